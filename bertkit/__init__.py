@@ -1,0 +1,45 @@
+"""BERT from one command: pre-train, fine-tune, score and look. Importing it loads nothing heavy."""
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import Stopped, UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bertkit.infer import Predictor
+    from bertkit.reporter import Reporter
+    from bertkit.run import Run
+
+try:
+    __version__ = version("bertkit")
+except PackageNotFoundError:  # run from a checkout that is not installed
+    __version__ = "0"
+
+__all__ = ["Stopped", "UserError", "classify", "load"]
+
+
+def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Fine-tune a classifier: what `bertkit classify` does, with the same settings by the same names.
+
+    `classify(data="imdb", model="minilm")` returns a `Run` with `.metrics` (the content of
+    `metrics.json`) and `.output_dir`.
+
+    Raises:
+        UserError: anything the caller can mend, in one line.
+    """
+    from bertkit.run import train
+
+    return train("classify", settings, recipe, reporter)
+
+
+def load(run: "str | Path") -> "Predictor":
+    """A finished run as a predictor: `load(RUN).predict([{"text": "..."}])` yields readable records.
+
+    Raises:
+        UserError: not a finished run.
+    """
+    from bertkit.infer import load as load_run
+
+    return load_run(run)

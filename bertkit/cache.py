@@ -1,0 +1,40 @@
+"""The cache: folders named by the content they were made from, whole or not there, safe to delete."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def cache_directory() -> Path:
+    """BERTKIT_CACHE_DIR, else the user's cache folder; empty counts as unset."""
+    named = os.environ.get("BERTKIT_CACHE_DIR")
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(named).expanduser() if named else Path(base).expanduser() / "bertkit"
+
+
+def cached(kind: str, key: str, write: Callable[[Path], None]) -> Path | None:
+    """The folder `kind/key` in the cache, made by `write(folder)` the first time.
+
+    Returns None where the cache cannot be written: a cache is a convenience, never a reason to stop.
+    """
+    final = cache_directory() / kind / key
+    if final.is_dir():
+        return final
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=final.parent))
+    except OSError:
+        return None
+    try:
+        write(partial)
+        partial.replace(final)
+    except OSError:  # a full disk, or another process was first
+        shutil.rmtree(partial, ignore_errors=True)
+    return final if final.is_dir() else None
+
+
+def cache_size() -> int:
+    """Bytes in the cache."""
+    return sum(path.stat().st_size for path in cache_directory().rglob("*") if path.is_file())

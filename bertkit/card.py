@@ -1,0 +1,79 @@
+"""The model card, `README.md` in a run directory."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+PIPELINE = """from transformers import pipeline
+
+classifier = pipeline("text-classification", {path!r}, top_k=None)
+classifier({example}, truncation=True)"""
+LOAD = """import bertkit
+
+model = bertkit.load({path!r})
+list(model.predict([{example}]))"""
+
+
+def model_card(folder: Path, metrics: Mapping[str, Any], settings: Mapping[str, Any], made_with: Mapping[str, Any],
+               columns: list[str]) -> str:  # fmt: skip
+    """Data, settings, scores, versions and how to use the model, as Markdown."""
+    data = metrics["data"]
+    parts = [
+        f"# {folder.name}",
+        f"`{metrics['model']}` fine-tuned for `{metrics['task']}` on `{data['name']}` ({data['source']}; "
+        f"{data['train']:,} training and {data['validation']:,} validation rows; fingerprint `{data['fingerprint']}`).",
+        "## Scores\n\n" + score_table(metrics),
+        "## Use\n\n```python\n" + _usage(folder, settings, columns) + "\n```",
+        _cutting(settings),
+        "## Settings\n\n```yaml\n" + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True) + "```",
+        "## Made with\n\n```yaml\n" + yaml.safe_dump(dict(made_with), sort_keys=False, allow_unicode=True) + "```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def score_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, dict[str, str]]]:
+    """For each score of the validation split: name, value, interval, and each baseline's value."""
+    rows = []
+    for name, value in metrics["validation"].items():
+        low, high = metrics["intervals"].get(name, (None, None))
+        interval = "" if low is None else f"{low:.3f} to {high:.3f}"
+        beside = {
+            baseline: f"{scores[name]:.3f}" if name in scores else ""
+            for baseline, scores in metrics["baselines"].items()
+        }
+        rows.append((name, f"{value:.3f}", interval, beside))
+    return rows
+
+
+def score_table(metrics: Mapping[str, Any]) -> str:
+    """The validation scores as a Markdown table, the baselines beside them."""
+    baselines = list(metrics["baselines"])
+    head = ["validation", "score", "95 % interval", *baselines]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for name, value, interval, beside in score_rows(metrics):
+        lines.append("| " + " | ".join([name, value, interval, *beside.values()]) + " |")
+    for split in ("test", "validation_mismatched", "test_mismatched"):
+        if metrics.get(split):
+            scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
+            lines.append(f"\n{split}: {scores}")
+    return "\n".join(lines)
+
+
+def _usage(folder: Path, settings: Mapping[str, Any], columns: list[str]) -> str:
+    if settings.get("long") in ("windows", "head+tail"):
+        row = ", ".join(f"{column!r}: '...'" for column in columns)
+        return LOAD.format(path=str(folder), example="{" + row + "}")
+    pair = "{'text': '...', 'text_pair': '...'}" if len(columns) == 2 else "'...'"
+    return PIPELINE.format(path=str(folder), example=pair)
+
+
+def _cutting(settings: Mapping[str, Any]) -> str:
+    length, long = settings["max_length"], settings.get("long", "head")
+    if long in ("windows", "head+tail"):
+        return (
+            f"Texts over {length} pieces are treated by `--long {long}`, which `transformers.pipeline` does not "
+            "know: it would cut them. `bertkit.load` does as in training."
+        )
+    return f"Texts over {length} pieces are cut; `truncation=True` cuts them as in training."

@@ -1,0 +1,1 @@
+"""The command line. Light: nothing here imports torch, transformers or datasets at its top."""

@@ -1,0 +1,78 @@
+"""The Typer app: a command for each task, thin functions over the Python API, and exit codes."""
+
+import json
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.exceptions import TyperException
+
+from bertkit import __version__
+from bertkit.cli import data, environment, recipes
+from bertkit.cli.options import training_command
+from bertkit.errors import UserError
+from bertkit.tasks import TASKS
+
+app = typer.Typer(
+    name="bertkit",
+    help="BERT from one command: fine-tune, score and look. `bertkit COMMAND --help` tells more.",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bertkit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(version: bool = typer.Option(False, "--version", is_eager=True, callback=_version, help="Print the version.")) -> None:  # fmt: skip
+    """Options that belong to no command."""
+
+
+def run_task(task: str, given: dict[str, Any], recipe: str | None, as_json: bool) -> None:
+    """Train, and print the scores: as a table, or as one JSON object."""
+    from bertkit.cli.console import ConsoleReporter, print_dry_run, print_scores
+    from bertkit.run import train
+
+    run = train(task, given, recipe, ConsoleReporter())
+    if as_json:
+        where = {"output_dir": str(run.output_dir)} if run.output_dir else {}
+        typer.echo(json.dumps({**run.metrics, **where}, ensure_ascii=False))
+    elif run.output_dir is None:
+        print_dry_run(run.metrics)
+    else:
+        print_scores(run.metrics, run.output_dir)
+
+
+for _task in TASKS:
+    app.command(_task)(training_command(_task, run_task))
+app.add_typer(recipes.app, name="recipes")
+app.add_typer(data.app, name="data")
+app.command("env")(environment.env)
+
+
+def main() -> None:
+    """Run the app: 0 done, 1 a bug (its traceback), 2 mendable, 130 stopped; see `bertkit.errors`."""
+    try:
+        status = app(standalone_mode=False)
+    except UserError as error:
+        status = _complain(str(error), error.exit_code)
+    except TyperException as error:
+        status = _complain(getattr(error, "format_message", error.__str__)(), 2)
+    except (KeyboardInterrupt, typer.Abort):
+        status = _complain("stopped", 130)
+    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    sys.exit(status or 0)
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"bertkit: {' '.join(message.split())}", file=sys.stderr)
+    return status

@@ -1,0 +1,120 @@
+"""What a person sees: progress and messages on standard error, results on standard output."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from bertkit.reporter import Reporter
+
+T = TypeVar("T")
+SPLITS = ("test", "validation_mismatched", "test_mismatched")
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False)
+
+
+class ConsoleReporter(Reporter):
+    """Messages as lines, work as a live bar."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def say(self, message: str) -> None:
+        """A plain line; brackets in it are no markup."""
+        err.print(message, markup=False)
+
+    def warn(self, message: str) -> None:
+        """A yellow line."""
+        err.print(f"warning: {message}", style="yellow", markup=False)
+
+    def training_started(self, total: int, done: int) -> None:
+        """A bar with loss, speed and the time left."""
+        self._bar = Progress(
+            TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"),
+            TextColumn("{task.fields[speed]} steps/s"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            console=err,
+        )  # fmt: skip
+        self._bar.start()
+        self._task = self._bar.add_task("training", total=total, completed=done, loss="-", speed="-")
+
+    def training_step(self, step: int, **figures: Any) -> None:
+        """Move the bar."""
+        if self._bar is None:
+            return
+        task = self._bar.tasks[self._task]
+        fields = {"loss": f"{figures['loss']:.3f}"} if "loss" in figures else {}
+        if task.speed:
+            fields["speed"] = f"{task.speed:.2f}"
+        self._bar.update(self._task, completed=step, **fields)
+
+    def training_ended(self) -> None:
+        """Leave the bar as it stands."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def track(self, batches: Iterable[T], total: int, what: str) -> Iterator[T]:
+        """A bar of its own, or a second one under the training's."""
+        if self._bar is not None:
+            yield from batches
+            return
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
+        with Progress(*columns, console=err, transient=True) as bar:
+            yield from bar.track(batches, total=total, description=what)
+
+
+def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
+    """The validation scores with their intervals, the baselines beside them, and where the run lies."""
+    from bertkit.card import score_rows
+
+    sizes = metrics["data"]
+    table = Table(title=f"{metrics['task']} · {sizes['name']} · {metrics['model']}", title_justify="left")
+    table.add_column(f"validation ({sizes['validation']:,} rows)")
+    for heading in (metrics["model"], "95 % interval", *metrics["baselines"]):
+        table.add_column(heading, justify="right")
+    for name, value, interval, beside in score_rows(metrics):
+        table.add_row(name, value, interval, *beside.values())
+    out.print(table)
+    for split in SPLITS:
+        if metrics.get(split):
+            scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
+            out.print(f"{split} ({sizes[split]:,} rows): {scores}", markup=False)
+    figures = metrics["training"]
+    out.print(
+        f"trained on {sizes['train']:,} rows in {figures['seconds']:.0f} s: {figures['examples_per_second']:.1f} "
+        f"examples/s, {figures['tokens_per_second']:,.0f} tokens/s, {figures['precision']}, "
+        f"at most {figures['peak_memory_mb']:,.0f} MB",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+    out.print(f"run: {output_dir}", markup=False, soft_wrap=True)
+
+
+def print_dry_run(found: Mapping[str, Any]) -> None:
+    """What a run would do, as a table of two columns."""
+    rows, length = found["longest_batch"]
+    sizes = {key: value for key, value in found["data"].items() if isinstance(value, int)}
+    lines = {
+        "data": f"{found['data']['name']} from {found['data']['source']}",
+        "rows": ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
+        "task": found["summary"],
+        "model": f"{found['model']}, {found['precision']}",
+        "cut": f"{found['truncated']:.1%} of the training texts, at {found['max_length']} pieces",
+        "steps": f"{found['steps']:,}",
+        "longest batch": f"{rows} x {length} pieces, loss {found['loss']:.3f}",
+        "time": f"about {duration(found['estimated_seconds'])} of training",
+        "peak memory": f"{found['peak_memory_mb']:,.0f} MB",
+    }
+    table = Table(title="dry run: nothing was written", show_header=False, title_justify="left")
+    for name, value in lines.items():
+        table.add_row(name, value)
+    out.print(table)
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min` or `3.4 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

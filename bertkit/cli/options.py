@@ -1,0 +1,89 @@
+"""From a config's declared settings to a Typer command: no flag is written twice."""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from bertkit.config import OUTPUT, RunConfig, Setting, flag_of, settings_of
+from bertkit.recipes import read_recipe
+from bertkit.tasks import task_class
+
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+
+def training_command(task: str, run: Callable[..., None]) -> Callable[..., None]:
+    """A command with a flag for each setting of the task, which calls `run(task, given, recipe, json)`.
+
+    `given` has only what the user or the recipe set; the rest is for lower layers to fill in.
+    """
+    config = task_class(task).Config
+
+    def command(context: typer.Context, **values: Any) -> None:
+        as_json, recipe = values.pop("json"), values.pop("recipe")
+        given = {name: value for name, value in values.items() if _was_set(context, name)}
+        run(task, given, recipe, as_json)
+
+    parameters = [
+        inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
+        *(_parameter(name, *about) for name, about in settings_of(config).items()),
+        _recipe_parameter(task),
+        _json_parameter(),
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__doc__ = task_class(task).help
+    return command
+
+
+def _was_set(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP")
+
+
+def _parameter(name: str, kind: Any, about: Setting, default: Any) -> inspect.Parameter:
+    unsaid = default is None or default == ()
+    option = typer.Option(
+        *(about.flags or (flag_of(name, about),)),
+        help=about.help,
+        min=about.min,
+        max=about.max,
+        rich_help_panel=about.panel,
+        show_default=about.default_text or (not unsaid),
+    )
+    return inspect.Parameter(
+        name, KEYWORD, default=None if unsaid else default, annotation=Annotated[_optional(kind, unsaid), option]
+    )
+
+
+def _optional(kind: Any, unsaid: bool) -> Any:
+    return kind | None if unsaid else kind
+
+
+def _recipe_parameter(task: str) -> inspect.Parameter:
+    """An eager option: the parser itself then puts flags before the recipe, and --help shows its values."""
+
+    def load(context: typer.Context, value: str | None) -> str | None:
+        if value and not context.resilient_parsing:
+            context.default_map = read_recipe(value, task).settings
+            for parameter in context.command.params:
+                if parameter.name in context.default_map:
+                    parameter.show_default = True  # --help shows the recipe's value, not how one is found
+        return value
+
+    option = typer.Option(
+        "--recipe", "-r", is_eager=True, callback=load, rich_help_panel=OUTPUT,
+        help="A recipe, by file or shipped name (bertkit recipes ls); flags go before it.",
+    )  # fmt: skip
+    return inspect.Parameter("recipe", KEYWORD, default=None, annotation=Annotated[str | None, option])
+
+
+def _json_parameter() -> inspect.Parameter:
+    option = typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT)
+    return inspect.Parameter("json", KEYWORD, default=False, annotation=Annotated[bool, option])
+
+
+def flags_of(config: type[RunConfig]) -> list[str]:
+    """Every flag of a config, as typed: what documentation is tested against."""
+    return [flag_of(name, about) for name, (_, about, _) in settings_of(config).items()]

@@ -1,0 +1,259 @@
+"""Settings: each is declared once, here or at the top of a task's file, and everything else is derived.
+
+Command-line flags, recipe keys, the saved `run.yaml` and the documentation all come from the fields
+of these frozen dataclasses. `None` means "not said": lower layers (data-set defaults, advice by data
+size) fill in what is None, so the precedence is one rule, `fill`.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from bertkit.errors import UserError, listed, nearest
+
+DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a field says of itself beside its name, type and default."""
+
+    help: str
+    panel: str
+    flags: tuple[str, ...] = ()
+    min: float | None = None
+    max: float | None = None
+    default_text: str | None = None
+    argument: str | None = None  # the TrainingArguments field it becomes, unchanged
+    saved: bool = True  # False: belongs to one call, not to the run (--resume, --json)
+
+
+def setting(default: Any, help: str, panel: str = TRAINING, **more: Any) -> Any:
+    """A dataclass field that carries its `Setting`; `more` are `Setting`'s other fields."""
+    flags = more.pop("flags", ())
+    flags = (flags,) if isinstance(flags, str) else tuple(flags)
+    meta = {"setting": Setting(help=help, panel=panel, flags=flags, **more)}
+    return dataclasses.field(default=default, metadata=meta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The settings that all training commands share; each task adds its own few in a subclass."""
+
+    data: str | None = setting(
+        None, "A known name, a file, a folder, or a Hub data set (ORG/NAME[:CONFIG]).", DATA
+    )
+    validation: str | None = setting(None, "File of validation rows.", DATA)
+    test: str | None = setting(None, "File of test rows, with or without labels.", DATA)
+    validation_fraction: float | None = setting(
+        None, "Share of the training rows to set aside, where there is no validation file.", DATA,
+        min=0.0, max=0.9, default_text="0.1",
+    )
+    max_train_samples: int | None = setting(
+        None, "Train on this many rows, drawn by seed.", DATA, min=1
+    )
+    max_eval_samples: int | None = setting(
+        None, "Validate and test on this many rows, drawn by seed.", DATA, min=1
+    )
+    data_dir: str | None = setting(
+        None, "Where data sets lie as they are distributed (environment: BERTKIT_DATA_DIR).", DATA
+    )
+
+    model: str | None = setting(
+        None, "A known name (minilm), a path, or a Hub model.", MODEL, flags=("--model", "-m"),
+        default_text="bert-base-uncased with an accelerator, else minilm",
+    )
+    max_length: int | None = setting(
+        None, "Longest input in pieces, special ones included.", MODEL, min=4,
+        default_text="what the texts need, at most 256",
+    )
+
+    epochs: float | None = setting(
+        None, "Passes over the training rows.", min=0.0, argument="num_train_epochs",
+        default_text="by data size",
+    )
+    max_steps: int | None = setting(
+        None, "Stop after this many optimizer steps, whatever --epochs says.", min=1,
+        argument="max_steps",
+    )
+    batch_size: int | None = setting(
+        None, "Examples a device takes at a time.", min=1, argument="per_device_train_batch_size",
+        default_text="by data size",
+    )
+    eval_batch_size: int | None = setting(
+        None, "Examples scored at a time.", min=1, argument="per_device_eval_batch_size",
+        default_text="twice --batch-size",
+    )
+    learning_rate: float | None = setting(
+        None, "Peak learning rate.", flags=("--learning-rate", "--lr"), min=0.0,
+        argument="learning_rate", default_text="by data and model size",
+    )
+    warmup: float = setting(
+        0.1, "A share of the steps if below 1, else a number of steps.", min=0.0,
+        argument="warmup_steps",
+    )
+    weight_decay: float = setting(
+        0.01, "Decay of all weights but biases and LayerNorm.", min=0.0, argument="weight_decay"
+    )
+    lr_scheduler: str = setting(
+        "linear", "Shape of the learning rate after the warm-up.", argument="lr_scheduler_type"
+    )
+    gradient_accumulation_steps: int = setting(
+        1, "Batches to an optimizer step: 8 x 4 trains exactly as 32 x 1.", min=1,
+        argument="gradient_accumulation_steps",
+    )
+    gradient_checkpointing: bool = setting(
+        False, "Recompute activations: about half their memory, a third more time.",
+        argument="activation_checkpointing",
+    )
+    fp16: bool = setting(
+        False, "Half precision with loss scaling; needs an accelerator.", argument="fp16"
+    )
+    bf16: bool | None = setting(
+        None, "bfloat16 in training; scores are always fp32.", argument="bf16",
+        flags=("--bf16/--no-bf16",), default_text="where the device makes it faster",
+    )
+    compile: bool = setting(
+        False, "torch.compile the model; needs a C++ compiler.", argument="torch_compile"
+    )
+    optim: str = setting("adamw_torch_fused", "Optimizer, by Trainer's names.", argument="optim")
+    seed: int = setting(0, "Fixes split, order, new weights and dropout.", min=0, argument="seed")
+    early_stopping: int | None = setting(
+        None, "Stop after N evaluations without a better score.", min=1
+    )
+    save_steps: int | None = setting(
+        None, "Also checkpoint every N steps.", min=1, default_text="at the end of each epoch"
+    )
+    set: list[str] = setting(
+        (), "KEY=VALUE: any TrainingArguments field that has no flag of its own. Repeatable."
+    )
+
+    output_dir: str | None = setting(
+        None, "The run directory.", OUTPUT, flags=("--output-dir", "-o"), saved=False,
+        default_text="runs/TASK-DATA-MODEL",
+    )
+    overwrite: bool = setting(False, "Replace the run in --output-dir.", OUTPUT, saved=False)
+    resume: bool = setting(
+        False, "Go on from the last checkpoint in --output-dir.", OUTPUT, saved=False
+    )
+    dry_run: bool = setting(
+        False, "Load, check, tokenize, one step on the longest batch; write nothing.", OUTPUT,
+        saved=False,
+    )
+    report_to: str | None = setting(
+        None, "Trainer's experiment trackers, such as tensorboard or wandb.", OUTPUT,
+        argument="report_to",
+    )
+    push_to_hub: str | None = setting(
+        None, "Upload the finished run to this Hub repository (ORG/NAME).", OUTPUT
+    )
+
+
+C = TypeVar("C", bound=RunConfig)
+
+
+def settings_of(config: type[RunConfig]) -> dict[str, tuple[Any, Setting, Any]]:
+    """name -> (type, `Setting`, default) for each field, in the order of declaration."""
+    hints = typing.get_type_hints(config)
+    return {
+        field.name: (hints[field.name], field.metadata["setting"], field.default)
+        for field in dataclasses.fields(config)
+    }
+
+
+def flag_of(name: str, about: Setting) -> str:
+    """The flag of a setting, as a user would type it."""
+    return about.flags[0].split("/")[0] if about.flags else "--" + name.replace("_", "-")
+
+
+def fill(config: C, values: Mapping[str, Any]) -> C:
+    """`config` with `values` where it says nothing (None)."""
+    unsaid = {key: value for key, value in values.items() if getattr(config, key) is None}
+    return dataclasses.replace(config, **unsaid)
+
+
+def saved_settings(config: RunConfig) -> dict[str, Any]:
+    """The settings that make the run again, as plain values: what `run.yaml` holds.
+
+    Paths are made absolute, so that the file repeats the run from any folder.
+    """
+    plain: dict[str, Any] = {}
+    for name, (_, about, default) in settings_of(type(config)).items():
+        value = getattr(config, name)
+        value = list(value) if isinstance(value, (tuple, list)) else value
+        if about.saved and value != default and value not in (None, []):
+            is_path = name in ("data", "validation", "test", "data_dir", "model")
+            plain[name] = str(Path(value).resolve()) if is_path and Path(value).exists() else value
+    return plain
+
+
+def checked(config: type[C], values: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """`values` with each key known and each value of its type and within its bounds.
+
+    `origin` is named in the error: a recipe's path, or "classify()" for a call from Python.
+    Raises `UserError` for an unknown key, a wrong type or a value out of bounds.
+    """
+    known = settings_of(config)
+    for key in values:
+        if key not in known:
+            raise UserError(
+                f"{origin}: unknown setting {str(key)!r}{nearest(key, known) or f' (known: {listed(known)})'}"
+            )
+    return {key: _converted(value, *known[key][:2], f"{origin}: {key}") for key, value in values.items()}
+
+
+def _converted(value: Any, wanted: Any, about: Setting, where: str) -> Any:
+    choices = typing.get_args(wanted) if typing.get_origin(wanted) in (typing.Union, types.UnionType) else (wanted,)
+    if value is None and type(None) in choices:
+        return None
+    kinds = [kind for kind in choices if kind is not type(None)]
+    for kind in kinds:
+        fitted = _fitted(value, kind)
+        if fitted is not None:
+            _check_bounds(fitted, about, where)
+            return fitted
+    raise UserError(f"{where}: {value!r} is not {' or '.join(_described(kind) for kind in kinds)}")
+
+
+def _fitted(value: Any, kind: Any) -> Any:
+    """`value` as a `kind`, or None where it is not one; a number is never a bool or a string."""
+    if typing.get_origin(kind) is Literal:
+        return value if value in typing.get_args(kind) else None
+    if typing.get_origin(kind) is list:
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        fitted = [_fitted(item, typing.get_args(kind)[0]) for item in items]
+        return None if None in fitted else fitted
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if kind is float and isinstance(value, str):  # YAML 1.1 reads 2e-5 as a string
+        return _float_or_none(value)
+    if kind is str and isinstance(value, (int, Path)) and not isinstance(value, bool):
+        return str(value)
+    return value if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)) else None
+
+
+def _float_or_none(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _check_bounds(value: Any, about: Setting, where: str) -> None:
+    low = about.min is not None and value < about.min
+    high = about.max is not None and value > about.max
+    if low or high or value != value:
+        bounds = f"at least {about.min:g}" if about.max is None else f"from {about.min:g} to {about.max:g}"
+        raise UserError(f"{where}: {value!r} is out of bounds; it must be {bounds}")
+
+
+def _described(kind: Any) -> str:
+    if typing.get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(kind)))
+    if typing.get_origin(kind) is list:
+        return "a list"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]

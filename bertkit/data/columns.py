@@ -1,0 +1,56 @@
+"""Which column is which: named by the user, else guessed among the usual names."""
+
+from bertkit.data.rows import Rows
+from bertkit.errors import UserError, listed, nearest
+
+PAIRS = [
+    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
+    ("text1", "text2"), ("text_a", "text_b"), ("text", "text_pair"), ("question", "sentence"),
+]  # fmt: skip
+TEXTS = ["text", "sentence", "review", "content", "document", "comment", "body", "title", "premise", "sentence1"]
+LABELS = [
+    "label", "labels", "target", "class", "category", "sentiment", "gold_label", "score", "rating", "stars", "topic",
+]  # fmt: skip
+
+
+def guess_texts(rows: Rows) -> tuple[str, str | None]:
+    """The text column, and the second one where the rows are pairs. Raises `UserError` if there is none."""
+    for pair in PAIRS:
+        if all(_find(rows, name) for name in pair):
+            return _find(rows, pair[0]) or "", _find(rows, pair[1])
+    return _guess(rows, TEXTS, "text"), None
+
+
+def guess_label(rows: Rows) -> str:
+    """The label column. Raises `UserError` if there is none of the usual names."""
+    return _guess(rows, LABELS, "label")
+
+
+def require(rows: Rows, column: str, flag: str) -> None:
+    """Raise a `UserError` where a named column is not there, listing what is."""
+    if column not in rows.columns:
+        there = f"it has {listed(rows.columns)}"
+        raise UserError(f"{rows.files[0]}: no column {column!r} ({flag}){nearest(column, rows.columns) or '; '}{there}")
+
+
+def require_texts(rows: Rows, columns: list[str]) -> None:
+    """Raise a `UserError` at the first row whose text is missing or no text."""
+    for column in columns:
+        for index, value in enumerate(rows[column]):
+            if not isinstance(value, str):
+                what = "has no text" if value is None else f"holds {value!r}, not a text"
+                raise UserError(f"{rows.where(index)}: column {column!r} {what}")
+
+
+def _find(rows: Rows, name: str) -> str | None:
+    return next((column for column in rows.columns if column.lower() == name), None)
+
+
+def _guess(rows: Rows, usual: list[str], role: str) -> str:
+    found = next(filter(None, (_find(rows, name) for name in usual)), None)
+    if found is None:
+        raise UserError(
+            f"{rows.files[0]}: no column looks like the {role} (it has {listed(rows.columns)}); "
+            f"name it with --{role}-column"
+        )
+    return found

@@ -1,0 +1,121 @@
+"""Features: the map-style data set that training and scoring read, and the collator that pads it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit.data.ragged import Ragged
+from bertkit.data.sequences import Long, Template, cut, encode
+
+
+@dataclass(frozen=True)
+class Features:
+    """`n` examples, each of one sequence, or of several where long texts are cut into windows.
+
+    Attributes:
+        input_ids, token_type_ids: the sequences of all examples, one after the other.
+        first: [n + 1] the first sequence of each example.
+        labels: [n] or [n, classes] targets, or None where there are none.
+        truncated: how many examples lost pieces.
+        longest: pieces of the longest example before it was cut, special ones included.
+        unknown: share of the pieces that the vocabulary does not know.
+    """
+
+    input_ids: Ragged
+    token_type_ids: Ragged
+    first: np.ndarray
+    labels: np.ndarray | None
+    truncated: int = 0
+    longest: int = 0
+    unknown: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        sequences = range(self.first[index], self.first[index + 1])
+        item: dict[str, Any] = {
+            "input_ids": [self.input_ids[i] for i in sequences],
+            "token_type_ids": [self.token_type_ids[i] for i in sequences],
+        }
+        if self.labels is not None:
+            item["labels"] = self.labels[index]
+        return item
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[n] pieces of each example, all its windows together: what a batch's cost goes by."""
+        return np.add.reduceat(self.input_ids.lengths, self.first[:-1])
+
+
+def build_features(
+    texts: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Any, max_length: int,
+    long: Long = "head", cache: bool = True,
+) -> Features:  # fmt: skip
+    """Features of one text column, or two.
+
+    Args:
+        texts: one or two columns of `n` texts.
+        labels: [n] or [n, classes], or None.
+        max_length: longest sequence in pieces, special ones included.
+        long: what becomes of longer ones.
+    """
+    columns = [encode(column, tokenizer, cache) for column in texts]
+    template = Template.of(tokenizer, pair=len(columns) == 2)
+    sequences, first, truncated = [], [0], 0
+    for row in range(len(columns[0])):
+        pieces = [column[row] for column in columns]
+        parts = cut(pieces, max_length - template.special, long)
+        truncated += sum(map(len, parts[0])) < sum(map(len, pieces)) and long != "windows"
+        sequences.extend(template.fill(part) for part in parts)
+        first.append(len(sequences))
+    total = sum(len(column.values) for column in columns)
+    unknown = sum(int((column.values == tokenizer.unk_token_id).sum()) for column in columns)
+    return Features(
+        input_ids=Ragged.of([ids for ids, _ in sequences]),
+        token_type_ids=Ragged.of([kinds for _, kinds in sequences], np.int8),
+        first=np.array(first), labels=labels, truncated=truncated,
+        longest=int(sum(column.lengths for column in columns).max()) + template.special,
+        unknown=unknown / max(1, total),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Collator: pads to the longest of the batch, on the side and with the piece the tokenizer names.
+
+    Gives `input_ids`, `attention_mask` (and `token_type_ids` where the model takes them), each
+    [sequences, length]; with `windows` also `document` [sequences], the example each belongs to; and
+    `labels` [examples, ...].
+    """
+
+    pad_token_id: int
+    left: bool
+    token_type_ids: bool
+    windows: bool = False
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        ids = [sequence for item in items for sequence in item["input_ids"]]
+        batch = {
+            "input_ids": self._padded(ids, self.pad_token_id),
+            "attention_mask": self._padded([np.ones_like(sequence) for sequence in ids], 0),
+        }
+        if self.token_type_ids:
+            kinds = [sequence for item in items for sequence in item["token_type_ids"]]
+            batch["token_type_ids"] = self._padded(kinds, 0)
+        if self.windows:
+            counts = torch.tensor([len(item["input_ids"]) for item in items])
+            batch["document"] = torch.repeat_interleave(torch.arange(len(items)), counts)
+        if "labels" in items[0]:
+            batch["labels"] = torch.from_numpy(np.array([item["labels"] for item in items]))
+        return batch
+
+    def _padded(self, sequences: list[np.ndarray], filler: int) -> torch.Tensor:
+        padded = np.full((len(sequences), max(map(len, sequences))), filler, np.int64)
+        for row, sequence in zip(padded, sequences, strict=True):
+            start = len(row) - len(sequence) if self.left else 0
+            row[start : start + len(sequence)] = sequence
+        return torch.from_numpy(padded)

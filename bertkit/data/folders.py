@@ -1,0 +1,110 @@
+"""A folder of files to rows by split: as a known set is distributed, or by the files' names."""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from bertkit.data.known import Layout
+from bertkit.data.readers import read_file
+from bertkit.data.rows import Rows, Splits
+from bertkit.errors import UserError, listed
+
+DATA_SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet"}
+SPLIT_WORDS = {
+    "train": "train", "training": "train",
+    "dev": "validation", "val": "validation", "valid": "validation", "validation": "validation",
+    "test": "test",
+}  # fmt: skip
+
+
+def read_layout(folder: Path, layout: Layout) -> Splits | None:
+    """The splits of a known layout, or None where its training file is not there."""
+    paths = {split: folder / name for split, name in layout.splits.items() if (folder / name).exists()}
+    if "train" not in paths:
+        return None
+    if layout.class_folders:
+        return {split: _class_folders(path, layout.class_folders) for split, path in paths.items()}
+    return {split: _as_here(read_file(path, layout.dialect), layout) for split, path in paths.items()}
+
+
+def _as_here(rows: Rows, layout: Layout) -> Rows:
+    kept = {layout.columns.get(name, name): values for name, values in rows.columns.items()}
+    for column, key in layout.nested.items():
+        kept[column] = [value[key] for value in kept[column]]
+    unnamed = [name for name in kept if not layout.header and name.isdigit()]
+    columns = {name: values for name, values in kept.items() if name not in unnamed}
+    return Rows(columns, rows.files, rows.file_of, rows.number)
+
+
+def read_folder(folder: Path) -> tuple[Splits, list[str]]:
+    """The splits of any folder, and notes on files left out.
+
+    Files are sorted into splits by the words of their names (`train-00000-of-00001.parquet`,
+    `sst2/validation.csv`); a folder whose subfolders hold .txt files is one class each; a folder
+    without such words is all training rows.
+    """
+    paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and _is_data(p.relative_to(folder))]
+    if not paths:
+        raise UserError(f"{folder}: no data files in this folder ({listed(sorted(DATA_SUFFIXES))}, .gz, .zst)")
+    if all(path.suffix == ".txt" and path.parent != folder for path in paths):
+        return _text_tree(folder, paths), []
+    by_split = defaultdict(list)
+    for path in paths:
+        by_split[split_of(path.relative_to(folder))].append(path)
+    unsorted = by_split.pop(None, [])
+    if not by_split:
+        return {"train": _read_all(unsorted)}, []
+    notes = [f"left out, not named after a split: {listed(p.name for p in unsorted)}"] if unsorted else []
+    if "train" not in by_split:
+        raise UserError(f"{folder}: no training file among {listed(p.name for p in paths)}")
+    return {split: _read_all(files) for split, files in by_split.items()}, notes
+
+
+def split_of(path: Path) -> str | None:
+    """The split that a file's name, or else the folder it is in, speaks of."""
+    for part in (path.name, *(parent.name for parent in path.parents)):
+        words = re.split(r"[^a-z]+", part.lower())
+        for word in words:
+            if word in SPLIT_WORDS:
+                return SPLIT_WORDS[word] + ("_mismatched" if "mismatched" in words else "")
+    return None
+
+
+def _is_data(path: Path) -> bool:
+    suffixes = [suffix for suffix in path.suffixes if suffix not in (".gz", ".zst")]
+    hidden = any(part.startswith(".") for part in path.parts)
+    return not hidden and bool(suffixes) and suffixes[-1] in DATA_SUFFIXES and path.stem.lower() != "readme"
+
+
+def _read_all(paths: list[Path]) -> Rows:
+    return Rows.concatenate([read_file(path) for path in paths])
+
+
+def _text_tree(folder: Path, paths: list[Path]) -> Splits:
+    """`{train,test}/{pos,neg}/*.txt`, or `{pos,neg}/*.txt` with no splits."""
+    roots = {path.relative_to(folder).parts[0] for path in paths}
+    splits = {root: SPLIT_WORDS[root.lower()] for root in sorted(roots) if root.lower() in SPLIT_WORDS}
+    if not splits:
+        return {"train": _class_folders(folder, {root: root for root in sorted(roots)})}
+    return {
+        split: _class_folders(folder / root, {p.name: p.name for p in sorted((folder / root).iterdir()) if p.is_dir()})
+        for root, split in splits.items()
+    }
+
+
+def _class_folders(folder: Path, classes: dict[str, str]) -> Rows:
+    parts = [
+        Rows.of({"text": [_text(path)], "label": [label]}, str(path))
+        for name, label in classes.items()
+        for path in sorted((folder / name).glob("*.txt"))
+    ]
+    if not parts:
+        raise UserError(f"{folder}: no .txt files in {listed(classes)}")
+    return Rows.concatenate(parts)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 (offset {error.start})") from error

@@ -1,0 +1,233 @@
+"""Files to rows. A file is known by its content, not by its name: compressed or not, Parquet, JSON,
+JSONL, CSV or TSV. Everything that cannot be read is a `UserError` naming the file and the row."""
+
+import csv
+import gzip
+import json
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.rows import Rows
+from bertkit.errors import UserError
+
+GZIP, ZSTD, PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+OTHER_MAGIC = {
+    b"PK\x03\x04": "a zip archive (or a spreadsheet); unpack it or save it as CSV",
+    b"%PDF": "a PDF",
+    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a delimited file departs from what its content suggests; data sets with quirks name theirs.
+
+    Attributes:
+        header: whether the first line names the columns; without it they are called "0", "1", ...
+        quoting: whether `"` quotes a field; None: seen from the content.
+        ragged: whether rows may have more or fewer fields than the first.
+    """
+
+    header: bool = True
+    quoting: bool | None = None
+    ragged: bool = False
+
+
+def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
+    """All rows of one file.
+
+    Raises:
+        UserError: no such file, empty, not text, not UTF-8, or a row that cannot be parsed (its number).
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    raw = _decompressed(path)
+    if raw[:4] == PARQUET:
+        return _parquet(path, raw)
+    text = _decoded(path, raw)
+    start = text.lstrip()[:1]
+    if not start:
+        raise UserError(f"{path}: the file is empty")
+    if dialect is None and start == "[":
+        return _json_document(path, text)
+    if dialect is None and start == "{":
+        return _json_lines(path, text)
+    return _delimited(path, text, dialect or Dialect())
+
+
+def _decompressed(path: Path) -> bytes:
+    try:
+        raw = path.read_bytes()
+        if raw[:2] == GZIP:
+            return gzip.decompress(raw)
+        if raw[:4] == ZSTD:
+            import pyarrow as pa
+
+            return pa.CompressedInputStream(pa.BufferReader(raw), "zstd").read()
+    except (EOFError, zlib.error, OSError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from error
+    return raw
+
+
+def _decoded(path: Path, raw: bytes) -> str:
+    for magic, what in OTHER_MAGIC.items():
+        if raw.startswith(magic):
+            raise UserError(f"{path}: not a data file but {what}")
+    if b"\0" in raw:
+        raise UserError(f"{path}: not a text file (a zero byte at offset {raw.index(0)})")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        row = raw.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}: line {row}: not UTF-8 (byte 0x{raw[error.start]:02x} at offset {error.start}); "
+            "convert it, for example with iconv -f latin1 -t utf-8"
+        ) from error
+
+
+def _parquet(path: Path, raw: bytes) -> Rows:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(pa.BufferReader(raw))
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: a broken Parquet file ({str(error).splitlines()[0]})") from error
+    if table.num_rows == 0:
+        raise UserError(f"{path}: the file has no rows")
+    names = _class_names(table.schema.metadata or {})
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    for column, labels in names.items():
+        columns[column] = [labels[v] if v is not None and v >= 0 else None for v in columns[column]]
+    return Rows.of(columns, str(path))
+
+
+def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
+    """Label names that `datasets` keeps in a Parquet file's metadata: column -> names by number."""
+    info = json.loads(metadata.get(b"huggingface", b"{}"))
+    features = info.get("info", {}).get("features", {})
+    return {
+        name: about["names"]
+        for name, about in features.items()
+        if isinstance(about, dict) and about.get("_type") == "ClassLabel" and about.get("names")
+    }
+
+
+def _json_document(path: Path, text: str) -> Rows:
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: line {error.lineno}: broken JSON ({error.msg})") from error
+    return _rows_of(path, document)
+
+
+def _json_lines(path: Path, text: str) -> Rows:
+    """One object a line; a file that is one object of columns or of `data` is taken as that."""
+    rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number == 1 or not rows:
+                return _rows_of(path, _one_object(path, text, error))
+            raise UserError(f"{path}: row {number}: broken JSON ({error.msg})") from error
+    if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
+        return _rows_of(path, rows[0]) if "data" in rows[0] or _is_columns(rows[0]) else _rows_of(path, rows)
+    return _rows_of(path, rows)
+
+
+def _one_object(path: Path, text: str, first_error: json.JSONDecodeError) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise UserError(f"{path}: row 1: broken JSON ({first_error.msg})") from first_error
+
+
+def _is_columns(record: dict[str, Any]) -> bool:
+    sizes = {len(value) if isinstance(value, list) else -1 for value in record.values()}
+    return len(sizes) == 1 and sizes != {-1} and len(record) > 1
+
+
+def _rows_of(path: Path, document: Any) -> Rows:
+    if isinstance(document, dict) and isinstance(document.get("data"), list):
+        document = document["data"]
+    if isinstance(document, dict) and _is_columns(document):
+        return Rows.of(document, str(path))
+    records = document if isinstance(document, list) else [document]
+    for number, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}: row {number}: not a JSON object with named columns")
+    if not records:
+        raise UserError(f"{path}: the file has no rows")
+    return Rows.from_dicts(records, str(path))
+
+
+def _delimited(path: Path, text: str, dialect: Dialect) -> Rows:
+    first = text.lstrip("\r\n").split("\n", 1)[0]
+    delimiter = next((mark for mark in "\t,;" if mark in first), ",")
+    quoting = dialect.quoting
+    if quoting is None:
+        quoting = delimiter != "\t" or _quotes_are_quoting(text)
+    records = _records(path, text, delimiter, quoting)
+    names = [name.strip() for name in records[0]] if dialect.header else [str(i) for i in range(len(records[0]))]
+    body = records[1:] if dialect.header else records
+    if not body:
+        raise UserError(f"{path}: the file has a header and no rows")
+    _check_names(path, names)
+    if dialect.ragged:
+        body = [(row + [""] * len(names))[: len(names)] for row in body]
+    for number, row in enumerate(body, start=1):
+        if len(row) != len(names):
+            raise UserError(
+                f"{path}: row {number}: {len(row)} fields where the header has {len(names)} "
+                f"({', '.join(names)})"
+            )
+    return Rows.of({name: list(values) for name, values in zip(names, zip(*body, strict=True), strict=True)}, str(path))
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"{path}: the header names {twice[0]!r} twice; rename one of the columns")
+
+
+def _quotes_are_quoting(text: str) -> bool:
+    """Whether `"` quotes fields in a TAB-separated text.
+
+    Files such as MRPC's hold bare quotes: there a field begins with one and does not end with one, or
+    holds single ones inside. Where the lines do not even have the same number of TABs, quoting is
+    taken to be what makes them whole.
+    """
+    lines = [line.rstrip("\r") for line in text.split("\n") if line.strip("\r")]
+    if len({line.count("\t") for line in lines}) > 1:
+        try:
+            return len({len(row) for row in csv.reader(lines, delimiter="\t", strict=True) if row}) == 1
+        except csv.Error:
+            return False
+    opened = [field for line in lines for field in line.split("\t") if field[:1] == '"']
+    return bool(opened) and all(
+        len(field) > 1 and field[-1] == '"' and '"' not in field[1:-1].replace('""', "") for field in opened
+    )
+
+
+def _records(path: Path, text: str, delimiter: str, quoting: bool) -> list[list[str]]:
+    lines = text.split("\n")  # not splitlines(): a text may hold U+2028 or a form feed
+    if not quoting:
+        return [line.rstrip("\r").split(delimiter) for line in lines if line.strip("\r\n")]
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
+    records: list[list[str]] = []
+    try:
+        for row in reader:
+            if row:
+                records.append(row)
+    except csv.Error as error:
+        message = f"{path}: row {len(records)}: broken CSV ({error}; near line {reader.line_num})"
+        raise UserError(message) from error
+    return records

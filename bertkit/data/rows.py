@@ -1,0 +1,93 @@
+"""Rows as columns of plain Python values, each remembering the file and row it was read from."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table of `n` rows.
+
+    Attributes:
+        columns: name -> list of `n` values, as the file held them (text formats give strings).
+        files: the files the rows came from.
+        file_of: int array [n], index into `files`.
+        number: int array [n], the row's number in its file, counted from 1 without the header.
+    """
+
+    columns: dict[str, list[Any]]
+    files: tuple[str, ...]
+    file_of: np.ndarray
+    number: np.ndarray
+
+    @classmethod
+    def of(cls, columns: dict[str, list[Any]], file: str) -> "Rows":
+        """All rows of one file, in order."""
+        size = len(next(iter(columns.values()), []))
+        return cls(columns, (file,), np.zeros(size, np.int32), np.arange(1, size + 1))
+
+    @classmethod
+    def from_dicts(cls, rows: Sequence[dict[str, Any]], file: str) -> "Rows":
+        """Rows given one by one; a key that a row lacks is None there."""
+        names = list(dict.fromkeys(key for row in rows for key in row))
+        return cls.of({name: [row.get(name) for row in rows] for name in names}, file)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Rows"]) -> "Rows":
+        """One part after the other; a column that a part lacks is None there."""
+        names = list(dict.fromkeys(name for part in parts for name in part.columns))
+        columns = {
+            name: [value for part in parts for value in part.columns.get(name, [None] * len(part))]
+            for name in names
+        }
+        first_file = np.cumsum([0] + [len(part.files) for part in parts[:-1]])
+        return cls(
+            columns,
+            tuple(file for part in parts for file in part.files),
+            np.concatenate([part.file_of + first for part, first in zip(parts, first_file, strict=True)]),
+            np.concatenate([part.number for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (dict(zip(self.columns, values, strict=True)) for values in zip(*self.columns.values(), strict=True))
+
+    def __getitem__(self, column: str) -> list[Any]:
+        return self.columns[column]
+
+    def select(self, indices: Iterable[int]) -> "Rows":
+        """The rows at `indices`, in that order."""
+        index = np.asarray(list(indices), dtype=np.int64)
+        columns = {name: [values[i] for i in index] for name, values in self.columns.items()}
+        return Rows(columns, self.files, self.file_of[index], self.number[index])
+
+    def with_column(self, name: str, values: list[Any]) -> "Rows":
+        """The same rows with one column added or replaced."""
+        return Rows({**self.columns, name: values}, self.files, self.file_of, self.number)
+
+    def where(self, index: int) -> str:
+        """`train.csv: row 12`, for error messages."""
+        return f"{self.files[self.file_of[index]]}: row {self.number[index]}"
+
+    def texts(self, names: Iterable[str | None]) -> list[tuple[str, ...]]:
+        """The named text columns side by side: what tells one example from another."""
+        return list(zip(*(self.columns[name] for name in names if name), strict=True))
+
+
+Splits = dict[str, Rows]
+
+
+def fingerprint(splits: Splits) -> str:
+    """16 hex digits that change when any value of any row does."""
+    digest = blake2b(digest_size=8)
+    for name, rows in splits.items():
+        for column, values in rows.columns.items():
+            digest.update(f"{name}/{column}/{len(values)}".encode())
+            digest.update("\x1f".join(map(repr, values)).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

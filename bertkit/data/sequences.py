@@ -1,0 +1,138 @@
+"""Texts to model inputs: tokenized once, cached by content, cut to length, special pieces around.
+
+The tokenizer's own truncation is not used: it knows neither `head+tail` nor windows, and hides how
+much it cut. For `head` and `tail` the result is what the tokenizer would give with
+`truncation="longest_first"`, so that `transformers.pipeline()` agrees with bertkit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal
+
+import numpy as np
+
+from bertkit.cache import cached
+from bertkit.data.ragged import Ragged
+
+Long = Literal["head", "tail", "head+tail", "windows"]
+Piece = np.ndarray  # [length] ids of one text, or of a part of it, without special pieces
+CHUNK = 10_000  # texts handed to the tokenizer at a time, which bounds memory
+
+
+def encode(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> Ragged:
+    """Ids of each text, whole and without special pieces; the same texts are encoded only once."""
+    if not cache:
+        return _encode(texts, tokenizer)
+    digest = blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    made: list[Ragged] = []
+
+    def write(folder: Any) -> None:
+        made.append(_encode(texts, tokenizer))
+        made[0].save(folder)
+
+    folder = cached("pieces", digest.hexdigest(), write)
+    if made:
+        return made[0]
+    return Ragged.load(folder) if folder else _encode(texts, tokenizer)
+
+
+def _encode(texts: Sequence[str], tokenizer: Any) -> Ragged:
+    backend = tokenizer.backend_tokenizer
+    sequences: list[list[int]] = []
+    for start in range(0, len(texts), CHUNK):
+        chunk = [_valid(text) for text in texts[start : start + CHUNK]]
+        sequences.extend(e.ids for e in backend.encode_batch_fast(chunk, add_special_tokens=False))
+    return Ragged.of(sequences)
+
+
+def _valid(text: str) -> str:
+    """JSON can hold half of a surrogate pair, which no UTF-8 text can."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+@dataclass(frozen=True)
+class Template:
+    """The special pieces around one text or a pair, read off the tokenizer itself.
+
+    Attributes:
+        slots: for each part, in order: the id of a special piece, or ~0 / ~1 for the first / second text.
+        type_ids: the `token_type_ids` of each part.
+    """
+
+    slots: tuple[int, ...]
+    type_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tokenizer: Any, pair: bool) -> "Template":
+        """Encode a probe and keep what is not text: `[CLS] A [SEP]`, `<s> A </s></s> B </s>`, ..."""
+        probe = tokenizer.backend_tokenizer.encode("a", *(["a"] if pair else []))
+        parts: list[tuple[int, int]] = []
+        for piece, sequence, kind in zip(probe.ids, probe.sequence_ids, probe.type_ids, strict=True):
+            part = (piece if sequence is None else ~sequence, kind)
+            if sequence is None or not parts or parts[-1] != part:
+                parts.append(part)
+        return cls(tuple(slot for slot, _ in parts), tuple(kind for _, kind in parts))
+
+    @property
+    def special(self) -> int:
+        """How many special pieces it adds."""
+        return sum(slot >= 0 for slot in self.slots)
+
+    def fill(self, texts: Sequence[Piece]) -> tuple[np.ndarray, np.ndarray]:
+        """`input_ids` and `token_type_ids`, both [length], of one text or pair."""
+        parts = [texts[~slot] if slot < 0 else np.array([slot]) for slot in self.slots]
+        return np.concatenate(parts), np.repeat(self.type_ids, [len(part) for part in parts])
+
+
+def cut(texts: Sequence[Piece], budget: int, long: Long) -> list[tuple[Piece, ...]]:
+    """One text or a pair, cut to `budget` pieces: one result, or several for `windows`.
+
+    `head+tail` keeps a quarter of the budget from the front and the rest from the end (Sun et al.
+    2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1). Windows overlap by a quarter.
+    """
+    lengths = [len(text) for text in texts]
+    if sum(lengths) <= budget:
+        return [tuple(texts)]
+    sizes = _shares(lengths, budget)
+    if long == "windows":
+        return _windows(texts, sizes)
+    return [tuple(_kept(text, size, long) for text, size in zip(texts, sizes, strict=True))]
+
+
+def _shares(lengths: Sequence[int], budget: int) -> list[int]:
+    """How many pieces each text keeps: the longer one gives first, as in `longest_first`."""
+    if len(lengths) == 1:
+        return [budget]
+    short, long = sorted(lengths)
+    if short > budget // 2:
+        short, long = budget // 2, budget - budget // 2
+    else:
+        long = budget - short
+    return [short, long] if lengths[0] <= lengths[1] else [long, short]
+
+
+def _kept(text: Piece, size: int, long: Long) -> Piece:
+    if len(text) <= size:
+        return text
+    if long == "tail":
+        return text[len(text) - size :]
+    head = size if long == "head" else size // 4
+    return np.concatenate([text[:head], text[len(text) - (size - head) :]])
+
+
+def _windows(texts: Sequence[Piece], sizes: Sequence[int]) -> list[tuple[Piece, ...]]:
+    """Overlapping windows in which every piece of every text stands at least once."""
+    columns = [_windows_of(text, size) for text, size in zip(texts, sizes, strict=True)]
+    count = max(map(len, columns))
+    return [tuple(column[min(i, len(column) - 1)] for column in columns) for i in range(count)]
+
+
+def _windows_of(text: Piece, size: int) -> list[Piece]:
+    if len(text) <= size:
+        return [text]
+    step = max(1, size - size // 4)
+    starts = [*range(0, len(text) - size, step), len(text) - size]
+    return [text[start : start + size] for start in starts]

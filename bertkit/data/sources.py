@@ -1,0 +1,161 @@
+"""From what `--data` names to rows by split, and to a line that says where they were found.
+
+The order is part of the command-line contract: an existing path; then, for a known name, the data
+directory, a Python package that carries it, the Hugging Face cache and the Hub.
+"""
+
+import importlib.util
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.folders import read_folder, read_layout
+from bertkit.data.known import Known, find_known, known_sets, plain
+from bertkit.data.labels import name_numbers
+from bertkit.data.readers import read_file
+from bertkit.data.rows import Rows, Splits
+from bertkit.errors import UserError, nearest
+from bertkit.hub import snapshot
+
+SAMPLES = Path(__file__).parent / "samples"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows by split as found, before any share is set aside.
+
+    Attributes:
+        name: what the default run directory is called after.
+        source: where the rows were found, for people.
+        defaults: settings to use where the user says nothing.
+        labels: names of the label numbers 0, 1, ..., where the set is known.
+        best: the metric that chooses the checkpoint, where the set has its own.
+    """
+
+    name: str
+    source: str
+    splits: Splits
+    defaults: dict[str, Any] = field(default_factory=dict)
+    labels: list[str] = field(default_factory=list)
+    best: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def find(data: str, task: str, data_dir: str | None = None) -> Found:
+    """The rows that `--data` names. Raises `UserError` naming what was tried and the way out."""
+    path = Path(data).expanduser()
+    if path.exists():
+        return _from_path(path)
+    if data == "sample":
+        return _from_sample(task)
+    known = find_known(data)
+    if known is not None:
+        return _from_known(known, data_dir)
+    if "/" in data and not path.suffix and data.count("/") == 1 and not data.startswith((".", "/", "~")):
+        return _from_hub(data, *data.partition(":")[::2])
+    if path.suffix or "/" in data:
+        raise UserError(f"--data {data}: no such file or folder")
+    raise UserError(
+        f"--data {data}: neither a file nor a known data set{nearest(data, [*known_sets(), 'sample'])} "
+        "(bertkit data ls lists them)"
+    )
+
+
+def locate(known: Known, data_dir: str | None = None) -> str:
+    """Where a known set would be taken from, for `data ls`; nothing is read."""
+    folder = _known_folder(known, data_dir)
+    if folder is not None:
+        return str(folder)
+    if known.package is not None and importlib.util.find_spec(known.package["module"]):
+        return f"package {known.package['module'].replace('_', '-')}"
+    return f"Hub: {known.hub['id']}" if known.hub else "nowhere"
+
+
+def data_directory(flag: str | None) -> Path | None:
+    """`--data-dir`, else BERTKIT_DATA_DIR; empty counts as unset. Raises where it is no folder."""
+    named = flag or os.environ.get("BERTKIT_DATA_DIR")
+    if not named:
+        return None
+    folder = Path(named).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"{'--data-dir' if flag else 'BERTKIT_DATA_DIR'} {named}: no such folder")
+    return folder
+
+
+def _from_path(path: Path) -> Found:
+    if path.is_dir():
+        splits, notes = read_folder(path)
+        return Found(path.resolve().name, str(path), splits, notes=notes)
+    return Found(path.name.split(".")[0], str(path), {"train": read_file(path)})
+
+
+def _from_sample(task: str) -> Found:
+    splits, notes = read_folder(SAMPLES / task)
+    return Found("sample", "the sample shipped with bertkit", splits, notes=notes)
+
+
+def _from_known(known: Known, data_dir: str | None) -> Found:
+    folder = _known_folder(known, data_dir)
+    if folder is not None:
+        splits = next(filter(None, (read_layout(folder, layout) for layout in known.layouts)), None)
+        splits, notes = (splits, []) if splits else read_folder(folder)
+        return _found(known, str(folder), splits, notes)
+    if known.package is not None and importlib.util.find_spec(known.package["module"]):
+        return _found(known, locate(known), {"train": _from_package(known.package)}, [])
+    if known.hub is None:
+        raise UserError(f"--data {known.name}: not found; put it into BERTKIT_DATA_DIR/{known.name}/")
+    ways = [f"put it into BERTKIT_DATA_DIR/{known.name}/"]
+    if known.package is not None:
+        ways.append("pip install 'bertkit[offline]'")
+    hub = known.hub
+    found = _from_hub(known.name, hub["id"], hub.get("config"), hub.get("revision"), " or ".join(ways))
+    return _found(known, found.source, _unnested(found.splits, hub.get("nested", {})), found.notes)
+
+
+def _found(known: Known, source: str, splits: Splits, notes: list[str]) -> Found:
+    """Label numbers become names; -1, the Hub's "no label", becomes none."""
+    column = known.defaults["label_column"]
+    for name, rows in splits.items():
+        if known.labels and column in rows.columns:
+            splits = {**splits, name: rows.with_column(column, name_numbers(rows[column], known.labels))}
+    return Found(known.name, source, splits, known.defaults, known.labels, known.best, notes)
+
+
+def _known_folder(known: Known, data_dir: str | None) -> Path | None:
+    directory = data_directory(data_dir)
+    if directory is None:
+        return None
+    folders = (path for path in sorted(directory.iterdir()) if path.is_dir())
+    return next((path for path in folders if plain(path.name) in known.folder_names), None)
+
+
+def _from_package(package: dict[str, Any]) -> Rows:
+    """A set inside an installed package, without importing the package (it loads its data on import)."""
+    spec = importlib.util.find_spec(package["module"])
+    assert spec is not None and spec.origin is not None
+    rows = read_file(Path(spec.origin).parent / package["file"])
+    [(column, wanted)] = package["where"].items()
+    return rows.select(i for i, value in enumerate(rows[column]) if value == wanted)
+
+
+def _from_hub(
+    name: str, repo: str, config: str | None, revision: str | None = None, other_way: str = ""
+) -> Found:
+    folder = snapshot(repo, "dataset", revision, flag=f"--data {name}", other_way=other_way)
+    if config and (folder / config).is_dir():
+        folder = folder / config
+    elif config:
+        known = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        raise UserError(f"--data {name}: {repo} has no configuration {config!r}{nearest(config, known)}")
+    splits, notes = read_folder(folder)
+    return Found(name.split("/")[-1].replace(":", "-"), f"Hub: {repo}", splits, notes=notes)
+
+
+def _unnested(splits: Splits, nested: dict[str, str]) -> Splits:
+    for column, key in nested.items():
+        splits = {
+            name: rows.with_column(column, [value[key] for value in rows[column]])
+            for name, rows in splits.items()
+        }
+    return splits

@@ -1,0 +1,55 @@
+"""`--dry-run`: all of a run but its training, with one step on the batch that costs the most."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from bertkit.prepare import Prepared
+from bertkit.reporter import Reporter
+
+
+def dry_run(prepared: Prepared, reporter: Reporter) -> dict[str, Any]:
+    """One step on the longest batch; tells rows, steps, and an estimate of time and memory.
+
+    Nothing is written. The time is that one step's, scaled by pieces, and so about right.
+    """
+    from bertkit.run import Session, peak_memory_mb
+
+    session = Session(prepared, Path("dry-run"), reporter)
+    config, features = prepared.config, prepared.features["train"]
+    longest = session.trainer.batches().longest()
+    started = time.perf_counter()
+    loss = _one_step(session, longest)
+    seconds = time.perf_counter() - started
+    steps = session.trainer.steps_per_epoch * config.epochs if config.max_steps is None else config.max_steps
+    share = steps / session.trainer.steps_per_epoch
+    pieces = float(features.lengths.sum()) * share
+    return {
+        "task": prepared.task.name,
+        "data": {
+            "name": prepared.found.name, "source": prepared.found.source,
+            **{split: len(rows) for split, rows in prepared.splits.items()},
+        },
+        "model": prepared.source.name,
+        "summary": prepared.task.summary(),
+        "truncated": features.truncated / len(features),
+        "max_length": config.max_length,
+        "longest_batch": [len(longest), int(features.lengths[longest].max())],
+        "steps": round(steps),
+        "loss": loss,
+        "estimated_seconds": seconds * pieces / float(features.lengths[longest].sum()),
+        "peak_memory_mb": peak_memory_mb(),
+        "precision": prepared.precision,
+    }  # fmt: skip
+
+
+def _one_step(session: Any, rows: list[int]) -> float:
+    """Forward, backward and optimizer step on some rows; returns the loss."""
+    trainer = session.trainer
+    batch = session.collator([session.prepared.features["train"][row] for row in rows])
+    counts = trainer._get_num_items_in_batch([batch], trainer.args.device)
+    trainer.create_optimizer()
+    model = trainer.accelerator.prepare(trainer.model)
+    loss = trainer.training_step(model, batch, counts)
+    trainer.optimizer.step()
+    return float(loss)

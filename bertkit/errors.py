@@ -1,0 +1,33 @@
+"""What can go wrong in ways a user can mend, as opposed to bugs.
+
+The command line prints these as one line and exits with `exit_code`; anything else is a bug and
+shows its traceback.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the user can mend: one line that names the file, row, column or flag and the way out."""
+
+    exit_code = 2
+
+
+class Stopped(UserError):
+    """The user or a signal stopped the work; the line says how to go on."""
+
+    exit_code = 130
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """`; did you mean 'imdb'?` where a known word is close to `word`, else the empty string."""
+    close = difflib.get_close_matches(str(word).lower(), {name.lower(): name for name in known}, n=1)
+    originals = {name.lower(): name for name in known}
+    return f"; did you mean {originals[close[0]]!r}?" if close else ""
+
+
+def listed(names: Iterable[object]) -> str:
+    """`a, b, c`, cut after twelve so that the error stays one line."""
+    words = [str(name) for name in names]
+    return ", ".join(words[:12]) + (f", ... ({len(words)} in all)" if len(words) > 12 else "")

@@ -1,0 +1,47 @@
+"""Files that appear whole or not at all."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from bertkit.errors import UserError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """A file to write, which takes its name only when it is complete.
+
+    Raises:
+        UserError: it cannot be written (a full disk, no right to); nothing is left behind.
+    """
+    try:
+        handle, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as file:
+            yield file
+        os.chmod(partial, 0o644)
+        os.replace(partial, path)
+    except BaseException as error:
+        Path(partial).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole."""
+    with whole_file(path) as file:
+        file.write(text)
+
+
+def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Write one JSON object a line."""
+    with whole_file(path) as file:
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")

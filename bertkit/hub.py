@@ -1,0 +1,108 @@
+"""The Hugging Face Hub: from the cache first, and when it cannot be reached, said quickly.
+
+Left alone, a look-up without a network retries for up to a minute; here one short probe decides.
+"""
+
+import threading
+from pathlib import Path
+
+from bertkit.errors import UserError
+
+PROBE_SECONDS = 3.0
+FILES = {
+    # Weights as safetensors only: nothing downloaded is ever unpickled.
+    "model": ["*.json", "*.txt", "*.model", "*.safetensors"],
+    "dataset": ["*.parquet", "*.csv", "*.tsv", "*.json", "*.jsonl", "*.txt", "*.gz", "*.zst"],
+}
+
+
+def snapshot(
+    repo: str, kind: str, revision: str | None = None, *, flag: str, other_way: str = ""
+) -> Path:
+    """The folder of a Hub repository, downloaded where it is not in the cache.
+
+    Args:
+        repo: `ORG/NAME`.
+        kind: "model" or "dataset".
+        flag: what the user typed, for the error (`--data imdb`).
+        other_way: what else the user can do, for the error.
+
+    Raises:
+        UserError: unknown, private, without files bertkit reads, or neither cached nor reachable
+            (within seconds).
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    wanted = {"repo_id": repo, "repo_type": kind, "revision": revision, "allow_patterns": FILES[kind]}
+    try:
+        cached = Path(snapshot_download(**wanted, local_files_only=True))
+        if _complete(cached, kind):
+            return cached
+    except HFValidationError as error:
+        raise UserError(f"{flag}: {repo!r} is not a Hub name ({error})") from error
+    except LocalEntryNotFoundError:
+        pass
+    require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", other_way)
+    try:
+        folder = Path(snapshot_download(**wanted))
+    except HfHubHTTPError as error:
+        raise UserError(f"{flag}: {_refusal(error, kind, repo)}") from error
+    except (LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{flag}: downloading {repo} failed ({reason}); try again") from error
+    if not _complete(folder, kind):
+        missing = "safetensors weights" if kind == "model" else "plain data files (Parquet, CSV, JSON)"
+        raise UserError(f"{flag}: {repo} has no {missing}; bertkit runs no loading scripts or pickles")
+    return folder
+
+
+def _complete(folder: Path, kind: str) -> bool:
+    """Whether a cached snapshot is all of it: a cache may hold a single file of a repository."""
+    if kind == "model":
+        return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
+    return any(path for pattern in FILES[kind] for path in folder.rglob(pattern))
+
+
+def require_reachable(what: str, other_way: str = "") -> None:
+    """Raise a `UserError` within seconds where the Hub cannot be reached."""
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        reason = "and HF_HUB_OFFLINE is set"
+    elif reachable():
+        return
+    else:
+        reason = f"and {constants.ENDPOINT} cannot be reached"
+    ways = " ".join(filter(None, [other_way, "or connect once, so that it is cached"]))
+    raise UserError(f"{what} {reason}; {ways.removeprefix('or ')}")
+
+
+def reachable() -> bool:
+    """Whether the Hub answers at all within `PROBE_SECONDS`, name resolution included.
+
+    A daemon thread, since resolving a name knows no time limit and must not keep the program alive.
+    """
+    answers: list[bool] = []
+    probe = threading.Thread(target=lambda: answers.append(_answers()), daemon=True)
+    probe.start()
+    probe.join(PROBE_SECONDS)
+    return bool(answers and answers[0])
+
+
+def _answers() -> bool:
+    import requests
+    from huggingface_hub import constants
+
+    try:
+        requests.head(constants.ENDPOINT, timeout=PROBE_SECONDS)
+    except requests.RequestException:
+        return False
+    return True
+
+
+def _refusal(error: Exception, kind: str, repo: str) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403, 404):
+        return f"no such {kind} on the Hub, or no right to it: {repo} (check the spelling, or hf auth login)"
+    return f"the Hub refused {repo} ({str(error).splitlines()[0]})"

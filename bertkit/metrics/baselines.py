@@ -1,0 +1,69 @@
+"""What needs no encoder: the share a constant answer gets, and a bag of words with a linear model.
+
+Both are fitted on the training rows of the run and predict its evaluation rows, so their scores stand
+on the very same split as the model's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import UserError
+
+Texts = Sequence[Sequence[str]]  # one or two columns of n texts
+TFIDF_ROWS = 50_000  # more training rows than this are thinned: minutes of fitting for nothing
+
+
+def majority(labels: np.ndarray, size: int) -> np.ndarray:
+    """The most frequent label (multi-label: each label by its majority; regression: the mean), [size, ...]."""
+    if labels.dtype.kind == "f":
+        constant: Any = labels.mean()
+    elif labels.ndim == 2:
+        constant = (labels.mean(0) > 0.5).astype(labels.dtype)
+    else:
+        constant = np.bincount(labels).argmax()
+    return np.broadcast_to(constant, (size, *np.shape(constant)))
+
+
+def tfidf(train: Texts, labels: np.ndarray, others: Sequence[Texts], seed: int = 0) -> list[np.ndarray]:
+    """TF-IDF of words and word pairs, then logistic regression (regression: ridge).
+
+    Args:
+        train: the training texts.
+        labels: [n] int, [n, classes] int or [n] float.
+        others: further splits to predict.
+
+    Returns:
+        For each of `others` its predictions, of the shape of the labels.
+    """
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[:TFIDF_ROWS])
+    columns = [[column[i] for i in chosen] for column in train]
+    vectorizers = [
+        # Also words of one letter, and Korean, which the default pattern drops or keeps by luck.
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b", min_df=1)
+        for _ in columns
+    ]
+    try:
+        vectors = [v.fit_transform(column) for v, column in zip(vectorizers, columns, strict=True)]
+    except ValueError as error:  # an empty vocabulary: no words in any text
+        raise UserError(f"the training texts hold no words ({error})") from error
+    model = _linear_model(labels[chosen])
+    model.fit(hstack(vectors), labels[chosen])
+    return [
+        np.asarray(model.predict(hstack([v.transform(c) for v, c in zip(vectorizers, texts, strict=True)])))
+        for texts in others
+    ]
+
+
+def _linear_model(labels: np.ndarray) -> Any:
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.multiclass import OneVsRestClassifier
+
+    if labels.dtype.kind == "f":
+        return Ridge()
+    model = LogisticRegression(C=10.0, max_iter=1000)
+    return OneVsRestClassifier(model) if labels.ndim == 2 else model

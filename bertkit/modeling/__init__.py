@@ -1,0 +1,1 @@
+"""Loading any encoder, and the one loss rule."""

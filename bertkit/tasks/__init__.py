@@ -1,0 +1,15 @@
+"""The tasks: one file each, and the only list of them."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bertkit.tasks.base import Task
+
+TASKS = {"classify": "bertkit.tasks.classify:Classify"}
+
+
+def task_class(name: str) -> "type[Task]":
+    """The class of a task; its file is light, so the command line may load it for `--help`."""
+    module, _, attribute = TASKS[name].partition(":")
+    return getattr(import_module(module), attribute)

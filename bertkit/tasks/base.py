@@ -1,0 +1,107 @@
+"""What a task must say of itself. Everything else is the pipeline's, in `bertkit.run`.
+
+A task's methods are called in the order they stand here. Nothing heavy is imported at the top of a
+task's file: the command line loads it to build `--help`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bertkit.config import RunConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.data.features import Features
+    from bertkit.data.rows import Rows, Splits
+    from bertkit.data.sources import Found
+    from bertkit.modeling.loading import ModelSource
+    from bertkit.modeling.losses import Loss
+
+Scores = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """A scored split: `logits` [n, outputs], with the features and the rows they belong to."""
+
+    logits: "np.ndarray"
+    features: "Features"
+    rows: "Rows"
+
+
+class Task(ABC):
+    """One task on one data set.
+
+    Attributes:
+        config: the settings; methods fill in what the rows decide.
+        best: the score that chooses the checkpoint, and its sign (+1: the higher the better).
+        text_columns: the columns a person would read, known after `columns`.
+    """
+
+    name: ClassVar[str]
+    help: ClassVar[str]
+    Config: ClassVar[type[RunConfig]]
+    best: tuple[str, int]
+    text_columns: list[str]
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config: Any = config
+
+    @abstractmethod
+    def columns(self, found: "Found") -> list[Hashable]:
+        """Find and check the columns; returns what the training rows are stratified by."""
+
+    @abstractmethod
+    def check(self, splits: "Splits") -> None:
+        """Check every value of every split. Raises `UserError` naming the row."""
+
+    @abstractmethod
+    def summary(self) -> str:
+        """One line on what is to be learned: the classes, say."""
+
+    @abstractmethod
+    def adopt(self, model_config: Any, source: "ModelSource") -> Any:
+        """The model's config with this task's head; labels are matched with the model's own by name."""
+
+    @abstractmethod
+    def restore(self, model_config: Any) -> None:
+        """Take from a finished run's config what `columns` and `adopt` found out when it was trained."""
+
+    @abstractmethod
+    def require_texts(self, rows: "Rows") -> None:
+        """Check that rows to predict have what the model reads. Raises `UserError` naming the row."""
+
+    @abstractmethod
+    def prepare(self, rows: "Rows", tokenizer: Any) -> "Features":
+        """Features of one split; labels are None where it has none."""
+
+    @abstractmethod
+    def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
+        """From examples of `prepare` to a padded batch."""
+
+    @abstractmethod
+    def model(self, model_config: Any, source: "ModelSource") -> Any:
+        """The encoder with this task's head."""
+
+    @abstractmethod
+    def loss(self, train: "Features") -> "Loss":
+        """The loss, in sums and counts."""
+
+    @abstractmethod
+    def metrics(self, outputs: Outputs) -> Scores:
+        """Scores of a labelled split."""
+
+    @abstractmethod
+    def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
+        """The 95 % interval of each score."""
+
+    @abstractmethod
+    def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+        """Readable predictions, a record a row, with the keys of `predictions.jsonl`."""
+
+    @abstractmethod
+    def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
+        """Scores of what needs no encoder, fitted on `train` and scored on `rows`."""

@@ -1,0 +1,1 @@
+"""Batches, advice, Trainer arguments, checkpoints: training by Hugging Face's Trainer, our rules in it."""

@@ -1,0 +1,74 @@
+"""From settings to `TrainingArguments`: what a setting names as its `argument`, plus what is always ours."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from bertkit.config import RunConfig, flag_of, settings_of
+from bertkit.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+# Trainer's own evaluation, saving and best-model logic are off: bertkit evaluates in fp32, checkpoints
+# whole or not at all, and chooses the best itself. What a user sets here would not do what it says.
+OURS = {
+    "output_dir": None, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False,
+    "remove_unused_columns": False, "label_names": [], "disable_tqdm": True, "push_to_hub": False,
+    "logging_nan_inf_filter": False, "logging_steps": 10, "data_seed": None,
+}  # fmt: skip
+SETTABLE = {"logging_steps"}  # ours by default, the user's if he likes
+
+
+def parse_set(config: RunConfig) -> dict[str, Any]:
+    """The KEY=VALUE pairs of `--set`, values as YAML.
+
+    Raises:
+        UserError: no such argument, one that has a flag of its own, or one that bertkit keeps.
+    """
+    from transformers import TrainingArguments
+
+    fields = {field.name for field in dataclasses.fields(TrainingArguments)}
+    flags = {
+        about.argument: flag_of(name, about) for name, (_, about, _) in settings_of(type(config)).items()
+    }
+    given = {}
+    for pair in config.set:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise UserError(f"--set {pair}: must be KEY=VALUE")
+        if key in flags:
+            raise UserError(f"--set {key}: has a flag of its own, {flags[key]}")
+        if key in OURS and key not in SETTABLE:
+            raise UserError(f"--set {key}: bertkit keeps this one at {OURS[key]!r}")
+        if key not in fields:
+            raise UserError(f"--set {key}: TrainingArguments has no such field{nearest(key, fields)}")
+        given[key] = yaml.safe_load(value)
+    return given
+
+
+def training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> "TrainingArguments":
+    """The arguments of a resolved config. Raises `UserError` where `TrainingArguments` refuses a value."""
+    import torch
+    from transformers import TrainingArguments
+
+    named = {
+        about.argument: getattr(config, name)
+        for name, (_, about, _) in settings_of(type(config)).items()
+        if about.argument and getattr(config, name) is not None
+    }
+    named |= OURS | {
+        "output_dir": str(checkpoints),
+        "bf16": precision == "bf16",
+        "fp16": precision == "fp16",
+        "report_to": config.report_to or "none",
+        "accelerator_config": {"even_batches": False},  # it would repeat rows
+        "dataloader_pin_memory": torch.accelerator.is_available(),
+        "activation_checkpointing_kwargs": {"use_reentrant": False},
+    }
+    try:
+        return TrainingArguments(**named | parse_set(config))
+    except (ValueError, TypeError, ImportError) as error:
+        raise UserError(f"Trainer refuses these settings: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,60 @@
+"""The order of batches: like lengths together, a pure function of (seed, epoch).
+
+An epoch is laid out over effective batches (batch x accumulation x ranks) and only then cut, so the
+same rows meet in each optimizer step however the effective batch is divided.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+POOL = 50  # effective batches sorted by length together: enough to be alike, few enough to stay random
+
+
+class LengthBatches:
+    """Batch sampler for one process: yields lists of example indices, each example once an epoch.
+
+    Args:
+        lengths: [n] pieces of each example.
+        batch_size: examples a batch.
+        accumulation: batches an optimizer step.
+        seed: fixes the order together with the epoch.
+    """
+
+    drop_last = False
+
+    def __init__(self, lengths: np.ndarray, batch_size: int, accumulation: int = 1, seed: int = 0) -> None:
+        self.lengths = lengths
+        self.batch_size = batch_size
+        self.effective = batch_size * accumulation
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Trainer before each epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return -(-len(self.lengths) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in self.effective_batches():
+            for start in range(0, len(step), self.batch_size):
+                yield step[start : start + self.batch_size].tolist()
+
+    def effective_batches(self) -> list[np.ndarray]:
+        """The rows of each optimizer step of this epoch; a short one comes last."""
+        rng = np.random.default_rng([self.seed, self.epoch])
+        order = rng.permutation(len(self.lengths))
+        whole = len(order) - len(order) % self.effective
+        full: list[np.ndarray] = []
+        for start in range(0, whole, self.effective * POOL):
+            part = order[start : min(whole, start + self.effective * POOL)]
+            part = part[np.argsort(self.lengths[part], kind="stable")]
+            full.extend(np.split(part, len(part) // self.effective))
+        short = [order[whole:]] if whole < len(order) else []
+        return [full[i] for i in rng.permutation(len(full))] + short
+
+    def longest(self) -> list[int]:
+        """The batch that costs the most memory: the longest examples together."""
+        return np.argsort(-self.lengths, kind="stable")[: self.batch_size].tolist()

@@ -1,0 +1,64 @@
+"""When to evaluate, checkpoint and stop, and what the reporter is told."""
+
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from bertkit.reporter import Reporter
+from bertkit.training.stopping import StopRequest
+
+
+class Schedule(TrainerCallback):
+    """Evaluate and checkpoint at the end of each epoch, checkpoint every `save_steps`, stop when asked.
+
+    Trainer's own strategies would also evaluate where an epoch was left half-way, which a resumed run
+    does not, so its best checkpoint could be another one.
+    """
+
+    def __init__(self, steps_per_epoch: int, save_steps: int | None, stop: StopRequest) -> None:
+        self.steps_per_epoch = steps_per_epoch
+        self.save_steps = save_steps
+        self.stop = stop
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
+    ) -> None:
+        """Set the flags that Trainer acts on after this step."""
+        step = state.global_step
+        if step % self.steps_per_epoch == 0 or step >= state.max_steps:
+            control.should_evaluate = control.should_save = True
+        if self.save_steps and step % self.save_steps == 0:
+            control.should_save = True
+        if self.stop.requested:
+            control.should_save = control.should_training_stop = True
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
+    ) -> None:
+        """A signal that came while scoring stops training now, not a step later."""
+        if self.stop.requested:
+            control.should_save = control.should_training_stop = True
+
+
+class Progress(TrainerCallback):
+    """Tells the reporter of each step, with the latest logged loss."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.reporter = reporter
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **more: Any) -> None:
+        """How many steps there will be, and how many a resumed run already has."""
+        self.reporter.training_started(state.max_steps, state.global_step)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **more: Any) -> None:
+        """One step more."""
+        self.reporter.training_step(state.global_step)
+
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **more: Any) -> None:
+        """The loss, whenever Trainer logs it."""
+        if logs and "loss" in logs:
+            self.reporter.training_step(state.global_step, loss=logs["loss"])
+
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **more: Any) -> None:
+        """No more steps."""
+        self.reporter.training_ended()

@@ -1,0 +1,175 @@
+"""Hugging Face's Trainer with bertkit's loss rule, order of batches, evaluation and checkpoints."""
+
+import math
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from torch.utils.data import DataLoader
+from transformers import Trainer
+
+from bertkit.errors import UserError
+from bertkit.modeling.forward import logits_of
+from bertkit.modeling.layers import layer_numbers
+from bertkit.modeling.losses import Loss
+from bertkit.training.batches import LengthBatches
+
+WAYS_OUT_OF_NAN = "try a lower --learning-rate, a longer --warmup, or --no-bf16"
+
+
+class BertkitTrainer(Trainer):
+    """The one trainer.
+
+    Args:
+        loss: sums and counts; see `bertkit.modeling.losses`.
+        evaluate_with: gives the validation scores of the model as it is now.
+        best: the score that chooses the checkpoint, and its sign (+1: the higher the better).
+        early_stopping: stop after so many evaluations without a better score.
+        layer_decay: factor on the learning rate for each layer further from the head.
+        own_order: False leaves the order of batches to Trainer's `train_sampling_strategy`.
+    """
+
+    loss_is_scaled_for_ga = True  # compute_loss divides by the counts of the effective batch
+
+    def __init__(
+        self, *, loss: Loss, evaluate_with: Callable[[], dict[str, float]], best: tuple[str, int],
+        early_stopping: int | None = None, layer_decay: float | None = None, own_order: bool = True,
+        **trainer: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**trainer)
+        self.loss = loss
+        self.evaluate_with = evaluate_with
+        self.best = best
+        self.early_stopping = early_stopping
+        self.layer_decay = layer_decay
+        self.own_order = own_order
+        self.evaluation_seconds = 0.0
+        self._staging: Path | None = None
+
+    # ---- batches
+
+    def batches(self) -> LengthBatches:
+        """The sampler of the training rows; its effective batch spans accumulation and ranks."""
+        size, steps = self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps
+        seed, ranks = self.args.seed, self.args.world_size
+        return LengthBatches(self.train_dataset.lengths, size, steps * ranks, seed)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Trainer's, over our batches."""
+        if not self.own_order:
+            return super().get_train_dataloader()
+        loader = DataLoader(
+            self.train_dataset, batch_sampler=self.batches(), collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers, pin_memory=self.args.dataloader_pin_memory,
+        )  # fmt: skip
+        return self.accelerator.prepare(loader)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps an epoch, a short last one included."""
+        return math.ceil(len(self.batches()) / (self.args.gradient_accumulation_steps * self.args.world_size))
+
+    # ---- the loss rule
+
+    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Any:
+        """part of the loss -> its count over all accumulation steps and ranks."""
+        counts = [self.loss.counts(batch) for batch in batch_samples]
+        totals = {part: sum(count[part] for count in counts).to(device) for part in (counts[0] if counts else {})}
+        if self.args.world_size > 1:
+            totals = {part: self.accelerator.gather(total).sum() for part, total in totals.items()}
+        return totals
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        """This batch's part of the effective batch's loss; the parts add up to it."""
+        logits = logits_of(model, inputs)
+        sums = self.loss.sums(logits, inputs)
+        # DDP averages gradients over ranks, where the rule asks for their sum.
+        loss = sum(sums[part] / num_items_in_batch[part] for part in sums) * self.args.world_size
+        if not torch.isfinite(loss):
+            raise UserError(f"the loss is {float(loss)} at step {self.state.global_step + 1}; {WAYS_OUT_OF_NAN}")
+        return (loss, logits) if return_outputs else loss
+
+    # ---- the optimizer
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Trainer's, with a learning rate for each layer where `layer_decay` is set."""
+        if self.optimizer is None and self.layer_decay is not None:
+            kind, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
+            self.optimizer = kind(self._groups_by_layer(options["lr"]), **options)
+        return super().create_optimizer(model)
+
+    def _groups_by_layer(self, rate: float) -> list[dict[str, Any]]:
+        numbers = layer_numbers(self.model, "--layer-decay")
+        decayed = set(self.get_decay_parameter_names(self.model))
+        top = max(numbers.values())
+        groups: dict[tuple[int, bool], list[Any]] = {}
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                groups.setdefault((numbers[name], name in decayed), []).append(parameter)
+        return [
+            {
+                "params": parameters,
+                "lr": rate * self.layer_decay ** (top - number),
+                "weight_decay": self.args.weight_decay if decays else 0.0,
+            }
+            for (number, decays), parameters in groups.items()
+        ]
+
+    # ---- evaluation
+
+    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict:
+        """Score the validation split, remember the best, stop early where asked."""
+        started = time.perf_counter()
+        scores = {f"{metric_key_prefix}_{name}": value for name, value in self.evaluate_with().items()}
+        self.evaluation_seconds += time.perf_counter() - started
+        name, sign = self.best
+        score = scores[f"{metric_key_prefix}_{name}"]
+        if self.state.best_metric is None or sign * score > sign * self.state.best_metric:
+            self.state.best_metric, self.state.best_global_step = score, self.state.global_step
+        self.log(scores)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
+        if self.early_stopping is not None and self._evaluations_since_best() >= self.early_stopping:
+            self.control.should_training_stop = True
+        return scores
+
+    def _evaluations_since_best(self) -> int:
+        name = f"eval_{self.best[0]}"
+        steps = {entry["step"] for entry in self.state.log_history if name in entry}
+        return sum(step > self.state.best_global_step for step in steps)
+
+    # ---- checkpoints
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._staging) if self._staging else super()._get_output_dir(trial)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Written aside and then renamed, so that a checkpoint is whole or not there."""
+        folder = Path(self.args.output_dir)
+        self._staging = folder / ".partial"
+        shutil.rmtree(self._staging, ignore_errors=True)
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+            shutil.rmtree(self._staging, ignore_errors=True)
+            raise UserError(
+                f"{folder}: the checkpoint of step {self.state.global_step} could not be written "
+                f"({str(error).splitlines()[0]}); make room and go on with --resume"
+            ) from error
+        finally:
+            staging, self._staging = self._staging, None
+        final = folder / f"checkpoint-{self.state.global_step}"
+        shutil.rmtree(final, ignore_errors=True)
+        (staging / final.name).replace(final)
+        staging.rmdir()
+        self._keep(final)
+
+    def _keep(self, last: Path) -> None:
+        """Only the last checkpoint and the best are kept."""
+        kept = {last.name, f"checkpoint-{self.state.best_global_step}"}
+        for path in last.parent.glob("checkpoint-*"):
+            if path.name not in kept:
+                shutil.rmtree(path)

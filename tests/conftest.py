@@ -1,0 +1,126 @@
+"""Tiny models and data made on the spot, and the command line called in this process."""
+
+import json
+import os
+import random
+import sys
+
+import pytest
+from hub import hub, no_hub  # noqa: F401
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+GOOD = "good great lovely fine nice happy warm bright".split()
+BAD = "bad awful poor sad cold dull broken angry".split()
+OTHER = "the a film food room was very it and today we saw in of to here there".split()
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    """Each test has its own cache and no data directory; nothing of the user's is read or written."""
+    monkeypatch.setenv("BERTKIT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("BERTKIT_DATA_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def cli(capsys):
+    """Call `bertkit ARGS`; gives exit status, standard output and standard error."""
+    from bertkit.cli.app import main
+
+    def call(*args):
+        argv, os.environ["COLUMNS"] = sys.argv, "200"
+        sys.argv = ["bertkit", *map(str, args)]
+        capsys.readouterr()
+        try:
+            with pytest.raises(SystemExit) as stop:
+                main()
+        finally:
+            sys.argv = argv
+        printed = capsys.readouterr()
+        return stop.value.code, printed.out, printed.err
+
+    return call
+
+
+def make_tokenizer(roberta=False):
+    """A WordPiece tokenizer over the toy words and all letters, with BERT's template or RoBERTa's."""
+    from transformers import PreTrainedTokenizerFast
+
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'"
+    pieces = [*SPECIAL, *GOOD, *BAD, *OTHER, *letters, *("##" + letter for letter in letters)]
+    vocab = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    backend = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    pair = "[CLS] $A [SEP] [SEP] $B [SEP]" if roberta else "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"
+    special = [("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])]
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair=pair, special_tokens=special
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        sep_token="[SEP]", mask_token="[MASK]",
+    )  # fmt: skip
+
+
+def save_tiny(folder, config=None, **settings):
+    """A random tiny BERT (or the model of `config`) with its tokenizer, saved as a checkpoint."""
+    import torch
+    from transformers import AutoModel, BertConfig
+
+    tokenizer = make_tokenizer()
+    tiny = {
+        "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "intermediate_size": 64, "max_position_embeddings": 128,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    AutoModel.from_config(config or BertConfig(**tiny | settings)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """The folder of a tiny random BERT."""
+    return save_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def calm(tmp_path_factory):
+    """The same without dropout, for equivalences."""
+    folder = tmp_path_factory.mktemp("models") / "calm"
+    return save_tiny(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+def toy_rows(count, seed=0, longest=12):
+    """Separable rows: a text with a good word or a bad one, of unlike lengths; no text twice."""
+    rng = random.Random(seed)
+    rows, seen = [], set()
+    while len(rows) < count:
+        label = ("negative", "positive")[len(rows) % 2]
+        words = rng.choices(OTHER, k=rng.randint(2, longest))
+        words.insert(rng.randrange(len(words)), rng.choice(GOOD if label == "positive" else BAD))
+        text = " ".join(words)
+        if text not in seen:
+            rows.append({"text": text, "label": label})
+            seen.add(text)
+    return rows
+
+
+def write_rows(path, rows):
+    """JSONL."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    return path
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """A file of 80 separable rows."""
+    return write_rows(tmp_path / "toy.jsonl", toy_rows(80))
+
+
+def predictions(folder, name="predictions.jsonl"):
+    """The records of a predictions file."""
+    return [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]

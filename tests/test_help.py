@@ -1,0 +1,49 @@
+"""--help is light, complete and made from the settings."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bertkit.cli.options import flags_of
+from bertkit.tasks import TASKS, task_class
+
+HEAVY = "torch transformers datasets evaluate sklearn numpy scipy pyarrow accelerate huggingface_hub".split()
+
+
+@pytest.mark.parametrize("args", [["--help"], ["classify", "--help"], ["recipes", "ls"], ["--version"]])
+def test_nothing_heavy_is_loaded(args):
+    code = (
+        f"import sys; sys.argv = ['bertkit', *{args!r}]\n"
+        "from bertkit.cli.app import main\n"
+        "try: main()\nexcept SystemExit as stop: assert stop.code == 0, stop.code\n"
+        f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_package_is_light_to_import():
+    code = f"import bertkit, sys; assert not [n for n in {HEAVY!r} if n in sys.modules]"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_setting_has_its_flag_in_help(cli, task):
+    status, out, _ = cli(task, "--help")
+    flags = flags_of(task_class(task).Config)
+    assert status == 0
+    assert len(flags) > 30
+    assert [flag for flag in [*flags, "--recipe", "--json"] if flag not in out] == []
+
+
+def test_a_recipe_shows_as_defaults_in_help(cli):
+    status, out, _ = cli("classify", "--recipe", "imdb", "--help")
+    assert status == 0
+    assert "default: 2000" in out
+
+
+def test_python_m_bertkit_is_the_same_program():
+    done = subprocess.run([sys.executable, "-m", "bertkit", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "bertkit")

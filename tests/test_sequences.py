@@ -1,0 +1,84 @@
+"""Sequences: as the tokenizer's own where it can, and never a piece unseen in windows."""
+
+import numpy as np
+import pytest
+from conftest import OTHER, make_tokenizer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data.features import Pad, build_features
+from bertkit.data.sequences import Template, cut, encode
+
+text = st.lists(st.sampled_from([*OTHER, "zebra!", "Größe"]), max_size=30).map(" ".join)
+TOKENIZERS = {"bert": make_tokenizer(), "roberta": make_tokenizer(roberta=True)}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(first=text, second=st.none() | text.map("x ".__add__), max_length=st.integers(8, 40), side=st.sampled_from(["head", "tail"]))
+def test_head_and_tail_equal_longest_first(name, first, second, max_length, side):
+    tokenizer = TOKENIZERS[name]
+    columns = [[first]] + ([] if second is None else [[second]])
+    features = build_features(columns, None, tokenizer, max_length, side, cache=False)
+    tokenizer.truncation_side = "right" if side == "head" else "left"
+    wanted = tokenizer(first, second, truncation="longest_first", max_length=max_length, return_token_type_ids=True)
+    tokenizer.backend_tokenizer.no_truncation()
+    assert features[0]["input_ids"][0].tolist() == wanted["input_ids"]
+    assert features[0]["token_type_ids"][0].tolist() == wanted["token_type_ids"]
+
+
+numbers = st.lists(st.integers(5, 99), max_size=60).map(np.array)
+
+
+@given(texts=st.lists(numbers, min_size=1, max_size=2), budget=st.integers(4, 30))
+def test_windows_leave_no_piece_unseen(texts, budget):
+    windows = cut(texts, budget, "windows")
+    assert all(sum(map(len, window)) <= budget for window in windows)
+    for column, whole in enumerate(texts):
+        position, seen = 0, np.zeros(len(whole), bool)
+        for window in windows:
+            part = window[column]
+            while not np.array_equal(whole[position : position + len(part)], part):
+                position += 1
+            seen[position : position + len(part)] = True
+        assert seen.all()
+
+
+def test_head_and_tail_keeps_a_quarter_and_the_rest():
+    [(kept,)] = cut([np.arange(100)], 8, "head+tail")
+    assert kept.tolist() == [0, 1, 94, 95, 96, 97, 98, 99]
+
+
+def test_long_texts_are_whole_even_where_the_tokenizer_file_truncates(tmp_path):
+    from bertkit.modeling.loading import ModelSource, load_tokenizer
+
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(16)
+    tokenizer.backend_tokenizer.enable_padding(length=16)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = load_tokenizer(ModelSource("x", tmp_path))
+    assert encode(["the film " * 100, "a"], loaded).lengths.tolist() == [200, 1]
+
+
+def test_the_same_texts_are_encoded_once(monkeypatch, tmp_path):
+    tokenizer = make_tokenizer()
+    first = encode(["the film", "a room"], tokenizer)
+    monkeypatch.setattr("bertkit.data.sequences._encode", lambda *_: pytest.fail("encoded again"))
+    again = encode(["the film", "a room"], tokenizer)
+    assert isinstance(again.values, np.memmap)
+    assert (again.values.tolist(), again.offsets.tolist()) == (first.values.tolist(), first.offsets.tolist())
+
+
+def test_templates_are_read_off_the_tokenizer():
+    assert Template.of(TOKENIZERS["bert"], pair=True).slots == (2, ~0, 3, ~1, 3)
+    assert Template.of(TOKENIZERS["roberta"], pair=True).slots == (2, ~0, 3, 3, ~1, 3)
+
+
+def test_the_collator_pads_on_the_side_of_the_tokenizer():
+    items = [{"input_ids": [np.array([2, 7, 3])], "token_type_ids": [np.array([0, 0, 0])]},
+             {"input_ids": [np.array([2, 3])], "token_type_ids": [np.array([0, 0])]}]  # fmt: skip
+    right = Pad(9, left=False, token_type_ids=True)(items)
+    left = Pad(9, left=True, token_type_ids=False)(items)
+    assert right["input_ids"].tolist() == [[2, 7, 3], [2, 3, 9]]
+    assert left["input_ids"].tolist() == [[2, 7, 3], [9, 2, 3]]
+    assert left["attention_mask"].tolist() == [[1, 1, 1], [0, 1, 1]]
+    assert "token_type_ids" not in left

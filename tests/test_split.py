@@ -1,0 +1,45 @@
+"""Shares set aside: by seed, stratified, and never the same text on both sides."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data.rows import Rows
+from bertkit.data.split import arrange, draw, set_aside
+
+texts_and_labels = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2)), min_size=1, max_size=80)
+
+
+@given(rows=texts_and_labels, fraction=st.floats(0, 0.9), seed=st.integers(0, 9))
+def test_no_text_on_both_sides_and_no_row_lost(rows, fraction, seed):
+    texts, labels = [text for text, _ in rows], [label for _, label in rows]
+    kept, aside = set_aside(texts, labels, fraction, seed)
+    assert sorted([*kept, *aside]) == list(range(len(rows)))
+    assert not {texts[i] for i in kept} & {texts[i] for i in aside}
+
+
+def test_every_stratum_gives_its_share():
+    labels = ["a"] * 100 + ["b"] * 20 + ["c"]
+    _, aside = set_aside(range(121), labels, 0.1, 0)
+    assert [sum(labels[i] == name for i in aside) for name in "abc"] == [10, 2, 0]
+
+
+def test_the_seed_decides():
+    parts = [set_aside(range(50), [0] * 50, 0.2, seed)[1].tolist() for seed in (0, 0, 1)]
+    assert parts[0] == parts[1] != parts[2]
+
+
+def test_training_rows_that_are_also_evaluated_on_are_left_out_and_said():
+    train = Rows.of({"text": ["a", "b", "c", "b"]}, "train")
+    splits, notes = arrange({"train": train, "validation": Rows.of({"text": ["b"]}, "v")}, ["text"], [0] * 4, None, 0)
+    assert splits["train"]["text"] == ["a", "c"]
+    assert "2 training rows left out" in notes[0]
+
+
+def test_draw_keeps_the_order_and_the_places():
+    rows = Rows.of({"text": list("abcdefgh")}, "f")
+    some = draw(rows, 3, 1)
+    assert some["text"] == sorted(some["text"])
+    assert [rows["text"][number - 1] for number in some.number] == some["text"]
+    assert draw(rows, 99, 1) is rows
+    assert np.array_equal(draw(rows, 3, 1).number, some.number)
