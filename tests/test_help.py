@@ -41,7 +41,7 @@ def test_every_setting_has_its_flag_in_help(cli, task):
 def test_a_recipe_shows_as_defaults_in_help(cli):
     status, out, _ = cli("classify", "--recipe", "imdb", "--help")
     assert status == 0
-    assert "default: 2000" in out
+    assert "default: 1500" in out
 
 
 def test_python_m_bertkit_is_the_same_program():

@@ -1,0 +1,263 @@
+"""`classify` from rows to run directory, on tiny models."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from conftest import GOOD, OTHER, predictions, toy_rows, write_rows
+
+import bertkit
+from bertkit.errors import UserError
+
+FAST = {"batch_size": 8, "learning_rate": 3e-3, "seed": 1, "bf16": False}
+
+
+@pytest.fixture(scope="module")
+def learned(tiny, tmp_path_factory):
+    """A run on a separable toy."""
+    folder = tmp_path_factory.mktemp("learned")
+    data = write_rows(folder / "toy.jsonl", toy_rows(200))
+    test = write_rows(folder / "test.jsonl", toy_rows(30, seed=9))
+    return bertkit.classify(
+        data=str(data), test=str(test), model=str(tiny), epochs=6, output_dir=str(folder / "run"), **FAST
+    )
+
+
+def test_learns_a_separable_toy_to_the_last_row(learned):
+    assert learned.metrics["validation"]["accuracy"] == 1.0
+    assert learned.metrics["test"]["accuracy"] == 1.0
+    assert learned.metrics["baselines"]["majority"]["accuracy"] == 0.5
+
+
+def test_metrics_hold_what_the_contract_says(learned):
+    metrics = json.loads((learned.output_dir / "metrics.json").read_text())
+    assert metrics == learned.metrics
+    assert metrics["data"] | {"train": 180, "validation": 20, "test": 30} == metrics["data"]
+    assert set(metrics["validation"]) == {"accuracy", "f1", "precision", "recall", "matthews", "positive_f1"}
+    assert set(metrics["intervals"]) == set(metrics["validation"])
+    assert set(metrics["baselines"]) == {"majority", "tfidf"}
+    assert set(metrics["training"]) == {
+        "seconds", "steps", "examples_per_second", "tokens_per_second", "peak_memory_mb", "loss", "precision",
+        "resumed_from",
+    }  # fmt: skip
+    assert metrics["training"]["steps"] == 6 * 23
+
+
+def test_the_pipeline_gives_the_same_probabilities(learned):
+    from transformers import pipeline
+
+    classifier = pipeline("text-classification", str(learned.output_dir), top_k=None)
+    records = predictions(learned.output_dir)
+    found = classifier([record["text"] for record in records], truncation=True)
+    for record, scores in zip(records, found, strict=True):
+        assert {s["label"]: s["score"] for s in scores} == pytest.approx(record["probabilities"], abs=1e-5)
+        assert record["predicted"] == max(scores, key=lambda score: score["score"])["label"]
+
+
+def test_predictions_stand_beside_their_rows(learned):
+    records = predictions(learned.output_dir, "predictions-test.jsonl")
+    rows = toy_rows(30, seed=9)
+    assert [record["text"] for record in records] == [row["text"] for row in rows]
+    assert [record["gold"] for record in records] == [row["label"] for row in rows]
+    assert list(records[0]) == ["id", "text", "gold", "predicted", "probabilities"]
+
+
+def test_load_predicts_as_the_run_did(learned):
+    records = predictions(learned.output_dir)
+    again = list(bertkit.load(learned.output_dir).predict([{"text": r["text"]} for r in records]))
+    for record, found in zip(records, again, strict=True):
+        assert found["probabilities"] == pytest.approx(record["probabilities"], abs=1e-6)
+        assert found["gold"] is None
+
+
+def test_run_yaml_repeats_the_run(learned, tmp_path):
+    recipe = str(learned.output_dir / "run.yaml")
+    again = bertkit.classify(recipe=recipe, output_dir=str(tmp_path / "again"))
+    assert again.metrics["validation"] == learned.metrics["validation"]
+    weights = "model.safetensors"
+    assert (again.output_dir / weights).read_bytes() == (learned.output_dir / weights).read_bytes()
+
+
+def test_the_card_tells_data_scores_settings_and_versions(learned):
+    card = (learned.output_dir / "README.md").read_text()
+    for words in ("180 training", "accuracy | 1.000", "learning_rate: 0.003", "transformers:", "pipeline("):
+        assert words in card
+
+
+def test_going_on_from_a_run_keeps_its_head_and_label_order(learned, tmp_path):
+    rows = [{**row, "label": "Zero" if row["label"] == "positive" else "Ätna"} for row in toy_rows(40)]
+    data = write_rows(tmp_path / "other.jsonl", rows)
+    with pytest.raises(UserError, match="its head was trained for negative, positive, the data has Zero, Ätna"):
+        bertkit.classify(data=str(data), model=str(learned.output_dir))
+    config = json.loads((learned.output_dir / "config.json").read_text())
+    config["id2label"] = {"0": "Zero", "1": "ÄTNA"}  # what the run called negative and positive
+    swapped = tmp_path / "swapped"
+    swapped.mkdir()
+    for path in learned.output_dir.iterdir():
+        if path.is_file():
+            (swapped / path.name).write_bytes(path.read_bytes())
+    (swapped / "config.json").write_text(json.dumps(config))
+    rows = [{**row, "label": "Ätna" if row["label"] == "positive" else "Zero"} for row in toy_rows(40)]
+    data = write_rows(tmp_path / "same.jsonl", rows)
+    run = bertkit.classify(
+        data=str(data), model=str(swapped), max_steps=1, output_dir=str(tmp_path / "r"), **FAST | {"learning_rate": 0.0}
+    )
+    assert json.loads((run.output_dir / "config.json").read_text())["id2label"] == {"0": "Zero", "1": "Ätna"}
+    assert run.metrics["validation"]["accuracy"] == 1.0
+
+
+def test_pairs(tiny, tmp_path):
+    rng = random.Random(0)
+    rows = []
+    for number in range(120):
+        first, second = rng.choice(OTHER), rng.choice(GOOD)
+        same = number % 2
+        rows.append({"sentence1": f"{first} {second}", "sentence2": second if same else "bad", "label": same})
+    rows = [dict(t) for t in {tuple(sorted(row.items())) for row in rows}]
+    data = write_rows(tmp_path / "pairs.jsonl", sorted(rows, key=str))
+    run = bertkit.classify(data=str(data), model=str(tiny), epochs=10, output_dir=str(tmp_path / "run"), **FAST)
+    assert run.metrics["validation"]["accuracy"] > 0.9
+    assert set(predictions(run.output_dir)[0]) >= {"sentence1", "sentence2", "gold"}
+
+
+def test_regression(tiny, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = []
+    for count in rng.integers(0, 8, 200):
+        words = ["good"] * int(count) + rng.choice(OTHER, 8 - int(count)).tolist()
+        rows.append({"text": " ".join(rng.permutation(words)), "score": float(count) + 0.5})
+    data = write_rows(tmp_path / "scores.jsonl", rows)
+    run = bertkit.classify(data=str(data), model=str(tiny), epochs=6, output_dir=str(tmp_path / "run"), **FAST)
+    assert run.metrics["validation"]["pearson"] > 0.9
+    record = predictions(run.output_dir)[0]
+    assert isinstance(record["gold"], float)
+    assert "probabilities" not in record
+    assert run.metrics["baselines"]["majority"]["pearson"] == 0.0
+
+
+@pytest.mark.parametrize("style", ["list", "separator"])
+def test_multi_label(tiny, tmp_path, style):
+    rng = random.Random(0)
+    rows = []
+    for _ in range(160):
+        labels = [name for name in ("good", "bad", "cold") if rng.random() < 0.5]
+        text = " ".join(rng.sample([*labels, *rng.choices(OTHER, k=5)], len(labels) + 5))
+        rows.append({"text": text, "labels": labels if style == "list" else "|".join(labels) or "|"})
+    data = write_rows(tmp_path / "sets.jsonl", rows)
+    run = bertkit.classify(data=str(data), model=str(tiny), epochs=10, output_dir=str(tmp_path / "run"), **FAST)
+    assert run.metrics["validation"]["micro_f1"] > 0.95
+    record = predictions(run.output_dir)[0]
+    assert set(record["probabilities"]) == {"good", "bad", "cold"}
+    assert isinstance(record["predicted"], list)
+
+
+def test_class_weights_rescue_a_rare_class(tiny, tmp_path):
+    rows = [row for n, row in enumerate(toy_rows(300)) if row["label"] == "negative" or n % 20 == 1]
+    data = write_rows(tmp_path / "rare.jsonl", rows)
+    options = {"data": str(data), "model": str(tiny), "validation_fraction": 0.4, "max_steps": 12}
+
+    def recall(name, **more):
+        return bertkit.classify(**options, output_dir=str(tmp_path / name), **FAST, **more).metrics["validation"]["recall"]
+
+    assert recall("balanced", class_weights="balanced") > recall("plain")
+
+
+def long_rows(count):
+    """Texts of 60 words whose one telling word stands in the middle, where neither head nor tail sees it."""
+    rng = random.Random(3)
+    rows = []
+    for number in range(count):
+        words = rng.choices(OTHER, k=60)
+        words[30] = ("bad", "good")[number % 2]
+        rows.append({"text": " ".join(words), "label": ("n", "p")[number % 2]})
+    return rows
+
+
+def test_windows_see_what_the_head_does_not(tiny, tmp_path):
+    data = write_rows(tmp_path / "long.jsonl", long_rows(160))
+    options = {"data": str(data), "model": str(tiny), "max_length": 24, "epochs": 8, **FAST}
+    head = bertkit.classify(**options, output_dir=str(tmp_path / "head"))
+    windows = bertkit.classify(**options, long="windows", output_dir=str(tmp_path / "windows"))
+    assert head.metrics["validation"]["accuracy"] < 0.8
+    assert windows.metrics["validation"]["accuracy"] > 0.9
+    records = predictions(windows.output_dir)
+    again = list(bertkit.load(windows.output_dir).predict([{"text": r["text"]} for r in records]))
+    assert [r["predicted"] for r in again] == [r["predicted"] for r in records]
+    assert "bertkit.load" in (windows.output_dir / "README.md").read_text()
+
+
+def test_frozen_layers_stay_and_the_rest_learns(tiny, toy, tmp_path):
+    from safetensors.torch import load_file
+
+    run = bertkit.classify(
+        data=str(toy), model=str(tiny), max_steps=3, freeze=1, output_dir=str(tmp_path / "run"), **FAST
+    )
+    before, after = load_file(tiny / "model.safetensors"), load_file(run.output_dir / "model.safetensors")
+    same = {name for name in before if (before[name] == after["bert." + name]).all()}
+    assert any("embeddings" in name for name in same)
+    assert {name for name in before if ".layer.0." in name} <= same
+    assert not {name for name in before if ".layer.1." in name and "weight" in name} & same
+
+
+def test_early_stopping_keeps_the_best_weights(tiny, toy, tmp_path):
+    run = bertkit.classify(
+        data=str(toy), model=str(tiny), epochs=30, early_stopping=2, output_dir=str(tmp_path / "run"), **FAST
+    )
+    steps = run.metrics["training"]["steps"]
+    assert steps < 30 * 9
+    kept = sorted(path.name for path in (run.output_dir / "checkpoints").iterdir())
+    assert f"checkpoint-{steps}" in kept
+    assert len(kept) == 2
+
+
+def test_unlabelled_test_rows_give_predictions_and_no_scores(tiny, toy, tmp_path):
+    test = write_rows(tmp_path / "test.jsonl", [{"text": "a good film"}, {"text": "a bad film"}])
+    run = bertkit.classify(
+        data=str(toy), test=str(test), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST
+    )
+    assert run.metrics["test"] == {}
+    assert [r["gold"] for r in predictions(run.output_dir, "predictions-test.jsonl")] == [None, None]
+
+
+def test_input_columns_that_clash_are_renamed(tiny, tmp_path):
+    rows = [{**row, "id": f"a{n}", "predicted": "x"} for n, row in enumerate(toy_rows(40))]
+    data = write_rows(tmp_path / "clash.jsonl", rows)
+    run = bertkit.classify(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
+    record = predictions(run.output_dir)[0]
+    assert record["id"] == 0
+    assert record["input_id"].startswith("a")
+    assert record["input_predicted"] == "x"
+
+
+def test_dry_run_writes_nothing(cli, tiny, toy, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    status, out, _ = cli("classify", "--data", toy, "--model", tiny, "--dry-run", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert sorted(tmp_path.rglob("*")) == before
+    assert found["data"]["train"] == 72
+    assert found["steps"] == 4 * 5
+    assert found["estimated_seconds"] > 0
+
+
+def test_json_is_the_only_thing_on_standard_output(cli, tiny, toy, tmp_path):
+    status, out, err = cli("classify", "--data", toy, "-m", tiny, "--max-steps", 1, "--json", "-o", tmp_path / "run")
+    assert status == 0
+    assert json.loads(out)["output_dir"] == str(tmp_path / "run")
+    assert "toy" in err
+
+
+def test_the_default_directory_is_numbered_when_taken(cli, tiny, toy):
+    for name in ("classify-toy-tiny", "classify-toy-tiny-2"):
+        status, out, _ = cli("classify", "--data", toy, "--model", tiny, "--max-steps", 1)
+        assert (status, out.splitlines()[-1]) == (0, f"run: runs/{name}")
+
+
+def test_defaults_follow_data_size_and_model_size():
+    from bertkit.training.advice import advise
+
+    assert advise(1_000, 110_000_000)[0] == {"epochs": 4.0, "batch_size": 16, "learning_rate": 3e-5}
+    assert advise(200_000, 110_000_000)[0] == {"epochs": 2.0, "batch_size": 32, "learning_rate": 2e-5}
+    assert advise(20_000, 23_000_000)[0]["learning_rate"] == 1e-4
+    assert advise(20_000, 340_000_000)[0]["learning_rate"] == 2e-5

@@ -1,0 +1,200 @@
+"""Ways of training that must be the same: accumulation, resuming, being killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from conftest import toy_rows, write_rows
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+import bertkit
+from bertkit.training.batches import LengthBatches
+from bertkit.training.precision import choose
+
+SGD = {"optim": "sgd", "learning_rate": 0.05, "warmup": 0.0, "weight_decay": 0.0, "bf16": False}
+
+
+def weights(run):
+    return load_file(run.output_dir / "model.safetensors")
+
+
+def assert_close(one, two, tolerance):
+    assert one.keys() == two.keys()
+    worst = max(float((one[name] - two[name]).abs().max()) for name in one)
+    assert worst <= tolerance, worst
+
+
+KINDS = {
+    "classes": {},
+    "weights": {"class_weights": "balanced", "label_smoothing": 0.1},
+    "regression": {"problem": "regression"},
+    "windows": {"long": "windows", "max_length": 10},
+    "checkpointing": {"gradient_checkpointing": True},
+    "layer decay": {"layer_decay": 0.8},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_8_x_1_is_2_x_4_is_1_x_8(calm, tmp_path, kind):
+    rows = [row for n, row in enumerate(toy_rows(90, longest=25)) if row["label"] == "negative" or n % 3]
+    if kind == "regression":
+        rows = [{**row, "label": len(row["text"]) / 50} for row in rows]
+    data = write_rows(tmp_path / "rows.jsonl", rows)  # 73 remain for training: a short last batch
+
+    def run(batch, steps):
+        return bertkit.classify(
+            data=str(data), model=str(calm), epochs=2, batch_size=batch, gradient_accumulation_steps=steps,
+            output_dir=str(tmp_path / f"{batch}x{steps}"), **SGD | KINDS[kind], set=["max_grad_norm=0.5"],
+        )  # fmt: skip
+
+    whole = run(8, 1)
+    before = load_file(calm / "model.safetensors")
+    assert (weights(whole)["bert.encoder.layer.0.attention.self.query.weight"]
+            != before["encoder.layer.0.attention.self.query.weight"]).any()  # fmt: skip
+    for other in (run(2, 4), run(1, 8)):
+        assert other.metrics["training"]["loss"] == pytest.approx(whole.metrics["training"]["loss"], rel=1e-5)
+        assert_close(weights(whole), weights(other), 1e-5)
+
+
+def test_gradient_checkpointing_changes_nothing_but_memory(tiny, toy, tmp_path):
+    options = {"data": str(toy), "model": str(tiny), "max_steps": 6, "batch_size": 8, "bf16": False}
+    plain = bertkit.classify(**options, output_dir=str(tmp_path / "plain"))
+    saving = bertkit.classify(**options, gradient_checkpointing=True, output_dir=str(tmp_path / "saving"))
+    assert_close(weights(plain), weights(saving), 1e-6)
+
+
+def test_bf16_learns_as_well_as_fp32(tiny, tmp_path):
+    data = write_rows(tmp_path / "toy.jsonl", toy_rows(200))
+    options = {"data": str(data), "model": str(tiny), "epochs": 6, "batch_size": 8, "learning_rate": 3e-3}
+    for bf16, name in ((True, "bf16"), (False, "fp32")):
+        run = bertkit.classify(**options, bf16=bf16, output_dir=str(tmp_path / name))
+        assert run.metrics["training"]["precision"] == name
+        assert run.metrics["validation"]["accuracy"] == 1.0
+
+
+def test_scores_are_fp32_even_when_training_is_bf16(tiny, toy, tmp_path):
+    options = {"data": str(toy), "model": str(tiny), "max_steps": 1, "batch_size": 8, "learning_rate": 0.0}
+    from conftest import predictions
+
+    one, two = (
+        predictions(bertkit.classify(**options, bf16=bf16, output_dir=str(tmp_path / str(bf16))).output_dir)
+        for bf16 in (True, False)
+    )
+    assert one == two
+
+
+def test_bf16_is_chosen_where_the_device_has_it(monkeypatch):
+    from bertkit.tasks.classify import ClassifyConfig
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for able, wanted in (({"avx512_bf16": True}, "bf16"), ({"amx_bf16": True}, "bf16"), ({}, "fp32")):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda able=able: able)
+        assert choose(ClassifyConfig())[0] == wanted
+    assert choose(ClassifyConfig(bf16=True))[0] == "bf16"
+
+
+lengths = st.lists(st.integers(1, 99), min_size=1, max_size=300).map(np.array)
+
+
+@given(lengths=lengths, steps=st.integers(1, 8), epoch=st.integers(0, 3))
+def test_an_epoch_has_every_row_once_however_it_is_divided(lengths, steps, epoch):
+    def effective(batch_size, accumulation):
+        batches = LengthBatches(lengths, batch_size, accumulation)
+        batches.set_epoch(epoch)
+        rows = list(batches)
+        assert len(rows) == len(batches)
+        assert sorted(row for batch in rows for row in batch) == list(range(len(lengths)))
+        return [sum(rows[i : i + accumulation], []) for i in range(0, len(rows), accumulation)]
+
+    assert effective(8, 1) == effective(2, 4) == effective(1, 8)
+
+
+def test_batches_hold_like_lengths_in_an_order_of_their_own_each_epoch():
+    lengths = np.random.default_rng(0).integers(1, 100, 2000)
+    batches = LengthBatches(lengths, 16)
+    first = list(batches)
+    assert list(batches) == first
+    padding = sum(lengths[b].max() * len(b) for b in first) / lengths.sum() - 1
+    assert padding < 0.1
+    batches.set_epoch(1)
+    assert list(batches) != first
+
+
+def options_for(tiny, toy):
+    return ["--data", toy, "--model", tiny, "--epochs", 3, "--batch-size", 8, "--lr", "1e-3", "--no-bf16"]
+
+
+@pytest.mark.parametrize("step", [4, 9, 13])  # in the first epoch, at its end, in the second
+def test_a_run_stopped_by_a_signal_resumes_to_the_same_weights(cli, tiny, toy, tmp_path, monkeypatch, step):
+    from bertkit.training.callbacks import Progress
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert cli("classify", *options_for(tiny, toy), "-o", whole)[0] == 0
+    told = Progress.on_step_end
+
+    def interrupt(self, args, state, control, **more):
+        told(self, args, state, control, **more)
+        if state.global_step == step - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    status, _, err = cli("classify", *options_for(tiny, toy), "-o", cut)
+    monkeypatch.undo()
+    assert status == 130
+    assert f"stopped at step {step} of 27; go on with: bertkit classify --resume --output-dir {cut}" in err
+    assert not (cut / "metrics.json").exists()
+    monkeypatch.chdir(tmp_path)
+    status, _, _ = cli("classify", "--resume", "-o", cut)
+    assert status == 0
+    assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert (cut / "predictions.jsonl").read_bytes() == (whole / "predictions.jsonl").read_bytes()
+
+
+def test_a_killed_run_resumes_to_the_same_weights(cli, tiny, tmp_path):
+    toy = write_rows(tmp_path / "toy.jsonl", toy_rows(2000))
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    options = [*options_for(tiny, toy)[:4], "--epochs", 2, "--batch-size", 4, "--no-bf16", "--save-steps", 30]
+    assert cli("classify", *options, "-o", whole)[0] == 0
+    process = subprocess.Popen([sys.executable, "-m", "bertkit", "classify", *map(str, options), "-o", str(cut)],
+                               stderr=subprocess.DEVNULL)  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list((cut / "checkpoints").glob("checkpoint-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)  # some steps past it
+    process.kill()
+    process.wait()
+    assert not (cut / "metrics.json").exists(), "it ended before it was killed"
+    status, out, _ = cli("classify", "--resume", "-o", cut, "--json")
+    assert status == 0
+    assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_finished_run_is_not_trained_again(cli, tiny, toy, tmp_path):
+    args = ["classify", *options_for(tiny, toy), "-o", tmp_path / "run", "--json"]
+    _, first, _ = cli(*args)
+    _, again, err = cli("classify", "--resume", "-o", tmp_path / "run", "--json")
+    assert again == first
+    assert "finished" in err
+
+
+def test_changed_data_or_settings_are_refused_on_resume(cli, tiny, toy, tmp_path, monkeypatch):
+    from bertkit.training.callbacks import Progress
+
+    def interrupt(self, args, state, control, **more):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    assert cli("classify", *options_for(tiny, toy), "-o", tmp_path / "run")[0] == 130
+    monkeypatch.undo()
+    status, _, err = cli("classify", "--resume", "-o", tmp_path / "run", "--epochs", 5)
+    assert (status, "epochs" in err) == (2, True)
+    write_rows(toy, toy_rows(80, seed=5))
+    status, _, err = cli("classify", "--resume", "-o", tmp_path / "run")
+    assert (status, "data has changed" in err) == (2, True)
