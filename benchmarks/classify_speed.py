@@ -177,18 +177,14 @@ def run(contestant: Contestant, data: Path, model: Path) -> Figures:
         cache = str(Path(scratch) / "cache")
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": cache}
         started = time.perf_counter()
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - started
     if done.returncode != 0:
         raise SystemExit(f"{contestant.name} failed:\n{done.stderr[-4000:]}")
     return contestant.read(json.loads(done.stdout), seconds)
 
 
-def run_all(
-    entries: list[Contestant], data: Path, model: Path, rounds: int
-) -> dict[str, list[Figures]]:
+def run_all(entries: list[Contestant], data: Path, model: Path, rounds: int) -> dict[str, list[Figures]]:
     """Run all contestants in turn, as many times as asked."""
     figures: dict[str, list[Figures]] = {entry.name: [] for entry in entries}
     for number in range(1, rounds + 1):

@@ -28,6 +28,7 @@ def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, *
 
     Raises:
         UserError: anything the caller can mend, in one line.
+
     """
     from bertkit.run import train
 
@@ -39,6 +40,7 @@ def load(run: "str | Path") -> "Predictor":
 
     Raises:
         UserError: not a finished run.
+
     """
     from bertkit.infer import load as load_run
 

@@ -27,8 +27,12 @@ def model_card(folder: Path, metrics: Mapping[str, Any], settings: Mapping[str, 
         "## Scores\n\n" + score_table(metrics),
         "## Use\n\n```python\n" + _usage(folder, settings, columns) + "\n```",
         _cutting(settings),
-        "## Settings\n\n```yaml\n" + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True) + "```",
-        "## Made with\n\n```yaml\n" + yaml.safe_dump(dict(made_with), sort_keys=False, allow_unicode=True) + "```",
+        "## Settings\n\n```yaml\n"
+        + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+        + "```",
+        "## Made with\n\n```yaml\n"
+        + yaml.safe_dump(dict(made_with), sort_keys=False, allow_unicode=True)
+        + "```",
     ]
     return "\n\n".join(parts) + "\n"
 

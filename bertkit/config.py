@@ -50,12 +50,14 @@ class RunConfig:
     validation: str | None = setting(None, "File of validation rows.", DATA)
     test: str | None = setting(None, "File of test rows, with or without labels.", DATA)
     validation_fraction: float | None = setting(
-        None, "Share of the training rows to set aside, where there is no validation file.", DATA,
-        min=0.0, max=0.9, default_text="0.1",
+        None,
+        "Share of the training rows to set aside, where there is no validation file.",
+        DATA,
+        min=0.0,
+        max=0.9,
+        default_text="0.1",
     )
-    max_train_samples: int | None = setting(
-        None, "Train on this many rows, drawn by seed.", DATA, min=1
-    )
+    max_train_samples: int | None = setting(None, "Train on this many rows, drawn by seed.", DATA, min=1)
     max_eval_samples: int | None = setting(
         None, "Validate and test on this many rows, drawn by seed.", DATA, min=1
     )
@@ -64,36 +66,59 @@ class RunConfig:
     )
 
     model: str | None = setting(
-        None, "A known name (minilm), a path, or a Hub model.", MODEL, flags=("--model", "-m"),
+        None,
+        "A known name (minilm), a path, or a Hub model.",
+        MODEL,
+        flags=("--model", "-m"),
         default_text="bert-base-uncased with an accelerator, else minilm",
     )
     max_length: int | None = setting(
-        None, "Longest input in pieces, special ones included.", MODEL, min=4,
+        None,
+        "Longest input in pieces, special ones included.",
+        MODEL,
+        min=4,
         default_text="what the texts need, at most 256",
     )
 
     epochs: float | None = setting(
-        None, "Passes over the training rows.", min=0.0, argument="num_train_epochs",
+        None,
+        "Passes over the training rows.",
+        min=0.0,
+        argument="num_train_epochs",
         default_text="by data size",
     )
     max_steps: int | None = setting(
-        None, "Stop after this many optimizer steps, whatever --epochs says.", min=1,
+        None,
+        "Stop after this many optimizer steps, whatever --epochs says.",
+        min=1,
         argument="max_steps",
     )
     batch_size: int | None = setting(
-        None, "Examples a device takes at a time.", min=1, argument="per_device_train_batch_size",
+        None,
+        "Examples a device takes at a time.",
+        min=1,
+        argument="per_device_train_batch_size",
         default_text="by data size",
     )
     eval_batch_size: int | None = setting(
-        None, "Examples scored at a time.", min=1, argument="per_device_eval_batch_size",
+        None,
+        "Examples scored at a time.",
+        min=1,
+        argument="per_device_eval_batch_size",
         default_text="twice --batch-size",
     )
     learning_rate: float | None = setting(
-        None, "Peak learning rate.", flags=("--learning-rate", "--lr"), min=0.0,
-        argument="learning_rate", default_text="by data and model size",
+        None,
+        "Peak learning rate.",
+        flags=("--learning-rate", "--lr"),
+        min=0.0,
+        argument="learning_rate",
+        default_text="by data and model size",
     )
     warmup: float = setting(
-        0.1, "A share of the steps if below 1, else a number of steps.", min=0.0,
+        0.1,
+        "A share of the steps if below 1, else a number of steps.",
+        min=0.0,
         argument="warmup_steps",
     )
     weight_decay: float = setting(
@@ -103,28 +128,28 @@ class RunConfig:
         "linear", "Shape of the learning rate after the warm-up.", argument="lr_scheduler_type"
     )
     gradient_accumulation_steps: int = setting(
-        1, "Batches to an optimizer step: 8 x 4 trains exactly as 32 x 1.", min=1,
+        1,
+        "Batches to an optimizer step: 8 x 4 trains exactly as 32 x 1.",
+        min=1,
         argument="gradient_accumulation_steps",
     )
     gradient_checkpointing: bool = setting(
-        False, "Recompute activations: about half their memory, a third more time.",
+        False,
+        "Recompute activations: about half their memory, a third more time.",
         argument="activation_checkpointing",
     )
-    fp16: bool = setting(
-        False, "Half precision with loss scaling; needs an accelerator.", argument="fp16"
-    )
+    fp16: bool = setting(False, "Half precision with loss scaling; needs an accelerator.", argument="fp16")
     bf16: bool | None = setting(
-        None, "bfloat16 in training; scores are always fp32.", argument="bf16",
-        flags=("--bf16/--no-bf16",), default_text="where the device makes it faster",
+        None,
+        "bfloat16 in training; scores are always fp32.",
+        argument="bf16",
+        flags=("--bf16/--no-bf16",),
+        default_text="where the device makes it faster",
     )
-    compile: bool = setting(
-        False, "torch.compile the model; needs a C++ compiler.", argument="torch_compile"
-    )
+    compile: bool = setting(False, "torch.compile the model; needs a C++ compiler.", argument="torch_compile")
     optim: str = setting("adamw_torch_fused", "Optimizer, by Trainer's names.", argument="optim")
     seed: int = setting(0, "Fixes split, order, new weights and dropout.", min=0, argument="seed")
-    early_stopping: int | None = setting(
-        None, "Stop after N evaluations without a better score.", min=1
-    )
+    early_stopping: int | None = setting(None, "Stop after N evaluations without a better score.", min=1)
     save_steps: int | None = setting(
         None, "Also checkpoint every N steps.", min=1, default_text="at the end of each epoch"
     )
@@ -133,19 +158,25 @@ class RunConfig:
     )
 
     output_dir: str | None = setting(
-        None, "The run directory.", OUTPUT, flags=("--output-dir", "-o"), saved=False,
+        None,
+        "The run directory.",
+        OUTPUT,
+        flags=("--output-dir", "-o"),
+        saved=False,
         default_text="runs/TASK-DATA-MODEL",
     )
     overwrite: bool = setting(False, "Replace the run in --output-dir.", OUTPUT, saved=False)
-    resume: bool = setting(
-        False, "Go on from the last checkpoint in --output-dir.", OUTPUT, saved=False
-    )
+    resume: bool = setting(False, "Go on from the last checkpoint in --output-dir.", OUTPUT, saved=False)
     dry_run: bool = setting(
-        False, "Load, check, tokenize, one step on the longest batch; write nothing.", OUTPUT,
+        False,
+        "Load, check, tokenize, one step on the longest batch; write nothing.",
+        OUTPUT,
         saved=False,
     )
     report_to: str | None = setting(
-        None, "Trainer's experiment trackers, such as tensorboard or wandb.", OUTPUT,
+        None,
+        "Trainer's experiment trackers, such as tensorboard or wandb.",
+        OUTPUT,
         argument="report_to",
     )
     push_to_hub: str | None = setting(
@@ -157,7 +188,7 @@ C = TypeVar("C", bound=RunConfig)
 
 
 def settings_of(config: type[RunConfig]) -> dict[str, tuple[Any, Setting, Any]]:
-    """name -> (type, `Setting`, default) for each field, in the order of declaration."""
+    """Name -> (type, `Setting`, default) for each field, in the order of declaration."""
     hints = typing.get_type_hints(config)
     return {
         field.name: (hints[field.name], field.metadata["setting"], field.default)
@@ -207,7 +238,9 @@ def checked(config: type[C], values: Mapping[str, Any], origin: str) -> dict[str
 
 
 def _converted(value: Any, wanted: Any, about: Setting, where: str) -> Any:
-    choices = typing.get_args(wanted) if typing.get_origin(wanted) in (typing.Union, types.UnionType) else (wanted,)
+    choices = (
+        typing.get_args(wanted) if typing.get_origin(wanted) in (typing.Union, types.UnionType) else (wanted,)
+    )
     if value is None and type(None) in choices:
         return None
     kinds = [kind for kind in choices if kind is not type(None)]

@@ -1,5 +1,6 @@
 """`--dry-run`: all of a run but its training, with one step on the batch that costs the most."""
 
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,14 @@ def dry_run(prepared: Prepared, reporter: Reporter) -> dict[str, Any]:
 
     Nothing is written. The time is that one step's, scaled by pieces, and so about right.
     """
+    with tempfile.TemporaryDirectory() as folder:  # Trainer makes its directory
+        return _measured(prepared, Path(folder), reporter)
+
+
+def _measured(prepared: Prepared, folder: Path, reporter: Reporter) -> dict[str, Any]:
     from bertkit.run import Session, peak_memory_mb
 
-    session = Session(prepared, Path("dry-run"), reporter)
+    session = Session(prepared, folder, reporter)
     config, features = prepared.config, prepared.features["train"]
     longest = session.trainer.batches().longest()
     started = time.perf_counter()

@@ -17,6 +17,7 @@ def whole_file(path: Path) -> Iterator[TextIO]:
 
     Raises:
         UserError: it cannot be written (a full disk, no right to); nothing is left behind.
+
     """
     try:
         handle, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)

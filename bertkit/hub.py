@@ -16,9 +16,7 @@ FILES = {
 }
 
 
-def snapshot(
-    repo: str, kind: str, revision: str | None = None, *, flag: str, other_way: str = ""
-) -> Path:
+def snapshot(repo: str, kind: str, revision: str | None = None, *, flag: str, other_way: str = "") -> Path:
     """The folder of a Hub repository, downloaded where it is not in the cache.
 
     Args:
@@ -30,6 +28,7 @@ def snapshot(
     Raises:
         UserError: unknown, private, without files bertkit reads, or neither cached nor reachable
             (within seconds).
+
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

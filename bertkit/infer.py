@@ -30,6 +30,7 @@ class Predictor:
 
         Raises:
             UserError: a row lacks a text column.
+
         """
         table = Rows.from_dicts([dict(row) for row in rows], "rows")
         if not len(table):
@@ -57,5 +58,3 @@ def load(run: str | Path) -> Predictor:
         task.restore(config)
         model = task.model(config, source)
         return Predictor(task, model.eval(), loading.load_tokenizer(source))
-
-

@@ -70,12 +70,16 @@ def settings(task_name: str, given: Mapping[str, Any], recipe: str | None) -> tu
 def _resumed(task_name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[RunConfig, str]:
     folder = values.get("output_dir")
     if folder is None or not (Path(folder) / rundir.SETTINGS).exists():
-        raise UserError(f"--resume needs --output-dir with the run to go on with{f'; {folder} holds none' if folder else ''}")
+        raise UserError(
+            f"--resume needs --output-dir with the run to go on with{f'; {folder} holds none' if folder else ''}"
+        )
     saved = read_recipe(str(Path(folder) / rundir.SETTINGS), task_name)
     before = kind(**saved.settings)
     for key, value in values.items():
         if key not in ("resume", "output_dir") and value != getattr(before, key):
-            raise UserError(f"--resume keeps the run's settings: {key} is {getattr(before, key)!r} there, not {value!r}")
+            raise UserError(
+                f"--resume keeps the run's settings: {key} is {getattr(before, key)!r} there, not {value!r}"
+            )
     return dataclasses.replace(before, resume=True, output_dir=str(folder)), saved.made_with.get("data", "")
 
 
@@ -123,7 +127,10 @@ def _arranged(task: Task, found: Found, reporter: Reporter) -> Splits:
     config = task.config
     splits, notes = arrange(found.splits, task.text_columns, strata, config.validation_fraction, config.seed)
     limits = {"train": config.max_train_samples}
-    splits = {name: draw(rows, limits.get(name, config.max_eval_samples), config.seed) for name, rows in splits.items()}
+    splits = {
+        name: draw(rows, limits.get(name, config.max_eval_samples), config.seed)
+        for name, rows in splits.items()
+    }
     task.check(splits)
     for note in [*found.notes, *notes]:
         reporter.say(note)
@@ -136,7 +143,9 @@ def _resolve(prepared: Prepared, reporter: Reporter) -> None:
     limit = loading.usable_positions(prepared.model_config)
     wanted = task.config.max_length
     if wanted is not None and limit is not None and wanted > limit:
-        raise UserError(f"--max-length {wanted}: {source.name} has {limit} positions; --long windows reads longer texts")
+        raise UserError(
+            f"--max-length {wanted}: {source.name} has {limit} positions; --long windows reads longer texts"
+        )
     longest = min(DEFAULT_MAX_LENGTH, limit or DEFAULT_MAX_LENGTH)
     task.config = fill(task.config, {"model": source.name, "max_length": longest})
     for name, rows in prepared.splits.items():
@@ -159,11 +168,15 @@ def _look_at_pieces(prepared: Prepared, reporter: Reporter) -> None:
             "name a model of their language with --model"
         )
     if train.unknown > MANY_UNKNOWN:
-        reporter.warn(f"{prepared.source.name} does not know {train.unknown:.0%} of the pieces of these texts")
+        reporter.warn(
+            f"{prepared.source.name} does not know {train.unknown:.0%} of the pieces of these texts"
+        )
     share = train.truncated / len(train)
     how = {"windows": "read in windows"}.get(getattr(config, "long", "head"), "cut")
     over = share if how == "cut" else float((train.first[1:] - train.first[:-1] > 1).mean())
-    reporter.say(f"{over:.1%} of the training texts are over {config.max_length} pieces and {how} (longest {train.longest:,})")
+    reporter.say(
+        f"{over:.1%} of the training texts are over {config.max_length} pieces and {how} (longest {train.longest:,})"
+    )
 
 
 def parameters_of(model_config: Any) -> int:
@@ -173,5 +186,3 @@ def parameters_of(model_config: Any) -> int:
 
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in AutoModel.from_config(model_config).parameters())
-
-

@@ -6,7 +6,16 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NOISY = ["transformers", "accelerate", "datasets", "huggingface_hub", "torch", "filelock", "httpx", "httpcore"]
+NOISY = [
+    "transformers",
+    "accelerate",
+    "datasets",
+    "huggingface_hub",
+    "torch",
+    "filelock",
+    "httpx",
+    "httpcore",
+]
 
 
 @contextmanager

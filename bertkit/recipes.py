@@ -28,7 +28,9 @@ def shipped() -> dict[str, Path]:
     """Name (`classify/imdb`) -> file of each shipped recipe, from the checkout or the installed package."""
     installed = Path(str(importlib.resources.files("bertkit"))) / "recipes"
     folder = installed if installed.is_dir() else Path(__file__).parent.parent / "recipes"
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))
+    }
 
 
 def find_recipe(name: str) -> Path:
@@ -36,6 +38,7 @@ def find_recipe(name: str) -> Path:
 
     Raises:
         UserError: neither a file nor a shipped name.
+
     """
     path = Path(name).expanduser()
     if path.is_file():
@@ -55,6 +58,7 @@ def read_recipe(name: str, task: str) -> Recipe:
 
     Raises:
         UserError: not YAML, another task's, or a key or value that is wrong (named with the file).
+
     """
     path = find_recipe(name)
     try:
@@ -65,8 +69,12 @@ def read_recipe(name: str, task: str) -> Recipe:
         raise UserError(f"{path}: a recipe has the keys 'task' and 'settings'")
     for key in content:
         if key not in KEYS:
-            raise UserError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}; settings stand under 'settings:'")
+            raise UserError(
+                f"{path}: unknown key {key!r}{nearest(key, KEYS)}; settings stand under 'settings:'"
+            )
     if content.get("task", task) != task:
-        raise UserError(f"{path}: a recipe for {content['task']}; use bertkit {content['task']} --recipe {name}")
+        raise UserError(
+            f"{path}: a recipe for {content['task']}; use bertkit {content['task']} --recipe {name}"
+        )
     settings = checked(task_class(task).Config, content["settings"], str(path))
     return Recipe(path, task, settings, content.get("made_with") or {})

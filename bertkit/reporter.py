@@ -1,5 +1,6 @@
 """What the pipeline tells while it works. The pipeline never prints: the command line brings a
-reporter that does, and a call from Python is quiet unless it is given one."""
+reporter that does, and a call from Python is quiet unless it is given one.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar

@@ -38,6 +38,7 @@ def train(
     Raises:
         UserError: anything the user can mend, before weights are loaded where it can be known.
         Stopped: Ctrl-C or SIGTERM; a checkpoint is written.
+
     """
     reporter = reporter or Reporter()
     config, data_before = settings(task_name, given, recipe)
@@ -85,6 +86,7 @@ class Session:
     Args:
         prepared: all but the weights.
         folder: the run directory; nothing is written before `train`.
+
     """
 
     def __init__(self, prepared: Prepared, folder: Path, reporter: Reporter) -> None:
@@ -123,6 +125,7 @@ class Session:
 
         Raises:
             Stopped: asked to by a signal; the last checkpoint is what --resume goes on from.
+
         """
         checkpoint = rundir.last_checkpoint(self.folder) if self.prepared.config.resume else None
         started = time.perf_counter()
@@ -190,7 +193,9 @@ def _finish(session: Session, figures: dict[str, Any], data: str) -> Run:
     prepared, folder = session.prepared, session.folder
     task, splits = prepared.task, prepared.splits
     outputs = {split: session.outputs(split) for split in splits if split != "train"}
-    scores = {split: task.metrics(found) for split, found in outputs.items() if found.features.labels is not None}
+    scores = {
+        split: task.metrics(found) for split, found in outputs.items() if found.features.labels is not None
+    }
     sizes = {split: len(rows) for split, rows in splits.items()}
     metrics = {
         "task": task.name,
@@ -204,7 +209,9 @@ def _finish(session: Session, figures: dict[str, Any], data: str) -> Run:
     _write_model(session)
     for split, found in outputs.items():
         suffix = "" if split == "validation" else f"-{split}"
-        write_jsonl(folder / f"predictions{suffix}.jsonl", records(task.decode(found), found.rows, task.config))
+        write_jsonl(
+            folder / f"predictions{suffix}.jsonl", records(task.decode(found), found.rows, task.config)
+        )
     made_with = rundir.read_made_with(folder)
     card = model_card(folder, metrics, saved_settings(task.config), made_with, task.text_columns)
     write_text(folder / "README.md", card)

@@ -44,6 +44,7 @@ def check_writable(folder: Path, overwrite: bool) -> None:
 
     Raises:
         UserError: naming the directory and the way out.
+
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output-dir {folder}: is a file")
@@ -51,7 +52,9 @@ def check_writable(folder: Path, overwrite: bool) -> None:
         if not (folder / SETTINGS).exists():
             raise UserError(f"--output-dir {folder}: holds files that are no run; name another directory")
         if not overwrite:
-            raise UserError(f"--output-dir {folder}: holds a run; --overwrite replaces it, --resume goes on with it")
+            raise UserError(
+                f"--output-dir {folder}: holds a run; --overwrite replaces it, --resume goes on with it"
+            )
     there = folder.absolute()
     while not there.exists():
         there = there.parent
@@ -114,7 +117,7 @@ def write_settings(folder: Path, task: str, config: RunConfig, data_fingerprint:
 
 
 def installed_versions(names: list[str]) -> dict[str, str]:
-    """name -> version of each package that is installed."""
+    """Name -> version of each package that is installed."""
     found = {}
     for name in names:
         with suppress(PackageNotFoundError):
@@ -133,6 +136,7 @@ def written_aside(folder: Path) -> Iterator[Path]:
 
     Raises:
         UserError: they could not be written; nothing of them is left.
+
     """
     aside = folder / ".partial"
     shutil.rmtree(aside, ignore_errors=True)
@@ -143,7 +147,9 @@ def written_aside(folder: Path) -> Iterator[Path]:
             path.replace(folder / path.name)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"{folder}: the model could not be written ({reason}); make room, then --resume") from error
+        raise UserError(
+            f"{folder}: the model could not be written ({reason}); make room, then --resume"
+        ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -10,9 +10,9 @@ from hub import hub, no_hub  # noqa: F401
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-GOOD = "good great lovely fine nice happy warm bright".split()
-BAD = "bad awful poor sad cold dull broken angry".split()
-OTHER = "the a film food room was very it and today we saw in of to here there".split()
+GOOD = ["good", "great", "lovely", "fine", "nice", "happy", "warm", "bright"]
+BAD = ["bad", "awful", "poor", "sad", "cold", "dull", "broken", "angry"]
+OTHER = ["the", "a", "film", "food", "room", "was", "very", "it", "and", "today", "we", "saw", "in", "of", "to", "here", "there"]
 
 
 @pytest.fixture(autouse=True)

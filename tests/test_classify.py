@@ -88,7 +88,9 @@ def test_the_card_tells_data_scores_settings_and_versions(learned):
 def test_going_on_from_a_run_keeps_its_head_and_label_order(learned, tmp_path):
     rows = [{**row, "label": "Zero" if row["label"] == "positive" else "Ätna"} for row in toy_rows(40)]
     data = write_rows(tmp_path / "other.jsonl", rows)
-    with pytest.raises(UserError, match="its head was trained for negative, positive, the data has Zero, Ätna"):
+    with pytest.raises(
+        UserError, match="its head was trained for negative, positive, the data has Zero, Ätna"
+    ):
         bertkit.classify(data=str(data), model=str(learned.output_dir))
     config = json.loads((learned.output_dir / "config.json").read_text())
     config["id2label"] = {"0": "Zero", "1": "ÄTNA"}  # what the run called negative and positive
@@ -101,7 +103,11 @@ def test_going_on_from_a_run_keeps_its_head_and_label_order(learned, tmp_path):
     rows = [{**row, "label": "Ätna" if row["label"] == "positive" else "Zero"} for row in toy_rows(40)]
     data = write_rows(tmp_path / "same.jsonl", rows)
     run = bertkit.classify(
-        data=str(data), model=str(swapped), max_steps=1, output_dir=str(tmp_path / "r"), **FAST | {"learning_rate": 0.0}
+        data=str(data),
+        model=str(swapped),
+        max_steps=1,
+        output_dir=str(tmp_path / "r"),
+        **FAST | {"learning_rate": 0.0},
     )
     assert json.loads((run.output_dir / "config.json").read_text())["id2label"] == {"0": "Zero", "1": "Ätna"}
     assert run.metrics["validation"]["accuracy"] == 1.0
@@ -116,7 +122,9 @@ def test_pairs(tiny, tmp_path):
         rows.append({"sentence1": f"{first} {second}", "sentence2": second if same else "bad", "label": same})
     rows = [dict(t) for t in {tuple(sorted(row.items())) for row in rows}]
     data = write_rows(tmp_path / "pairs.jsonl", sorted(rows, key=str))
-    run = bertkit.classify(data=str(data), model=str(tiny), epochs=10, output_dir=str(tmp_path / "run"), **FAST)
+    run = bertkit.classify(
+        data=str(data), model=str(tiny), epochs=10, output_dir=str(tmp_path / "run"), **FAST
+    )
     assert run.metrics["validation"]["accuracy"] > 0.9
     assert set(predictions(run.output_dir)[0]) >= {"sentence1", "sentence2", "gold"}
 
@@ -128,7 +136,9 @@ def test_regression(tiny, tmp_path):
         words = ["good"] * int(count) + rng.choice(OTHER, 8 - int(count)).tolist()
         rows.append({"text": " ".join(rng.permutation(words)), "score": float(count) + 0.5})
     data = write_rows(tmp_path / "scores.jsonl", rows)
-    run = bertkit.classify(data=str(data), model=str(tiny), epochs=6, output_dir=str(tmp_path / "run"), **FAST)
+    run = bertkit.classify(
+        data=str(data), model=str(tiny), epochs=6, output_dir=str(tmp_path / "run"), **FAST
+    )
     assert run.metrics["validation"]["pearson"] > 0.9
     record = predictions(run.output_dir)[0]
     assert isinstance(record["gold"], float)
@@ -140,27 +150,30 @@ def test_regression(tiny, tmp_path):
 def test_multi_label(tiny, tmp_path, style):
     rng = random.Random(0)
     rows = []
-    for _ in range(160):
+    for _ in range(1000):
         labels = [name for name in ("good", "bad", "cold") if rng.random() < 0.5]
         text = " ".join(rng.sample([*labels, *rng.choices(OTHER, k=5)], len(labels) + 5))
         rows.append({"text": text, "labels": labels if style == "list" else "|".join(labels) or "|"})
     data = write_rows(tmp_path / "sets.jsonl", rows)
-    run = bertkit.classify(data=str(data), model=str(tiny), epochs=10, output_dir=str(tmp_path / "run"), **FAST)
+    run = bertkit.classify(
+        data=str(data), model=str(tiny), epochs=6, output_dir=str(tmp_path / "run"), **FAST
+    )
     assert run.metrics["validation"]["micro_f1"] > 0.95
     record = predictions(run.output_dir)[0]
     assert set(record["probabilities"]) == {"good", "bad", "cold"}
     assert isinstance(record["predicted"], list)
 
 
-def test_class_weights_rescue_a_rare_class(tiny, tmp_path):
+def test_class_weights_lift_a_rare_class(tiny, tmp_path):
     rows = [row for n, row in enumerate(toy_rows(300)) if row["label"] == "negative" or n % 20 == 1]
     data = write_rows(tmp_path / "rare.jsonl", rows)
-    options = {"data": str(data), "model": str(tiny), "validation_fraction": 0.4, "max_steps": 12}
+    options = {"data": str(data), "model": str(tiny), "validation_fraction": 0.4, "max_steps": 20}
 
-    def recall(name, **more):
-        return bertkit.classify(**options, output_dir=str(tmp_path / name), **FAST, **more).metrics["validation"]["recall"]
+    def belief(name, **more):
+        run = bertkit.classify(**options, output_dir=str(tmp_path / name), **FAST, **more)
+        return np.mean([record["probabilities"]["positive"] for record in predictions(run.output_dir)])
 
-    assert recall("balanced", class_weights="balanced") > recall("plain")
+    assert belief("plain") < 0.3 < 0.4 < belief("balanced", class_weights="balanced") < 0.65
 
 
 def long_rows(count):
@@ -175,8 +188,15 @@ def long_rows(count):
 
 
 def test_windows_see_what_the_head_does_not(tiny, tmp_path):
-    data = write_rows(tmp_path / "long.jsonl", long_rows(160))
-    options = {"data": str(data), "model": str(tiny), "max_length": 24, "epochs": 8, **FAST}
+    data = write_rows(tmp_path / "long.jsonl", long_rows(400))
+    options = {
+        "data": str(data),
+        "model": str(tiny),
+        "max_length": 24,
+        "epochs": 8,
+        **FAST,
+        "learning_rate": 1e-3,
+    }
     head = bertkit.classify(**options, output_dir=str(tmp_path / "head"))
     windows = bertkit.classify(**options, long="windows", output_dir=str(tmp_path / "windows"))
     assert head.metrics["validation"]["accuracy"] < 0.8
@@ -223,7 +243,9 @@ def test_unlabelled_test_rows_give_predictions_and_no_scores(tiny, toy, tmp_path
 def test_input_columns_that_clash_are_renamed(tiny, tmp_path):
     rows = [{**row, "id": f"a{n}", "predicted": "x"} for n, row in enumerate(toy_rows(40))]
     data = write_rows(tmp_path / "clash.jsonl", rows)
-    run = bertkit.classify(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
+    run = bertkit.classify(
+        data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST
+    )
     record = predictions(run.output_dir)[0]
     assert record["id"] == 0
     assert record["input_id"].startswith("a")
@@ -242,7 +264,9 @@ def test_dry_run_writes_nothing(cli, tiny, toy, tmp_path):
 
 
 def test_json_is_the_only_thing_on_standard_output(cli, tiny, toy, tmp_path):
-    status, out, err = cli("classify", "--data", toy, "-m", tiny, "--max-steps", 1, "--json", "-o", tmp_path / "run")
+    status, out, err = cli(
+        "classify", "--data", toy, "-m", tiny, "--max-steps", 1, "--json", "-o", tmp_path / "run"
+    )
     assert status == 0
     assert json.loads(out)["output_dir"] == str(tmp_path / "run")
     assert "toy" in err

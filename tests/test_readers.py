@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bertkit.data.readers import Dialect, read_file
 from bertkit.errors import UserError
 
-ROWS = [{"text": "a, \"b\"\tc", "label": "x"}, {"text": "Ünï – 한국어", "label": "y"}]
+ROWS = [{"text": 'a, "b"\tc', "label": "x"}, {"text": "Ünï – 한국어", "label": "y"}]
 
 
 def as_csv(rows, delimiter=",", newline="\n"):
@@ -70,7 +70,7 @@ def test_any_csv_comes_back_as_written(tmp_path_factory, rows):
     assert list(read_file(path)) == rows
 
 
-@given(texts=st.lists(st.text(st.sampled_from('ab"\' ,'), max_size=8).map("t".__add__), min_size=1))
+@given(texts=st.lists(st.text(st.sampled_from("ab\"' ,"), max_size=8).map("t".__add__), min_size=1))
 def test_tabs_with_bare_quotes_are_taken_as_they_stand(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("tsv") / "data.tsv"
     path.write_text("label\ttext\n" + "".join(f"1\t{text}\n" for text in texts))

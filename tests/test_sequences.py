@@ -14,13 +14,20 @@ TOKENIZERS = {"bert": make_tokenizer(), "roberta": make_tokenizer(roberta=True)}
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@given(first=text, second=st.none() | text.map("x ".__add__), max_length=st.integers(8, 40), side=st.sampled_from(["head", "tail"]))
+@given(
+    first=text,
+    second=st.none() | text.map("x ".__add__),
+    max_length=st.integers(8, 40),
+    side=st.sampled_from(["head", "tail"]),
+)
 def test_head_and_tail_equal_longest_first(name, first, second, max_length, side):
     tokenizer = TOKENIZERS[name]
     columns = [[first]] + ([] if second is None else [[second]])
     features = build_features(columns, None, tokenizer, max_length, side, cache=False)
     tokenizer.truncation_side = "right" if side == "head" else "left"
-    wanted = tokenizer(first, second, truncation="longest_first", max_length=max_length, return_token_type_ids=True)
+    wanted = tokenizer(
+        first, second, truncation="longest_first", max_length=max_length, return_token_type_ids=True
+    )
     tokenizer.backend_tokenizer.no_truncation()
     assert features[0]["input_ids"][0].tolist() == wanted["input_ids"]
     assert features[0]["token_type_ids"][0].tolist() == wanted["token_type_ids"]

@@ -31,7 +31,9 @@ def test_the_seed_decides():
 
 def test_training_rows_that_are_also_evaluated_on_are_left_out_and_said():
     train = Rows.of({"text": ["a", "b", "c", "b"]}, "train")
-    splits, notes = arrange({"train": train, "validation": Rows.of({"text": ["b"]}, "v")}, ["text"], [0] * 4, None, 0)
+    splits, notes = arrange(
+        {"train": train, "validation": Rows.of({"text": ["b"]}, "v")}, ["text"], [0] * 4, None, 0
+    )
     assert splits["train"]["text"] == ["a", "c"]
     assert "2 training rows left out" in notes[0]
 

@@ -4,7 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from bertkit.reporter import Reporter
@@ -61,7 +68,13 @@ class ConsoleReporter(Reporter):
         if self._bar is not None:
             yield from batches
             return
-        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
+        columns = (
+            TextColumn(what),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=err, transient=True) as bar:
             yield from bar.track(batches, total=total, description=what)
 

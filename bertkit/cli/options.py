@@ -53,7 +53,10 @@ def _parameter(name: str, kind: Any, about: Setting, default: Any) -> inspect.Pa
         show_default=about.default_text or (not unsaid),
     )
     return inspect.Parameter(
-        name, KEYWORD, default=None if unsaid else default, annotation=Annotated[_optional(kind, unsaid), option]
+        name,
+        KEYWORD,
+        default=None if unsaid else default,
+        annotation=Annotated[_optional(kind, unsaid), option],
     )
 
 

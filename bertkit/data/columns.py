@@ -7,7 +7,18 @@ PAIRS = [
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
     ("text1", "text2"), ("text_a", "text_b"), ("text", "text_pair"), ("question", "sentence"),
 ]  # fmt: skip
-TEXTS = ["text", "sentence", "review", "content", "document", "comment", "body", "title", "premise", "sentence1"]
+TEXTS = [
+    "text",
+    "sentence",
+    "review",
+    "content",
+    "document",
+    "comment",
+    "body",
+    "title",
+    "premise",
+    "sentence1",
+]
 LABELS = [
     "label", "labels", "target", "class", "category", "sentiment", "gold_label", "score", "rating", "stars", "topic",
 ]  # fmt: skip
@@ -30,7 +41,9 @@ def require(rows: Rows, column: str, flag: str) -> None:
     """Raise a `UserError` where a named column is not there, listing what is."""
     if column not in rows.columns:
         there = f"it has {listed(rows.columns)}"
-        raise UserError(f"{rows.files[0]}: no column {column!r} ({flag}){nearest(column, rows.columns) or '; '}{there}")
+        raise UserError(
+            f"{rows.files[0]}: no column {column!r} ({flag}){nearest(column, rows.columns) or '; '}{there}"
+        )
 
 
 def require_texts(rows: Rows, columns: list[str]) -> None:

@@ -22,6 +22,7 @@ class Features:
         truncated: how many examples lost pieces.
         longest: pieces of the longest example before it was cut, special ones included.
         unknown: share of the pieces that the vocabulary does not know.
+
     """
 
     input_ids: Ragged
@@ -62,6 +63,7 @@ def build_features(
         labels: [n] or [n, classes], or None.
         max_length: longest sequence in pieces, special ones included.
         long: what becomes of longer ones.
+
     """
     columns = [encode(column, tokenizer, cache) for column in texts]
     template = Template.of(tokenizer, pair=len(columns) == 2)

@@ -45,7 +45,9 @@ def read_folder(folder: Path) -> tuple[Splits, list[str]]:
     """
     paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and _is_data(p.relative_to(folder))]
     if not paths:
-        raise UserError(f"{folder}: no data files in this folder ({listed(sorted(DATA_SUFFIXES))}, .gz, .zst)")
+        raise UserError(
+            f"{folder}: no data files in this folder ({listed(sorted(DATA_SUFFIXES))}, .gz, .zst)"
+        )
     if all(path.suffix == ".txt" and path.parent != folder for path in paths):
         return _text_tree(folder, paths), []
     by_split = defaultdict(list)
@@ -87,7 +89,9 @@ def _text_tree(folder: Path, paths: list[Path]) -> Splits:
     if not splits:
         return {"train": _class_folders(folder, {root: root for root in sorted(roots)})}
     return {
-        split: _class_folders(folder / root, {p.name: p.name for p in sorted((folder / root).iterdir()) if p.is_dir()})
+        split: _class_folders(
+            folder / root, {p.name: p.name for p in sorted((folder / root).iterdir()) if p.is_dir()}
+        )
         for root, split in splits.items()
     }
 

@@ -14,6 +14,7 @@ class Ragged:
     Attributes:
         values: [total] all sequences one after the other.
         offsets: [n + 1] where each begins; the last is `total`.
+
     """
 
     values: np.ndarray
@@ -48,4 +49,6 @@ class Ragged:
     @classmethod
     def load(cls, folder: Path) -> "Ragged":
         """Memory-map what `save` wrote."""
-        return cls(np.load(folder / "values.npy", mmap_mode="r"), np.load(folder / "offsets.npy", mmap_mode="r"))
+        return cls(
+            np.load(folder / "values.npy", mmap_mode="r"), np.load(folder / "offsets.npy", mmap_mode="r")
+        )

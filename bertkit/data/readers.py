@@ -1,5 +1,6 @@
 """Files to rows. A file is known by its content, not by its name: compressed or not, Parquet, JSON,
-JSONL, CSV or TSV. Everything that cannot be read is a `UserError` naming the file and the row."""
+JSONL, CSV or TSV. Everything that cannot be read is a `UserError` naming the file and the row.
+"""
 
 import csv
 import gzip
@@ -30,6 +31,7 @@ class Dialect:
         header: whether the first line names the columns; without it they are called "0", "1", ...
         quoting: whether `"` quotes a field; None: seen from the content.
         ragged: whether rows may have more or fewer fields than the first.
+
     """
 
     header: bool = True
@@ -42,6 +44,7 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
 
     Raises:
         UserError: no such file, empty, not text, not UTF-8, or a row that cannot be parsed (its number).
+
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file")
@@ -175,7 +178,9 @@ def _delimited(path: Path, text: str, dialect: Dialect) -> Rows:
     if quoting is None:
         quoting = delimiter != "\t" or _quotes_are_quoting(text)
     records = _records(path, text, delimiter, quoting)
-    names = [name.strip() for name in records[0]] if dialect.header else [str(i) for i in range(len(records[0]))]
+    names = (
+        [name.strip() for name in records[0]] if dialect.header else [str(i) for i in range(len(records[0]))]
+    )
     body = records[1:] if dialect.header else records
     if not body:
         raise UserError(f"{path}: the file has a header and no rows")
@@ -188,7 +193,9 @@ def _delimited(path: Path, text: str, dialect: Dialect) -> Rows:
                 f"{path}: row {number}: {len(row)} fields where the header has {len(names)} "
                 f"({', '.join(names)})"
             )
-    return Rows.of({name: list(values) for name, values in zip(names, zip(*body, strict=True), strict=True)}, str(path))
+    return Rows.of(
+        {name: list(values) for name, values in zip(names, zip(*body, strict=True), strict=True)}, str(path)
+    )
 
 
 def _check_names(path: Path, names: list[str]) -> None:

@@ -17,6 +17,7 @@ class Rows:
         files: the files the rows came from.
         file_of: int array [n], index into `files`.
         number: int array [n], the row's number in its file, counted from 1 without the header.
+
     """
 
     columns: dict[str, list[Any]]
@@ -56,7 +57,10 @@ class Rows:
         return len(self.number)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (dict(zip(self.columns, values, strict=True)) for values in zip(*self.columns.values(), strict=True))
+        return (
+            dict(zip(self.columns, values, strict=True))
+            for values in zip(*self.columns.values(), strict=True)
+        )
 
     def __getitem__(self, column: str) -> list[Any]:
         return self.columns[column]

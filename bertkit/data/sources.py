@@ -31,6 +31,7 @@ class Found:
         defaults: settings to use where the user says nothing.
         labels: names of the label numbers 0, 1, ..., where the set is known.
         best: the metric that chooses the checkpoint, where the set has its own.
+
     """
 
     name: str

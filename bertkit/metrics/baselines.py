@@ -36,6 +36,7 @@ def tfidf(train: Texts, labels: np.ndarray, others: Sequence[Texts], seed: int =
 
     Returns:
         For each of `others` its predictions, of the shape of the labels.
+
     """
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer

@@ -9,13 +9,16 @@ import numpy as np
 Scores = dict[str, float]
 
 
-def single_label(gold: np.ndarray, predicted: np.ndarray, classes: int, positive: int | None = None) -> Scores:
+def single_label(
+    gold: np.ndarray, predicted: np.ndarray, classes: int, positive: int | None = None
+) -> Scores:
     """accuracy, macro f1 / precision / recall, matthews, and with a positive class its F1 (GLUE's).
 
     Args:
         gold, predicted: [n] label numbers.
         classes: how many labels there are; macro means are over those that occur.
         positive: the number of the positive label of two.
+
     """
     counts = np.bincount(gold * classes + predicted, minlength=classes * classes)
     confusion = counts.reshape(classes, classes).astype(float)
@@ -44,7 +47,7 @@ def _matthews(right: np.ndarray, golds: np.ndarray, guesses: np.ndarray) -> floa
 
 
 def multi_label(gold: np.ndarray, predicted: np.ndarray) -> Scores:
-    """accuracy (all labels of a row right), micro_f1 and macro_f1. Both arrays [n, classes], 0 or 1."""
+    """Accuracy (all labels of a row right), micro_f1 and macro_f1. Both arrays [n, classes], 0 or 1."""
     both = (gold & predicted).sum(0).astype(float)
     either = (gold.sum(0) + predicted.sum(0)).astype(float)
     return {
@@ -55,7 +58,7 @@ def multi_label(gold: np.ndarray, predicted: np.ndarray) -> Scores:
 
 
 def regression(gold: np.ndarray, predicted: np.ndarray) -> Scores:
-    """pearson and spearman of two arrays [n]; 0 where either is constant."""
+    """Pearson and spearman of two arrays [n]; 0 where either is constant."""
     from scipy.stats import rankdata
 
     return {

@@ -7,7 +7,9 @@ import numpy as np
 RESAMPLES = 1000
 
 
-def intervals(score: Callable[[np.ndarray], dict[str, float]], size: int, seed: int = 0) -> dict[str, list[float]]:
+def intervals(
+    score: Callable[[np.ndarray], dict[str, float]], size: int, seed: int = 0
+) -> dict[str, list[float]]:
     """Bootstrap percentiles 2.5 and 97.5 of each score, by drawing rows with replacement.
 
     A share of right answers ("accuracy") gets Wilson's interval instead, which stays honest where
@@ -16,6 +18,7 @@ def intervals(score: Callable[[np.ndarray], dict[str, float]], size: int, seed: 
     Args:
         score: gives the scores of the rows at some indices [size].
         size: how many rows there are.
+
     """
     from scipy.stats import binomtest
 

@@ -30,6 +30,7 @@ def match_labels(config: Any, labels: Sequence[str], model: str) -> tuple[bool, 
 
     Raises:
         UserError: the head has other labels.
+
     """
     if not any(name.endswith("ForSequenceClassification") for name in config.architectures or []):
         return True, list(labels)

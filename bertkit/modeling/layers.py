@@ -8,10 +8,11 @@ from bertkit.errors import UserError
 
 
 def layer_numbers(model: Any, flag: str) -> dict[str, int]:
-    """parameter name -> 0 for the embeddings, 1 ... L for the encoder's layers, L + 1 for the head.
+    """Parameter name -> 0 for the embeddings, 1 ... L for the encoder's layers, L + 1 for the head.
 
     Raises:
         UserError: layers share their parameters (ALBERT), or cannot be found.
+
     """
     layers = _encoder_layers(model)
     if layers is None:
@@ -22,7 +23,9 @@ def layer_numbers(model: Any, flag: str) -> dict[str, int]:
         if name.startswith(prefix + "."):
             numbers[name] = int(name[len(prefix) + 1 :].split(".")[0]) + 1
         else:
-            numbers[name] = 0 if "embeddings" in name and name.startswith(model.base_model_prefix) else count + 1
+            numbers[name] = (
+                0 if "embeddings" in name and name.startswith(model.base_model_prefix) else count + 1
+            )
     return numbers
 
 
@@ -36,8 +39,8 @@ def _encoder_layers(model: Any) -> tuple[str, int] | None:
 
 
 def _are_layers(modules: nn.ModuleList) -> bool:
-    kinds = {type(module) for module in modules}
-    return len(kinds) == 1 and any(word in kinds.pop().__name__.lower() for word in ("layer", "block"))
+    [name, *others] = {type(module).__name__.lower() for module in modules}
+    return not others and ("layer" in name or "block" in name)
 
 
 def freeze(model: Any, count: int) -> int:

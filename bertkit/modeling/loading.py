@@ -41,6 +41,7 @@ def find_model(model: str) -> ModelSource:
 
     Raises:
         UserError: no such model, not a model, or neither cached nor reachable.
+
     """
     path = Path(model).expanduser()
     if path.exists():
@@ -87,7 +88,9 @@ def load_tokenizer(source: ModelSource) -> Any:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--model {source.name}: its tokenizer cannot be loaded ({reason})") from error
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
-        raise UserError(f"--model {source.name}: needs a fast tokenizer with a padding piece (tokenizer.json)")
+        raise UserError(
+            f"--model {source.name}: needs a fast tokenizer with a padding piece (tokenizer.json)"
+        )
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     return tokenizer
@@ -98,6 +101,7 @@ def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool
 
     Raises:
         UserError: weights that cannot be read, or that do not fit the config.
+
     """
     import safetensors
     import torch

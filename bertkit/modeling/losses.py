@@ -16,10 +16,10 @@ class Loss(Protocol):
     """A loss in parts, each with its own denominator (pre-training has two)."""
 
     def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """part -> how many items (or how much weight) this batch counts; scalars."""
+        """Part -> how many items (or how much weight) this batch counts; scalars."""
 
     def sums(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """part -> the loss summed over those items; scalars with gradient."""
+        """Part -> the loss summed over those items; scalars with gradient."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,9 @@ class BinaryCrossEntropy:
         """Summed binary cross-entropy in nats."""
         targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
         weights = None if self.weights is None else self.weights.to(logits.device)
-        loss = F.binary_cross_entropy_with_logits(logits.float(), targets, pos_weight=weights, reduction="sum")
+        loss = F.binary_cross_entropy_with_logits(
+            logits.float(), targets, pos_weight=weights, reduction="sum"
+        )
         return {"loss": loss}
 
 

@@ -35,7 +35,9 @@ class ClassifyConfig(RunConfig):
         None, "Of two labels, the one positive_f1 is about.", DATA, default_text="the second"
     )
     long: Literal["head", "tail", "head+tail", "windows"] = setting(
-        "head", "Of a text longer than --max-length: keep its head, tail, both, or all of it in windows.", MODEL
+        "head",
+        "Of a text longer than --max-length: keep its head, tail, both, or all of it in windows.",
+        MODEL,
     )
     freeze: int = setting(0, "Freeze the embeddings and this many of the lowest layers.", MODEL, min=0)
     layer_decay: float | None = setting(
@@ -106,7 +108,9 @@ class Classify(Task):
             only = f"only the class {self.labels[0]!r}" if self.labels else "no labels"
             raise UserError(f"{column} has {only}; training needs at least two")
         if problem != "multi-label" and found > max(20, len(train) // 2):
-            raise UserError(f"{column} has {found:,} different labels in {len(train):,} rows; is it the label?")
+            raise UserError(
+                f"{column} has {found:,} different labels in {len(train):,} rows; is it the label?"
+            )
         if problem == "binary" and len(self.labels) != 2:
             raise UserError(f"{column} has {len(self.labels)} classes; --problem binary needs two")
         positive = self.config.positive_label

@@ -27,6 +27,7 @@ def parse_set(config: RunConfig) -> dict[str, Any]:
 
     Raises:
         UserError: no such argument, one that has a flag of its own, or one that bertkit keeps.
+
     """
     from transformers import TrainingArguments
 
@@ -45,7 +46,10 @@ def parse_set(config: RunConfig) -> dict[str, Any]:
             raise UserError(f"--set {key}: bertkit keeps this one at {OURS[key]!r}")
         if key not in fields:
             raise UserError(f"--set {key}: TrainingArguments has no such field{nearest(key, fields)}")
-        given[key] = yaml.safe_load(value)
+        try:
+            given[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UserError(f"--set {pair}: the value is no YAML ({' '.join(str(error).split())})") from error
     return given
 
 
@@ -61,6 +65,7 @@ def training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> 
     }
     named |= OURS | {
         "output_dir": str(checkpoints),
+        "use_cpu": not torch.accelerator.is_available(),  # else bf16 is refused on a CPU
         "bf16": precision == "bf16",
         "fp16": precision == "fp16",
         "report_to": config.report_to or "none",

@@ -12,7 +12,11 @@ from bertkit.reporter import Reporter
 
 
 def predict_logits(
-    model: Any, features: Features, collator: Callable[..., dict[str, torch.Tensor]], batch_size: int, reporter: Reporter
+    model: Any,
+    features: Features,
+    collator: Callable[..., dict[str, torch.Tensor]],
+    batch_size: int,
+    reporter: Reporter,
 ) -> np.ndarray:
     """Logits [n, outputs] in fp32, longest examples first so that memory runs out early or never.
 

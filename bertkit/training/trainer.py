@@ -31,6 +31,7 @@ class BertkitTrainer(Trainer):
         early_stopping: stop after so many evaluations without a better score.
         layer_decay: factor on the learning rate for each layer further from the head.
         own_order: False leaves the order of batches to Trainer's `train_sampling_strategy`.
+
     """
 
     loss_is_scaled_for_ga = True  # compute_loss divides by the counts of the effective batch
@@ -76,21 +77,27 @@ class BertkitTrainer(Trainer):
     # ---- the loss rule
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Any:
-        """part of the loss -> its count over all accumulation steps and ranks."""
+        """Part of the loss -> its count over all accumulation steps and ranks."""
         counts = [self.loss.counts(batch) for batch in batch_samples]
-        totals = {part: sum(count[part] for count in counts).to(device) for part in (counts[0] if counts else {})}
+        totals = {
+            part: sum(count[part] for count in counts).to(device) for part in (counts[0] if counts else {})
+        }
         if self.args.world_size > 1:
             totals = {part: self.accelerator.gather(total).sum() for part, total in totals.items()}
         return totals
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
         """This batch's part of the effective batch's loss; the parts add up to it."""
         logits = logits_of(model, inputs)
         sums = self.loss.sums(logits, inputs)
         # DDP averages gradients over ranks, where the rule asks for their sum.
         loss = sum(sums[part] / num_items_in_batch[part] for part in sums) * self.args.world_size
         if not torch.isfinite(loss):
-            raise UserError(f"the loss is {float(loss)} at step {self.state.global_step + 1}; {WAYS_OUT_OF_NAN}")
+            raise UserError(
+                f"the loss is {float(loss)} at step {self.state.global_step + 1}; {WAYS_OUT_OF_NAN}"
+            )
         return (loss, logits) if return_outputs else loss
 
     # ---- the optimizer
@@ -121,7 +128,9 @@ class BertkitTrainer(Trainer):
 
     # ---- evaluation
 
-    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict:
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict:
         """Score the validation split, remember the best, stop early where asked."""
         started = time.perf_counter()
         scores = {f"{metric_key_prefix}_{name}": value for name, value in self.evaluate_with().items()}

