@@ -179,9 +179,6 @@ class RunConfig:
         OUTPUT,
         argument="report_to",
     )
-    push_to_hub: str | None = setting(
-        None, "Upload the finished run to this Hub repository (ORG/NAME).", OUTPUT
-    )
 
 
 C = TypeVar("C", bound=RunConfig)

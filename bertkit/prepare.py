@@ -112,7 +112,7 @@ def _with_files(found: Found, config: RunConfig) -> Found:
 
     named = {"validation": config.validation, "test": config.test}
     files = {split: read_file(Path(path)) for split, path in named.items() if path}
-    return dataclasses.replace(found, splits={**found.splits, **files})
+    return found.with_splits(files)
 
 
 def _fitting(defaults: dict[str, Any], found: Found) -> dict[str, Any]:

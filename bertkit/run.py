@@ -75,7 +75,12 @@ def _train(prepared: Prepared, data: str, reporter: Reporter) -> Run:
             rundir.write_settings(folder, task.name, config, data)
         figures = session.train()
         return _finish(session, figures, data)
-    except (UserError, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        if rundir.last_checkpoint(folder):
+            raise Stopped(f"stopped; {session.way_on}") from None
+        rundir.discard_unstarted(folder)
+        raise Stopped("stopped before the first checkpoint; nothing was kept") from None
+    except UserError:
         rundir.discard_unstarted(folder)
         raise
 
@@ -129,19 +134,24 @@ class Session:
         """
         checkpoint = rundir.last_checkpoint(self.folder) if self.prepared.config.resume else None
         started = time.perf_counter()
-        with self.stop:
-            result = self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        try:
+            with self.stop:
+                self.trainer.train_from(checkpoint)
+        finally:
+            self.reporter.training_ended()
         seconds = time.perf_counter() - started - self.trainer.evaluation_seconds
+        state = self.trainer.state
         if self.stop.requested:
-            raise Stopped(
-                f"stopped at step {self.trainer.state.global_step} of {self.trainer.state.max_steps}; "
-                f"go on with: bertkit {self.prepared.task.name} --resume --output-dir {self.folder}"
-            )
-        before = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+            raise Stopped(f"stopped at step {state.global_step} of {state.max_steps}; {self.way_on}")
         self._restore_best()
-        return self._figures(result.training_loss, seconds, before)
+        return self._figures(seconds, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
 
-    def _figures(self, loss: float, seconds: float, before: int) -> dict[str, Any]:
+    @property
+    def way_on(self) -> str:
+        """How to go on with a run that was stopped."""
+        return f"go on with: bertkit {self.prepared.task.name} --resume --output-dir {self.folder}"
+
+    def _figures(self, seconds: float, before: int) -> dict[str, Any]:
         """Throughput counts the training loop with its first step and checkpoints, without evaluation."""
         lengths, state = self.prepared.features["train"].lengths, self.trainer.state
         steps = state.global_step - before
@@ -152,7 +162,7 @@ class Session:
             "examples_per_second": examples / seconds,
             "tokens_per_second": examples * float(lengths.mean()) / seconds,
             "peak_memory_mb": peak_memory_mb(),
-            "loss": loss,
+            "loss": self.trainer.mean_loss(),
             "precision": self.prepared.precision,
             "resumed_from": before or None,
         }

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -106,7 +107,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 def write_settings(folder: Path, task: str, config: RunConfig, data_fingerprint: str) -> None:
     """`run.yaml`: what `--recipe` reads, and what the run was made with."""
     made_with = {
-        "command": " ".join(["bertkit", *sys.argv[1:]]),
+        "command": _command(),
         "data": data_fingerprint,
         "python": platform.python_version(),
         "packages": installed_versions(PACKAGES),
@@ -123,6 +124,12 @@ def installed_versions(names: list[str]) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
+
+
+def _command() -> str:
+    """The command line, where it was one that made the run."""
+    program = Path(sys.argv[0]).name
+    return shlex.join(["bertkit", *sys.argv[1:]]) if program in ("bertkit", "__main__.py") else "from Python"
 
 
 def read_made_with(folder: Path) -> dict[str, Any]:

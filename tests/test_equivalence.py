@@ -199,3 +199,35 @@ def test_changed_data_or_settings_are_refused_on_resume(cli, tiny, toy, tmp_path
     write_rows(toy, toy_rows(80, seed=5))
     status, _, err = cli("classify", "--resume", "-o", tmp_path / "run")
     assert (status, "data has changed" in err) == (2, True)
+
+
+@pytest.mark.parametrize("options", [["--max-steps", 4], ["--early-stopping", 1, "--epochs", 20]])
+def test_a_run_stopped_while_it_is_scored_is_not_trained_further(cli, tiny, toy, tmp_path, monkeypatch, options):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    args = ["--data", toy, "--model", tiny, "--batch-size", 8, "--lr", "1e-3", "--no-bf16", *options]
+    assert cli("classify", *args, "-o", whole)[0] == 0
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bertkit.run._write_model", interrupt)
+    status, _, err = cli("classify", *args, "-o", cut)
+    assert (status, "--resume --output-dir" in err) == (130, True)
+    monkeypatch.undo()
+    status, _, _ = cli("classify", "--resume", "-o", tmp_path / cut)
+    assert status == 0
+    for name in ("model.safetensors", "predictions.jsonl"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_the_loss_told_is_of_the_whole_run(cli, tiny, toy, tmp_path, monkeypatch):
+    import json
+
+    args = ["--data", toy, "--model", tiny, "--batch-size", 8, "--no-bf16", "--epochs", 2, "-o", tmp_path / "run"]
+    status, out, _ = cli("classify", *args, "--set", "logging_steps=1", "--json")
+    assert status == 0
+    loss = json.loads(out)["training"]["loss"]
+    state = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-18" / "trainer_state.json").read_text())
+    logged = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+    assert len(logged) == 18
+    assert loss == pytest.approx(sum(logged) / 18)

@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -59,6 +61,8 @@ app.command("env")(environment.env)
 
 def main() -> None:
     """Run the app: 0 done, 1 a bug (its traceback), 2 mendable, 130 stopped; see `bertkit.errors`."""
+    with suppress(ValueError):  # not in the main thread, where signals are somebody else's
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         status = app(standalone_mode=False)
     except UserError as error:

@@ -6,7 +6,7 @@ directory, a Python package that carries it, the Hugging Face cache and the Hub.
 
 import importlib.util
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,14 @@ class Found:
     labels: list[str] = field(default_factory=list)
     best: str | None = None
     notes: list[str] = field(default_factory=list)
+
+    def with_splits(self, splits: Splits) -> "Found":
+        """With further splits, their label numbers by name; -1, the Hub's "no label", becomes none."""
+        column = self.defaults.get("label_column")
+        for name, rows in splits.items():
+            if self.labels and column in rows.columns:
+                splits = {**splits, name: rows.with_column(column, name_numbers(rows[column], self.labels))}
+        return replace(self, splits={**self.splits, **splits})
 
 
 def find(data: str, task: str, data_dir: str | None = None) -> Found:
@@ -115,12 +123,8 @@ def _from_known(known: Known, data_dir: str | None) -> Found:
 
 
 def _found(known: Known, source: str, splits: Splits, notes: list[str]) -> Found:
-    """Label numbers become names; -1, the Hub's "no label", becomes none."""
-    column = known.defaults["label_column"]
-    for name, rows in splits.items():
-        if known.labels and column in rows.columns:
-            splits = {**splits, name: rows.with_column(column, name_numbers(rows[column], known.labels))}
-    return Found(known.name, source, splits, known.defaults, known.labels, known.best, notes)
+    found = Found(known.name, source, {}, known.defaults, known.labels, known.best, notes)
+    return found.with_splits(splits)
 
 
 def _known_folder(known: Known, data_dir: str | None) -> Path | None:

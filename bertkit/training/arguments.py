@@ -1,6 +1,7 @@
 """From settings to `TrainingArguments`: what a setting names as its `argument`, plus what is always ours."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,18 @@ def parse_set(config: RunConfig) -> dict[str, Any]:
     return given
 
 
+def _check_trackers(report_to: str | None) -> None:
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK as TRACKERS
+    from transformers.integrations.integration_utils import get_available_reporting_integrations
+
+    if report_to in (None, "none", "all"):
+        return
+    if report_to not in TRACKERS:
+        raise UserError(f"--report-to {report_to}: no such tracker{nearest(report_to, TRACKERS)}")
+    if report_to not in get_available_reporting_integrations():
+        raise UserError(f"--report-to {report_to}: its package is not installed")
+
+
 def training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> "TrainingArguments":
     """The arguments of a resolved config. Raises `UserError` where `TrainingArguments` refuses a value."""
     import torch
@@ -73,6 +86,9 @@ def training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> 
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "activation_checkpointing_kwargs": {"use_reentrant": False},
     }
+    _check_trackers(config.report_to)
+    if config.compile and not torch.accelerator.is_available() and shutil.which("g++") is None:
+        raise UserError("--compile: on a CPU it needs a C++ compiler (g++) and there is none")
     try:
         return TrainingArguments(**named | parse_set(config))
     except (ValueError, TypeError, ImportError) as error:

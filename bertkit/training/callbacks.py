@@ -26,7 +26,7 @@ class Schedule(TrainerCallback):
         """Set the flags that Trainer acts on after this step."""
         step = state.global_step
         if step % self.steps_per_epoch == 0 or step >= state.max_steps:
-            control.should_evaluate = control.should_save = True
+            control.should_evaluate = control.should_save = control.should_log = True
         if self.save_steps and step % self.save_steps == 0:
             control.should_save = True
         if self.stop.requested:

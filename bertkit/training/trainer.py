@@ -10,7 +10,8 @@ from typing import Any
 import safetensors
 import torch
 from torch.utils.data import DataLoader
-from transformers import Trainer
+from transformers import Trainer, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit.errors import UserError
 from bertkit.modeling.forward import logits_of
@@ -50,6 +51,33 @@ class BertkitTrainer(Trainer):
         self.own_order = own_order
         self.evaluation_seconds = 0.0
         self._staging: Path | None = None
+
+    # ---- training, whole or gone on with
+
+    def train_from(self, checkpoint: Path | None) -> None:
+        """Train to the end, from the start or from a checkpoint; one that is the end is only loaded."""
+        if checkpoint is not None and self._is_end(checkpoint):
+            self._load_from_checkpoint(str(checkpoint))
+        else:
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    def _is_end(self, checkpoint: Path) -> bool:
+        """Whether training was over at a checkpoint: a run may be stopped while it is scored.
+
+        Trainer itself would take a step more where --max-steps or early stopping ended an epoch half-way.
+        """
+        before, self.state = self.state, TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        if self.state.global_step >= self.state.max_steps or self._is_out_of_patience():
+            return True
+        self.state = before
+        return False
+
+    def mean_loss(self) -> float:
+        """The loss of all steps, those before a resume included, from what was logged."""
+        logged = [(entry["step"], entry["loss"]) for entry in self.state.log_history if "loss" in entry]
+        steps = [0, *(step for step, _ in logged)]
+        weighted = sum(loss * (step - before) for (step, loss), before in zip(logged, steps, strict=False))
+        return weighted / max(1, steps[-1])
 
     # ---- batches
 
@@ -141,14 +169,17 @@ class BertkitTrainer(Trainer):
             self.state.best_metric, self.state.best_global_step = score, self.state.global_step
         self.log(scores)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
-        if self.early_stopping is not None and self._evaluations_since_best() >= self.early_stopping:
+        if self._is_out_of_patience():
             self.control.should_training_stop = True
         return scores
 
-    def _evaluations_since_best(self) -> int:
-        name = f"eval_{self.best[0]}"
-        steps = {entry["step"] for entry in self.state.log_history if name in entry}
-        return sum(step > self.state.best_global_step for step in steps)
+    def _is_out_of_patience(self) -> bool:
+        """Whether `early_stopping` evaluations have gone by since the best."""
+        name, best = f"eval_{self.best[0]}", self.state.best_global_step
+        if self.early_stopping is None or best is None:
+            return False
+        later = {entry["step"] for entry in self.state.log_history if name in entry and entry["step"] > best}
+        return len(later) >= self.early_stopping
 
     # ---- checkpoints
 
