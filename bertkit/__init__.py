@@ -28,7 +28,6 @@ def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, *
 
     Raises:
         UserError: anything the caller can mend, in one line.
-
     """
     from bertkit.run import train
 
@@ -40,7 +39,6 @@ def load(run: "str | Path") -> "Predictor":
 
     Raises:
         UserError: not a finished run.
-
     """
     from bertkit.infer import load as load_run
 

@@ -16,14 +16,17 @@ model = bertkit.load({path!r})
 list(model.predict([{example}]))"""
 
 
-def model_card(folder: Path, metrics: Mapping[str, Any], settings: Mapping[str, Any], made_with: Mapping[str, Any],
-               columns: list[str]) -> str:  # fmt: skip
+def model_card(
+    folder: Path, metrics: Mapping[str, Any], settings: Mapping[str, Any],
+    made_with: Mapping[str, Any], columns: list[str],
+) -> str:  # fmt: skip
     """Data, settings, scores, versions and how to use the model, as Markdown."""
     data = metrics["data"]
     parts = [
         f"# {folder.name}",
         f"`{metrics['model']}` fine-tuned for `{metrics['task']}` on `{data['name']}` ({data['source']}; "
-        f"{data['train']:,} training and {data['validation']:,} validation rows; fingerprint `{data['fingerprint']}`).",
+        f"{data['train']:,} training and {data['validation']:,} validation rows; "
+        f"fingerprint `{data['fingerprint']}`).",
         "## Scores\n\n" + score_table(metrics),
         "## Use\n\n```python\n" + _usage(folder, settings, columns) + "\n```",
         _cutting(settings),
@@ -77,7 +80,7 @@ def _cutting(settings: Mapping[str, Any]) -> str:
     length, long = settings["max_length"], settings.get("long", "head")
     if long in ("windows", "head+tail"):
         return (
-            f"Texts over {length} pieces are treated by `--long {long}`, which `transformers.pipeline` does not "
-            "know: it would cut them. `bertkit.load` does as in training."
+            f"Texts over {length} pieces are treated by `--long {long}`, which `transformers.pipeline` does "
+            "not know: it would cut them. `bertkit.load` does as in training."
         )
     return f"Texts over {length} pieces are cut; `truncation=True` cuts them as in training."

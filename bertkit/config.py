@@ -211,7 +211,7 @@ def saved_settings(config: RunConfig) -> dict[str, Any]:
     """
     plain: dict[str, Any] = {}
     for name, (_, about, default) in settings_of(type(config)).items():
-        value = getattr(config, name)
+        value: Any = getattr(config, name)
         value = list(value) if isinstance(value, (tuple, list)) else value
         if about.saved and value != default and value not in (None, []):
             is_path = name in ("data", "validation", "test", "data_dir", "model")

@@ -17,7 +17,6 @@ def whole_file(path: Path) -> Iterator[TextIO]:
 
     Raises:
         UserError: it cannot be written (a full disk, no right to); nothing is left behind.
-
     """
     try:
         handle, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
@@ -26,8 +25,8 @@ def whole_file(path: Path) -> Iterator[TextIO]:
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as file:
             yield file
-        os.chmod(partial, 0o644)
-        os.replace(partial, path)
+        Path(partial).chmod(0o644)
+        Path(partial).replace(path)
     except BaseException as error:
         Path(partial).unlink(missing_ok=True)
         if isinstance(error, OSError):

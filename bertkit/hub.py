@@ -4,6 +4,7 @@ Left alone, a look-up without a network retries for up to a minute; here one sho
 """
 
 import threading
+from functools import partial
 from pathlib import Path
 
 from bertkit.errors import UserError
@@ -28,14 +29,15 @@ def snapshot(repo: str, kind: str, revision: str | None = None, *, flag: str, ot
     Raises:
         UserError: unknown, private, without files bertkit reads, or neither cached nor reachable
             (within seconds).
-
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    wanted = {"repo_id": repo, "repo_type": kind, "revision": revision, "allow_patterns": FILES[kind]}
+    fetch = partial(
+        snapshot_download, repo_id=repo, repo_type=kind, revision=revision, allow_patterns=FILES[kind]
+    )
     try:
-        cached = Path(snapshot_download(**wanted, local_files_only=True))
+        cached = Path(fetch(local_files_only=True))
         if _complete(cached, kind):
             return cached
     except HFValidationError as error:
@@ -44,7 +46,7 @@ def snapshot(repo: str, kind: str, revision: str | None = None, *, flag: str, ot
         pass
     require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", other_way)
     try:
-        folder = Path(snapshot_download(**wanted))
+        folder = Path(fetch())
     except HfHubHTTPError as error:
         raise UserError(f"{flag}: {_refusal(error, kind, repo)}") from error
     except (LocalEntryNotFoundError, OSError) as error:

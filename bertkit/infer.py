@@ -30,7 +30,6 @@ class Predictor:
 
         Raises:
             UserError: a row lacks a text column.
-
         """
         table = Rows.from_dicts([dict(row) for row in rows], "rows")
         if not len(table):

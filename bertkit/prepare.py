@@ -1,4 +1,4 @@
-"""From settings to rows, features and a model's config: all that can be known, and refused, without weights."""
+"""From settings to rows, features and a model's config: all that can be known without weights."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -70,9 +70,8 @@ def settings(task_name: str, given: Mapping[str, Any], recipe: str | None) -> tu
 def _resumed(task_name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[RunConfig, str]:
     folder = values.get("output_dir")
     if folder is None or not (Path(folder) / rundir.SETTINGS).exists():
-        raise UserError(
-            f"--resume needs --output-dir with the run to go on with{f'; {folder} holds none' if folder else ''}"
-        )
+        found = f"; {folder} holds none" if folder else ""
+        raise UserError(f"--resume needs --output-dir with the run to go on with{found}")
     saved = read_recipe(str(Path(folder) / rundir.SETTINGS), task_name)
     before = kind(**saved.settings)
     for key, value in values.items():
@@ -87,11 +86,11 @@ def _resumed(task_name: str, kind: type[RunConfig], values: dict[str, Any]) -> t
 
 
 def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
+    """Load, split, check and tokenize the data; find the model; fill in what the user left open."""
     chosen, reason = precision.choose(config)
-    assert config.data is not None
     directory = data_directory(config.data_dir)
     config = fill(config, {"data_dir": str(directory) if directory else None, "bf16": chosen == "bf16"})
-    found = _with_files(find(config.data, task_name, config.data_dir), config)
+    found = _with_files(find(str(config.data), task_name, config.data_dir), config)
     defaults = {key: value for key, value in found.defaults.items() if hasattr(config, key)}
     given_model = config.model is not None
     task = task_class(task_name)(fill(config, _fitting(defaults, found)))
@@ -175,7 +174,8 @@ def _look_at_pieces(prepared: Prepared, reporter: Reporter) -> None:
     how = {"windows": "read in windows"}.get(getattr(config, "long", "head"), "cut")
     over = share if how == "cut" else float((train.first[1:] - train.first[:-1] > 1).mean())
     reporter.say(
-        f"{over:.1%} of the training texts are over {config.max_length} pieces and {how} (longest {train.longest:,})"
+        f"{over:.1%} of the training texts are over {config.max_length} pieces and {how} "
+        f"(longest {train.longest:,})"
     )
 
 

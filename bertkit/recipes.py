@@ -38,7 +38,6 @@ def find_recipe(name: str) -> Path:
 
     Raises:
         UserError: neither a file nor a shipped name.
-
     """
     path = Path(name).expanduser()
     if path.is_file():
@@ -58,7 +57,6 @@ def read_recipe(name: str, task: str) -> Recipe:
 
     Raises:
         UserError: not YAML, another task's, or a key or value that is wrong (named with the file).
-
     """
     path = find_recipe(name)
     try:

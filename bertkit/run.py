@@ -38,7 +38,6 @@ def train(
     Raises:
         UserError: anything the user can mend, before weights are loaded where it can be known.
         Stopped: Ctrl-C or SIGTERM; a checkpoint is written.
-
     """
     reporter = reporter or Reporter()
     config, data_before = settings(task_name, given, recipe)
@@ -91,7 +90,6 @@ class Session:
     Args:
         prepared: all but the weights.
         folder: the run directory; nothing is written before `train`.
-
     """
 
     def __init__(self, prepared: Prepared, folder: Path, reporter: Reporter) -> None:
@@ -130,7 +128,6 @@ class Session:
 
         Raises:
             Stopped: asked to by a signal; the last checkpoint is what --resume goes on from.
-
         """
         checkpoint = rundir.last_checkpoint(self.folder) if self.prepared.config.resume else None
         started = time.perf_counter()

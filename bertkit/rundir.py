@@ -45,7 +45,6 @@ def check_writable(folder: Path, overwrite: bool) -> None:
 
     Raises:
         UserError: naming the directory and the way out.
-
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output-dir {folder}: is a file")
@@ -143,7 +142,6 @@ def written_aside(folder: Path) -> Iterator[Path]:
 
     Raises:
         UserError: they could not be written; nothing of them is left.
-
     """
     aside = folder / ".partial"
     shutil.rmtree(aside, ignore_errors=True)

@@ -12,7 +12,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 GOOD = ["good", "great", "lovely", "fine", "nice", "happy", "warm", "bright"]
 BAD = ["bad", "awful", "poor", "sad", "cold", "dull", "broken", "angry"]
-OTHER = ["the", "a", "film", "food", "room", "was", "very", "it", "and", "today", "we", "saw", "in", "of", "to", "here", "there"]
+OTHER = [
+    "the", "a", "film", "food", "room", "was", "very", "it", "and", "today", "we", "saw", "in", "of", "to",
+    "here", "there",
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

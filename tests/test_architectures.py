@@ -14,9 +14,12 @@ ARCHITECTURES = {
     "xlm-roberta": SIZE | PAD | {"max_position_embeddings": 65},
     "albert": SIZE | {"embedding_size": 16, "max_position_embeddings": 64},
     "electra": SIZE | {"embedding_size": 16, "max_position_embeddings": 64},
-    "distilbert": PAD | {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, "max_position_embeddings": 64},
-    "deberta-v2": SIZE | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_position_embeddings": 64},
-    "modernbert": SIZE | PAD | {"max_position_embeddings": 64, "local_attention": 8, "reference_compile": False},
+    "distilbert": PAD | {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64,
+                         "max_position_embeddings": 64},
+    "deberta-v2": SIZE | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"],
+                          "max_position_embeddings": 64},
+    "modernbert": SIZE | PAD | {"local_attention": 8, "reference_compile": False,
+                                "max_position_embeddings": 64},
     "longformer": SIZE | PAD | {"attention_window": 8, "max_position_embeddings": 65},
     "big_bird": SIZE | {"attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 1,
                         "max_position_embeddings": 64},
@@ -39,8 +42,8 @@ def test_fine_tunes_and_goes_through_a_pipeline(name, tmp_path):
     assert usable_positions(config) == 64
     data = write_rows(tmp_path / "toy.jsonl", toy_rows(200))
     run = bertkit.classify(
-        data=str(data), model=str(folder), epochs=6, batch_size=8, learning_rate=3e-3, max_length=64, bf16=False,
-        output_dir=str(tmp_path / "run"),
+        data=str(data), model=str(folder), epochs=6, batch_size=8, learning_rate=3e-3, max_length=64,
+        bf16=False, output_dir=str(tmp_path / "run"),
     )  # fmt: skip
     assert run.metrics["validation"]["accuracy"] > 0.9
     found = pipeline("text-classification", str(run.output_dir))("a good film", truncation=True)

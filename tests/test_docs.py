@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = [
     (page.name, line.strip())
     for page in PAGES
-    for block in re.findall(r"```(?:console|bash)\n(.*?)```", page.read_text("utf-8"), re.S)
+    for block in re.findall(r"```(?:console|bash)\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     for line in block.replace("\\\n", " ").splitlines()
     if re.match(r"(\$ )?([A-Z_]+=\S+ )*bertkit ", line.strip())
 ]
@@ -56,7 +56,7 @@ def test_each_flag_that_a_page_names_exists(task):
 
 
 def test_make_targets_in_the_readme_exist():
-    targets = set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.M))
+    targets = set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z]+)", (ROOT / "README.md").read_text("utf-8")))
     assert {"demo", "test"} <= named <= targets
 

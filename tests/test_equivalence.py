@@ -111,7 +111,10 @@ def test_an_epoch_has_every_row_once_however_it_is_divided(lengths, steps, epoch
         rows = list(batches)
         assert len(rows) == len(batches)
         assert sorted(row for batch in rows for row in batch) == list(range(len(lengths)))
-        return [sum(rows[i : i + accumulation], []) for i in range(0, len(rows), accumulation)]
+        return [
+            [row for batch in rows[i : i + accumulation] for row in batch]
+            for i in range(0, len(rows), accumulation)
+        ]
 
     assert effective(8, 1) == effective(2, 4) == effective(1, 8)
 
@@ -162,8 +165,8 @@ def test_a_killed_run_resumes_to_the_same_weights(cli, tiny, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     options = [*options_for(tiny, toy)[:4], "--epochs", 2, "--batch-size", 4, "--no-bf16", "--save-steps", 30]
     assert cli("classify", *options, "-o", whole)[0] == 0
-    process = subprocess.Popen([sys.executable, "-m", "bertkit", "classify", *map(str, options), "-o", str(cut)],
-                               stderr=subprocess.DEVNULL)  # fmt: skip
+    command = [sys.executable, "-m", "bertkit", "classify", *map(str, options), "-o", str(cut)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not list((cut / "checkpoints").glob("checkpoint-*")) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -171,7 +174,7 @@ def test_a_killed_run_resumes_to_the_same_weights(cli, tiny, tmp_path):
     process.kill()
     process.wait()
     assert not (cut / "metrics.json").exists(), "it ended before it was killed"
-    status, out, _ = cli("classify", "--resume", "-o", cut, "--json")
+    status, _, _ = cli("classify", "--resume", "-o", cut, "--json")
     assert status == 0
     assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
@@ -202,7 +205,9 @@ def test_changed_data_or_settings_are_refused_on_resume(cli, tiny, toy, tmp_path
 
 
 @pytest.mark.parametrize("options", [["--max-steps", 4], ["--early-stopping", 1, "--epochs", 20]])
-def test_a_run_stopped_while_it_is_scored_is_not_trained_further(cli, tiny, toy, tmp_path, monkeypatch, options):
+def test_a_run_stopped_while_it_is_scored_is_not_trained_further(
+    cli, tiny, toy, tmp_path, monkeypatch, options
+):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     args = ["--data", toy, "--model", tiny, "--batch-size", 8, "--lr", "1e-3", "--no-bf16", *options]
     assert cli("classify", *args, "-o", whole)[0] == 0
@@ -223,11 +228,25 @@ def test_a_run_stopped_while_it_is_scored_is_not_trained_further(cli, tiny, toy,
 def test_the_loss_told_is_of_the_whole_run(cli, tiny, toy, tmp_path, monkeypatch):
     import json
 
-    args = ["--data", toy, "--model", tiny, "--batch-size", 8, "--no-bf16", "--epochs", 2, "-o", tmp_path / "run"]
+    args = [
+        "--data",
+        toy,
+        "--model",
+        tiny,
+        "--batch-size",
+        8,
+        "--no-bf16",
+        "--epochs",
+        2,
+        "-o",
+        tmp_path / "run",
+    ]
     status, out, _ = cli("classify", *args, "--set", "logging_steps=1", "--json")
     assert status == 0
     loss = json.loads(out)["training"]["loss"]
-    state = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-18" / "trainer_state.json").read_text())
+    state = json.loads(
+        (tmp_path / "run" / "checkpoints" / "checkpoint-18" / "trainer_state.json").read_text()
+    )
     logged = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
     assert len(logged) == 18
     assert loss == pytest.approx(sum(logged) / 18)

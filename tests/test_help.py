@@ -8,7 +8,10 @@ import pytest
 from bertkit.cli.options import flags_of
 from bertkit.tasks import TASKS, task_class
 
-HEAVY = ["torch", "transformers", "datasets", "evaluate", "sklearn", "numpy", "scipy", "pyarrow", "accelerate", "huggingface_hub"]
+HEAVY = [
+    "torch", "transformers", "datasets", "evaluate", "sklearn", "numpy", "scipy", "pyarrow", "accelerate",
+    "huggingface_hub",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("args", [["--help"], ["classify", "--help"], ["recipes", "ls"], ["--version"]])

@@ -77,8 +77,10 @@ def test_a_wheel_carries_recipes_samples_and_known_sets(tmp_path):
     place = tmp_path / "installed"
     zipfile.ZipFile(wheel).extractall(place)
     code = (
-        f"import sys; sys.path.insert(0, {str(place)!r}); import bertkit; assert {str(place)!r} in bertkit.__file__\n"
-        "from bertkit.recipes import read_recipe, shipped; names = sorted(shipped()); assert len(names) > 1, names\n"
+        f"import sys; sys.path.insert(0, {str(place)!r})\n"
+        f"import bertkit; assert {str(place)!r} in bertkit.__file__\n"
+        "from bertkit.recipes import read_recipe, shipped\n"
+        "names = sorted(shipped()); assert len(names) > 1, names\n"
         "[read_recipe(name, name.split('/')[0]) for name in names]\n"
         "from bertkit.data.sources import find; assert find('sample', 'classify').splits\n"
         "from bertkit.data.known import known_sets; assert known_sets(); print('\\n'.join(names))"

@@ -33,7 +33,11 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _root(version: bool = typer.Option(False, "--version", is_eager=True, callback=_version, help="Print the version.")) -> None:  # fmt: skip
+def _root(
+    version: bool = typer.Option(
+        False, "--version", is_eager=True, callback=_version, help="Print the version."
+    ),
+) -> None:
     """Options that belong to no command."""
 
 

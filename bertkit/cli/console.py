@@ -40,9 +40,9 @@ class ConsoleReporter(Reporter):
     def training_started(self, total: int, done: int) -> None:
         """A bar with loss, speed and the time left."""
         self._bar = Progress(
-            TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"),
-            TextColumn("{task.fields[speed]} steps/s"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-            console=err,
+            TextColumn("training"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"), TextColumn("{task.fields[speed]} steps/s"),
+            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=err,
         )  # fmt: skip
         self._bar.start()
         self._task = self._bar.add_task("training", total=total, completed=done, loss="-", speed="-")
@@ -52,7 +52,7 @@ class ConsoleReporter(Reporter):
         if self._bar is None:
             return
         task = self._bar.tasks[self._task]
-        fields = {"loss": f"{figures['loss']:.3f}"} if "loss" in figures else {}
+        fields: dict[str, Any] = {"loss": f"{figures['loss']:.3f}"} if "loss" in figures else {}
         if task.speed:
             fields["speed"] = f"{task.speed:.2f}"
         self._bar.update(self._task, completed=step, **fields)
@@ -94,12 +94,12 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     for split in SPLITS:
         if metrics.get(split):
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
-            out.print(f"{split} ({sizes[split]:,} rows): {scores}", markup=False)
+            out.print(f"{split} ({sizes[split]:,} rows): {scores}", markup=False, soft_wrap=True)
     figures = metrics["training"]
     out.print(
-        f"trained on {sizes['train']:,} rows in {figures['seconds']:.0f} s: {figures['examples_per_second']:.1f} "
-        f"examples/s, {figures['tokens_per_second']:,.0f} tokens/s, {figures['precision']}, "
-        f"at most {figures['peak_memory_mb']:,.0f} MB",
+        f"trained on {sizes['train']:,} rows in {figures['seconds']:.0f} s: "
+        f"{figures['examples_per_second']:.1f} examples/s, {figures['tokens_per_second']:,.0f} tokens/s, "
+        f"{figures['precision']}, at most {figures['peak_memory_mb']:,.0f} MB",
         markup=False, soft_wrap=True,
     )  # fmt: skip
     out.print(f"run: {output_dir}", markup=False, soft_wrap=True)

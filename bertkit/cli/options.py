@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperOption
 
 from bertkit.config import OUTPUT, RunConfig, Setting, flag_of, settings_of
 from bertkit.recipes import read_recipe
@@ -71,7 +72,7 @@ def _recipe_parameter(task: str) -> inspect.Parameter:
         if value and not context.resilient_parsing:
             context.default_map = read_recipe(value, task).settings
             for parameter in context.command.params:
-                if parameter.name in context.default_map:
+                if isinstance(parameter, TyperOption) and parameter.name in context.default_map:
                     parameter.show_default = True  # --help shows the recipe's value, not how one is found
         return value
 

@@ -20,7 +20,8 @@ TEXTS = [
     "sentence1",
 ]
 LABELS = [
-    "label", "labels", "target", "class", "category", "sentiment", "gold_label", "score", "rating", "stars", "topic",
+    "label", "labels", "target", "class", "category", "sentiment", "gold_label", "score", "rating", "stars",
+    "topic",
 ]  # fmt: skip
 
 

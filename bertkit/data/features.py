@@ -22,7 +22,6 @@ class Features:
         truncated: how many examples lost pieces.
         longest: pieces of the longest example before it was cut, special ones included.
         unknown: share of the pieces that the vocabulary does not know.
-
     """
 
     input_ids: Ragged
@@ -63,11 +62,11 @@ def build_features(
         labels: [n] or [n, classes], or None.
         max_length: longest sequence in pieces, special ones included.
         long: what becomes of longer ones.
-
     """
     columns = [encode(column, tokenizer, cache) for column in texts]
     template = Template.of(tokenizer, pair=len(columns) == 2)
-    sequences, first, truncated = [], [0], 0
+    sequences: list[tuple[Any, Any]] = []
+    first, truncated = [0], 0
     for row in range(len(columns[0])):
         pieces = [column[row] for column in columns]
         parts = cut(pieces, max_length - template.special, long)
@@ -80,7 +79,7 @@ def build_features(
         input_ids=Ragged.of([ids for ids, _ in sequences]),
         token_type_ids=Ragged.of([kinds for _, kinds in sequences], np.int8),
         first=np.array(first), labels=labels, truncated=truncated,
-        longest=int(sum(column.lengths for column in columns).max()) + template.special,
+        longest=int(np.sum([column.lengths for column in columns], axis=0).max()) + template.special,
         unknown=unknown / max(1, total),
     )  # fmt: skip
 
@@ -100,6 +99,7 @@ class Pad:
     windows: bool = False
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """The batch of these examples."""
         ids = [sequence for item in items for sequence in item["input_ids"]]
         batch = {
             "input_ids": self._padded(ids, self.pad_token_id),

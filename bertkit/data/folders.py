@@ -50,10 +50,11 @@ def read_folder(folder: Path) -> tuple[Splits, list[str]]:
         )
     if all(path.suffix == ".txt" and path.parent != folder for path in paths):
         return _text_tree(folder, paths), []
-    by_split = defaultdict(list)
+    by_split: dict[str, list[Path]] = defaultdict(list)
+    unsorted: list[Path] = []
     for path in paths:
-        by_split[split_of(path.relative_to(folder))].append(path)
-    unsorted = by_split.pop(None, [])
+        split = split_of(path.relative_to(folder))
+        (unsorted if split is None else by_split[split]).append(path)
     if not by_split:
         return {"train": _read_all(unsorted)}, []
     notes = [f"left out, not named after a split: {listed(p.name for p in unsorted)}"] if unsorted else []

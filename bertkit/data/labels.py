@@ -103,7 +103,7 @@ def numbers_of(rows: Rows, column: str) -> np.ndarray:
             f"{rows.where(index)}: column {column!r} holds {rows[column][index]!r}, not a number, "
             "and regression needs numbers (--problem says otherwise)"
         )
-    return np.array(found, dtype=np.float32)
+    return np.array(found, dtype=np.float64)
 
 
 def has_labels(rows: Rows, column: str) -> bool:

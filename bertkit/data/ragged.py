@@ -14,7 +14,6 @@ class Ragged:
     Attributes:
         values: [total] all sequences one after the other.
         offsets: [n + 1] where each begins; the last is `total`.
-
     """
 
     values: np.ndarray

@@ -31,7 +31,6 @@ class Dialect:
         header: whether the first line names the columns; without it they are called "0", "1", ...
         quoting: whether `"` quotes a field; None: seen from the content.
         ragged: whether rows may have more or fewer fields than the first.
-
     """
 
     header: bool = True
@@ -44,7 +43,6 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
 
     Raises:
         UserError: no such file, empty, not text, not UTF-8, or a row that cannot be parsed (its number).
-
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file")
@@ -231,9 +229,7 @@ def _records(path: Path, text: str, delimiter: str, quoting: bool) -> list[list[
     reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
     records: list[list[str]] = []
     try:
-        for row in reader:
-            if row:
-                records.append(row)
+        records.extend(row for row in reader if row)
     except csv.Error as error:
         message = f"{path}: row {len(records)}: broken CSV ({error}; near line {reader.line_num})"
         raise UserError(message) from error

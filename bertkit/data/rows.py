@@ -17,7 +17,6 @@ class Rows:
         files: the files the rows came from.
         file_of: int array [n], index into `files`.
         number: int array [n], the row's number in its file, counted from 1 without the header.
-
     """
 
     columns: dict[str, list[Any]]

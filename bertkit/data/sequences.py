@@ -60,7 +60,6 @@ class Template:
     Attributes:
         slots: for each part, in order: the id of a special piece, or ~0 / ~1 for the first / second text.
         type_ids: the `token_type_ids` of each part.
-
     """
 
     slots: tuple[int, ...]

@@ -31,7 +31,6 @@ class Found:
         defaults: settings to use where the user says nothing.
         labels: names of the label numbers 0, 1, ..., where the set is known.
         best: the metric that chooses the checkpoint, where the set has its own.
-
     """
 
     name: str
@@ -138,7 +137,8 @@ def _known_folder(known: Known, data_dir: str | None) -> Path | None:
 def _from_package(package: dict[str, Any]) -> Rows:
     """A set inside an installed package, without importing the package (it loads its data on import)."""
     spec = importlib.util.find_spec(package["module"])
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     rows = read_file(Path(spec.origin).parent / package["file"])
     [(column, wanted)] = package["where"].items()
     return rows.select(i for i, value in enumerate(rows[column]) if value == wanted)

@@ -20,7 +20,6 @@ def set_aside(texts: Texts, strata: Texts, fraction: float, seed: int) -> tuple[
     Args:
         texts: [n] what tells one example from another.
         strata: [n] the label (or anything hashable) whose shares should be equal on both sides.
-
     """
     rng = np.random.default_rng(seed)
     groups: dict[Hashable, list[int]] = defaultdict(list)
@@ -62,7 +61,6 @@ def arrange(
 
     Raises:
         UserError: too few rows to set any aside.
-
     """
     notes: list[str] = []
     splits = dict(splits)

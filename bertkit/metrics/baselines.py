@@ -12,11 +12,12 @@ import numpy as np
 from bertkit.errors import UserError
 
 Texts = Sequence[Sequence[str]]  # one or two columns of n texts
+WORD = r"(?u)\b\w+\b"  # also of one letter, and Korean, which the default pattern drops or keeps by luck
 TFIDF_ROWS = 50_000  # more training rows than this are thinned: minutes of fitting for nothing
 
 
 def majority(labels: np.ndarray, size: int) -> np.ndarray:
-    """The most frequent label (multi-label: each label by its majority; regression: the mean), [size, ...]."""
+    """The most frequent label (multi-label: each its own; regression: the mean), [size, ...]."""
     if labels.dtype.kind == "f":
         constant: Any = labels.mean()
     elif labels.ndim == 2:
@@ -36,7 +37,6 @@ def tfidf(train: Texts, labels: np.ndarray, others: Sequence[Texts], seed: int =
 
     Returns:
         For each of `others` its predictions, of the shape of the labels.
-
     """
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -44,9 +44,7 @@ def tfidf(train: Texts, labels: np.ndarray, others: Sequence[Texts], seed: int =
     chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[:TFIDF_ROWS])
     columns = [[column[i] for i in chosen] for column in train]
     vectorizers = [
-        # Also words of one letter, and Korean, which the default pattern drops or keeps by luck.
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b", min_df=1)
-        for _ in columns
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD, min_df=1) for _ in columns
     ]
     try:
         vectors = [v.fit_transform(column) for v, column in zip(vectorizers, columns, strict=True)]

@@ -18,7 +18,6 @@ def single_label(
         gold, predicted: [n] label numbers.
         classes: how many labels there are; macro means are over those that occur.
         positive: the number of the positive label of two.
-
     """
     counts = np.bincount(gold * classes + predicted, minlength=classes * classes)
     confusion = counts.reshape(classes, classes).astype(float)
@@ -68,9 +67,9 @@ def regression(gold: np.ndarray, predicted: np.ndarray) -> Scores:
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    a, b = a - a.mean(), b - b.mean()
-    spread = np.sqrt((a @ a) * (b @ b))
-    return float(a @ b / spread) if spread > 0 else 0.0
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

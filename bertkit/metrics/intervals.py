@@ -18,7 +18,6 @@ def intervals(
     Args:
         score: gives the scores of the rows at some indices [size].
         size: how many rows there are.
-
     """
     from scipy.stats import binomtest
 

@@ -11,7 +11,6 @@ def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     Args:
         model: a model, or just its forward function.
         batch: `Pad`'s output; `labels` are not handed on, since stock losses do not follow our rule.
-
     """
     inputs = {name: tensor for name, tensor in batch.items() if name not in ("labels", "document")}
     logits = model(**inputs).logits

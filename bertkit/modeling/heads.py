@@ -30,7 +30,6 @@ def match_labels(config: Any, labels: Sequence[str], model: str) -> tuple[bool, 
 
     Raises:
         UserError: the head has other labels.
-
     """
     if not any(name.endswith("ForSequenceClassification") for name in config.architectures or []):
         return True, list(labels)
@@ -43,13 +42,14 @@ def match_labels(config: Any, labels: Sequence[str], model: str) -> tuple[bool, 
     if {name.casefold() for name in theirs} == set(ours) and len(theirs) == len(ours):
         return False, [ours[name.casefold()] for name in theirs]
     raise UserError(
-        f"--model {model}: its head was trained for {listed(theirs)}, the data has {listed(labels or ['numbers'])}; "
-        "rename the labels, or save its encoder alone with AutoModel.from_pretrained(...).save_pretrained(DIR)"
+        f"--model {model}: its head was trained for {listed(theirs)}, "
+        f"the data has {listed(labels or ['numbers'])}; rename the labels, "
+        "or save its encoder alone with AutoModel.from_pretrained(...).save_pretrained(DIR)"
     )
 
 
 def balanced_weights(labels: np.ndarray, classes: int) -> torch.Tensor:
-    """[classes] float: n / (classes * count), scikit-learn's `balanced`; of label sets, negatives / positives."""
+    """[classes] float: n / (classes * count), as scikit-learn; of label sets, negatives / positives."""
     if labels.ndim == 2:
         positives = np.maximum(labels.sum(0), 1)
         return torch.tensor((len(labels) - labels.sum(0)) / positives, dtype=torch.float32)

@@ -12,7 +12,6 @@ def layer_numbers(model: Any, flag: str) -> dict[str, int]:
 
     Raises:
         UserError: layers share their parameters (ALBERT), or cannot be found.
-
     """
     layers = _encoder_layers(model)
     if layers is None:

@@ -41,7 +41,6 @@ def find_model(model: str) -> ModelSource:
 
     Raises:
         UserError: no such model, not a model, or neither cached nor reachable.
-
     """
     path = Path(model).expanduser()
     if path.exists():
@@ -101,7 +100,6 @@ def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool
 
     Raises:
         UserError: weights that cannot be read, or that do not fit the config.
-
     """
     import safetensors
     import torch

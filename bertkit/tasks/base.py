@@ -39,7 +39,6 @@ class Task(ABC):
         config: the settings; methods fill in what the rows decide.
         best: the score that chooses the checkpoint, and its sign (+1: the higher the better).
         text_columns: the columns a person would read, known after `columns`.
-
     """
 
     name: ClassVar[str]

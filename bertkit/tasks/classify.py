@@ -261,7 +261,8 @@ class Classify(Task):
         from bertkit.metrics.baselines import majority, tfidf
 
         labels, gold = self._targets(train), self._targets(rows)
-        assert labels is not None and gold is not None
+        assert labels is not None
+        assert gold is not None
         texts = [[part[column] for column in self.text_columns] for part in (train, rows)]
         [words] = tfidf(texts[0], labels, texts[1:], self.config.seed)
         return {

@@ -16,7 +16,6 @@ def advise(rows: int, parameters: int) -> tuple[dict[str, Any], str]:
     Args:
         rows: training examples.
         parameters: of the whole model.
-
     """
     size = f"{rows:,} training rows and {parameters / 1e6:.0f}M parameters"
     advice = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Trainer's own evaluation, saving and best-model logic are off: bertkit evaluates in fp32, checkpoints
 # whole or not at all, and chooses the best itself. What a user sets here would not do what it says.
-OURS = {
+OURS: dict[str, Any] = {
     "output_dir": None, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False,
     "remove_unused_columns": False, "label_names": [], "disable_tqdm": True, "push_to_hub": False,
     "logging_nan_inf_filter": False, "logging_steps": 10, "data_seed": None,
@@ -28,7 +28,6 @@ def parse_set(config: RunConfig) -> dict[str, Any]:
 
     Raises:
         UserError: no such argument, one that has a flag of its own, or one that bertkit keeps.
-
     """
     from transformers import TrainingArguments
 

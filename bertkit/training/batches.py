@@ -19,7 +19,6 @@ class LengthBatches:
         batch_size: examples a batch.
         accumulation: batches an optimizer step.
         seed: fixes the order together with the epoch.
-
     """
 
     drop_last = False

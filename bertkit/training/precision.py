@@ -9,7 +9,6 @@ def choose(config: RunConfig) -> tuple[str, str]:
 
     Raises:
         UserError: --fp16 with no accelerator (Trainer lets it pass in silence), or with --bf16.
-
     """
     import torch
 

@@ -32,10 +32,14 @@ class BertkitTrainer(Trainer):
         early_stopping: stop after so many evaluations without a better score.
         layer_decay: factor on the learning rate for each layer further from the head.
         own_order: False leaves the order of batches to Trainer's `train_sampling_strategy`.
-
     """
 
     loss_is_scaled_for_ga = True  # compute_loss divides by the counts of the effective batch
+
+    # Trainer's own, which mypy cannot see and bertkit assigns to.
+    state: Any
+    control: Any
+    optimizer: Any
 
     def __init__(
         self, *, loss: Loss, evaluate_with: Callable[[], dict[str, float]], best: tuple[str, int],
@@ -108,7 +112,8 @@ class BertkitTrainer(Trainer):
         """Part of the loss -> its count over all accumulation steps and ranks."""
         counts = [self.loss.counts(batch) for batch in batch_samples]
         totals = {
-            part: sum(count[part] for count in counts).to(device) for part in (counts[0] if counts else {})
+            part: torch.as_tensor(sum(count[part] for count in counts), device=device)
+            for part in (counts[0] if counts else {})
         }
         if self.args.world_size > 1:
             totals = {part: self.accelerator.gather(total).sum() for part, total in totals.items()}
@@ -134,10 +139,10 @@ class BertkitTrainer(Trainer):
         """Trainer's, with a learning rate for each layer where `layer_decay` is set."""
         if self.optimizer is None and self.layer_decay is not None:
             kind, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
-            self.optimizer = kind(self._groups_by_layer(options["lr"]), **options)
+            self.optimizer = kind(self._groups_by_layer(options["lr"], self.layer_decay), **options)
         return super().create_optimizer(model)
 
-    def _groups_by_layer(self, rate: float) -> list[dict[str, Any]]:
+    def _groups_by_layer(self, rate: float, decay: float) -> list[dict[str, Any]]:
         numbers = layer_numbers(self.model, "--layer-decay")
         decayed = set(self.get_decay_parameter_names(self.model))
         top = max(numbers.values())
@@ -148,7 +153,7 @@ class BertkitTrainer(Trainer):
         return [
             {
                 "params": parameters,
-                "lr": rate * self.layer_decay ** (top - number),
+                "lr": rate * decay ** (top - number),
                 "weight_decay": self.args.weight_decay if decays else 0.0,
             }
             for (number, decays), parameters in groups.items()
