@@ -90,7 +90,8 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     chosen, reason = precision.choose(config)
     directory = data_directory(config.data_dir)
     config = fill(config, {"data_dir": str(directory) if directory else None, "bf16": chosen == "bf16"})
-    found = _with_files(find(str(config.data), task_name, config.data_dir), config)
+    assert config.data is not None
+    found = _with_files(find(config.data, task_name, config.data_dir), config)
     defaults = {key: value for key, value in found.defaults.items() if hasattr(config, key)}
     given_model = config.model is not None
     task = task_class(task_name)(fill(config, _fitting(defaults, found)))
