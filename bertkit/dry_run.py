@@ -7,6 +7,7 @@ from typing import Any
 
 from bertkit.prepare import Prepared
 from bertkit.reporter import Reporter
+from bertkit.session import Session, peak_memory_mb
 
 
 def dry_run(prepared: Prepared, reporter: Reporter) -> dict[str, Any]:
@@ -19,8 +20,6 @@ def dry_run(prepared: Prepared, reporter: Reporter) -> dict[str, Any]:
 
 
 def _measured(prepared: Prepared, folder: Path, reporter: Reporter) -> dict[str, Any]:
-    from bertkit.run import Session, peak_memory_mb
-
     session = Session(prepared, folder, reporter)
     config, features = prepared.config, prepared.features["train"]
     longest = session.trainer.batches().longest()

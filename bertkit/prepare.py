@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import rundir
-from bertkit.config import RunConfig, checked, fill
+from bertkit.checked import checked
+from bertkit.config import RunConfig, fill
 from bertkit.data.features import Features
 from bertkit.data.rows import Splits
 from bertkit.data.sources import Found, data_directory, find

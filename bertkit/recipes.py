@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from bertkit.config import checked
+from bertkit.checked import checked
 from bertkit.errors import UserError, nearest
 from bertkit.tasks import task_class
 

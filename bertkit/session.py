@@ -1,0 +1,136 @@
+"""One training session: the model, the trainer around it, and the scores of each split."""
+
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bertkit import rundir
+from bertkit.errors import Stopped
+from bertkit.prepare import Prepared
+from bertkit.reporter import Reporter
+from bertkit.tasks.base import Outputs, Scores
+from bertkit.training.arguments import parse_set, training_arguments
+from bertkit.training.stopping import StopRequest
+
+
+class Session:
+    """One training: the model, the trainer around it, and the scores of each split.
+
+    Args:
+        prepared: all but the weights.
+        folder: the run directory; nothing is written before `train`.
+    """
+
+    def __init__(self, prepared: Prepared, folder: Path, reporter: Reporter) -> None:
+        from transformers import set_seed
+
+        self.prepared, self.folder, self.reporter = prepared, folder, reporter
+        self.stop = StopRequest()
+        self.logits: dict[int, Any] = {}  # step -> validation logits, of the best step so far
+        checkpoints = folder / rundir.CHECKPOINTS
+        self.arguments = training_arguments(prepared.config, checkpoints, prepared.precision)
+        set_seed(prepared.config.seed)
+        self.model = prepared.task.model(prepared.model_config, prepared.source)
+        self.collator = prepared.task.collator(prepared.tokenizer, self.model)
+        self.trainer = self._trainer()
+
+    def _trainer(self) -> Any:
+        from transformers import PrinterCallback
+
+        from bertkit.training.callbacks import Progress, Schedule
+        from bertkit.training.trainer import BertkitTrainer
+
+        config, train = self.prepared.config, self.prepared.features["train"]
+        trainer = BertkitTrainer(
+            model=self.model, args=self.arguments, train_dataset=train, data_collator=self.collator,
+            loss=self.prepared.task.loss(train), evaluate_with=self._validate, best=self.prepared.task.best,
+            early_stopping=config.early_stopping, layer_decay=getattr(config, "layer_decay", None),
+            own_order="train_sampling_strategy" not in parse_set(config),
+        )  # fmt: skip
+        trainer.remove_callback(PrinterCallback)
+        trainer.add_callback(Schedule(trainer.steps_per_epoch, config.save_steps, self.stop))
+        trainer.add_callback(Progress(self.reporter))
+        return trainer
+
+    def train(self) -> dict[str, Any]:
+        """Train to the end, put the best weights back, and tell the figures of `metrics.json`.
+
+        Raises:
+            Stopped: asked to by a signal; the last checkpoint is what --resume goes on from.
+        """
+        checkpoint = rundir.last_checkpoint(self.folder) if self.prepared.config.resume else None
+        started = time.perf_counter()
+        try:
+            with self.stop:
+                self.trainer.train_from(checkpoint)
+        finally:
+            self.reporter.training_ended()
+        seconds = time.perf_counter() - started - self.trainer.evaluation_seconds
+        state = self.trainer.state
+        if self.stop.requested:
+            raise Stopped(f"stopped at step {state.global_step} of {state.max_steps}; {self.way_on}")
+        self._restore_best()
+        return self._figures(seconds, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
+
+    @property
+    def way_on(self) -> str:
+        """How to go on with a run that was stopped."""
+        return f"go on with: bertkit {self.prepared.task.name} --resume --output-dir {self.folder}"
+
+    def _figures(self, seconds: float, before: int) -> dict[str, Any]:
+        """Throughput counts the training loop with its first step and checkpoints, without evaluation."""
+        lengths, state = self.prepared.features["train"].lengths, self.trainer.state
+        steps = state.global_step - before
+        examples = len(lengths) * steps / self.trainer.steps_per_epoch
+        return {
+            "seconds": seconds,
+            "steps": state.global_step,
+            "examples_per_second": examples / seconds,
+            "tokens_per_second": examples * float(lengths.mean()) / seconds,
+            "peak_memory_mb": peak_memory_mb(),
+            "loss": self.trainer.mean_loss(),
+            "precision": self.prepared.precision,
+            "resumed_from": before or None,
+        }
+
+    def _restore_best(self) -> None:
+        """Load the weights of the best evaluation, where training went on after it."""
+        best = self.trainer.state.best_global_step
+        if best is not None and best != self.trainer.state.global_step:
+            self.trainer._load_from_checkpoint(str(self.folder / rundir.CHECKPOINTS / f"checkpoint-{best}"))
+            self.reporter.say(f"the best weights are those of step {best}")
+
+    def _validate(self) -> Scores:
+        outputs = self._outputs("validation")
+        scores = self.prepared.task.metrics(outputs)
+        name, sign = self.prepared.task.best
+        best = self.trainer.state.best_metric
+        if best is None or sign * scores[name] > sign * best:
+            self.logits = {self.trainer.state.global_step: outputs.logits}
+        return scores
+
+    def outputs(self, split: str) -> Outputs:
+        """A split scored by the best weights; validation logits are reused where they are theirs."""
+        logits = self.logits.get(self.trainer.state.best_global_step) if split == "validation" else None
+        return self._outputs(split, logits)
+
+    def _outputs(self, split: str, logits: Any = None) -> Outputs:
+        from bertkit.training.scoring import predict_logits
+
+        features = self.prepared.features[split]
+        if logits is None:
+            size = self.prepared.config.eval_batch_size
+            logits = predict_logits(self.model, features, self.collator, size, self.reporter)
+        return Outputs(logits, features, self.prepared.splits[split])
+
+
+def peak_memory_mb() -> float:
+    """The most memory used so far: the device's where there is one, else this process's."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
