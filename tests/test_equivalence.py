@@ -1,5 +1,6 @@
 """Ways of training that must be the same: accumulation, resuming, being killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -219,15 +220,15 @@ def test_a_run_stopped_while_it_is_scored_is_not_trained_further(
     status, _, err = cli("classify", *args, "-o", cut)
     assert (status, "--resume --output-dir" in err) == (130, True)
     monkeypatch.undo()
-    status, _, _ = cli("classify", "--resume", "-o", tmp_path / cut)
+    status, out, _ = cli("classify", "--resume", "-o", tmp_path / cut, "--json")
+    told = json.loads((whole / "metrics.json").read_text())["training"]
     assert status == 0
+    assert json.loads(out)["training"]["steps"] == told["steps"]
     for name in ("model.safetensors", "predictions.jsonl"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_the_loss_told_is_of_the_whole_run(cli, tiny, toy, tmp_path, monkeypatch):
-    import json
-
     args = [
         "--data",
         toy,
@@ -250,3 +251,20 @@ def test_the_loss_told_is_of_the_whole_run(cli, tiny, toy, tmp_path, monkeypatch
     logged = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
     assert len(logged) == 18
     assert loss == pytest.approx(sum(logged) / 18)
+
+
+def test_layer_decay_scales_each_layers_steps(calm, toy, tmp_path):
+    name = "bert.encoder.layer.{}.attention.self.query.weight"
+
+    def moved(folder, **more):
+        options = {"data": str(toy), "model": str(calm), "max_steps": 1, "batch_size": 8}
+        after = weights(
+            bertkit.classify(
+                **options, output_dir=str(tmp_path / folder), **SGD | {"learning_rate": 50.0}, **more
+            )
+        )
+        before = load_file(calm / "model.safetensors")
+        return [float((after[name.format(n)] - before[name.format(n)[5:]]).norm()) for n in (0, 1)]
+
+    plain, decayed = moved("plain"), moved("decayed", layer_decay=0.5)
+    assert decayed == pytest.approx([plain[0] * 0.25, plain[1] * 0.5], rel=1e-3)

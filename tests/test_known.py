@@ -208,3 +208,30 @@ def test_no_network_and_nothing_cached_is_said_at_once(cli, no_hub, monkeypatch,
     assert (status, "is not in the Hugging Face cache" in err) == (2, True), err
     assert time.monotonic() - started < 5
     assert ("HF_HUB_OFFLINE is set" in err) == offline
+
+
+def test_a_hub_that_never_answers_is_given_up_within_seconds(no_hub, monkeypatch):
+    import socket
+    import time
+
+    import huggingface_hub
+
+    from bertkit.hub import reachable
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(
+            huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}"
+        )
+        started = time.monotonic()
+        assert not reachable()
+        assert time.monotonic() - started < 5
+
+
+def test_label_numbers_become_names_in_files_of_ones_own_too():
+    from bertkit.data.labels import name_numbers
+    from bertkit.data.rows import Rows
+
+    assert name_numbers([1, "0", -1, "yes"], ["no", "yes"]) == ["yes", "no", None, "yes"]
+    found = sources.Found("x", "y", {}, {"label_column": "label"}, ["no", "yes"])
+    more = found.with_splits({"validation": Rows.of({"label": ["1"]}, "dev.csv")})
+    assert more.splits["validation"]["label"] == ["yes"]

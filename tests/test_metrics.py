@@ -61,6 +61,8 @@ def test_intervals_hold_the_score_and_shrink_with_more_rows():
         predicted = np.where(np.arange(size) % 5 == 0, 1 - gold, gold)
         found = intervals(lambda rows: single_label(gold[rows], predicted[rows], 2), size)
         assert all(low < 0.8 < high for low, high in (found["accuracy"], found["f1"]))
+        wide = 2 * 1.96 * (0.8 * 0.2 / size) ** 0.5  # the normal approximation of a share
+        assert [high - low for low, high in found.values()][:2] == pytest.approx([wide, wide], rel=0.15)
         return found["f1"][1] - found["f1"][0]
 
     assert width(1000) < width(100) / 2

@@ -1,0 +1,67 @@
+"""Settings: declared once, filled from below, saved and read back."""
+
+import dataclasses
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.checked import checked
+from bertkit.config import fill, flag_of, saved_settings, settings_of
+from bertkit.errors import UserError
+from bertkit.tasks.classify import ClassifyConfig
+
+
+def test_lower_layers_fill_only_what_was_not_said():
+    config = fill(ClassifyConfig(epochs=7.0), {"epochs": 3.0, "batch_size": 16})
+    assert (config.epochs, config.batch_size) == (7.0, 16)
+
+
+def test_flags_are_unique_and_arguments_are_trainers():
+    from transformers import TrainingArguments
+
+    known = settings_of(ClassifyConfig)
+    flags = [flag_of(name, about) for name, (_, about, _) in known.items()]
+    arguments = [about.argument for _, about, _ in known.values() if about.argument]
+    fields = {field.name for field in dataclasses.fields(TrainingArguments)}
+    assert len(set(flags)) == len(flags)
+    assert len(arguments) > 10
+    assert set(arguments) <= fields
+
+
+some = st.fixed_dictionaries(
+    {},
+    optional={
+        "epochs": st.floats(0.01, 99),
+        "batch_size": st.integers(1, 999),
+        "long": st.sampled_from(["head", "tail", "head+tail", "windows"]),
+        "fp16": st.booleans(),
+        "bf16": st.booleans(),
+        "learning_rate": st.floats(1e-9, 1),
+        "set": st.lists(st.sampled_from(["a=1", "b=x"])),
+        "text_column": st.text(min_size=1),
+    },
+)
+
+
+@given(values=some)
+def test_saved_settings_read_back_as_they_were(values):
+    config = ClassifyConfig(data="imdb", **values)
+    text = yaml.safe_dump(saved_settings(config), allow_unicode=True)
+    again = ClassifyConfig(**checked(ClassifyConfig, yaml.safe_load(text), "x"))
+    same = [field for field in dataclasses.fields(config) if field.name != "set"]
+    assert all(getattr(again, field.name) == getattr(config, field.name) for field in same)
+    assert list(again.set) == list(config.set)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [("2e-5", None), (1, None), (True, "a number"), ("fast", "a number"), (-1.0, "at least 0")],
+)
+def test_numbers_are_read_as_yaml_writes_them(value, words):
+    if words is None:
+        assert checked(ClassifyConfig, {"learning_rate": value}, "r")["learning_rate"] == float(value)
+    else:
+        with pytest.raises(UserError, match=f"r: learning_rate: .*{words}"):
+            checked(ClassifyConfig, {"learning_rate": value}, "r")
