@@ -7,6 +7,8 @@ shows its traceback.
 import difflib
 from collections.abc import Iterable
 
+WAYS_OUT_OF_NAN = "try a lower --learning-rate, a longer --warmup, or --no-bf16"
+
 
 class UserError(Exception):
     """Something the user can mend: one line that names the file, row, column or flag and the way out."""

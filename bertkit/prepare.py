@@ -60,8 +60,10 @@ def settings(task_name: str, given: Mapping[str, Any], recipe: str | None) -> tu
     if recipe is not None:
         values = {**read_recipe(recipe, task_name).settings, **values}
     config = kind(**values)
-    if config.data is None:
+    if not config.data:
         raise UserError("--data is missing: a known name (bertkit data ls), a file, a folder, or sample")
+    if config.model == "":
+        raise UserError("--model is empty: name one, or leave it out")
     parse_set(config)
     if config.output_dir is not None:
         rundir.check_writable(Path(config.output_dir), config.overwrite)

@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertkit import rundir
-from bertkit.errors import Stopped
+from bertkit.errors import WAYS_OUT_OF_NAN, Stopped, UserError
 from bertkit.prepare import Prepared
 from bertkit.reporter import Reporter
 from bertkit.tasks.base import Outputs, Scores
@@ -43,7 +45,8 @@ class Session:
         from bertkit.training.trainer import BertkitTrainer
 
         config, train = self.prepared.config, self.prepared.features["train"]
-        trainer = BertkitTrainer(
+        trainer = self._accepted(
+            BertkitTrainer,
             model=self.model, args=self.arguments, train_dataset=train, data_collator=self.collator,
             loss=self.prepared.task.loss(train), evaluate_with=self._validate, best=self.prepared.task.best,
             early_stopping=config.early_stopping, layer_decay=getattr(config, "layer_decay", None),
@@ -53,6 +56,15 @@ class Session:
         trainer.add_callback(Schedule(trainer.steps_per_epoch, config.save_steps, self.stop))
         trainer.add_callback(Progress(self.reporter))
         return trainer
+
+    def _accepted(self, kind: type, **arguments: Any) -> Any:
+        """The trainer; what it refuses, a value of --set that is none here, is the user's to mend."""
+        try:
+            return kind(**arguments)
+        except (ValueError, ImportError) as error:
+            if not self.prepared.config.set:
+                raise
+            raise UserError(f"--set: Trainer refuses these values: {str(error).splitlines()[0]}") from error
 
     def train(self) -> dict[str, Any]:
         """Train to the end, put the best weights back, and tell the figures of `metrics.json`.
@@ -123,6 +135,11 @@ class Session:
         if logits is None:
             size = self.prepared.config.eval_batch_size
             logits = predict_logits(self.model, features, self.collator, size, self.reporter)
+            if not np.isfinite(logits).all():
+                step = self.trainer.state.global_step
+                raise UserError(
+                    f"the scores of the {split} rows are no numbers at step {step}; {WAYS_OUT_OF_NAN}"
+                )
         return Outputs(logits, features, self.prepared.splits[split])
 
 

@@ -103,6 +103,21 @@ def test_no_data_named(cli, tmp_path):
     refused(cli, tmp_path, [], ["--data is missing"])
 
 
+def test_empty_names_are_not_the_current_folder(cli, toy, tmp_path):
+    refused(cli, tmp_path, ["--data", ""], ["--data is missing"])
+    refused(cli, tmp_path, ["--data", toy, "--model", ""], ["--model is empty"])
+
+
+def test_rows_drawn_that_have_one_label(cli, tiny, toy, tmp_path):
+    args = ["--data", toy, "--model", tiny, "--max-train-samples", 1]
+    refused(cli, tmp_path, args, ["all 1 rows to train on have the same label"])
+
+
+def test_trainer_refusing_a_value_of_set(cli, tiny, toy, tmp_path):
+    args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--set", "fsdp=full_shard"]
+    refused(cli, tmp_path, args, ["fsdp"])
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [

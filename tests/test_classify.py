@@ -286,3 +286,12 @@ def test_defaults_follow_data_size_and_model_size():
     assert advise(200_000, 110_000_000)[0] == {"epochs": 2.0, "batch_size": 32, "learning_rate": 2e-5}
     assert advise(20_000, 23_000_000)[0]["learning_rate"] == 1e-4
     assert advise(20_000, 340_000_000)[0]["learning_rate"] == 2e-5
+
+
+def test_texts_without_words_still_end_with_scores(tiny, tmp_path):
+    rows = [{"text": "?" * (n + 1), "label": ("x", "y")[n % 2]} for n in range(40)]
+    data = write_rows(tmp_path / "marks.jsonl", rows)
+    run = bertkit.classify(
+        data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST
+    )
+    assert run.metrics["baselines"]["tfidf"] == run.metrics["baselines"]["majority"]

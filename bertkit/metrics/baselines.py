@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import UserError
-
 Texts = Sequence[Sequence[str]]  # one or two columns of n texts
 WORD = r"(?u)\b\w+\b"  # also of one letter, and Korean, which the default pattern drops or keeps by luck
 TFIDF_ROWS = 50_000  # more training rows than this are thinned: minutes of fitting for nothing
@@ -48,8 +46,8 @@ def tfidf(train: Texts, labels: np.ndarray, others: Sequence[Texts], seed: int =
     ]
     try:
         vectors = [v.fit_transform(column) for v, column in zip(vectorizers, columns, strict=True)]
-    except ValueError as error:  # an empty vocabulary: no words in any text
-        raise UserError(f"the training texts hold no words ({error})") from error
+    except ValueError:  # scikit-learn's "empty vocabulary": no words in any text
+        return [majority(labels, len(texts[0])) for texts in others]
     model = _linear_model(labels[chosen])
     model.fit(hstack(vectors), labels[chosen])
     return [

@@ -121,6 +121,8 @@ class Classify(Task):
 
     def check(self, splits: "Splits") -> None:
         """Texts are texts, labels are known, numbers are numbers, in every split."""
+        import numpy as np
+
         from bertkit.data.columns import require
 
         config = self.config
@@ -131,7 +133,9 @@ class Classify(Task):
             self.require_texts(rows)
             if name in ("train", "validation"):
                 require(rows, config.label_column, f"the {name} split needs it")
-            self._targets(rows, required=name in ("train", "validation"))
+            targets = self._targets(rows, required=name in ("train", "validation"))
+            if name == "train" and targets is not None and len(np.unique(targets, axis=0)) < 2:
+                raise UserError(f"all {len(rows):,} rows to train on have the same label; take more of them")
 
     def require_texts(self, rows: "Rows") -> None:
         """Every row has its text, or both of them."""

@@ -90,5 +90,5 @@ def training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> 
         raise UserError("--compile: on a CPU it needs a C++ compiler (g++) and there is none")
     try:
         return TrainingArguments(**named | parse_set(config))
-    except (ValueError, TypeError, ImportError) as error:
+    except (ValueError, TypeError, ImportError, OSError) as error:
         raise UserError(f"Trainer refuses these settings: {str(error).splitlines()[0]}") from error

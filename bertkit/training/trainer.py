@@ -13,13 +13,11 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from bertkit.errors import UserError
+from bertkit.errors import WAYS_OUT_OF_NAN, UserError
 from bertkit.modeling.forward import logits_of
 from bertkit.modeling.layers import layer_numbers
 from bertkit.modeling.losses import Loss
 from bertkit.training.batches import LengthBatches
-
-WAYS_OUT_OF_NAN = "try a lower --learning-rate, a longer --warmup, or --no-bf16"
 
 
 class BertkitTrainer(Trainer):
