@@ -1,5 +1,6 @@
 """Settings given as plain values, from a recipe or from Python: known keys, right types, within bounds."""
 
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -31,6 +32,8 @@ def _converted(value: Any, wanted: Any, about: Setting, where: str) -> Any:
     )
     if value is None and type(None) in choices:
         return None
+    if value == "":
+        raise UserError(f"{where}: is empty; leave it out, or say something")
     kinds = [kind for kind in choices if kind is not type(None)]
     for kind in kinds:
         fitted = _fitted(value, kind)
@@ -67,7 +70,8 @@ def _float_or_none(text: str) -> float | None:
 def _check_bounds(value: Any, about: Setting, where: str) -> None:
     low = about.min is not None and value < about.min
     high = about.max is not None and value > about.max
-    if low or high or value != value:
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    if low or high or infinite:
         bounds = f"at least {about.min:g}" if about.max is None else f"from {about.min:g} to {about.max:g}"
         raise UserError(f"{where}: {value!r} is out of bounds; it must be {bounds}")
 

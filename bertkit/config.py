@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+MAX_SEED = 2**32 - 1  # NumPy's
 DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
 
 
@@ -145,7 +146,9 @@ class RunConfig:
     )
     compile: bool = setting(False, "torch.compile the model; needs a C++ compiler.", argument="torch_compile")
     optim: str = setting("adamw_torch_fused", "Optimizer, by Trainer's names.", argument="optim")
-    seed: int = setting(0, "Fixes split, order, new weights and dropout.", min=0, argument="seed")
+    seed: int = setting(
+        0, "Fixes split, order, new weights and dropout.", min=0, max=2**32 - 1, argument="seed"
+    )
     early_stopping: int | None = setting(None, "Stop after N evaluations without a better score.", min=1)
     save_steps: int | None = setting(
         None, "Also checkpoint every N steps.", min=1, default_text="at the end of each epoch"

@@ -1,6 +1,7 @@
 """Files that appear whole or not at all."""
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -23,7 +24,7 @@ def whole_file(path: Path) -> Iterator[TextIO]:
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from error
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
             yield file
         Path(partial).chmod(0o644)
         Path(partial).replace(path)
@@ -44,4 +45,9 @@ def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Write one JSON object a line."""
     with whole_file(path) as file:
         for record in records:
-            file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+            file.write(json.dumps(_plain(record), ensure_ascii=False, default=str) + "\n")
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no NaN and no infinity; they become null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}

@@ -31,7 +31,8 @@ class Predictor:
         Raises:
             UserError: a row lacks a text column.
         """
-        table = Rows.from_dicts([dict(row) for row in rows], "rows")
+        gold = getattr(self.task.config, "label_column", None)  # what is predicted is not read
+        table = Rows.from_dicts([{k: v for k, v in _named(row) if k != gold} for row in rows], "rows")
         if not len(table):
             return iter(())
         self.task.require_texts(table)
@@ -40,6 +41,12 @@ class Predictor:
         size = self.task.config.eval_batch_size
         logits = predict_logits(self.model, features, collator, size, Reporter())
         return self.task.decode(Outputs(logits, features, table))
+
+
+def _named(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    if not isinstance(row, Mapping):
+        raise UserError(f"rows must be dictionaries of columns, such as {{'text': '...'}}, not {row!r}")
+    return row.items()
 
 
 def load(run: str | Path) -> Predictor:

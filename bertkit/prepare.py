@@ -1,6 +1,7 @@
 """From settings to rows, features and a model's config: all that can be known without weights."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from bertkit import rundir
 from bertkit.checked import checked
-from bertkit.config import RunConfig, fill
+from bertkit.config import RunConfig, fill, saved_settings
 from bertkit.data.features import Features
 from bertkit.data.rows import Splits
 from bertkit.data.sources import Found, data_directory, find
@@ -26,6 +27,7 @@ from bertkit.training.arguments import parse_set
 
 MANY_UNKNOWN, TOO_MANY_UNKNOWN = 0.05, 0.30  # shares of unknown pieces: warned of, refused
 DEFAULT_MAX_LENGTH = 256
+PATHS = ("output_dir", "validation", "test")
 
 
 @dataclass
@@ -40,6 +42,7 @@ class Prepared:
     tokenizer: Any
     precision: str
     model_given: bool
+    max_length_given: int | None
     features: dict[str, Features] = field(default_factory=dict)
 
     @property
@@ -55,6 +58,7 @@ def settings(task_name: str, given: Mapping[str, Any], recipe: str | None) -> tu
     """The settings as the user means them, and with --resume the fingerprint of the run's data."""
     kind = task_class(task_name).Config
     values = checked(kind, given, f"{task_name}()")
+    values |= {key: str(Path(values[key]).expanduser()) for key in PATHS if values.get(key)}
     if values.get("resume"):
         return _resumed(task_name, kind, values)
     if recipe is not None:
@@ -62,8 +66,6 @@ def settings(task_name: str, given: Mapping[str, Any], recipe: str | None) -> tu
     config = kind(**values)
     if not config.data:
         raise UserError("--data is missing: a known name (bertkit data ls), a file, a folder, or sample")
-    if config.model == "":
-        raise UserError("--model is empty: name one, or leave it out")
     parse_set(config)
     if config.output_dir is not None:
         rundir.check_writable(Path(config.output_dir), config.overwrite)
@@ -78,7 +80,10 @@ def _resumed(task_name: str, kind: type[RunConfig], values: dict[str, Any]) -> t
     saved = read_recipe(str(Path(folder) / rundir.SETTINGS), task_name)
     before = kind(**saved.settings)
     for key, value in values.items():
-        if key not in ("resume", "output_dir") and value != getattr(before, key):
+        if key in ("overwrite", "dry_run") and value:
+            raise UserError(f"--resume goes on with a run; leave out --{key.replace('_', '-')}")
+        same = saved_settings(kind(**{key: value})) == saved_settings(kind(**{key: getattr(before, key)}))
+        if key not in ("resume", "output_dir") and not same:
             raise UserError(
                 f"--resume keeps the run's settings: {key} is {getattr(before, key)!r} there, not {value!r}"
             )
@@ -102,7 +107,9 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     source = loading.find_model(task.config.model or loading.default_model())
     model_config = task.adopt(loading.load_config(source), source)
     tokenizer = loading.load_tokenizer(source)
-    prepared = Prepared(task, found, splits, source, model_config, tokenizer, chosen, given_model)
+    prepared = Prepared(
+        task, found, splits, source, model_config, tokenizer, chosen, given_model, config.max_length
+    )
     reporter.say(f"data: {found.name} from {found.source}; {task.summary()}")
     reporter.say(f"model: {source.name}; {chosen} ({reason})")
     _resolve(prepared, reporter)
@@ -127,6 +134,8 @@ def _fitting(defaults: dict[str, Any], found: Found) -> dict[str, Any]:
 def _arranged(task: Task, found: Found, reporter: Reporter) -> Splits:
     """The splits to use: labels by name, a share set aside, no text on both sides, rows drawn."""
     strata = task.columns(found)
+    for rows in found.splits.values():
+        task.require_texts(rows)
     config = task.config
     splits, notes = arrange(found.splits, task.text_columns, strata, config.validation_fraction, config.seed)
     limits = {"train": config.max_train_samples}
@@ -144,13 +153,14 @@ def _resolve(prepared: Prepared, reporter: Reporter) -> None:
     """Fill in what the texts and sizes decide: max_length, features, epochs, batch size, learning rate."""
     task, source = prepared.task, prepared.source
     limit = loading.usable_positions(prepared.model_config)
-    wanted = task.config.max_length
+    wanted = prepared.max_length_given
     if wanted is not None and limit is not None and wanted > limit:
         raise UserError(
             f"--max-length {wanted}: {source.name} has {limit} positions; --long windows reads longer texts"
         )
-    longest = min(DEFAULT_MAX_LENGTH, limit or DEFAULT_MAX_LENGTH)
-    task.config = fill(task.config, {"model": source.name, "max_length": longest})
+    longest = min(wanted or task.config.max_length or DEFAULT_MAX_LENGTH, limit or sys.maxsize)
+    task.config = dataclasses.replace(task.config, max_length=longest)
+    task.config = fill(task.config, {"model": source.name})
     for name, rows in prepared.splits.items():
         prepared.features[name] = task.prepare(rows, prepared.tokenizer)
     _look_at_pieces(prepared, reporter)

@@ -55,26 +55,30 @@ def train(
 
 def _train(prepared: Prepared, data: str, reporter: Reporter) -> Run:
     config, task = prepared.config, prepared.task
-    default = rundir.default_directory(task.name, prepared.found.name, prepared.source.name)
-    folder = Path(config.output_dir or default)
+    if config.output_dir is None:
+        folder = rundir.reserve_default(task.name, prepared.found.name, prepared.source.name)
+    else:
+        folder = Path(config.output_dir)
     if not config.resume:
         rundir.check_writable(folder, config.overwrite)
         rundir.require_room(folder, parameters_of(prepared.model_config))
-    session = Session(prepared, folder, reporter)
-    if not config.resume:
-        rundir.create(folder, config.overwrite)
+    untouched = (folder / rundir.SETTINGS).exists()  # an older run, until it is put aside
     try:
+        session = Session(prepared, folder, reporter)
+        untouched = False
         if not config.resume:
+            rundir.create(folder, config.overwrite)
             rundir.write_settings(folder, task.name, config, data)
         figures = session.train()
+        rundir.drop_replaced(folder)
         return _finish(session, figures, data)
-    except KeyboardInterrupt:
-        if rundir.last_checkpoint(folder):
-            raise Stopped(f"stopped; {session.way_on}") from None
-        rundir.discard_unstarted(folder)
-        raise Stopped("stopped before the first checkpoint; nothing was kept") from None
-    except UserError:
-        rundir.discard_unstarted(folder)
+    except BaseException as error:
+        kept = not untouched and rundir.last_checkpoint(folder)
+        if not untouched:
+            rundir.discard_unstarted(folder)
+        if isinstance(error, KeyboardInterrupt):
+            how = session.way_on if kept else "before the first checkpoint; nothing was kept"
+            raise Stopped(f"stopped; {how}" if kept else f"stopped {how}") from None
         raise
 
 
@@ -124,5 +128,11 @@ def records(predictions: Any, rows: Any, config: Any) -> Any:
     label = getattr(config, "label_column", None)
     for number, (row, prediction) in enumerate(zip(rows, predictions, strict=True)):
         keys = {"id", *prediction}
-        inputs = {f"input_{k}" if k in keys else k: v for k, v in row.items() if k != label}
+        inputs: dict[str, Any] = {}
+        for name, value in row.items():
+            while name in keys:
+                name = f"input_{name}"
+            keys.add(name)
+            inputs[name] = value
+        inputs.pop(str(label), None)
         yield {"id": number, **inputs, **prediction}

@@ -21,6 +21,8 @@ from bertkit.errors import UserError
 from bertkit.files import write_text
 
 SETTINGS, METRICS, CHECKPOINTS = "run.yaml", "metrics.json", "checkpoints"
+DEFAULT_PARENT = "runs"
+REPLACED = ".replaced"  # the run that --overwrite replaces, until the new one has a checkpoint
 # All that a run may hold: what --overwrite removes, and nothing else.
 CONTENT = [
     SETTINGS, METRICS, CHECKPOINTS, "README.md", "report.html", "predictions*.jsonl", "config.json",
@@ -34,10 +36,25 @@ PACKAGES = ["bertkit", "torch", "transformers", "tokenizers", "datasets", "accel
 def default_directory(task: str, data: str, model: str) -> Path:
     """`runs/TASK-DATA-MODEL`, with a number behind it where that is taken."""
     name = "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in (task, data, model))
-    folder, number = Path("runs") / name, 2
+    folder, number = Path(DEFAULT_PARENT) / name, 2
     while folder.exists():
-        folder, number = Path("runs") / f"{name}-{number}", number + 1
+        folder, number = Path(DEFAULT_PARENT) / f"{name}-{number}", number + 1
     return folder
+
+
+def reserve_default(task: str, data: str, model: str) -> Path:
+    """Make the default directory; of two runs that start together each gets its own."""
+    while True:
+        folder = default_directory(task, data, model)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(
+                f"{folder}: cannot be made ({error.strerror}); name one with --output-dir"
+            ) from error
+        return folder
 
 
 def check_writable(folder: Path, overwrite: bool) -> None:
@@ -76,25 +93,40 @@ def require_room(folder: Path, parameters: int) -> None:
 
 
 def create(folder: Path, overwrite: bool) -> None:
-    """Make the directory, and with `overwrite` remove the run in it (and only what runs hold)."""
-    if overwrite and (folder / SETTINGS).exists():
-        for pattern in CONTENT:
-            for path in folder.glob(pattern):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    """Make the directory, and with `overwrite` put the run in it aside (and only what runs hold)."""
     try:
+        if overwrite and (folder / SETTINGS).exists():
+            (folder / REPLACED).mkdir(exist_ok=True)
+            _move(folder, folder / REPLACED)
         (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output-dir {folder}: cannot be made ({error.strerror})") from error
 
 
+def _move(source: Path, target: Path) -> None:
+    for pattern in CONTENT:
+        for path in source.glob(pattern):
+            path.replace(target / path.name)
+
+
+def drop_replaced(folder: Path) -> None:
+    """Remove the run that was put aside: the new one has a checkpoint."""
+    shutil.rmtree(folder / REPLACED, ignore_errors=True)
+
+
 def discard_unstarted(folder: Path) -> None:
-    """Remove a run that failed before its first checkpoint, so that nothing half-written stays."""
-    checkpoints = folder / CHECKPOINTS
-    if checkpoints.is_dir() and not last_checkpoint(folder):
-        shutil.rmtree(checkpoints)
-        (folder / SETTINGS).unlink(missing_ok=True)
-        if not any(folder.iterdir()):
-            folder.rmdir()
+    """Remove a run that failed before its first checkpoint, and put back the one it was to replace."""
+    if last_checkpoint(folder):
+        return
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    (folder / SETTINGS).unlink(missing_ok=True)
+    if (folder / REPLACED).is_dir():
+        _move(folder / REPLACED, folder)
+        drop_replaced(folder)
+    if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+        folder.rmdir()
+        with suppress(OSError):  # the default's parent, where this was the first run in it
+            Path(DEFAULT_PARENT).rmdir()
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -112,7 +144,7 @@ def write_settings(folder: Path, task: str, config: RunConfig, data_fingerprint:
         "packages": installed_versions(PACKAGES),
     }
     content = {"task": task, "settings": saved_settings(config), "made_with": made_with}
-    header = f"# Repeat this run: bertkit {task} --recipe {folder / SETTINGS}\n"
+    header = f"# Repeat this run: bertkit {task} --recipe {shlex.quote(str(folder / SETTINGS))}\n"
     write_text(folder / SETTINGS, header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
@@ -149,6 +181,7 @@ def written_aside(folder: Path) -> Iterator[Path]:
         aside.mkdir()
         yield aside
         for path in aside.iterdir():
+            path.chmod(0o644)  # safetensors makes its files private
             path.replace(folder / path.name)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         reason = str(error).splitlines()[0]

@@ -1,6 +1,7 @@
 """One training session: the model, the trainer around it, and the scores of each split."""
 
 import resource
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -52,19 +53,25 @@ class Session:
             early_stopping=config.early_stopping, layer_decay=getattr(config, "layer_decay", None),
             own_order="train_sampling_strategy" not in parse_set(config),
         )  # fmt: skip
+        self._accepted(trainer.try_optimizer)
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(Schedule(trainer.steps_per_epoch, config.save_steps, self.stop))
         trainer.add_callback(Progress(self.reporter))
         return trainer
 
-    def _accepted(self, kind: type, **arguments: Any) -> Any:
-        """The trainer; what it refuses, a value of --set that is none here, is the user's to mend."""
+    def _accepted(self, make: Any, **arguments: Any) -> Any:
+        """What `make` makes; what Trainer refuses of the settings that are its own is the user's to mend."""
+        config = self.prepared.config
+        named = {"--set": config.set, "--optim": config.optim, "--lr-scheduler": config.lr_scheduler}
+        usual = {"--set": [], "--optim": type(config).optim, "--lr-scheduler": type(config).lr_scheduler}
+        theirs = [f"{flag} {value}" for flag, value in named.items() if value and value != usual[flag]]
         try:
-            return kind(**arguments)
-        except (ValueError, ImportError) as error:
-            if not self.prepared.config.set:
+            return make(**arguments)
+        except (ValueError, TypeError, KeyError, ImportError, RuntimeError, OSError) as error:
+            if not theirs:
                 raise
-            raise UserError(f"--set: Trainer refuses these values: {str(error).splitlines()[0]}") from error
+            reason = " ".join(str(error).split())
+            raise UserError(f"{', '.join(theirs)}: Trainer refuses it ({reason})") from error
 
     def train(self) -> dict[str, Any]:
         """Train to the end, put the best weights back, and tell the figures of `metrics.json`.
@@ -89,7 +96,8 @@ class Session:
     @property
     def way_on(self) -> str:
         """How to go on with a run that was stopped."""
-        return f"go on with: bertkit {self.prepared.task.name} --resume --output-dir {self.folder}"
+        folder = shlex.quote(str(self.folder))
+        return f"go on with: bertkit {self.prepared.task.name} --resume --output-dir {folder}"
 
     def _figures(self, seconds: float, before: int) -> dict[str, Any]:
         """Throughput counts the training loop with its first step and checkpoints, without evaluation."""

@@ -104,8 +104,8 @@ def test_no_data_named(cli, tmp_path):
 
 
 def test_empty_names_are_not_the_current_folder(cli, toy, tmp_path):
-    refused(cli, tmp_path, ["--data", ""], ["--data is missing"])
-    refused(cli, tmp_path, ["--data", toy, "--model", ""], ["--model is empty"])
+    refused(cli, tmp_path, ["--data", ""], ["data: is empty"])
+    refused(cli, tmp_path, ["--data", toy, "--model", ""], ["model: is empty"])
 
 
 def test_rows_drawn_that_have_one_label(cli, tiny, toy, tmp_path):
@@ -264,3 +264,29 @@ def test_texts_the_model_cannot_read(cli, tiny, tmp_path, monkeypatch):
     refused(cli, tmp_path, ["--data", data], ["does not know 100% of the pieces", "--model"])
     status, _, err = cli("classify", "--data", data, "--model", tiny, "--max-steps", 1)
     assert (status, "warning:" in err) == (0, True)
+
+
+def test_an_overwrite_that_fails_puts_the_old_run_back(cli, tiny, toy, tmp_path):
+    run = tmp_path / "run"
+    args = ["--data", toy, "--model", tiny, "--output-dir", run, "--batch-size", 8]
+    assert cli("classify", *args, "--max-steps", 1)[0] == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    args += ["--overwrite", "--lr", "1e30", "--warmup", 0]
+    refused(cli, tmp_path, args, ["--learning-rate"])
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_every_training_text_also_evaluated_on(cli, tiny, toy, tmp_path):
+    args = ["--data", toy, "--validation", toy, "--model", tiny]
+    refused(cli, tmp_path, args, ["every training text is also evaluated on", "--validation"])
+
+
+@pytest.mark.parametrize("value", ["adam_beta2=abc", "label_smoothing_factor=0.5", "optim_args=x"])
+def test_values_of_set_are_refused_before_anything_is_written(cli, tiny, toy, tmp_path, value):
+    refused(cli, tmp_path, ["--data", toy, "--model", tiny, "--set", value], ["--set", value.split("=")[0]])
+
+
+def test_optimizers_that_are_not_installed(cli, tiny, toy, tmp_path):
+    refused(
+        cli, tmp_path, ["--data", toy, "--model", tiny, "--optim", "galore_adamw"], ["--optim galore_adamw"]
+    )

@@ -36,6 +36,7 @@ KINDS = {
     "classes": {},
     "weights": {"class_weights": "balanced", "label_smoothing": 0.1},
     "regression": {"problem": "regression"},
+    "multi-label": {"problem": "multi-label", "class_weights": "balanced"},
     "windows": {"long": "windows", "max_length": 10},
     "checkpointing": {"gradient_checkpointing": True},
     "layer decay": {"layer_decay": 0.8},
@@ -45,6 +46,8 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_8_x_1_is_2_x_4_is_1_x_8(calm, tmp_path, kind):
     rows = [row for n, row in enumerate(toy_rows(90, longest=25)) if row["label"] == "negative" or n % 3]
+    if kind == "multi-label":
+        rows = [{**row, "label": [row["label"], "long"][: 1 + len(row["text"]) // 60]} for row in rows]
     if kind == "regression":
         rows = [{**row, "label": len(row["text"]) / 50} for row in rows]
     data = write_rows(tmp_path / "rows.jsonl", rows)  # 73 remain for training: a short last batch

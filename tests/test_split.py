@@ -24,6 +24,13 @@ def test_every_stratum_gives_its_share():
     assert [sum(labels[i] == name for i in aside) for name in "abc"] == [10, 2, 0]
 
 
+def test_small_strata_together_give_their_share():
+    labels = [number // 4 for number in range(100)]  # 25 classes of 4 rows
+    kept, aside = set_aside(range(100), labels, 0.1, 0)
+    assert len(aside) == 10
+    assert {labels[i] for i in kept} == set(range(25))
+
+
 def test_the_seed_decides():
     parts = [set_aside(range(50), [0] * 50, 0.2, seed)[1].tolist() for seed in (0, 0, 1)]
     assert parts[0] == parts[1] != parts[2]

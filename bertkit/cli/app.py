@@ -1,5 +1,6 @@
 """The Typer app: a command for each task, thin functions over the Python API, and exit codes."""
 
+import io
 import json
 import os
 import signal
@@ -65,10 +66,15 @@ app.command("env")(environment.env)
 
 def main() -> None:
     """Run the app: 0 done, 1 a bug (its traceback), 2 mendable, 130 stopped; see `bertkit.errors`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 stops nothing
     with suppress(ValueError):  # not in the main thread, where signals are somebody else's
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         status = app(standalone_mode=False)
+        if status == 130:  # Typer's own way to say that it was interrupted
+            _complain("stopped; nothing was kept", 130)
     except UserError as error:
         status = _complain(str(error), error.exit_code)
     except TyperException as error:
@@ -82,5 +88,7 @@ def main() -> None:
 
 
 def _complain(message: str, status: int) -> int:
+    if not message:  # a group of commands without one: its help was printed
+        return status
     print(f"bertkit: {' '.join(message.split())}", file=sys.stderr)
     return status

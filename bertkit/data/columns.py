@@ -43,7 +43,7 @@ def require(rows: Rows, column: str, flag: str) -> None:
     if column not in rows.columns:
         there = f"it has {listed(rows.columns)}"
         raise UserError(
-            f"{rows.files[0]}: no column {column!r} ({flag}){nearest(column, rows.columns) or '; '}{there}"
+            f"{rows.files[0]}: no column {column!r} ({flag}){nearest(column, rows.columns) or ';'} {there}"
         )
 
 

@@ -121,6 +121,8 @@ def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
 def _json_document(path: Path, text: str) -> Rows:
     try:
         document = json.loads(text)
+    except RecursionError as error:
+        raise UserError(f"{path}: JSON nested too deeply") from error
     except json.JSONDecodeError as error:
         raise UserError(f"{path}: line {error.lineno}: broken JSON ({error.msg})") from error
     return _rows_of(path, document)

@@ -14,8 +14,8 @@ Texts = Sequence[Hashable]
 def set_aside(texts: Texts, strata: Texts, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Row indices of the kept part and of the part set aside, each in the order of the rows.
 
-    Rows with the same text go together. Within each stratum the share is rounded to whole texts, so
-    a stratum of one text stays in the kept part.
+    Rows with the same text go together. The strata's shares are rounded so that they add up to the
+    whole share, and each stratum keeps at least one text.
 
     Args:
         texts: [n] what tells one example from another.
@@ -28,13 +28,26 @@ def set_aside(texts: Texts, strata: Texts, fraction: float, seed: int) -> tuple[
     by_stratum: dict[Hashable, list[list[int]]] = defaultdict(list)
     for indices in groups.values():
         by_stratum[strata[indices[0]]].append(indices)
+    strata_of_groups = list(by_stratum.values())
+    sizes = _shares([len(members) for members in strata_of_groups], fraction, rng)
     aside: list[int] = []
-    for members in by_stratum.values():
-        chosen = rng.permutation(len(members))[: round(fraction * len(members))]
-        aside.extend(index for group in chosen for index in members[group])
+    for members, size in zip(strata_of_groups, sizes, strict=True):
+        aside.extend(index for group in rng.permutation(len(members))[:size] for index in members[group])
     mask = np.zeros(len(texts), bool)
     mask[aside] = True
     return np.flatnonzero(~mask), np.flatnonzero(mask)
+
+
+def _shares(sizes: Sequence[int], fraction: float, rng: np.random.Generator) -> np.ndarray:
+    """How many of each stratum: the largest remainders are rounded up, equal ones by seed."""
+    exact = fraction * np.array(sizes, float)
+    most = np.maximum(0, np.array(sizes) - 1)
+    shares = np.minimum(np.floor(exact + 1e-9).astype(int), most)
+    missing = min(round(exact.sum()), int(most.sum())) - shares.sum()
+    order = np.lexsort((rng.random(len(sizes)), shares - exact))
+    open_ = [stratum for stratum in order if shares[stratum] < most[stratum]]
+    shares[open_[: max(0, missing)]] += 1
+    return shares
 
 
 def without_overlap(train: Texts, others: Sequence[Texts]) -> np.ndarray:
@@ -67,6 +80,10 @@ def arrange(
     train = splits["train"]
     others = [rows.texts(columns) for name, rows in splits.items() if name != "train"]
     kept = without_overlap(train.texts(columns), others)
+    if not len(kept):
+        raise UserError(
+            f"{train.files[0]}: every training text is also evaluated on; give other --validation rows"
+        )
     if len(kept) < len(train):
         notes.append(f"{len(train) - len(kept):,} training rows left out: their text is also evaluated on")
         strata, train = [strata[i] for i in kept], train.select(kept)

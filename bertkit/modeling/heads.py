@@ -38,6 +38,8 @@ def match_labels(config: Any, labels: Sequence[str], model: str) -> tuple[bool, 
         return False, []
     if all(name == f"LABEL_{number}" for number, name in enumerate(theirs)):
         return True, list(labels)
+    if sorted(theirs) == sorted(labels):
+        return False, theirs
     ours = {name.casefold(): name for name in labels}
     if {name.casefold() for name in theirs} == set(ours) and len(theirs) == len(ours):
         return False, [ours[name.casefold()] for name in theirs]

@@ -21,6 +21,16 @@ OURS: dict[str, Any] = {
     "logging_nan_inf_filter": False, "logging_steps": 10, "data_seed": None,
 }  # fmt: skip
 SETTABLE = {"logging_steps"}  # ours by default, the user's if he likes
+# These would be accepted and do nothing, or undo what bertkit promises; where there is a flag, it is named.
+KEPT = {
+    "label_smoothing_factor": "use --label-smoothing", "save_steps": "use --save-steps",
+    "resume_from_checkpoint": "use --resume", "accelerator_config": "bertkit keeps it",
+    **dict.fromkeys([
+        "metric_for_best_model", "greater_is_better", "eval_steps", "eval_delay", "eval_on_start",
+        "save_total_limit", "save_only_model", "do_train", "do_eval", "do_predict", "dataloader_drop_last",
+        "auto_find_batch_size", "length_column_name", "use_cpu", "activation_checkpointing_kwargs",
+    ], "bertkit decides it itself"),
+}  # fmt: skip
 
 
 def parse_set(config: RunConfig) -> dict[str, Any]:
@@ -44,13 +54,28 @@ def parse_set(config: RunConfig) -> dict[str, Any]:
             raise UserError(f"--set {key}: has a flag of its own, {flags[key]}")
         if key in OURS and key not in SETTABLE:
             raise UserError(f"--set {key}: bertkit keeps this one at {OURS[key]!r}")
+        if key in KEPT:
+            raise UserError(f"--set {key}: {KEPT[key]}")
+        if key == "train_sampling_strategy" and value not in ("random", "sequential"):
+            raise UserError(
+                f"--set {pair}: random or sequential; bertkit's own order groups by length already"
+            )
         if key not in fields:
             raise UserError(f"--set {key}: TrainingArguments has no such field{nearest(key, fields)}")
         try:
-            given[key] = yaml.safe_load(value)
+            given[key] = _value(value)
         except yaml.YAMLError as error:
             raise UserError(f"--set {pair}: the value is no YAML ({' '.join(str(error).split())})") from error
     return given
+
+
+def _value(text: str) -> Any:
+    """YAML, but for numbers such as 1e-6, which YAML 1.1 reads as text."""
+    value = yaml.safe_load(text)
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _check_trackers(report_to: str | None) -> None:

@@ -140,6 +140,12 @@ class BertkitTrainer(Trainer):
             self.optimizer = kind(self._groups_by_layer(options["lr"], self.layer_decay), **options)
         return super().create_optimizer(model)
 
+    def try_optimizer(self) -> None:
+        """Make optimizer and schedule once, so that what they refuse is known before anything is written."""
+        self.create_optimizer()
+        self.create_scheduler(num_training_steps=10)
+        self.lr_scheduler, self._created_lr_scheduler = None, False
+
     def _groups_by_layer(self, rate: float, decay: float) -> list[dict[str, Any]]:
         numbers = layer_numbers(self.model, "--layer-decay")
         decayed = set(self.get_decay_parameter_names(self.model))
