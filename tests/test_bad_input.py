@@ -77,7 +77,7 @@ FILES = {
 }  # fmt: skip
 
 
-def refused(cli, tmp_path, args, words):
+def assert_refused(cli, tmp_path, args, words):
     """The call is refused in one line holding `words`, and leaves every file as it was."""
     before = sorted(tmp_path.rglob("*"))
     status, out, err = cli("classify", *args)
@@ -96,26 +96,26 @@ def test_refused(cli, tiny, tmp_path, name):
     path = tmp_path / "data.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     model = [] if "--model" in args else ["--model", tiny]
-    refused(cli, tmp_path, ["--data", path, *model, "--output-dir", tmp_path / "run", *args], words)
+    assert_refused(cli, tmp_path, ["--data", path, *model, "--output-dir", tmp_path / "run", *args], words)
 
 
 def test_no_data_named(cli, tmp_path):
-    refused(cli, tmp_path, [], ["--data is missing"])
+    assert_refused(cli, tmp_path, [], ["--data is missing"])
 
 
 def test_empty_names_are_not_the_current_folder(cli, toy, tmp_path):
-    refused(cli, tmp_path, ["--data", ""], ["data: is empty"])
-    refused(cli, tmp_path, ["--data", toy, "--model", ""], ["model: is empty"])
+    assert_refused(cli, tmp_path, ["--data", ""], ["data: is empty"])
+    assert_refused(cli, tmp_path, ["--data", toy, "--model", ""], ["model: is empty"])
 
 
 def test_rows_drawn_that_have_one_label(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "--max-train-samples", 1]
-    refused(cli, tmp_path, args, ["all 1 rows to train on have the same label"])
+    assert_refused(cli, tmp_path, args, ["all 1 rows to train on have the same label"])
 
 
 def test_trainer_refusing_a_value_of_set(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--set", "fsdp=full_shard"]
-    refused(cli, tmp_path, args, ["fsdp"])
+    assert_refused(cli, tmp_path, args, ["fsdp"])
 
 
 @pytest.mark.parametrize(
@@ -127,29 +127,29 @@ def test_trainer_refusing_a_value_of_set(cli, tiny, toy, tmp_path):
     ],
 )
 def test_unknown_data(cli, tmp_path, data, words):
-    refused(cli, tmp_path, ["--data", data], words)
+    assert_refused(cli, tmp_path, ["--data", data], words)
 
 
 def test_a_label_in_validation_that_training_lacks(cli, tiny, tmp_path):
     data = write_rows(tmp_path / "train.jsonl", GOOD_ROWS)
     more = write_rows(tmp_path / "dev.jsonl", [{"text": "new", "label": "positiv"}])
     words = ["dev.jsonl: row 1", "'positiv'", "did you mean 'positive'"]
-    refused(cli, tmp_path, ["--data", data, "--validation", more, "--model", tiny], words)
+    assert_refused(cli, tmp_path, ["--data", data, "--validation", more, "--model", tiny], words)
 
 
 def test_an_empty_folder_and_a_folder_without_training_rows(cli, tmp_path):
     (tmp_path / "empty").mkdir()
-    refused(cli, tmp_path, ["--data", tmp_path / "empty"], ["no data files"])
+    assert_refused(cli, tmp_path, ["--data", tmp_path / "empty"], ["no data files"])
     write_rows(tmp_path / "part" / "test.jsonl", GOOD_ROWS)
-    refused(cli, tmp_path, ["--data", tmp_path / "part"], ["no training file", "test.jsonl"])
+    assert_refused(cli, tmp_path, ["--data", tmp_path / "part"], ["no training file", "test.jsonl"])
 
 
 def test_a_data_directory_that_is_none(cli, tmp_path, monkeypatch):
-    refused(
+    assert_refused(
         cli, tmp_path, ["--data", "sst2", "--data-dir", "nowhere"], ["--data-dir nowhere", "no such folder"]
     )
     monkeypatch.setenv("BERTKIT_DATA_DIR", "elsewhere")
-    refused(cli, tmp_path, ["--data", "sst2"], ["BERTKIT_DATA_DIR elsewhere"])
+    assert_refused(cli, tmp_path, ["--data", "sst2"], ["BERTKIT_DATA_DIR elsewhere"])
 
 
 RECIPES = {
@@ -170,7 +170,7 @@ def test_recipes_are_checked(cli, tmp_path, name):
     content, words = RECIPES[name]
     path = tmp_path / "my.yaml"
     path.write_text(content)
-    refused(cli, tmp_path, ["--recipe", path, "--data", "sample"], ["my.yaml", *words])
+    assert_refused(cli, tmp_path, ["--recipe", path, "--data", "sample"], ["my.yaml", *words])
 
 
 def test_python_calls_are_checked_like_recipes():
@@ -186,35 +186,41 @@ def test_models_that_are_none(cli, toy, tmp_path, tiny):
         change(tmp_path / name)
         return ["--data", toy, "--model", tmp_path / name]
 
-    refused(cli, tmp_path, model("a", lambda f: (f / "config.json").unlink()), ["not a model folder"])
-    refused(cli, tmp_path, model("b", lambda f: (f / "model.safetensors").unlink()), ["no *.safetensors"])
-    refused(
+    assert_refused(cli, tmp_path, model("a", lambda f: (f / "config.json").unlink()), ["not a model folder"])
+    assert_refused(
+        cli, tmp_path, model("b", lambda f: (f / "model.safetensors").unlink()), ["no *.safetensors"]
+    )
+    assert_refused(
         cli,
         tmp_path,
         model("c", lambda f: (f / "config.json").write_text('{"model_type": "x"}')),
         ["config.json"],
     )
-    refused(cli, tmp_path, model("d", lambda f: (f / "tokenizer.json").write_text("{}")), ["tokenizer"])
-    refused(cli, tmp_path, model("e", lambda f: (f / "model.safetensors").write_bytes(b"no")), ["weights"])
+    assert_refused(
+        cli, tmp_path, model("d", lambda f: (f / "tokenizer.json").write_text("{}")), ["tokenizer"]
+    )
+    assert_refused(
+        cli, tmp_path, model("e", lambda f: (f / "model.safetensors").write_bytes(b"no")), ["weights"]
+    )
 
 
 def test_output_directories(cli, tiny, toy, tmp_path, monkeypatch):
     args = ["--data", toy, "--model", tiny, "--output-dir"]
     (tmp_path / "file").write_text("x")
-    refused(cli, tmp_path, [*args, tmp_path / "file"], ["is a file"])
-    refused(cli, tmp_path, [*args, tmp_path / "file" / "run"], ["cannot be written"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "file"], ["is a file"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "file" / "run"], ["cannot be written"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    refused(cli, tmp_path, [*args, tmp_path / "mine", "--overwrite"], ["files that are no run"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "mine", "--overwrite"], ["files that are no run"])
     monkeypatch.setattr("os.access", lambda *_: False)
-    refused(cli, tmp_path, [*args, tmp_path / "run"], ["cannot be written"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "run"], ["cannot be written"])
 
 
 def test_a_run_is_replaced_only_with_overwrite_and_only_what_is_its(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--max-steps", 1]
     assert cli("classify", *args)[0] == 0
     (tmp_path / "run" / "notes.txt").write_text("mine")
-    refused(cli, tmp_path, args, ["holds a run", "--overwrite", "--resume"])
+    assert_refused(cli, tmp_path, args, ["holds a run", "--overwrite", "--resume"])
     assert cli("classify", *args, "--overwrite")[0] == 0
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
@@ -224,14 +230,14 @@ def test_a_refused_overwrite_leaves_the_old_run(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "--output-dir", run, "--max-steps", 1]
     assert cli("classify", *args)[0] == 0
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    refused(cli, tmp_path, [*args, "--overwrite", "--max-length", 999], ["--max-length"])
+    assert_refused(cli, tmp_path, [*args, "--overwrite", "--max-length", 999], ["--max-length"])
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 def test_a_disk_too_full_for_the_run(cli, tiny, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: Disk(10, 9, 1))
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run"]
-    refused(cli, tmp_path, args, ["0 MB are free", "another disk"])
+    assert_refused(cli, tmp_path, args, ["0 MB are free", "another disk"])
 
 
 def test_a_disk_that_fills_up_while_a_checkpoint_is_written(cli, tiny, toy, tmp_path, monkeypatch):
@@ -242,7 +248,7 @@ def test_a_disk_that_fills_up_while_a_checkpoint_is_written(cli, tiny, toy, tmp_
 
     monkeypatch.setattr(torch, "save", full)
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run"]
-    refused(cli, tmp_path, args, ["No space left", "--resume", "step 5"])
+    assert_refused(cli, tmp_path, args, ["No space left", "--resume", "step 5"])
 
 
 def test_a_loss_that_is_no_number(cli, toy, tmp_path):
@@ -254,14 +260,14 @@ def test_a_loss_that_is_no_number(cli, toy, tmp_path):
     weights["embeddings.LayerNorm.weight"][:] = torch.nan
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     args = ["--data", toy, "--model", folder, "--output-dir", tmp_path / "run"]
-    refused(cli, tmp_path, args, ["loss is nan at step 1", "--learning-rate"])
+    assert_refused(cli, tmp_path, args, ["loss is nan at step 1", "--learning-rate"])
 
 
 def test_texts_the_model_cannot_read(cli, tiny, tmp_path, monkeypatch):
     rows = [{**row, "text": "한국어 " * (n + 3)} for n, row in enumerate(GOOD_ROWS)]
     data = write_rows(tmp_path / "korean.jsonl", rows)
     monkeypatch.setattr("bertkit.modeling.loading.default_model", lambda: str(tiny))
-    refused(cli, tmp_path, ["--data", data], ["does not know 100% of the pieces", "--model"])
+    assert_refused(cli, tmp_path, ["--data", data], ["does not know 100% of the pieces", "--model"])
     status, _, err = cli("classify", "--data", data, "--model", tiny, "--max-steps", 1)
     assert (status, "warning:" in err) == (0, True)
 
@@ -272,21 +278,23 @@ def test_an_overwrite_that_fails_puts_the_old_run_back(cli, tiny, toy, tmp_path)
     assert cli("classify", *args, "--max-steps", 1)[0] == 0
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     args += ["--overwrite", "--lr", "1e30", "--warmup", 0]
-    refused(cli, tmp_path, args, ["--learning-rate"])
+    assert_refused(cli, tmp_path, args, ["--learning-rate"])
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 def test_every_training_text_also_evaluated_on(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--validation", toy, "--model", tiny]
-    refused(cli, tmp_path, args, ["every training text is also evaluated on", "--validation"])
+    assert_refused(cli, tmp_path, args, ["every training text is also evaluated on", "--validation"])
 
 
 @pytest.mark.parametrize("value", ["adam_beta2=abc", "label_smoothing_factor=0.5", "optim_args=x"])
 def test_values_of_set_are_refused_before_anything_is_written(cli, tiny, toy, tmp_path, value):
-    refused(cli, tmp_path, ["--data", toy, "--model", tiny, "--set", value], ["--set", value.split("=")[0]])
+    assert_refused(
+        cli, tmp_path, ["--data", toy, "--model", tiny, "--set", value], ["--set", value.split("=")[0]]
+    )
 
 
 def test_optimizers_that_are_not_installed(cli, tiny, toy, tmp_path):
-    refused(
+    assert_refused(
         cli, tmp_path, ["--data", toy, "--model", tiny, "--optim", "galore_adamw"], ["--optim galore_adamw"]
     )

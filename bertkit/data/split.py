@@ -29,7 +29,7 @@ def set_aside(texts: Texts, strata: Texts, fraction: float, seed: int) -> tuple[
     for indices in groups.values():
         by_stratum[strata[indices[0]]].append(indices)
     strata_of_groups = list(by_stratum.values())
-    sizes = _shares([len(members) for members in strata_of_groups], fraction, rng)
+    sizes = _shares([len(members) for members in strata_of_groups], fraction, seed)
     aside: list[int] = []
     for members, size in zip(strata_of_groups, sizes, strict=True):
         aside.extend(index for group in rng.permutation(len(members))[:size] for index in members[group])
@@ -38,13 +38,13 @@ def set_aside(texts: Texts, strata: Texts, fraction: float, seed: int) -> tuple[
     return np.flatnonzero(~mask), np.flatnonzero(mask)
 
 
-def _shares(sizes: Sequence[int], fraction: float, rng: np.random.Generator) -> np.ndarray:
+def _shares(sizes: Sequence[int], fraction: float, seed: int) -> np.ndarray:
     """How many of each stratum: the largest remainders are rounded up, equal ones by seed."""
     exact = fraction * np.array(sizes, float)
     most = np.maximum(0, np.array(sizes) - 1)
     shares = np.minimum(np.floor(exact + 1e-9).astype(int), most)
     missing = min(round(exact.sum()), int(most.sum())) - shares.sum()
-    order = np.lexsort((rng.random(len(sizes)), shares - exact))
+    order = np.lexsort((np.random.default_rng([seed, 1]).random(len(sizes)), shares - exact))
     open_ = [stratum for stratum in order if shares[stratum] < most[stratum]]
     shares[open_[: max(0, missing)]] += 1
     return shares
