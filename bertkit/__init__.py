@@ -17,7 +17,7 @@ try:
 except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0"
 
-__all__ = ["Stopped", "UserError", "classify", "load"]
+__all__ = ["Stopped", "UserError", "classify", "glue", "load", "nli", "swag"]
 
 
 def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
@@ -32,6 +32,27 @@ def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, *
     from bertkit.run import train
 
     return train("classify", settings, recipe, reporter)
+
+
+def nli(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Fine-tune on premise and hypothesis: what `bertkit nli` does. As `classify` otherwise."""
+    from bertkit.run import train
+
+    return train("nli", settings, recipe, reporter)
+
+
+def swag(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Fine-tune on multiple choice: what `bertkit swag` does. As `classify` otherwise."""
+    from bertkit.run import train
+
+    return train("swag", settings, recipe, reporter)
+
+
+def glue(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """The GLUE tasks one after the other: what `bertkit glue` does, with the same settings."""
+    from bertkit.suite.runs import run_glue
+
+    return run_glue(settings, recipe, reporter)
 
 
 def load(run: "str | Path") -> "Predictor":

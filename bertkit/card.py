@@ -6,9 +6,14 @@ from typing import Any
 
 import yaml
 
+from bertkit.config import saved_settings
+from bertkit.tasks.base import Task
+
+OURS_ALONE = ("windows", "head+tail")  # ways with long texts that transformers' pipelines do not have
+
 PIPELINE = """from transformers import pipeline
 
-classifier = pipeline("text-classification", {path!r}, top_k=None)
+classifier = pipeline({task!r}, {path!r}, top_k=None)
 classifier({example}, truncation=True)"""
 LOAD = """import bertkit
 
@@ -16,11 +21,9 @@ model = bertkit.load({path!r})
 list(model.predict([{example}]))"""
 
 
-def model_card(
-    folder: Path, metrics: Mapping[str, Any], settings: Mapping[str, Any],
-    made_with: Mapping[str, Any], columns: list[str],
-) -> str:  # fmt: skip
+def model_card(folder: Path, metrics: Mapping[str, Any], task: Task, made_with: Mapping[str, Any]) -> str:
     """Data, settings, scores, versions and how to use the model, as Markdown."""
+    settings = saved_settings(task.config)
     data = metrics["data"]
     parts = [
         f"# {folder.name}",
@@ -28,8 +31,8 @@ def model_card(
         f"{data['train']:,} training and {data['validation']:,} validation rows; "
         f"fingerprint `{data['fingerprint']}`).",
         "## Scores\n\n" + score_table(metrics),
-        "## Use\n\n```python\n" + _usage(folder, settings, columns) + "\n```",
-        _cutting(settings),
+        "## Use\n\n```python\n" + _usage(folder, task, settings) + "\n```",
+        _cutting(task, settings),
         "## Settings\n\n```yaml\n"
         + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
         + "```",
@@ -68,17 +71,18 @@ def score_table(metrics: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _usage(folder: Path, settings: Mapping[str, Any], columns: list[str]) -> str:
-    if settings.get("long") in ("windows", "head+tail"):
-        row = ", ".join(f"{column!r}: '...'" for column in columns)
-        return LOAD.format(path=str(folder), example="{" + row + "}")
-    pair = "{'text': '...', 'text_pair': '...'}" if len(columns) == 2 else "'...'"
-    return PIPELINE.format(path=str(folder), example=pair)
+def _usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
+    if task.pipeline is None or settings.get("long") in OURS_ALONE:
+        return LOAD.format(path=str(folder), example=task.example())
+    pair = "{'text': '...', 'text_pair': '...'}" if len(task.text_columns) == 2 else "'...'"
+    return PIPELINE.format(task=task.pipeline, path=str(folder), example=pair)
 
 
-def _cutting(settings: Mapping[str, Any]) -> str:
+def _cutting(task: Task, settings: Mapping[str, Any]) -> str:
     length, long = settings["max_length"], settings.get("long", "head")
-    if long in ("windows", "head+tail"):
+    if task.pipeline is None:
+        return f"`transformers.pipeline` has no such task. Texts over {length} pieces are cut."
+    if long in OURS_ALONE:
         return (
             f"Texts over {length} pieces are treated by `--long {long}`, which `transformers.pipeline` does "
             "not know: it would cut them. `bertkit.load` does as in training."

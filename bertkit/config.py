@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 MAX_SEED = 2**32 - 1  # NumPy's
 DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
@@ -40,7 +40,13 @@ def setting(default: Any, help: str, panel: str = TRAINING, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The settings that all training commands share; each task adds its own few in a subclass."""
+    """The settings that all training commands share; each task adds its own few in a subclass.
+
+    Attributes:
+        without: shared settings that a subclass does not have.
+    """
+
+    without: ClassVar[frozenset[str]] = frozenset()
 
     data: str | None = setting(
         None, "A known name, a file, a folder, or a Hub data set (ORG/NAME[:CONFIG]).", DATA
@@ -58,6 +64,14 @@ class RunConfig:
     max_train_samples: int | None = setting(None, "Train on this many rows, drawn by seed.", DATA, min=1)
     max_eval_samples: int | None = setting(
         None, "Validate and test on this many rows, drawn by seed.", DATA, min=1
+    )
+    split_seed: int | None = setting(
+        None,
+        "Fixes the share set aside and the rows drawn, where --seed should not.",
+        DATA,
+        min=0,
+        max=MAX_SEED,
+        default_text="--seed",
     )
     data_dir: str | None = setting(
         None, "Where data sets lie as they are distributed (environment: BERTKIT_DATA_DIR).", DATA
@@ -77,6 +91,8 @@ class RunConfig:
         min=4,
         default_text="what the texts need, at most 256",
     )
+    new_head: bool = setting(False, "Start the head afresh, whatever the model's own was trained for.", MODEL)
+    freeze: int = setting(0, "Freeze the embeddings and this many of the lowest layers.", MODEL, min=0)
 
     epochs: float | None = setting(
         None,
@@ -113,6 +129,9 @@ class RunConfig:
         argument="learning_rate",
         default_text="by data and model size",
     )
+    layer_decay: float | None = setting(
+        None, "Factor on the learning rate for each layer further down.", min=0.0, max=1.0
+    )
     warmup: float = setting(
         0.1,
         "A share of the steps if below 1, else a number of steps.",
@@ -147,7 +166,7 @@ class RunConfig:
     compile: bool = setting(False, "torch.compile the model; needs a C++ compiler.", argument="torch_compile")
     optim: str = setting("adamw_torch_fused", "Optimizer, by Trainer's names.", argument="optim")
     seed: int = setting(
-        0, "Fixes split, order, new weights and dropout.", min=0, max=2**32 - 1, argument="seed"
+        0, "Fixes split, order, new weights and dropout.", min=0, max=MAX_SEED, argument="seed"
     )
     early_stopping: int | None = setting(None, "Stop after N evaluations without a better score.", min=1)
     save_steps: int | None = setting(
@@ -190,6 +209,7 @@ def settings_of(config: type[RunConfig]) -> dict[str, tuple[Any, Setting, Any]]:
     return {
         field.name: (hints[field.name], field.metadata["setting"], field.default)
         for field in dataclasses.fields(config)
+        if field.name not in config.without
     }
 
 

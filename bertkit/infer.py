@@ -56,7 +56,7 @@ def load(run: str | Path) -> Predictor:
     if metrics is None:
         raise UserError(f"{folder}: not a finished run (no {rundir.METRICS} in it)")
     kind = task_class(metrics["task"])
-    settings = read_recipe(str(folder / rundir.SETTINGS), metrics["task"]).settings
+    settings = read_recipe(str(folder / rundir.SETTINGS), kind.name, kind.Config).settings
     task = kind(kind.Config(**settings))
     source = loading.find_model(str(folder))
     with quiet_libraries():

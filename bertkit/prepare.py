@@ -9,7 +9,7 @@ from typing import Any
 
 from bertkit import rundir
 from bertkit.checked import checked
-from bertkit.config import RunConfig, fill, saved_settings
+from bertkit.config import RunConfig, fill, saved_settings, settings_of
 from bertkit.data.features import Features
 from bertkit.data.rows import Splits
 from bertkit.data.sources import Found, data_directory, find
@@ -54,30 +54,34 @@ class Prepared:
 # ---- settings
 
 
-def settings(task_name: str, given: Mapping[str, Any], recipe: str | None) -> tuple[RunConfig, str | None]:
-    """The settings as the user means them, and with --resume the fingerprint of the run's data."""
-    kind = task_class(task_name).Config
-    values = checked(kind, given, f"{task_name}()")
+def settings(
+    name: str, kind: type[RunConfig], given: Mapping[str, Any], recipe: str | None
+) -> tuple[RunConfig, str | None]:
+    """The settings as the user means them, and with --resume the fingerprint of the run's data.
+
+    Args:
+        name: the command, `kind` its settings.
+    """
+    values = checked(kind, given, f"{name}()")
     values |= {key: str(Path(values[key]).expanduser()) for key in PATHS if values.get(key)}
     if values.get("resume"):
-        return _resumed(task_name, kind, values)
+        return _resumed(name, kind, values)
     if recipe is not None:
-        values = {**read_recipe(recipe, task_name).settings, **values}
+        values = {**read_recipe(recipe, name, kind).settings, **values}
     config = kind(**values)
-    if not config.data:
-        raise UserError("--data is missing: a known name (bertkit data ls), a file, a folder, or sample")
     parse_set(config)
     if config.output_dir is not None:
-        rundir.check_writable(Path(config.output_dir), config.overwrite)
+        overwrite = None if "overwrite" in kind.without else config.overwrite
+        rundir.check_writable(Path(config.output_dir), overwrite)
     return config, None
 
 
-def _resumed(task_name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[RunConfig, str]:
+def _resumed(name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[RunConfig, str]:
     folder = values.get("output_dir")
     if folder is None or not (Path(folder) / rundir.SETTINGS).exists():
         found = f"; {folder} holds none" if folder else ""
         raise UserError(f"--resume needs --output-dir with the run to go on with{found}")
-    saved = read_recipe(str(Path(folder) / rundir.SETTINGS), task_name)
+    saved = read_recipe(str(Path(folder) / rundir.SETTINGS), name, kind)
     before = kind(**saved.settings)
     for key, value in values.items():
         if key in ("overwrite", "dry_run") and value:
@@ -95,15 +99,16 @@ def _resumed(task_name: str, kind: type[RunConfig], values: dict[str, Any]) -> t
 
 def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     """Load, split, check and tokenize the data; find the model; fill in what the user left open."""
+    if not config.data:
+        raise UserError("--data is missing: a known name (bertkit data ls), a file, a folder, or sample")
     chosen, reason = precision.choose(config)
     directory = data_directory(config.data_dir)
     config = fill(config, {"data_dir": str(directory) if directory else None, "bf16": chosen == "bf16"})
-    assert config.data is not None
-    found = _with_files(find(config.data, task_name, config.data_dir), config)
-    defaults = {key: value for key, value in found.defaults.items() if hasattr(config, key)}
+    found = _with_files(find(str(config.data), task_name, config.data_dir), config)
     given_model = config.model is not None
-    task = task_class(task_name)(fill(config, _fitting(defaults, found)))
-    splits = _arranged(task, found, reporter)
+    kind = task_class(task_name)
+    task = kind(fill(config, _defaults(found, kind)))
+    found, splits = _arranged(task, found, reporter)
     source = loading.find_model(task.config.model or loading.default_model())
     model_config = task.adopt(loading.load_config(source), source)
     tokenizer = loading.load_tokenizer(source)
@@ -111,7 +116,8 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
         task, found, splits, source, model_config, tokenizer, chosen, given_model, config.max_length
     )
     reporter.say(f"data: {found.name} from {found.source}; {task.summary()}")
-    reporter.say(f"model: {source.name}; {chosen} ({reason})")
+    head = "" if task.new_head else "its own head, "
+    reporter.say(f"model: {source.name}; {head}{chosen} ({reason})")
     _resolve(prepared, reporter)
     return prepared
 
@@ -125,28 +131,36 @@ def _with_files(found: Found, config: RunConfig) -> Found:
     return found.with_splits(files)
 
 
-def _fitting(defaults: dict[str, Any], found: Found) -> dict[str, Any]:
-    """Defaults for columns only where the rows have them: a set may come in a layout of its own."""
+def _defaults(found: Found, kind: type[Task]) -> dict[str, Any]:
+    """The set's defaults that the task has; columns only where the rows have them.
+
+    A set may come in a layout of its own, and a task may call a column by another role.
+    """
     columns = found.splits["train"].columns
-    return {k: v for k, v in defaults.items() if not k.endswith("_column") or v in columns}
+    named = {kind.known_as.get(key, key): value for key, value in found.defaults.items()}
+    return {
+        key: value
+        for key, value in named.items()
+        if key in settings_of(kind.Config) and (not key.endswith("_column") or value in columns)
+    }
 
 
-def _arranged(task: Task, found: Found, reporter: Reporter) -> Splits:
+def _arranged(task: Task, found: Found, reporter: Reporter) -> tuple[Found, Splits]:
     """The splits to use: labels by name, a share set aside, no text on both sides, rows drawn."""
-    strata = task.columns(found)
+    found = task.columns(found)
     for rows in found.splits.values():
         task.require_texts(rows)
     config = task.config
-    splits, notes = arrange(found.splits, task.text_columns, strata, config.validation_fraction, config.seed)
+    seed = config.seed if config.split_seed is None else config.split_seed
+    splits, notes = arrange(found.splits, task.keys, config.validation_fraction, seed)
     limits = {"train": config.max_train_samples}
     splits = {
-        name: draw(rows, limits.get(name, config.max_eval_samples), config.seed)
-        for name, rows in splits.items()
+        name: draw(rows, limits.get(name, config.max_eval_samples), seed) for name, rows in splits.items()
     }
     task.check(splits)
     for note in [*found.notes, *notes]:
         reporter.say(note)
-    return splits
+    return found, splits
 
 
 def _resolve(prepared: Prepared, reporter: Reporter) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from bertkit.checked import checked
-from bertkit.errors import UserError, nearest
-from bertkit.tasks import task_class
+from bertkit.config import RunConfig
+from bertkit.errors import UserError, listed, nearest
 
 KEYS = ("task", "settings", "made_with")
 
@@ -33,32 +33,41 @@ def shipped() -> dict[str, Path]:
     }
 
 
-def find_recipe(name: str) -> Path:
-    """A recipe by path, or by shipped name with or without its folder.
+def find_recipe(name: str, task: str = "") -> Path:
+    """A recipe by path, or by shipped name with or without its folder; that of `task` goes first.
 
     Raises:
-        UserError: neither a file nor a shipped name.
+        UserError: neither a file nor a shipped name, or the name of several.
     """
     path = Path(name).expanduser()
     if path.is_file():
         return path
     known = shipped()
     wanted = name.removesuffix(".yaml")
-    matches = [file for key, file in known.items() if wanted in (key, key.split("/")[-1])]
-    if len(matches) != 1:
+    matches = [key for key in known if wanted in (key, key.split("/")[-1])]
+    if f"{task}/{wanted}" in matches:
+        matches = [f"{task}/{wanted}"]
+    if len(matches) > 1:
+        raise UserError(f"--recipe {name}: there are {listed(matches)}; name one of them")
+    if not matches:
         raise UserError(
             f"--recipe {name}: neither a file nor a shipped recipe{nearest(name, known)} (bertkit recipes ls)"
         )
-    return matches[0]
+    return known[matches[0]]
 
 
-def read_recipe(name: str, task: str) -> Recipe:
-    """Read and check a recipe for `task`.
+def read_task(name: str) -> str:
+    """The task that a shipped recipe is for."""
+    return str(yaml.safe_load(find_recipe(name).read_text("utf-8"))["task"])
+
+
+def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
+    """Read a recipe for `task`, whose settings are those of `config`, and check it.
 
     Raises:
         UserError: not YAML, another task's, or a key or value that is wrong (named with the file).
     """
-    path = find_recipe(name)
+    path = find_recipe(name, task)
     try:
         content = yaml.safe_load(path.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -74,5 +83,5 @@ def read_recipe(name: str, task: str) -> Recipe:
         raise UserError(
             f"{path}: a recipe for {content['task']}; use bertkit {content['task']} --recipe {name}"
         )
-    settings = checked(task_class(task).Config, content["settings"], str(path))
+    settings = checked(config, content["settings"], str(path))
     return Recipe(path, task, settings, content.get("made_with") or {})

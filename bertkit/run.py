@@ -7,7 +7,6 @@ from typing import Any
 
 from bertkit import rundir
 from bertkit.card import model_card
-from bertkit.config import saved_settings
 from bertkit.data.rows import fingerprint
 from bertkit.dry_run import dry_run
 from bertkit.errors import Stopped, UserError
@@ -16,6 +15,7 @@ from bertkit.prepare import Prepared, parameters_of, prepare, settings
 from bertkit.quiet import quiet_libraries
 from bertkit.reporter import Reporter
 from bertkit.session import Session
+from bertkit.tasks import task_class
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def train(
         Stopped: Ctrl-C or SIGTERM; a checkpoint is written.
     """
     reporter = reporter or Reporter()
-    config, data_before = settings(task_name, given, recipe)
+    config, data_before = settings(task_name, task_class(task_name).Config, given, recipe)
     if config.resume and (finished := rundir.read_metrics(Path(config.output_dir or ""))):
         reporter.say("the run is finished; these are its scores")
         return Run(Path(config.output_dir or ""), finished)
@@ -65,6 +65,8 @@ def _train(prepared: Prepared, data: str, reporter: Reporter) -> Run:
     untouched = (folder / rundir.SETTINGS).exists()  # an older run, until it is put aside
     try:
         session = Session(prepared, folder, reporter)
+        if not config.resume:
+            session.check_head()
         untouched = False
         if not config.resume:
             rundir.create(folder, config.overwrite)
@@ -107,7 +109,7 @@ def _finish(session: Session, figures: dict[str, Any], data: str) -> Run:
             folder / f"predictions{suffix}.jsonl", records(task.decode(found), found.rows, task.config)
         )
     made_with = rundir.read_made_with(folder)
-    card = model_card(folder, metrics, saved_settings(task.config), made_with, task.text_columns)
+    card = model_card(folder, metrics, task, made_with)
     write_text(folder / "README.md", card)
     rundir.write_metrics(folder, metrics)
     return Run(folder, metrics)

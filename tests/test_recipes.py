@@ -1,5 +1,6 @@
 """Shipped recipes: each goes through the real parser, from the checkout and from an installed wheel."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from bertkit.recipes import read_recipe, shipped
+from bertkit.tasks import task_class
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,21 +22,23 @@ def test_there_are_recipes():
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_each_is_read_and_parsed(cli, name):
     content = yaml.safe_load(shipped()[name].read_text())
-    recipe = read_recipe(name, content["task"])
+    recipe = read_recipe(name, content["task"], task_class(content["task"]).Config)
     assert recipe.settings.keys() == content["settings"].keys()
-    assert name.split("/")[0] == content["task"]
+    assert name.split("/")[0] in (content["task"], "glue")
     assert cli(content["task"], "--recipe", name, "--help")[0] == 0
 
 
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_its_header_is_its_manual(name):
-    header = [line for line in shipped()[name].read_text().splitlines() if line.startswith("#")]
-    text = " ".join(header)
+    content = shipped()[name].read_text()
+    header = [line for line in content.splitlines() if line.startswith("#")]
+    text, task = " ".join(header), yaml.safe_load(content)["task"]
     assert len(header) >= 4
-    assert f"bertkit classify --recipe {name.split('/')[1]}" in text
-    assert "accuracy" in text
-    assert "min" in text
-    assert "GB" in text
+    assert re.search(f"bertkit {task} --recipe ({name}|{name.split('/')[1]})( |$)", text)
+    assert re.search("accuracy|matthews|positive_f1|spearman", text)
+    assert "Expected" in text
+    assert re.search(r"\d (min|h|s)\b", text)
+    assert re.search(r"\d GB", text)
 
 
 def test_ls_show_and_cp(cli, tmp_path):
@@ -77,12 +81,15 @@ def test_a_wheel_carries_recipes_samples_and_known_sets(tmp_path):
     place = tmp_path / "installed"
     zipfile.ZipFile(wheel).extractall(place)
     code = (
-        f"import sys; sys.path.insert(0, {str(place)!r})\n"
+        f"import sys, yaml; sys.path.insert(0, {str(place)!r})\n"
         f"import bertkit; assert {str(place)!r} in bertkit.__file__\n"
         "from bertkit.recipes import read_recipe, shipped\n"
         "names = sorted(shipped()); assert len(names) > 1, names\n"
-        "[read_recipe(name, name.split('/')[0]) for name in names]\n"
-        "from bertkit.data.sources import find; assert find('sample', 'classify').splits\n"
+        "from bertkit.tasks import TASKS, task_class\n"
+        "for name, path in shipped().items():\n"
+        "    kind = task_class(yaml.safe_load(path.read_text())['task'])\n"
+        "    assert read_recipe(name, kind.name, kind.Config).settings\n"
+        "from bertkit.data.sources import find; assert all(find('sample', task).splits for task in TASKS)\n"
         "from bertkit.data.known import known_sets; assert known_sets(); print('\\n'.join(names))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.rows import Rows
-from bertkit.data.split import arrange, draw, set_aside
+from bertkit.data.split import Keys, arrange, draw, set_aside
 
 texts_and_labels = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2)), min_size=1, max_size=80)
 
@@ -38,9 +38,8 @@ def test_the_seed_decides():
 
 def test_training_rows_that_are_also_evaluated_on_are_left_out_and_said():
     train = Rows.of({"text": ["a", "b", "c", "b"]}, "train")
-    splits, notes = arrange(
-        {"train": train, "validation": Rows.of({"text": ["b"]}, "v")}, ["text"], [0] * 4, None, 0
-    )
+    both = {"train": train, "validation": Rows.of({"text": ["b"]}, "v")}
+    splits, notes = arrange(both, lambda rows: Keys(rows["text"], rows["text"], rows["text"]), None, 0)
     assert splits["train"]["text"] == ["a", "c"]
     assert "2 training rows left out" in notes[0]
 

@@ -13,9 +13,10 @@ from typer.exceptions import TyperException
 
 from bertkit import __version__
 from bertkit.cli import data, environment, recipes
+from bertkit.cli.glue import glue
 from bertkit.cli.options import training_command
 from bertkit.errors import UserError
-from bertkit.tasks import TASKS
+from bertkit.tasks import TASKS, task_class
 
 app = typer.Typer(
     name="bertkit",
@@ -58,7 +59,9 @@ def run_task(task: str, given: dict[str, Any], recipe: str | None, as_json: bool
 
 
 for _task in TASKS:
-    app.command(_task)(training_command(_task, run_task))
+    _about = task_class(_task)
+    app.command(_task)(training_command(_task, _about.Config, _about.help, run_task))
+app.command("glue")(glue)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
 app.command("env")(environment.env)

@@ -9,32 +9,32 @@ from typer.core import TyperOption
 
 from bertkit.config import OUTPUT, RunConfig, Setting, flag_of, settings_of
 from bertkit.recipes import read_recipe
-from bertkit.tasks import task_class
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
-def training_command(task: str, run: Callable[..., None]) -> Callable[..., None]:
-    """A command with a flag for each setting of the task, which calls `run(task, given, recipe, json)`.
+def training_command(
+    name: str, config: type[RunConfig], help: str, run: Callable[..., None]
+) -> Callable[..., None]:
+    """A command with a flag for each setting of `config`, which calls `run(name, given, recipe, json)`.
 
     `given` has only what the user or the recipe set; the rest is for lower layers to fill in.
     """
-    config = task_class(task).Config
 
     def command(context: typer.Context, **values: Any) -> None:
         as_json, recipe = values.pop("json"), values.pop("recipe")
         given = {name: value for name, value in values.items() if _was_set(context, name)}
-        run(task, given, recipe, as_json)
+        run(name, given, recipe, as_json)
 
     parameters = [
         inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
-        *(_parameter(name, *about) for name, about in settings_of(config).items()),
-        _recipe_parameter(task),
+        *(_parameter(setting, *about) for setting, about in settings_of(config).items()),
+        _recipe_parameter(name, config),
         _json_parameter(),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__doc__ = task_class(task).help
+    command.__doc__ = help
     return command
 
 
@@ -65,12 +65,12 @@ def _optional(kind: Any, unsaid: bool) -> Any:
     return kind | None if unsaid else kind
 
 
-def _recipe_parameter(task: str) -> inspect.Parameter:
+def _recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Parameter:
     """An eager option: the parser itself then puts flags before the recipe, and --help shows its values."""
 
     def load(context: typer.Context, value: str | None) -> str | None:
         if value and not context.resilient_parsing:
-            context.default_map = read_recipe(value, task).settings
+            context.default_map = read_recipe(value, task, config).settings
             for parameter in context.command.params:
                 if isinstance(parameter, TyperOption) and parameter.name in context.default_map:
                     parameter.show_default = True  # --help shows the recipe's value, not how one is found

@@ -6,6 +6,7 @@ from bertkit.errors import UserError, listed, nearest
 PAIRS = [
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
     ("text1", "text2"), ("text_a", "text_b"), ("text", "text_pair"), ("question", "sentence"),
+    ("sentence_a", "sentence_b"), ("context", "hypothesis"), ("text", "hypothesis"),
 ]  # fmt: skip
 TEXTS = [
     "text",
@@ -21,21 +22,27 @@ TEXTS = [
 ]
 LABELS = [
     "label", "labels", "target", "class", "category", "sentiment", "gold_label", "score", "rating", "stars",
-    "topic",
+    "topic", "entailment_label", "entailment_judgment", "judgment", "judgement",
 ]  # fmt: skip
 
 
 def guess_texts(rows: Rows) -> tuple[str, str | None]:
     """The text column, and the second one where the rows are pairs. Raises `UserError` if there is none."""
-    for pair in PAIRS:
-        if all(_find(rows, name) for name in pair):
-            return _find(rows, pair[0]) or "", _find(rows, pair[1])
-    return _guess(rows, TEXTS, "text"), None
+    return guess_pair(rows) or (guess(rows, TEXTS, "text"), None)
+
+
+def guess_pair(rows: Rows) -> tuple[str, str] | None:
+    """Two columns that are usually the texts of a pair."""
+    for names in PAIRS:
+        first, second = (_find(rows, name) for name in names)
+        if first and second:
+            return first, second
+    return None
 
 
 def guess_label(rows: Rows) -> str:
     """The label column. Raises `UserError` if there is none of the usual names."""
-    return _guess(rows, LABELS, "label")
+    return guess(rows, LABELS, "label")
 
 
 def require(rows: Rows, column: str, flag: str) -> None:
@@ -60,7 +67,8 @@ def _find(rows: Rows, name: str) -> str | None:
     return next((column for column in rows.columns if column.lower() == name), None)
 
 
-def _guess(rows: Rows, usual: list[str], role: str) -> str:
+def guess(rows: Rows, usual: list[str], role: str) -> str:
+    """The first column of the usual names. Raises `UserError` if there is none, naming `--ROLE-column`."""
     found = next(filter(None, (_find(rows, name) for name in usual)), None)
     if found is None:
         raise UserError(

@@ -13,7 +13,7 @@ from bertkit.data.sequences import Long, Template, cut, encode
 
 @dataclass(frozen=True)
 class Features:
-    """`n` examples, each of one sequence, or of several where long texts are cut into windows.
+    """`n` examples, each of one sequence, or of several: the windows of a long text, or its choices.
 
     Attributes:
         input_ids, token_type_ids: the sequences of all examples, one after the other.
@@ -47,7 +47,7 @@ class Features:
 
     @property
     def lengths(self) -> np.ndarray:
-        """[n] pieces of each example, all its windows together: what a batch's cost goes by."""
+        """[n] pieces of each example, all its sequences together: what a batch's cost goes by."""
         return np.add.reduceat(self.input_ids.lengths, self.first[:-1])
 
 
@@ -64,22 +64,53 @@ def build_features(
         long: what becomes of longer ones.
     """
     columns = [encode(column, tokenizer, cache) for column in texts]
+    examples = [[[column[row] for column in columns]] for row in range(len(columns[0]))]
+    return _assembled(examples, columns, labels, tokenizer, max_length, long)
+
+
+def build_choices(
+    contexts: Sequence[str], endings: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Any,
+    max_length: int, cache: bool = True,
+) -> Features:  # fmt: skip
+    """Features with a sequence, context and ending, for each ending of an example.
+
+    Args:
+        contexts: [n] texts.
+        endings: [n] lists of texts, of any lengths.
+        labels: [n] the number of the right ending, or None.
+    """
+    first = encode(contexts, tokenizer, cache)
+    second = encode([ending for some in endings for ending in some], tokenizer, cache)
+    stops = np.cumsum([len(some) for some in endings])
+    examples = [
+        [[first[row], second[number]] for number in range(stop - len(endings[row]), stop)]
+        for row, stop in enumerate(stops)
+    ]
+    return _assembled(examples, [first, second], labels, tokenizer, max_length, "head")
+
+
+def _assembled(
+    examples: list[list[list[np.ndarray]]], columns: list[Ragged], labels: np.ndarray | None, tokenizer: Any,
+    max_length: int, long: Long,
+) -> Features:  # fmt: skip
+    """Cut each text or pair of each example, and put the special pieces around."""
     template = Template.of(tokenizer, pair=len(columns) == 2)
     sequences: list[tuple[Any, Any]] = []
-    first, truncated = [0], 0
-    for row in range(len(columns[0])):
-        pieces = [column[row] for column in columns]
-        parts = cut(pieces, max_length - template.special, long)
-        truncated += sum(map(len, parts[0])) < sum(map(len, pieces)) and long != "windows"
-        sequences.extend(template.fill(part) for part in parts)
+    first, truncated, longest = [0], 0, 0
+    for pairs in examples:
+        parts = [cut(pair, max_length - template.special, long) for pair in pairs]
+        whole = [sum(map(len, pair)) for pair in pairs]
+        kept = [sum(map(len, part[0])) for part in parts]
+        truncated += kept < whole and long != "windows"
+        longest = max(longest, *whole)
+        sequences.extend(template.fill(window) for part in parts for window in part)
         first.append(len(sequences))
     total = sum(len(column.values) for column in columns)
     unknown = sum(int((column.values == tokenizer.unk_token_id).sum()) for column in columns)
     return Features(
         input_ids=Ragged.of([ids for ids, _ in sequences]),
         token_type_ids=Ragged.of([kinds for _, kinds in sequences], np.int8),
-        first=np.array(first), labels=labels, truncated=truncated,
-        longest=int(np.sum([column.lengths for column in columns], axis=0).max()) + template.special,
+        first=np.array(first), labels=labels, truncated=truncated, longest=longest + template.special,
         unknown=unknown / max(1, total),
     )  # fmt: skip
 
@@ -89,14 +120,14 @@ class Pad:
     """Collator: pads to the longest of the batch, on the side and with the piece the tokenizer names.
 
     Gives `input_ids`, `attention_mask` (and `token_type_ids` where the model takes them), each
-    [sequences, length]; with `windows` also `document` [sequences], the example each belongs to; and
-    `labels` [examples, ...].
+    [sequences, length]; under the name in `several` ("document", "choice") [sequences] the example that
+    each belongs to; and `labels` [examples, ...].
     """
 
     pad_token_id: int
     left: bool
     token_type_ids: bool
-    windows: bool = False
+    several: str | None = None
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """The batch of these examples."""
@@ -108,9 +139,9 @@ class Pad:
         if self.token_type_ids:
             kinds = [sequence for item in items for sequence in item["token_type_ids"]]
             batch["token_type_ids"] = self._padded(kinds, 0)
-        if self.windows:
+        if self.several:
             counts = torch.tensor([len(item["input_ids"]) for item in items])
-            batch["document"] = torch.repeat_interleave(torch.arange(len(items)), counts)
+            batch[self.several] = torch.repeat_interleave(torch.arange(len(items)), counts)
         if "labels" in items[0]:
             batch["labels"] = torch.from_numpy(np.array([item["labels"] for item in items]))
         return batch

@@ -1,7 +1,8 @@
 """Setting rows aside: stratified, by seed, and never the same text on both sides."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,11 +12,26 @@ from bertkit.errors import UserError
 Texts = Sequence[Hashable]
 
 
+@dataclass(frozen=True)
+class Keys:
+    """What tells the `n` examples of a split apart; each is [n].
+
+    Attributes:
+        identity: the example: a training row whose identity is also evaluated on is left out.
+        together: examples that stay on one side where a share is set aside.
+        stratum: the label (or anything hashable) whose shares should be equal on both sides.
+    """
+
+    identity: Texts
+    together: Texts
+    stratum: Texts
+
+
 def set_aside(texts: Texts, strata: Texts, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Row indices of the kept part and of the part set aside, each in the order of the rows.
 
-    Rows with the same text go together. The strata's shares are rounded so that they add up to the
-    whole share, and each stratum keeps at least one text.
+    Rows with the same text go together, in the stratum of the first of them. The strata's shares are
+    rounded so that they add up to the whole share, and each stratum keeps at least one text.
 
     Args:
         texts: [n] what tells one example from another.
@@ -64,37 +80,42 @@ def draw(rows: Rows, size: int | None, seed: int) -> Rows:
 
 
 def arrange(
-    splits: Splits, columns: list[str], strata: list[Hashable], fraction: float | None, seed: int
+    splits: Splits, keys_of: Callable[[Rows], Keys], fraction: float | None, seed: int
 ) -> tuple[Splits, list[str]]:
-    """A training and a validation split with no text in common, and notes on what was done.
-
-    Args:
-        columns: the text columns.
-        strata: [len(splits["train"])] what the share set aside is stratified by.
+    """A training and a validation split with no example in common, and notes on what was done.
 
     Raises:
         UserError: too few rows to set any aside.
     """
     notes: list[str] = []
     splits = dict(splits)
-    train = splits["train"]
-    others = [rows.texts(columns) for name, rows in splits.items() if name != "train"]
-    kept = without_overlap(train.texts(columns), others)
+    train, keys = splits["train"], keys_of(splits["train"])
+    kept = without_overlap(
+        keys.identity, [keys_of(rows).identity for name, rows in splits.items() if name != "train"]
+    )
     if not len(kept):
         raise UserError(
             f"{train.files[0]}: every training text is also evaluated on; give other --validation rows"
         )
     if len(kept) < len(train):
         notes.append(f"{len(train) - len(kept):,} training rows left out: their text is also evaluated on")
-        strata, train = [strata[i] for i in kept], train.select(kept)
+        train = train.select(kept)
     if "validation" not in splits:
-        share = 0.1 if fraction is None else fraction
-        stay, aside = set_aside(train.texts(columns), strata, share, seed)
-        if not len(aside) or not len(stay):
-            raise UserError(
-                f"{train.files[0]}: {len(train)} rows are too few to set {share:.0%} aside for validation; "
-                "give --validation FILE or a larger --validation-fraction"
-            )
-        notes.append(f"no validation file: {len(aside):,} rows ({share:.0%}) set aside by seed {seed}")
-        splits["validation"], train = train.select(aside), train.select(stay)
+        train, splits["validation"] = _parted(train, keys_of(train), fraction, seed)
+        size = len(splits["validation"])
+        notes.append(f"no validation file: {size:,} rows ({_share(fraction):.0%}) set aside by seed {seed}")
     return {**splits, "train": train}, notes
+
+
+def _share(fraction: float | None) -> float:
+    return 0.1 if fraction is None else fraction
+
+
+def _parted(train: Rows, keys: Keys, fraction: float | None, seed: int) -> tuple[Rows, Rows]:
+    stay, aside = set_aside(keys.together, keys.stratum, _share(fraction), seed)
+    if not len(aside) or not len(stay):
+        raise UserError(
+            f"{train.files[0]}: {len(train)} rows are too few to set {_share(fraction):.0%} aside for "
+            "validation; give --validation FILE or a larger --validation-fraction"
+        )
+    return train.select(stay), train.select(aside)

@@ -4,7 +4,7 @@ Both are fitted on the training rows of the run and predict its evaluation rows,
 on the very same split as the model's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,24 +36,57 @@ def tfidf(train: Texts, labels: np.ndarray, others: Sequence[Texts], seed: int =
     Returns:
         For each of `others` its predictions, of the shape of the labels.
     """
+    model = _fitted(train, labels, seed)
+    if model is None:
+        return [majority(labels, len(texts[0])) for texts in others]
+    return [np.asarray(model(texts, "predict")) for texts in others]
+
+
+def ending_only(
+    train: Sequence[Sequence[str]], right: np.ndarray, others: Sequence[Sequence[str]], seed: int = 0
+) -> np.ndarray:
+    """Which ending looks right by its own words: TF-IDF and logistic regression over single endings.
+
+    Args:
+        train: [n] the endings of each training row.
+        right: [n] int, the number of the right one.
+        others: [m] the endings of each row to predict.
+
+    Returns:
+        [m] int, the number of the ending that looks most right.
+    """
+    is_right = np.concatenate(
+        [np.arange(len(some)) == number for some, number in zip(train, right, strict=True)]
+    )
+    model = _fitted([[ending for some in train for ending in some]], is_right.astype(np.int64), seed)
+    if model is None:
+        return majority(right, len(others))
+    scores = model([[ending for some in others for ending in some]], "decision_function")
+    parts = np.split(scores, np.cumsum([len(some) for some in others])[:-1])
+    return np.array([part.argmax() for part in parts])
+
+
+def _fitted(train: Texts, labels: np.ndarray, seed: int) -> Callable[[Texts, str], np.ndarray] | None:
+    """A linear model over words, asked by texts and method; None where no text has words."""
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[:TFIDF_ROWS])
     columns = [[column[i] for i in chosen] for column in train]
-    vectorizers = [
+    words = [
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD, min_df=1) for _ in columns
     ]
     try:
-        vectors = [v.fit_transform(column) for v, column in zip(vectorizers, columns, strict=True)]
+        vectors = [v.fit_transform(column) for v, column in zip(words, columns, strict=True)]
     except ValueError:  # scikit-learn's "empty vocabulary": no words in any text
-        return [majority(labels, len(texts[0])) for texts in others]
-    model = _linear_model(labels[chosen])
-    model.fit(hstack(vectors), labels[chosen])
-    return [
-        np.asarray(model.predict(hstack([v.transform(c) for v, c in zip(vectorizers, texts, strict=True)])))
-        for texts in others
-    ]
+        return None
+    model = _linear_model(labels[chosen]).fit(hstack(vectors), labels[chosen])
+
+    def ask(texts: Texts, method: str) -> np.ndarray:
+        seen = [v.transform(column) for v, column in zip(words, texts, strict=True)]
+        return getattr(model, method)(hstack(seen))
+
+    return ask
 
 
 def _linear_model(labels: np.ndarray) -> Any:

@@ -1,22 +1,42 @@
-"""One forward pass over a batch as the collator gives it, windows pooled to one decision a document."""
+"""One forward pass over a batch as the collator gives it: one row of logits an example."""
 
 from typing import Any
 
 import torch
 
+NOT_INPUTS = {"labels", "document", "choice"}
+
 
 def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Logits [examples, outputs]; where the batch has windows, the mean over those of a document.
+    """Logits [examples, outputs].
+
+    The windows of a document are averaged. Of the choices of an example each has its own output; an
+    example with fewer choices than others has -inf in the rest, which is a mask: its share of a softmax
+    and its gradient are exactly 0. No padded choice goes through the model: all choices of the batch
+    are handed over as those of one example, since the stock heads score each by itself.
 
     Args:
         model: a model, or just its forward function.
         batch: `Pad`'s output; `labels` are not handed on, since stock losses do not follow our rule.
     """
-    inputs = {name: tensor for name, tensor in batch.items() if name not in ("labels", "document")}
+    inputs = {name: tensor for name, tensor in batch.items() if name not in NOT_INPUTS}
+    if "choice" in batch:
+        as_one = {name: tensor.unsqueeze(0) for name, tensor in inputs.items()}
+        return _spread(model(**as_one).logits.squeeze(0), batch["choice"])
     logits = model(**inputs).logits
-    if "document" not in batch:
-        return logits
-    document = batch["document"]
+    return _averaged(logits, batch["document"]) if "document" in batch else logits
+
+
+def _averaged(logits: torch.Tensor, document: torch.Tensor) -> torch.Tensor:
     counts = torch.bincount(document)
     sums = logits.new_zeros(len(counts), logits.shape[-1]).index_add(0, document, logits)
     return sums / counts.unsqueeze(-1).to(logits.dtype)
+
+
+def _spread(scores: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
+    """Scores [sequences] to [examples, most choices of any]."""
+    counts = torch.bincount(example)
+    first = counts.cumsum(0) - counts
+    place = torch.arange(len(example), device=example.device) - first[example]
+    table = scores.new_full((len(counts), int(counts.max())), -torch.inf)
+    return table.index_put((example, place), scores)

@@ -8,12 +8,7 @@ import torch
 
 from bertkit.errors import UserError, listed
 
-SEQUENCE_KINDS = {
-    "binary": "single_label_classification",
-    "multi-class": "single_label_classification",
-    "multi-label": "multi_label_classification",
-    "regression": "regression",
-}
+FEWEST_ROWS = 30  # fewer rows say nothing about the order of a head's labels
 
 
 def match_labels(config: Any, labels: Sequence[str], model: str) -> tuple[bool, list[str]]:
@@ -45,9 +40,37 @@ def match_labels(config: Any, labels: Sequence[str], model: str) -> tuple[bool, 
         return False, [ours[name.casefold()] for name in theirs]
     raise UserError(
         f"--model {model}: its head was trained for {listed(theirs)}, "
-        f"the data has {listed(labels or ['numbers'])}; rename the labels, "
-        "or save its encoder alone with AutoModel.from_pretrained(...).save_pretrained(DIR)"
+        f"the data has {listed(labels or ['numbers'])}; rename the labels, or start afresh with --new-head"
     )
+
+
+def check_order(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str]) -> None:
+    """Refuse a head whose answers are worse than chance under its names, and clearly right under others.
+
+    Such is a checkpoint whose config names its outputs in the wrong order, and such are label numbers
+    in a file that were taken for the wrong names.
+
+    Args:
+        gold, predicted: [n] label numbers, by the names as they stand.
+        labels: those names.
+
+    Raises:
+        UserError: naming the order that fits.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    classes, n = len(labels), len(gold)
+    confusion = np.bincount(predicted * classes + gold, minlength=classes**2).reshape(classes, classes)
+    outputs, meant = linear_sum_assignment(-confusion)
+    as_named, at_best = np.trace(confusion) / n, confusion[outputs, meant].sum() / n
+    spread = 1.96 * (0.25 / n) ** 0.5  # of a share, at most
+    if n >= FEWEST_ROWS and as_named < 1 / classes and at_best - as_named > 2 * spread and at_best > 0.5:
+        order = ", ".join(f"{labels[output]} means {labels[label]}" for output, label in enumerate(meant))
+        raise UserError(
+            f"--model: its head's labels stand in the wrong order: of {n} validation rows {as_named:.0%} are "
+            f"right by its names, {at_best:.0%} if {order}; correct id2label in its config.json (or the "
+            "label numbers in the data), or start afresh with --new-head"
+        )
 
 
 def balanced_weights(labels: np.ndarray, classes: int) -> torch.Tensor:

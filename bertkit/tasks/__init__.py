@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bertkit.tasks.base import Task
 
-TASKS = {"classify": "bertkit.tasks.classify:Classify"}
+TASKS = {
+    "classify": "bertkit.tasks.classify:Classify",
+    "nli": "bertkit.tasks.nli:Nli",
+    "swag": "bertkit.tasks.swag:Swag",
+}
 
 
 def task_class(name: str) -> "type[Task]":

@@ -5,9 +5,9 @@ task's file: the command line loads it to build `--help`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.config import RunConfig
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bertkit.data.features import Features
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.sources import Found
+    from bertkit.data.split import Keys
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -39,20 +40,32 @@ class Task(ABC):
         config: the settings; methods fill in what the rows decide.
         best: the score that chooses the checkpoint, and its sign (+1: the higher the better).
         text_columns: the columns a person would read, known after `columns`.
+        new_head: whether the head starts afresh, known after `adopt`.
+        pipeline: what `transformers.pipeline()` calls the task; None where it has no such pipeline.
+        known_as: names under which the known data sets list this task's column settings.
+        several: what the sequences of one example are, where it may have more than one.
     """
 
     name: ClassVar[str]
     help: ClassVar[str]
     Config: ClassVar[type[RunConfig]]
+    pipeline: ClassVar[str | None] = None
+    known_as: ClassVar[dict[str, str]] = {}
     best: tuple[str, int]
     text_columns: list[str]
+    new_head: bool = True
+    several: Literal["document", "choice"] | None = None
 
     def __init__(self, config: RunConfig) -> None:
         self.config: Any = config
 
     @abstractmethod
-    def columns(self, found: "Found") -> list[Hashable]:
-        """Find and check the columns; returns what the training rows are stratified by."""
+    def columns(self, found: "Found") -> "Found":
+        """Find and check the columns; gives the rows that can be used, with a note on what is left out."""
+
+    @abstractmethod
+    def keys(self, rows: "Rows") -> "Keys":
+        """What tells the examples of a split apart, so that none stands on both sides of a split."""
 
     @abstractmethod
     def check(self, splits: "Splits") -> None:
@@ -74,17 +87,33 @@ class Task(ABC):
     def require_texts(self, rows: "Rows") -> None:
         """Check that rows to predict have what the model reads. Raises `UserError` naming the row."""
 
+    def example(self) -> dict[str, Any]:
+        """A row to predict, for documentation."""
+        return dict.fromkeys(self.text_columns, "...")
+
     @abstractmethod
     def prepare(self, rows: "Rows", tokenizer: Any) -> "Features":
         """Features of one split; labels are None where it has none."""
 
-    @abstractmethod
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """From examples of `prepare` to a padded batch."""
+        from bertkit.data.features import Pad
+        from bertkit.modeling.loading import takes_token_type_ids
+
+        left = tokenizer.padding_side == "left"
+        return Pad(tokenizer.pad_token_id, left, takes_token_type_ids(model), self.several)
 
     @abstractmethod
     def model(self, model_config: Any, source: "ModelSource") -> Any:
         """The encoder with this task's head."""
+
+    def check_head(self, some_scored: Callable[[], Outputs]) -> None:
+        """Judge a model's own head before any training, by some validation rows as it scores them.
+
+        Raises:
+            UserError: its labels evidently stand in another order than its config says.
+        """
+        return
 
     @abstractmethod
     def loss(self, train: "Features") -> "Loss":

@@ -20,6 +20,8 @@ def predict_logits(
 ) -> np.ndarray:
     """Logits [n, outputs] in fp32, longest examples first so that memory runs out early or never.
 
+    Where examples have outputs of unlike number, those that are not there are -inf.
+
     Accelerate wraps the instance's forward in autocast under bf16 and fp16; the class's forward is
     untouched, and so it is the one called here.
     """
@@ -29,15 +31,14 @@ def predict_logits(
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
-    logits: np.ndarray | None = None
+    found: list[np.ndarray] = []
     with torch.no_grad():
         for rows in reporter.track(batches, len(batches), "scoring"):
             batch = collator([features[row] for row in rows])
             batch = {name: tensor.to(device) for name, tensor in batch.items()}
-            found = logits_of(forward, batch).float().cpu().numpy()
-            if logits is None:
-                logits = np.empty((len(features), found.shape[-1]), np.float32)
-            logits[rows] = found
+            found.append(logits_of(forward, batch).float().cpu().numpy())
     model.train(was_training)
-    assert logits is not None, "a split with no rows is refused when it is read"
+    logits = np.full((len(features), max(part.shape[-1] for part in found)), -np.inf, np.float32)
+    for rows, part in zip(batches, found, strict=True):
+        logits[rows, : part.shape[-1]] = part
     return logits

@@ -1,0 +1,161 @@
+"""Multiple choice as users write it: the endings of each row, and which of them is right."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.columns import guess, require
+from bertkit.data.labels import label_text
+from bertkit.data.rows import Rows
+from bertkit.errors import UserError, listed
+
+LISTS = ["endings", "choices", "options", "answers", "candidates"]
+NUMBERED = re.compile(
+    r"(ending|choice|option|answer|candidate|alternative|sol)[ _-]?(\d+|[a-z])", re.IGNORECASE
+)
+CONTEXTS = [
+    "context",
+    "ctx",
+    "prompt",
+    "premise",
+    "question",
+    "question_stem",
+    "startphrase",
+    "text",
+    "sentence",
+]
+STARTS = [("sent1", "sent2"), ("ctx_a", "ctx_b")]  # the context, and what its endings begin with
+FLAG = "--ending-columns"
+
+
+def guess_context(rows: Rows) -> dict[str, str]:
+    """`context_column`, and `start_column` where the endings are known to have one.
+
+    Raises:
+        UserError: no column of the usual names.
+    """
+    for context, start in STARTS:
+        if context in rows.columns and start in rows.columns:
+            return {"context_column": context, "start_column": start}
+    return {"context_column": guess(rows, CONTEXTS, "context")}
+
+
+def guess_endings(rows: Rows) -> list[str]:
+    """Columns of the usual names: one that holds lists, or `ending0`, `ending1`, ... in their order.
+
+    Raises:
+        UserError: there are none.
+    """
+    for name in LISTS:
+        column = next((column for column in rows.columns if column.lower() == name), None)
+        if column and any(isinstance(value, (list, tuple)) for value in rows[column]):
+            return [column]
+    numbered: dict[str, list[tuple[int, str, str]]] = {}
+    for column in rows.columns:
+        if match := NUMBERED.fullmatch(column):
+            word, mark = match[1].lower(), match[2].lower()
+            numbered.setdefault(word, []).append((int(mark) if mark.isdigit() else -1, mark, column))
+    family = max(numbered.values(), key=len, default=[])
+    if len(family) < 2:
+        raise UserError(
+            f"{rows.files[0]}: no columns look like the endings (it has {listed(rows.columns)}); "
+            f"name them with {FLAG}"
+        )
+    return [column for _, _, column in sorted(family)]
+
+
+def split_names(rows: Rows, names: Sequence[str]) -> list[str]:
+    """Column names as given, several in one parted by commas where there is no column of that name."""
+    columns = [
+        part.strip() for name in names for part in ([name] if name in rows.columns else name.split(","))
+    ]
+    for column in columns:
+        require(rows, column, FLAG)
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise UserError(f"{FLAG}: {twice[0]!r} is named twice")
+    return columns
+
+
+def endings_of(rows: Rows, columns: Sequence[str]) -> list[list[str]]:
+    """[n] the endings of each row, two at least; blank columns behind the last one are not there.
+
+    Raises:
+        UserError: a row with fewer than two endings, a gap between them, or one that is no text.
+    """
+    if len(columns) == 1:
+        found = [list(value) if isinstance(value, (list, tuple)) else value for value in rows[columns[0]]]
+    else:
+        found = [_filled(values) for values in zip(*(rows[column] for column in columns), strict=True)]
+    for index, endings in enumerate(found):
+        _check(rows, index, endings, columns)
+    return found
+
+
+def _filled(values: Sequence[Any]) -> list[Any]:
+    """Without the blanks at the end."""
+    count = max((place + 1 for place, value in enumerate(values) if value not in (None, "")), default=0)
+    return list(values[:count])
+
+
+def _check(rows: Rows, index: int, endings: Any, columns: Sequence[str]) -> None:
+    if not isinstance(endings, list):
+        raise UserError(
+            f"{rows.where(index)}: column {columns[0]!r} holds {endings!r}, not a list of endings"
+        )
+    for place, ending in enumerate(endings):
+        if not isinstance(ending, str) or not ending:
+            where = f"column {columns[place]!r}" if len(columns) > 1 else f"ending {place} of {columns[0]!r}"
+            what = f"holds {ending!r}, not a text" if ending else "is blank, and later ones are not"
+            raise UserError(f"{rows.where(index)}: {where} {what}")
+    if len(endings) < 2:
+        raise UserError(f"{rows.where(index)}: has {len(endings)} endings; a choice needs two")
+
+
+def right_endings(rows: Rows, column: str, endings: Sequence[Sequence[str]], first: int) -> np.ndarray:
+    """[n] int: the number of each row's right ending, counted from 0.
+
+    A label is a number counted from `first`, a letter (A is the first ending), or the ending itself.
+
+    Raises:
+        UserError: a label that names none of the row's endings.
+    """
+    numbers = [_number(value, some, first) for value, some in zip(rows[column], endings, strict=True)]
+    if None in numbers:
+        index = numbers.index(None)
+        raise UserError(_refusal(rows, index, column, len(endings[index]), first))
+    return np.array(numbers, dtype=np.int64)
+
+
+def _number(value: Any, endings: Sequence[str], first: int) -> int | None:
+    text = label_text(value) or ""
+    if text in endings and not text.isdecimal():
+        return list(endings).index(text)
+    if re.fullmatch("[A-Za-z]", text):
+        number = ord(text.upper()) - ord("A")
+    else:
+        number = int(text) - first if text.isdecimal() else -1
+    return number if 0 <= number < len(endings) else None
+
+
+def _refusal(rows: Rows, index: int, column: str, size: int, first: int) -> str:
+    value = rows[column][index]
+    if label_text(value) is None:
+        return f"{rows.where(index)}: no label in column {column!r}"
+    return (
+        f"{rows.where(index)}: label {value!r} is none of its {size} endings "
+        f"(a number from {first} to {size - 1 + first}, a letter, or the ending itself)"
+    )
+
+
+def counted_from(values: Sequence[Any], endings: Sequence[Sequence[str]]) -> int:
+    """Where label numbers begin: at 1 if none is 0 and one is as high as its row has endings, else at 0."""
+    numbered = [
+        (int(text), len(some))
+        for value, some in zip(values, endings, strict=True)
+        if (text := label_text(value) or "").isdecimal()
+    ]
+    none_is_zero = all(number > 0 for number, _ in numbered)
+    return int(none_is_zero and any(number == size for number, size in numbered))

@@ -1,0 +1,1 @@
+"""Several runs, one table: the GLUE tasks one after the other."""

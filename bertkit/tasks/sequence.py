@@ -1,0 +1,237 @@
+"""What `classify` and `nli` share: one decision about a text or a pair."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from bertkit.config import DATA, MODEL, RunConfig, fill, flag_of, setting, settings_of
+from bertkit.errors import UserError, listed
+from bertkit.tasks.base import Outputs, Scores, Task
+from bertkit.tasks.problems import Problem, SingleLabel
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.data.features import Features
+    from bertkit.data.rows import Rows, Splits
+    from bertkit.data.split import Keys
+    from bertkit.modeling.loading import ModelSource
+    from bertkit.modeling.losses import Loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceConfig(RunConfig):
+    """The settings of all tasks that decide about a text or a pair."""
+
+    label_column: str | None = setting(None, "The label.", DATA, default_text="guessed")
+    long: Literal["head", "tail", "head+tail", "windows"] = setting(
+        "head",
+        "Of a text longer than --max-length: keep its head, tail, both, or all of it in windows.",
+        MODEL,
+    )
+    class_weights: Literal["balanced"] | None = setting(
+        None, "Let rare classes weigh as much as frequent ones."
+    )
+    label_smoothing: float = setting(0.0, "Share of the target spread over all classes.", min=0.0, max=0.99)
+
+
+class SequenceTask(Task):
+    """Labels are numbered by the known order of the data set, else sorted, else as the model has them.
+
+    Attributes:
+        roles: the settings that name the first and the second text.
+        problem: the kind of labels and their names, known after `columns`.
+    """
+
+    pipeline = "text-classification"
+    roles: ClassVar[tuple[str, str]]
+    problem: Problem
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels in the order of the model's outputs; empty for numbers."""
+        return self.problem.names
+
+    @property
+    def several(self) -> Literal["document"] | None:  # type: ignore[override]
+        """Windows are the sequences of one document."""
+        return "document" if self.config.long == "windows" else None
+
+    # ---- rows
+
+    def _name_columns(self, train: "Rows") -> None:
+        """Columns named must be there; those not named are guessed."""
+        from bertkit.data import columns as guess
+
+        for name in (*self.roles, "label_column"):
+            if column := getattr(self.config, name):
+                guess.require(train, column, flag_of(name, settings_of(self.Config)[name][1]))
+        self._guess_texts(train)
+        if self.config.label_column is None:
+            self.config = fill(self.config, {"label_column": guess.guess_label(train)})
+        self._set_text_columns()
+
+    @abstractmethod
+    def _guess_texts(self, train: "Rows") -> None:
+        """Fill in the text columns that were not named. Raises `UserError` where there are none."""
+
+    def _set_text_columns(self) -> None:
+        self.text_columns = [column for role in self.roles if (column := getattr(self.config, role))]
+
+    def _require_classes(self, train: "Rows", found: int) -> None:
+        """Raise where the labels found in training are too few, or too many to be labels."""
+        column = f"{train.files[0]}: column {self.config.label_column!r}"
+        if found < 2:
+            only = f"only the class {self.labels[0]!r}" if self.labels else "no labels"
+            raise UserError(f"{column} has {only}; training needs at least two")
+        if isinstance(self.problem, SingleLabel) and found > max(20, len(train) // 2):
+            raise UserError(
+                f"{column} has {found:,} different labels in {len(train):,} rows; is it the label?"
+            )
+
+    def keys(self, rows: "Rows") -> "Keys":
+        """An example is its text or pair; classes have equal shares on both sides."""
+        from bertkit.data.split import Keys
+
+        texts = rows.texts(self.text_columns)
+        labels = rows.columns.get(self.config.label_column) if self.labels else None
+        return Keys(texts, texts, [str(value) for value in labels] if labels else [0] * len(rows))
+
+    def check(self, splits: "Splits") -> None:
+        """Texts are texts, labels are known, numbers are numbers, in every split."""
+        import numpy as np
+
+        from bertkit.data.columns import require
+
+        for name, rows in splits.items():
+            self.require_texts(rows)
+            if name in ("train", "validation"):
+                require(rows, self.config.label_column, f"the {name} split needs it")
+            targets = self._targets(rows, required=name in ("train", "validation"))
+            if name == "train" and targets is not None and len(np.unique(targets, axis=0)) < 2:
+                raise UserError(f"all {len(rows):,} rows to train on have the same label; take more of them")
+
+    def require_texts(self, rows: "Rows") -> None:
+        """Every row has its text, or both of them."""
+        from bertkit.data.columns import require, require_texts
+
+        for column, what in zip(self.text_columns, ("the text", "the second text"), strict=False):
+            require(rows, column, what)
+        require_texts(rows, self.text_columns)
+
+    def summary(self) -> str:
+        """The texts, the label and its classes."""
+        classes = f", classes {listed(self.labels)}" if self.labels else ""
+        return f"{' + '.join(self.text_columns)} by {self.config.label_column}{classes}"
+
+    def _targets(self, rows: "Rows", required: bool = False) -> "np.ndarray | None":
+        """The labels as numbers; None where the split has none."""
+        from bertkit.data.labels import has_labels
+
+        column = self.config.label_column
+        return self.problem.targets(rows, column) if required or has_labels(rows, column) else None
+
+    # ---- model
+
+    def adopt(self, model_config: Any, source: "ModelSource") -> Any:
+        """Take the model's own label order where its labels are ours; refuse where they are others."""
+        from bertkit.modeling.heads import match_labels
+
+        if not self.config.new_head:
+            self.new_head, self.problem.names = match_labels(model_config, self.labels, source.name)
+        names = self.labels or ["score"]
+        model_config.num_labels = len(names)
+        model_config.id2label = dict(enumerate(names))
+        model_config.label2id = {name: number for number, name in enumerate(names)}
+        model_config.problem_type = self.problem.kind
+        return model_config
+
+    def restore(self, model_config: Any) -> None:
+        """Label names, their order and the columns, as trained."""
+        self.problem = self._problem_of(model_config)
+        self._set_text_columns()
+        self.new_head = False
+
+    @abstractmethod
+    def _problem_of(self, model_config: Any) -> Problem:
+        """The kind of labels and their names, from a finished run's config."""
+
+    def prepare(self, rows: "Rows", tokenizer: Any) -> "Features":
+        """Special pieces around one text or two, cut as `--long` says."""
+        from bertkit.data.features import build_features
+
+        return build_features(
+            [rows[column] for column in self.text_columns], self._targets(rows), tokenizer,
+            self.config.max_length, self.config.long, cache=not self.config.dry_run,
+        )  # fmt: skip
+
+    def model(self, model_config: Any, source: "ModelSource") -> Any:
+        """`AutoModelForSequenceClassification`."""
+        from transformers import AutoModelForSequenceClassification
+
+        from bertkit.modeling.loading import load_model
+
+        return load_model(AutoModelForSequenceClassification, source, model_config, self.new_head)
+
+    def check_head(self, some_scored: Callable[[], Outputs]) -> None:
+        """Refuse a head under whose names the answers are wrong and under others right."""
+        from bertkit.modeling.heads import check_order
+
+        if isinstance(self.problem, SingleLabel):
+            outputs = some_scored()
+            assert outputs.features.labels is not None
+            check_order(outputs.features.labels, self.problem.decide(outputs.logits), self.labels)
+
+    def loss(self, train: "Features") -> "Loss":
+        """Cross-entropy, binary cross-entropy or squared error."""
+        assert train.labels is not None
+        balanced = self.config.class_weights == "balanced"
+        return self.problem.loss(train.labels, balanced, self.config.label_smoothing)
+
+    # ---- results
+
+    def metrics(self, outputs: Outputs) -> Scores:
+        """Scores by kind of label."""
+        assert outputs.features.labels is not None
+        return self.problem.score(outputs.features.labels, self.problem.decide(outputs.logits))
+
+    def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
+        """Bootstrap over the rows; Wilson's for the accuracy."""
+        from bertkit.metrics.intervals import intervals
+
+        gold, predicted = outputs.features.labels, self.problem.decide(outputs.logits)
+        assert gold is not None
+        score = self.problem.score
+        return intervals(lambda rows: score(gold[rows], predicted[rows]), len(gold), self.config.seed)
+
+    def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+        """`gold`, `predicted` and `probabilities`; of regression, numbers."""
+        gold, predicted = outputs.features.labels, self.problem.decide(outputs.logits)
+        probabilities = self.problem.probabilities(outputs.logits)
+        for index, found in enumerate(predicted):
+            record = {
+                "gold": None if gold is None else self.problem.readable(gold[index]),
+                "predicted": self.problem.readable(found),
+            }
+            if probabilities is not None:
+                named = zip(self.labels, probabilities[index].tolist(), strict=True)
+                record["probabilities"] = dict(named)
+            yield record
+
+    def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
+        """`majority`, and a bag of words under the task's name for it."""
+        from bertkit.metrics.baselines import majority, tfidf
+
+        labels, gold = self._targets(train), self._targets(rows)
+        assert labels is not None
+        assert gold is not None
+        name, columns = self._bag_of_words()
+        texts = [[part[column] for column in columns] for part in (train, rows)]
+        [words] = tfidf(texts[0], labels, texts[1:], self.config.seed)
+        score = self.problem.score
+        return {"majority": score(gold, majority(labels, len(gold))), name: score(gold, words)}
+
+    def _bag_of_words(self) -> tuple[str, list[str]]:
+        """The bag-of-words baseline's name, and the columns it reads."""
+        return "tfidf", self.text_columns

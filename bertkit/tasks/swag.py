@@ -1,0 +1,220 @@
+"""`swag`: which of several endings follows a context?"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bertkit.config import DATA, RunConfig, fill, setting
+from bertkit.errors import listed
+from bertkit.tasks.base import Outputs, Scores, Task
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.data.features import Features
+    from bertkit.data.rows import Rows, Splits
+    from bertkit.data.sources import Found
+    from bertkit.data.split import Keys
+    from bertkit.modeling.loading import ModelSource
+    from bertkit.modeling.losses import Loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwagConfig(RunConfig):
+    """The settings of `swag` beside the shared ones."""
+
+    context_column: str | None = setting(None, "The context.", DATA, default_text="guessed")
+    start_column: str | None = setting(
+        None, "What every ending of a row begins with, as SWAG's sent2.", DATA, default_text="none"
+    )
+    ending_columns: list[str] | None = setting(
+        None,
+        "The endings: a column each (repeatable, or parted by commas), or one that holds lists.",
+        DATA,
+        default_text="guessed",
+    )
+    label_column: str | None = setting(None, "The right ending.", DATA, default_text="guessed")
+
+
+class Swag(Task):
+    """A pair, context and ending, for each ending; a softmax over the endings of a row.
+
+    Devlin et al. 2018, 4.4. A label is a number, a letter or the ending itself.
+    """
+
+    name = "swag"
+    help = "Fine-tune on multiple choice: a context and any number of endings."
+    Config = SwagConfig
+    several = "choice"
+    best = ("accuracy", 1)
+    first: int = 0  # the number of the first ending in the labels
+
+    # ---- rows
+
+    def columns(self, found: "Found") -> "Found":
+        """Context, endings and label, and from which number labels are counted."""
+        from bertkit.data import choices
+        from bertkit.data.columns import guess_label, require
+
+        train, config = found.splits["train"], self.config
+        for name in ("context_column", "start_column", "label_column"):
+            if column := getattr(config, name):
+                require(train, column, "--" + name.replace("_", "-"))
+        if config.context_column is None:
+            config = fill(config, choices.guess_context(train))
+        if config.label_column is None:
+            config = fill(config, {"label_column": guess_label(train)})
+        endings = config.ending_columns
+        endings = choices.split_names(train, endings) if endings else choices.guess_endings(train)
+        self.config = dataclasses.replace(config, ending_columns=endings)
+        self._set_text_columns()
+        self.first = choices.counted_from(train[self.config.label_column], self._endings(train))
+        notes = [*found.notes, "labels are counted from 1"] if self.first else found.notes
+        return dataclasses.replace(found, notes=notes)
+
+    def _set_text_columns(self) -> None:
+        self.contexts = [c for c in (self.config.context_column, self.config.start_column) if c]
+        self.text_columns = [*self.contexts, *self.config.ending_columns]
+
+    def _endings(self, rows: "Rows") -> list[list[str]]:
+        from bertkit.data.choices import endings_of
+
+        return endings_of(rows, self.config.ending_columns)
+
+    def keys(self, rows: "Rows") -> "Keys":
+        """The order of the endings makes no other example; what shares a context stays together."""
+        from bertkit.data.split import Keys
+
+        contexts = rows.texts(self.contexts)
+        identity = [(*c, *sorted(e)) for c, e in zip(contexts, self._endings(rows), strict=True)]
+        labels = rows.columns.get(self.config.label_column) or [0] * len(rows)
+        return Keys(identity, [context[0] for context in contexts], [str(label) for label in labels])
+
+    def check(self, splits: "Splits") -> None:
+        """Texts are texts, endings are two or more, labels name one of them, in every split."""
+        from bertkit.data.columns import require
+
+        for name, rows in splits.items():
+            self.require_texts(rows)
+            if name in ("train", "validation"):
+                require(rows, self.config.label_column, f"the {name} split needs it")
+            self._targets(rows, required=name in ("train", "validation"))
+
+    def require_texts(self, rows: "Rows") -> None:
+        """Every row has a context and at least two endings."""
+        from bertkit.data.columns import require, require_texts
+
+        for column in self.text_columns:
+            require(rows, column, "the context" if column in self.contexts else "an ending")
+        require_texts(rows, self.contexts)
+        self._endings(rows)
+
+    def example(self) -> dict[str, Any]:
+        """A row with texts, and a list of them where the endings are in one column."""
+        row: dict[str, Any] = super().example()
+        endings = self.config.ending_columns
+        return row | {endings[0]: ["...", "..."]} if len(endings) == 1 else row
+
+    def summary(self) -> str:
+        """The columns of context, endings and label."""
+        endings = listed(self.config.ending_columns)
+        return f"{' + '.join(self.contexts)} with one of {endings} by {self.config.label_column}"
+
+    def _targets(self, rows: "Rows", required: bool = False) -> "np.ndarray | None":
+        """[n] int, the right endings; None where the split has no labels."""
+        from bertkit.data.choices import right_endings
+        from bertkit.data.labels import has_labels
+
+        column = self.config.label_column
+        if not required and not has_labels(rows, column):
+            return None
+        return right_endings(rows, column, self._endings(rows), self.first)
+
+    # ---- model
+
+    def adopt(self, model_config: Any, source: "ModelSource") -> Any:
+        """A model that has a head for choices keeps it: going on from one data set to the next."""
+        has_one = any(name.endswith("ForMultipleChoice") for name in model_config.architectures or [])
+        self.new_head = self.config.new_head or not has_one
+        return model_config
+
+    def restore(self, model_config: Any) -> None:
+        """The columns, as trained."""
+        self._set_text_columns()
+        self.new_head = False
+
+    def prepare(self, rows: "Rows", tokenizer: Any) -> "Features":
+        """A pair for each ending: the context, and what the ending begins with and the ending."""
+        from bertkit.data.features import build_choices
+
+        contexts, endings = rows[self.config.context_column], self._endings(rows)
+        if self.config.start_column:
+            starts = rows[self.config.start_column]
+            endings = [[f"{s} {e}".strip() for e in some] for s, some in zip(starts, endings, strict=True)]
+        return build_choices(
+            contexts, endings, self._targets(rows), tokenizer, self.config.max_length,
+            cache=not self.config.dry_run,
+        )  # fmt: skip
+
+    def model(self, model_config: Any, source: "ModelSource") -> Any:
+        """`AutoModelForMultipleChoice`."""
+        from transformers import AutoModelForMultipleChoice
+
+        from bertkit.modeling.loading import load_model
+
+        return load_model(AutoModelForMultipleChoice, source, model_config, self.new_head)
+
+    def loss(self, train: "Features") -> "Loss":
+        """Cross-entropy over the endings that are there."""
+        from bertkit.modeling.losses import CrossEntropy
+
+        return CrossEntropy()
+
+    # ---- results
+
+    def metrics(self, outputs: Outputs) -> Scores:
+        """`accuracy`."""
+        assert outputs.features.labels is not None
+        return _accuracy(outputs.features.labels, outputs.logits.argmax(-1))
+
+    def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
+        """Wilson's."""
+        from bertkit.metrics.intervals import intervals
+
+        gold, predicted = outputs.features.labels, outputs.logits.argmax(-1)
+        assert gold is not None
+        return intervals(lambda rows: _accuracy(gold[rows], predicted[rows]), len(gold), self.config.seed)
+
+    def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+        """`gold` and `predicted`, numbers of endings counted from 0; `scores` and `probabilities` of each."""
+        import numpy as np
+
+        from bertkit.metrics.probabilities import softmax
+
+        gold, logits = outputs.features.labels, outputs.logits
+        probabilities, counts = softmax(logits), np.diff(outputs.features.first)
+        for index, (predicted, count) in enumerate(zip(logits.argmax(-1), counts, strict=True)):
+            yield {
+                "gold": None if gold is None else int(gold[index]),
+                "predicted": int(predicted),
+                "scores": logits[index, :count].tolist(),
+                "probabilities": probabilities[index, :count].tolist(),
+            }
+
+    def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
+        """`majority`, and `ending_only`: a bag of words that never sees the context."""
+        from bertkit.metrics.baselines import ending_only, majority
+
+        labels, gold = self._targets(train), self._targets(rows)
+        assert labels is not None
+        assert gold is not None
+        words = ending_only(self._endings(train), labels, self._endings(rows), self.config.seed)
+        return {
+            "majority": _accuracy(gold, majority(labels, len(gold))),
+            "ending_only": _accuracy(gold, words),
+        }
+
+
+def _accuracy(gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
+    return {"accuracy": float((gold == predicted).mean())}
