@@ -111,6 +111,37 @@ def toy_rows(count, seed=0, longest=12):
     return rows
 
 
+def nli_rows(count, seed=0):
+    """Separable premises and hypotheses: the hypothesis tells the label, as artefacts do."""
+    words = {"entailment": GOOD, "neutral": OTHER[:6], "contradiction": BAD}
+    rng, names = random.Random(seed), list(words)
+    return [
+        {
+            "premise": row["text"],
+            "hypothesis": f"it was {rng.choice(words[names[n % 3]])}",
+            "label": names[n % 3],
+        }
+        for n, row in enumerate(toy_rows(count, seed))
+    ]
+
+
+def swag_rows(count, seed=0, endings=(2, 3, 4, 5)):
+    """Separable rows with unlike numbers of endings: the right one has a good word."""
+    rng, rows = random.Random(seed), []
+    for row in toy_rows(count, seed):
+        size = rng.choice(endings)
+        some = [
+            f"{' '.join(rng.choices(OTHER, k=rng.randint(1, 5)))} {word}" for word in rng.sample(BAD, size)
+        ]
+        label = rng.randrange(size)
+        some[label] = some[label].rsplit(" ", 1)[0] + " " + rng.choice(GOOD)
+        rows.append({"context": row["text"], "endings": some, "label": label})
+    return rows
+
+
+ROWS = {"classify": toy_rows, "nli": nli_rows, "swag": swag_rows}
+
+
 def write_rows(path, rows):
     """JSONL."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Any encoder through the same command: a tiny random one of each architecture learns the toy."""
 
 import pytest
-from conftest import make_tokenizer, save_tiny, toy_rows, write_rows
+from conftest import make_tokenizer, predictions, save_tiny, swag_rows, toy_rows, write_rows
 
 import bertkit
 from bertkit.modeling.loading import usable_positions
@@ -48,6 +48,29 @@ def test_fine_tunes_and_goes_through_a_pipeline(name, tmp_path):
     assert run.metrics["validation"]["accuracy"] > 0.9
     found = pipeline("text-classification", str(run.output_dir))("a good film", truncation=True)
     assert found[0]["label"] == "positive"
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_chooses_and_the_stock_head_gives_the_same_scores(name, tmp_path):
+    import torch
+    from transformers import AutoModelForMultipleChoice, AutoTokenizer
+
+    folder, _ = tiny_of(name, tmp_path / "model")
+    data = write_rows(tmp_path / "toy.jsonl", swag_rows(40))
+    run = bertkit.swag(
+        data=str(data), model=str(folder), max_steps=3, batch_size=8, learning_rate=3e-3, max_length=64,
+        bf16=False, output_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    model = AutoModelForMultipleChoice.from_pretrained(run.output_dir).eval()
+    tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
+    for record in predictions(run.output_dir):
+        contexts = [record["context"]] * len(record["endings"])
+        batch = tokenizer(contexts, record["endings"], padding=True, return_tensors="pt")
+        if name == "distilbert":  # has no segments, and no parameter for them
+            batch.pop("token_type_ids", None)
+        with torch.no_grad():
+            stock = model(**{key: tensor.unsqueeze(0) for key, tensor in batch.items()}).logits[0]
+        assert stock.tolist() == pytest.approx(record["scores"], abs=1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - {"albert"}))

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import toy_rows, write_rows
+from conftest import ROWS, toy_rows, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -40,6 +40,8 @@ KINDS = {
     "windows": {"long": "windows", "max_length": 10},
     "checkpointing": {"gradient_checkpointing": True},
     "layer decay": {"layer_decay": 0.8},
+    "nli": {},
+    "swag": {},
 }
 
 
@@ -50,15 +52,18 @@ def test_8_x_1_is_2_x_4_is_1_x_8(calm, tmp_path, kind):
         rows = [{**row, "label": [row["label"], "long"][: 1 + len(row["text"]) // 60]} for row in rows]
     if kind == "regression":
         rows = [{**row, "label": len(row["text"]) / 50} for row in rows]
+    if kind in ROWS:
+        rows = ROWS[kind](81)
     data = write_rows(tmp_path / "rows.jsonl", rows)  # 73 remain for training: a short last batch
 
     def run(batch, steps):
-        return bertkit.classify(
+        return getattr(bertkit, kind if kind in ROWS else "classify")(
             data=str(data), model=str(calm), epochs=2, batch_size=batch, gradient_accumulation_steps=steps,
             output_dir=str(tmp_path / f"{batch}x{steps}"), **SGD | KINDS[kind], set=["max_grad_norm=0.5"],
         )  # fmt: skip
 
     whole = run(8, 1)
+    assert whole.metrics["data"]["train"] == 73
     before = load_file(calm / "model.safetensors")
     assert (weights(whole)["bert.encoder.layer.0.attention.self.query.weight"]
             != before["encoder.layer.0.attention.self.query.weight"]).any()  # fmt: skip
@@ -138,12 +143,16 @@ def options_for(tiny, toy):
     return ["--data", toy, "--model", tiny, "--epochs", 3, "--batch-size", 8, "--lr", "1e-3", "--no-bf16"]
 
 
-@pytest.mark.parametrize("step", [4, 9, 13])  # in the first epoch, at its end, in the second
-def test_a_run_stopped_by_a_signal_resumes_to_the_same_weights(cli, tiny, toy, tmp_path, monkeypatch, step):
+CUTS = [("classify", 4), ("classify", 9), ("classify", 13), ("nli", 4), ("swag", 13)]  # an epoch is 9 steps
+
+
+@pytest.mark.parametrize(("task", "step"), CUTS)
+def test_a_run_stopped_by_a_signal_resumes_to_the_same_weights(cli, tiny, tmp_path, monkeypatch, task, step):
     from bertkit.training.callbacks import Progress
 
+    toy = write_rows(tmp_path / "toy.jsonl", ROWS[task](80))
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert cli("classify", *options_for(tiny, toy), "-o", whole)[0] == 0
+    assert cli(task, *options_for(tiny, toy), "-o", whole)[0] == 0
     told = Progress.on_step_end
 
     def interrupt(self, args, state, control, **more):
@@ -152,13 +161,13 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_weights(cli, tiny, toy, t
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Progress, "on_step_end", interrupt)
-    status, _, err = cli("classify", *options_for(tiny, toy), "-o", cut)
+    status, _, err = cli(task, *options_for(tiny, toy), "-o", cut)
     monkeypatch.undo()
     assert status == 130
-    assert f"stopped at step {step} of 27; go on with: bertkit classify --resume --output-dir {cut}" in err
+    assert f"stopped at step {step} of 27; go on with: bertkit {task} --resume --output-dir {cut}" in err
     assert not (cut / "metrics.json").exists()
     monkeypatch.chdir(tmp_path)
-    status, _, _ = cli("classify", "--resume", "-o", cut)
+    status, _, _ = cli(task, "--resume", "-o", cut)
     assert status == 0
     assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert (cut / "predictions.jsonl").read_bytes() == (whole / "predictions.jsonl").read_bytes()

@@ -1,0 +1,189 @@
+"""`nli`: what it does beyond `classify`: gold labels that are missing, label orders, premises, baselines."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from conftest import BAD, GOOD, nli_rows, predictions, toy_rows, write_rows
+from safetensors.torch import load_file, save_file
+
+import bertkit
+from bertkit.errors import UserError
+
+FAST = {"batch_size": 8, "learning_rate": 3e-3, "seed": 1, "bf16": False}
+STILL = {"max_steps": 1, "learning_rate": 1e-12, "warmup": 0.0, "bf16": False}  # scored as it came
+OTHER_ORDER = ["neutral", "contradiction", "entailment"]
+
+
+@pytest.fixture(scope="module")
+def learned(tiny, tmp_path_factory):
+    """A run on a separable toy, with a mismatched validation split and unlabelled test rows."""
+    folder = tmp_path_factory.mktemp("nli")
+    write_rows(folder / "toy" / "train.jsonl", nli_rows(150))
+    write_rows(folder / "toy" / "dev_matched.jsonl", nli_rows(40, seed=3))
+    write_rows(folder / "toy" / "dev_mismatched.jsonl", nli_rows(36, seed=4))
+    write_rows(folder / "toy" / "test.jsonl", [{**row, "label": "-"} for row in nli_rows(9, seed=5)])
+    return bertkit.nli(
+        data=str(folder / "toy"), model=str(tiny), epochs=6, output_dir=str(folder / "run"), **FAST
+    )
+
+
+def reordered(run, folder, names, permute_weights):
+    """A copy of a run that says its outputs are `names`, its weights permuted along or not."""
+    shutil.copytree(run.output_dir, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    config = json.loads((folder / "config.json").read_text())
+    before = [config["id2label"][str(number)] for number in range(3)]
+    config["id2label"] = {str(number): name for number, name in enumerate(names)}
+    config["label2id"] = {name: number for number, name in enumerate(names)}
+    (folder / "config.json").write_text(json.dumps(config))
+    if permute_weights:
+        weights = load_file(folder / "model.safetensors")
+        order = torch.tensor([before.index(name) for name in names])
+        for name in ("classifier.weight", "classifier.bias"):
+            weights[name] = weights[name][order].clone()
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_learns_and_scores_matched_and_mismatched(learned):
+    metrics = learned.metrics
+    assert metrics["validation"] == {"accuracy": 1.0, "f1": 1.0}
+    assert metrics["validation_mismatched"] == {"accuracy": 1.0, "f1": 1.0}
+    assert set(metrics["intervals"]) == {"accuracy", "f1"}
+    assert metrics["test"] == {}
+    assert len(predictions(learned.output_dir, "predictions-test.jsonl")) == 9
+    assert len(predictions(learned.output_dir, "predictions-validation_mismatched.jsonl")) == 36
+
+
+def test_the_pipeline_gives_the_same_probabilities(learned):
+    from transformers import pipeline
+
+    classifier = pipeline("text-classification", str(learned.output_dir), top_k=None)
+    for record in predictions(learned.output_dir)[:5]:
+        found = classifier({"text": record["premise"], "text_pair": record["hypothesis"]})
+        assert {s["label"]: s["score"] for s in found} == pytest.approx(record["probabilities"], abs=1e-5)
+
+
+def test_a_head_in_another_label_order_scores_the_same(learned, tmp_path):
+    model = reordered(learned, tmp_path / "other", OTHER_ORDER, permute_weights=True)
+    data = write_rows(tmp_path / "rows.jsonl", nli_rows(120, seed=7))
+    run = bertkit.nli(data=str(data), model=str(model), output_dir=str(tmp_path / "run"), **STILL)
+    assert run.metrics["validation"]["accuracy"] == 1.0
+    assert list(predictions(run.output_dir)[0]["probabilities"]) == OTHER_ORDER
+
+
+def test_a_head_whose_names_are_in_the_wrong_order_is_refused(cli, learned, tmp_path):
+    model = reordered(learned, tmp_path / "wrong", OTHER_ORDER, permute_weights=False)
+    data = write_rows(tmp_path / "rows.jsonl", nli_rows(400, seed=7))
+    args = ["nli", "--data", data, "--model", model, "-o", tmp_path / "run", "--max-steps", 1, "--no-bf16"]
+    status, _, err = cli(*args)
+    assert status == 2
+    last = err.splitlines()[-1]
+    assert "0% are right by its names, 100% if neutral means contradiction" in last
+    assert "--new-head" in last
+    assert not (tmp_path / "run").exists()
+    assert cli(*args, "--new-head")[0] == 0
+
+
+def test_label_numbers_of_another_convention_are_refused_by_the_same_guard(learned, tmp_path):
+    backwards = {"contradiction": 0, "neutral": 1, "entailment": 2}
+    rows = [{**row, "label": backwards[row["label"]]} for row in nli_rows(400, seed=7)]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(UserError, match="stand in the wrong order"):
+        bertkit.nli(data=str(data), model=str(learned.output_dir), **STILL)
+
+
+def test_label_numbers_get_the_names_that_large_sets_give_them(cli, learned, tmp_path):
+    number = {"entailment": 0, "neutral": 1, "contradiction": 2}
+    rows = [{**row, "label": number[row["label"]]} for row in nli_rows(60, seed=8)]
+    data = write_rows(tmp_path / "rows.jsonl", [*rows, {**rows[0], "premise": "the film", "label": -1}])
+    args = ["nli", "--data", data, "--model", learned.output_dir, "-o", tmp_path / "run", "--max-steps", 1]
+    status, out, err = cli(*args, "--lr", "1e-12", "--json")
+    assert status == 0
+    assert json.loads(out)["validation"]["accuracy"] == 1.0
+    assert "labels 0, 1, 2 are taken as entailment, neutral, contradiction" in err
+    assert "1 train rows left out: no gold label" in err
+    assert predictions(tmp_path / "run")[0]["gold"] in number
+
+
+def test_rows_without_a_gold_label_are_left_out_and_counted(cli, tiny, tmp_path):
+    def some(count, gaps, seed):
+        rows = nli_rows(count, seed)
+        return [{**row, "label": "-" if n < gaps else row["label"]} for n, row in enumerate(rows)]
+
+    data = write_rows(tmp_path / "train.jsonl", [*some(60, 7, 0), {**nli_rows(1, 9)[0], "label": None}])
+    dev = write_rows(tmp_path / "dev.jsonl", some(30, 4, 1))
+    args = ["--data", data, "--validation", dev, "--model", tiny, "--max-steps", 1, "-o", tmp_path / "run"]
+    status, out, err = cli("nli", *args, "--json")
+    sizes = json.loads(out)["data"]
+    assert status == 0
+    assert (sizes["train"], sizes["validation"]) == (53, 26)
+    assert "8 train rows left out: no gold label" in err
+    assert "4 validation rows left out: no gold label" in err
+    assert {record["gold"] for record in predictions(tmp_path / "run")} == {
+        "entailment", "neutral", "contradiction"
+    }  # fmt: skip
+
+
+def test_pairs_of_one_premise_are_set_aside_together(tiny, tmp_path):
+    rows = []
+    for row in toy_rows(30):
+        for label, words in (("entailment", GOOD), ("contradiction", BAD)):
+            rows.append({"premise": row["text"], "hypothesis": words[len(rows) % 8], "label": label})
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    run = bertkit.nli(
+        data=str(data), model=str(tiny), max_steps=1, validation_fraction=0.3, output_dir=str(tmp_path / "r"),
+        **FAST,
+    )  # fmt: skip
+    premises = [record["premise"] for record in predictions(run.output_dir)]
+    assert len(premises) == 18
+    assert all(premises.count(premise) == 2 for premise in premises)
+
+
+def test_the_hypothesis_only_baseline_sees_no_premise(tiny, tmp_path):
+    def baseline(name, rows):
+        data = write_rows(tmp_path / f"{name}.jsonl", rows)
+        run = bertkit.nli(
+            data=str(data), model=str(tiny), max_steps=1, validation_fraction=0.4,
+            output_dir=str(tmp_path / name), **FAST,
+        )  # fmt: skip
+        assert set(run.metrics["baselines"]) == {"majority", "hypothesis_only"}
+        return run.metrics["baselines"]["hypothesis_only"]["accuracy"]
+
+    told = nli_rows(200)
+    swapped = [{**row, "premise": row["hypothesis"], "hypothesis": row["premise"]} for row in told]
+    swapped = [{**row, "premise": f"{row['premise']} {n}"} for n, row in enumerate(swapped)]
+    assert baseline("told", told) > 0.95
+    assert baseline("untold", swapped) < 0.6
+
+
+REFUSED = {
+    "a blank label": ([{"label": ""}], [], ["row 1", "no label in column 'label'"]),
+    "no premise": ([{"premise": None}], [], ["row 1", "'premise'", "no text"]),
+    "one class": ([{"label": "neutral"}] * 60, [], ["only the class 'neutral'"]),
+    "a column that is not": ([], ["--premise-column", "premiss"], ["did you mean 'premise'", "--premise-column"]),
+    "labels that are texts": ([{"label": f"l{n}"} for n in range(60)], [], ["60 different labels"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(cli, tiny, tmp_path, name):
+    changes, args, words = REFUSED[name]
+    rows = [{**row, **(changes[n] if n < len(changes) else {})} for n, row in enumerate(nli_rows(60))]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    status, _, err = cli("nli", "--data", data, "--model", tiny, "-o", tmp_path / "run", *args)
+    assert status == 2
+    assert [word for word in words if word not in err.splitlines()[-1]] == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_columns_that_are_no_pair_are_told(cli, tiny, tmp_path):
+    data = write_rows(tmp_path / "rows.jsonl", toy_rows(40))
+    status, _, err = cli("nli", "--data", data, "--model", tiny)
+    assert status == 2
+    assert "--premise-column and --hypothesis-column" in err
+    rows = [{"a": row["premise"], "b": row["hypothesis"], "label": row["label"]} for row in nli_rows(40)]
+    data = write_rows(tmp_path / "ab.jsonl", rows)
+    named = ["--premise-column", "a", "--hypothesis-column", "b"]
+    assert cli("nli", "--data", data, "--model", tiny, *named, "--max-steps", 1)[0] == 0

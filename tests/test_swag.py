@@ -1,0 +1,236 @@
+"""`swag`: any number of endings, each scored by itself, masked where it is not there."""
+
+import random
+
+import pytest
+import torch
+from conftest import GOOD, predictions, swag_rows, toy_rows, write_rows
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bertkit
+from bertkit.data.choices import counted_from, endings_of, guess_endings, right_endings, split_names
+from bertkit.data.rows import Rows
+from bertkit.errors import UserError
+from bertkit.modeling.forward import logits_of
+from bertkit.modeling.losses import CrossEntropy
+
+FAST = {"batch_size": 8, "learning_rate": 3e-3, "seed": 1, "bf16": False}
+
+
+@pytest.fixture(scope="module")
+def learned(tiny, tmp_path_factory):
+    """A run on separable rows with two to five endings, and unlabelled test rows."""
+    folder = tmp_path_factory.mktemp("swag")
+    data = write_rows(folder / "toy.jsonl", swag_rows(160))
+    test = write_rows(folder / "test.jsonl", [{**row, "label": ""} for row in swag_rows(10, seed=9)])
+    return bertkit.swag(
+        data=str(data), test=str(test), model=str(tiny), epochs=6, output_dir=str(folder / "run"), **FAST
+    )
+
+
+def test_learns_rows_with_unlike_numbers_of_endings(learned):
+    assert learned.metrics["validation"] == {"accuracy": 1.0}
+    assert set(learned.metrics["intervals"]) == {"accuracy"}
+    assert set(learned.metrics["baselines"]) == {"majority", "ending_only"}
+    assert learned.metrics["test"] == {}
+
+
+def test_predictions_have_a_score_for_each_ending(learned):
+    records = predictions(learned.output_dir)
+    assert len({len(record["endings"]) for record in records}) > 1
+    for record in records:
+        scores, probabilities = record["scores"], record["probabilities"]
+        assert len(scores) == len(probabilities) == len(record["endings"])
+        assert sum(probabilities) == pytest.approx(1)
+        assert record["predicted"] == scores.index(max(scores)) == record["gold"]
+        odds = torch.tensor(scores, dtype=torch.float64).softmax(0)
+        assert probabilities == pytest.approx(odds.tolist())
+    unlabelled = predictions(learned.output_dir, "predictions-test.jsonl")
+    assert [record["gold"] for record in unlabelled] == [None] * 10
+
+
+@given(seed=st.integers(0, 10_000))
+def test_a_permutation_of_the_endings_permutes_the_prediction(learned, seed):
+    if not hasattr(test_a_permutation_of_the_endings_permutes_the_prediction, "model"):
+        test_a_permutation_of_the_endings_permutes_the_prediction.model = bertkit.load(learned.output_dir)
+    model = test_a_permutation_of_the_endings_permutes_the_prediction.model
+    rng = random.Random(seed)
+    rows = swag_rows(6, seed)
+    orders = [rng.sample(range(len(row["endings"])), len(row["endings"])) for row in rows]
+    permuted = [
+        {**row, "endings": [row["endings"][i] for i in order]}
+        for row, order in zip(rows, orders, strict=True)
+    ]
+    for one, two, order in zip(model.predict(rows), model.predict(permuted), orders, strict=True):
+        assert two["scores"] == pytest.approx([one["scores"][i] for i in order], abs=1e-5)
+        assert order[two["predicted"]] == one["predicted"]
+
+
+class FirstPiece(torch.nn.Module):
+    """Scores a sequence by its first piece, as a multiple-choice head does: [1, choices, length] in."""
+
+    def forward(self, input_ids, attention_mask):
+        assert (input_ids.shape[0], input_ids.shape) == (1, attention_mask.shape)
+        return type("Out", (), {"logits": input_ids[:, :, 0].float().requires_grad_()})
+
+
+def test_an_ending_that_is_not_there_has_no_probability_and_no_gradient():
+    batch = {
+        "input_ids": torch.tensor([[1, 9], [2, 9], [5, 9], [4, 9], [3, 9]]),
+        "attention_mask": torch.ones(5, 2, dtype=torch.int64),
+        "choice": torch.tensor([0, 0, 1, 1, 1]),
+        "labels": torch.tensor([0, 2]),
+    }
+    logits = logits_of(FirstPiece(), batch)
+    assert logits.tolist() == [[1.0, 2.0, -torch.inf], [5.0, 4.0, 3.0]]
+    logits.retain_grad()
+    loss = CrossEntropy().sums(logits, batch)["loss"]
+    loss.backward()
+    alone = torch.nn.functional.cross_entropy(torch.tensor([[1.0, 2.0]]), torch.tensor([0]))
+    other = torch.nn.functional.cross_entropy(torch.tensor([[5.0, 4.0, 3.0]]), torch.tensor([2]))
+    assert float(loss) == pytest.approx(float(alone + other))
+    assert float(logits.grad[0, 2]) == 0.0
+    assert torch.isfinite(logits.grad).all()
+
+
+def test_going_on_from_a_run_keeps_its_head(learned, tmp_path):
+    data = write_rows(tmp_path / "more.jsonl", swag_rows(60, seed=4))
+    still = {"max_steps": 1, "learning_rate": 1e-12, "bf16": False}
+    run = bertkit.swag(data=str(data), model=str(learned.output_dir), output_dir=str(tmp_path / "a"), **still)
+    assert run.metrics["validation"]["accuracy"] == 1.0
+    fresh = bertkit.swag(
+        data=str(data), model=str(learned.output_dir), new_head=True, output_dir=str(tmp_path / "b"),
+        validation_fraction=0.5, **still,
+    )  # fmt: skip
+    assert fresh.metrics["validation"]["accuracy"] < 1.0
+
+
+def test_the_card_shows_how_to_predict(learned):
+    card = (learned.output_dir / "README.md").read_text()
+    assert "bertkit.load" in card
+    assert "'endings': ['...', '...']" in card
+
+
+def test_the_same_endings_in_another_order_are_the_same_example(tiny, tmp_path):
+    rows = swag_rows(40)
+    turned = [
+        {**row, "endings": row["endings"][::-1], "label": len(row["endings"]) - 1 - row["label"]}
+        for row in rows
+    ]
+    data = write_rows(tmp_path / "train.jsonl", rows)
+    dev = write_rows(tmp_path / "dev.jsonl", turned[:30])
+    run = bertkit.swag(
+        data=str(data),
+        validation=str(dev),
+        model=str(tiny),
+        max_steps=1,
+        output_dir=str(tmp_path / "r"),
+        **FAST,
+    )
+    assert run.metrics["data"]["train"] == 10
+
+
+def test_the_ending_only_baseline_sees_no_context():
+    from bertkit.metrics.baselines import ending_only
+
+    rows = swag_rows(60)
+    endings, labels = [row["endings"] for row in rows], [row["label"] for row in rows]
+    import numpy as np
+
+    found = ending_only(endings[:40], np.array(labels[:40]), endings[40:])
+    assert (found == labels[40:]).mean() > 0.9
+    wordless = [["?", "!"]] * 4
+    assert ending_only(wordless, np.array([1, 1, 0, 1]), wordless).tolist() == [1, 1, 1, 1]
+
+
+# ---- columns and labels as users write them
+
+
+def table(**columns):
+    return Rows.of(columns, "quiz.csv")
+
+
+def test_endings_are_guessed_in_their_order():
+    names = [f"ending{n}" for n in (10, 9, 2, 1, 0, 3, 4, 5, 6, 7, 8)]
+    assert guess_endings(table(text=["x"], **{name: ["y"] for name in names})) == [
+        f"ending{n}" for n in range(11)
+    ]
+    assert guess_endings(table(Option_B=["x"], Option_A=["y"], q=["z"])) == ["Option_A", "Option_B"]
+    assert guess_endings(table(options=[["x", "y"]], option1=["z"])) == ["options"]
+    with pytest.raises(UserError, match="--ending-columns"):
+        guess_endings(table(text=["x"], ending0=["y"]))
+
+
+def test_ending_columns_are_repeated_or_parted_by_commas():
+    rows = table(**{"a": ["x"], "b": ["y"], "c,d": ["z"]})
+    assert split_names(rows, ["a,b"]) == split_names(rows, ["a", "b"]) == ["a", "b"]
+    assert split_names(rows, ["a", "c,d"]) == ["a", "c,d"]
+    with pytest.raises(UserError, match="'a' is named twice"):
+        split_names(rows, ["a", "a"])
+    with pytest.raises(UserError, match="no column 'e'"):
+        split_names(rows, ["a,e"])
+
+
+def test_blank_columns_behind_the_last_ending_are_no_endings():
+    rows = table(a=["x", "x"], b=["y", "y"], c=["", "z"], d=[None, ""])
+    assert endings_of(rows, ["a", "b", "c", "d"]) == [["x", "y"], ["x", "y", "z"]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"),
+    [(["0", "2"], [0, 2]), ([1, 3], [0, 2]), (["A", "c"], [0, 2]), (["red", "blue"], [0, 2]), ([0.0, 2.0], [0, 2]),
+     (["1", "C"], [1, 2]), ([1, 1], [1, 1])],
+)  # fmt: skip
+def test_labels_are_numbers_letters_or_the_ending_itself(labels, wanted):
+    endings = [["red", "green", "blue"]] * 2
+    first = counted_from(labels, endings)
+    assert right_endings(table(label=labels), "label", endings, first).tolist() == wanted
+
+
+REFUSED = {
+    "label beyond the endings": ({"label": 7}, [], ["row 3", "label 7 is none of its"]),
+    "no label": ({"label": None}, [], ["row 3", "no label"]),
+    "one ending": ({"endings": ["x"]}, [], ["row 3", "has 1 endings"]),
+    "an ending that is no text": ({"endings": ["x", 5]}, [], ["row 3", "ending 1 of 'endings' holds 5"]),
+    "no list": ({"endings": "x"}, [], ["row 3", "not a list of endings"]),
+    "no context": ({"context": None}, [], ["row 3", "no text"]),
+    "a column that is not": ({}, ["--context-column", "contxt"], ["did you mean 'context'", "--context-column"]),
+    "endings that are not": ({}, ["--ending-columns", "endngs"], ["did you mean 'endings'", "--ending-columns"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(cli, tiny, tmp_path, name):
+    change, args, words = REFUSED[name]
+    rows = [{**row, **(change if n == 2 else {})} for n, row in enumerate(swag_rows(40))]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    status, _, err = cli("swag", "--data", data, "--model", tiny, "-o", tmp_path / "run", *args)
+    assert status == 2, err
+    assert [word for word in words if word not in err.splitlines()[-1]] == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_gap_between_endings_is_refused(cli, tiny, tmp_path):
+    rows = [
+        {"context": row["text"], "ending0": "x", "ending1": "y", "ending2": "z", "label": 0}
+        for row in toy_rows(40)
+    ]
+    rows[4]["ending1"] = ""
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    status, _, err = cli("swag", "--data", data, "--model", tiny)
+    assert (status, "row 5: column 'ending1' is blank" in err) == (2, True), err
+
+
+def test_what_each_ending_begins_with_is_read_with_it(tiny, tmp_path):
+    rows = [
+        {"sent1": row["text"], "sent2": "it was", "ending0": GOOD[n % 8], "ending1": "bad", "label": 0}
+        for n, row in enumerate(toy_rows(40))
+    ]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    run = bertkit.swag(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
+    model = bertkit.load(run.output_dir)
+    features = model.task.prepare(Rows.from_dicts(rows[:1], "rows"), model.tokenizer)
+    pieces = model.tokenizer.convert_ids_to_tokens(features.input_ids[0])
+    assert pieces[-4:] == ["it", "was", "good", "[SEP]"]
+    assert len(features.input_ids) == 2
