@@ -15,6 +15,7 @@ import bertkit
 from bertkit.data import sources
 from bertkit.data.known import known_sets
 from bertkit.data.sources import find
+from bertkit.errors import UserError
 from bertkit.tasks import task_class
 
 LAYOUTS = [(name, number) for name, known in known_sets().items() for number in range(len(known.layouts))]
@@ -118,11 +119,11 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
         task.columns(found)
         task.check(found.splits)
         assert task.labels == known.labels
-    assert len(LAYOUTS) > 15
+    assert len(LAYOUTS) > 30
 
 
 def test_every_known_set_says_where_it_was_tried_and_has_a_title():
-    assert len(known_sets()) >= 15
+    assert len(known_sets()) >= 22
     for known in known_sets().values():
         assert known.title
         assert set(known.tried) <= {"folder", "package", "Hub"}
@@ -149,6 +150,122 @@ def test_colas_test_file_has_a_header_though_its_other_files_have_none(tmp_path)
         {"label": "unacceptable", "sentence": "Bad."},
     ]
     assert found.splits["test"].columns == {"index": ["0", "1"], "sentence": ["First.", "Second."]}
+
+
+def write_sick(path, *parts):
+    rows = [f"{number} Dogs{number} Cats NEUTRAL 3.5 {part}" for number, part in enumerate(parts)]
+    write_table(path, "pair_ID sentence_A sentence_B entailment_label relatedness_score SemEval_set", *rows)
+
+
+def test_sick_is_one_file_parted_by_a_column(tmp_path):
+    write_sick(tmp_path / "SICK" / "SICK.txt", "TEST", "TRAIN", "TRIAL", "TEST", "TRAIN")
+    found = find("sick", "classify", str(tmp_path))
+    pairs = {split: rows["pair_ID"] for split, rows in found.splits.items()}
+    assert pairs == {"train": ["1", "4"], "validation": ["2"], "test": ["0", "3"]}
+    assert found.splits["validation"]["label"] == ["neutral"]
+    assert found.splits["test"].where(1).endswith("SICK.txt: row 4")
+
+
+def test_a_file_without_the_rows_or_the_column_that_parts_it(tmp_path):
+    path = tmp_path / "SICK" / "SICK.txt"
+    write_sick(path, "TRAIN", "TEST")
+    with pytest.raises(UserError, match="no row has 'TRIAL' in column 'SemEval_set'; there are TEST, TRAIN"):
+        find("sick", "classify", str(tmp_path))
+    write_table(path, "pair_ID sentence_A sentence_B", "1 Dogs Cats")
+    with pytest.raises(UserError, match=r"no column 'SemEval_set' \(.*\); it has pair_ID, sentence_A"):
+        find("sick", "classify", str(tmp_path))
+
+
+def test_snlis_pairs_without_a_majority_stay_in(tmp_path):
+    row = {"sentence1": "A.", "sentence2": "B.", "annotator_labels": ["neutral"]}
+    rows = [row | {"gold_label": label} for label in ("entailment", "-")]
+    write_rows(tmp_path / "snli_1.0" / "snli_1.0_train.jsonl", rows)
+    found = find("snli", "classify", str(tmp_path)).splits["train"]
+    assert found["label"] == ["entailment", "-"]
+    assert found["annotator_labels"] == [["neutral"], ["neutral"]]
+
+
+def test_snlis_text_form_has_rows_with_one_annotators_label(tmp_path):
+    write_table(
+        tmp_path / "SNLI" / "snli_1.0_train.txt",
+        "gold_label sentence1 sentence2 label1 label2",
+        "neutral A B neutral",
+        "entailment C D entailment neutral",
+    )
+    found = find("snli", "classify", str(tmp_path)).splits["train"]
+    assert (found["premise"], found["label2"]) == (["A", "C"], ["", "neutral"])
+
+
+# ---- configurations
+
+
+@pytest.fixture
+def xnli(tmp_path):
+    """XNLI's files with training rows in English, French and German, and the others without French."""
+    folder = tmp_path / "data" / "xnli"
+    for language in ("de", "en", "fr"):
+        write_table(
+            folder / "XNLI-MT-1.0" / "multinli" / f"multinli.train.{language}.tsv",
+            "premise hypo label",
+            f"{language}1 {language}2 contradictory",
+            f"{language}3 {language}4 neutral",
+        )
+    columns = "language gold_label sentence1 sentence2"
+    for split in ("dev", "test"):
+        rows = [f"{language} contradiction {language}-{split} x" for language in ("en", "de")]
+        write_table(folder / "XNLI-1.0" / f"xnli.{split}.tsv", columns, *rows)
+    return str(folder.parent)
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "language"),
+    [("xnli", "xnli", "en"), ("xnli:en", "xnli-en", "en"), ("XNLI:de", "xnli-de", "de")],
+)
+def test_the_language_follows_the_name_and_else_is_english(xnli, data, name, language):
+    found = find(data, "classify", xnli)
+    assert found.name == name
+    assert found.splits["train"]["premise"] == [f"{language}1", f"{language}3"]
+    assert found.splits["train"]["hypothesis"] == [f"{language}2", f"{language}4"]
+    assert found.splits["train"]["label"] == ["contradiction", "neutral"]
+    assert found.splits["validation"]["premise"] == [f"{language}-dev"]
+    assert found.splits["test"]["premise"] == [f"{language}-test"]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("xnli:ko", "xnli has no configuration 'ko'; it has ar, bg, de, el, en, "),
+        ("xnli:", "xnli has no configuration ''; it has ar, "),
+        ("xnli:fr", "xnli.dev.tsv: no row has 'fr' in column 'language'; there are de, en"),
+        ("xnli:sw", "no training file of xnli-sw; put XNLI-MT-1.0/multinli/multinli.train.sw.tsv or "),
+        ("imdb:x", "--data imdb:x: imdb has no configurations"),
+    ],
+)
+def test_a_configuration_that_is_not_there(cli, xnli, data, words):
+    status, _, err = cli("classify", "--data", data, "--data-dir", xnli)
+    assert (status, words in err) == (2, True), err
+
+
+def test_codah_is_its_first_fold_and_without_folds_all_rows(tmp_path):
+    folder = tmp_path / "CODAH"
+    write_table(folder / "full_data.tsv", *(f"o He{number} a b c d 3" for number in range(4)))
+    found = find("codah", "classify", str(tmp_path))
+    assert {split: len(rows) for split, rows in found.splits.items()} == {"train": 4}
+    assert found.splits["train"].columns.keys() == {
+        "category", "context", "ending0", "ending1", "ending2", "ending3", "label",
+    }  # fmt: skip
+    with pytest.raises(UserError, match="no training file of codah-fold_1"):
+        find("codah:fold_1", "classify", str(tmp_path))
+    for fold in (0, 1):
+        write_table(folder / "cv_split" / f"fold_{fold}" / "train.tsv", f"n Fold{fold} a b c d 0")
+    assert find("codah", "classify", str(tmp_path)).splits["train"]["context"] == ["Fold0"]
+    assert find("codah:fold_1", "classify", str(tmp_path)).splits["train"]["context"] == ["Fold1"]
+
+
+def test_a_known_sets_folder_may_hold_other_files(tmp_path):
+    write_rows(tmp_path / "SWAG" / "sample.jsonl", [{"sent1": "He sat.", "label": 2}])
+    found = find("swag", "classify", str(tmp_path))
+    assert (found.name, list(found.splits["train"])) == ("swag", [{"sent1": "He sat.", "label": 2}])
 
 
 def test_the_packaged_reviews_are_found_without_importing_the_package():
@@ -255,8 +372,22 @@ def hub_row(hub, tmp_path, name, folder, **row):
 
 
 def test_columns_that_the_hub_calls_differently(hub, tmp_path):
+    hub_row(hub, tmp_path, "sick", "default", sentence_A="Dogs.", sentence_B="Cats.", label=1)
+    [row] = find("sick", "classify").splits["train"]
+    assert row == {"premise": "Dogs.", "hypothesis": "Cats.", "label": "neutral"}
     hub_row(hub, tmp_path, "klue-sts", "sts", sentence1="A", sentence2="B", labels={"real-label": 3.5})
     assert find("klue-sts", "classify").splits["train"]["label"] == [3.5]
+
+
+def test_a_known_sets_configuration_on_the_hub(hub, tmp_path):
+    answers = {"question_propmt": "He", "candidate_answers": ["a", "b", "c", "d"], "correct_answer_idx": 3}
+    hub_row(hub, tmp_path, "codah", "fold_1", **answers)
+    found = find("codah:fold_1", "classify")
+    assert found.name == "codah-fold_1"
+    assert list(found.splits["train"]) == [{"context": "He", "endings": ["a", "b", "c", "d"], "label": 3}]
+    assert found.defaults["ending_columns"] == ["endings"]
+    with pytest.raises(UserError, match="has no configuration 'fold_0'; did you mean 'fold_1'"):
+        find("codah", "classify")
 
 
 @pytest.mark.parametrize(
