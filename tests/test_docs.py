@@ -68,6 +68,14 @@ def test_the_data_page_lists_every_known_set_and_where_it_was_tried():
         assert f"| `{known.name}` | {known.title} | {tried} | `{known.hub['id']}` |" in page
 
 
+def test_the_data_page_lists_the_files_of_every_layout():
+    page = (ROOT / "docs" / "data.md").read_text("utf-8")
+    for known in known_sets().values():
+        for layout in known.layouts:
+            files = ", ".join(f"`{file}`" for file in dict.fromkeys(part.file for part in layout.values()))
+            assert f"| `{known.name}` | {files} " in page
+
+
 def test_relative_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):

@@ -1,8 +1,10 @@
 """Known data sets: each layout they are distributed in, packages, the Hub; and folders of files."""
 
+import csv
 import json
 import subprocess
 import sys
+from collections import defaultdict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,76 +15,257 @@ import bertkit
 from bertkit.data import sources
 from bertkit.data.known import known_sets
 from bertkit.data.sources import find
+from bertkit.errors import UserError
 from bertkit.tasks import task_class
 
-COLUMNS = {"sentence1": "One text.", "sentence2": 'Another "text', "premise": "A", "hypothesis": "B",
-           "question1": "Q", "question2": "R", "question": "Q", "sentence": 'A "sentence', "document": "D",
-           "title": "T", "text": "X"}  # fmt: skip
 LAYOUTS = [(name, number) for name, known in known_sets().items() for number in range(len(known.layouts))]
 
 
+def six_rows(known, split):
+    """Six rows as they should be after reading: columns and labels by the names used here."""
+    if known.defaults.get("problem") == "regression":
+        labels = [str(score / 2) for score in range(6)]
+    else:
+        names = known.labels or ["0", "1", "2", "3"]
+        labels = [names[number % len(names)] for number in range(6)]
+    columns = {key: value for key, value in known.defaults.items() if key.endswith("_column")}
+    texts = [value for key, value in columns.items() if key != "label_column"]
+    endings = known.defaults.get("ending_columns", [])
+    rows = []
+    for number, label in enumerate(labels):
+        row = {column: f'A bare " in {column}, {split} {number}' for column in [*texts, *endings]}
+        if len(endings) == 1:
+            row[endings[0]] = [f"{row[endings[0]]} {choice}" for choice in range(4)]
+        rows.append(row | {"label": label})
+    return rows
+
+
+def in_file(known, part, row, by_number):
+    """The same row as the file has it: its names of columns and labels, its nesting, its marks."""
+    spelled = {here: there for there, here in known.spellings.items()}
+    label = row["label"]
+    if known.labels:
+        label = known.labels.index(label) if by_number else spelled.get(label, label)
+    theirs = {here: there for there, here in part.columns.items()}
+    nested = {
+        column: {part.nested[column]: value} if column in part.nested else value
+        for column, value in (row | {"label": label}).items()
+    }
+    return {theirs.get(column, column): value for column, value in nested.items()} | part.where
+
+
 def write_layout(folder, known, layout):
-    """Six rows for each split, in the form of the layout, written from its description alone."""
-    ours = {known.defaults[key] for key in known.defaults if key.endswith("_column")}
-    theirs = {here: there for there, here in layout.columns.items()}
-    names = known.labels or [str(score / 2) for score in range(6)]
-    for split, file in layout.splits.items():
-        rows = []
-        for number in range(6):
-            label = (
-                names[number % len(names)]
-                if known.name in ("qnli", "rte") or not known.labels
-                else number % len(names)
-            )
-            values = {
-                c: f"{COLUMNS.get(c, '')} {split} {number}" for c in ours - {known.defaults["label_column"]}
-            }
-            label = {layout.nested["label"]: label} if layout.nested else label
-            rows.append(
-                {theirs.get(column, column): value for column, value in [*values.items(), ("label", label)]}
-            )
-        path = folder / file
-        if layout.class_folders:
-            for number, (name, _) in enumerate(layout.class_folders.items()):
-                (path / name).mkdir(parents=True)
-                (path / name / f"{number}_7.txt").write_text(f"{split} {name}")
-        elif file.endswith(".json"):
-            path.write_text(json.dumps(rows, ensure_ascii=False))
-        elif file.endswith(".jsonl"):
-            write_rows(path, rows)
-        elif layout.header:
-            lines = ["\t".join(rows[0]), *("\t".join(map(str, row.values())) for row in rows)]
-            path.write_text("\ufeff" + "\n".join(lines) + "\n", "utf-8")
-        else:
-            width = max(map(int, layout.columns)) + 1
-            path.write_text(
-                "".join("\t".join(str(r.get(str(i), "x")) for i in range(width)) + "\n" for r in rows)
-            )
+    """Six rows for each split, in the form of the layout, written from its description alone.
+
+    Three name their labels by number. Where a file says of which split or language its rows are, one
+    row is of another.
+    """
+    files, parts = defaultdict(list), {}
+    for split, part in layout.items():
+        if part.class_folders:
+            write_class_folders(folder / part.file, part.class_folders)
+            continue
+        rows = [in_file(known, part, row, n < 3) for n, row in enumerate(six_rows(known, split))]
+        strangers = [rows[0] | dict.fromkeys(part.where, "other")] if part.where else []
+        files[part.file] += [*rows, *strangers]
+        parts[part.file] = part
+    for file, rows in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        write_file(folder / file, rows, parts[file])
+
+
+def write_class_folders(folder, classes):
+    for number, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        (folder / name / f"{number}_7.txt").write_text(f"about {name}")
+
+
+def write_file(path, rows, part):
+    if path.suffix == ".jsonl":
+        write_rows(path, rows)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows, ensure_ascii=False))
+    else:
+        width = 1 + max(int(name) for name in rows[0]) if not part.header else 0
+        names = list(rows[0]) if part.header else [str(number) for number in range(width)]
+        table = [[str(row.get(name, "x")) for name in names] for row in rows]
+        table = [names, *table] if part.header else table
+        if part.ragged:
+            table[0] = [*table[0], "further"]
+        with path.open("w", encoding="utf-8-sig", newline="") as stream:
+            if part.quoting is None:
+                csv.writer(stream).writerows(table)
+            else:
+                stream.writelines("\t".join(record) + "\n" for record in table)
 
 
 @pytest.mark.parametrize(("name", "number"), LAYOUTS)
 def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
     known = known_sets()[name]
+    layout = known.layouts[number]
     folder = tmp_path / (known.folders[0] if known.folders else name.upper())
     folder.mkdir()
-    write_layout(folder, known, known.layouts[number])
+    write_layout(folder, known, layout)
     found = find(name, "classify", str(tmp_path))
-    assert set(found.splits) == set(known.layouts[number].splits)
+    assert set(found.splits) == set(layout)
     assert found.source == str(folder)
-    config = task_class("classify").Config(**{**found.defaults, "data": name})
-    task = task_class("classify")(config)
-    task.columns(found)
-    task.check(found.splits)
-    assert task.labels == known.labels
-    assert len(LAYOUTS) > 15
+    for split, part in layout.items():
+        if not part.class_folders:
+            wanted = six_rows(known, split)
+            assert [{column: row[column] for column in wanted[0]} for row in found.splits[split]] == wanted
+    if "text_column" in known.defaults:
+        config = task_class("classify").Config(**{**found.defaults, "data": name})
+        task = task_class("classify")(config)
+        task.columns(found)
+        task.check(found.splits)
+        assert task.labels == known.labels
+    assert len(LAYOUTS) > 30
 
 
 def test_every_known_set_says_where_it_was_tried_and_has_a_title():
-    assert len(known_sets()) >= 15
+    assert len(known_sets()) >= 22
     for known in known_sets().values():
         assert known.title
         assert set(known.tried) <= {"folder", "package", "Hub"}
         assert known.hub
+        assert (known.config in known.configs) == bool(known.configs)
+        assert set(known.spellings.values()) <= set(known.labels)
+        for layout in known.layouts:
+            assert set(layout) <= {"train", "validation", "validation_mismatched", "test", "test_mismatched"}
+
+
+def write_table(path, *records):
+    """Records of space-parted fields as a TAB-separated file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join("\t".join(record.split()) + "\n" for record in records))
+
+
+def test_colas_test_file_has_a_header_though_its_other_files_have_none(tmp_path):
+    folder = tmp_path / "CoLA"
+    write_table(folder / "train.tsv", "gj04 1 x Good.", "gj04 0 * Bad.")
+    write_table(folder / "test.tsv", "index sentence", "0 First.", "1 Second.")
+    found = find("cola", "classify", str(tmp_path))
+    assert list(found.splits["train"]) == [
+        {"label": "acceptable", "sentence": "Good."},
+        {"label": "unacceptable", "sentence": "Bad."},
+    ]
+    assert found.splits["test"].columns == {"index": ["0", "1"], "sentence": ["First.", "Second."]}
+
+
+def write_sick(path, *parts):
+    rows = [f"{number} Dogs{number} Cats NEUTRAL 3.5 {part}" for number, part in enumerate(parts)]
+    write_table(path, "pair_ID sentence_A sentence_B entailment_label relatedness_score SemEval_set", *rows)
+
+
+def test_sick_is_one_file_parted_by_a_column(tmp_path):
+    write_sick(tmp_path / "SICK" / "SICK.txt", "TEST", "TRAIN", "TRIAL", "TEST", "TRAIN")
+    found = find("sick", "classify", str(tmp_path))
+    pairs = {split: rows["pair_ID"] for split, rows in found.splits.items()}
+    assert pairs == {"train": ["1", "4"], "validation": ["2"], "test": ["0", "3"]}
+    assert found.splits["validation"]["label"] == ["neutral"]
+    assert found.splits["test"].where(1).endswith("SICK.txt: row 4")
+
+
+def test_a_file_without_the_rows_or_the_column_that_parts_it(tmp_path):
+    path = tmp_path / "SICK" / "SICK.txt"
+    write_sick(path, "TRAIN", "TEST")
+    with pytest.raises(UserError, match="no row has 'TRIAL' in column 'SemEval_set'; there are TEST, TRAIN"):
+        find("sick", "classify", str(tmp_path))
+    write_table(path, "pair_ID sentence_A sentence_B", "1 Dogs Cats")
+    with pytest.raises(UserError, match=r"no column 'SemEval_set' \(.*\); it has pair_ID, sentence_A"):
+        find("sick", "classify", str(tmp_path))
+
+
+def test_snlis_pairs_without_a_majority_stay_in(tmp_path):
+    row = {"sentence1": "A.", "sentence2": "B.", "annotator_labels": ["neutral"]}
+    rows = [row | {"gold_label": label} for label in ("entailment", "-")]
+    write_rows(tmp_path / "snli_1.0" / "snli_1.0_train.jsonl", rows)
+    found = find("snli", "classify", str(tmp_path)).splits["train"]
+    assert found["label"] == ["entailment", "-"]
+    assert found["annotator_labels"] == [["neutral"], ["neutral"]]
+
+
+def test_snlis_text_form_has_rows_with_one_annotators_label(tmp_path):
+    write_table(
+        tmp_path / "SNLI" / "snli_1.0_train.txt",
+        "gold_label sentence1 sentence2 label1 label2",
+        "neutral A B neutral",
+        "entailment C D entailment neutral",
+    )
+    found = find("snli", "classify", str(tmp_path)).splits["train"]
+    assert (found["premise"], found["label2"]) == (["A", "C"], ["", "neutral"])
+
+
+# ---- configurations
+
+
+@pytest.fixture
+def xnli(tmp_path):
+    """XNLI's files with training rows in English, French and German, and the others without French."""
+    folder = tmp_path / "data" / "xnli"
+    for language in ("de", "en", "fr"):
+        write_table(
+            folder / "XNLI-MT-1.0" / "multinli" / f"multinli.train.{language}.tsv",
+            "premise hypo label",
+            f"{language}1 {language}2 contradictory",
+            f"{language}3 {language}4 neutral",
+        )
+    columns = "language gold_label sentence1 sentence2"
+    for split in ("dev", "test"):
+        rows = [f"{language} contradiction {language}-{split} x" for language in ("en", "de")]
+        write_table(folder / "XNLI-1.0" / f"xnli.{split}.tsv", columns, *rows)
+    return str(folder.parent)
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "language"),
+    [("xnli", "xnli", "en"), ("xnli:en", "xnli-en", "en"), ("XNLI:de", "xnli-de", "de")],
+)
+def test_the_language_follows_the_name_and_else_is_english(xnli, data, name, language):
+    found = find(data, "classify", xnli)
+    assert found.name == name
+    assert found.splits["train"]["premise"] == [f"{language}1", f"{language}3"]
+    assert found.splits["train"]["hypothesis"] == [f"{language}2", f"{language}4"]
+    assert found.splits["train"]["label"] == ["contradiction", "neutral"]
+    assert found.splits["validation"]["premise"] == [f"{language}-dev"]
+    assert found.splits["test"]["premise"] == [f"{language}-test"]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("xnli:ko", "xnli has no configuration 'ko'; it has ar, bg, de, el, en, "),
+        ("xnli:", "xnli has no configuration ''; it has ar, "),
+        ("xnli:fr", "xnli.dev.tsv: no row has 'fr' in column 'language'; there are de, en"),
+        ("xnli:sw", "no training file of xnli-sw; put XNLI-MT-1.0/multinli/multinli.train.sw.tsv or "),
+        ("imdb:x", "--data imdb:x: imdb has no configurations"),
+    ],
+)
+def test_a_configuration_that_is_not_there(cli, xnli, data, words):
+    status, _, err = cli("classify", "--data", data, "--data-dir", xnli)
+    assert (status, words in err) == (2, True), err
+
+
+def test_codah_is_its_first_fold_and_without_folds_all_rows(tmp_path):
+    folder = tmp_path / "CODAH"
+    write_table(folder / "full_data.tsv", *(f"o He{number} a b c d 3" for number in range(4)))
+    found = find("codah", "classify", str(tmp_path))
+    assert {split: len(rows) for split, rows in found.splits.items()} == {"train": 4}
+    assert found.splits["train"].columns.keys() == {
+        "category", "context", "ending0", "ending1", "ending2", "ending3", "label",
+    }  # fmt: skip
+    with pytest.raises(UserError, match="no training file of codah-fold_1"):
+        find("codah:fold_1", "classify", str(tmp_path))
+    for fold in (0, 1):
+        write_table(folder / "cv_split" / f"fold_{fold}" / "train.tsv", f"n Fold{fold} a b c d 0")
+    assert find("codah", "classify", str(tmp_path)).splits["train"]["context"] == ["Fold0"]
+    assert find("codah:fold_1", "classify", str(tmp_path)).splits["train"]["context"] == ["Fold1"]
+
+
+def test_a_known_sets_folder_may_hold_other_files(tmp_path):
+    write_rows(tmp_path / "SWAG" / "sample.jsonl", [{"sent1": "He sat.", "label": 2}])
+    found = find("swag", "classify", str(tmp_path))
+    assert (found.name, list(found.splits["train"])) == ("swag", [{"sent1": "He sat.", "label": 2}])
 
 
 def test_the_packaged_reviews_are_found_without_importing_the_package():
@@ -180,6 +363,34 @@ def test_a_known_set_comes_from_the_hub_where_it_is_nowhere_else(hub, tmp_path):
     assert len(found.splits["train"]) == 40
 
 
+def hub_row(hub, tmp_path, name, folder, **row):
+    """A known set on the Hub: one row, in that folder of its repository."""
+    about = known_sets()[name].hub
+    path = tmp_path / "hub" / name / folder / "train-00000-of-00001.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist([row]), path)
+    hub.add_dataset(about["id"], tmp_path / "hub" / name, about.get("revision", "main"))
+
+
+def test_columns_that_the_hub_calls_differently(hub, tmp_path):
+    hub_row(hub, tmp_path, "sick", "default", sentence_A="Dogs.", sentence_B="Cats.", label=1)
+    [row] = find("sick", "classify").splits["train"]
+    assert row == {"premise": "Dogs.", "hypothesis": "Cats.", "label": "neutral"}
+    hub_row(hub, tmp_path, "klue-sts", "sts", sentence1="A", sentence2="B", labels={"real-label": 3.5})
+    assert find("klue-sts", "classify").splits["train"]["label"] == [3.5]
+
+
+def test_a_known_sets_configuration_on_the_hub(hub, tmp_path):
+    answers = {"question_propmt": "He", "candidate_answers": ["a", "b", "c", "d"], "correct_answer_idx": 3}
+    hub_row(hub, tmp_path, "codah", "fold_1", **answers)
+    found = find("codah:fold_1", "classify")
+    assert found.name == "codah-fold_1"
+    assert list(found.splits["train"]) == [{"context": "He", "endings": ["a", "b", "c", "d"], "label": 3}]
+    assert found.defaults["ending_columns"] == ["endings"]
+    with pytest.raises(UserError, match="has no configuration 'fold_0'; did you mean 'fold_1'"):
+        find("codah", "classify")
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -233,6 +444,7 @@ def test_label_numbers_become_names_in_files_of_ones_own_too():
     from bertkit.data.rows import Rows
 
     assert name_numbers([1, "0", -1, "yes"], ["no", "yes"]) == ["yes", "no", None, "yes"]
+    assert name_numbers(["NO", "-"], ["no", "yes"], {"NO": "no"}) == ["no", "-"]
     found = sources.Found("x", "y", {}, {"label_column": "label"}, ["no", "yes"])
     more = found.with_splits({"validation": Rows.of({"label": ["1"]}, "dev.csv")})
     assert more.splits["validation"]["label"] == ["yes"]

@@ -2,9 +2,11 @@
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
-from bertkit.data.known import Layout
+from bertkit.data.columns import require
+from bertkit.data.known import Form, Layout, SplitFile
 from bertkit.data.readers import read_file
 from bertkit.data.rows import Rows, Splits
 from bertkit.errors import UserError, listed
@@ -19,21 +21,41 @@ SPLIT_WORDS = {
 
 def read_layout(folder: Path, layout: Layout) -> Splits | None:
     """The splits of a known layout, or None where its training file is not there."""
-    paths = {split: folder / name for split, name in layout.splits.items() if (folder / name).exists()}
-    if "train" not in paths:
+    there = {split: part for split, part in layout.items() if (folder / part.file).exists()}
+    if "train" not in there:
         return None
-    if layout.class_folders:
-        return {split: _class_folders(path, layout.class_folders) for split, path in paths.items()}
-    return {split: _as_here(read_file(path, layout.dialect), layout) for split, path in paths.items()}
+    return {split: _read(folder / part.file, part) for split, part in there.items()}
 
 
-def _as_here(rows: Rows, layout: Layout) -> Rows:
-    kept = {layout.columns.get(name, name): values for name, values in rows.columns.items()}
-    for column, key in layout.nested.items():
-        kept[column] = [value[key] for value in kept[column]]
-    unnamed = [name for name in kept if not layout.header and name.isdigit()]
-    columns = {name: values for name, values in kept.items() if name not in unnamed}
-    return Rows(columns, rows.files, rows.file_of, rows.number)
+def as_here(rows: Rows, form: Form) -> Rows:
+    """The rows that a form keeps, their columns by the names used here.
+
+    Raises:
+        UserError: the column that picks rows is not there, or picks none.
+    """
+    for column, wanted in form.where.items():
+        rows = _only(rows, column, wanted)
+    columns = {form.columns.get(name, name): values for name, values in rows.columns.items()}
+    for column, key in form.nested.items():
+        columns[column] = [value[key] for value in columns[column]]
+    return replace(rows, columns=columns)
+
+
+def _read(path: Path, part: SplitFile) -> Rows:
+    if part.class_folders:
+        return _class_folders(path, part.class_folders)
+    rows = as_here(read_file(path, part.dialect), part)
+    unnamed = [name for name in rows.columns if not part.header and name.isdigit()]
+    return replace(rows, columns={name: rows[name] for name in rows.columns if name not in unnamed})
+
+
+def _only(rows: Rows, column: str, wanted: str) -> Rows:
+    require(rows, column, f"it tells which rows are {wanted!r}")
+    kept = rows.select(index for index, value in enumerate(rows[column]) if value == wanted)
+    if len(kept) == 0:
+        there = listed(sorted({str(value) for value in rows[column]}))
+        raise UserError(f"{rows.files[0]}: no row has {wanted!r} in column {column!r}; there are {there}")
+    return kept
 
 
 def read_folder(folder: Path) -> tuple[Splits, list[str]]:

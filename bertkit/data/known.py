@@ -1,6 +1,6 @@
 """The known data sets, read from `known.yaml`: the only list of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -8,36 +8,51 @@ from typing import Any
 import yaml
 
 from bertkit.data.readers import Dialect
+from bertkit.errors import UserError, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """One way a set is distributed: split -> file, and how its files depart from the usual."""
+class Form:
+    """What is done with rows once they are read: which are kept, and what their columns are called."""
 
-    splits: dict[str, str]
+    where: dict[str, str] = field(default_factory=dict)  # column in the file -> value of the rows kept
+    columns: dict[str, str] = field(default_factory=dict)  # name in the file -> name here
+    nested: dict[str, str] = field(default_factory=dict)  # column here -> key inside its value
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitFile(Form):
+    """The file of one split, and how it departs from the usual."""
+
+    file: str
     header: bool = True
     quoting: bool | None = None
     ragged: bool = False
-    columns: dict[str, str] = field(default_factory=dict)  # name in the file -> name here
-    nested: dict[str, str] = field(default_factory=dict)  # column -> key inside its value
     class_folders: dict[str, str] = field(default_factory=dict)  # folder of .txt files -> label
 
     @property
     def dialect(self) -> Dialect | None:
-        """None where the files are as usual, and so read by their content."""
+        """None where the file is as usual, and so read by its content."""
         usual = Dialect()
         dialect = Dialect(header=self.header, quoting=self.quoting, ragged=self.ragged)
         return None if dialect == usual else dialect
 
 
+Layout = dict[str, SplitFile]  # one way a set is distributed: split -> its file
+
+
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What bertkit knows of one data set. The fields are those of `known.yaml`."""
+    """What bertkit knows of one data set. The fields are those of `known.yaml`, configuration put in."""
 
     name: str
+    run_name: str  # `xnli`; `xnli-de` where that configuration was asked for
     title: str
     defaults: dict[str, Any]
     labels: list[str] = field(default_factory=list)
+    spellings: dict[str, str] = field(default_factory=dict)
+    config: str | None = None
+    configs: list[str] = field(default_factory=list)
     best: str | None = None
     folders: list[str] = field(default_factory=list)
     layouts: list[Layout] = field(default_factory=list)
@@ -56,23 +71,64 @@ def plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
+def form_of(about: dict[str, Any]) -> Form:
+    """The form among the keys of a Hub or package entry."""
+    return Form(**{item.name: about[item.name] for item in fields(Form) if item.name in about})
+
+
 @cache
 def known_sets() -> dict[str, Known]:
-    """All known data sets by name."""
-    table = yaml.safe_load((Path(__file__).parent / "known.yaml").read_text("utf-8"))
-    return {name: _known(name, about) for name, about in table.items()}
+    """All known data sets by name, in their usual configuration."""
+    return {name: _known(name, about) for name, about in _table().items()}
 
 
-def find_known(name: str) -> Known | None:
-    """The known set of that name, without regard to case, `-` and `_`."""
-    return next((known for known in known_sets().values() if plain(known.name) == plain(name)), None)
+def find_known(data: str) -> Known | None:
+    """The known set `NAME` or `NAME:CONFIG`; the name without regard to case, `-` and `_`.
+
+    Raises:
+        UserError: the set has no such configuration.
+    """
+    name, colon, config = data.partition(":")
+    known = next((known for known in known_sets().values() if plain(known.name) == plain(name)), None)
+    if known is None or not colon:
+        return known
+    if not known.configs:
+        raise UserError(f"--data {data}: {known.name} has no configurations; say --data {known.name}")
+    if config not in known.configs:
+        there = f"{nearest(config, known.configs)}; it has {', '.join(known.configs)}"
+        raise UserError(f"--data {data}: {known.name} has no configuration {config!r}{there}")
+    return _known(known.name, _table()[known.name], config)
 
 
-def _known(name: str, about: dict[str, Any]) -> Known:
-    return Known(**{**about, "name": name, "layouts": [_layout(entry) for entry in about.get("layouts", [])]})
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    return yaml.safe_load((Path(__file__).parent / "known.yaml").read_text("utf-8"))
+
+
+def _known(name: str, about: dict[str, Any], asked: str | None = None) -> Known:
+    """The set in the configuration asked for, else in its usual one."""
+    layouts = about.get("layouts", [])
+    if asked is not None:  # files that know no configurations would answer any with the same rows
+        layouts = [entry for entry in layouts if "{config}" in str(entry)]
+    filled = _filled({**about, "layouts": layouts}, asked or about.get("config", ""))
+    filled["layouts"] = [_layout(entry) for entry in filled["layouts"]]
+    return Known(name=name, run_name=f"{name}-{asked}" if asked else name, **filled)
+
+
+def _filled(value: Any, config: str) -> Any:
+    """The same value with the configuration in place of `{config}` in each of its texts."""
+    if isinstance(value, dict):
+        return {key: _filled(item, config) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, config) for item in value]
+    return value.replace("{config}", config) if isinstance(value, str) else value
 
 
 def _layout(entry: dict[str, Any]) -> Layout:
-    options = {key: value for key, value in entry.items() if key in Layout.__dataclass_fields__}
+    """A layout's own options hold for each of its splits, unless the split's entry has them too."""
+    options = {key: value for key, value in entry.items() if key in SplitFile.__dataclass_fields__}
     splits = {key: value for key, value in entry.items() if key not in options}
-    return Layout(splits=splits, **options)
+    return {
+        split: SplitFile(**{**options, **(about if isinstance(about, dict) else {"file": about})})
+        for split, about in splits.items()
+    }

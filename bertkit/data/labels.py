@@ -1,6 +1,6 @@
 """Labels as users write them: what kind they are, their names, and their numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,9 +13,15 @@ SEPARATORS = ("|", ";", ",")
 MANY_NUMBERS = 20  # more different whole numbers than this are a scale, not classes
 
 
-def name_numbers(values: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    """Label numbers 0, 1, ... (also as text) by their known names; -1, the Hub's "no label", is None."""
+def name_numbers(
+    values: Sequence[Any], names: Sequence[str], spellings: Mapping[str, str] | None = None
+) -> list[Any]:
+    """Label numbers 0, 1, ... (also as text) and other spellings by their known names.
+
+    -1, the Hub's "no label", is None.
+    """
     table: dict[str, Any] = {str(number): name for number, name in enumerate(names)} | {"-1": None}
+    table |= spellings or {}
     return [table.get(str(value), value) for value in values]
 
 

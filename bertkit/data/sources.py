@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.folders import read_folder, read_layout
-from bertkit.data.known import Known, find_known, known_sets, plain
+from bertkit.data.folders import as_here, read_folder, read_layout
+from bertkit.data.known import Known, find_known, form_of, known_sets, plain
 from bertkit.data.labels import name_numbers
 from bertkit.data.readers import read_file
 from bertkit.data.rows import Rows, Splits
-from bertkit.errors import UserError, nearest
+from bertkit.errors import UserError, listed, nearest
 from bertkit.hub import snapshot
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -31,6 +31,7 @@ class Found:
         defaults: settings to use where the user says nothing.
         labels: names of the label numbers 0, 1, ..., where the set is known.
         best: the metric that chooses the checkpoint, where the set has its own.
+        spellings: labels as some files spell them -> their names in `labels`.
     """
 
     name: str
@@ -40,13 +41,15 @@ class Found:
     labels: list[str] = field(default_factory=list)
     best: str | None = None
     notes: list[str] = field(default_factory=list)
+    spellings: dict[str, str] = field(default_factory=dict)
 
     def with_splits(self, splits: Splits) -> "Found":
         """With further splits, their label numbers by name; -1, the Hub's "no label", becomes none."""
         column = self.defaults.get("label_column")
         for name, rows in splits.items():
             if self.labels and column in rows.columns:
-                splits = {**splits, name: rows.with_column(column, name_numbers(rows[column], self.labels))}
+                named = name_numbers(rows[column], self.labels, self.spellings)
+                splits = {**splits, name: rows.with_column(column, named)}
         return replace(self, splits={**self.splits, **splits})
 
 
@@ -106,23 +109,42 @@ def _from_sample(task: str) -> Found:
 def _from_known(known: Known, data_dir: str | None) -> Found:
     folder = _known_folder(known, data_dir)
     if folder is not None:
-        splits = next(filter(None, (read_layout(folder, layout) for layout in known.layouts)), None)
-        splits, notes = (splits, []) if splits else read_folder(folder)
-        return _found(known, str(folder), splits, notes)
+        return _found(known, str(folder), *_known_files(known, folder))
     if known.package is not None and importlib.util.find_spec(known.package["module"]):
         return _found(known, locate(known), {"train": _from_package(known.package)}, [])
     if known.hub is None:
         raise UserError(f"--data {known.name}: not found; put it into BERTKIT_DATA_DIR/{known.name}/")
+    return _known_from_hub(known, known.hub)
+
+
+def _known_files(known: Known, folder: Path) -> tuple[Splits, list[str]]:
+    """The splits in a known set's folder: in one of its layouts, else any files, and notes on those.
+
+    A set with configurations takes no other files: they would be of any configuration, or of several.
+    """
+    splits = next(filter(None, (read_layout(folder, layout) for layout in known.layouts)), None)
+    if splits is not None:
+        return splits, []
+    if known.configs:
+        files = " or ".join(layout["train"].file for layout in known.layouts)
+        raise UserError(f"{folder}: no training file of {known.run_name}; put {files} there")
+    return read_folder(folder)
+
+
+def _known_from_hub(known: Known, hub: dict[str, Any]) -> Found:
     ways = [f"put it into BERTKIT_DATA_DIR/{known.name}/"]
     if known.package is not None:
         ways.append("pip install 'bertkit[offline]'")
-    hub = known.hub
     found = _from_hub(known.name, hub["id"], hub.get("config"), hub.get("revision"), " or ".join(ways))
-    return _found(known, found.source, _unnested(found.splits, hub.get("nested", {})), found.notes)
+    splits = {split: as_here(rows, form_of(hub)) for split, rows in found.splits.items()}
+    known = replace(known, defaults={**known.defaults, **hub.get("defaults", {})})
+    return _found(known, found.source, splits, found.notes)
 
 
 def _found(known: Known, source: str, splits: Splits, notes: list[str]) -> Found:
-    found = Found(known.name, source, {}, known.defaults, known.labels, known.best, notes)
+    found = Found(
+        known.run_name, source, {}, known.defaults, known.labels, known.best, notes, known.spellings
+    )
     return found.with_splits(splits)
 
 
@@ -139,9 +161,7 @@ def _from_package(package: dict[str, Any]) -> Rows:
     spec = importlib.util.find_spec(package["module"])
     assert spec is not None
     assert spec.origin is not None
-    rows = read_file(Path(spec.origin).parent / package["file"])
-    [(column, wanted)] = package["where"].items()
-    return rows.select(i for i, value in enumerate(rows[column]) if value == wanted)
+    return as_here(read_file(Path(spec.origin).parent / package["file"]), form_of(package))
 
 
 def _from_hub(
@@ -152,15 +172,7 @@ def _from_hub(
         folder = folder / config
     elif config:
         known = sorted(path.name for path in folder.iterdir() if path.is_dir())
-        raise UserError(f"--data {name}: {repo} has no configuration {config!r}{nearest(config, known)}")
+        there = f"{nearest(config, known)}; it has {listed(known) or 'none'}"
+        raise UserError(f"--data {name}: {repo} has no configuration {config!r}{there}")
     splits, notes = read_folder(folder)
     return Found(name.split("/")[-1].replace(":", "-"), f"Hub: {repo}", splits, notes=notes)
-
-
-def _unnested(splits: Splits, nested: dict[str, str]) -> Splits:
-    for column, key in nested.items():
-        splits = {
-            name: rows.with_column(column, [value[key] for value in rows[column]])
-            for name, rows in splits.items()
-        }
-    return splits
