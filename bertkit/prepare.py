@@ -109,7 +109,7 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     kind = task_class(task_name)
     task = kind(fill(config, _defaults(found, kind)))
     found, splits = _arranged(task, found, reporter)
-    source = loading.find_model(task.config.model or loading.default_model())
+    source = _source(task, given_model, reporter)
     model_config = task.adopt(loading.load_config(source), source)
     tokenizer = loading.load_tokenizer(source)
     prepared = Prepared(
@@ -131,18 +131,37 @@ def _with_files(found: Found, config: RunConfig) -> Found:
     return found.with_splits(files)
 
 
+def _source(task: Task, given: bool, reporter: Reporter) -> ModelSource:
+    """The model; where only the data set names one, and it is not to be had, the default with a warning."""
+    named = task.config.model
+    if named is None or given:
+        return loading.find_model(named or loading.default_model())
+    try:
+        return loading.find_model(named)
+    except UserError:
+        instead = loading.default_model()
+        reporter.warn(
+            f"{named}, made for such data, is neither cached nor reachable; {instead} is used instead "
+            "(--model names another)"
+        )
+        task.config = dataclasses.replace(task.config, model=None)
+        return loading.find_model(instead)
+
+
 def _defaults(found: Found, kind: type[Task]) -> dict[str, Any]:
     """The set's defaults that the task has; columns only where the rows have them.
 
     A set may come in a layout of its own, and a task may call a column by another role.
     """
-    columns = found.splits["train"].columns
+    there = set(found.splits["train"].columns)
     named = {kind.known_as.get(key, key): value for key, value in found.defaults.items()}
-    return {
-        key: value
-        for key, value in named.items()
-        if key in settings_of(kind.Config) and (not key.endswith("_column") or value in columns)
+    ours = {key: value for key, value in named.items() if key in settings_of(kind.Config)}
+    columns = {
+        key: {value} if isinstance(value, str) else set(value)
+        for key, value in ours.items()
+        if "_column" in key
     }
+    return {key: value for key, value in ours.items() if columns.get(key, set()) <= there}
 
 
 def _arranged(task: Task, found: Found, reporter: Reporter) -> tuple[Found, Splits]:

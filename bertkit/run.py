@@ -11,6 +11,7 @@ from bertkit.data.rows import fingerprint
 from bertkit.dry_run import dry_run
 from bertkit.errors import Stopped, UserError
 from bertkit.files import write_jsonl, write_text
+from bertkit.modeling.loading import takes_token_type_ids
 from bertkit.prepare import Prepared, parameters_of, prepare, settings
 from bertkit.quiet import quiet_libraries
 from bertkit.reporter import Reporter
@@ -116,9 +117,15 @@ def _finish(session: Session, figures: dict[str, Any], data: str) -> Run:
 
 
 def _write_model(session: Session) -> None:
-    """Model and tokenizer, as `transformers` loads them; `max_length` and the side to cut go along."""
+    """Model and tokenizer, as `transformers` loads them; `max_length` and the side to cut go along.
+
+    A tokenizer that says nothing of segments would let `pipeline()` read both texts of a pair as one.
+    """
     tokenizer, config = session.prepared.tokenizer, session.prepared.config
     tokenizer.model_max_length = config.max_length
+    if takes_token_type_ids(session.model) and "token_type_ids" not in tokenizer.model_input_names:
+        tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
+        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # or it is not saved
     tokenizer.truncation_side = "left" if getattr(config, "long", "head") == "tail" else "right"
     with rundir.written_aside(session.folder) as aside:
         session.model.save_pretrained(aside)

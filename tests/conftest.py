@@ -111,31 +111,34 @@ def toy_rows(count, seed=0, longest=12):
     return rows
 
 
+def plain_texts(count, seed=0):
+    """Texts that say nothing good or bad; none twice."""
+    rng, texts = random.Random(seed), {}
+    while len(texts) < count:
+        texts[" ".join(rng.choices(OTHER, k=rng.randint(2, 12)))] = True
+    return list(texts)
+
+
 def nli_rows(count, seed=0):
     """Separable premises and hypotheses: the hypothesis tells the label, as artefacts do."""
-    words = {"entailment": GOOD, "neutral": OTHER[:6], "contradiction": BAD}
-    rng, names = random.Random(seed), list(words)
-    return [
-        {
-            "premise": row["text"],
-            "hypothesis": f"it was {rng.choice(words[names[n % 3]])}",
-            "label": names[n % 3],
-        }
-        for n, row in enumerate(toy_rows(count, seed))
-    ]
+    rng, words = random.Random(seed), {"entailment": GOOD, "neutral": OTHER[:6], "contradiction": BAD}
+    rows = []
+    for premise in plain_texts(count, seed):
+        label = list(words)[len(rows) % 3]
+        rows.append({"premise": premise, "hypothesis": f"it was {rng.choice(words[label])}", "label": label})
+    return rows
 
 
 def swag_rows(count, seed=0, endings=(2, 3, 4, 5)):
-    """Separable rows with unlike numbers of endings: the right one has a good word."""
+    """Separable rows with unlike numbers of endings: the right one has a good word, the others a bad one."""
     rng, rows = random.Random(seed), []
-    for row in toy_rows(count, seed):
+    for context in plain_texts(count, seed):
         size = rng.choice(endings)
-        some = [
-            f"{' '.join(rng.choices(OTHER, k=rng.randint(1, 5)))} {word}" for word in rng.sample(BAD, size)
-        ]
         label = rng.randrange(size)
-        some[label] = some[label].rsplit(" ", 1)[0] + " " + rng.choice(GOOD)
-        rows.append({"context": row["text"], "endings": some, "label": label})
+        words = rng.sample(BAD, size)
+        words[label] = rng.choice(GOOD)
+        some = [" ".join([*rng.choices(OTHER, k=rng.randint(1, 5)), word]) for word in words]
+        rows.append({"context": context, "endings": some, "label": label})
     return rows
 
 

@@ -96,7 +96,7 @@ def load_tokenizer(source: ModelSource) -> Any:
 
 
 def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool = False) -> Any:
-    """The model with its head, in fp32; `new_head` initializes the head afresh.
+    """The model with its head, in fp32; `new_head` initializes its output layer afresh.
 
     Raises:
         UserError: weights that cannot be read, or that do not fit the config.
@@ -105,14 +105,29 @@ def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool
     import torch
 
     try:
-        model = auto_class.from_pretrained(
+        model, info = auto_class.from_pretrained(
             source.folder, config=config, dtype=torch.float32, use_safetensors=True,
-            ignore_mismatched_sizes=new_head,
+            ignore_mismatched_sizes=new_head, output_loading_info=True,
         )  # fmt: skip
     except (OSError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--model {source.name}: its weights cannot be loaded ({reason})") from error
+    if new_head:
+        _start_afresh(model, auto_class, set(info["missing_keys"]))
     return model
+
+
+def _start_afresh(model: Any, auto_class: Any, made: set[str]) -> None:
+    """Initialize what transformers loaded of another task's output layer, where the sizes happened to fit."""
+    sizes = ((1,), (model.config.num_labels,))
+    outer = {
+        name
+        for name, tensor in model.state_dict().items()
+        if not name.startswith(model.base_model_prefix + ".") and tensor.shape[:1] in sizes
+    }
+    if outer - made:
+        fresh = auto_class.from_config(model.config).state_dict()
+        model.load_state_dict({name: fresh[name] for name in outer}, strict=False)
 
 
 def usable_positions(config: Any) -> int | None:
