@@ -131,7 +131,8 @@ def test_every_known_set_says_where_it_was_tried_and_has_a_title():
         assert (known.config in known.configs) == bool(known.configs)
         assert set(known.spellings.values()) <= set(known.labels)
         for layout in known.layouts:
-            assert set(layout) <= {"train", "validation", "validation_mismatched", "test", "test_mismatched"}
+            splits = {"train", "validation", "validation_mismatched", "test", "test_mismatched", "diagnostic"}
+            assert set(layout) <= splits
 
 
 def write_table(path, *records):

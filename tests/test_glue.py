@@ -1,0 +1,312 @@
+"""`glue`: all nine tasks in the files GLUE distributes, the table, and the files its leaderboard takes."""
+
+import json
+import os
+import shutil
+import signal
+import statistics
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import nli_rows, predictions, toy_rows
+
+import bertkit
+from bertkit.data.known import known_sets
+from bertkit.recipes import read_recipe
+from bertkit.suite.glue import GLUE, PAPER_RATES
+from bertkit.suite.submission import write_submission
+from bertkit.suite.table import lines
+from bertkit.tasks import task_class
+
+GOLDEN = Path(__file__).parent / "golden" / "submission"
+# The leaderboard's form: file -> how a prediction is spelled.
+NAMES3, NAMES2, BITS = (
+    {"entailment", "neutral", "contradiction"},
+    {"entailment", "not_entailment"},
+    {"0", "1"},
+)
+LEADERBOARD = {
+    "AX.tsv": NAMES3, "CoLA.tsv": BITS, "MNLI-m.tsv": NAMES3, "MNLI-mm.tsv": NAMES3, "MRPC.tsv": BITS,
+    "QNLI.tsv": NAMES2, "QQP.tsv": BITS, "RTE.tsv": NAMES2, "SST-2.tsv": BITS, "STS-B.tsv": None,
+    "WNLI.tsv": BITS,
+}  # fmt: skip
+# How GLUE distributes each set: folder -> (columns of train and dev, columns of test); of CoLA, no header.
+FORMS = {
+    "CoLA": (["source", "label", "star", "text"], ["index", "text"]),
+    "SST-2": (["sentence", "label"], ["index", "sentence"]),
+    "MRPC": (["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"], ["index", "#1 ID", "#2 ID", "#1 String", "#2 String"]),
+    "STS-B": (["index", "sentence1", "sentence2", "score"], ["index", "sentence1", "sentence2"]),
+    "QQP": (["id", "question1", "question2", "is_duplicate"], ["id", "question1", "question2"]),
+    "QNLI": (["index", "question", "sentence", "label"], ["index", "question", "sentence"]),
+    "RTE": (["index", "sentence1", "sentence2", "label"], ["index", "sentence1", "sentence2"]),
+    "WNLI": (["index", "sentence1", "sentence2", "label"], ["index", "sentence1", "sentence2"]),
+    "MNLI": (["index", "sentence1", "sentence2", "gold_label"], ["index", "sentence1", "sentence2"]),
+}  # fmt: skip
+FIRST = {"text", "sentence", "#1 String", "sentence1", "question1", "question"}
+LABELS = {"label", "Quality", "is_duplicate", "gold_label", "score"}
+NAMED = {"QNLI": sorted(NAMES2), "RTE": sorted(NAMES2), "MNLI": ["entailment", "neutral", "contradiction"]}
+
+
+def write_split(path, columns, folder, seed, header=True):
+    """Twelve separable rows in the columns of GLUE's file."""
+    names = NAMED.get(folder, ["0", "1"])
+    table = []
+    for number, row in enumerate(nli_rows(12, seed)):
+        label = str(number % 6) if folder == "STS-B" else names[number % len(names)]
+        values = dict.fromkeys(columns, "x") | {"index": str(number), "id": str(number)}
+        values |= {name: row["premise"] for name in columns if name in FIRST}
+        values |= {
+            name: row["hypothesis"] for name in columns if name in ("#2 String", "sentence2", "question2")
+        }
+        values |= {name: label for name in columns if name in LABELS}
+        if folder == "QNLI":
+            values["sentence"] = row["hypothesis"]
+        table.append([values[name] for name in columns])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join("\t".join(record) + "\n" for record in ([columns] if header else []) + table))
+
+
+@pytest.fixture(scope="module")
+def glue_data(tmp_path_factory):
+    """A folder that holds all nine sets and the diagnostic one, in GLUE's files."""
+    root = tmp_path_factory.mktemp("glue_data")
+    for folder, (columns, test_columns) in FORMS.items():
+        splits = (
+            {"train": "train", "dev": "dev_matched", "dev2": "dev_mismatched"} if folder == "MNLI" else {}
+        )
+        for seed, name in enumerate((splits or {"train": "train", "dev": "dev"}).values()):
+            write_split(root / folder / f"{name}.tsv", columns, folder, seed, header=folder != "CoLA")
+        tests = ["test_matched", "test_mismatched"] if folder == "MNLI" else ["test"]
+        for seed, name in enumerate(tests):
+            write_split(root / folder / f"{name}.tsv", test_columns, folder, 7 + seed)
+    write_split(root / "diagnostic" / "diagnostic.tsv", ["index", "sentence1", "sentence2"], "MNLI", 11)
+    return root
+
+
+@pytest.fixture(scope="module")
+def whole(glue_data, tiny, tmp_path_factory):
+    """All nine tasks, one step each."""
+    folder = tmp_path_factory.mktemp("glue") / "run"
+    options = {"max_steps": 1, "batch_size": 8, "bf16": False}
+    return bertkit.glue(model=str(tiny), data_dir=str(glue_data), output_dir=str(folder), **options)
+
+
+def check_form(text, labels):
+    """A file as the leaderboard takes it."""
+    first, *rest = text.splitlines()
+    records = [line.split("\t") for line in rest]
+    assert first == "index\tprediction"
+    assert [index for index, _ in records] == [str(number) for number in range(len(records))]
+    for _, value in records:
+        assert (0 <= float(value) <= 5) if labels is None else value in labels
+
+
+def test_all_nine_are_run_and_all_files_of_the_leaderboard_written(whole):
+    folder = whole.output_dir / "submission"
+    assert {path.name for path in folder.iterdir()} == set(LEADERBOARD) == set(whole.metrics["submission"])
+    for name, labels in LEADERBOARD.items():
+        text = (folder / name).read_text()
+        assert len(text.splitlines()) == 13
+        check_form(text, labels)
+    with zipfile.ZipFile(whole.output_dir / "submission.zip") as archive:
+        assert set(archive.namelist()) == set(LEADERBOARD)
+        assert archive.read("RTE.tsv").decode() == (folder / "RTE.tsv").read_text()
+
+
+def test_the_table_has_every_figure_and_the_papers_averages(whole):
+    table = {(line.title, line.metric): line for line in lines(whole.metrics)}
+    assert len(table) == 14
+    assert (table["MNLI-mm", "accuracy"].base, table["CoLA", "matthews"].large) == ("83.4", "60.5")
+    average = table["average", "without WNLI"]
+    assert (average.base, average.large) == ("79.6", "82.1")  # as the paper has them
+    ours = [float(line.ours) for line in lines(whole.metrics) if line.base and line.title != "average"]
+    assert len(ours) == 9
+    assert float(average.ours) == pytest.approx(sum(ours) / 9, abs=0.06)
+    assert "| average | without WNLI |" in (whole.output_dir / "README.md").read_text()
+
+
+def test_each_run_is_an_ordinary_run_directory(whole):
+    for task in GLUE:
+        run = whole.output_dir / task.name / "seed0"
+        metrics = json.loads((run / "metrics.json").read_text())
+        for figure in task.figures:
+            found = whole.metrics["tasks"][task.name][figure.split][figure.metric]
+            assert found == metrics[figure.split][figure.metric]
+        assert not (run / "checkpoints").exists()
+        assert (run / "model.safetensors").exists()
+        assert "diagnostic" not in (run / "metrics.json").read_text() or task.name == "mnli"
+
+
+def stored_predictions(folder):
+    """Three predictions for each test set: labels in turn, scores beyond both ends; odd indices kept."""
+    for task in GLUE:
+        labels = known_sets()[task.name].labels
+        for split in task.files:
+            records = []
+            for number in range(3):
+                value = (-0.25, 3.14159, 5.5)[number] if not labels else labels[number % len(labels)]
+                index = {"index": str(number)} if split != "diagnostic" else {}
+                records.append({"id": number, **index, "predicted": value})
+            path = folder / task.name / f"predictions-{split}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return [(task, folder / task.name) for task in GLUE]
+
+
+def test_the_submission_equals_the_golden_one(tmp_path):
+    names = write_submission(tmp_path, stored_predictions(tmp_path))
+    assert set(names) == {path.name for path in GOLDEN.iterdir()} == set(LEADERBOARD)
+    for name, labels in LEADERBOARD.items():
+        assert (tmp_path / "submission" / name).read_bytes() == (GOLDEN / name).read_bytes(), name
+        check_form((GOLDEN / name).read_text(), labels)
+    with pytest.raises(AssertionError):
+        check_form((GOLDEN / "RTE.tsv").read_text(), BITS)
+
+
+def test_a_set_that_is_missing_leaves_no_archive(tmp_path):
+    runs = [entry for entry in stored_predictions(tmp_path) if entry[0].name != "wnli"]
+    assert len(write_submission(tmp_path, runs)) == 10
+    assert not (tmp_path / "submission.zip").exists()
+
+
+@pytest.fixture
+def command(tiny, glue_data):
+    return ["glue", "--model", tiny, "--data-dir", glue_data, "--batch-size", 8, "--no-bf16"]
+
+
+def test_it_goes_on_where_it_was_stopped(cli, command, tmp_path, monkeypatch):
+    from bertkit.training.callbacks import Progress
+
+    args = [*command, "--tasks", "sst2,rte", "--epochs", 2]
+    assert cli(*args, "-o", tmp_path / "whole")[0] == 0
+    steps = []
+
+    def interrupt(self, *_, **__):
+        steps.append(1)
+        if len(steps) == 6:  # SST-2 has four
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    status, _, err = cli(*args, "-o", tmp_path / "cut")
+    monkeypatch.undo()
+    assert status == 130
+    assert f"go on with: bertkit glue --resume --output-dir {tmp_path / 'cut'}" in err
+    assert (tmp_path / "cut" / "sst2" / "seed0" / "metrics.json").exists()
+    assert not (tmp_path / "cut" / "rte" / "seed0" / "metrics.json").exists()
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = cli("glue", "--resume", "-o", tmp_path / "cut", "--json")
+    assert status == 0
+    assert set(json.loads(out)["tasks"]) == {"sst2", "rte"}
+    for task in ("sst2", "rte"):
+        one, two = (tmp_path / name / task / "seed0" / "model.safetensors" for name in ("whole", "cut"))
+        assert one.read_bytes() == two.read_bytes()
+    status, again, err = cli("glue", "--resume", "-o", tmp_path / "cut", "--json")
+    assert (again, "finished" in err) == (out, True)
+
+
+def test_the_best_learning_rate_is_kept(cli, tiny, tmp_path):
+    folder = tmp_path / "data" / "SST-2"
+    folder.mkdir(parents=True)
+    for name, seed, size in (("train", 0, 200), ("dev", 1, 40)):
+        rows = "".join(f"{r['text']}\t{int(r['label'] == 'positive')}\n" for r in toy_rows(size, seed))
+        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + rows)
+    args = ["glue", "--tasks", "sst2", "--model", tiny, "--data-dir", tmp_path / "data", "--batch-size", 8]
+    args += [
+        "--epochs",
+        4,
+        "--learning-rates",
+        "1e-9,3e-3",
+        "--seeds",
+        2,
+        "--no-bf16",
+        "-o",
+        tmp_path / "run",
+    ]
+    status, out, err = cli(*args, "--json")
+    assert status == 0
+    about = json.loads(out)["tasks"]["sst2"]
+    assert (about["learning_rate"], about["seeds"]) == (3e-3, [0, 1])
+    assert about["validation"]["accuracy"] > 0.9
+    assert "the best learning rate is 0.003" in err
+    made = sorted(path.name for path in (tmp_path / "run" / "sst2").iterdir())
+    assert made == ["lr0.003-seed0", "lr0.003-seed1", "lr1e-09-seed0"]
+
+
+def test_seeds_give_mean_and_standard_deviation_on_the_same_rows(cli, tiny, tmp_path):
+    rows = "".join(f"{n % 2}\t1\t2\t{r['premise']}\t{r['hypothesis']}\n" for n, r in enumerate(nli_rows(60)))
+    (tmp_path / "data" / "MRPC").mkdir(parents=True)
+    header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+    (tmp_path / "data" / "MRPC" / "msr_paraphrase_train.txt").write_text(header + rows)  # no validation file
+    args = ["glue", "--tasks", "mrpc", "--model", tiny, "--data-dir", tmp_path / "data", "--max-steps", 3]
+    status, out, _ = cli(*args, "--lr", 0.01, "--seeds", 3, "--seed", 5, "-o", tmp_path / "run", "--json")
+    assert status == 0
+    runs = [tmp_path / "run" / "mrpc" / f"seed{seed}" for seed in (5, 6, 7)]
+    scores = [json.loads((run / "metrics.json").read_text())["validation"]["accuracy"] for run in runs]
+    about = json.loads(out)["tasks"]["mrpc"]
+    assert about["validation"]["accuracy"] == pytest.approx(statistics.fmean(scores))
+    assert about["validation_std"]["accuracy"] == pytest.approx(statistics.stdev(scores))
+    texts = [[record["sentence1"] for record in predictions(run)] for run in runs]
+    assert texts[0] == texts[1] == texts[2]
+    assert len({(run / "model.safetensors").read_bytes() for run in runs}) == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--tasks", "rte,sst"], ["--tasks sst", "did you mean"]),
+        (["--learning-rates", "papr"], ["--learning-rates papr", "paper"]),
+        (["--learning-rates", "3"], ["--learning-rates 3"]),
+        (["--learning-rates", "paper", "--lr", "1e-4"], ["give one of the two"]),
+        (["--fp16"], ["--fp16"]),
+        (["--set", "nonsense=1"], ["nonsense"]),
+        (["--tasks", "rte", "--max-length", 999], ["--max-length 999"]),
+        (["--resume"], ["--resume", "holds none"]),
+    ],
+)
+def test_refused_before_anything_is_written(cli, command, tmp_path, args, words):
+    status, _, err = cli(*command, "-o", tmp_path / "run", *args)
+    assert status == 2
+    assert [word for word in words if word not in err.splitlines()[-1]] == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_that_is_missing_is_told_before_the_first_run(cli, no_hub, tiny, glue_data, tmp_path):
+    for name in ("RTE", "SST-2"):
+        shutil.copytree(glue_data / name, tmp_path / "some" / name)
+    args = ["glue", "--model", tiny, "--data-dir", tmp_path / "some", "-o", tmp_path / "run"]
+    status, _, err = cli(*args, "--tasks", "rte,sst2,wnli")
+    assert status == 2
+    assert "no data for wnli; run the others with --tasks sst2,rte" in err
+    assert "BERTKIT_DATA_DIR/wnli/" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_directory_that_holds_runs_is_not_touched(cli, command, whole):
+    before = sorted(whole.output_dir.rglob("*"))
+    status, _, err = cli(*command, "-o", whole.output_dir)
+    assert (status, "--resume goes on with it" in err, "--overwrite" in err) == (2, True, False)
+    assert sorted(whole.output_dir.rglob("*")) == before
+
+
+def test_test_rows_left_out_leave_no_files_for_the_leaderboard(cli, command, tmp_path):
+    args = [*command, "--tasks", "rte", "--max-steps", 1, "--max-eval-samples", 4, "-o", tmp_path / "run"]
+    status, out, err = cli(*args)
+    assert (status, "no files for the leaderboard" in err) == (0, True)
+    assert not (tmp_path / "run" / "submission").exists()
+    assert "RTE" in out
+
+
+def test_the_recipes_have_the_papers_settings_and_rates_stay_within_the_papers():
+    from bertkit.training.advice import advise
+
+    for task in GLUE:
+        recipe = next(
+            read_recipe(f"glue/{task.name}", kind, task_class(kind).Config)
+            for kind in ("classify", "nli")
+            if kind == ("nli" if task.name in ("mnli", "qnli", "rte", "wnli") else "classify")
+        )
+        assert recipe.settings == {"data": task.name, "max_length": 128, "batch_size": 32, "epochs": 3.0}
+    for parameters in (110e6, 340e6):
+        for rows in (500, 50_000, 500_000):
+            assert advise(rows, int(parameters))[0]["learning_rate"] in PAPER_RATES
