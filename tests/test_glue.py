@@ -31,19 +31,23 @@ LEADERBOARD = {
     "QNLI.tsv": NAMES2, "QQP.tsv": BITS, "RTE.tsv": NAMES2, "SST-2.tsv": BITS, "STS-B.tsv": None,
     "WNLI.tsv": BITS,
 }  # fmt: skip
+MRPC = ["#1 ID", "#2 ID", "#1 String", "#2 String"]
+PAIR = ["index", "sentence1", "sentence2"]
 # How GLUE distributes each set: folder -> (columns of train and dev, columns of test); of CoLA, no header.
 FORMS = {
-    "CoLA": (["source", "label", "star", "text"], ["index", "text"]),
+    "CoLA": (["source", "label", "star", "sentence"], ["index", "sentence"]),
     "SST-2": (["sentence", "label"], ["index", "sentence"]),
-    "MRPC": (["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"], ["index", "#1 ID", "#2 ID", "#1 String", "#2 String"]),
-    "STS-B": (["index", "sentence1", "sentence2", "score"], ["index", "sentence1", "sentence2"]),
+    "MRPC": (["Quality", *MRPC], ["index", *MRPC]),
+    "STS-B": ([*PAIR, "score"], PAIR),
     "QQP": (["id", "question1", "question2", "is_duplicate"], ["id", "question1", "question2"]),
     "QNLI": (["index", "question", "sentence", "label"], ["index", "question", "sentence"]),
-    "RTE": (["index", "sentence1", "sentence2", "label"], ["index", "sentence1", "sentence2"]),
-    "WNLI": (["index", "sentence1", "sentence2", "label"], ["index", "sentence1", "sentence2"]),
-    "MNLI": (["index", "sentence1", "sentence2", "gold_label"], ["index", "sentence1", "sentence2"]),
-}  # fmt: skip
-FIRST = {"text", "sentence", "#1 String", "sentence1", "question1", "question"}
+    "RTE": ([*PAIR, "label"], PAIR),
+    "WNLI": ([*PAIR, "label"], PAIR),
+    "MNLI": ([*PAIR, "gold_label"], PAIR),
+}
+SPLITS = {"MNLI": (["train", "dev_matched", "dev_mismatched"], ["test_matched", "test_mismatched"])}
+FIRST = {"sentence", "#1 String", "sentence1", "question1", "question"}
+SECOND = {"#2 String", "sentence2", "question2"}
 LABELS = {"label", "Quality", "is_duplicate", "gold_label", "score"}
 NAMED = {"QNLI": sorted(NAMES2), "RTE": sorted(NAMES2), "MNLI": ["entailment", "neutral", "contradiction"]}
 
@@ -56,9 +60,7 @@ def write_split(path, columns, folder, seed, header=True):
         label = str(number % 6) if folder == "STS-B" else names[number % len(names)]
         values = dict.fromkeys(columns, "x") | {"index": str(number), "id": str(number)}
         values |= {name: row["premise"] for name in columns if name in FIRST}
-        values |= {
-            name: row["hypothesis"] for name in columns if name in ("#2 String", "sentence2", "question2")
-        }
+        values |= {name: row["hypothesis"] for name in columns if name in SECOND}
         values |= {name: label for name in columns if name in LABELS}
         if folder == "QNLI":
             values["sentence"] = row["hypothesis"]
@@ -72,15 +74,12 @@ def glue_data(tmp_path_factory):
     """A folder that holds all nine sets and the diagnostic one, in GLUE's files."""
     root = tmp_path_factory.mktemp("glue_data")
     for folder, (columns, test_columns) in FORMS.items():
-        splits = (
-            {"train": "train", "dev": "dev_matched", "dev2": "dev_mismatched"} if folder == "MNLI" else {}
-        )
-        for seed, name in enumerate((splits or {"train": "train", "dev": "dev"}).values()):
+        labelled, unlabelled = SPLITS.get(folder, (["train", "dev"], ["test"]))
+        for seed, name in enumerate(labelled):
             write_split(root / folder / f"{name}.tsv", columns, folder, seed, header=folder != "CoLA")
-        tests = ["test_matched", "test_mismatched"] if folder == "MNLI" else ["test"]
-        for seed, name in enumerate(tests):
+        for seed, name in enumerate(unlabelled):
             write_split(root / folder / f"{name}.tsv", test_columns, folder, 7 + seed)
-    write_split(root / "diagnostic" / "diagnostic.tsv", ["index", "sentence1", "sentence2"], "MNLI", 11)
+    write_split(root / "diagnostic" / "diagnostic.tsv", PAIR, "MNLI", 11)
     return root
 
 
@@ -301,11 +300,8 @@ def test_the_recipes_have_the_papers_settings_and_rates_stay_within_the_papers()
     from bertkit.training.advice import advise
 
     for task in GLUE:
-        recipe = next(
-            read_recipe(f"glue/{task.name}", kind, task_class(kind).Config)
-            for kind in ("classify", "nli")
-            if kind == ("nli" if task.name in ("mnli", "qnli", "rte", "wnli") else "classify")
-        )
+        kind = "nli" if task.name in ("mnli", "qnli", "rte", "wnli") else "classify"
+        recipe = read_recipe(f"glue/{task.name}", kind, task_class(kind).Config)
         assert recipe.settings == {"data": task.name, "max_length": 128, "batch_size": 32, "epochs": 3.0}
     for parameters in (110e6, 340e6):
         for rows in (500, 50_000, 500_000):

@@ -9,13 +9,14 @@ from collections import defaultdict
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import toy_rows, write_rows
+from conftest import nli_rows, toy_rows, write_rows
 
 import bertkit
 from bertkit.data import sources
 from bertkit.data.known import known_sets
 from bertkit.data.sources import find
 from bertkit.errors import UserError
+from bertkit.prepare import _defaults
 from bertkit.tasks import task_class
 
 LAYOUTS = [(name, number) for name, known in known_sets().items() for number in range(len(known.layouts))]
@@ -113,13 +114,26 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
         if not part.class_folders:
             wanted = six_rows(known, split)
             assert [{column: row[column] for column in wanted[0]} for row in found.splits[split]] == wanted
-    if "text_column" in known.defaults:
-        config = task_class("classify").Config(**{**found.defaults, "data": name})
-        task = task_class("classify")(config)
-        task.columns(found)
-        task.check(found.splits)
-        assert task.labels == known.labels
     assert len(LAYOUTS) > 30
+    for kind in tasks_of(known):
+        task = kind(kind.Config(data=name, **_defaults(found, kind)))
+        usable = task.columns(found)
+        task.check(usable.splits)
+        assert usable.notes == []
+        train = usable.splits["train"]
+        assert all(len(keys) == len(train) for keys in vars(task.keys(train)).values())
+        if kind.name != "swag":
+            assert task.labels == known.labels
+            texts = [known.defaults.get(key) for key in ("text_column", "text_pair_column")]
+            assert task.text_columns == [column for column in texts if column]
+
+
+def tasks_of(known):
+    """The tasks that a set is for: every pair with class labels can be read as inference."""
+    if "ending_columns" in known.defaults:
+        return [task_class("swag")]
+    pair = "text_pair_column" in known.defaults and known.labels
+    return [task_class(name) for name in (["classify", "nli"] if pair else ["classify"])]
 
 
 def test_every_known_set_says_where_it_was_tried_and_has_a_title():
@@ -404,6 +418,21 @@ def test_what_the_hub_does_not_have(cli, hub, tmp_path, args, words):
     hub.add_dataset("someone/films", hub_set(tmp_path / "films"))
     status, _, err = cli("classify", *args)
     assert (status, words in err) == (2, True), err
+
+
+def test_a_model_that_only_the_set_names_is_a_wish(cli, no_hub, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertkit.modeling.loading.default_model", lambda: str(tiny))
+    known = known_sets()["klue-nli"]
+    (tmp_path / "data" / "klue-nli").mkdir(parents=True)
+    rows = [{**row, "gold_label": row["label"]} for row in nli_rows(60)]
+    (tmp_path / "data" / "klue-nli" / "dev.json").write_text(json.dumps(rows))
+    args = ["nli", "--data", "klue-nli", "--data-dir", tmp_path / "data", "--max-steps", 1]
+    status, _, err = cli(*args)
+    assert status == 0, err
+    assert f"warning: {known.defaults['model']}, made for such data" in err
+    assert "no validation file: 6 rows (10%) set aside" in err
+    status, _, err = cli(*args, "--model", known.defaults["model"])
+    assert (status, "is not in the Hugging Face cache" in err) == (2, True)
 
 
 @pytest.mark.parametrize("offline", [False, True])

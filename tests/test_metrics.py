@@ -1,5 +1,8 @@
 """Scores equal scikit-learn's and SciPy's; intervals and baselines mean what they say."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +14,7 @@ from bertkit.metrics.baselines import majority, tfidf
 from bertkit.metrics.classification import multi_label, regression, single_label
 from bertkit.metrics.intervals import intervals
 
+CASES = json.loads((Path(__file__).parent / "golden" / "glue_scores.json").read_text())
 pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=50)
 
 
@@ -53,6 +57,29 @@ def test_correlations_equal_scipys_and_are_zero_for_a_constant():
     assert scores["spearman"] == pytest.approx(stats.spearmanr(gold, predicted).statistic)
     constant = np.full(40, np.float32(1.1)).astype(float)
     assert regression(gold, constant) == {"pearson": 0.0, "spearman": 0.0}
+
+
+def sklearns(gold, predicted, name):
+    """The same score by scikit-learn or SciPy."""
+    return {
+        "accuracy": lambda: sk.accuracy_score(gold, predicted),
+        "f1": lambda: sk.f1_score(gold, predicted, average="macro"),
+        "positive_f1": lambda: sk.f1_score(gold, predicted),
+        "matthews": lambda: sk.matthews_corrcoef(gold, predicted),
+        "pearson": lambda: stats.pearsonr(gold, predicted).statistic,
+        "spearman": lambda: stats.spearmanr(gold, predicted).statistic,
+    }[name]()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_glue_scores_of_stored_cases(name):
+    case = CASES[name]
+    gold, predicted = np.array(case["gold"]), np.array(case["predicted"])
+    ours = regression(gold, predicted) if gold.dtype.kind == "f" else single_label(gold, predicted, 3, 1)
+    assert len(case["scores"]) >= 2
+    for score, stored in case["scores"].items():
+        assert ours[score] == pytest.approx(stored, abs=1e-12)
+        assert sklearns(gold, predicted, score) == pytest.approx(stored, abs=1e-12)
 
 
 def test_intervals_hold_the_score_and_shrink_with_more_rows():
