@@ -10,6 +10,7 @@ import typer
 from bertkit.cli.app import app
 from bertkit.config import flag_of, settings_of
 from bertkit.data.known import known_sets
+from bertkit.suite.config import GlueConfig
 from bertkit.tasks import TASKS, task_class
 
 ROOT = Path(__file__).parent.parent
@@ -46,11 +47,14 @@ def test_there_are_commands_and_a_wrong_one_would_be_seen():
         parse(["classify", "--dta", "imdb"])
 
 
-@pytest.mark.parametrize("task", TASKS)
+CONFIGS = {task: task_class(task).Config for task in TASKS} | {"glue": GlueConfig}
+
+
+@pytest.mark.parametrize("task", CONFIGS)
 def test_each_flag_that_a_page_names_exists(task):
-    known = {flag_of(name, about) for name, (_, about, _) in settings_of(task_class(task).Config).items()}
+    known = {flag_of(name, about) for name, (_, about, _) in settings_of(CONFIGS[task]).items()}
     known |= {"--help", "--recipe", "--json", "--lr", "--version", "--no-bf16"}
-    named = set(re.findall(r"`(--[a-z][a-z-]+)", (ROOT / "docs" / f"{task}.md").read_text("utf-8")))
+    named = set(re.findall(r"`(--[a-z][a-z0-9-]+)", (ROOT / "docs" / f"{task}.md").read_text("utf-8")))
     assert len(named) > 5
     assert named <= known
 

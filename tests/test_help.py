@@ -14,7 +14,10 @@ HEAVY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("args", [["--help"], ["classify", "--help"], ["recipes", "ls"], ["--version"]])
+COMMANDS = [["--help"], ["recipes", "ls"], ["--version"], *([name, "--help"] for name in [*TASKS, "glue"])]
+
+
+@pytest.mark.parametrize("args", COMMANDS)
 def test_nothing_heavy_is_loaded(args):
     code = (
         f"import sys; sys.argv = ['bertkit', *{args!r}]\n"

@@ -200,7 +200,7 @@ class Suite:
 def _summary(task: GlueTask, trials: list[Trial], best: Trial, folder: Path) -> dict[str, Any]:
     """Mean and standard deviation (over the seeds, n - 1) of each score of each scored split."""
     scores: dict[str, Any] = {}
-    for split in dict.fromkeys(figure.split for figure in task.figures):
+    for split in dict.fromkeys([*(figure.split for figure in task.figures), "test"]):
         found = [trial.metrics[split] for trial in trials if trial.metrics.get(split)]
         if found:
             scores[split] = {name: statistics.fmean(s[name] for s in found) for name in found[0]}

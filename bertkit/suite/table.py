@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.suite.glue import GLUE
+from bertkit.suite.glue import GLUE, Figure
 
-HEADINGS = ("task", "score", "ours (dev)", "majority (dev)", "BERT-BASE (test)", "BERT-LARGE (test)")
+HEADINGS = (
+    "task", "score", "ours (dev)", "majority (dev)", "ours (test)", "BERT-BASE (test)", "BERT-LARGE (test)",
+)  # fmt: skip
 SOURCE = "In percent. BERT-BASE and BERT-LARGE: Devlin et al. 2018, table 1, on the test sets."
 
 
@@ -18,13 +20,14 @@ class Line:
     metric: str
     ours: str
     majority: str
+    test: str
     base: str
     large: str
 
     @property
     def cells(self) -> tuple[str, ...]:
         """In the order of `HEADINGS`."""
-        return self.title, self.metric, self.ours, self.majority, self.base, self.large
+        return self.title, self.metric, self.ours, self.majority, self.test, self.base, self.large
 
 
 def lines(metrics: Mapping[str, Any]) -> list[Line]:
@@ -38,28 +41,26 @@ def lines(metrics: Mapping[str, Any]) -> list[Line]:
             if figure.base is not None and figure.large is not None:
                 counted.append((ours, figure.base, figure.large))
             if ours is not None:
-                spread = scores.get(f"{figure.split}_std", {}).get(figure.metric)
-                majority = scores["majority"].get(figure.metric) if figure.split == "validation" else None
-                found.append(
-                    Line(
-                        title, figure.metric, _percent(ours, spread), _percent(majority),
-                        _plain(figure.base), _plain(figure.large),
-                    )
-                )  # fmt: skip
+                found.append(_line(title, figure, scores))
     values = [ours for ours, _, _ in counted if ours is not None]
     if len(values) == len(counted):
         base, large = (sum(figures) / len(counted) for figures in list(zip(*counted, strict=True))[1:])
-        found.append(
-            Line(
-                "average",
-                "without WNLI",
-                _percent(sum(values) / len(values)),
-                "",
-                _plain(base),
-                _plain(large),
-            )
-        )
+        ours = _percent(sum(values) / len(values))
+        found.append(Line("average", "without WNLI", ours, "", "", _plain(base), _plain(large)))
     return found
+
+
+def _line(title: str, figure: Figure, scores: Mapping[str, Any]) -> Line:
+    def share(split: str) -> str:
+        found, spread = scores.get(split, {}), scores.get(f"{split}_std", {})
+        return _percent(found.get(figure.metric), spread.get(figure.metric))
+
+    main = figure.split == "validation"  # the majority and the labelled test sets are of this one
+    majority = _percent(scores["majority"].get(figure.metric)) if main else ""
+    test = share("test") if main else ""
+    return Line(
+        title, figure.metric, share(figure.split), majority, test, _plain(figure.base), _plain(figure.large)
+    )
 
 
 def _percent(share: float | None, spread: float | None = None) -> str:
