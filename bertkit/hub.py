@@ -6,8 +6,9 @@ Left alone, a look-up without a network retries for up to a minute; here one sho
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from bertkit.errors import UserError
+from bertkit.errors import UserError, listed, nearest
 
 PROBE_SECONDS = 3.0
 FILES = {
@@ -17,12 +18,16 @@ FILES = {
 }
 
 
-def snapshot(repo: str, kind: str, revision: str | None = None, *, flag: str, other_way: str = "") -> Path:
-    """The folder of a Hub repository, downloaded where it is not in the cache.
+def snapshot(
+    repo: str, kind: str, revision: str | None = None, part: str | None = None, *, flag: str,
+    other_way: str = "",
+) -> Path:  # fmt: skip
+    """The folder of a Hub repository, or a folder in it, downloaded where it is not in the cache.
 
     Args:
         repo: `ORG/NAME`.
         kind: "model" or "dataset".
+        part: the folder in it that is wanted: of XNLI's 15 languages, one.
         flag: what the user typed, for the error (`--data imdb`).
         other_way: what else the user can do, for the error.
 
@@ -33,11 +38,12 @@ def snapshot(repo: str, kind: str, revision: str | None = None, *, flag: str, ot
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    patterns = [f"{part}/{pattern}" if part else pattern for pattern in FILES[kind]]
     fetch = partial(
-        snapshot_download, repo_id=repo, repo_type=kind, revision=revision, allow_patterns=FILES[kind]
+        snapshot_download, repo_id=repo, repo_type=kind, revision=revision, allow_patterns=patterns
     )
     try:
-        cached = Path(fetch(local_files_only=True))
+        cached = Path(fetch(local_files_only=True)) / (part or "")
         if _complete(cached, kind):
             return cached
     except HFValidationError as error:
@@ -46,16 +52,29 @@ def snapshot(repo: str, kind: str, revision: str | None = None, *, flag: str, ot
         pass
     require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", other_way)
     try:
-        folder = Path(fetch())
+        folder = Path(fetch()) / (part or "")
+        there = [] if _complete(folder, kind) else _folders(repo, kind, revision)
     except HfHubHTTPError as error:
         raise UserError(f"{flag}: {_refusal(error, kind, repo)}") from error
     except (LocalEntryNotFoundError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{flag}: downloading {repo} failed ({reason}); try again") from error
+    if part and there:
+        has = f"{nearest(part, there)}; it has {listed(there)}"
+        raise UserError(f"{flag}: {repo} has no configuration {part!r}{has}")
     if not _complete(folder, kind):
         missing = "safetensors weights" if kind == "model" else "plain data files (Parquet, CSV, JSON)"
         raise UserError(f"{flag}: {repo} has no {missing}; bertkit runs no loading scripts or pickles")
     return folder
+
+
+def _folders(repo: str, kind: str, revision: str | None) -> list[str]:
+    """The folders at the top of a repository: the configurations of a data set."""
+    from huggingface_hub import HfApi
+
+    about: Any = HfApi().repo_info(repo, repo_type=kind, revision=revision)
+    names = [file.rfilename for file in about.siblings or []]
+    return sorted({name.split("/")[0] for name in names if "/" in name})
 
 
 def _complete(folder: Path, kind: str) -> bool:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -368,6 +369,18 @@ def test_a_hub_data_set_and_model_train_and_come_from_the_cache_afterwards(hub, 
     again = bertkit.classify(**options)
     assert hub.requests == []
     assert again.metrics["validation"] == run.metrics["validation"]
+
+
+def test_of_a_hub_set_only_the_configuration_asked_for_is_fetched(hub, tmp_path):
+    hub_set(tmp_path / "films")
+    shutil.copytree(tmp_path / "films" / "plain", tmp_path / "films" / "rough")
+    hub.add_dataset("someone/films", tmp_path / "films")
+    for config in ("plain", "rough"):
+        hub.requests.clear()
+        assert len(find(f"someone/films:{config}", "classify").splits["train"]) == 40
+        fetched = [request for request in hub.requests if ".parquet" in str(request)]
+        assert fetched
+        assert all(f"/{config}/" in str(request) for request in fetched)
 
 
 def test_a_known_set_comes_from_the_hub_where_it_is_nowhere_else(hub, tmp_path):

@@ -126,6 +126,34 @@ def test_rows_without_a_gold_label_are_left_out_and_counted(cli, tiny, tmp_path)
     }  # fmt: skip
 
 
+def test_minus_one_is_a_label_beside_zero_and_one(tiny, tmp_path):
+    number = {"entailment": 1, "neutral": 0, "contradiction": -1}
+    data = write_rows(tmp_path / "r.jsonl", [{**r, "label": number[r["label"]]} for r in nli_rows(60)])
+    run = bertkit.nli(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
+    assert (run.metrics["data"]["train"], run.metrics["data"]["validation"]) == (54, 6)
+    assert list(predictions(run.output_dir)[0]["probabilities"]) == ["-1", "0", "1"]
+
+
+def test_classify_leaves_out_such_rows_of_a_known_set(cli, tiny, tmp_path):
+    names = {"label": "gold_label", "premise": "sentence1", "hypothesis": "sentence2"}
+    rows = [{names[key]: value for key, value in row.items()} for row in nli_rows(60)]
+    rows[4]["gold_label"] = "-"
+    for name in ("train", "dev"):
+        write_rows(tmp_path / "data" / "snli" / f"snli_1.0_{name}.jsonl", rows[: 30 if name == "dev" else 60])
+    args = ["--data", "snli", "--data-dir", tmp_path / "data", "--model", tiny, "--max-steps", 1]
+    for task in ("classify", "nli"):
+        status, out, err = cli(task, *args, "-o", tmp_path / task, "--json")
+        assert (status, "1 validation rows left out: no gold label" in err) == (0, True), err
+        assert json.loads(out)["data"]["validation"] == 29
+
+
+def test_load_predicts_as_the_run_did(learned):
+    records = predictions(learned.output_dir)[:6]
+    rows = [{key: record[key] for key in ("premise", "hypothesis")} for record in records]
+    for record, found in zip(records, bertkit.load(learned.output_dir).predict(rows), strict=True):
+        assert found["probabilities"] == pytest.approx(record["probabilities"], abs=1e-5)
+
+
 def test_pairs_of_one_premise_are_set_aside_together(tiny, tmp_path):
     rows = []
     for row in toy_rows(30):

@@ -1,6 +1,6 @@
 """Features: the map-style data set that training and scoring read, and the collator that pads it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,7 @@ def build_features(
         long: what becomes of longer ones.
     """
     columns = [encode(column, tokenizer, cache) for column in texts]
-    examples = [[[column[row] for column in columns]] for row in range(len(columns[0]))]
+    examples = ([[column[row] for column in columns]] for row in range(len(columns[0])))
     return _assembled(examples, columns, labels, tokenizer, max_length, long)
 
 
@@ -82,16 +82,16 @@ def build_choices(
     first = encode(contexts, tokenizer, cache)
     second = encode([ending for some in endings for ending in some], tokenizer, cache)
     stops = np.cumsum([len(some) for some in endings])
-    examples = [
+    examples = (
         [[first[row], second[number]] for number in range(stop - len(endings[row]), stop)]
         for row, stop in enumerate(stops)
-    ]
+    )
     return _assembled(examples, [first, second], labels, tokenizer, max_length, "head")
 
 
 def _assembled(
-    examples: list[list[list[np.ndarray]]], columns: list[Ragged], labels: np.ndarray | None, tokenizer: Any,
-    max_length: int, long: Long,
+    examples: Iterable[list[list[np.ndarray]]], columns: list[Ragged], labels: np.ndarray | None,
+    tokenizer: Any, max_length: int, long: Long,
 ) -> Features:  # fmt: skip
     """Cut each text or pair of each example, and put the special pieces around."""
     template = Template.of(tokenizer, pair=len(columns) == 2)

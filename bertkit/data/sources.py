@@ -15,7 +15,7 @@ from bertkit.data.known import Known, find_known, form_of, known_sets, plain
 from bertkit.data.labels import name_numbers
 from bertkit.data.readers import read_file
 from bertkit.data.rows import Rows, Splits
-from bertkit.errors import UserError, listed, nearest
+from bertkit.errors import UserError, nearest
 from bertkit.hub import snapshot
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -167,12 +167,6 @@ def _from_package(package: dict[str, Any]) -> Rows:
 def _from_hub(
     name: str, repo: str, config: str | None, revision: str | None = None, other_way: str = ""
 ) -> Found:
-    folder = snapshot(repo, "dataset", revision, flag=f"--data {name}", other_way=other_way)
-    if config and (folder / config).is_dir():
-        folder = folder / config
-    elif config:
-        known = sorted(path.name for path in folder.iterdir() if path.is_dir())
-        there = f"{nearest(config, known)}; it has {listed(known) or 'none'}"
-        raise UserError(f"--data {name}: {repo} has no configuration {config!r}{there}")
+    folder = snapshot(repo, "dataset", revision, config, flag=f"--data {name}", other_way=other_way)
     splits, notes = read_folder(folder)
     return Found(name.split("/")[-1].replace(":", "-"), f"Hub: {repo}", splits, notes=notes)

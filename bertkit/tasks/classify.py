@@ -43,6 +43,9 @@ class Classify(SequenceTask):
 
         train = found.splits["train"]
         self._name_columns(train)
+        if found.labels:  # a known set, where "-" and -1 are no labels
+            found = self._decided(found)
+            train = found.splits["train"]
         values = train[self.config.label_column]
         self.config = fill(self.config, {"problem": infer_problem(values)})
         self.problem = self._named_problem(train, found.labels)

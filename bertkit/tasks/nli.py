@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from bertkit.data.split import Keys
 
 NUMBERED = ["entailment", "neutral", "contradiction"]  # what 0, 1, 2 mean in SNLI, MNLI, XNLI, ANLI
-UNDECIDED = ("-", "-1")  # no gold label: its judges were not of one mind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +72,6 @@ class Nli(SequenceTask):
                 )
             self.config = fill(self.config, dict(zip(self.roles, pair, strict=True)))
 
-    def _decided(self, found: "Found") -> "Found":
-        """Without the rows that have no gold label; where a split has none at all, it is unlabelled."""
-        column, splits, notes = self.config.label_column, dict(found.splits), list(found.notes)
-        for name, rows in found.splits.items():
-            if column not in rows.columns:
-                continue
-            kept = [index for index, value in enumerate(rows[column]) if not _undecided(value)]
-            if not kept:
-                splits[name] = rows.with_column(column, [None] * len(rows))
-            elif len(kept) < len(rows):
-                splits[name] = rows.select(kept)
-                notes.append(f"{len(rows) - len(kept):,} {name} rows left out: no gold label")
-        return dataclasses.replace(found, splits=splits, notes=notes)
-
     def _numbers_named(self, found: "Found") -> "Found":
         """Labels 0, 1 and 2 by the names that all the large sets number so."""
         from bertkit.data.labels import has_labels, label_text
@@ -112,10 +97,3 @@ class Nli(SequenceTask):
 
     def _problem_of(self, model_config: Any) -> Problem:
         return Inference([model_config.id2label[number] for number in range(model_config.num_labels)])
-
-
-def _undecided(value: Any) -> bool:
-    """Null and the signs for it; a blank is none of them, but a gap, and refused as one."""
-    from bertkit.data.labels import label_text
-
-    return value is None or label_text(value) in UNDECIDED

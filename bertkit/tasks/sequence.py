@@ -1,5 +1,6 @@
 """What `classify` and `nli` share: one decision about a text or a pair."""
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from bertkit.data.features import Features
     from bertkit.data.rows import Rows, Splits
+    from bertkit.data.sources import Found
     from bertkit.data.split import Keys
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
@@ -78,6 +80,21 @@ class SequenceTask(Task):
 
     def _set_text_columns(self) -> None:
         self.text_columns = [column for role in self.roles if (column := getattr(self.config, role))]
+
+    def _decided(self, found: "Found") -> "Found":
+        """Without the rows that have no gold label; where a split has none at all, it is unlabelled."""
+        column, splits, notes = self.config.label_column, dict(found.splits), list(found.notes)
+        signs = _signs_of_none(found.splits["train"][column])
+        for name, rows in found.splits.items():
+            if column not in rows.columns:
+                continue
+            kept = [index for index, value in enumerate(rows[column]) if not _undecided(value, signs)]
+            if not kept:
+                splits[name] = rows.with_column(column, [None] * len(rows))
+            elif len(kept) < len(rows):
+                splits[name] = rows.select(kept)
+                notes.append(f"{len(rows) - len(kept):,} {name} rows left out: no gold label")
+        return dataclasses.replace(found, splits=splits, notes=notes)
 
     def _require_classes(self, train: "Rows", found: int) -> None:
         """Raise where the labels found in training are too few, or too many to be labels."""
@@ -235,3 +252,21 @@ class SequenceTask(Task):
     def _bag_of_words(self) -> tuple[str, list[str]]:
         """The bag-of-words baseline's name, and the columns it reads."""
         return "tfidf", self.text_columns
+
+
+def _signs_of_none(values: list[Any]) -> set[str]:
+    """`-`, and -1 but where labels are -1, 0 and 1."""
+    from bertkit.data.labels import label_text
+
+    others = {label_text(value) for value in values} - {"-", "-1", None}
+    return {"-"} if others <= {"0", "1"} else {"-", "-1"}
+
+
+def _undecided(value: Any, signs: set[str]) -> bool:
+    """Whether a row has no gold label: its judges were not of one mind.
+
+    Null says so too; a blank does not, but is a gap, and refused as one.
+    """
+    from bertkit.data.labels import label_text
+
+    return value is None or label_text(value) in signs
