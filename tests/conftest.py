@@ -67,12 +67,12 @@ def make_tokenizer(roberta=False):
     )  # fmt: skip
 
 
-def save_tiny(folder, config=None, **settings):
+def save_tiny(folder, config=None, roberta=False, **settings):
     """A random tiny BERT (or the model of `config`) with its tokenizer, saved as a checkpoint."""
     import torch
     from transformers import AutoModel, BertConfig
 
-    tokenizer = make_tokenizer()
+    tokenizer = make_tokenizer(roberta)
     tiny = {
         "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
         "intermediate_size": 64, "max_position_embeddings": 128,

@@ -31,7 +31,7 @@ def tiny_of(name, folder):
 
     special = {"cls_token_id": 2, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
     config = AutoConfig.for_model(name, vocab_size=len(make_tokenizer()), **ARCHITECTURES[name] | special)
-    return save_tiny(folder, config), config
+    return save_tiny(folder, config, roberta="pad_token_id" in ARCHITECTURES[name]), config
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
