@@ -47,8 +47,17 @@ class Features:
 
     @property
     def lengths(self) -> np.ndarray:
-        """[n] pieces of each example, all its sequences together: what a batch's cost goes by."""
+        """[n] pieces of each example, all its sequences together."""
         return np.add.reduceat(self.input_ids.lengths, self.first[:-1])
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """[n] by which examples are alike: their longest sequence, then how many they have.
+
+        A batch is padded to its longest sequence, so the sum would put unlike ones together.
+        """
+        counts = np.diff(self.first)
+        return np.maximum.reduceat(self.input_ids.lengths, self.first[:-1]) * (counts.max() + 1) + counts
 
 
 def build_features(

@@ -25,7 +25,7 @@ def predict_logits(
     Accelerate wraps the instance's forward in autocast under bf16 and fp16; the class's forward is
     untouched, and so it is the one called here.
     """
-    order = np.argsort(-features.lengths, kind="stable")
+    order = np.argsort(-features.sizes, kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     forward = type(model).forward.__get__(model)
     device = next(model.parameters()).device
