@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 NOT_INPUTS = {"labels", "document", "choice"}
+PARTS = 2  # of a batch of choices, by length: more would save less padding than they cost in calls
 
 
 def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -12,8 +13,7 @@ def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
     The windows of a document are averaged. Of the choices of an example each has its own output; an
     example with fewer choices than others has -inf in the rest, which is a mask: its share of a softmax
-    and its gradient are exactly 0. No padded choice goes through the model: all choices of the batch
-    are handed over as those of one example, since the stock heads score each by itself.
+    and its gradient are exactly 0.
 
     Args:
         model: a model, or just its forward function.
@@ -21,10 +21,26 @@ def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """
     inputs = {name: tensor for name, tensor in batch.items() if name not in NOT_INPUTS}
     if "choice" in batch:
-        as_one = {name: tensor.unsqueeze(0) for name, tensor in inputs.items()}
-        return _spread(model(**as_one).logits.squeeze(0), batch["choice"])
+        return _spread(_scores(model, inputs), batch["choice"])
     logits = model(**inputs).logits
     return _averaged(logits, batch["document"]) if "document" in batch else logits
+
+
+def _scores(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Scores [sequences] by a multiple-choice head.
+
+    Stock heads score each choice by itself, so those of many examples are handed over as one example's,
+    and no padded choice is computed. The choices of one example are of unlike length: the shorter half of
+    all goes through the model apart, without the padding of the longer.
+    """
+    lengths = inputs["attention_mask"].sum(-1)
+    order = lengths.argsort(stable=True)
+    found = []
+    for part in order.tensor_split(PARTS):
+        kept = inputs["attention_mask"][part].any(0)  # columns that are padding in all of the part
+        as_one = {name: tensor[part][:, kept].unsqueeze(0) for name, tensor in inputs.items()}
+        found.append(model(**as_one).logits.squeeze(0))
+    return torch.cat(found)[order.argsort()]
 
 
 def _averaged(logits: torch.Tensor, document: torch.Tensor) -> torch.Tensor:
