@@ -27,6 +27,7 @@ from bertkit.training.arguments import parse_set
 
 MANY_UNKNOWN, TOO_MANY_UNKNOWN = 0.05, 0.30  # shares of unknown pieces: warned of, refused
 DEFAULT_MAX_LENGTH = 256
+HEADS = ("ForSequenceClassification", "ForMultipleChoice")  # architectures that come with a head of a task
 PATHS = ("output_dir", "validation", "test")
 
 
@@ -110,13 +111,17 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     task = kind(fill(config, _defaults(found, kind)))
     found, splits = _arranged(task, found, reporter)
     source = _source(task, given_model, reporter)
-    model_config = task.adopt(loading.load_config(source), source)
+    model_config = loading.load_config(source)
+    had_head = any(name.endswith(HEADS) for name in model_config.architectures or [])
+    model_config = task.adopt(model_config, source)
     tokenizer = loading.load_tokenizer(source)
     prepared = Prepared(
         task, found, splits, source, model_config, tokenizer, chosen, given_model, config.max_length
     )
     reporter.say(f"data: {found.name} from {found.source}; {task.summary()}")
     head = "" if task.new_head else "its own head, "
+    if task.new_head and had_head:
+        head = "a new head for its own, whose labels are not ours, "
     reporter.say(f"model: {source.name}; {head}{chosen} ({reason})")
     _resolve(prepared, reporter)
     return prepared

@@ -169,6 +169,11 @@ def read_made_with(folder: Path) -> dict[str, Any]:
     return yaml.safe_load((folder / SETTINGS).read_text("utf-8"))["made_with"]
 
 
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings of a run, as resolved: those that differ from the defaults."""
+    return yaml.safe_load((folder / SETTINGS).read_text("utf-8"))["settings"]
+
+
 @contextmanager
 def written_aside(folder: Path) -> Iterator[Path]:
     """A folder to write into, whose files move to `folder` when all are written.

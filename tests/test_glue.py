@@ -132,6 +132,7 @@ def test_each_run_is_an_ordinary_run_directory(whole):
         for figure in task.figures:
             found = whole.metrics["tasks"][task.name][figure.split][figure.metric]
             assert found == metrics[figure.split][figure.metric]
+        assert whole.metrics["tasks"][task.name]["learning_rate"] == 1e-4  # by the size of the model
         assert not (run / "checkpoints").exists()
         assert (run / "model.safetensors").exists()
         assert "diagnostic" not in (run / "metrics.json").read_text() or task.name == "mnli"
@@ -254,6 +255,7 @@ def test_seeds_give_mean_and_standard_deviation_on_the_same_rows(cli, tiny, tmp_
     ("args", "words"),
     [
         (["--tasks", "rte,sst"], ["--tasks sst", "did you mean"]),
+        (["--tasks", ","], ["--tasks: names none of"]),
         (["--learning-rates", "papr"], ["--learning-rates papr", "paper"]),
         (["--learning-rates", "3"], ["--learning-rates 3"]),
         (["--learning-rates", "paper", "--lr", "1e-4"], ["give one of the two"]),

@@ -37,7 +37,7 @@ def reordered(run, folder, names, permute_weights):
     config["id2label"] = {str(number): name for number, name in enumerate(names)}
     config["label2id"] = {name: number for number, name in enumerate(names)}
     (folder / "config.json").write_text(json.dumps(config))
-    if permute_weights:
+    if permute_weights and set(before) == set(names):
         weights = load_file(folder / "model.safetensors")
         order = torch.tensor([before.index(name) for name in names])
         for name in ("classifier.weight", "classifier.bias"):
@@ -84,6 +84,27 @@ def test_a_head_whose_names_are_in_the_wrong_order_is_refused(cli, learned, tmp_
     assert "--new-head" in last
     assert not (tmp_path / "run").exists()
     assert cli(*args, "--new-head")[0] == 0
+
+
+def test_an_order_that_several_fit_is_not_told():
+    import numpy as np
+
+    from bertkit.modeling.heads import check_order
+
+    gold = np.repeat([0, 1, 2], 20)
+    check_order(gold, gold, ["a", "b", "c"], "m")
+    with pytest.raises(UserError, match=r"--model m: .* 100% if a means b, b means c, c means a;"):
+        check_order(gold, (gold + 2) % 3, ["a", "b", "c"], "m")
+    muddled = np.array([1, 2, 2])[gold]  # never says a, and takes label 1 for 2 under any name
+    with pytest.raises(UserError, match="67% in another, which is not plain from these rows"):
+        check_order(gold, muddled, ["a", "b", "c"], "m")
+
+
+def test_a_head_whose_labels_have_no_names_is_new_and_said(cli, learned, tmp_path):
+    model = reordered(learned, tmp_path / "m", ["LABEL_0", "LABEL_1", "LABEL_2"], permute_weights=False)
+    data = write_rows(tmp_path / "rows.jsonl", nli_rows(60, seed=7))
+    status, _, err = cli("nli", "--data", data, "--model", model, "--max-steps", 1, "--no-bf16")
+    assert (status, "model: m; a new head for its own, whose labels are not ours" in err) == (0, True), err
 
 
 def test_label_numbers_of_another_convention_are_refused_by_the_same_guard(learned, tmp_path):
@@ -191,6 +212,8 @@ REFUSED = {
     "no premise": ([{"premise": None}], [], ["row 1", "'premise'", "no text"]),
     "one class": ([{"label": "neutral"}] * 60, [], ["only the class 'neutral'"]),
     "a column that is not": ([], ["--premise-column", "premiss"], ["mean 'premise'", "--premise-column"]),
+    "the same column twice": ([], ["--hypothesis-column", "premise"], ["--hypothesis-column premise"]),
+    "nothing set aside": ([], ["--validation-fraction", 0], ["sets nothing aside"]),
     "labels that are texts": ([{"label": f"l{n}"} for n in range(60)], [], ["60 different labels"]),
 }  # fmt: skip
 

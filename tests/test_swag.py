@@ -201,7 +201,7 @@ def test_labels_are_numbers_letters_or_the_ending_itself(labels, wanted):
 REFUSED = {
     "label beyond the endings": ({"label": 7}, [], ["row 3", "label 7 is none of its"]),
     "no label": ({"label": None}, [], ["row 3", "no label"]),
-    "one ending": ({"endings": ["x"]}, [], ["row 3", "has 1 endings"]),
+    "one ending": ({"endings": ["x"]}, [], ["row 3", "has one ending"]),
     "an ending that is no text": ({"endings": ["x", 5]}, [], ["row 3", "ending 1 of 'endings' holds 5"]),
     "no list": ({"endings": "x"}, [], ["row 3", "not a list of endings"]),
     "no context": ({"context": None}, [], ["row 3", "no text"]),
@@ -219,6 +219,17 @@ def test_refused(cli, tiny, tmp_path, name):
     assert status == 2, err
     assert [word for word in words if word not in err.splitlines()[-1]] == []
     assert not (tmp_path / "run").exists()
+
+
+def test_labels_that_are_texts_set_aside_the_same_share_and_minus_one_is_none(tiny, tmp_path):
+    rows = [{**row, "label": row["endings"][row["label"]]} for row in swag_rows(100)]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    test = write_rows(tmp_path / "test.jsonl", [{**row, "label": -1} for row in swag_rows(5, seed=3)])
+    run = bertkit.swag(
+        data=str(data), test=str(test), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST
+    )
+    assert run.metrics["data"] | {"train": 90, "validation": 10, "test": 5} == run.metrics["data"]
+    assert run.metrics["test"] == {}
 
 
 def test_a_gap_between_endings_is_refused(cli, tiny, tmp_path):

@@ -111,7 +111,8 @@ def _check(rows: Rows, index: int, endings: Any, columns: Sequence[str]) -> None
             what = f"holds {ending!r}, not a text" if ending else "is blank, and later ones are not"
             raise UserError(f"{rows.where(index)}: {where} {what}")
     if len(endings) < 2:
-        raise UserError(f"{rows.where(index)}: has {len(endings)} endings; a choice needs two")
+        only = "one ending" if endings else "no ending"
+        raise UserError(f"{rows.where(index)}: has {only}; a choice needs two")
 
 
 def right_endings(rows: Rows, column: str, endings: Sequence[Sequence[str]], first: int) -> np.ndarray:

@@ -112,6 +112,8 @@ def _share(fraction: float | None) -> float:
 
 
 def _parted(train: Rows, keys: Keys, fraction: float | None, seed: int) -> tuple[Rows, Rows]:
+    if fraction == 0:
+        raise UserError("--validation-fraction 0 sets nothing aside; give more, or --validation FILE")
     stay, aside = set_aside(keys.together, keys.stratum, _share(fraction), seed)
     if not len(aside) or not len(stay):
         raise UserError(

@@ -45,7 +45,7 @@ def match_labels(config: Any, labels: Sequence[str], model: str) -> tuple[bool, 
     )
 
 
-def check_order(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str]) -> None:
+def check_order(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str], model: str) -> None:
     """Refuse a head whose answers are far more often right under its names in another order.
 
     Such is a checkpoint whose config names its outputs in the wrong order, and such are label numbers
@@ -54,9 +54,10 @@ def check_order(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str]) 
     Args:
         gold, predicted: [n] label numbers, by the names as they stand.
         labels: those names.
+        model: its name, for the error.
 
     Raises:
-        UserError: naming the order that fits.
+        UserError: naming the order that fits, where only one does.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -67,12 +68,19 @@ def check_order(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str]) 
     spread = 1.96 * (0.25 / n) ** 0.5  # of a share, at most
     one_answer = np.bincount(gold).max() / n  # what a head that always says the same reaches at best
     if n >= FEWEST_ROWS and at_best - as_named > MUCH_BETTER and at_best > one_answer + spread:
-        order = ", ".join(f"{labels[output]} means {labels[label]}" for output, label in enumerate(meant))
         raise UserError(
-            f"--model: its head's labels stand in the wrong order: of {n} validation rows {as_named:.0%} are "
-            f"right by its names, {at_best:.0%} if {order}; correct id2label in its config.json (or the "
-            "label numbers in the data), or start afresh with --new-head"
+            f"--model {model}: its head's labels stand in the wrong order: of {n} validation rows "
+            f"{as_named:.0%} are right by its names, {at_best:.0%} {_order(confusion, meant, labels)}; "
+            "correct id2label in its config.json (or the label numbers in the data), or start afresh with --new-head"
         )
+
+
+def _order(confusion: np.ndarray, meant: np.ndarray, labels: Sequence[str]) -> str:
+    """What each output means, unless the head takes one label for another: then several orders fit."""
+    best = confusion[np.arange(len(labels)), meant]
+    if (best <= confusion.sum(1) / 2).any():
+        return "in another, which is not plain from these rows"
+    return "if " + ", ".join(f"{labels[output]} means {labels[label]}" for output, label in enumerate(meant))
 
 
 def balanced_weights(labels: np.ndarray, classes: int) -> torch.Tensor:

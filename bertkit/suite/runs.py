@@ -31,7 +31,7 @@ OWN = ("tasks", "learning_rates", "seeds", "seed", "output_dir", "resume")  # no
 class Trial:
     """One finished run of a task."""
 
-    learning_rate: float | None
+    learning_rate: float
     seed: int
     folder: Path
     metrics: dict[str, Any]
@@ -64,11 +64,13 @@ def run_glue(given: Mapping[str, Any], recipe: str | None = None, reporter: Repo
 def chosen_tasks(names: list[str] | None) -> list[GlueTask]:
     """The tasks of those names, in the paper's order. Raises `UserError` for one that is none."""
     known = {task.name: task for task in GLUE}
-    wanted = [part.strip().lower() for name in names or known for part in name.split(",")]
+    wanted = [part.strip().lower() for name in names or known for part in name.split(",") if part.strip()]
     wanted = [name.replace("-", "").replace("_", "") for name in wanted]
     for name in wanted:
         if name not in known:
             raise UserError(f"--tasks {name}: no GLUE task{nearest(name, known)} ({listed(known)})")
+    if not wanted:
+        raise UserError(f"--tasks: names none of {listed(known)}")
     return [task for task in GLUE if task.name in wanted]
 
 
@@ -168,7 +170,7 @@ class Suite:
         else:
             run = train(kind, self._settings(kind, rate, seed, place), recipe, self.reporter)
         shutil.rmtree(place / rundir.CHECKPOINTS, ignore_errors=True)  # it is finished
-        return Trial(rate, seed, place, run.metrics)
+        return Trial(rundir.read_settings(place)["learning_rate"], seed, place, run.metrics)
 
     def _settings(self, kind: str, rate: float | None, seed: int, place: Path) -> dict[str, Any]:
         shared = {key: value for key, value in saved_settings(self.config).items() if key not in OWN}

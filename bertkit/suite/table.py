@@ -85,7 +85,7 @@ def table(metrics: Mapping[str, Any]) -> str:
 
 def seeds(about: Mapping[str, Any]) -> str:
     """How a task's figures came about."""
-    rate = "" if about["learning_rate"] is None else f"learning rate {about['learning_rate']:g}, "
+    rate = f"learning rate {about['learning_rate']:g}, "
     several = len(about["seeds"]) > 1
     return (
         f"{rate}mean and standard deviation of {len(about['seeds'])} seeds" if several else f"{rate}one seed"

@@ -73,6 +73,9 @@ class SequenceTask(Task):
         if self.config.label_column is None:
             self.config = fill(self.config, {"label_column": guess.guess_label(train)})
         self._set_text_columns()
+        if len(set(self.text_columns)) < len(self.text_columns):
+            flag = flag_of(self.roles[1], settings_of(self.Config)[self.roles[1]][1])
+            raise UserError(f"{flag} {self.text_columns[1]}: is the first text already; name another column")
 
     @abstractmethod
     def _guess_texts(self, train: "Rows") -> None:
@@ -198,7 +201,8 @@ class SequenceTask(Task):
         if isinstance(self.problem, SingleLabel):
             outputs = some_scored()
             assert outputs.features.labels is not None
-            check_order(outputs.features.labels, self.problem.decide(outputs.logits), self.labels)
+            predicted = self.problem.decide(outputs.logits)
+            check_order(outputs.features.labels, predicted, self.labels, str(self.config.model))
 
     def loss(self, train: "Features") -> "Loss":
         """Cross-entropy, binary cross-entropy or squared error."""

@@ -71,7 +71,15 @@ class Swag(Task):
         self._set_text_columns()
         self.first = choices.counted_from(train[self.config.label_column], self._endings(train))
         notes = [*found.notes, "labels are counted from 1"] if self.first else found.notes
-        return dataclasses.replace(found, notes=notes)
+        splits = {name: self._unmarked(rows) for name, rows in found.splits.items()}
+        return dataclasses.replace(found, splits=splits, notes=notes)
+
+    def _unmarked(self, rows: "Rows") -> "Rows":
+        """-1 is the Hub's "no label"."""
+        column = self.config.label_column
+        if column not in rows.columns:
+            return rows
+        return rows.with_column(column, [None if str(v) == "-1" else v for v in rows[column]])
 
     def _set_text_columns(self) -> None:
         self.contexts = [c for c in (self.config.context_column, self.config.start_column) if c]
@@ -88,8 +96,7 @@ class Swag(Task):
 
         contexts = rows.texts(self.contexts)
         identity = [(*c, *sorted(e)) for c, e in zip(contexts, self._endings(rows), strict=True)]
-        labels = rows.columns.get(self.config.label_column) or [0] * len(rows)
-        return Keys(identity, [context[0] for context in contexts], [str(label) for label in labels])
+        return Keys(identity, [context[0] for context in contexts], [0] * len(rows))
 
     def check(self, splits: "Splits") -> None:
         """Texts are texts, endings are two or more, labels name one of them, in every split."""
