@@ -71,7 +71,8 @@ def check_order(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str], 
         raise UserError(
             f"--model {model}: its head's labels stand in the wrong order: of {n} validation rows "
             f"{as_named:.0%} are right by its names, {at_best:.0%} {_order(confusion, meant, labels)}; "
-            "correct id2label in its config.json (or the label numbers in the data), or start afresh with --new-head"
+            "correct id2label in its config.json (or the label numbers in the data), or start afresh "
+            "with --new-head"
         )
 
 
