@@ -51,3 +51,16 @@ def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
 def _plain(record: dict[str, Any]) -> dict[str, Any]:
     """JSON knows no NaN and no infinity; they become null."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+
+
+def as_yaml(content: Any) -> str:
+    """YAML that reads back as `content`, readable where it can be.
+
+    PyYAML writes some line separators (U+0085) plainly and reads them as blanks; they are escaped then.
+    """
+    import yaml
+
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    if yaml.safe_load(text) == content:
+        return text
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=False)

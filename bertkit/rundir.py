@@ -18,7 +18,7 @@ import yaml
 
 from bertkit.config import RunConfig, saved_settings
 from bertkit.errors import UserError
-from bertkit.files import write_text
+from bertkit.files import as_yaml, write_text
 
 SETTINGS, METRICS, CHECKPOINTS = "run.yaml", "metrics.json", "checkpoints"
 DEFAULT_PARENT = "runs"
@@ -146,7 +146,7 @@ def write_settings(folder: Path, task: str, config: RunConfig, data_fingerprint:
     }
     content = {"task": task, "settings": saved_settings(config), "made_with": made_with}
     header = f"# Repeat this run: bertkit {task} --recipe {shlex.quote(str(folder / SETTINGS))}\n"
-    write_text(folder / SETTINGS, header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    write_text(folder / SETTINGS, header + as_yaml(content))
 
 
 def installed_versions(names: list[str]) -> dict[str, str]:

@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bertkit.checked import checked
 from bertkit.config import fill, flag_of, saved_settings, settings_of
 from bertkit.errors import UserError
+from bertkit.files import as_yaml
 from bertkit.tasks.classify import ClassifyConfig
 
 
@@ -46,9 +47,10 @@ some = st.fixed_dictionaries(
 
 
 @given(values=some)
+@example(values={"text_column": "\x85"})
 def test_saved_settings_read_back_as_they_were(values):
     config = ClassifyConfig(data="imdb", **values)
-    text = yaml.safe_dump(saved_settings(config), allow_unicode=True)
+    text = as_yaml(saved_settings(config))
     again = ClassifyConfig(**checked(ClassifyConfig, yaml.safe_load(text), "x"))
     same = [field for field in dataclasses.fields(config) if field.name != "set"]
     assert all(getattr(again, field.name) == getattr(config, field.name) for field in same)
