@@ -198,6 +198,13 @@ def test_labels_are_numbers_letters_or_the_ending_itself(labels, wanted):
     assert right_endings(table(label=labels), "label", endings, first).tolist() == wanted
 
 
+def test_labels_are_counted_from_one_only_where_none_is_zero():
+    endings = [["red", "green", "blue"]] * 2
+    assert [counted_from(labels, endings) for labels in ([1, 3], [0, 3], [1, 2])] == [1, 0, 0]
+    with pytest.raises(UserError, match="row 2: label 3 is none of its 3 endings"):
+        right_endings(table(label=[0, 3]), "label", endings, first=0)
+
+
 REFUSED = {
     "label beyond the endings": ({"label": 7}, [], ["row 3", "label 7 is none of its"]),
     "no label": ({"label": None}, [], ["row 3", "no label"]),
