@@ -35,37 +35,46 @@ def snapshot(
         UserError: unknown, private, without files bertkit reads, or neither cached nor reachable
             (within seconds).
     """
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    patterns = [f"{part}/{pattern}" if part else pattern for pattern in FILES[kind]]
-    fetch = partial(
-        snapshot_download, repo_id=repo, repo_type=kind, revision=revision, allow_patterns=patterns
-    )
+    fetch = partial(_fetch, repo, kind, revision, part)
     try:
-        cached = Path(fetch(local_files_only=True)) / (part or "")
-        if _complete(cached, kind):
-            return cached
+        folder = fetch(local_files_only=True)
+        if _complete(folder, kind):
+            return folder
     except HFValidationError as error:
         raise UserError(f"{flag}: {repo!r} is not a Hub name ({error})") from error
     except LocalEntryNotFoundError:
         pass
     require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", other_way)
     try:
-        folder = Path(fetch()) / (part or "")
-        there = [] if _complete(folder, kind) else _folders(repo, kind, revision)
+        folder = fetch()
+        if not _complete(folder, kind):
+            raise UserError(f"{flag}: {_lack(repo, kind, revision, part)}")
     except HfHubHTTPError as error:
         raise UserError(f"{flag}: {_refusal(error, kind, repo)}") from error
     except (LocalEntryNotFoundError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{flag}: downloading {repo} failed ({reason}); try again") from error
-    if part and there:
-        has = f"{nearest(part, there)}; it has {listed(there)}"
-        raise UserError(f"{flag}: {repo} has no configuration {part!r}{has}")
-    if not _complete(folder, kind):
-        missing = "safetensors weights" if kind == "model" else "plain data files (Parquet, CSV, JSON)"
-        raise UserError(f"{flag}: {repo} has no {missing}; bertkit runs no loading scripts or pickles")
     return folder
+
+
+def _fetch(repo: str, kind: str, revision: str | None, part: str | None, **how: Any) -> Path:
+    """The folder in the cache, after downloading what bertkit reads of it."""
+    from huggingface_hub import snapshot_download
+
+    patterns = [f"{part}/{pattern}" if part else pattern for pattern in FILES[kind]]
+    which: dict[str, Any] = {"repo_id": repo, "repo_type": kind, "revision": revision}
+    return Path(snapshot_download(**which, allow_patterns=patterns, **how)) / (part or "")
+
+
+def _lack(repo: str, kind: str, revision: str | None, part: str | None) -> str:
+    """What a repository does not have that was asked for."""
+    there = _folders(repo, kind, revision) if part else []
+    if part and there:
+        return f"{repo} has no configuration {part!r}{nearest(part, there)}; it has {listed(there)}"
+    missing = "safetensors weights" if kind == "model" else "plain data files (Parquet, CSV, JSON)"
+    return f"{repo} has no {missing}; bertkit runs no loading scripts or pickles"
 
 
 def _folders(repo: str, kind: str, revision: str | None) -> list[str]:

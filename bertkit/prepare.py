@@ -16,6 +16,7 @@ from bertkit.data.sources import Found, data_directory, find
 from bertkit.data.split import arrange, draw
 from bertkit.errors import UserError
 from bertkit.modeling import loading
+from bertkit.modeling.heads import CHOICE, SEQUENCE, has_head
 from bertkit.modeling.loading import ModelSource
 from bertkit.recipes import read_recipe
 from bertkit.reporter import Reporter
@@ -27,7 +28,6 @@ from bertkit.training.arguments import parse_set
 
 MANY_UNKNOWN, TOO_MANY_UNKNOWN = 0.05, 0.30  # shares of unknown pieces: warned of, refused
 DEFAULT_MAX_LENGTH = 256
-HEADS = ("ForSequenceClassification", "ForMultipleChoice")  # architectures that come with a head of a task
 PATHS = ("output_dir", "validation", "test")
 
 
@@ -112,16 +112,15 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     found, splits = _arranged(task, found, reporter)
     source = _source(task, given_model, reporter)
     model_config = loading.load_config(source)
-    had_head = any(name.endswith(HEADS) for name in model_config.architectures or [])
+    had_head = has_head(model_config, SEQUENCE, CHOICE)
     model_config = task.adopt(model_config, source)
     tokenizer = loading.load_tokenizer(source)
     prepared = Prepared(
         task, found, splits, source, model_config, tokenizer, chosen, given_model, config.max_length
     )
     reporter.say(f"data: {found.name} from {found.source}; {task.summary()}")
-    head = "" if task.new_head else "its own head, "
-    if task.new_head and had_head:
-        head = "a new head for its own, whose labels are not ours, "
+    instead = "a new head in place of its own, " if had_head else ""
+    head = instead if task.new_head else "its own head, "
     reporter.say(f"model: {source.name}; {head}{chosen} ({reason})")
     _resolve(prepared, reporter)
     return prepared
@@ -143,12 +142,9 @@ def _source(task: Task, given: bool, reporter: Reporter) -> ModelSource:
         return loading.find_model(named or loading.default_model())
     try:
         return loading.find_model(named)
-    except UserError:
+    except UserError as error:
         instead = loading.default_model()
-        reporter.warn(
-            f"{named}, made for such data, is neither cached nor reachable; {instead} is used instead "
-            "(--model names another)"
-        )
+        reporter.warn(f"{instead} is used instead of the model that the set names ({error})")
         task.config = dataclasses.replace(task.config, model=None)
         return loading.find_model(instead)
 

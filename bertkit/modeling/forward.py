@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 NOT_INPUTS = {"labels", "document", "choice"}
-PARTS = 2  # of a batch of choices, by length: more would save less padding than they cost in calls
+PARTS = 2  # of a batch of choices, by length
 
 
 def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -12,6 +12,14 @@ FEWEST_ROWS = 30  # fewer rows say nothing about the order of a head's labels
 MUCH_BETTER = 0.3  # of the rows: so many more right answers in another order are no accident
 
 
+SEQUENCE, CHOICE = "ForSequenceClassification", "ForMultipleChoice"
+
+
+def has_head(config: Any, *kinds: str) -> bool:
+    """Whether a checkpoint's architecture ends in one of `kinds`: it was saved with such a head."""
+    return any(name.endswith(kinds) for name in config.architectures or [])
+
+
 def match_labels(config: Any, labels: Sequence[str], model: str) -> tuple[bool, list[str]]:
     """Whether the head must be new, and the labels in the order of the head.
 
@@ -27,7 +35,7 @@ def match_labels(config: Any, labels: Sequence[str], model: str) -> tuple[bool, 
     Raises:
         UserError: the head has other labels.
     """
-    if not any(name.endswith("ForSequenceClassification") for name in config.architectures or []):
+    if not has_head(config, SEQUENCE):
         return True, list(labels)
     theirs = [config.id2label[number] for number in range(config.num_labels)]
     if not labels and len(theirs) == 1:

@@ -21,7 +21,7 @@ class GlueTask:
     """One task. The data set and the recipe `glue/NAME` have its name.
 
     Attributes:
-        title: its name in the paper; of several figures each has its own.
+        titles: the name in the paper, one for each figure.
         figures: the first one chooses the learning rate.
         files: split -> file of the leaderboard's.
         spelling: how the leaderboard spells a label: its number, its name, or a score from 0 to 5.

@@ -179,11 +179,11 @@ class Suite:
 
     def _finish(self, folder: Path, trials: dict[str, list[Trial]]) -> Run:
         best = {task.name: max(trials[task.name], key=lambda trial: trial.score(task)) for task in self.tasks}
-        files = (
-            []
-            if self.config.max_eval_samples
-            else write_submission(folder, [(task, best[task.name].folder) for task in self.tasks])
-        )
+        if self.config.max_eval_samples:
+            files = []
+            self.reporter.say("no files for the leaderboard: --max-eval-samples leaves out test rows")
+        else:
+            files = write_submission(folder, [(task, best[task.name].folder) for task in self.tasks])
         metrics = {
             "task": "glue",
             "model": self.source.name,
@@ -192,8 +192,6 @@ class Suite:
             },
             "submission": files,
         }
-        if self.config.max_eval_samples:
-            self.reporter.say("no files for the leaderboard: --max-eval-samples leaves out test rows")
         write_text(folder / "README.md", table(metrics))
         rundir.write_metrics(folder, metrics)
         return Run(folder, metrics)

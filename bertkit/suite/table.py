@@ -45,8 +45,8 @@ def lines(metrics: Mapping[str, Any]) -> list[Line]:
     values = [ours for ours, _, _ in counted if ours is not None]
     if len(values) == len(counted):
         base, large = (sum(figures) / len(counted) for figures in list(zip(*counted, strict=True))[1:])
-        ours = _percent(sum(values) / len(values))
-        found.append(Line("average", "without WNLI", ours, "", "", _plain(base), _plain(large)))
+        average = _percent(sum(values) / len(values))
+        found.append(Line("average", "without WNLI", average, "", "", _plain(base), _plain(large)))
     return found
 
 

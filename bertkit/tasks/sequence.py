@@ -85,19 +85,11 @@ class SequenceTask(Task):
         self.text_columns = [column for role in self.roles if (column := getattr(self.config, role))]
 
     def _decided(self, found: "Found") -> "Found":
-        """Without the rows that have no gold label; where a split has none at all, it is unlabelled."""
-        column, splits, notes = self.config.label_column, dict(found.splits), list(found.notes)
-        signs = _signs_of_none(found.splits["train"][column])
-        for name, rows in found.splits.items():
-            if column not in rows.columns:
-                continue
-            kept = [index for index, value in enumerate(rows[column]) if not _undecided(value, signs)]
-            if not kept:
-                splits[name] = rows.with_column(column, [None] * len(rows))
-            elif len(kept) < len(rows):
-                splits[name] = rows.select(kept)
-                notes.append(f"{len(rows) - len(kept):,} {name} rows left out: no gold label")
-        return dataclasses.replace(found, splits=splits, notes=notes)
+        """Without the rows that have no gold label, which is noted."""
+        from bertkit.data.undecided import without_undecided
+
+        splits, notes = without_undecided(found.splits, self.config.label_column)
+        return dataclasses.replace(found, splits=splits, notes=[*found.notes, *notes])
 
     def _require_classes(self, train: "Rows", found: int) -> None:
         """Raise where the labels found in training are too few, or too many to be labels."""
@@ -256,21 +248,3 @@ class SequenceTask(Task):
     def _bag_of_words(self) -> tuple[str, list[str]]:
         """The bag-of-words baseline's name, and the columns it reads."""
         return "tfidf", self.text_columns
-
-
-def _signs_of_none(values: list[Any]) -> set[str]:
-    """`-`, and -1 but where labels are -1, 0 and 1."""
-    from bertkit.data.labels import label_text
-
-    others = {label_text(value) for value in values} - {"-", "-1", None}
-    return {"-"} if others <= {"0", "1"} else {"-", "-1"}
-
-
-def _undecided(value: Any, signs: set[str]) -> bool:
-    """Whether a row has no gold label: its judges were not of one mind.
-
-    Null says so too; a blank does not, but is a gap, and refused as one.
-    """
-    from bertkit.data.labels import label_text
-
-    return value is None or label_text(value) in signs

@@ -142,8 +142,9 @@ class Swag(Task):
 
     def adopt(self, model_config: Any, source: "ModelSource") -> Any:
         """A model that has a head for choices keeps it: going on from one data set to the next."""
-        has_one = any(name.endswith("ForMultipleChoice") for name in model_config.architectures or [])
-        self.new_head = self.config.new_head or not has_one
+        from bertkit.modeling.heads import CHOICE, has_head
+
+        self.new_head = self.config.new_head or not has_head(model_config, CHOICE)
         return model_config
 
     def restore(self, model_config: Any) -> None:
