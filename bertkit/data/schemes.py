@@ -1,0 +1,162 @@
+"""The schemes in which files write entity tags, and the way from each to IOB2 and back."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from bertkit.data.tags import (
+    OUTSIDE,
+    Sentences,
+    as_sentences,
+    entity_bounds,
+    first_position,
+    offsets_of,
+    sentence_starts,
+    tag_name,
+)
+
+# The letters for the first, an inner, the last and the only token of an entity. Detection takes the
+# earlier of two that fit alike. IOB1 writes B only where an entity of the same type stands before.
+SCHEMES = {"IOB2": "BIIB", "IOB1": "BIIB", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES", "IO": "IIII"}
+LETTERS = "OBIMELSU?"  # by number; the last is for what is no tag
+BEGINS = np.array([letter in "BSU" for letter in LETTERS])  # an entity, whatever stands before
+ENDS = np.array([letter in "ELSU" for letter in LETTERS])  # an entity, whatever comes after
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How entity tags are written.
+
+    Attributes:
+        name: one of `SCHEMES`.
+        separator: what stands between letter and type; "" where types stand alone (IO).
+    """
+
+    name: str = "IOB2"
+    separator: str = "-"
+
+    def __str__(self) -> str:
+        """`BIOES (B-TYPE, I-TYPE, E-TYPE, S-TYPE, O)`."""
+        letters = dict.fromkeys(SCHEMES[self.name])
+        return f"{self.name} ({', '.join(self.tag(letter, 'TYPE') for letter in letters)}, {OUTSIDE})"
+
+    def tag(self, letter: str, type: str) -> str:
+        """An entity's tag as it is written."""
+        return tag_name(letter, type, self.separator) if self.separator else type
+
+    def parse(self, tag: str) -> tuple[str, str]:
+        """Letter and type of a tag; the letter is "?" where it cannot be read."""
+        if tag == OUTSIDE:
+            return OUTSIDE, ""
+        if not self.separator:
+            return ("I" if tag else "?"), tag
+        letter, mark, type = tag[:1], tag[1:2], tag[2:]  # a type may hold further separators
+        readable = letter in tuple("BIMELSU") and (len(tag) == 1 or (mark == self.separator and type))
+        return (letter, type) if readable else ("?", "")
+
+
+def detect(sentences: Sentences, like: Scheme | None = None) -> Scheme:
+    """The scheme of a split's tags: the one that would have written the fewest of them otherwise.
+
+    Only I letters are IO. A tag that the scheme cannot read is found by `first_unreadable`.
+
+    Args:
+        like: the training split's scheme, kept where no other fits better: a small split may show only
+            some letters.
+    """
+    tags = set(chain.from_iterable(sentences)) - {OUTSIDE}
+    usual = like or Scheme()
+    if not tags:
+        return usual
+    separator = _separator(tags, usual)
+    read = _Read.of(sentences, Scheme("IO", separator))  # the letters of all schemes are read alike
+    only_inner = set(read.letters.tolist()) <= {LETTERS.index(letter) for letter in "OI?"}
+    names = ["IO"] if only_inner else [name for name in SCHEMES if name != "IO"]
+    candidates = [Scheme(name, separator) for name in names]
+    if like and like.separator == separator:
+        candidates.insert(0, like)
+    return min(candidates, key=lambda scheme: np.count_nonzero(read.written(scheme) != read.letters))
+
+
+def first_unreadable(sentences: Sentences, scheme: Scheme) -> tuple[int, int] | None:
+    """Sentence and token, from 0, of the first that is no tag of such a scheme; None where all are."""
+    read = _Read.of(sentences, scheme)
+    return first_position(read.letters == LETTERS.index("?"), read.offsets)
+
+
+def to_iob2(sentences: Sentences, scheme: Scheme) -> list[list[str]]:
+    """The tags in IOB2, with "-" for separator; illegal sequences by conlleval's rule.
+
+    Entities begin at B, S and U, and at I, M, E and L where the tag before is O, of another type, or
+    ended its entity (E, L, S, U). Raises `ValueError` at a tag that cannot be read.
+    """
+    return _Read.of(sentences, scheme).rewritten(Scheme())
+
+
+def from_iob2(sentences: Sentences, scheme: Scheme) -> list[list[str]]:
+    """IOB2 tags in a scheme; IO does not tell touching entities of one type apart. Raises as `to_iob2`."""
+    return _Read.of(sentences, Scheme()).rewritten(scheme)
+
+
+def faults(sentences: Sentences, scheme: Scheme) -> int:
+    """How many tags the scheme would have written otherwise, such as an I with nothing before it in IOB2."""
+    read = _Read.of(sentences, scheme)
+    return int(np.count_nonzero(read.written(scheme) != read.letters))
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Tags in parts: flat [total] numbers of letters and types (-1 outside), and the types' names."""
+
+    letters: np.ndarray
+    types: np.ndarray
+    names: list[str]
+    offsets: np.ndarray
+
+    @classmethod
+    def of(cls, sentences: Sentences, scheme: Scheme) -> "_Read":
+        """Each different tag is parsed once: they are few where tokens are millions."""
+        distinct = list(dict.fromkeys(chain.from_iterable(sentences)))
+        parsed = [scheme.parse(tag) for tag in distinct]
+        names = sorted({type for letter, type in parsed if letter not in "O?"})
+        letters = np.array([LETTERS.index(letter) for letter, _ in parsed], np.int64)
+        types = np.array([-1 if letter in "O?" else names.index(type) for letter, type in parsed], np.int64)
+        places = {tag: place for place, tag in enumerate(distinct)}
+        offsets = offsets_of(sentences)
+        flat = map(places.__getitem__, chain.from_iterable(sentences))
+        tokens = np.fromiter(flat, np.int64, int(offsets[-1]))
+        return cls(letters[tokens], types[tokens], names, offsets)
+
+    def written(self, scheme: Scheme) -> np.ndarray:
+        """[total] the numbers of the letters with which the scheme writes these entities."""
+        begins = BEGINS[self.letters] | np.roll(ENDS[self.letters], 1)
+        starts, ends = entity_bounds(self.types, begins, self.offsets)
+        first, inner, last, only = (LETTERS.index(letter) for letter in SCHEMES[scheme.name])
+        if scheme.name == "IOB1":
+            touching = (self.types == np.roll(self.types, 1)) & ~sentence_starts(self.offsets)
+            letters = np.where(starts & touching, first, inner)
+        else:
+            letters = np.array([[inner, last], [first, only]])[starts.astype(int), ends.astype(int)]
+        return np.where(self.types >= 0, letters, LETTERS.index(OUTSIDE))
+
+    def rewritten(self, scheme: Scheme) -> list[list[str]]:
+        """The sentences in another scheme. Raises `ValueError` where a tag could not be read."""
+        if (self.letters == LETTERS.index("?")).any():
+            raise ValueError("a tag is not of the scheme (see first_unreadable)")
+        types = [*self.names, ""]  # the last is found by the -1 of O
+        rows = [[OUTSIDE] * len(types), *([scheme.tag(letter, t) for t in types] for letter in LETTERS[1:])]
+        return as_sentences(np.array(rows, object)[self.written(scheme), self.types].tolist(), self.offsets)
+
+
+def _separator(tags: Iterable[str], usual: Scheme) -> str:
+    """The mark by which most different tags can be read; "" where that is less than half of them."""
+    tags = list(tags)
+
+    def count(mark: str) -> int:
+        return sum(Scheme("IO", mark).parse(tag)[0] != "?" for tag in tags)
+
+    marks: Sequence[str] = sorted("-_", key=lambda mark: mark != usual.separator)
+    best = max(marks, key=count)
+    return best if count(best) * 2 >= len(tags) else ""

@@ -1,0 +1,176 @@
+"""Tag schemes: told apart, read by conlleval's rule, and written back as they were."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data.schemes import SCHEMES, Scheme, detect, faults, first_unreadable, from_iob2, to_iob2
+from bertkit.data.tags import TagSet, iob2_names
+
+IOB2 = "O B-PER B-PER I-PER O B-LOC B-LOC I-LOC I-LOC B-PER"
+WRITTEN = {
+    "IOB2": IOB2,
+    "IOB1": "O I-PER B-PER I-PER O I-LOC B-LOC I-LOC I-LOC I-PER",
+    "BIOES": "O S-PER B-PER E-PER O S-LOC B-LOC I-LOC E-LOC S-PER",
+    "BILOU": "O U-PER B-PER L-PER O U-LOC B-LOC I-LOC L-LOC U-PER",
+    "BMES": "O S-PER B-PER E-PER O S-LOC B-LOC M-LOC E-LOC S-PER",
+}
+IO = "O I-PER I-PER O I-LOC I-PER"
+schemes = st.builds(Scheme, st.sampled_from(list(SCHEMES)), st.sampled_from("-_"))
+types = st.sampled_from(["PER", "LOC", "creative-work_2"])
+entities = st.lists(st.tuples(types | st.none(), st.integers(1, 4)), max_size=8)
+anything = st.lists(
+    st.lists(st.just("O") | st.builds("{}-{}".format, st.sampled_from("BIMELSU"), types), max_size=8)
+)
+
+
+def split(text):
+    return [line.split() for line in text.split("|")]
+
+
+def written(pieces, scheme):
+    """Entities (type, length) and outsides (None, length) of one sentence as the scheme writes them."""
+    first, inner, last, only = SCHEMES[scheme.name]
+    tags, before = [], None
+    for type, length in pieces:
+        letters = only if length == 1 else first + inner * (length - 2) + last
+        if scheme.name == "IOB1":
+            letters = ("B" if type == before else "I") + inner * (length - 1)
+        tags += [letter + scheme.separator + type for letter in letters] if type else ["O"] * length
+        before = type
+    return tags
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_each_scheme_is_told_and_read_and_written(name):
+    tags = split(WRITTEN[name])
+    assert detect(tags) == Scheme(name)
+    assert to_iob2(tags, Scheme(name)) == split(IOB2)
+    assert from_iob2(split(IOB2), Scheme(name)) == tags
+    assert faults(tags, Scheme(name)) == 0
+
+
+def test_io_with_letters_and_bare_types():
+    wanted = split("O B-PER I-PER O B-LOC B-PER")
+    bare = IO.replace("I-", "")
+    for text, scheme in ((IO, Scheme("IO")), (bare, Scheme("IO", ""))):
+        assert detect(split(text)) == scheme
+        assert to_iob2(split(text), scheme) == wanted
+        assert from_iob2(wanted, scheme) == split(text)
+        assert faults(split(text), scheme) == 0
+
+
+def test_separators_and_tags_without_types():
+    assert detect(split("B_creative-work I_creative-work O")) == Scheme("IOB2", "_")
+    assert to_iob2(split("B_creative-work I_creative-work O"), Scheme("IOB2", "_")) == split(
+        "B-creative-work I-creative-work O"
+    )
+    assert detect(split("O B E S B I E")) == Scheme("BIOES")
+    assert to_iob2(split("O B E S"), Scheme("BIOES")) == split("O B I B")
+    assert from_iob2(split("O B I B"), Scheme("BIOES")) == split("O B E S")
+
+
+@given(sentences=st.lists(entities, max_size=5), scheme=schemes)
+def test_legal_tags_come_back(sentences, scheme):
+    if scheme.name == "IO":  # touching entities of one type are one
+        sentences = [[piece for entity in pieces for piece in (entity, (None, 1))] for pieces in sentences]
+    tags = [written(pieces, scheme) for pieces in sentences]
+    iob2 = to_iob2(tags, scheme)
+    assert iob2 == [written(pieces, Scheme()) for pieces in sentences]
+    assert from_iob2(iob2, scheme) == tags
+    assert faults(tags, scheme) == 0
+    assert faults(tags, detect(tags)) == 0
+    assert detect(tags, like=scheme) == scheme
+
+
+@given(sentences=anything, scheme=schemes)
+def test_illegal_tags_are_read_and_counted(sentences, scheme):
+    iob2 = to_iob2(sentences, Scheme(scheme.name))
+    assert faults(iob2, Scheme()) == 0
+    back = from_iob2(iob2, Scheme(scheme.name))
+    differing = sum(a != b for x, y in zip(sentences, back, strict=True) for a, b in zip(x, y, strict=True))
+    assert faults(sentences, Scheme(scheme.name)) == differing
+
+
+@given(sentences=anything)
+def test_entities_begin_where_conlleval_says(sentences):
+    for tags, iob2 in zip(sentences, to_iob2(sentences, Scheme()), strict=True):
+        for before, tag, found in zip(["O", *tags], tags, iob2, strict=False):
+            begins = tag[0] in "BSU" or before == "O" or before[0] in "ELSU" or before[2:] != tag[2:]
+            assert found == ("O" if tag == "O" else f"{'B' if begins else 'I'}-{tag[2:]}")
+
+
+def test_the_scheme_with_fewer_faults_is_taken():
+    assert detect(split("B-PER O I-LOC O I-LOC I-LOC")) == Scheme("IOB1")
+    assert detect(split("B-PER O B-PER O I-LOC I-LOC")) == Scheme("IOB2")
+    assert detect(split("B-PER O I-LOC")) == Scheme("IOB2")
+    assert detect(split("B-PER I-PER O B-PER E-PER|B-PER I-PER O B-PER I-PER")) == Scheme("IOB2")
+
+
+def test_a_small_split_keeps_the_scheme_of_training():
+    assert detect(split("O S-PER")) == Scheme("BIOES")
+    for name, text in {"BMES": "S-PER O", "IOB1": "I-PER O", "BILOU": "O O", "IO": "I-PER"}.items():
+        assert detect(split(text), like=Scheme(name)) == Scheme(name)
+    assert detect(split("O B"), like=Scheme("IOB2", "_")) == Scheme("IOB2", "_")
+    assert detect(split("I-PER I-PER"), like=Scheme()) == Scheme("IO")
+    assert detect(split("B-PER I-PER I-PER"), like=Scheme("BIOES")) == Scheme()
+    assert detect([]) == Scheme()
+
+
+def test_what_is_no_tag_is_found():
+    tags = split("O O|B-PER I-PER PER||O")
+    assert detect(tags) == Scheme()
+    assert first_unreadable(tags, Scheme()) == (1, 2)
+    assert first_unreadable(tags[:1], Scheme()) is None
+    for wrong in ("", "X-PER", "B-", "B_PER", "b-PER", "O-PER"):
+        assert first_unreadable([["O", wrong]], Scheme()) == (0, 1)
+        with pytest.raises(ValueError, match="not of the scheme"):
+            to_iob2([["O", wrong]], Scheme())
+
+
+def test_schemes_say_how_tags_look():
+    assert str(Scheme("BILOU", "_")) == "BILOU (B_TYPE, I_TYPE, L_TYPE, U_TYPE, O)"
+    assert str(Scheme("IO", "")) == "IO (TYPE, O)"
+
+
+def test_numbers_follow_the_models_order():
+    tags = TagSet(["I-PER", "O", "B-LOC", "I-LOC", "B-PER"])
+    assert tags.types == ["LOC", "PER"]
+    assert tags.outside == 1
+    assert tags.is_begin.tolist() == [False, False, True, False, True]
+    assert tags.type_of.tolist() == [1, -1, 0, 0, 1]
+    sentences = split("B-PER I-PER||O B-ORG B-LOC")
+    numbers = tags.numbers(sentences)
+    assert numbers.tolist() == [4, 0, 1, -1, 2]
+    assert tags.names_of(numbers[:3]) == ["B-PER", "I-PER", "O"]
+    assert tags.first_unknown(sentences) == (2, 1)
+    assert tags.first_unknown(sentences[:2]) is None
+    assert iob2_names(["PER", "LOC", "PER"]) == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert iob2_names([""]) == ["O", "B", "I"]
+    assert TagSet(["O", "B", "I"]).types == [""]
+
+
+@pytest.mark.parametrize("names", [["B-PER", "I-PER"], ["O", "PER"], ["O", "B-PER", "B-PER"], ["O", "S-PER"]])
+def test_what_is_no_tag_set_is_refused(names):
+    with pytest.raises(ValueError, match="not a set of IOB2 tags"):
+        TagSet(names)
+
+
+def test_legal_sequences_are_those_without_faults():
+    tags = TagSet(["I-PER", "O", "B-LOC", "I-LOC", "B-PER"])
+    initial, pair = tags.transitions()
+    _, apart = tags.transitions(adjacent=False)
+    for a, before in enumerate(tags.names):
+        assert initial[a] == (faults([[before]], Scheme()) == 0)
+        for b, tag in enumerate(tags.names):
+            alone = ["B" + before[1:] if a != tags.outside else "O", tag]  # without `before`'s own fault
+            assert pair[a, b] == (faults([alone], Scheme()) == 0)
+            same = tags.type_of[a] == tags.type_of[b]
+            assert apart[a, b] == (pair[a, b] and not (same and tags.is_begin[b]))
+
+
+def test_a_type_that_has_no_b_may_begin_with_i():
+    initial, pair = TagSet(["O", "I-PER", "B-LOC", "I-LOC"]).transitions()
+    assert initial.tolist() == [True, True, True, False]
+    assert np.flatnonzero(~pair[:, 1]).tolist() == []
