@@ -1,10 +1,11 @@
-"""What needs no encoder: the share a constant answer gets, and a bag of words with a linear model.
+"""What needs no encoder: a constant answer, a bag of words with a linear model, each word's usual tag.
 
-Both are fitted on the training rows of the run and predict its evaluation rows, so their scores stand
+All are fitted on the training rows of the run and predict its evaluation rows, so their scores stand
 on the very same split as the model's.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,30 @@ def ending_only(
     scores = model([[ending for some in others for ending in some]], "decision_function")
     parts = np.split(scores, np.cumsum([len(some) for some in others])[:-1])
     return np.array([part.argmax() for part in parts])
+
+
+def frequent_tag(
+    train_words: Sequence[str], train_tags: np.ndarray, words: Sequence[str], outside: int
+) -> np.ndarray:
+    """Each word's most frequent tag in training, the lowest of equals; `outside` for words it lacks.
+
+    Args:
+        train_words: [total] the words of all training sentences.
+        train_tags: [total] int, their tags.
+        words: [m] the words to tag.
+
+    Returns:
+        [m] int.
+    """
+    vocabulary = {word: number for number, word in enumerate(dict.fromkeys(train_words))}
+    numbers = np.fromiter(map(vocabulary.__getitem__, train_words), np.int64, len(train_words))
+    size = int(train_tags.max(initial=0)) + 1
+    cells, counts = np.unique(numbers * size + train_tags, return_counts=True)
+    word, tag = np.divmod(cells, size)  # both rise, so that sorting keeps the lowest of equal tags first
+    order = np.lexsort((-counts, word))
+    _, first = np.unique(word, return_index=True)
+    answers = np.append(tag[order[first]], outside)  # the last is for the -1 of an unseen word
+    return answers[np.fromiter(map(vocabulary.get, words, repeat(-1)), np.int64, len(words))]
 
 
 def _fitted(train: Texts, labels: np.ndarray, seed: int) -> Callable[[Texts, str], np.ndarray] | None:
