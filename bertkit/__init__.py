@@ -17,7 +17,7 @@ try:
 except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0"
 
-__all__ = ["Stopped", "UserError", "classify", "glue", "load", "nli", "swag"]
+__all__ = ["Stopped", "UserError", "classify", "glue", "load", "ner", "nli", "swag"]
 
 
 def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
@@ -32,6 +32,13 @@ def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, *
     from bertkit.run import train
 
     return train("classify", settings, recipe, reporter)
+
+
+def ner(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Fine-tune on named entities: what `bertkit ner` does. As `classify` otherwise."""
+    from bertkit.run import train
+
+    return train("ner", settings, recipe, reporter)
 
 
 def nli(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":

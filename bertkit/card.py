@@ -13,8 +13,8 @@ OURS_ALONE = ("windows", "head+tail")  # ways with long texts that transformers'
 
 PIPELINE = """from transformers import pipeline
 
-classifier = pipeline({task!r}, {path!r}, top_k=None)
-classifier({example}, truncation=True)"""
+model = pipeline({options})
+model({call})"""
 LOAD = """import bertkit
 
 model = bertkit.load({path!r})
@@ -30,7 +30,9 @@ def model_card(folder: Path, metrics: Mapping[str, Any], task: Task, made_with: 
         f"`{metrics['model']}` fine-tuned for `{metrics['task']}` on `{data['name']}` ({data['source']}; "
         f"{data['train']:,} training and {data['validation']:,} validation rows; "
         f"fingerprint `{data['fingerprint']}`).",
+        "What is learned: " + task.summary() + ".",
         "## Scores\n\n" + score_table(metrics),
+        detail_table(metrics),
         "## Use\n\n```python\n" + _usage(folder, task, settings) + "\n```",
         _cutting(task, settings),
         "## Settings\n\n```yaml\n"
@@ -40,7 +42,7 @@ def model_card(folder: Path, metrics: Mapping[str, Any], task: Task, made_with: 
         + yaml.safe_dump(dict(made_with), sort_keys=False, allow_unicode=True)
         + "```",
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def score_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, dict[str, str]]]:
@@ -71,11 +73,35 @@ def score_table(metrics: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    """The name and the scores of each part of the validation split; a count is a whole number."""
+    return [
+        (name, {key: f"{v:,}" if isinstance(v, int) else f"{v:.3f}" for key, v in scores.items()})
+        for name, scores in metrics.get("details", {}).get("validation", {}).items()
+    ]
+
+
+def detail_table(metrics: Mapping[str, Any]) -> str:
+    """The same as a Markdown table; nothing where a task has no parts."""
+    rows = detail_rows(metrics)
+    if not rows:
+        return ""
+    head = ["validation", *rows[0][1]]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join([name, *cells.values()]) + " |" for name, cells in rows)])
+
+
 def _usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
     if task.pipeline is None or settings.get("long") in OURS_ALONE:
         return LOAD.format(path=str(folder), example=task.example())
-    pair = "{'text': '...', 'text_pair': '...'}" if len(task.text_columns) == 2 else "'...'"
-    return PIPELINE.format(task=task.pipeline, path=str(folder), example=pair)
+    text = "{'text': '...', 'text_pair': '...'}" if len(task.text_columns) == 2 else "'...'"
+    options = [repr(task.pipeline.name), repr(str(folder)), *_keywords(task.pipeline.made_with)]
+    call = [text, *_keywords(task.pipeline.called_with)]
+    return PIPELINE.format(options=", ".join(options), call=", ".join(call))
+
+
+def _keywords(options: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value!r}" for name, value in options.items()]
 
 
 def _cutting(task: Task, settings: Mapping[str, Any]) -> str:
@@ -86,5 +112,10 @@ def _cutting(task: Task, settings: Mapping[str, Any]) -> str:
         return (
             f"Texts over {length} pieces are treated by `--long {long}`, which `transformers.pipeline` does "
             "not know: it would cut them. `bertkit.load` does as in training."
+        )
+    if task.in_windows:
+        return (
+            f"Texts over {length} pieces are read in windows and put together again by `bertkit.load`, which "
+            "also keeps the predictions legal; `transformers.pipeline` does neither."
         )
     return f"Texts over {length} pieces are cut; `truncation=True` cuts them as in training."

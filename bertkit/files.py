@@ -37,8 +37,13 @@ def whole_file(path: Path) -> Iterator[TextIO]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole."""
+    write_parts(path, [text])
+
+
+def write_parts(path: Path, parts: Iterable[str]) -> None:
+    """Write a text file whole, part by part."""
     with whole_file(path) as file:
-        file.write(text)
+        file.writelines(parts)
 
 
 def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:

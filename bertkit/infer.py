@@ -31,11 +31,11 @@ class Predictor:
         Raises:
             UserError: a row lacks a text column.
         """
-        gold = getattr(self.task.config, "label_column", None)  # what is predicted is not read
-        table = Rows.from_dicts([{k: v for k, v in _named(row) if k != gold} for row in rows], "rows")
+        gold = self.task.gold_columns  # what is predicted is not read
+        table = Rows.from_dicts([{k: v for k, v in _named(row) if k not in gold} for row in rows], "rows")
         if not len(table):
             return iter(())
-        self.task.require_texts(table)
+        table = self.task.readable(table)
         features = self.task.prepare(table, self.tokenizer)
         collator = self.task.collator(self.tokenizer, self.model)
         size = self.task.config.eval_batch_size

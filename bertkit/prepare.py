@@ -16,7 +16,7 @@ from bertkit.data.sources import Found, data_directory, find
 from bertkit.data.split import arrange, draw
 from bertkit.errors import UserError
 from bertkit.modeling import loading
-from bertkit.modeling.heads import CHOICE, SEQUENCE, has_head
+from bertkit.modeling.heads import CHOICE, SEQUENCE, TOKEN, has_head
 from bertkit.modeling.loading import ModelSource
 from bertkit.recipes import read_recipe
 from bertkit.reporter import Reporter
@@ -112,7 +112,7 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     found, splits = _arranged(task, found, reporter)
     source = _source(task, given_model, reporter)
     model_config = loading.load_config(source)
-    had_head = has_head(model_config, SEQUENCE, CHOICE)
+    had_head = has_head(model_config, SEQUENCE, CHOICE, TOKEN)
     model_config = task.adopt(model_config, source)
     tokenizer = loading.load_tokenizer(source)
     prepared = Prepared(
@@ -168,8 +168,9 @@ def _defaults(found: Found, kind: type[Task]) -> dict[str, Any]:
 def _arranged(task: Task, found: Found, reporter: Reporter) -> tuple[Found, Splits]:
     """The splits to use: labels by name, a share set aside, no text on both sides, rows drawn."""
     found = task.columns(found)
-    for rows in found.splits.values():
-        task.require_texts(rows)
+    found = dataclasses.replace(
+        found, splits={name: task.readable(rows) for name, rows in found.splits.items()}
+    )
     config = task.config
     seed = config.seed if config.split_seed is None else config.split_seed
     splits, notes = arrange(found.splits, task.keys, config.validation_fraction, seed)
@@ -190,7 +191,14 @@ def _resolve(prepared: Prepared, reporter: Reporter) -> None:
     wanted = prepared.max_length_given
     if wanted is not None and limit is not None and wanted > limit:
         raise UserError(
-            f"--max-length {wanted}: {source.name} has {limit} positions; --long windows reads longer texts"
+            f"--max-length {wanted}: {source.name} has {limit} positions"
+            + (
+                ""
+                if task.in_windows
+                else "; --long windows reads longer texts"
+                if hasattr(task.config, "long")
+                else ""
+            )
         )
     longest = min(wanted or task.config.max_length or DEFAULT_MAX_LENGTH, limit or sys.maxsize)
     task.config = dataclasses.replace(task.config, max_length=longest)
@@ -219,8 +227,8 @@ def _look_at_pieces(prepared: Prepared, reporter: Reporter) -> None:
             f"{prepared.source.name} does not know {train.unknown:.0%} of the pieces of these texts"
         )
     share = train.truncated / len(train)
-    how = {"windows": "read in windows"}.get(getattr(config, "long", "head"), "cut")
-    over = share if how == "cut" else float((train.first[1:] - train.first[:-1] > 1).mean())
+    over = float((train.first[1:] - train.first[:-1] > 1).mean()) if prepared.task.in_windows else share
+    how = "read in windows" if prepared.task.in_windows else "cut"
     reporter.say(
         f"{over:.1%} of the training texts are over {config.max_length} pieces and {how} "
         f"(longest {train.longest:,})"

@@ -1,6 +1,6 @@
 """The one training pipeline: settings and data in, a run directory out. It knows no task by name."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,14 @@ from bertkit.card import model_card
 from bertkit.data.rows import fingerprint
 from bertkit.dry_run import dry_run
 from bertkit.errors import Stopped, UserError
-from bertkit.files import write_jsonl, write_text
+from bertkit.files import write_jsonl, write_parts, write_text
 from bertkit.modeling.loading import takes_token_type_ids
 from bertkit.prepare import Prepared, parameters_of, prepare, settings
 from bertkit.quiet import quiet_libraries
 from bertkit.reporter import Reporter
 from bertkit.session import Session
 from bertkit.tasks import task_class
+from bertkit.tasks.base import Outputs, Task
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,15 @@ def _finish(session: Session, figures: dict[str, Any], data: str) -> Run:
         "baselines": task.baselines(splits["train"], splits["validation"]),
         "training": figures,
     }  # fmt: skip
+    if details := {split: parts for split in scores if (parts := task.details(outputs[split]))}:
+        metrics["details"] = details
     _write_model(session)
     for split, found in outputs.items():
         suffix = "" if split == "validation" else f"-{split}"
-        write_jsonl(
-            folder / f"predictions{suffix}.jsonl", records(task.decode(found), found.rows, task.config)
-        )
+        write_jsonl(folder / f"predictions{suffix}.jsonl", records(task, found))
+        for name, lines in task.files(found).items():
+            stem, dot, ending = name.partition(".")
+            write_parts(folder / f"{stem}{suffix}{dot}{ending}", lines)
     made_with = rundir.read_made_with(folder)
     card = model_card(folder, metrics, task, made_with)
     write_text(folder / "README.md", card)
@@ -132,16 +136,17 @@ def _write_model(session: Session) -> None:
         tokenizer.save_pretrained(aside)
 
 
-def records(predictions: Any, rows: Any, config: Any) -> Any:
+def records(task: Task, outputs: Outputs) -> Iterator[dict[str, Any]]:
     """Predictions with the input columns before them; a column that clashes becomes `input_NAME`."""
-    label = getattr(config, "label_column", None)
+    rows, predictions = outputs.rows, task.decode(outputs)
     for number, (row, prediction) in enumerate(zip(rows, predictions, strict=True)):
         keys = {"id", *prediction}
         inputs: dict[str, Any] = {}
         for name, value in row.items():
+            if name in task.retold:
+                continue
             while name in keys:
                 name = f"input_{name}"
             keys.add(name)
             inputs[name] = value
-        inputs.pop(str(label), None)
         yield {"id": number, **inputs, **prediction}

@@ -25,8 +25,9 @@ DEFAULT_PARENT = "runs"
 REPLACED = ".replaced"  # the run that --overwrite replaces, until the new one has a checkpoint
 # All that a run may hold: what --overwrite removes, and nothing else.
 CONTENT = [
-    SETTINGS, METRICS, CHECKPOINTS, "README.md", "report.html", "predictions*.jsonl", "config.json",
-    "model*.safetensors", "model.safetensors.index.json", "tokenizer*", "vocab.*", "merges.txt",
+    SETTINGS, METRICS, CHECKPOINTS, "README.md", "report.html", "predictions*.jsonl", "predictions*.conll",
+    "config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer*", "vocab.*",
+    "merges.txt",
     "special_tokens_map.json", "added_tokens.json", "spiece.model", "spm.model", "sentencepiece*.model",
     "training_args.bin", "chat_template.jinja",
 ]  # fmt: skip

@@ -142,7 +142,21 @@ def swag_rows(count, seed=0, endings=(2, 3, 4, 5)):
     return rows
 
 
-ROWS = {"classify": toy_rows, "nli": nli_rows, "swag": swag_rows}
+def ner_rows(count, seed=0, longest=12):
+    """Separable sentences: good words are entities of one type, bad ones of another; no sentence twice."""
+    rng, rows = random.Random(seed), {}
+    while len(rows) < count:
+        tokens = rng.choices(OTHER, k=rng.randint(2, longest))
+        tags = ["O"] * len(tokens)
+        for words, kind in ((GOOD, "NICE"), (BAD, "MEAN")):
+            at, size = rng.choice([place for place, tag in enumerate(tags) if tag == "O"]), rng.randint(1, 3)
+            tokens[at:at] = rng.choices(words, k=size)
+            tags[at:at] = [f"B-{kind}", *[f"I-{kind}"] * (size - 1)]
+        rows[tuple(tokens)] = {"tokens": tokens, "tags": tags}
+    return list(rows.values())
+
+
+ROWS = {"classify": toy_rows, "ner": ner_rows, "nli": nli_rows, "swag": swag_rows}
 
 
 def write_rows(path, rows):
@@ -150,6 +164,19 @@ def write_rows(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
     return path
+
+
+def assert_refused(cli, tmp_path, args, words, command="classify"):
+    """The call is refused in one line holding `words`, and leaves every file as it was."""
+    before = sorted(tmp_path.rglob("*"))
+    status, out, err = cli(command, *args)
+    lines = [line for line in err.splitlines() if line.startswith("bertkit:")]
+    assert status == 2, err
+    assert (len(lines), err.splitlines()[-1], out) == (1, lines[-1], "")
+    assert [word for word in words if word not in lines[0]] == []
+    made = {path for path in set(tmp_path.rglob("*")) - set(before) if "cache" not in path.parts}
+    assert made == set()
+    return lines[0]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import shutil
 from collections import namedtuple
 
 import pytest
-from conftest import save_tiny, toy_rows, write_rows
+from conftest import assert_refused, save_tiny, toy_rows, write_rows
 
 GOOD_ROWS = toy_rows(60)
 Disk = namedtuple("Disk", "total used free")
@@ -75,19 +75,6 @@ FILES = {
                                     ["no.csv", "no such file"]),
     "unknown model": (csv_of(GOOD_ROWS), ["--model", "./nowhere"], ["--model ./nowhere", "no such folder"]),
 }  # fmt: skip
-
-
-def assert_refused(cli, tmp_path, args, words):
-    """The call is refused in one line holding `words`, and leaves every file as it was."""
-    before = sorted(tmp_path.rglob("*"))
-    status, out, err = cli("classify", *args)
-    lines = [line for line in err.splitlines() if line.startswith("bertkit:")]
-    assert status == 2, err
-    assert (len(lines), err.splitlines()[-1], out) == (1, lines[-1], "")
-    assert [word for word in words if word not in lines[0]] == []
-    made = {path for path in set(tmp_path.rglob("*")) - set(before) if "cache" not in path.parts}
-    assert made == set()
-    return lines[0]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -160,7 +147,7 @@ RECIPES = {
     "wrong choice": ("settings: {long: middle}", ["long", "one of head, tail"]),
     "no settings": ("epochs: 3", ["'task' and 'settings'"]),
     "key beside": ("settings: {}\nsetings: {}", ["unknown key 'setings'"]),
-    "another task": ("task: ner\nsettings: {}", ["a recipe for ner"]),
+    "another task": ("task: nli\nsettings: {}", ["a recipe for nli"]),
     "not yaml": ("settings: {a", ["not YAML"]),
 }
 

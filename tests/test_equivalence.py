@@ -40,6 +40,7 @@ KINDS = {
     "windows": {"long": "windows", "max_length": 10},
     "checkpointing": {"gradient_checkpointing": True},
     "layer decay": {"layer_decay": 0.8},
+    "ner": {"max_length": 16},
     "nli": {},
     "swag": {},
 }

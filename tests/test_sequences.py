@@ -6,7 +6,8 @@ from conftest import OTHER, make_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.features import Pad, build_features
+from bertkit.data.features import build_features
+from bertkit.data.padding import Pad
 from bertkit.data.sequences import Template, cut, encode
 
 text = st.lists(st.sampled_from([*OTHER, "zebra!", "Größe"]), max_size=30).map(" ".join)

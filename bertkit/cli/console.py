@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -91,6 +92,7 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     for name, value, interval, beside in score_rows(metrics):
         table.add_row(name, value, interval, *beside.values())
     out.print(table)
+    _print_details(metrics)
     for split in SPLITS:
         if metrics.get(split):
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
@@ -103,6 +105,20 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
         markup=False, soft_wrap=True,
     )  # fmt: skip
     out.print(f"run: {output_dir}", markup=False, soft_wrap=True)
+
+
+def _print_details(metrics: Mapping[str, Any]) -> None:
+    from bertkit.card import detail_rows
+
+    rows = detail_rows(metrics)
+    if not rows:
+        return
+    table = Table("validation", title_justify="left")
+    for heading in rows[0][1]:
+        table.add_column(heading, justify="right")
+    for name, cells in rows:
+        table.add_row(escape(name), *cells.values())
+    out.print(table)
 
 
 def print_dry_run(found: Mapping[str, Any]) -> None:

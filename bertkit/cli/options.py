@@ -21,13 +21,13 @@ def training_command(
     `given` has only what the user or the recipe set; the rest is for lower layers to fill in.
     """
 
-    def command(context: typer.Context, **values: Any) -> None:
+    def command(typer_context: typer.Context, **values: Any) -> None:
         as_json, recipe = values.pop("json"), values.pop("recipe")
-        given = {name: value for name, value in values.items() if _was_set(context, name)}
+        given = {name: value for name, value in values.items() if _was_set(typer_context, name)}
         run(name, given, recipe, as_json)
 
     parameters = [
-        inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
+        inspect.Parameter("typer_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
         *(_parameter(setting, *about) for setting, about in settings_of(config).items()),
         _recipe_parameter(name, config),
         _json_parameter(),

@@ -34,7 +34,7 @@ def guess_texts(rows: Rows) -> tuple[str, str | None]:
 def guess_pair(rows: Rows) -> tuple[str, str] | None:
     """Two columns that are usually the texts of a pair."""
     for names in PAIRS:
-        first, second = (_find(rows, name) for name in names)
+        first, second = (find(rows, name) for name in names)
         if first and second:
             return first, second
     return None
@@ -63,13 +63,14 @@ def require_texts(rows: Rows, columns: list[str]) -> None:
                 raise UserError(f"{rows.where(index)}: column {column!r} {what}")
 
 
-def _find(rows: Rows, name: str) -> str | None:
+def find(rows: Rows, name: str) -> str | None:
+    """The column of that name, without regard to case."""
     return next((column for column in rows.columns if column.lower() == name), None)
 
 
 def guess(rows: Rows, usual: list[str], role: str) -> str:
     """The first column of the usual names. Raises `UserError` if there is none, naming `--ROLE-column`."""
-    found = next(filter(None, (_find(rows, name) for name in usual)), None)
+    found = next(filter(None, (find(rows, name) for name in usual)), None)
     if found is None:
         raise UserError(
             f"{rows.files[0]}: no column looks like the {role} (it has {listed(rows.columns)}); "

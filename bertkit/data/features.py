@@ -1,11 +1,10 @@
-"""Features: the map-style data set that training and scoring read, and the collator that pads it."""
+"""Features: the map-style data set that training and scoring read."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from bertkit.data.ragged import Ragged
 from bertkit.data.sequences import Long, Template, cut, encode
@@ -58,6 +57,11 @@ class Features:
         """
         counts = np.diff(self.first)
         return np.maximum.reduceat(self.input_ids.lengths, self.first[:-1]) * (counts.max() + 1) + counts
+
+    @property
+    def outputs(self) -> np.ndarray:
+        """[n + 1] the first row of logits of each example: here one row an example."""
+        return np.arange(len(self) + 1)
 
 
 def build_features(
@@ -122,42 +126,3 @@ def _assembled(
         first=np.array(first), labels=labels, truncated=truncated, longest=longest + template.special,
         unknown=unknown / max(1, total),
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Pad:
-    """Collator: pads to the longest of the batch, on the side and with the piece the tokenizer names.
-
-    Gives `input_ids`, `attention_mask` (and `token_type_ids` where the model takes them), each
-    [sequences, length]; under the name in `several` ("document", "choice") [sequences] the example that
-    each belongs to; and `labels` [examples, ...].
-    """
-
-    pad_token_id: int
-    left: bool
-    token_type_ids: bool
-    several: str | None = None
-
-    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """The batch of these examples."""
-        ids = [sequence for item in items for sequence in item["input_ids"]]
-        batch = {
-            "input_ids": self._padded(ids, self.pad_token_id),
-            "attention_mask": self._padded([np.ones_like(sequence) for sequence in ids], 0),
-        }
-        if self.token_type_ids:
-            kinds = [sequence for item in items for sequence in item["token_type_ids"]]
-            batch["token_type_ids"] = self._padded(kinds, 0)
-        if self.several:
-            counts = torch.tensor([len(item["input_ids"]) for item in items])
-            batch[self.several] = torch.repeat_interleave(torch.arange(len(items)), counts)
-        if "labels" in items[0]:
-            batch["labels"] = torch.from_numpy(np.array([item["labels"] for item in items]))
-        return batch
-
-    def _padded(self, sequences: list[np.ndarray], filler: int) -> torch.Tensor:
-        padded = np.full((len(sequences), max(map(len, sequences))), filler, np.int64)
-        for row, sequence in zip(padded, sequences, strict=True):
-            start = len(row) - len(sequence) if self.left else 0
-            row[start : start + len(sequence)] = sequence
-        return torch.from_numpy(padded)

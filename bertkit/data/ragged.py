@@ -7,6 +7,13 @@ from pathlib import Path
 import numpy as np
 
 
+def stretches(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """The numbers of all half-open stretches, one behind the other: [2, 5), [7, 9) are 2 3 4 7 8."""
+    sizes = stops - starts
+    shifts = starts - (np.cumsum(sizes) - sizes)
+    return np.arange(sizes.sum()) + np.repeat(shifts, sizes)
+
+
 @dataclass(frozen=True)
 class Ragged:
     """`n` sequences of integers.

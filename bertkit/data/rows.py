@@ -74,7 +74,11 @@ class Rows:
         """The same rows with one column added or replaced."""
         return Rows({**self.columns, name: values}, self.files, self.file_of, self.number)
 
-    def where(self, index: int) -> str:
+    def with_columns(self, columns: dict[str, list[Any]]) -> "Rows":
+        """The same rows with columns added or replaced."""
+        return Rows({**self.columns, **columns}, self.files, self.file_of, self.number)
+
+    def where(self, index: int, place: int = 0) -> str:
         """`train.csv: row 12`, for error messages."""
         return f"{self.files[self.file_of[index]]}: row {self.number[index]}"
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bertkit.cache import cached
-from bertkit.data.ragged import Ragged
+from bertkit.data.ragged import Ragged, stretches
 
 Long = Literal["head", "tail", "head+tail", "windows"]
 Piece = np.ndarray  # [length] ids of one text, or of a part of it, without special pieces
@@ -43,13 +43,13 @@ def _encode(texts: Sequence[str], tokenizer: Any) -> Ragged:
     backend = tokenizer.backend_tokenizer
     sequences: list[list[int]] = []
     for start in range(0, len(texts), CHUNK):
-        chunk = [_valid(text) for text in texts[start : start + CHUNK]]
+        chunk = [valid(text) for text in texts[start : start + CHUNK]]
         sequences.extend(e.ids for e in backend.encode_batch_fast(chunk, add_special_tokens=False))
     return Ragged.of(sequences)
 
 
-def _valid(text: str) -> str:
-    """JSON can hold half of a surrogate pair, which no UTF-8 text can."""
+def valid(text: str) -> str:
+    """A text of the same length that the tokenizer takes: JSON can hold half of a surrogate pair."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -80,6 +80,22 @@ class Template:
     def special(self) -> int:
         """How many special pieces it adds."""
         return sum(slot >= 0 for slot in self.slots)
+
+    def around(self, values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[Ragged, Ragged, int]:
+        """A sequence of one text for each stretch of `values`, and the place of a text's first piece in it.
+
+        Returns:
+            `input_ids` and `token_type_ids` of all sequences, and how many special pieces go before.
+        """
+        place = self.slots.index(~0)
+        sizes = np.ones((len(starts), len(self.slots)), np.int64)
+        sizes[:, place] = stops - starts
+        offsets = np.concatenate([[0], np.cumsum(sizes.sum(1))])
+        first, texts = offsets[:-1] + place, stretches(starts, stops)
+        ids = np.repeat(np.tile(np.array(self.slots, np.int32), len(starts)), sizes.ravel())
+        ids[stretches(first, first + sizes[:, place])] = values[texts]
+        kinds = np.repeat(np.tile(np.array(self.type_ids, np.int8), len(starts)), sizes.ravel())
+        return Ragged(ids, offsets), Ragged(kinds, offsets), place
 
     def fill(self, texts: Sequence[Piece]) -> tuple[np.ndarray, np.ndarray]:
         """`input_ids` and `token_type_ids`, both [length], of one text or pair."""

@@ -47,6 +47,20 @@ def entity_scores(counts: np.ndarray) -> Scores:
     }
 
 
+def sentence_counts(
+    gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray, tags: TagSet
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of each sentence, its `entity_counts` [n, types, 3], and [n, 2]: the tokens that are right, and all."""
+    right = np.concatenate([[0], np.cumsum(gold == predicted)])[offsets]
+    return entity_counts(gold, predicted, offsets, tags), np.diff(np.stack([right, offsets], axis=1), axis=0)
+
+
+def scores(entities: np.ndarray, tokens: np.ndarray) -> Scores:
+    """`entity_scores` of sentences from their counts, and the `accuracy` of their tokens, O included."""
+    right, all_ = tokens.sum(0).tolist()
+    return {**entity_scores(entities), "accuracy": right / all_ if all_ else 0.0}
+
+
 def per_type(counts: np.ndarray, tags: TagSet) -> dict[str, Scores]:
     """The scores of each type, and how many `entities` of it are gold, of counts [n, types, 3]."""
     found = counts.sum(0)

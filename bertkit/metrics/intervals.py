@@ -7,26 +7,34 @@ import numpy as np
 RESAMPLES = 1000
 
 
-def intervals(
+def bootstrap(
     score: Callable[[np.ndarray], dict[str, float]], size: int, seed: int = 0
 ) -> dict[str, list[float]]:
-    """Bootstrap percentiles 2.5 and 97.5 of each score, by drawing rows with replacement.
-
-    A share of right answers ("accuracy") gets Wilson's interval instead, which stays honest where
-    all answers are right and the bootstrap would say [1, 1].
+    """Percentiles 2.5 and 97.5 of each score, by drawing rows with replacement.
 
     Args:
         score: gives the scores of the rows at some indices [size].
         size: how many rows there are.
     """
-    from scipy.stats import binomtest
-
     rng = np.random.default_rng(seed)
     drawn = [score(rng.integers(0, size, size)) for _ in range(RESAMPLES)]
-    bounds = {
+    return {
         name: [float(bound) for bound in np.percentile([scores[name] for scores in drawn], [2.5, 97.5])]
         for name in drawn[0]
     }
+
+
+def intervals(
+    score: Callable[[np.ndarray], dict[str, float]], size: int, seed: int = 0
+) -> dict[str, list[float]]:
+    """`bootstrap`, but for "accuracy", which is a share of the rows.
+
+    It gets Wilson's interval, which stays honest where all answers are right and the bootstrap would
+    say [1, 1].
+    """
+    from scipy.stats import binomtest
+
+    bounds = bootstrap(score, size, seed)
     if "accuracy" in bounds:
         right = round(score(np.arange(size))["accuracy"] * size)
         wilson = binomtest(right, size).proportion_ci(method="wilson")

@@ -1,15 +1,15 @@
-"""One forward pass over a batch as the collator gives it: one row of logits an example."""
+"""One forward pass over a batch as the collator gives it: one row of logits for each thing decided."""
 
 from typing import Any
 
 import torch
 
-NOT_INPUTS = {"labels", "document", "choice"}
+NOT_INPUTS = {"labels", "document", "choice", "sequence", "position"}
 PARTS = 2  # of a batch of choices, by length
 
 
 def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Logits [examples, outputs].
+    """Logits [examples, outputs], or [decisions, outputs] where pieces are decided one by one.
 
     The windows of a document are averaged. Of the choices of an example each has its own output; an
     example with fewer choices than others has -inf in the rest, which is a mask: its share of a softmax
@@ -23,6 +23,8 @@ def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     if "choice" in batch:
         return _spread(_scores(model, inputs), batch["choice"])
     logits = model(**inputs).logits
+    if "position" in batch:
+        return logits[batch["sequence"], batch["position"]]
     return _averaged(logits, batch["document"]) if "document" in batch else logits
 
 

@@ -12,7 +12,7 @@ FEWEST_ROWS = 30  # fewer rows say nothing about the order of a head's labels
 MUCH_BETTER = 0.3  # of the rows: so many more right answers in another order are no accident
 
 
-SEQUENCE, CHOICE = "ForSequenceClassification", "ForMultipleChoice"
+SEQUENCE, CHOICE, TOKEN = "ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification"
 
 
 def has_head(config: Any, *kinds: str) -> bool:
@@ -20,7 +20,15 @@ def has_head(config: Any, *kinds: str) -> bool:
     return any(name.endswith(kinds) for name in config.architectures or [])
 
 
-def match_labels(config: Any, labels: Sequence[str], model: str) -> tuple[bool, list[str]]:
+def set_labels(config: Any, names: Sequence[str]) -> Any:
+    """The config with these names of the outputs, in this order."""
+    config.num_labels = len(names)
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: number for number, name in enumerate(names)}
+    return config
+
+
+def match_labels(config: Any, labels: Sequence[str], model: str, kind: str) -> tuple[bool, list[str]]:
     """Whether the head must be new, and the labels in the order of the head.
 
     A head with the same names in another order is kept and its order taken, so that no output is ever
@@ -31,11 +39,12 @@ def match_labels(config: Any, labels: Sequence[str], model: str) -> tuple[bool, 
         config: the checkpoint's config.
         labels: the data's labels; empty for regression.
         model: its name, for the error.
+        kind: of head that the task has.
 
     Raises:
         UserError: the head has other labels.
     """
-    if not has_head(config, SEQUENCE):
+    if not has_head(config, kind):
         return True, list(labels)
     theirs = [config.id2label[number] for number in range(config.num_labels)]
     if not labels and len(theirs) == 1:
@@ -53,7 +62,9 @@ def match_labels(config: Any, labels: Sequence[str], model: str) -> tuple[bool, 
     )
 
 
-def check_order(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str], model: str) -> None:
+def check_order(
+    gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str], model: str, what: str = "rows"
+) -> None:
     """Refuse a head whose answers are far more often right under its names in another order.
 
     Such is a checkpoint whose config names its outputs in the wrong order, and such are label numbers
@@ -63,6 +74,7 @@ def check_order(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str], 
         gold, predicted: [n] label numbers, by the names as they stand.
         labels: those names.
         model: its name, for the error.
+        what: they are labels of, for the error.
 
     Raises:
         UserError: naming the order that fits, where only one does.
@@ -77,7 +89,7 @@ def check_order(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str], 
     one_answer = np.bincount(gold).max() / n  # what a head that always says the same reaches at best
     if n >= FEWEST_ROWS and at_best - as_named > MUCH_BETTER and at_best > one_answer + spread:
         raise UserError(
-            f"--model {model}: its head's labels stand in the wrong order: of {n} validation rows "
+            f"--model {model}: its head's labels stand in the wrong order: of {n} validation {what} "
             f"{as_named:.0%} are right by its names, {at_best:.0%} {_order(confusion, meant, labels)}; "
             "correct id2label in its config.json (or the label numbers in the data), or start afresh "
             "with --new-head"
@@ -88,7 +100,7 @@ def _order(confusion: np.ndarray, meant: np.ndarray, labels: Sequence[str]) -> s
     """What each output means, unless the head takes one label for another: then several orders fit."""
     best = confusion[np.arange(len(labels)), meant]
     if (best <= confusion.sum(1) / 2).any():
-        return "in another, which is not plain from these rows"
+        return "in another, which is not plain from these"
     return "if " + ", ".join(f"{labels[output]} means {labels[label]}" for output, label in enumerate(meant))
 
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 
 TASKS = {
     "classify": "bertkit.tasks.classify:Classify",
+    "ner": "bertkit.tasks.ner:Ner",
     "nli": "bertkit.tasks.nli:Nli",
     "swag": "bertkit.tasks.swag:Swag",
 }

@@ -25,11 +25,20 @@ Scores = dict[str, float]
 
 
 @dataclass(frozen=True)
+class Pipeline:
+    """What `transformers.pipeline()` calls a task, and the options that make it do as bertkit does."""
+
+    name: str
+    made_with: dict[str, Any]
+    called_with: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Outputs:
-    """A scored split: `logits` [n, outputs], with the features and the rows they belong to."""
+    """A scored split: `logits` [decisions, outputs], with the features and the rows they belong to."""
 
     logits: "np.ndarray"
-    features: "Features"
+    features: Any  # what the task's own `prepare` gave
     rows: "Rows"
 
 
@@ -41,20 +50,24 @@ class Task(ABC):
         best: the score that chooses the checkpoint, and its sign (+1: the higher the better).
         text_columns: the columns a person would read, known after `columns`.
         new_head: whether the head starts afresh, known after `adopt`.
-        pipeline: what `transformers.pipeline()` calls the task; None where it has no such pipeline.
+        pipeline: how `transformers.pipeline()` does the task; None where it has no such pipeline.
         known_as: names under which the known data sets list this task's column settings.
         several: what the sequences of one example are, where it may have more than one.
+        words: whether plain text files hold a word a line.
+        in_windows: whether what is too long is read in windows, else it is cut.
     """
 
     name: ClassVar[str]
     help: ClassVar[str]
     Config: ClassVar[type[RunConfig]]
-    pipeline: ClassVar[str | None] = None
+    pipeline: ClassVar[Pipeline | None] = None
     known_as: ClassVar[dict[str, str]] = {}
+    words: ClassVar[bool] = False
     best: tuple[str, int]
     text_columns: list[str]
     new_head: bool = True
     several: Literal["document", "choice"] | None = None
+    in_windows: bool = False
 
     def __init__(self, config: RunConfig) -> None:
         self.config: Any = config
@@ -84,12 +97,22 @@ class Task(ABC):
         """Take from a finished run's config what `columns` and `adopt` found out when it was trained."""
 
     @abstractmethod
-    def require_texts(self, rows: "Rows") -> None:
-        """Check that rows to predict have what the model reads. Raises `UserError` naming the row."""
+    def readable(self, rows: "Rows") -> "Rows":
+        """Rows to predict in the form the task works on. Raises `UserError` naming the row that lacks it."""
 
     def example(self) -> dict[str, Any]:
         """A row to predict, for documentation."""
         return dict.fromkeys(self.text_columns, "...")
+
+    @property
+    @abstractmethod
+    def gold_columns(self) -> set[str]:
+        """The columns of the answers: not read where rows are predicted."""
+
+    @property
+    def retold(self) -> set[str]:
+        """The columns that predictions tell in their own words, and so do not repeat."""
+        return self.gold_columns
 
     @abstractmethod
     def prepare(self, rows: "Rows", tokenizer: Any) -> "Features":
@@ -97,7 +120,7 @@ class Task(ABC):
 
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """From examples of `prepare` to a padded batch."""
-        from bertkit.data.features import Pad
+        from bertkit.data.padding import Pad
         from bertkit.modeling.loading import takes_token_type_ids
 
         left = tokenizer.padding_side == "left"
@@ -127,9 +150,17 @@ class Task(ABC):
     def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
         """The 95 % interval of each score."""
 
+    def details(self, outputs: Outputs) -> dict[str, Scores]:
+        """Scores of the parts of a labelled split, by name: each type of entity, say."""
+        return {}
+
     @abstractmethod
     def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """Readable predictions, a record a row, with the keys of `predictions.jsonl`."""
+
+    def files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
+        """Further files of predictions, in the forms that the field's own tools read: name -> its parts."""
+        return {}
 
     @abstractmethod
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.config import DATA, MODEL, RunConfig, fill, flag_of, setting, settings_of
 from bertkit.errors import UserError, listed
-from bertkit.tasks.base import Outputs, Scores, Task
+from bertkit.tasks.base import Outputs, Pipeline, Scores, Task
 from bertkit.tasks.problems import Problem, SingleLabel
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class SequenceTask(Task):
         problem: the kind of labels and their names, known after `columns`.
     """
 
-    pipeline = "text-classification"
+    pipeline = Pipeline("text-classification", {"top_k": None}, {"truncation": True})
     roles: ClassVar[tuple[str, str]]
     problem: Problem
 
@@ -56,9 +56,19 @@ class SequenceTask(Task):
         return self.problem.names
 
     @property
+    def in_windows(self) -> bool:  # type: ignore[override]
+        """As asked by `--long`."""
+        return self.config.long == "windows"
+
+    @property
     def several(self) -> Literal["document"] | None:  # type: ignore[override]
         """Windows are the sequences of one document."""
-        return "document" if self.config.long == "windows" else None
+        return "document" if self.in_windows else None
+
+    @property
+    def gold_columns(self) -> set[str]:
+        """The label."""
+        return {self.config.label_column}
 
     # ---- rows
 
@@ -117,20 +127,21 @@ class SequenceTask(Task):
         from bertkit.data.columns import require
 
         for name, rows in splits.items():
-            self.require_texts(rows)
+            self.readable(rows)
             if name in ("train", "validation"):
                 require(rows, self.config.label_column, f"the {name} split needs it")
             targets = self._targets(rows, required=name in ("train", "validation"))
             if name == "train" and targets is not None and len(np.unique(targets, axis=0)) < 2:
                 raise UserError(f"all {len(rows):,} rows to train on have the same label; take more of them")
 
-    def require_texts(self, rows: "Rows") -> None:
+    def readable(self, rows: "Rows") -> "Rows":
         """Every row has its text, or both of them."""
         from bertkit.data.columns import require, require_texts
 
         for column, what in zip(self.text_columns, ("the text", "the second text"), strict=False):
             require(rows, column, what)
         require_texts(rows, self.text_columns)
+        return rows
 
     def summary(self) -> str:
         """The texts, the label and its classes."""
@@ -148,16 +159,13 @@ class SequenceTask(Task):
 
     def adopt(self, model_config: Any, source: "ModelSource") -> Any:
         """Take the model's own label order where its labels are ours; refuse where they are others."""
-        from bertkit.modeling.heads import match_labels
+        from bertkit.modeling.heads import SEQUENCE, match_labels, set_labels
 
         if not self.config.new_head:
-            self.new_head, self.problem.names = match_labels(model_config, self.labels, source.name)
-        names = self.labels or ["score"]
-        model_config.num_labels = len(names)
-        model_config.id2label = dict(enumerate(names))
-        model_config.label2id = {name: number for number, name in enumerate(names)}
+            found = match_labels(model_config, self.labels, source.name, SEQUENCE)
+            self.new_head, self.problem.names = found
         model_config.problem_type = self.problem.kind
-        return model_config
+        return set_labels(model_config, self.labels or ["score"])
 
     def restore(self, model_config: Any) -> None:
         """Label names, their order and the columns, as trained."""

@@ -103,12 +103,12 @@ class Swag(Task):
         from bertkit.data.columns import require
 
         for name, rows in splits.items():
-            self.require_texts(rows)
+            self.readable(rows)
             if name in ("train", "validation"):
                 require(rows, self.config.label_column, f"the {name} split needs it")
             self._targets(rows, required=name in ("train", "validation"))
 
-    def require_texts(self, rows: "Rows") -> None:
+    def readable(self, rows: "Rows") -> "Rows":
         """Every row has a context and at least two endings."""
         from bertkit.data.columns import require, require_texts
 
@@ -116,12 +116,18 @@ class Swag(Task):
             require(rows, column, "the context" if column in self.contexts else "an ending")
         require_texts(rows, self.contexts)
         self._endings(rows)
+        return rows
 
     def example(self) -> dict[str, Any]:
         """A row with texts, and a list of them where the endings are in one column."""
         row: dict[str, Any] = super().example()
         endings = self.config.ending_columns
         return row | {endings[0]: ["...", "..."]} if len(endings) == 1 else row
+
+    @property
+    def gold_columns(self) -> set[str]:
+        """The label."""
+        return {self.config.label_column}
 
     def summary(self) -> str:
         """The columns of context, endings and label."""

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from bertkit.data.features import Features
+from bertkit.data.ragged import stretches
 from bertkit.modeling.forward import logits_of
 from bertkit.reporter import Reporter
 
@@ -18,7 +19,9 @@ def predict_logits(
     batch_size: int,
     reporter: Reporter,
 ) -> np.ndarray:
-    """Logits [n, outputs] in fp32, longest examples first so that memory runs out early or never.
+    """Logits in fp32, the rows of example i at outputs[i] to outputs[i + 1] of the features.
+
+    Longest examples go first, so that memory runs out early or never.
 
     Where examples have outputs of unlike number, those that are not there are -inf.
 
@@ -38,7 +41,8 @@ def predict_logits(
             batch = {name: tensor.to(device) for name, tensor in batch.items()}
             found.append(logits_of(forward, batch).float().cpu().numpy())
     model.train(was_training)
-    logits = np.full((len(features), max(part.shape[-1] for part in found)), -np.inf, np.float32)
+    outputs = features.outputs
+    logits = np.full((outputs[-1], max(part.shape[-1] for part in found)), -np.inf, np.float32)
     for rows, part in zip(batches, found, strict=True):
-        logits[rows, : part.shape[-1]] = part
+        logits[stretches(outputs[rows], outputs[rows + 1]), : part.shape[-1]] = part
     return logits

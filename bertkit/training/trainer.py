@@ -124,7 +124,9 @@ class BertkitTrainer(Trainer):
         logits = logits_of(model, inputs)
         sums = self.loss.sums(logits, inputs)
         # DDP averages gradients over ranks, where the rule asks for their sum.
-        loss = sum(sums[part] / num_items_in_batch[part] for part in sums) * self.args.world_size
+        # A batch in which nothing is counted (no piece is left of any token) has no loss.
+        counts = {part: torch.where(count > 0, count, 1) for part, count in num_items_in_batch.items()}
+        loss = sum(sums[part] / counts[part] for part in sums) * self.args.world_size
         if not torch.isfinite(loss):
             raise UserError(
                 f"the loss is {float(loss)} at step {self.state.global_step + 1}; {WAYS_OUT_OF_NAN}"

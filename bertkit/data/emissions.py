@@ -1,0 +1,36 @@
+"""From logits of pieces to what each token says of each tag."""
+
+import numpy as np
+
+from bertkit.data.tags import TagSet
+from bertkit.data.word_features import WordFeatures
+
+# Of a token of which no piece is left: outside, if its neighbours do not say otherwise; and then it goes on
+# with an entity rather than begin one.
+AGAINST_INSIDE, AGAINST_BEGIN = 1e-3, 2e-3
+NEVER = 1e4  # against what cannot be, small enough to stay finite in a sum over a sentence
+
+
+def emissions(logits: np.ndarray, features: WordFeatures, tags: TagSet) -> np.ndarray:
+    """[tokens, tags] log-probabilities.
+
+    A token that shares its piece with the one before (characters, where pieces are words) goes on with
+    what that one began. A token of which no piece is left goes along with its neighbours.
+
+    Args:
+        logits: [decisions, tags].
+    """
+    from scipy.special import log_softmax
+
+    silent = np.where(tags.is_begin, -AGAINST_BEGIN, -AGAINST_INSIDE)
+    silent[tags.outside] = 0.0
+    found = np.tile(silent, (len(features.decision), 1))
+    there = features.decision >= 0
+    rows = log_softmax(logits.astype(np.float64), axis=-1)
+    found[there] = rows[features.decision[there]]
+    shares = np.flatnonzero(there[1:] & (features.decision[1:] == features.decision[:-1])) + 1
+    for kind in range(len(tags.types)):
+        begin, inside = ((tags.type_of == kind) & (tags.is_begin == first) for first in (True, False))
+        found[shares[:, None], inside] = np.logaddexp(found[shares][:, begin], found[shares][:, inside])
+        found[shares[:, None], begin] = -NEVER
+    return found

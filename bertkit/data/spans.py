@@ -1,0 +1,96 @@
+"""Spans of characters in a text: from them to tags of its words, and back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertkit.data.rows import Rows
+from bertkit.data.words import Sentences
+from bertkit.errors import UserError
+
+TYPES = ("label", "type", "entity_group", "entity", "tag")  # what a span's type is called
+
+
+def tags_of_spans(rows: Rows, index: int, value: Any, text: str, tokens: Sequence[str]) -> list[str]:
+    """IOB2 tags of the words of a text: a word is inside that shares a character with a span.
+
+    Args:
+        rows, index: whose they are, for the error.
+        value: `[start, end, type]` each, or objects with `start`, `end` and `label` (or `type`, ...).
+
+    Raises:
+        UserError: no spans, or one that lies outside of the text, holds no word, or overlaps another.
+    """
+    tags = ["O"] * len(tokens)
+    sentence = Sentences.of([tokens], [text])
+    for start, stop, kind in _spans(rows, index, value, text):
+        inside = [
+            number
+            for number in range(len(tokens))
+            if sentence.start[number] < stop and sentence.stop[number] > start
+        ]
+        if not inside:
+            raise UserError(f"{rows.where(index)}: there is no word in the span {start} to {stop}")
+        if any(tags[number] != "O" for number in inside):
+            raise UserError(
+                f"{rows.where(index)}: the span {start} to {stop} shares the word {tokens[inside[0]]!r} with "
+                "another; a token has one tag, so leave one of the two out"
+            )
+        tags[inside[0]] = f"B-{kind}"
+        for number in inside[1:]:
+            tags[number] = f"I-{kind}"
+    return tags
+
+
+def _spans(rows: Rows, index: int, value: Any, text: str) -> list[tuple[int, int, str]]:
+    if not isinstance(value, (list, tuple)):
+        raise UserError(f"{rows.where(index)}: spans are {value!r}, not a list of [start, end, type]")
+    spans = [_span(span) for span in value]
+    for given, span in zip(value, spans, strict=True):
+        if span is None:
+            raise UserError(
+                f"{rows.where(index)}: {given!r} is no span; beside a text stand [start, end, type] or "
+                "objects with start, end and label, beside a list of tokens their tags"
+            )
+        if not 0 <= span[0] < span[1] <= len(text):
+            raise UserError(
+                f"{rows.where(index)}: the span {span[0]} to {span[1]} does not lie in the text, which has "
+                f"{len(text)} characters"
+            )
+    return sorted(span for span in spans if span)
+
+
+def _span(value: Any) -> tuple[int, int, str] | None:
+    if isinstance(value, Mapping):
+        kind = next((value[key] for key in TYPES if key in value), None)
+        value = (value.get("start"), value.get("end"), kind)
+    if not isinstance(value, (list, tuple)) or len(value) != 3:
+        return None
+    start, stop, kind = value
+    whole = all(isinstance(place, int) and not isinstance(place, bool) for place in (start, stop))
+    return (start, stop, kind) if whole and isinstance(kind, str) and kind else None
+
+
+def entities_in(
+    tags: Sequence[str], tokens: Sequence[str], text: str, scores: Sequence[float]
+) -> list[dict[str, Any]]:
+    """The entities of a sentence, by characters of its text.
+
+    Args:
+        tags: legal IOB2 tags, and `scores` their probabilities, of which an entity has the mean.
+    """
+    bounds: list[tuple[int, int]] = []
+    for number, tag in enumerate(tags):
+        if tag[0] == "B":
+            bounds.append((number, number))
+        elif tag[0] == "I":
+            bounds[-1] = (bounds[-1][0], number)
+    if not bounds:
+        return []
+    sentence = Sentences.of([tokens], [text])
+    found = []
+    for first, last in bounds:
+        start, end = int(sentence.start[first]), int(sentence.stop[last])
+        score = sum(scores[first : last + 1]) / (last + 1 - first)
+        about = {"start": start, "end": end, "label": tags[first][2:], "text": text[start:end]}
+        found.append({**about, "score": round(score, 4)})
+    return found

@@ -1,0 +1,190 @@
+"""Rows of tokens and tags, or of a text and spans in it, in the one form that tagging works on."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, groupby
+from typing import Any
+
+from bertkit.data.columns import find, guess, require
+from bertkit.data.rows import Rows
+from bertkit.data.schemes import Scheme, detect, faults, first_unreadable, to_iob2
+from bertkit.data.spans import tags_of_spans
+from bertkit.data.tags import iob2_names
+from bertkit.data.word_features import Place
+from bertkit.data.words import text_of, words_of
+from bertkit.errors import UserError, listed, nearest
+
+TOKENS = ["tokens", "words", "token", "word", "text", "sentence"]
+TAGS = [
+    "ner_tags", "tags", "ner", "tag", "labels", "label", "entities", "spans", "ner_labels", "entity_labels",
+]  # fmt: skip
+OURS = ("tokens", "text", "tags", "iob2", "context")  # columns made here
+DOCUMENTS = ["document", "document_id", "doc_id", "doc"]
+MANY_TYPES = 200  # more different types than this are no types: another column was taken for the tags
+
+
+def guess_token_column(rows: Rows) -> str:
+    """The column of tokens or texts; in a column file the first one that does not count them."""
+    numbered = [name for name in rows.columns if name.isdecimal()]
+    if not numbered:
+        return guess(rows, TOKENS, "token")
+    counts = len(numbered) > 1 and all(tokens[0] == "1" for tokens in rows[numbered[0]])
+    return numbered[1] if counts else numbered[0]
+
+
+def guess_tag_column(rows: Rows, token_column: str) -> str:
+    """The column of tags or spans; in a column file the last one."""
+    numbered = [name for name in rows.columns if name.isdecimal() and name != token_column]
+    if numbered and find(rows, "ner_tags") is None:
+        return numbered[-1]
+    if token_column.isdecimal() and not numbered:
+        raise UserError(f"{rows.files[0]}: has one column, the tokens; training needs their tags beside them")
+    return guess(rows, TAGS, "tag")
+
+
+def named(rows: Rows, column: str, flag: str) -> str:
+    """A column by its name, or by its number counted from 0. Raises `UserError` where it is not there."""
+    names = list(rows.columns)
+    if column not in names and column.isdecimal() and int(column) < len(names):
+        return names[int(column)]
+    require(rows, column, flag)
+    return column
+
+
+def in_tokens(rows: Rows, token_column: str, tag_column: str | None) -> Rows:
+    """The rows with `tokens`, the `text` they stand in and, where they are tagged, `tags`.
+
+    A text is taken apart by `words_of`, and its spans become IOB2 tags. Columns of the same names that
+    are something else are kept as `input_NAME`.
+
+    Raises:
+        UserError: a row whose tokens, tags or spans are none, or do not fit each other.
+    """
+    require(rows, token_column, "the tokens")
+    values = rows[token_column]
+    tokens = [_tokens(rows, index, value, token_column) for index, value in enumerate(values)]
+    texts = [v if isinstance(v, str) else text_of(t) for v, t in zip(values, tokens, strict=True)]
+    columns: dict[str, list[Any]] = {
+        f"input_{name}" if name in OURS else name: column
+        for name, column in rows.columns.items()
+        if name not in (token_column, tag_column)
+    }
+    columns |= {"tokens": tokens, "text": texts}
+    if tag_column in rows.columns and any(value is not None for value in rows[tag_column]):
+        columns["tags"] = [
+            tags_of_spans(rows, index, value, texts[index], tokens[index])
+            if isinstance(values[index], str)
+            else _tags(rows, index, value, tokens[index], tag_column)
+            for index, value in enumerate(rows[tag_column])
+        ]
+    return replace(rows, columns=columns)
+
+
+def _tokens(rows: Rows, index: int, value: Any, column: str) -> list[str]:
+    if isinstance(value, str):
+        return words_of(value)
+    if not isinstance(value, (list, tuple)):
+        what = "nothing" if value is None else repr(value)
+        raise UserError(
+            f"{rows.where(index)}: column {column!r} holds {what}, neither a list of tokens nor a text"
+        )
+    if not all(isinstance(token, str) for token in value):
+        place = next(place for place, token in enumerate(value) if not isinstance(token, str))
+        raise UserError(f"{rows.where(index, place)}: token {place + 1} is {value[place]!r}, not a text")
+    return list(value)
+
+
+def _tags(rows: Rows, index: int, value: Any, tokens: Sequence[str], column: str) -> list[str]:
+    if not isinstance(value, (list, tuple)):
+        what = "no tags" if value is None else f"{value!r}, not a list of tags,"
+        raise UserError(f"{rows.where(index)}: {what} in column {column!r} for {len(tokens)} tokens")
+    if len(value) != len(tokens):
+        raise UserError(
+            f"{rows.where(index)}: {len(value)} tags in column {column!r} for {len(tokens)} tokens"
+        )
+    for place, tag in enumerate(value):
+        if not isinstance(tag, str) or not tag:
+            numbers = isinstance(tag, int)
+            what = "a number that nothing names; write the tag itself" if numbers else "no tag"
+            raise UserError(f"{rows.where(index, place)}: tag {tag!r} of {tokens[place]!r} is {what}")
+    return list(value)
+
+
+def without_empty(rows: Rows, split: str) -> tuple[Rows, list[str]]:
+    """The rows that have tokens, and a note where some have none."""
+    kept = [index for index, tokens in enumerate(rows["tokens"]) if tokens]
+    if not kept:
+        raise UserError(f"{rows.files[0]}: no row has a token")
+    if len(kept) == len(rows):
+        return rows, []
+    return rows.select(kept), [f"{len(rows) - len(kept):,} {split} rows left out: they have no tokens"]
+
+
+def in_iob2(rows: Rows, split: str, like: Scheme | None) -> tuple[Rows, Scheme, list[str]]:
+    """The rows with their tags in IOB2, the scheme they came in, and notes on it.
+
+    Args:
+        like: the training rows' scheme, which holds where the tags do not speak against it.
+
+    Raises:
+        UserError: a tag that is none.
+    """
+    tags = rows["tags"]
+    scheme = detect(tags, like)
+    if wrong := first_unreadable(tags, scheme):
+        index, place = wrong
+        raise UserError(f"{rows.where(index, place)}: {tags[index][place]!r} is no tag of {scheme}")
+    notes = [f"the {split} tags are {scheme}"] if like not in (None, scheme) else []
+    if count := faults(tags, scheme):
+        notes.append(f"{count:,} {split} tags are illegal in {scheme.name} and read by conlleval's rule")
+    return rows.with_columns({"iob2": to_iob2(tags, scheme)}), scheme, notes
+
+
+def types_in(rows: Rows, tag_column: str) -> list[str]:
+    """The types of the entities, sorted. Raises `UserError` where there are none, or far too many."""
+    types = sorted({tag[2:] for tag in set(chain.from_iterable(rows["iob2"])) - {"O"}})
+    if not types:
+        raise UserError(
+            f"{rows.files[0]}: all tags in column {tag_column!r} are O; there is nothing to learn"
+        )
+    if len(types) > MANY_TYPES:
+        raise UserError(
+            f"{rows.files[0]}: column {tag_column!r} has {len(types):,} different types; is it the tags? "
+            "--tag-column names them"
+        )
+    return types
+
+
+def check_types(rows: Rows, types: Sequence[str]) -> None:
+    """Raise a `UserError` at the first tag of a type that is none of these."""
+    known = set(iob2_names(types))
+    strange = set(chain.from_iterable(rows["iob2"])) - known
+    if not strange:
+        return
+    index = next(index for index, tags in enumerate(rows["iob2"]) if strange & set(tags))
+    place = next(place for place, tag in enumerate(rows["iob2"][index]) if tag in strange)
+    kind = rows["iob2"][index][place][2:]
+    raise UserError(
+        f"{rows.where(index, place)}: tag {rows['tags'][index][place]!r} does not occur in the training rows "
+        f"(they have {listed(types)}){nearest(kind, types)}"
+    )
+
+
+def placed(rows: Rows) -> Rows:
+    """The rows with the place of each in its document (`context`): rows of one document stand together.
+
+    Raises:
+        UserError: nothing tells where documents begin.
+    """
+    column = next(filter(None, (find(rows, name) for name in DOCUMENTS)), None)
+    if column is None:
+        raise UserError(
+            f"{rows.files[0]}: --context document: nothing tells where documents begin; it takes -DOCSTART- "
+            "lines, or a column 'document'"
+        )
+    names = zip(rows.file_of.tolist(), rows[column], strict=True)
+    places: list[Place] = []
+    for _, group in groupby(range(len(rows)), key=dict(enumerate(names)).__getitem__):
+        document = [(rows["tokens"][index], rows["text"][index]) for index in group]
+        places += [Place(document, number) for number in range(len(document))]
+    return rows.with_columns({"context": places})

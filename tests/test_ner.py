@@ -1,0 +1,370 @@
+"""`ner`: one tag for each token, in the scheme it came in, legal, and scored by entities."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from conftest import GOOD, assert_refused, ner_rows, predictions, save_tiny, write_rows
+from seqeval.metrics import f1_score
+from seqeval.scheme import IOB2
+
+import bertkit
+from bertkit.data.schemes import SCHEMES, Scheme, from_iob2, to_iob2
+
+FAST = {"batch_size": 8, "learning_rate": 3e-3, "seed": 1, "bf16": False}
+
+
+def conll(rows, separator="\t", columns=("tokens", "tags")):
+    """Rows as a column file, a line of a lone TAB between sentences."""
+    sentences = [zip(*(row[column] for column in columns), strict=True) for row in rows]
+    return "\t\n".join("".join(separator.join(fields) + "\n" for fields in some) for some in sentences)
+
+
+def written(path, rows, **form):
+    path.write_text(conll(rows, **form), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def learned(tiny, tmp_path_factory):
+    """A run on separable sentences, and untagged test sentences of which one is longer than the model."""
+    folder = tmp_path_factory.mktemp("ner")
+    data = written(folder / "toy.conll", ner_rows(160))
+    test = [{"tokens": row["tokens"]} for row in ner_rows(10, seed=9)]
+    test.append({"tokens": [token for row in ner_rows(30, seed=10) for token in row["tokens"]]})
+    path = written(folder / "test.conll", test, columns=["tokens"])
+    return bertkit.ner(
+        data=str(data), test=str(path), model=str(tiny), epochs=8, max_length=32,
+        output_dir=str(folder / "run"), **FAST,
+    )  # fmt: skip
+
+
+def test_learns_entities(learned):
+    assert learned.metrics["validation"]["f1"] > 0.9
+    assert set(learned.metrics["validation"]) == {"precision", "recall", "f1", "accuracy"}
+    assert set(learned.metrics["intervals"]) == set(learned.metrics["validation"])
+    assert learned.metrics["test"] == {}
+    details = learned.metrics["details"]["validation"]
+    assert details["NICE"].keys() == {"precision", "recall", "f1", "entities"}
+    assert learned.metrics["baselines"]["majority"]["f1"] == 0
+    assert 0 < learned.metrics["baselines"]["frequent_tag"]["f1"] < 1
+
+
+def test_scores_equal_seqeval_on_the_written_predictions(learned):
+    records = predictions(learned.output_dir)
+    gold, predicted = [r["gold"] for r in records], [r["predicted"] for r in records]
+    strict = f1_score(gold, predicted, mode="strict", scheme=IOB2)
+    assert learned.metrics["validation"]["f1"] == pytest.approx(strict, abs=1e-12)
+
+
+def test_predictions_in_columns_and_by_characters(learned):
+    records = predictions(learned.output_dir)
+    columns = (learned.output_dir / "predictions.conll").read_text("utf-8")
+    assert columns.endswith("\n\n")
+    sentences = [
+        [line.split("\t") for line in part.split("\n")] for part in columns.removesuffix("\n\n").split("\n\n")
+    ]
+    told = [list(map(list, zip(r["tokens"], r["gold"], r["predicted"], strict=True))) for r in records]
+    assert sentences == told
+    for record in records:
+        for entity in record["entities"]:
+            assert record["text"][entity["start"] : entity["end"]] == entity["text"]
+            assert 0 < entity["score"] <= 1
+        begun = [tag[2:] for tag in record["predicted"] if tag[0] == "B"]
+        assert [entity["label"] for entity in record["entities"]] == begun
+
+
+def test_untagged_sentences_of_any_length_get_one_legal_tag_for_each_token(learned):
+    records = predictions(learned.output_dir, "predictions-test.jsonl")
+    assert [record["gold"] for record in records] == [None] * 11
+    assert len(records[-1]["tokens"]) > 200
+    right = 0
+    for record in records:
+        assert len(record["predicted"]) == len(record["tokens"])
+        assert to_iob2([record["predicted"]], Scheme()) == [record["predicted"]]
+        right += sum(tag != "O" for tag in record["predicted"])
+    lines = (learned.output_dir / "predictions-test.conll").read_text("utf-8").split("\n")
+    assert {line.count("\t") for line in lines if line} == {1}
+    assert right > 100  # far into the long sentence entities are still found
+
+
+def test_a_long_sentence_is_tagged_as_its_parts_are(learned):
+    model = bertkit.load(learned.output_dir)
+    rows = ner_rows(40, seed=11)
+    [whole] = model.predict([{"0": [token for row in rows for token in row["tokens"]]}])
+    parts = [
+        tag for record in model.predict([{"0": row["tokens"]} for row in rows]) for tag in record["predicted"]
+    ]
+    assert np.mean([one == other for one, other in zip(whole["predicted"], parts, strict=True)]) > 0.9
+
+
+def test_predicts_texts_tokens_and_nothing(learned):
+    model = bertkit.load(learned.output_dir)
+    [text, tokens, nothing] = model.predict(
+        [{"0": "the good film"}, {"0": ["the", "good", "film"]}, {"0": []}]
+    )
+    assert text["tokens"] == tokens["tokens"] == ["the", "good", "film"]
+    assert text["predicted"] == tokens["predicted"] == ["O", "B-NICE", "O"]
+    assert text["entities"] == tokens["entities"]
+    assert (nothing["predicted"], nothing["entities"]) == ([], [])
+
+
+def test_the_run_works_in_a_pipeline(learned):
+    from transformers import pipeline
+
+    tagger = pipeline("token-classification", str(learned.output_dir), aggregation_strategy="first")
+    [found] = tagger("it was very good here")
+    assert (found["entity_group"], found["start"], found["end"]) == ("NICE", 12, 16)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_tags_are_written_back_in_the_scheme_they_came_in(tiny, tmp_path, name):
+    scheme = Scheme(name)
+    rows = [row | {"tags": from_iob2([row["tags"]], scheme)[0]} for row in ner_rows(60)]
+    data = written(tmp_path / "toy.conll", rows, separator=" ")
+    run = bertkit.ner(data=str(data), model=str(tiny), epochs=4, output_dir=str(tmp_path / "run"), **FAST)
+    came = {tuple(row["tokens"]): row["tags"] for row in rows}
+    guessed = False
+    for record in predictions(run.output_dir):
+        assert record["gold"] == came[tuple(record["tokens"])]
+        iob2 = to_iob2([record["predicted"]], scheme)
+        assert from_iob2(iob2, scheme) == [record["predicted"]]
+        guessed |= iob2 != [["O"] * len(record["tokens"])]
+    assert guessed
+    names = json.loads((run.output_dir / "config.json").read_text())["id2label"]
+    assert set(names.values()) == {"O", "B-MEAN", "I-MEAN", "B-NICE", "I-NICE"}
+
+
+FORMS = {
+    "jsonl": lambda path, rows: write_rows(path, rows),
+    "columns": lambda path, rows: written(path, rows),
+    "blanks": lambda path, rows: written(path, rows, separator="  "),
+    "spans": lambda path, rows: write_rows(path, [spans_of(row) for row in rows]),
+    "other columns": lambda path, rows: written(
+        path, [row | {"n": [str(1 + i) for i in range(len(row["tokens"]))]} for row in rows],
+        columns=("n", "tokens", "tags"),
+    ),
+}  # fmt: skip
+
+
+def spans_of(row):
+    """The same row as a text with spans in it."""
+    text, spans = " ".join(row["tokens"]), []
+    at = 0
+    for token, tag in zip(row["tokens"], row["tags"], strict=True):
+        if tag[0] == "B":
+            spans.append({"start": at, "end": at + len(token), "label": tag[2:]})
+        elif tag[0] == "I":
+            spans[-1]["end"] = at + len(token)
+        at += len(token) + 1
+    return {"text": text, "entities": spans}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_the_data_is_the_same_data(tiny, tmp_path, name):
+    data = FORMS[name](tmp_path / "data.txt", ner_rows(40))
+    run = bertkit.ner(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
+    rows = {tuple(row["tokens"]): row["tags"] for row in ner_rows(40)}
+    records = predictions(run.output_dir)
+    assert len(records) == 4
+    assert all(rows[tuple(record["tokens"])] == record["gold"] for record in records)
+
+
+def test_illegal_gold_is_counted_and_scored_by_conllevals_rule(cli, tiny, tmp_path):
+    rows = ner_rows(60)
+    rows[3]["tags"] = ["I" + tag[1:] if tag[0] == "B" else tag for tag in rows[3]["tags"]]
+    data = write_rows(tmp_path / "toy.jsonl", rows)
+    status, _, err = cli("ner", "--data", data, "--model", tiny, "--max-steps", 1, "-o", tmp_path / "run")
+    assert (status, "2 train tags are illegal in IOB2" in err) == (0, True)
+
+
+def test_empty_sentences_are_left_out_and_counted(cli, tiny, tmp_path):
+    rows = [*ner_rows(40), {"tokens": [], "tags": []}]
+    data = write_rows(tmp_path / "toy.jsonl", rows)
+    status, _, err = cli("ner", "--data", data, "--model", tiny, "--max-steps", 1, "-o", tmp_path / "run")
+    assert (status, "1 train rows left out: they have no tokens" in err) == (0, True)
+
+
+def test_a_model_that_knows_the_types_keeps_its_head(learned, tmp_path):
+    again = bertkit.ner(
+        data=str(written(tmp_path / "toy.conll", ner_rows(80, seed=5))), model=str(learned.output_dir),
+        max_steps=1, batch_size=8, learning_rate=0.0, output_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    assert again.metrics["validation"]["f1"] > 0.9
+
+
+def test_a_head_whose_types_are_named_the_other_way_round_is_refused(cli, learned, tmp_path):
+    import shutil
+
+    folder = shutil.copytree(learned.output_dir, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    swapped = {"NICE": "MEAN", "MEAN": "NICE"}
+    names = {n: t if t == "O" else t[:2] + swapped[t[2:]] for n, t in config["id2label"].items()}
+    (folder / "config.json").write_text(json.dumps(config | {"id2label": names}))
+    data = written(tmp_path / "toy.conll", ner_rows(200, seed=5))
+    words = ["wrong order", "B-NICE means B-MEAN", "validation tokens in entities"]
+    assert_refused(cli, tmp_path, ["--data", data, "--model", folder], words, "ner")
+
+
+def in_documents(rows, size):
+    """The rows as a file of documents of `size` sentences."""
+    parts = [conll(rows[at : at + size]) for at in range(0, len(rows), size)]
+    return "".join(f"-DOCSTART- O\n\n{part}\n" for part in parts)
+
+
+def clues(count):
+    """A document's first sentence tells of what type all its entities are; nothing else does."""
+    rng, rows = random.Random(0), []
+    for _ in range(count):
+        kind, word = rng.choice([("NICE", "good"), ("MEAN", "bad")])
+        rows.append({"tokens": [word, rng.choice("abcdefgh"), rng.choice("abcdefgh")], "tags": ["O"] * 3})
+        for _ in range(2):
+            tokens = [rng.choice("abcdefgh") for _ in range(5)]
+            rows.append({"tokens": [*tokens, "film"], "tags": [*"OOOOO", f"B-{kind}"]})
+    return rows
+
+
+def test_document_context_tells_what_a_sentence_alone_cannot(calm, tmp_path):
+    data = tmp_path / "toy.conll"
+    data.write_text(in_documents(clues(150), 3))
+    scores = {}
+    for context in ("sentence", "document"):
+        run = bertkit.ner(
+            data=str(data),
+            model=str(calm),
+            epochs=8,
+            context=context,
+            output_dir=str(tmp_path / context),
+            **FAST,
+        )
+        scores[context] = run.metrics["validation"]["f1"]
+    assert scores["sentence"] < 0.8
+    assert scores["document"] > 0.95
+
+
+def test_context_needs_documents(cli, tiny, tmp_path):
+    data = written(tmp_path / "toy.conll", ner_rows(40))
+    words = ["toy.conll", "--context document", "-DOCSTART-", "'document'"]
+    assert_refused(cli, tmp_path, ["--data", data, "--model", tiny, "--context", "document"], words, "ner")
+
+
+GOOD_ROWS = ner_rows(40)
+SPANS = [spans_of(row) for row in GOOD_ROWS]
+BAD = {  # name: (rows, further arguments, words the line must hold)
+    "fewer tags than tokens": (
+        [*GOOD_ROWS, {"tokens": ["a", "b"], "tags": ["O"]}], [],
+        ["row 41", "1 tags", "2 tokens"],
+    ),
+    "no tags in a row": ([*GOOD_ROWS, {"tokens": ["a"]}], [], ["row 41", "no tags"]),
+    "a number for a tag": (
+        [*GOOD_ROWS, {"tokens": ["a"], "tags": [3]}], [],
+        ["row 41", "tag 3 of 'a'", "a number"],
+    ),
+    "a number for a token": (
+        [*GOOD_ROWS, {"tokens": ["a", 3], "tags": ["O", "O"]}], [],
+        ["row 41", "token 2 is 3"],
+    ),
+    "no list of tokens": ([*GOOD_ROWS, {"tokens": 5, "tags": ["O"]}], [], ["row 41", "holds 5"]),
+    "no column of tokens": (
+        GOOD_ROWS, ["--token-column", "tokns"],
+        ["tokns", "did you mean 'tokens'", "--token-column"],
+    ),
+    "no column of tags": (
+        GOOD_ROWS, ["--tag-column", "ner"],
+        ["no column 'ner'", "--tag-column", "tokens, tags"],
+    ),
+    "no such number": (GOOD_ROWS, ["--tag-column", 7], ["no column '7'", "--tag-column"]),
+    "tags are the tokens": (
+        GOOD_ROWS, ["--tag-column", "tokens"],
+        ["--tag-column tokens", "the tokens already"],
+    ),
+    "nothing but O": (
+        [{**row, "tags": ["O"] * len(row["tags"])} for row in GOOD_ROWS], [],
+        ["all tags", "are O"],
+    ),
+    "no tokens at all": ([{"tokens": [], "tags": []}], [], ["no row has a token"]),
+    "a span out of the text": (
+        [*SPANS, {"text": "ab", "entities": [[0, 3, "X"]]}], [],
+        ["row 41", "0 to 3", "2 characters"],
+    ),
+    "a span of no word": (
+        [*SPANS, {"text": "a b", "entities": [[1, 2, "X"]]}], [],
+        ["row 41", "no word", "1 to 2"],
+    ),
+    "two spans in one place": (
+        [*SPANS, {"text": "a b", "entities": [[0, 3, "X"], [2, 3, "Y"]]}], [],
+        ["row 41", "'b'", "another"],
+    ),
+    "tags beside a text": (
+        [*SPANS, {"text": "a b", "entities": ["O", "O"]}], [],
+        ["row 41", "'O' is no span"],
+    ),
+    "spans that are no list": ([*SPANS, {"text": "a b", "entities": "X"}], [], ["row 41", "not a list"]),
+    "too long for the model": (GOOD_ROWS, ["--max-length", 129], ["--max-length 129", "128 positions"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_refused(cli, tiny, tmp_path, name):
+    rows, args, words = BAD[name]
+    data = write_rows(tmp_path / "data.jsonl", rows)
+    args = ["--data", data, "--model", tiny, "--output-dir", tmp_path / "run", *args]
+    assert_refused(cli, tmp_path, args, words, "ner")
+
+
+def test_refused_lines_of_column_files(cli, tiny, tmp_path):
+    data, dev = written(tmp_path / "train.conll", GOOD_ROWS), tmp_path / "dev.conll"
+    args = ["--data", data, "--validation", dev, "--model", tiny]
+    dev.write_text("new O\nfilm B-NICE\n\nold O\nfilm B-NIC\n")
+    words = ["dev.conll: line 5", "'B-NIC'", "MEAN, NICE", "did you mean 'NICE'"]
+    assert_refused(cli, tmp_path, args, words, "ner")
+    dev.write_text("new O\nfilm\n\nold O\nfilm O\n")
+    assert_refused(cli, tmp_path, args, ["dev.conll: line 2", "1 column"], "ner")
+    dev.write_text("new\nfilm\n")
+    assert_refused(cli, tmp_path, args, ["dev.conll", "no tags", "score"], "ner")
+
+
+@pytest.mark.parametrize("text", ["서울은 크다", "a  b\u00a0c", "e\u0301tude \u200b x"])
+def test_spans_of_texts_in_any_script_come_back(tiny, tmp_path, text):
+    from bertkit.data.rows import Rows
+    from bertkit.data.spans import entities_in, tags_of_spans
+    from bertkit.data.words import words_of
+
+    words = words_of(text)
+    rows = Rows.of({"text": [text]}, "x")
+    for start in range(len(text)):
+        for stop in range(start + 1, len(text) + 1):
+            try:
+                tags = tags_of_spans(rows, 0, [[start, stop, "X"]], text, words)
+            except bertkit.UserError:
+                assert not text[start:stop].strip()
+                continue
+            [entity] = entities_in(tags, words, text, [1.0] * len(words))
+            assert entity["start"] <= max(start, entity["start"]) < stop
+            assert words_of(text[entity["start"] : entity["end"]]) == words_of(entity["text"])
+            inside = words_of(text[start:stop])
+            assert "".join(inside) in "".join(words_of(entity["text"]))
+
+
+def test_korean_characters_share_pieces_and_particles_are_not_in_entities(tmp_path):
+    """KLUE's form: a character a line, the blank is a token too."""
+    model = save_tiny(tmp_path / "model")
+    rows = [{"tokens": list(" ".join(row["tokens"])), "tags": spread(row)} for row in ner_rows(120)]
+    data = written(tmp_path / "toy.tsv", rows)
+    run = bertkit.ner(data=str(data), model=str(model), epochs=10, output_dir=str(tmp_path / "run"), **FAST)
+    records = predictions(run.output_dir)
+    assert all(len(record["predicted"]) == len(record["tokens"]) for record in records)
+    assert all(record["text"] == "".join(record["tokens"]) for record in records)
+    assert run.metrics["validation"]["f1"] > 0.8
+    assert {entity["text"] for record in records for entity in record["entities"]} & set(GOOD)
+
+
+def spread(row):
+    """The tags of a row's characters; a blank inside an entity is inside."""
+    tags = []
+    for place, (token, tag) in enumerate(zip(row["tokens"], row["tags"], strict=True)):
+        if place:
+            tags.append(tag if tag[0] == "I" else "O")
+        tags += [tag, *["I" + tag[1:] if tag != "O" else "O"] * (len(token) - 1)]
+    return tags
