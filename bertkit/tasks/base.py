@@ -44,6 +44,7 @@ class Task(ABC):
         pipeline: what `transformers.pipeline()` calls the task; None where it has no such pipeline.
         known_as: names under which the known data sets list this task's column settings.
         several: what the sequences of one example are, where it may have more than one.
+        words: whether plain text files hold a word a line.
     """
 
     name: ClassVar[str]
@@ -51,6 +52,7 @@ class Task(ABC):
     Config: ClassVar[type[RunConfig]]
     pipeline: ClassVar[str | None] = None
     known_as: ClassVar[dict[str, str]] = {}
+    words: ClassVar[bool] = False
     best: tuple[str, int]
     text_columns: list[str]
     new_head: bool = True
