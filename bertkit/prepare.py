@@ -11,6 +11,7 @@ from bertkit import rundir
 from bertkit.checked import checked
 from bertkit.config import RunConfig, fill, saved_settings, settings_of
 from bertkit.data.features import Features
+from bertkit.data.readers import Dialect, read_file
 from bertkit.data.rows import Splits
 from bertkit.data.sources import Found, data_directory, find
 from bertkit.data.split import arrange, draw
@@ -105,9 +106,10 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     chosen, reason = precision.choose(config)
     directory = data_directory(config.data_dir)
     config = fill(config, {"data_dir": str(directory) if directory else None, "bf16": chosen == "bf16"})
-    found = _with_files(find(str(config.data), task_name, config.data_dir), config)
-    given_model = config.model is not None
     kind = task_class(task_name)
+    dialect = Dialect(words=True) if kind.words else None
+    found = _with_files(find(str(config.data), task_name, config.data_dir, dialect), config, dialect)
+    given_model = config.model is not None
     task = kind(fill(config, _defaults(found, kind)))
     found, splits = _arranged(task, found, reporter)
     source = _source(task, given_model, reporter)
@@ -126,12 +128,10 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     return prepared
 
 
-def _with_files(found: Found, config: RunConfig) -> Found:
+def _with_files(found: Found, config: RunConfig, dialect: Dialect | None) -> Found:
     """Files named by --validation and --test go before what the data set brings."""
-    from bertkit.data.readers import read_file
-
     named = {"validation": config.validation, "test": config.test}
-    files = {split: read_file(Path(path)) for split, path in named.items() if path}
+    files = {split: read_file(Path(path), dialect) for split, path in named.items() if path}
     return found.with_splits(files)
 
 

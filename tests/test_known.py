@@ -15,6 +15,7 @@ from conftest import nli_rows, toy_rows, write_rows
 import bertkit
 from bertkit.data import sources
 from bertkit.data.known import known_sets
+from bertkit.data.readers import Dialect
 from bertkit.data.sources import find
 from bertkit.errors import UserError
 from bertkit.prepare import _defaults
@@ -25,6 +26,8 @@ LAYOUTS = [(name, number) for name, known in known_sets().items() for number in 
 
 def six_rows(known, split):
     """Six rows as they should be after reading: columns and labels by the names used here."""
+    if "tag_column" in known.defaults:
+        return [six_tags(known, split, number) for number in range(6)]
     if known.defaults.get("problem") == "regression":
         labels = [str(score / 2) for score in range(6)]
     else:
@@ -40,6 +43,13 @@ def six_rows(known, split):
             row[endings[0]] = [f"{row[endings[0]]} {choice}" for choice in range(4)]
         rows.append(row | {"label": label})
     return rows
+
+
+def six_tags(known, split, number):
+    """A sentence with six of the set's tags; no line of it looks like a comment or another encoding's."""
+    names = [known.labels[(6 * number + place) % len(known.labels)] for place in range(6)]
+    tokens = ["#é", split, '"', str(number), "O", "."]
+    return {known.defaults["token_column"]: tokens, known.defaults["tag_column"]: names}
 
 
 def in_file(known, part, row, by_number):
@@ -67,6 +77,9 @@ def write_layout(folder, known, layout):
         if part.class_folders:
             write_class_folders(folder / part.file, part.class_folders)
             continue
+        if part.words:
+            write_words(folder / part.file, known, part, six_rows(known, split))
+            continue
         rows = [in_file(known, part, row, n < 3) for n, row in enumerate(six_rows(known, split))]
         strangers = [rows[0] | dict.fromkeys(part.where, "other")] if part.where else []
         files[part.file] += [*rows, *strangers]
@@ -80,6 +93,21 @@ def write_class_folders(folder, classes):
     for number, name in enumerate(classes):
         (folder / name).mkdir(parents=True)
         (folder / name / f"{number}_7.txt").write_text(f"about {name}")
+
+
+def write_words(path, known, part, rows):
+    """Four columns, the tokens and tags where the part says; three sentences have their tags by number."""
+    places = {int(place) % 4: name for place, name in part.columns.items()}
+    lines = []
+    for number, row in enumerate(rows):
+        if number < 3:
+            tags = known.defaults["tag_column"]
+            row = row | {tags: [known.labels.index(tag) for tag in row[tags]]}
+        for place in range(6):
+            fields = [str(row[places[n]][place]) if n in places else "x" for n in range(4)]
+            lines.append("\t".join(fields))
+        lines.append("")
+    path.write_text("\n".join(lines), part.encoding or "utf-8")
 
 
 def write_file(path, rows, part):
@@ -115,7 +143,9 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
         if not part.class_folders:
             wanted = six_rows(known, split)
             assert [{column: row[column] for column in wanted[0]} for row in found.splits[split]] == wanted
-    assert len(LAYOUTS) > 30
+            if part.words:
+                assert list(found.splits[split].columns) == list(wanted[0])
+    assert len(LAYOUTS) > 37
     for kind in tasks_of(known):
         task = kind(kind.Config(data=name, **_defaults(found, kind)))
         usable = task.columns(found)
@@ -131,6 +161,8 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
 
 def tasks_of(known):
     """The tasks that a set is for: every pair with class labels can be read as inference."""
+    if "tag_column" in known.defaults:
+        return []
     if "ending_columns" in known.defaults:
         return [task_class("swag")]
     pair = "text_pair_column" in known.defaults and known.labels
@@ -138,13 +170,14 @@ def tasks_of(known):
 
 
 def test_every_known_set_says_where_it_was_tried_and_has_a_title():
-    assert len(known_sets()) >= 22
+    assert len(known_sets()) >= 27
     for known in known_sets().values():
         assert known.title
         assert set(known.tried) <= {"folder", "package", "Hub"}
         assert known.hub
         assert (known.config in known.configs) == bool(known.configs)
         assert set(known.spellings.values()) <= set(known.labels)
+        assert known.labels or "tag_column" not in known.defaults
         for layout in known.layouts:
             splits = {"train", "validation", "validation_mismatched", "test", "test_mismatched", "diagnostic"}
             assert set(layout) <= splits
@@ -278,6 +311,41 @@ def test_codah_is_its_first_fold_and_without_folds_all_rows(tmp_path):
     assert find("codah:fold_1", "classify", str(tmp_path)).splits["train"]["context"] == ["Fold1"]
 
 
+@pytest.mark.parametrize(
+    ("data", "prefix", "name"), [("conll2002", "esp", "conll2002"), ("CoNLL-2002:nl", "ned", "conll2002-nl")]
+)
+def test_files_may_call_a_configuration_differently(tmp_path, data, prefix, name):
+    (tmp_path / "data" / "conll2002").mkdir(parents=True)
+    for language, word in (("esp", "año"), ("ned", "één")):
+        raw = f"{word} N O\nVigo N B-LOC\n".encode("iso-8859-1")
+        (tmp_path / "data" / "conll2002" / f"{language}.train").write_bytes(raw)
+    found = find(data, "classify", str(tmp_path / "data"))
+    assert found.name == name
+    word = {"esp": "año", "ned": "één"}[prefix]
+    assert list(found.splits["train"]) == [{"tokens": [word, "Vigo"], "ner_tags": ["O", "B-LOC"]}]
+
+
+def test_tags_are_the_last_column_and_there_may_be_none(tmp_path):
+    (tmp_path / "data" / "conll2003").mkdir(parents=True)
+    for file, lines in (
+        ("train", "-DOCSTART- O\n\nUlm B-LOC\n"),
+        ("valid", "Ulm NN X B-LOC\n"),
+        ("test", "Ulm\n"),
+    ):
+        (tmp_path / "data" / "conll2003" / f"{file}.txt").write_text(lines)
+    found = find("conll2003", "classify", str(tmp_path / "data")).splits
+    assert found["train"].columns == {"tokens": [["Ulm"]], "ner_tags": [["B-LOC"]], "document": [0]}
+    assert found["validation"].columns == {"tokens": [["Ulm"]], "ner_tags": [["B-LOC"]]}
+    assert found["test"].columns == {"tokens": [["Ulm"]]}
+
+
+def test_a_known_sets_other_files_are_read_in_the_dialect_of_the_task(tmp_path):
+    (tmp_path / "data" / "klue-ner").mkdir(parents=True)
+    (tmp_path / "data" / "klue-ner" / "train.tsv").write_text("## a\tx y\n서\tB-LC\n \tO\n")
+    found = find("klue-ner", "classify", str(tmp_path / "data"), Dialect(words=True))
+    assert list(found.splits["train"]) == [{"0": ["서", " "], "1": ["B-LC", "O"]}]
+
+
 def test_a_known_sets_folder_may_hold_other_files(tmp_path):
     write_rows(tmp_path / "SWAG" / "sample.jsonl", [{"sent1": "He sat.", "label": 2}])
     found = find("swag", "classify", str(tmp_path))
@@ -406,6 +474,30 @@ def test_columns_that_the_hub_calls_differently(hub, tmp_path):
     assert row == {"premise": "Dogs.", "hypothesis": "Cats.", "label": "neutral"}
     hub_row(hub, tmp_path, "klue-sts", "sts", sentence1="A", sentence2="B", labels={"real-label": 3.5})
     assert find("klue-sts", "classify").splits["train"]["label"] == [3.5]
+
+
+@pytest.mark.parametrize(
+    ("data", "folder", "tags", "names"),
+    [
+        ("conll2003", "conll2003", [1, 2, 0, 8], ["B-PER", "I-PER", "O", "I-MISC"]),
+        ("conll2002:nl", "nl", [5, 6, -1, 99], ["B-LOC", "I-LOC", -1, 99]),
+        ("wnut17", "wnut_17", [0, 3, 4, 12], ["O", "B-creative-work", "I-creative-work", "I-product"]),
+        ("germeval14", "germeval_14", [19, 20, 0, 24], ["B-PER", "I-PER", "O", "I-PERpart"]),
+        ("klue-ner", "ner", [0, 1, 12, 11], ["B-DT", "I-DT", "O", "I-TI"]),
+    ],
+)
+def test_tag_numbers_on_the_hub_get_their_names(hub, tmp_path, data, folder, tags, names):
+    hub_row(hub, tmp_path, data.split(":")[0], folder, tokens=["a", "b", "c", "d"], ner_tags=tags)
+    [row] = find(data, "classify").splits["train"]
+    assert row == {"tokens": ["a", "b", "c", "d"], "ner_tags": names}
+
+
+def test_column_files_on_the_hub_are_read_in_the_dialect_of_the_task(hub, tmp_path):
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "train.txt").write_text("Oslo B-LOC\n")
+    hub.add_dataset("someone/words", tmp_path / "words")
+    found = find("someone/words", "classify", dialect=Dialect(words=True))
+    assert found.splits["train"].columns == {"0": [["Oslo"]], "1": [["B-LOC"]]}
 
 
 def test_a_known_sets_configuration_on_the_hub(hub, tmp_path):

@@ -90,12 +90,36 @@ def test_ragged_rows_and_no_header_by_dialect(tmp_path):
     assert list(rows) == [{"0": "a", "1": "b", "2": "c"}, {"0": "d", "1": "e", "2": "f"}]
 
 
-def test_class_names_in_parquet_metadata_become_labels(tmp_path):
-    features = {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}
+def write_hub_table(path, features, **columns):
+    """A Parquet file with the metadata that `datasets` writes."""
     metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
-    table = pa.table({"text": ["a", "b", "c"], "label": [1, 0, -1]}).replace_schema_metadata(metadata)
-    pq.write_table(table, tmp_path / "x")
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path)
+
+
+CLASSES = {"names": ["no", "yes"], "_type": "ClassLabel"}
+
+
+def test_class_names_in_parquet_metadata_become_labels(tmp_path):
+    write_hub_table(tmp_path / "x", {"label": CLASSES}, text=["a", "b", "c"], label=[1, 0, -1])
     assert read_file(tmp_path / "x")["label"] == ["yes", "no", None]
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        {"feature": CLASSES, "_type": "List"},
+        {"feature": CLASSES, "_type": "LargeList"},
+        {"feature": CLASSES, "length": -1, "_type": "Sequence"},
+        [CLASSES],
+    ],
+)
+def test_class_names_of_lists_become_labels(tmp_path, feature):
+    other = {"feature": {"dtype": "int64", "_type": "Value"}, "_type": "List"}
+    tags = [[1, 0], [], None, [-1, None, 2]]
+    write_hub_table(tmp_path / "x", {"tags": feature, "heads": other}, tags=tags, heads=tags)
+    rows = read_file(tmp_path / "x")
+    assert rows["tags"] == [["yes", "no"], [], None, [-1, None, 2]]
+    assert rows["heads"] == tags
 
 
 BROKEN = {

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from bertkit.data.columns import require
 from bertkit.data.known import Form, Layout, SplitFile
-from bertkit.data.readers import read_file
+from bertkit.data.readers import Dialect, read_file
 from bertkit.data.rows import Rows, Splits
 from bertkit.errors import UserError, listed
 
-DATA_SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet"}
+COLUMN_SUFFIXES = {".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes"}
+DATA_SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet"} | COLUMN_SUFFIXES
 SPLIT_WORDS = {
     "train": "train", "training": "train",
     "dev": "validation", "val": "validation", "valid": "validation", "validation": "validation",
@@ -35,7 +36,8 @@ def as_here(rows: Rows, form: Form) -> Rows:
     """
     for column, wanted in form.where.items():
         rows = _only(rows, column, wanted)
-    columns = {form.columns.get(name, name): values for name, values in rows.columns.items()}
+    here = _from_the_end(form.columns, rows)
+    columns = {here.get(name, name): values for name, values in rows.columns.items()}
     for column, key in form.nested.items():
         columns[column] = [value[key] for value in columns[column]]
     return replace(rows, columns=columns)
@@ -45,8 +47,18 @@ def _read(path: Path, part: SplitFile) -> Rows:
     if part.class_folders:
         return _class_folders(path, part.class_folders)
     rows = as_here(read_file(path, part.dialect), part)
-    unnamed = [name for name in rows.columns if not part.header and name.isdigit()]
+    without_names = part.words or not part.header
+    unnamed = [name for name in rows.columns if without_names and name.isdigit()]
     return replace(rows, columns={name: rows[name] for name in rows.columns if name not in unnamed})
+
+
+def _from_the_end(columns: dict[str, str], rows: Rows) -> dict[str, str]:
+    """The same names, and those of "-1" by the number of the last column: further ones stand before the
+    tags in some files, and where there is nothing else the tokens stay the tokens.
+    """
+    size = sum(name.isdigit() for name in rows.columns)
+    last = {str(size + int(name)): here for name, here in columns.items() if name[:1] == "-"}
+    return last | columns
 
 
 def _only(rows: Rows, column: str, wanted: str) -> Rows:
@@ -58,19 +70,20 @@ def _only(rows: Rows, column: str, wanted: str) -> Rows:
     return kept
 
 
-def read_folder(folder: Path) -> tuple[Splits, list[str]]:
+def read_folder(folder: Path, dialect: Dialect | None = None) -> tuple[Splits, list[str]]:
     """The splits of any folder, and notes on files left out.
 
     Files are sorted into splits by the words of their names (`train-00000-of-00001.parquet`,
-    `sst2/validation.csv`); a folder whose subfolders hold .txt files is one class each; a folder
-    without such words is all training rows.
+    `sst2/validation.csv`); a folder whose subfolders hold .txt files, not a word a line, is one class
+    each; a folder without such words is all training rows.
     """
     paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and _is_data(p.relative_to(folder))]
     if not paths:
         raise UserError(
             f"{folder}: no data files in this folder ({listed(sorted(DATA_SUFFIXES))}, .gz, .zst)"
         )
-    if all(path.suffix == ".txt" and path.parent != folder for path in paths):
+    texts = dialect is None or not dialect.words
+    if texts and all(path.suffix == ".txt" and path.parent != folder for path in paths):
         return _text_tree(folder, paths), []
     by_split: dict[str, list[Path]] = defaultdict(list)
     unsorted: list[Path] = []
@@ -78,11 +91,11 @@ def read_folder(folder: Path) -> tuple[Splits, list[str]]:
         split = split_of(path.relative_to(folder))
         (unsorted if split is None else by_split[split]).append(path)
     if not by_split:
-        return {"train": _read_all(unsorted)}, []
+        return {"train": _read_all(unsorted, dialect)}, []
     notes = [f"left out, not named after a split: {listed(p.name for p in unsorted)}"] if unsorted else []
     if "train" not in by_split:
         raise UserError(f"{folder}: no training file among {listed(p.name for p in paths)}")
-    return {split: _read_all(files) for split, files in by_split.items()}, notes
+    return {split: _read_all(files, dialect) for split, files in by_split.items()}, notes
 
 
 def split_of(path: Path) -> str | None:
@@ -101,8 +114,8 @@ def _is_data(path: Path) -> bool:
     return not hidden and bool(suffixes) and suffixes[-1] in DATA_SUFFIXES and path.stem.lower() != "readme"
 
 
-def _read_all(paths: list[Path]) -> Rows:
-    return Rows.concatenate([read_file(path) for path in paths])
+def _read_all(paths: list[Path], dialect: Dialect | None) -> Rows:
+    return Rows.concatenate([read_file(path, dialect) for path in paths])
 
 
 def _text_tree(folder: Path, paths: list[Path]) -> Splits:

@@ -28,14 +28,15 @@ class SplitFile(Form):
     header: bool = True
     quoting: bool | None = None
     ragged: bool = False
+    words: bool = False
+    encoding: str | None = None
     class_folders: dict[str, str] = field(default_factory=dict)  # folder of .txt files -> label
 
     @property
     def dialect(self) -> Dialect | None:
         """None where the file is as usual, and so read by its content."""
-        usual = Dialect()
-        dialect = Dialect(header=self.header, quoting=self.quoting, ragged=self.ragged)
-        return None if dialect == usual else dialect
+        dialect = Dialect(**{item.name: getattr(self, item.name) for item in fields(Dialect)})
+        return None if dialect == Dialect() else dialect
 
 
 Layout = dict[str, SplitFile]  # one way a set is distributed: split -> its file
@@ -110,8 +111,9 @@ def _known(name: str, about: dict[str, Any], asked: str | None = None) -> Known:
     layouts = about.get("layouts", [])
     if asked is not None:  # files that know no configurations would answer any with the same rows
         layouts = [entry for entry in layouts if "{config}" in str(entry)]
-    filled = _filled({**about, "layouts": layouts}, asked or about.get("config", ""))
-    filled["layouts"] = [_layout(entry) for entry in filled["layouts"]]
+    config = asked or about.get("config", "")
+    filled = _filled({**about, "layouts": []}, config)
+    filled["layouts"] = [_layout(entry, config) for entry in layouts]
     return Known(name=name, run_name=f"{name}-{asked}" if asked else name, **filled)
 
 
@@ -124,10 +126,14 @@ def _filled(value: Any, config: str) -> Any:
     return value.replace("{config}", config) if isinstance(value, str) else value
 
 
-def _layout(entry: dict[str, Any]) -> Layout:
-    """A layout's own options hold for each of its splits, unless the split's entry has them too."""
+def _layout(entry: dict[str, Any], config: str) -> Layout:
+    """A layout's own options hold for each of its splits, unless the split's entry has them too.
+
+    Its `configs` are what its files call the configurations, where that is not what we do.
+    """
+    entry = _filled(entry, entry.get("configs", {}).get(config, config))
     options = {key: value for key, value in entry.items() if key in SplitFile.__dataclass_fields__}
-    splits = {key: value for key, value in entry.items() if key not in options}
+    splits = {key: value for key, value in entry.items() if key not in (*options, "configs")}
     return {
         split: SplitFile(**{**options, **(about if isinstance(about, dict) else {"file": about})})
         for split, about in splits.items()

@@ -25,6 +25,21 @@ def name_numbers(
     return [table.get(str(value), value) for value in values]
 
 
+def name_tags(
+    lists: Sequence[Any], names: Sequence[str], spellings: Mapping[str, str] | None = None
+) -> list[Any]:
+    """Lists of label numbers by their known names, each list a row's; what is no such number stays."""
+    table = {str(number): name for number, name in enumerate(names)} | dict(spellings or {})
+    try:
+        there = set().union(*(row for row in lists if isinstance(row, list)))
+    except TypeError:  # lists of lists are no tags; the task says so, and at which row
+        return list(lists)
+    named = {tag: table[str(tag)] for tag in there if str(tag) in table}
+    if not named:
+        return list(lists)
+    return [list(map(named.get, row, row)) if isinstance(row, list) else row for row in lists]
+
+
 def label_text(value: Any) -> str | None:
     """A label as text; 1.0 and 1 are the same; None and blank are no label."""
     if value is None or (isinstance(value, float) and value != value):

