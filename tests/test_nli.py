@@ -96,7 +96,7 @@ def test_an_order_that_several_fit_is_not_told():
     with pytest.raises(UserError, match=r"--model m: .* 100% if a means b, b means c, c means a;"):
         check_order(gold, (gold + 2) % 3, ["a", "b", "c"], "m")
     muddled = np.array([1, 2, 2])[gold]  # never says a, and takes label 1 for 2 under any name
-    with pytest.raises(UserError, match="67% in another, which is not plain from these rows"):
+    with pytest.raises(UserError, match="67% in another, which is not plain from them"):
         check_order(gold, muddled, ["a", "b", "c"], "m")
 
 

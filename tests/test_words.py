@@ -138,11 +138,12 @@ def test_a_token_without_pieces_goes_along_with_its_neighbours():
     tokens = ["the", "\x07", "film", "\x07"]
     features = build_words([tokens], [" ".join(tokens)], None, make_tokenizer(), 16, cache=False)
     inside, apart = np.array([[0, 9.0, 0], [0, 0, 9.0]]), np.array([[0, 9.0, 0], [0, 9.0, 0]])
+    lonely = np.array([[9.0, 0, 0], [0, 8.0, 9.0]])  # the last would rather be an I, after an O
     paths = [
         viterbi(emissions(logits, features, tags), features.tokens, *tags.transitions())
-        for logits in (inside, apart)
+        for logits in (inside, apart, lonely)
     ]
-    assert [path.tolist() for path in paths] == [[1, 2, 2, 0], [1, 0, 1, 0]]
+    assert [path.tolist() for path in paths] == [[1, 2, 2, 0], [1, 0, 1, 0], [0, 0, 1, 0]]
 
 
 def test_tokens_that_share_a_piece_go_on_with_it():

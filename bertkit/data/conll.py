@@ -56,7 +56,13 @@ def write_columns(columns: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
         columns: each [n] sentences of fields: the tokens, and what stands beside them.
     """
     for fields in zip(*columns, strict=True):
-        yield "".join(ENDINGS.sub(" ", token) + "\t" + "\t".join(rest) + "\n" for token, *rest in zip(*fields, strict=True)) + "\n"
+        yield (
+            "".join(
+                ENDINGS.sub(" ", token) + "\t" + "\t".join(rest) + "\n"
+                for token, *rest in zip(*fields, strict=True)
+            )
+            + "\n"
+        )
 
 
 def _ask(method: Callable[[str, str], int], lines: list[str], argument: str) -> np.ndarray:

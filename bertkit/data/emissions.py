@@ -5,9 +5,7 @@ import numpy as np
 from bertkit.data.tags import TagSet
 from bertkit.data.word_features import WordFeatures
 
-# Of a token of which no piece is left: outside, if its neighbours do not say otherwise; and then it goes on
-# with an entity rather than begin one.
-AGAINST_INSIDE, AGAINST_BEGIN = 1e-3, 2e-3
+AGAINST = 1e-3  # a token of which no piece is left: outside, if its neighbours do not say otherwise
 NEVER = 1e4  # against what cannot be, small enough to stay finite in a sum over a sentence
 
 
@@ -15,14 +13,15 @@ def emissions(logits: np.ndarray, features: WordFeatures, tags: TagSet) -> np.nd
     """[tokens, tags] log-probabilities.
 
     A token that shares its piece with the one before (characters, where pieces are words) goes on with
-    what that one began. A token of which no piece is left goes along with its neighbours.
+    what that one began. A token of which no piece is left goes along with its neighbours; it begins
+    nothing, or it would lend its B to a neighbour whose pieces say I.
 
     Args:
         logits: [decisions, tags].
     """
     from scipy.special import log_softmax
 
-    silent = np.where(tags.is_begin, -AGAINST_BEGIN, -AGAINST_INSIDE)
+    silent = np.where(tags.is_begin, -NEVER, -AGAINST)
     silent[tags.outside] = 0.0
     found = np.tile(silent, (len(features.decision), 1))
     there = features.decision >= 0

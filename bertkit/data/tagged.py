@@ -23,8 +23,21 @@ DOCUMENTS = ["document", "document_id", "doc_id", "doc"]
 MANY_TYPES = 200  # more different types than this are no types: another column was taken for the tags
 
 
-def guess_token_column(rows: Rows) -> str:
-    """The column of tokens or texts; in a column file the first one that does not count them."""
+def column_names(rows: Rows, token_column: str | None, tag_column: str | None) -> tuple[str, str]:
+    """The columns of tokens and tags: as named, by a name or a number counted from 0, or guessed.
+
+    Raises:
+        UserError: there is none, or one is both.
+    """
+    token = _named(rows, token_column, "--token-column") if token_column else _token_column(rows)
+    tag = _named(rows, tag_column, "--tag-column") if tag_column else _tag_column(rows, token)
+    if token == tag:
+        raise UserError(f"--tag-column {tag}: is the tokens already; name another column")
+    return token, tag
+
+
+def _token_column(rows: Rows) -> str:
+    """In a column file the first one that does not count the tokens."""
     numbered = [name for name in rows.columns if name.isdecimal()]
     if not numbered:
         return guess(rows, TOKENS, "token")
@@ -32,23 +45,50 @@ def guess_token_column(rows: Rows) -> str:
     return numbered[1] if counts else numbered[0]
 
 
-def guess_tag_column(rows: Rows, token_column: str) -> str:
-    """The column of tags or spans; in a column file the last one."""
+def _tag_column(rows: Rows, token_column: str) -> str:
+    """In a column file the last one."""
+    if not token_column.isdecimal():
+        return guess(rows, TAGS, "tag")
     numbered = [name for name in rows.columns if name.isdecimal() and name != token_column]
-    if numbered and find(rows, "ner_tags") is None:
-        return numbered[-1]
-    if token_column.isdecimal() and not numbered:
-        raise UserError(f"{rows.files[0]}: has one column, the tokens; training needs their tags beside them")
-    return guess(rows, TAGS, "tag")
+    if not numbered:
+        raise UserError(f"{rows.files[0]}: has one column, the tokens, and no tags beside them")
+    return numbered[-1]
 
 
-def named(rows: Rows, column: str, flag: str) -> str:
-    """A column by its name, or by its number counted from 0. Raises `UserError` where it is not there."""
+def _named(rows: Rows, column: str, flag: str) -> str:
     names = list(rows.columns)
     if column not in names and column.isdecimal() and int(column) < len(names):
         return names[int(column)]
     require(rows, column, flag)
     return column
+
+
+def _own_columns(rows: Rows, columns: tuple[str, str]) -> tuple[str, str | None]:
+    """A split's columns where it comes in another form than the training rows; the tags may be missing."""
+    if columns[0] in rows.columns:
+        return columns
+    token = _token_column(rows)
+    try:
+        return token, _tag_column(rows, token)
+    except UserError:
+        return token, None
+
+
+def read_split(
+    rows: Rows, split: str, columns: tuple[str, str], like: Scheme | None
+) -> tuple[Rows, Scheme | None, list[str]]:
+    """A split in the one form (see `in_tokens`), its tags also in IOB2, their scheme, and notes.
+
+    Args:
+        columns: the training rows' columns of tokens and tags.
+        like: the training rows' scheme.
+    """
+    token, tag = _own_columns(rows, columns)
+    rows, notes = _without_empty(in_tokens(rows, token, tag), split)
+    if "tags" not in rows.columns:
+        return rows, None, notes
+    rows, scheme, more = _in_iob2(rows, split, like)
+    return rows, scheme, notes + more
 
 
 def in_tokens(rows: Rows, token_column: str, tag_column: str | None) -> Rows:
@@ -110,7 +150,7 @@ def _tags(rows: Rows, index: int, value: Any, tokens: Sequence[str], column: str
     return list(value)
 
 
-def without_empty(rows: Rows, split: str) -> tuple[Rows, list[str]]:
+def _without_empty(rows: Rows, split: str) -> tuple[Rows, list[str]]:
     """The rows that have tokens, and a note where some have none."""
     kept = [index for index, tokens in enumerate(rows["tokens"]) if tokens]
     if not kept:
@@ -120,7 +160,7 @@ def without_empty(rows: Rows, split: str) -> tuple[Rows, list[str]]:
     return rows.select(kept), [f"{len(rows) - len(kept):,} {split} rows left out: they have no tokens"]
 
 
-def in_iob2(rows: Rows, split: str, like: Scheme | None) -> tuple[Rows, Scheme, list[str]]:
+def _in_iob2(rows: Rows, split: str, like: Scheme | None) -> tuple[Rows, Scheme, list[str]]:
     """The rows with their tags in IOB2, the scheme they came in, and notes on it.
 
     Args:

@@ -98,10 +98,11 @@ def check_order(
 
 def _order(confusion: np.ndarray, meant: np.ndarray, labels: Sequence[str]) -> str:
     """What each output means, unless the head takes one label for another: then several orders fit."""
-    best = confusion[np.arange(len(labels)), meant]
-    if (best <= confusion.sum(1) / 2).any():
-        return "in another, which is not plain from these"
-    return "if " + ", ".join(f"{labels[output]} means {labels[label]}" for output, label in enumerate(meant))
+    outputs = np.flatnonzero(confusion.sum(1))  # those that were given at all
+    best = confusion[outputs, meant[outputs]]
+    if (best <= confusion[outputs].sum(1) / 2).any():
+        return "in another, which is not plain from them"
+    return "if " + ", ".join(f"{labels[output]} means {labels[meant[output]]}" for output in outputs)
 
 
 def balanced_weights(labels: np.ndarray, classes: int) -> torch.Tensor:

@@ -66,35 +66,21 @@ class Ner(Task):
         """Tokens and tags in one form, the scheme of the tags, and what is illegal in it."""
         from bertkit.data import tagged
 
-        self._name_columns(found.splits["train"])
-        splits, notes = dict(found.splits), list(found.notes)
-        like: Scheme | None = None
+        train = found.splits["train"]
+        token, tag = tagged.column_names(train, self.config.token_column, self.config.tag_column)
+        self.config = dataclasses.replace(self.config, token_column=token, tag_column=tag)
+        splits, notes = {}, list(found.notes)
+        scheme: Scheme | None = None
         for name, rows in found.splits.items():  # the training rows first: their scheme is the usual one
-            rows = tagged.in_tokens(rows, self.config.token_column, self.config.tag_column)
-            splits[name], more = tagged.without_empty(rows, name)
+            splits[name], kind, more = tagged.read_split(rows, name, (token, tag), scheme)
+            scheme = scheme or kind
             notes += more
-            if "tags" in rows.columns:
-                splits[name], scheme, more = tagged.in_iob2(splits[name], name, like)
-                like = like or scheme
-                notes += more
-        train = splits["train"]
-        if "tags" not in train.columns:
-            raise UserError(f"{train.files[0]}: no tags in column {self.config.tag_column!r} to learn from")
-        assert like is not None
-        self.scheme, self.types = like, tagged.types_in(train, self.config.tag_column)
-        tags = [tag for some in train["iob2"] for tag in some]
+        if scheme is None:
+            raise UserError(f"{train.files[0]}: no tags in column {tag!r} to learn from")
+        self.scheme, self.types = scheme, tagged.types_in(splits["train"], tag)
+        tags = [tag for some in splits["train"]["iob2"] for tag in some]
         self.outside = tags.count("O") / len(tags)
         return dataclasses.replace(found, splits=splits, notes=notes)
-
-    def _name_columns(self, train: "Rows") -> None:
-        from bertkit.data import tagged
-
-        token, tag = self.config.token_column, self.config.tag_column
-        token = tagged.named(train, token, "--token-column") if token else tagged.guess_token_column(train)
-        tag = tagged.named(train, tag, "--tag-column") if tag else tagged.guess_tag_column(train, token)
-        if token == tag:
-            raise UserError(f"--tag-column {tag}: is the tokens already; name another column")
-        self.config = dataclasses.replace(self.config, token_column=token, tag_column=tag)
 
     def keys(self, rows: "Rows") -> "Keys":
         """The tokens; of sentences with entities and without the same share is set aside."""
@@ -194,9 +180,11 @@ class Ner(Task):
         assert gold is not None
         inside = gold != self.tags.outside
         if inside.any():
-            predicted = self._emissions(outputs).argmax(-1)
-            names, model = self.tags.names, str(self.config.model)
-            check_order(gold[inside], predicted[inside], names, model, "tokens in entities")
+            # By type: a head need not tell B from I for what it calls things to be seen.
+            types = self.tags.type_of % (len(self.types) + 1)  # O, which is -1, comes last
+            predicted = types[self._emissions(outputs).argmax(-1)[inside]]
+            names, model = [*self.types, "O"], str(self.config.model)
+            check_order(types[gold[inside]], predicted, names, model, "tokens in entities")
 
     def loss(self, train: "Features") -> "Loss":
         """Cross-entropy over the tokens."""
