@@ -10,7 +10,7 @@ from conftest import OTHER, make_tokenizer, save_tiny
 from transformers import AutoConfig, AutoModel, DistilBertConfig, RobertaConfig
 
 import bertkit
-from bertkit.data.features import Pad, build_features
+from bertkit.data.features import Features, Pad, build_features
 from bertkit.data.vectors import VectorFeatures, pad_vectors, vectors_of
 from bertkit.modeling.layers import freeze, layer_numbers
 from bertkit.modeling.loading import ModelSource, takes_token_type_ids
@@ -126,6 +126,14 @@ def test_a_frozen_encoder_never_changes(folder, features):
     assert torch.equal(model.hidden(**given), vectors)  # no dropout
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(model.hidden(**given), vectors)
+
+
+@pytest.mark.parametrize("features", [None, "sum-last-4"])
+def test_trains_in_bf16(bert, features):
+    model = tagger(bert, features)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(**batch()).logits.float().square().mean().backward()
+    assert model.bilstm.lstm.weight_ih_l0.grad.isfinite().all()
 
 
 def test_without_features_the_encoder_is_trained_along(folder):
@@ -308,9 +316,16 @@ def test_vectors_stand_where_their_pieces_do(folder, features, windows):
         np.testing.assert_allclose(vectors[start:stop], wanted, atol=4e-3)
 
 
+class Words(Features):
+    """Another kind of features, with more to tell."""
+
+    @property
+    def word_of(self):
+        return [len(self), "words"]
+
+
 def test_features_of_vectors_keep_all_else():
-    some = pieces(windows=True)
-    some.__dict__["word_of"] = "what another kind of features has"
+    some = Words(**vars(pieces(windows=True)))
     vectors = np.arange(len(some.input_ids.values) * 6, dtype=np.float16).reshape(-1, 2, 3)
     found = VectorFeatures(some, vectors)
     assert len(found) == 10

@@ -33,14 +33,17 @@ class BiLstm(nn.Module):
     def forward(self, vectors: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """[sequences, length, inputs] to [sequences, length, 2 * hidden], zeros where the mask is 0.
 
-        Packed sequences begin at the front, so pieces behind padding move there and back.
+        Packed sequences begin at the front, so pieces behind padding move there and back. Always in fp32:
+        not every CPU has an LSTM in bf16.
         """
         mask = attention_mask.bool()
         front = (~mask).byte().argsort(dim=1, stable=True)  # real pieces first, in their order
-        packed = pack_padded_sequence(
-            _moved(vectors, front), mask.sum(1).cpu(), batch_first=True, enforce_sorted=False
-        )
-        found, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=mask.shape[1])
+        with torch.autocast(vectors.device.type, enabled=False):
+            packed = pack_padded_sequence(
+                _moved(vectors.float(), front), mask.sum(1).cpu(), batch_first=True, enforce_sorted=False
+            )
+            found = self.lstm(packed)[0]
+        found, _ = pad_packed_sequence(found, batch_first=True, total_length=mask.shape[1])
         return _moved(found, front.argsort(dim=1))
 
 
