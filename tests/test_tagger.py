@@ -132,7 +132,7 @@ def test_a_frozen_encoder_never_changes(folder, features):
 def test_trains_in_bf16(bert, features):
     model = tagger(bert, features)
     with torch.autocast("cpu", torch.bfloat16):
-        model(**batch()).logits.float().square().mean().backward()
+        model(**batch([6, 6])).logits.float().square().mean().backward()  # oneDNN takes equal lengths
     assert model.bilstm.lstm.weight_ih_l0.grad.isfinite().all()
 
 
