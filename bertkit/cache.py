@@ -30,8 +30,10 @@ def cached(kind: str, key: str, write: Callable[[Path], None]) -> Path | None:
     try:
         write(partial)
         partial.replace(final)
-    except OSError:  # a full disk, or another process was first
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
+        if not isinstance(error, OSError):  # a full disk, or another process was first
+            raise
     return final if final.is_dir() else None
 
 

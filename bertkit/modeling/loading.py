@@ -139,5 +139,6 @@ def usable_positions(config: Any) -> int | None:
 
 
 def takes_token_type_ids(model: Any) -> bool:
-    """Whether the model distinguishes the two texts of a pair by segment."""
-    return "token_type_ids" in inspect.signature(type(model).forward).parameters
+    """Whether the model distinguishes the two texts of a pair by segment: it does, and its encoder."""
+    parts = (model, model.base_model)
+    return all("token_type_ids" in inspect.signature(type(part).forward).parameters for part in parts)

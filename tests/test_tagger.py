@@ -1,0 +1,406 @@
+"""Taggers: any layers of any encoder, a frozen one's vectors read from the cache as if just computed."""
+
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import OTHER, make_tokenizer, save_tiny
+from transformers import AutoConfig, AutoModel, DistilBertConfig, RobertaConfig
+
+import bertkit
+from bertkit.data.features import Features, Pad, build_features
+from bertkit.data.vectors import VectorFeatures, pad_vectors, vectors_of
+from bertkit.modeling.layers import freeze, layer_numbers
+from bertkit.modeling.loading import ModelSource, takes_token_type_ids
+from bertkit.modeling.tagger import FEATURES, Tagger, load_tagger
+from bertkit.reporter import Reporter
+
+LABELS, LAYERS = 5, 5
+IDS = {"vocab_size": len(make_tokenizer()), "pad_token_id": 0, "max_position_embeddings": 64}
+CONFIGS = {
+    "bert": None,
+    "roberta": RobertaConfig(**IDS, hidden_size=32, num_hidden_layers=LAYERS, num_attention_heads=2,
+                             intermediate_size=64, type_vocab_size=1),
+    "distilbert": DistilBertConfig(**IDS, dim=32, n_layers=LAYERS, n_heads=2, hidden_dim=64),
+}  # fmt: skip
+JOINED = {
+    "last": 1,
+    "second-to-last": 1,
+    "sum-last-4": 4,
+    "concat-last-4": 4,
+    "sum-all": LAYERS,
+    "embeddings": 1,
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def folder(request, tmp_path_factory):
+    """A tiny encoder of five layers, with dropout."""
+    return save_tiny(
+        tmp_path_factory.mktemp("models") / request.param, CONFIGS[request.param], num_hidden_layers=LAYERS
+    )
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("models") / "five", num_hidden_layers=LAYERS)
+
+
+def tagger(folder, features=None, head="bilstm", new_head=True, **config):
+    torch.manual_seed(1)
+    config = AutoConfig.from_pretrained(folder, num_labels=LABELS, **config)
+    return load_tagger(ModelSource("tiny", folder), config, features, head, new_head).eval()
+
+
+def batch(lengths=(7, 4, 9), left=False, more=0):
+    """Pieces of these lengths, the same whatever the padding; `more` of it than there must be."""
+    torch.manual_seed(2)
+    ids = torch.zeros(len(lengths), max(lengths) + more, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        start = ids.shape[1] - length if left else 0
+        ids[row, start : start + length] = torch.randint(5, 30, (length,))
+        mask[row, start : start + length] = 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def real(model, given):
+    """The logits of the real pieces, one after the other."""
+    with torch.no_grad():
+        return model(**given).logits[given["attention_mask"].bool()]
+
+
+@pytest.mark.parametrize("head", ["bilstm", "linear"])
+@pytest.mark.parametrize("features", [None, *FEATURES])
+def test_a_row_of_logits_for_each_piece(folder, features, head):
+    model, given = tagger(folder, features, head), batch()
+    wanted = JOINED.get(features, 1)
+    assert model.hidden(**given).shape == (3, 9, wanted, 32)
+    assert model(**given).logits.shape == (3, 9, LABELS)
+    inputs = 32 * (wanted if features == "concat-last-4" else 1)
+    assert model.output.in_features == (64 if head == "bilstm" else inputs)
+    assert takes_token_type_ids(model) == (model.config.model_type != "distilbert")
+    kinds = torch.zeros_like(given["input_ids"])  # none of an encoder that has no segments
+    assert torch.equal(real(model, {**given, "token_type_ids": kinds}), real(model, given))
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_the_layers_are_those_named(bert, features):
+    model, given = tagger(bert, features), batch()
+    with torch.no_grad():
+        states = AutoModel.from_pretrained(bert).eval()(**given, output_hidden_states=True).hidden_states
+    numbers = {"last": [5], "second-to-last": [4], "sum-all": [1, 2, 3, 4, 5], "embeddings": [0]}
+    wanted = torch.stack([states[number] for number in numbers.get(features, [2, 3, 4, 5])], 2)
+    torch.testing.assert_close(model.hidden(**given), wanted, atol=2e-3, rtol=1e-3)  # rounded to 16 bits
+
+
+def trained(model, given, steps=3):
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    for _ in range(steps):
+        loss = model.train()(**given).logits.square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def bits(module):
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def same(some, others):
+    return all(torch.equal(tensor, others[name]) for name, tensor in some.items())
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_a_frozen_encoder_never_changes(folder, features):
+    model, given = tagger(folder, features), batch()
+    encoder, head, vectors = bits(model.base_model), bits(model.output), model.hidden(**given)
+    assert not any(parameter.requires_grad for parameter in model.base_model.parameters())
+    trained(model, given)
+    assert model.training
+    assert same(encoder, bits(model.base_model))
+    assert not same(head, bits(model.output))
+    assert torch.equal(model.hidden(**given), vectors)  # no dropout
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model.hidden(**given), vectors)
+
+
+@pytest.mark.parametrize("features", [None, "sum-last-4"])
+def test_trains_in_bf16(bert, features):
+    model = tagger(bert, features)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(**batch([6, 6])).logits.float().square().mean().backward()  # oneDNN takes equal lengths
+    assert model.bilstm.lstm.weight_ih_l0.grad.isfinite().all()
+
+
+def test_without_features_the_encoder_is_trained_along(folder):
+    model = tagger(folder)
+    before = bits(model.base_model)
+    assert not same(before, bits(trained(model, batch()).base_model))
+
+
+@pytest.mark.parametrize("head", ["bilstm", "linear"])
+def test_padding_changes_no_logit(folder, head):
+    model = tagger(folder, None, head)
+    wanted = real(model, batch())
+    sides = [False] if model.config.model_type != "roberta" else [False, True]  # others count padding
+    for left in sides:
+        torch.testing.assert_close(real(model, batch(left=left, more=6)), wanted, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("features", ["last", "sum-last-4", "concat-last-4"])
+def test_padding_is_nothing_to_the_head(bert, features, left):
+    model, layers = tagger(bert, features), JOINED[features]
+    vectors = torch.randn(2, 9, layers, 32)
+    mask = torch.ones(2, 9, dtype=torch.long)
+    mask[1, :4] = 0
+    alone = [real(model, {"vectors": v[m.bool()][None], "attention_mask": torch.ones(1, int(m.sum()))})
+             for v, m in zip(vectors, mask, strict=True)]  # fmt: skip
+    padding = (0, 0, 0, 0, 3, 0) if left else (0, 0, 0, 0, 0, 3)
+    wide = torch.nn.functional.pad(vectors, padding, value=9.0)
+    together = {"vectors": wide, "attention_mask": torch.nn.functional.pad(mask, padding[4:])}
+    torch.testing.assert_close(real(model, together), torch.cat(alone), atol=1e-6, rtol=0)
+    padded = ~together["attention_mask"].bool()
+    assert torch.equal(model.bilstm(model.mix(wide) if model.mix else wide.flatten(2), ~padded)[padded],
+                       torch.zeros(int(padded.sum()), 64))  # fmt: skip
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_vectors_give_the_scores_of_ids(folder, features):
+    model, given = tagger(folder, features), batch()
+    vectors = model.hidden(**given)
+    kept = vectors.half()  # as the cache has them
+    assert torch.equal(kept.float(), vectors)
+    again = {"vectors": kept.float(), "attention_mask": given["attention_mask"]}
+    assert torch.equal(real(model, again), real(model, given))
+
+
+def test_a_weighted_sum_starts_as_the_mean_and_learns(bert):
+    model = tagger(bert, "sum-last-4")
+    vectors = torch.randn(2, 3, 4, 32)
+    torch.testing.assert_close(model.mix(vectors), vectors.mean(2))
+    trained(model, batch())
+    assert model.mix.weights.unique().numel() == 4
+    assert model.mix.scale != 1
+
+
+# ---- saved and loaded
+
+
+@pytest.mark.parametrize("head", ["bilstm", "linear"])
+@pytest.mark.parametrize("features", [None, "last", "sum-all", "concat-last-4"])
+def test_saved_and_loaded(folder, features, head, tmp_path):
+    model, given = trained(tagger(folder, features, head), batch()).eval(), batch()
+    model.save_pretrained(tmp_path / "run")
+    again = tagger(tmp_path / "run", features, head, new_head=False)
+    assert torch.equal(real(again, given), real(model, given))
+    encoder = AutoModel.from_pretrained(tmp_path / "run")
+    assert same(bits(model.base_model), bits(encoder))
+    assert not same(bits(model.output), bits(tagger(tmp_path / "run", features, head).output))  # a new head
+
+
+def test_several_files_of_weights(bert, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    model = tagger(bert, "sum-all")
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    index = {name: f"model-0000{number % 2 + 1}-of-00002.safetensors" for number, name in enumerate(weights)}
+    for file in set(index.values()):
+        save_file({n: t for n, t in weights.items() if index[n] == file}, tmp_path / file, {"format": "pt"})
+    index = {"metadata": {"total_size": 0}, "weight_map": index}
+    (tmp_path / "model.safetensors.index.json").write_text(str(index).replace("'", '"'))
+    again = tagger(tmp_path, "sum-all", new_head=False)
+    assert same(bits(model), bits(again))
+
+
+@pytest.mark.parametrize(
+    ("features", "head", "num_labels", "error"),
+    [
+        ("sum-all", "bilstm", 5, "trained with --head bilstm and --features last; say the same, or start"),
+        ("last", "linear", 5, "trained with --head bilstm and --features last"),
+        ("last", "bilstm", 6, "--model tiny: its head does not fit .*output.bias"),
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused(bert, tmp_path, features, head, num_labels, error):
+    tagger(bert, "last").save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path, num_labels=num_labels)
+    with pytest.raises(bertkit.UserError, match=error):
+        load_tagger(ModelSource("tiny", tmp_path), config, features, head, False)
+
+
+def test_a_head_that_is_not_there_is_refused(bert, tmp_path):
+    with pytest.raises(bertkit.UserError, match=r"--model tiny: has no head of this kind; .* --new-head"):
+        tagger(bert, "last", new_head=False)
+    model = tagger(bert, "last")
+    model.mix = torch.nn.Linear(1, 1)  # weights that no such head has
+    model.save_pretrained(tmp_path)
+    with pytest.raises(bertkit.UserError, match=r"does not fit \(missing or unknown: mix\.bias, mix\.weight"):
+        tagger(tmp_path, "last", new_head=False)
+
+
+@pytest.mark.parametrize("features", ["sum-last-4", "concat-last-4"])
+def test_too_few_layers_are_refused(tiny, features):
+    with pytest.raises(bertkit.UserError, match=f"--features {features}: needs 4 layers and the model has 2; "
+                       "last, second-to-last, sum-all, embeddings fit"):  # fmt: skip
+        tagger(tiny, features)
+
+
+def test_layers_are_told_apart(folder):
+    model = tagger(folder)
+    assert set(layer_numbers(model, "--freeze").values()) == set(range(LAYERS + 2))
+    freeze(model, 2)
+    assert {n for n, p in model.named_parameters() if not p.requires_grad and ".layer.2." in n} == set()
+    assert all(not p.requires_grad for n, p in model.named_parameters() if ".layer.1." in n)
+    assert model.output.weight.requires_grad
+
+
+@pytest.mark.parametrize("features", [None, "sum-last-4"])
+def test_trainer_trains_checkpoints_and_resumes_it(bert, tmp_path, features):
+    from transformers import Trainer, TrainingArguments
+
+    class Squares(Trainer):
+        def compute_loss(self, model, inputs, **_):
+            return model(**inputs).logits.square().mean()
+
+    def run(folder, **more):
+        arguments = TrainingArguments(
+            str(folder), max_steps=4, save_steps=2, use_cpu=True, report_to="none", disable_tqdm=True,
+            activation_checkpointing=True, activation_checkpointing_kwargs={"use_reentrant": False},
+            remove_unused_columns=False, per_device_train_batch_size=2, seed=3,
+        )  # fmt: skip
+        rows = [{name: t[0] for name, t in batch([5 + n % 3], more=2 - n % 3).items()} for n in range(8)]
+        trainer = Squares(tagger(bert, features), arguments, train_dataset=rows)
+        trainer.train(**more)
+        return bits(trainer.model)
+
+    whole = run(tmp_path / "whole")
+    (tmp_path / "half").mkdir()
+    shutil.copytree(tmp_path / "whole" / "checkpoint-2", tmp_path / "half" / "checkpoint-2")
+    assert same(whole, run(tmp_path / "half", resume_from_checkpoint=True))
+
+
+# ---- vectors from the cache
+
+
+TEXTS = [" ".join(OTHER[: 1 + n * 7 % 13]) for n in range(10)]
+
+
+def pieces(windows=False):
+    """Features of ten texts of unlike lengths; with windows some have several sequences."""
+    labels = np.arange(10) % 2
+    return build_features([TEXTS], labels, make_tokenizer(), 8 if windows else 32, "windows", cache=False)
+
+
+def kept(model, features, left=False):
+    collator = Pad(0, left, takes_token_type_ids(model))
+    return vectors_of(model, features, collator, 3, Reporter())
+
+
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize("features", ["last", "sum-last-4"])
+def test_vectors_stand_where_their_pieces_do(folder, features, windows):
+    model, some = tagger(folder, features), pieces(windows)
+    vectors = kept(model, some)
+    assert isinstance(vectors, np.memmap)
+    assert vectors.dtype == np.float16
+    for number, ids in enumerate(some.input_ids[i] for i in range(len(some.input_ids))):
+        ids = torch.tensor(ids[None], dtype=torch.long)
+        wanted = model.hidden(ids, torch.ones_like(ids))[0].numpy()
+        start, stop = some.input_ids.offsets[number : number + 2]
+        np.testing.assert_allclose(vectors[start:stop], wanted, atol=4e-3)
+
+
+class Words(Features):
+    """Another kind of features, with more to tell."""
+
+    @property
+    def word_of(self):
+        return [len(self), "words"]
+
+
+def test_features_of_vectors_keep_all_else():
+    some = Words(**vars(pieces(windows=True)))
+    vectors = np.arange(len(some.input_ids.values) * 6, dtype=np.float16).reshape(-1, 2, 3)
+    found = VectorFeatures(some, vectors)
+    assert len(found) == 10
+    assert found.lengths.tolist() == some.lengths.tolist()
+    assert found.sizes.tolist() == some.sizes.tolist()
+    assert (found.truncated, found.longest, found.word_of) == (some.truncated, some.longest, some.word_of)
+    joined = np.concatenate([array for row in range(10) for array in found[row]["vectors"]])
+    np.testing.assert_array_equal(joined, vectors)
+    for row in range(10):
+        assert found[row].keys() == {"vectors", "labels"}
+        assert [len(v) for v in found[row]["vectors"]] == [len(ids) for ids in some[row]["input_ids"]]
+
+
+def test_vectors_are_padded_on_the_right():
+    vectors, mask = pad_vectors([np.ones((2, 1, 3), np.float16), np.full((3, 1, 3), 2, np.float16)])
+    assert (vectors.dtype, mask.dtype) == (torch.float32, torch.int64)
+    assert vectors[:, :, 0, 0].tolist() == [[1, 1, 0], [2, 2, 2]]
+    assert mask.tolist() == [[1, 1, 0], [1, 1, 1]]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often an encoder was run for a tagger."""
+    counted, hidden = [], Tagger.hidden
+    monkeypatch.setattr(Tagger, "hidden", lambda *a, **k: counted.append(1) or hidden(*a, **k))
+    return counted
+
+
+def test_vectors_are_computed_once(bert, calls):
+    first = kept(tagger(bert, "sum-last-4"), pieces())
+    computed = len(calls)
+    again = kept(tagger(bert, "concat-last-4", "linear", id2label={n: str(n) for n in range(7)}), pieces())
+    assert computed == len(calls) == 4  # ten texts by three
+    np.testing.assert_array_equal(again, first)
+
+
+@pytest.mark.parametrize("what", ["weights", "layers", "pieces", "side"])
+def test_what_vectors_depend_on_is_in_the_key(bert, what, calls):
+    kept(tagger(bert, "last"), pieces())
+    model, computed = tagger(bert, "second-to-last" if what == "layers" else "last"), len(calls)
+    if what == "weights":
+        next(model.base_model.parameters()).data[7, 7] += 1e-3
+    kept(model, pieces(windows=what == "pieces"), left=what == "side")
+    assert len(calls) > computed
+
+
+def test_a_pooler_made_at_random_is_not_in_the_key(bert, calls):
+    kept(tagger(bert, "last"), pieces())
+    model, computed = tagger(bert, "last"), len(calls)
+    torch.nn.init.normal_(model.base_model.pooler.dense.weight)
+    kept(model, pieces())
+    assert len(calls) == computed
+
+
+def test_without_a_cache_they_are_kept_in_memory(bert, monkeypatch, tmp_path):
+    wanted = kept(tagger(bert, "last"), pieces())
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BERTKIT_CACHE_DIR", str(tmp_path / "file"))
+    found = kept(tagger(bert, "last"), pieces())
+    assert not isinstance(found, np.memmap)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_full_disk_is_told_before_anything_is_computed(bert, monkeypatch, tmp_path, calls):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    with pytest.raises(
+        bertkit.UserError, match=f"BERTKIT_CACHE_DIR {tmp_path}/cache: 0 MB are free and .* needed"
+    ):
+        kept(tagger(bert, "last"), pieces())
+    assert not calls
+    assert list((tmp_path / "cache" / "vectors").iterdir()) == []  # nothing half-written is left
+
+
+def test_vectors_beyond_16_bits_are_refused(bert):
+    model = tagger(bert, "last")
+    model.base_model.encoder.layer[-1].output.LayerNorm.bias.data += 1e5
+    with pytest.raises(bertkit.UserError, match="--features last: vectors too large"):
+        kept(model, pieces())
