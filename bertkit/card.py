@@ -107,7 +107,8 @@ def _keywords(options: Mapping[str, Any]) -> list[str]:
 def _cutting(task: Task, settings: Mapping[str, Any]) -> str:
     length, long = settings["max_length"], settings.get("long", "head")
     if task.pipeline is None:
-        return f"`transformers.pipeline` has no such task. Texts over {length} pieces are cut."
+        how = "read in windows" if task.in_windows else "cut"
+        return f"`transformers.pipeline` has nothing of the kind. Texts over {length} pieces are {how}."
     if long in OURS_ALONE:
         return (
             f"Texts over {length} pieces are treated by `--long {long}`, which `transformers.pipeline` does "

@@ -17,7 +17,7 @@ from bertkit.data.sources import Found, data_directory, find
 from bertkit.data.split import arrange, draw
 from bertkit.errors import UserError
 from bertkit.modeling import loading
-from bertkit.modeling.heads import CHOICE, SEQUENCE, TOKEN, has_head
+from bertkit.modeling.heads import CHOICE, SEQUENCE, TAGGER, TOKEN, has_head
 from bertkit.modeling.loading import ModelSource
 from bertkit.recipes import read_recipe
 from bertkit.reporter import Reporter
@@ -114,7 +114,7 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     found, splits = _arranged(task, found, reporter)
     source = _source(task, given_model, reporter)
     model_config = loading.load_config(source)
-    had_head = has_head(model_config, SEQUENCE, CHOICE, TOKEN)
+    had_head = has_head(model_config, SEQUENCE, CHOICE, TOKEN, TAGGER)
     model_config = task.adopt(model_config, source)
     tokenizer = loading.load_tokenizer(source)
     prepared = Prepared(

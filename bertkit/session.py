@@ -101,6 +101,7 @@ class Session:
             Stopped: asked to by a signal; the last checkpoint is what --resume goes on from.
         """
         checkpoint = rundir.last_checkpoint(self.folder) if self.prepared.config.resume else None
+        self._compute()
         started = time.perf_counter()
         try:
             with self.stop:
@@ -113,6 +114,15 @@ class Session:
             raise Stopped(f"stopped at step {state.global_step} of {state.max_steps}; {self.way_on}")
         self._restore_best()
         return self._figures(seconds, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
+
+    def _compute(self) -> None:
+        """What a part of the model that never changes gives, once for all of training and scoring."""
+        prepared = self.prepared
+        for split, features in prepared.features.items():
+            prepared.features[split] = prepared.task.computed(
+                self.model, features, self.collator, self.reporter
+            )
+        self.trainer.train_dataset = prepared.features["train"]
 
     @property
     def way_on(self) -> str:

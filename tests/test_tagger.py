@@ -10,8 +10,9 @@ from conftest import OTHER, make_tokenizer, save_tiny
 from transformers import AutoConfig, AutoModel, DistilBertConfig, RobertaConfig
 
 import bertkit
-from bertkit.data.features import Features, Pad, build_features
-from bertkit.data.vectors import VectorFeatures, pad_vectors, vectors_of
+from bertkit.data.features import Features, build_features
+from bertkit.data.padding import Pad, pad_vectors
+from bertkit.data.vectors import VectorFeatures, vectors_of
 from bertkit.modeling.layers import freeze, layer_numbers
 from bertkit.modeling.loading import ModelSource, takes_token_type_ids
 from bertkit.modeling.tagger import FEATURES, Tagger, load_tagger

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 
 from bertkit.cache import cache_directory, cached
 from bertkit.data.features import Features
+from bertkit.data.ragged import stretches
 from bertkit.errors import UserError
 from bertkit.reporter import Reporter
 
@@ -64,22 +65,14 @@ class VectorFeatures(Features):
         return self.features.lengths
 
     @property
+    def outputs(self) -> np.ndarray:
+        """[n + 1] as of the features wrapped."""
+        return self.features.outputs
+
+    @property
     def sizes(self) -> np.ndarray:
         """[n] as of the features wrapped."""
         return self.features.sizes
-
-
-def pad_vectors(sequences: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors [sequences, longest, layers, hidden] in fp32 and their attention mask, padded on the right.
-
-    The head over them has no side of its own: positions are the encoder's, which has seen them.
-    """
-    lengths = np.array([len(sequence) for sequence in sequences])
-    padded = np.zeros((len(sequences), lengths.max(), *sequences[0].shape[1:]), np.float32)
-    for row, sequence in zip(padded, sequences, strict=True):
-        row[: len(sequence)] = sequence
-    mask = np.arange(lengths.max()) < lengths[:, None]
-    return torch.from_numpy(padded), torch.from_numpy(mask.astype(np.int64))
 
 
 # ---- computed once
@@ -163,12 +156,8 @@ def _fill(
             raise UserError(
                 f"--features {model.features}: vectors too large for the 16 bits they are kept in"
             )
-        vectors[_places(features, rows)] = found.cpu().numpy()
-
-
-def _places(features: Features, rows: np.ndarray) -> np.ndarray:
-    """Where the pieces of these examples stand, one after the other."""
-    starts = features.input_ids.offsets[features.first[rows]]
-    lengths = features.input_ids.offsets[features.first[rows + 1]] - starts
-    before = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+        pieces = (
+            features.input_ids.offsets[features.first[rows]],
+            features.input_ids.offsets[features.first[rows + 1]],
+        )
+        vectors[stretches(*pieces)] = found.cpu().numpy()

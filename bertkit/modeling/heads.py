@@ -13,6 +13,7 @@ MUCH_BETTER = 0.3  # of the rows: so many more right answers in another order ar
 
 
 SEQUENCE, CHOICE, TOKEN = "ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification"
+TAGGER = "Tagger"  # bertkit's own
 
 
 def has_head(config: Any, *kinds: str) -> bool:
@@ -98,7 +99,7 @@ def check_order(
 
 def _order(confusion: np.ndarray, meant: np.ndarray, labels: Sequence[str]) -> str:
     """What each output means, unless the head takes one label for another: then several orders fit."""
-    outputs = np.flatnonzero(confusion.sum(1))  # those that were given at all
+    outputs = np.flatnonzero(confusion.sum(1)).tolist()  # those that were given at all
     best = confusion[outputs, meant[outputs]]
     if (best <= confusion[outputs].sum(1) / 2).any():
         return "in another, which is not plain from them"

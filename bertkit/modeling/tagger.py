@@ -13,7 +13,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.errors import UserError, listed
 from bertkit.modeling.bilstm import BiLstm, ScalarMix
-from bertkit.modeling.heads import has_head
+from bertkit.modeling.heads import TAGGER, has_head
 from bertkit.modeling.loading import ModelSource, load_model, takes_token_type_ids
 
 Head = Literal["bilstm", "linear"]
@@ -27,7 +27,7 @@ FEATURES: dict[str, tuple[slice, Literal["concat", "sum"]]] = {
     "embeddings": (slice(0, 1), "concat"),
 }
 DROPOUTS = ["classifier_dropout", "classifier_dropout_prob", "hidden_dropout_prob", "dropout"]
-ARCHITECTURE, FEATURES_KEY, HEAD_KEY = "Tagger", "bertkit_features", "bertkit_head"  # in config.json
+FEATURES_KEY, HEAD_KEY = "bertkit_features", "bertkit_head"  # in config.json
 WEIGHTS = "model.safetensors"
 
 
@@ -65,7 +65,7 @@ class Tagger(nn.Module):
         config = encoder.config
         self.layers, self.join = layers_of(config, features), FEATURES[features or "last"][1]
         self.config, self.features = config, features
-        self.config.update({FEATURES_KEY: features, HEAD_KEY: head, "architectures": [ARCHITECTURE]})
+        self.config.update({FEATURES_KEY: features, HEAD_KEY: head, "architectures": [TAGGER]})
         self.base_model_prefix = encoder.base_model_prefix
         self.add_module(self.base_model_prefix, encoder)  # so weights have the names AutoModel looks for
         self.mix = ScalarMix(len(self.layers)) if self.join == "sum" else None
@@ -167,7 +167,7 @@ def load_tagger(
 
 
 def _check_head(source: ModelSource, config: Any, features: str | None, head: Head) -> None:
-    if not has_head(config, ARCHITECTURE):
+    if not has_head(config, TAGGER):
         raise UserError(f"--model {source.name}: has no head of this kind; start afresh with --new-head")
     theirs, kind = getattr(config, FEATURES_KEY, None), getattr(config, HEAD_KEY, None)
     if (theirs, kind) != (features, head):

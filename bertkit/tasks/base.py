@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bertkit.data.split import Keys
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
+    from bertkit.reporter import Reporter
 
 Scores = dict[str, float]
 
@@ -60,7 +61,7 @@ class Task(ABC):
     name: ClassVar[str]
     help: ClassVar[str]
     Config: ClassVar[type[RunConfig]]
-    pipeline: ClassVar[Pipeline | None] = None
+    pipeline: Pipeline | None = None
     known_as: ClassVar[dict[str, str]] = {}
     words: ClassVar[bool] = False
     best: tuple[str, int]
@@ -129,6 +130,10 @@ class Task(ABC):
     @abstractmethod
     def model(self, model_config: Any, source: "ModelSource") -> Any:
         """The encoder with this task's head."""
+
+    def computed(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> "Features":
+        """What training and scoring read, computed once, in place of what a part that never changes reads."""
+        return features
 
     def check_head(self, some_scored: Callable[[], Outputs]) -> None:
         """Judge a model's own head before any training, by some validation rows as it scores them.

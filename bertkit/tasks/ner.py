@@ -12,7 +12,7 @@ from bertkit.tasks.base import Outputs, Pipeline, Scores, Task
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertkit.data.features import Features
+    from bertkit.data import features
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.schemes import Scheme
     from bertkit.data.sources import Found
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from bertkit.data.word_features import WordFeatures
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
+    from bertkit.reporter import Reporter
+
+Features = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,15 @@ class NerConfig(RunConfig):
     )
     context: Literal["sentence", "document"] = setting(
         "sentence", "What is read around a sentence: nothing, or its document, as far as it fits.", MODEL
+    )
+    features: Features | None = setting(
+        None,
+        "Freeze the encoder and learn on these of its layers; their vectors are computed once.",
+        MODEL,
+        default_text="none, the encoder is fine-tuned",
+    )
+    head: Literal["linear", "bilstm"] = setting(
+        "linear", "What decides on the vectors: an output layer alone, or behind a two-layer BiLSTM.", MODEL
     )
 
 
@@ -53,12 +65,22 @@ class Ner(Task):
     help = "Fine-tune on named entities, or any tags of tokens."
     Config = NerConfig
     words = True
-    pipeline = Pipeline("token-classification", {"aggregation_strategy": "first"}, {})
     best = ("f1", 1)
     in_windows = True
     text_columns = ["tokens"]
     scheme: "Scheme"
     tags: "TagSet"
+
+    @property
+    def pipeline(self) -> Pipeline | None:  # type: ignore[override]
+        """Of the stock model; others are bertkit's own."""
+        stock = Pipeline("token-classification", {"aggregation_strategy": "first"}, {})
+        return None if self._is_tagger else stock
+
+    @property
+    def _is_tagger(self) -> bool:
+        """Whether the model is another than the stock one: on several layers, or with a BiLSTM."""
+        return self.config.features is not None or self.config.head == "bilstm"
 
     # ---- rows
 
@@ -132,14 +154,25 @@ class Ner(Task):
     def adopt(self, model_config: Any, source: "ModelSource") -> Any:
         """Take the model's own order of tags where they are ours; refuse where they are others."""
         from bertkit.data.tags import TagSet, iob2_names
-        from bertkit.modeling.heads import TOKEN, match_labels, set_labels
+        from bertkit.modeling.heads import TAGGER, TOKEN, match_labels, set_labels
+        from bertkit.modeling.tagger import layers_of
 
-        names = iob2_names(self.types)
+        self._check_frozen()
+        layers_of(model_config, self.config.features)  # has it so many?
+        names, kind = iob2_names(self.types), TAGGER if self._is_tagger else TOKEN
         if not self.config.new_head:
-            self.new_head, names = match_labels(model_config, names, source.name, TOKEN)
+            self.new_head, names = match_labels(model_config, names, source.name, kind)
         self.tags = TagSet(names)
         model_config.tag_scheme = dataclasses.asdict(self.scheme)
         return set_labels(model_config, names)
+
+    def _check_frozen(self) -> None:
+        """Raise where settings speak of layers that are not trained."""
+        for flag, value in (("--freeze", self.config.freeze), ("--layer-decay", self.config.layer_decay)):
+            if self.config.features and value:
+                raise UserError(
+                    f"{flag} {value}: --features freezes the whole encoder; leave one of them out"
+                )
 
     def restore(self, model_config: Any) -> None:
         """The tags in the order of the model's outputs, and the scheme they are written in."""
@@ -164,12 +197,26 @@ class Ner(Task):
         return self.tags.numbers(rows["iob2"]) if "iob2" in rows.columns else None
 
     def model(self, model_config: Any, source: "ModelSource") -> Any:
-        """`AutoModelForTokenClassification`."""
+        """`AutoModelForTokenClassification`, or a `Tagger` on some layers or with a BiLSTM."""
         from transformers import AutoModelForTokenClassification
 
         from bertkit.modeling.loading import load_model
+        from bertkit.modeling.tagger import load_tagger
 
+        if self._is_tagger:
+            return load_tagger(source, model_config, self.config.features, self.config.head, self.new_head)
         return load_model(AutoModelForTokenClassification, source, model_config, self.new_head)
+
+    def computed(
+        self, model: Any, features: "features.Features", collator: Any, reporter: "Reporter"
+    ) -> "features.Features":
+        """The vectors of a frozen encoder."""
+        from bertkit.data.vectors import VectorFeatures, vectors_of
+
+        if self.config.features is None:
+            return features
+        size = self.config.eval_batch_size
+        return VectorFeatures(features, vectors_of(model, features, collator, size, reporter))
 
     def check_head(self, some_scored: Callable[[], Outputs]) -> None:
         """Refuse a head under whose names entities are of the wrong type and under others right."""
@@ -186,7 +233,7 @@ class Ner(Task):
             names, model = [*self.types, "O"], str(self.config.model)
             check_order(types[gold[inside]], predicted, names, model, "tokens in entities")
 
-    def loss(self, train: "Features") -> "Loss":
+    def loss(self, train: "features.Features") -> "Loss":
         """Cross-entropy over the tokens."""
         from bertkit.modeling.losses import CrossEntropy
 
