@@ -207,6 +207,7 @@ def _resolve(prepared: Prepared, reporter: Reporter) -> None:
         prepared.features[name] = task.prepare(rows, prepared.tokenizer)
     _look_at_pieces(prepared, reporter)
     advice, reason = advise(len(prepared.splits["train"]), parameters_of(prepared.model_config))
+    advice |= task.advice()
     unsaid = {key: value for key, value in advice.items() if getattr(task.config, key) is None}
     task.config = fill(task.config, unsaid)
     task.config = fill(task.config, {"eval_batch_size": 2 * task.config.batch_size})

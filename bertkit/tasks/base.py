@@ -127,6 +127,10 @@ class Task(ABC):
         left = tokenizer.padding_side == "left"
         return Pad(tokenizer.pad_token_id, left, takes_token_type_ids(model), self.several)
 
+    def advice(self) -> dict[str, Any]:
+        """Settings the user may leave open that the task knows better than the sizes of data and model."""
+        return {}
+
     @abstractmethod
     def model(self, model_config: Any, source: "ModelSource") -> Any:
         """The encoder with this task's head."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bertkit.modeling.losses import Loss
     from bertkit.reporter import Reporter
 
+FROZEN = {"learning_rate": 1e-3, "epochs": 10.0}
 Features = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
 
 
@@ -134,9 +135,11 @@ class Ner(Task):
 
     def summary(self) -> str:
         """Tokens, tags, their scheme and types, and how many tokens are outside of all."""
+        columns = [self.config.token_column, self.config.tag_column]
+        tokens, tags = (f"column {name}" if name.isdecimal() else name for name in columns)
         return (
-            f"{self.config.token_column} by {self.config.tag_column}, tags {self.scheme}, types "
-            f"{listed(self.types)}; {self.outside:.1%} of the training tokens are O"
+            f"{tokens} tagged by {tags} in {self.scheme}, types {listed(self.types)}; {self.outside:.1%} of "
+            "the training tokens are O"
         )
 
     @property
@@ -195,6 +198,10 @@ class Ner(Task):
     def _gold(self, rows: "Rows") -> "np.ndarray | None":
         """[tokens] int; None of a split without tags."""
         return self.tags.numbers(rows["iob2"]) if "iob2" in rows.columns else None
+
+    def advice(self) -> dict[str, Any]:
+        """A head on frozen vectors starts from nothing: higher rates, more epochs."""
+        return FROZEN if self.config.features else {}
 
     def model(self, model_config: Any, source: "ModelSource") -> Any:
         """`AutoModelForTokenClassification`, or a `Tagger` on some layers or with a BiLSTM."""
