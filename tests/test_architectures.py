@@ -1,10 +1,11 @@
 """Any encoder through the same command: a tiny random one of each architecture learns the toy."""
 
 import pytest
-from conftest import make_tokenizer, predictions, save_tiny, swag_rows, toy_rows, write_rows
+from conftest import make_tokenizer, ner_rows, predictions, save_tiny, swag_rows, toy_rows, write_rows
 
 import bertkit
 from bertkit.modeling.loading import usable_positions
+from bertkit.modeling.viterbi import viterbi
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 PAD = {"pad_token_id": 0}
@@ -71,6 +72,33 @@ def test_chooses_and_the_stock_head_gives_the_same_scores(name, tmp_path):
         with torch.no_grad():
             stock = model(**{key: tensor.unsqueeze(0) for key, tensor in batch.items()}).logits[0]
         assert stock.tolist() == pytest.approx(record["scores"], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_tags_each_token_in_windows_and_the_stock_head_gives_the_same(name, tmp_path):
+    import numpy as np
+    import torch
+    from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+    folder, _ = tiny_of(name, tmp_path / "model")
+    data = write_rows(tmp_path / "toy.jsonl", ner_rows(40))
+    run = bertkit.ner(
+        data=str(data), model=str(folder), max_steps=3, batch_size=8, learning_rate=3e-3, max_length=64,
+        bf16=False, output_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    model = AutoModelForTokenClassification.from_pretrained(run.output_dir).eval()
+    tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
+    task = bertkit.load(run.output_dir).task
+    for record in predictions(run.output_dir):
+        batch = tokenizer(record["tokens"], is_split_into_words=True, return_tensors="pt")
+        words = batch.word_ids()
+        if name == "distilbert":
+            batch.pop("token_type_ids", None)
+        with torch.no_grad():
+            stock = model(**batch).logits[0].log_softmax(-1).numpy()
+        found = stock[[words.index(number) for number in range(len(record["tokens"]))]]
+        numbers = viterbi(found, np.array([0, len(found)]), *task.tags.transitions())
+        assert task.tags.names_of(numbers) == record["predicted"]
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - {"albert"}))

@@ -153,7 +153,10 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
         assert usable.notes == []
         train = usable.splits["train"]
         assert all(len(keys) == len(train) for keys in vars(task.keys(train)).values())
-        if kind.name != "swag":
+        if kind.name == "ner":
+            assert {f"I-{type}" for type in task.types} <= set(known.labels)
+            assert (task.config.token_column, task.config.tag_column) == ("tokens", "ner_tags")
+        elif kind.name != "swag":
             assert task.labels == known.labels
             texts = [known.defaults.get(key) for key in ("text_column", "text_pair_column")]
             assert task.text_columns == [column for column in texts if column]
@@ -162,7 +165,7 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
 def tasks_of(known):
     """The tasks that a set is for: every pair with class labels can be read as inference."""
     if "tag_column" in known.defaults:
-        return []
+        return [task_class("ner")]
     if "ending_columns" in known.defaults:
         return [task_class("swag")]
     pair = "text_pair_column" in known.defaults and known.labels

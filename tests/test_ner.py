@@ -161,6 +161,10 @@ def spans_of(row):
     return {"text": text, "entities": spans}
 
 
+GOOD_ROWS = ner_rows(40)
+SPANS = [spans_of(row) for row in GOOD_ROWS]
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_of_the_data_is_the_same_data(tiny, tmp_path, name):
     data = FORMS[name](tmp_path / "data.txt", ner_rows(40))
@@ -192,6 +196,13 @@ def test_illegal_gold_is_counted_and_scored_by_conllevals_rule(cli, tiny, tmp_pa
     data = write_rows(tmp_path / "toy.jsonl", rows)
     status, _, err = cli("ner", "--data", data, "--model", tiny, "--max-steps", 1, "-o", tmp_path / "run")
     assert (status, "2 train tags are illegal in IOB2" in err) == (0, True)
+
+
+def test_spans_that_end_inside_a_word_are_counted(cli, tiny, tmp_path):
+    rows = [*SPANS, {"text": "a goodly film ", "entities": [[2, 6, "NICE"], [9, 14, "MEAN"]]}]
+    data = write_rows(tmp_path / "toy.jsonl", rows)
+    status, _, err = cli("ner", "--data", data, "--model", tiny, "--max-steps", 1, "-o", tmp_path / "run")
+    assert (status, "1 train spans end inside a word" in err) == (0, True), err
 
 
 def test_empty_sentences_are_left_out_and_counted(cli, tiny, tmp_path):
@@ -258,8 +269,6 @@ def test_context_needs_documents(cli, tiny, tmp_path):
     assert_refused(cli, tmp_path, ["--data", data, "--model", tiny, "--context", "document"], words, "ner")
 
 
-GOOD_ROWS = ner_rows(40)
-SPANS = [spans_of(row) for row in GOOD_ROWS]
 BAD = {  # name: (rows, further arguments, words the line must hold)
     "fewer tags than tokens": (
         [*GOOD_ROWS, {"tokens": ["a", "b"], "tags": ["O"]}], [],

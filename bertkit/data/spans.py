@@ -44,7 +44,7 @@ def tags_of_spans(rows: Rows, index: int, value: Any, text: str, tokens: Sequenc
 def _spans(rows: Rows, index: int, value: Any, text: str) -> list[tuple[int, int, str]]:
     if not isinstance(value, (list, tuple)):
         raise UserError(f"{rows.where(index)}: spans are {value!r}, not a list of [start, end, type]")
-    spans = [_span(span) for span in value]
+    spans = [span_of(span) for span in value]
     for given, span in zip(value, spans, strict=True):
         if span is None:
             raise UserError(
@@ -59,7 +59,8 @@ def _spans(rows: Rows, index: int, value: Any, text: str) -> list[tuple[int, int
     return sorted(span for span in spans if span)
 
 
-def _span(value: Any) -> tuple[int, int, str] | None:
+def span_of(value: Any) -> tuple[int, int, str] | None:
+    """Start, end and type of a span in any of its forms; None where it is none."""
     if isinstance(value, Mapping):
         kind = next((value[key] for key in TYPES if key in value), None)
         value = (value.get("start"), value.get("end"), kind)
@@ -70,13 +71,21 @@ def _span(value: Any) -> tuple[int, int, str] | None:
     return (start, stop, kind) if whole and isinstance(kind, str) and kind else None
 
 
+def stripped(text: str, span: tuple[int, int, str]) -> tuple[int, int]:
+    """Start and end of a span without the white space at its ends."""
+    start, stop, _ = span
+    inside = text[start:stop]
+    return stop - len(inside.lstrip()), start + len(inside.rstrip())
+
+
 def entities_in(
-    tags: Sequence[str], tokens: Sequence[str], text: str, scores: Sequence[float]
+    tags: Sequence[str], tokens: Sequence[str], text: str, scores: Sequence[float] | None = None
 ) -> list[dict[str, Any]]:
     """The entities of a sentence, by characters of its text.
 
     Args:
-        tags: legal IOB2 tags, and `scores` their probabilities, of which an entity has the mean.
+        tags: legal IOB2 tags.
+        scores: their probabilities, of which an entity has the mean.
     """
     bounds: list[tuple[int, int]] = []
     for number, tag in enumerate(tags):
@@ -90,7 +99,7 @@ def entities_in(
     found = []
     for first, last in bounds:
         start, end = int(sentence.start[first]), int(sentence.stop[last])
-        score = sum(scores[first : last + 1]) / (last + 1 - first)
         about = {"start": start, "end": end, "label": tags[first][2:], "text": text[start:end]}
-        found.append({**about, "score": round(score, 4)})
+        mean = sum(scores[first : last + 1]) / (last + 1 - first) if scores else None
+        found.append(about if mean is None else {**about, "score": round(mean, 4)})
     return found

@@ -8,7 +8,7 @@ from typing import Any
 from bertkit.data.columns import find, guess, require
 from bertkit.data.rows import Rows
 from bertkit.data.schemes import Scheme, detect, faults, first_unreadable, to_iob2
-from bertkit.data.spans import tags_of_spans
+from bertkit.data.spans import entities_in, span_of, stripped, tags_of_spans
 from bertkit.data.tags import iob2_names
 from bertkit.data.word_features import Place
 from bertkit.data.words import text_of, words_of
@@ -84,7 +84,11 @@ def read_split(
         like: the training rows' scheme.
     """
     token, tag = _own_columns(rows, columns)
-    rows, notes = _without_empty(in_tokens(rows, token, tag), split)
+    found = in_tokens(rows, token, tag)
+    wider = _wider(rows, token, tag, found)
+    rows, notes = _without_empty(found, split)
+    if wider:
+        notes.append(f"{wider:,} {split} spans end inside a word and are taken for the whole word")
     if "tags" not in rows.columns:
         return rows, None, notes
     rows, scheme, more = _in_iob2(rows, split, like)
@@ -148,6 +152,19 @@ def _tags(rows: Rows, index: int, value: Any, tokens: Sequence[str], column: str
             what = "a number that nothing names; write the tag itself" if numbers else "no tag"
             raise UserError(f"{rows.where(index, place)}: tag {tag!r} of {tokens[place]!r} is {what}")
     return list(value)
+
+
+def _wider(before: Rows, token: str, tag: str | None, rows: Rows) -> int:
+    """How many spans are not what their tags stand for."""
+    if tag not in before.columns or "tags" not in rows.columns:
+        return 0
+    count = 0
+    for index, (value, some) in enumerate(zip(before[token], before[tag], strict=True)):
+        if isinstance(value, str):
+            made = entities_in(rows["tags"][index], rows["tokens"][index], value)
+            whole = {(entity["start"], entity["end"]) for entity in made}
+            count += sum(stripped(value, span) not in whole for span in map(span_of, some) if span)
+    return count
 
 
 def _without_empty(rows: Rows, split: str) -> tuple[Rows, list[str]]:
