@@ -88,7 +88,7 @@ def test_tags_each_token_in_windows_and_the_stock_head_gives_the_same(name, tmp_
     )  # fmt: skip
     model = AutoModelForTokenClassification.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
-    task = bertkit.load(run.output_dir).task
+    tags = bertkit.load(run.output_dir).task.tagging.tags
     for record in predictions(run.output_dir):
         batch = tokenizer(record["tokens"], is_split_into_words=True, return_tensors="pt")
         words = batch.word_ids()
@@ -97,8 +97,8 @@ def test_tags_each_token_in_windows_and_the_stock_head_gives_the_same(name, tmp_
         with torch.no_grad():
             stock = model(**batch).logits[0].log_softmax(-1).numpy()
         found = stock[[words.index(number) for number in range(len(record["tokens"]))]]
-        numbers = viterbi(found, np.array([0, len(found)]), *task.tags.transitions())
-        assert task.tags.names_of(numbers) == record["predicted"]
+        numbers = viterbi(found, np.array([0, len(found)]), *tags.transitions())
+        assert tags.names_of(numbers) == record["predicted"]
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - {"albert"}))

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertkit.config import DATA, MODEL, RunConfig, setting
 from bertkit.errors import UserError, listed
 from bertkit.tasks.base import Outputs, Pipeline, Scores, Task
+from bertkit.tasks.tagging import Tagging
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bertkit.data import features
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.schemes import Scheme
     from bertkit.data.sources import Found
     from bertkit.data.split import Keys
-    from bertkit.data.tags import TagSet
     from bertkit.data.word_features import WordFeatures
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
@@ -58,8 +56,8 @@ class Ner(Task):
     conlleval takes for them; predictions are written back in the scheme of the data.
 
     Attributes:
-        scheme: of the training rows, known after `columns`.
-        tags: the model's outputs, known after `adopt`.
+        scheme, types: of the training rows' tags and entities, known after `columns`.
+        tagging: from logits to tags, known after `adopt`.
     """
 
     name = "ner"
@@ -70,7 +68,8 @@ class Ner(Task):
     in_windows = True
     text_columns = ["tokens"]
     scheme: "Scheme"
-    tags: "TagSet"
+    types: list[str]
+    tagging: Tagging
 
     @property
     def pipeline(self) -> Pipeline | None:  # type: ignore[override]
@@ -165,7 +164,7 @@ class Ner(Task):
         names, kind = iob2_names(self.types), TAGGER if self._is_tagger else TOKEN
         if not self.config.new_head:
             self.new_head, names = match_labels(model_config, names, source.name, kind)
-        self.tags = TagSet(names)
+        self.tagging = Tagging(TagSet(names), self.scheme)
         model_config.tag_scheme = dataclasses.asdict(self.scheme)
         return set_labels(model_config, names)
 
@@ -182,8 +181,9 @@ class Ner(Task):
         from bertkit.data.schemes import Scheme
         from bertkit.data.tags import TagSet
 
-        self.tags = TagSet([model_config.id2label[number] for number in range(model_config.num_labels)])
-        self.scheme, self.types = Scheme(**model_config.tag_scheme), self.tags.types
+        tags = TagSet([model_config.id2label[number] for number in range(model_config.num_labels)])
+        self.scheme, self.types = Scheme(**model_config.tag_scheme), tags.types
+        self.tagging = Tagging(tags, self.scheme)
         self.new_head = False
 
     def prepare(self, rows: "Rows", tokenizer: Any) -> "WordFeatures":
@@ -191,13 +191,9 @@ class Ner(Task):
         from bertkit.data.word_features import build_words
 
         return build_words(
-            rows["tokens"], rows["text"], self._gold(rows), tokenizer, self.config.max_length,
+            rows["tokens"], rows["text"], self.tagging.gold(rows), tokenizer, self.config.max_length,
             rows.columns.get("context"), cache=not self.config.dry_run,
         )  # fmt: skip
-
-    def _gold(self, rows: "Rows") -> "np.ndarray | None":
-        """[tokens] int; None of a split without tags."""
-        return self.tags.numbers(rows["iob2"]) if "iob2" in rows.columns else None
 
     def advice(self) -> dict[str, Any]:
         """A head on frozen vectors starts from nothing: higher rates, more epochs."""
@@ -229,16 +225,10 @@ class Ner(Task):
         """Refuse a head under whose names entities are of the wrong type and under others right."""
         from bertkit.modeling.heads import check_order
 
-        outputs = some_scored()
-        gold = self._gold(outputs.rows)
-        assert gold is not None
-        inside = gold != self.tags.outside
-        if inside.any():
-            # By type: a head need not tell B from I for what it calls things to be seen.
-            types = self.tags.type_of % (len(self.types) + 1)  # O, which is -1, comes last
-            predicted = types[self._emissions(outputs).argmax(-1)[inside]]
-            names, model = [*self.types, "O"], str(self.config.model)
-            check_order(types[gold[inside]], predicted, names, model, "tokens in entities")
+        types, predicted = self.tagging.types_in_entities(some_scored())
+        names, model = [*self.types, "O"], str(self.config.model)
+        if len(types):
+            check_order(types, predicted, names, model, "tokens in entities")
 
     def loss(self, train: "features.Features") -> "Loss":
         """Cross-entropy over the tokens."""
@@ -248,43 +238,18 @@ class Ner(Task):
 
     # ---- results
 
-    def _emissions(self, outputs: Outputs) -> "np.ndarray":
-        from bertkit.data.emissions import emissions
-
-        return emissions(outputs.logits, outputs.features, self.tags)
-
-    def _scheme(self, rows: "Rows") -> "Scheme":
-        """The scheme of a split: the training rows', where its tags do not speak against it."""
-        from bertkit.data.schemes import detect
-
-        return detect(rows["tags"], self.scheme) if "tags" in rows.columns else self.scheme
-
-    def _predicted(self, outputs: Outputs) -> "np.ndarray":
-        """[tokens] int: the best legal sequence of each sentence, of those that its scheme can write."""
-        from bertkit.modeling.viterbi import viterbi
-
-        legal = self.tags.transitions(adjacent=self._scheme(outputs.rows).name != "IO")
-        return viterbi(self._emissions(outputs), outputs.features.tokens, *legal)
-
-    def _counts(self, outputs: Outputs) -> tuple["np.ndarray", "np.ndarray"]:
-        from bertkit.metrics.entities import sentence_counts
-
-        gold = self._gold(outputs.rows)
-        assert gold is not None
-        return sentence_counts(gold, self._predicted(outputs), outputs.features.tokens, self.tags)
-
     def metrics(self, outputs: Outputs) -> Scores:
         """`precision`, `recall` and `f1` of entities, `accuracy` of tokens."""
         from bertkit.metrics.entities import scores
 
-        return scores(*self._counts(outputs))
+        return scores(*self.tagging.counts(outputs))
 
     def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
         """Bootstrap over the sentences, since the tokens of one are no independent draws."""
         from bertkit.metrics.entities import scores
         from bertkit.metrics.intervals import bootstrap
 
-        entities, tokens = self._counts(outputs)
+        entities, tokens = self.tagging.counts(outputs)
         entities = entities.sum(1)
         return bootstrap(lambda rows: scores(entities[rows], tokens[rows]), len(tokens), self.config.seed)
 
@@ -292,66 +257,23 @@ class Ner(Task):
         """The scores of each type."""
         from bertkit.metrics.entities import per_type
 
-        return per_type(self._counts(outputs)[0], self.tags)
+        return per_type(self.tagging.counts(outputs)[0], self.tagging.tags)
 
     def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """`tokens`, `gold` and `predicted` tags in the data's scheme, and `entities` by characters."""
-        from bertkit.data.spans import entities_in
-
-        gold, predicted, iob2 = self._written(outputs)
-        sure = self._probabilities(outputs)
-        for index, (tokens, text) in enumerate(
-            zip(outputs.rows["tokens"], outputs.rows["text"], strict=True)
-        ):
-            yield {
-                "tokens": tokens,
-                "gold": gold[index] if gold else None,
-                "predicted": predicted[index],
-                "text": text,
-                "entities": entities_in(iob2[index], tokens, text, sure[index]),
-            }
-
-    def _probabilities(self, outputs: Outputs) -> list[list[float]]:
-        """Of each token's predicted tag."""
-        import numpy as np
-
-        predicted, tokens = self._predicted(outputs), outputs.features.tokens
-        found = np.exp(self._emissions(outputs)[np.arange(len(predicted)), predicted])
-        return [some.tolist() for some in np.split(found, tokens[1:-1])]
-
-    def _written(self, outputs: Outputs) -> tuple[Any, list[list[str]], list[list[str]]]:
-        """Gold tags as they came, predicted ones in the same scheme, and in IOB2."""
-        from bertkit.data.schemes import from_iob2
-        from bertkit.data.tags import as_sentences
-
-        iob2 = as_sentences(self.tags.names_of(self._predicted(outputs)), outputs.features.tokens)
-        return outputs.rows.columns.get("tags"), from_iob2(iob2, self._scheme(outputs.rows)), iob2
+        return self.tagging.records(outputs)
 
     def files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
         """`predictions.conll`: token, gold tag (where there is one), predicted tag."""
-        from bertkit.data.conll import write_columns  # x
+        from bertkit.data.conll import write_columns
 
-        gold, predicted, _ = self._written(outputs)
-        columns = [outputs.rows["tokens"], *([gold] if gold else []), predicted]
-        return {"predictions.conll": write_columns(columns)}
+        gold, predicted, _ = self.tagging.written(outputs)
+        return {
+            "predictions.conll": write_columns(
+                [outputs.rows["tokens"], *([] if gold is None else [gold]), predicted]
+            )
+        }
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """`majority`, which is O for every token, and `frequent_tag`: each word's most frequent tag."""
-        import numpy as np
-
-        from bertkit.data.tags import offsets_of
-        from bertkit.metrics.baselines import frequent_tag
-        from bertkit.metrics.entities import scores, sentence_counts
-
-        known, gold, outside = self._gold(train), self._gold(rows), self.tags.outside
-        assert known is not None
-        assert gold is not None
-        words = [[token for tokens in part["tokens"] for token in tokens] for part in (train, rows)]
-        answers = {
-            "majority": np.full(len(gold), outside),
-            "frequent_tag": frequent_tag(words[0], known, words[1], outside),
-        }
-        tokens = offsets_of(rows["tokens"])
-        return {
-            name: scores(*sentence_counts(gold, tags, tokens, self.tags)) for name, tags in answers.items()
-        }
+        return self.tagging.baselines(train, rows)
