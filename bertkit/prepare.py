@@ -228,7 +228,7 @@ def _look_at_pieces(prepared: Prepared, reporter: Reporter) -> None:
             f"{prepared.source.name} does not know {train.unknown:.0%} of the pieces of these texts"
         )
     share = train.truncated / len(train)
-    over = float((train.first[1:] - train.first[:-1] > 1).mean()) if prepared.task.in_windows else share
+    over = train.windowed if prepared.task.in_windows else share
     how = "read in windows" if prepared.task.in_windows else "cut"
     reporter.say(
         f"{over:.1%} of the training texts are over {config.max_length} pieces and {how} "

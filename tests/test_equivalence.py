@@ -147,7 +147,14 @@ def options_for(tiny, toy):
     return ["--data", toy, "--model", tiny, "--epochs", 3, "--batch-size", 8, "--lr", "1e-3", "--no-bf16"]
 
 
-CUTS = [("classify", 4), ("classify", 9), ("classify", 13), ("nli", 4), ("swag", 13)]  # an epoch is 9 steps
+CUTS = [
+    ("classify", 4),
+    ("classify", 9),
+    ("classify", 13),
+    ("nli", 4),
+    ("ner", 13),
+    ("swag", 13),
+]  # an epoch is 9 steps
 
 
 @pytest.mark.parametrize(("task", "step"), CUTS)

@@ -106,6 +106,7 @@ def test_words_to_pieces_and_back(family, sentences, max_length):
     assert (found.argmax(1)[first] == gold[first]).all()
     assert np.unique(features.decision[first]).tolist() == list(range(features.outputs[-1]))
     assert (features.input_ids.lengths <= max_length).all()
+    assert len(features) == len(features.input_ids)  # a window is an example: no sentence is too long
 
 
 @pytest.mark.parametrize("family", TOKENIZERS)

@@ -45,6 +45,11 @@ class Features:
         return item
 
     @property
+    def windowed(self) -> float:
+        """Share of the examples that have several sequences: the windows of a long text."""
+        return float((np.diff(self.first) > 1).mean())
+
+    @property
     def lengths(self) -> np.ndarray:
         """[n] pieces of each example, all its sequences together."""
         return np.add.reduceat(self.input_ids.lengths, self.first[:-1])

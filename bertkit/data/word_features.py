@@ -15,31 +15,40 @@ from bertkit.data.words import Sentences, encode_words
 
 @dataclass(frozen=True, kw_only=True)
 class WordFeatures(Features):
-    """An example is a sentence; its sequences are windows of it, its decisions the pieces that carry tokens.
+    """An example is one sequence: a sentence, or a window of one that is longer than the model.
+
+    Each is trained on and scored by itself, so that a sentence of any length takes no more memory than
+    others. Its decisions are the pieces that carry tokens; those of a sentence stand in order.
 
     Attributes:
         positions: where in each sequence the pieces stand that are decided there.
-        tokens: [n + 1] the first token of each sentence, counted over all tokens.
+        tokens: [sentences + 1] the first token of each sentence, counted over all tokens.
         decision: [tokens] the row of logits of each token; -1 where no piece is left of it.
         labels: [decisions], or None.
+        windows: [sentences + 1] the first sequence of each sentence.
     """
 
     positions: Ragged
     tokens: np.ndarray
     decision: np.ndarray
+    windows: np.ndarray
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        sequences = range(self.first[index], self.first[index + 1])
         item = super().__getitem__(index)
-        item["positions"] = [self.positions[i] for i in sequences]
+        item["positions"] = [self.positions[index]]
         if self.labels is not None:
             item["labels"] = self.labels[self.outputs[index] : self.outputs[index + 1]]
         return item
 
     @property
     def outputs(self) -> np.ndarray:
-        """[n + 1] the first decision of each sentence."""
-        return self.positions.offsets[self.first]
+        """[n + 1] the first decision of each sequence."""
+        return self.positions.offsets
+
+    @property
+    def windowed(self) -> float:
+        """Share of the sentences that are read in several windows."""
+        return float((np.diff(self.windows) > 1).mean())
 
 
 @dataclass(frozen=True)
@@ -114,8 +123,9 @@ def _assembled(
         rows, tokens = np.unique(decision, return_index=True)  # the first token of each decision
         labels = labels[tokens[rows >= 0]]
     return WordFeatures(
-        input_ids=input_ids, token_type_ids=token_type_ids, first=plan.first, labels=labels,
-        longest=longest, unknown=unknown, decision=decision,
+        input_ids=input_ids, token_type_ids=token_type_ids, first=np.arange(len(plan.start) + 1),
+        labels=labels, longest=longest, unknown=unknown, decision=decision,
+        windows=plan.first,
         positions=Ragged(positions, np.concatenate([[0], np.cumsum(high - low)])),
         tokens=np.concatenate([[0], np.cumsum(sizes)]),
     )  # fmt: skip
