@@ -251,9 +251,9 @@ def about(drawn: Prepared, args: argparse.Namespace) -> str:
     """Say what was run."""
     train, validation = drawn.splits["train"], drawn.splits["validation"]
     return (
-        f"{len(train)} training and {len(validation)} dev sentences of WNUT-17, drawn with seed {SEED}; at most {MAX_LENGTH} pieces; {model_and_rounds(args.model, args.rounds)}. Ratios are to "
-        "the first row, taken round by round, of which the median is shown. Who goes first changes from "
-        "round to round."
+        f"{len(train)} training and {len(validation)} dev sentences of WNUT-17, drawn with seed {SEED}; at "
+        f"most {MAX_LENGTH} pieces; {model_and_rounds(args.model, args.rounds)}. Ratios are to the first "
+        "row, taken round by round, of which the median is shown. Who goes first changes from round to round."
     )
 
 
