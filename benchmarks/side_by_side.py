@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -118,10 +119,15 @@ def report(title: str, about: str, results: Sequence[str], commands: Sequence[st
     return "\n".join(lines) + "\n"
 
 
-def every_round(what: str, rounds: Mapping[str, Sequence[str]]) -> list[str]:
+def every_round(what: str, rounds: Mapping[str, Sequence[str]], separator: str = ", ") -> list[str]:
     """List the figures of each round: a busy machine shows here, where a median would hide it."""
-    listed = [f"- {name}: {', '.join(figures)}" for name, figures in rounds.items()]
+    listed = [f"- {name}: {separator.join(figures)}" for name, figures in rounds.items()]
     return ["", f"{what}, round by round:", "", *listed]
+
+
+def median_ratio(ours: Sequence[float], base: Sequence[float]) -> float:
+    """Compare round by round and take the median: what disturbs one round moves it least."""
+    return statistics.median(one / other for one, other in zip(ours, base, strict=True))
 
 
 def model_and_rounds(model: Path, rounds: int) -> str:
@@ -132,7 +138,7 @@ def model_and_rounds(model: Path, rounds: int) -> str:
 
 def shown_commands(own: str, entries: Sequence[Contestant[Any]]) -> list[str]:
     """Spell the commands out, with names in place of this machine's folders."""
-    lines = [f"python benchmarks/{own}", "", "# which runs:"]
+    lines = [f"python benchmarks/{own}", *(["", "# which runs:"] if entries else [])]
     for entry in entries:
         command = entry.command(Path("DATA"), Path("MODEL"), Path("OUTPUT"))
         named = ["python" if part == sys.executable else part for part in command]

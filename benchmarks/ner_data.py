@@ -1,0 +1,152 @@
+"""Time what `bertkit ner` does to its data, in this process: features, and a frozen encoder's vectors.
+
+`ner_speed.py` runs both and reports.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from bertkit.prepare import Prepared, prepare
+from bertkit.reporter import Reporter
+from bertkit.tasks.ner import Ner, NerConfig
+from side_by_side import SEED, every_round, median_ratio
+
+if TYPE_CHECKING:
+    from bertkit.data.tags import TagSet
+
+SENTENCES = 10_000
+BATCH_SIZE = 16
+MAX_LENGTH = 128
+BARE = "tokenizer(words, is_split_into_words=True)"
+
+
+def prepared(data_dir: Path, model: Path, rows: int, **more: Any) -> Prepared:
+    """Read, draw and tokenize WNUT-17 as `bertkit ner` does with the settings in `more`."""
+    config = NerConfig(
+        data="wnut17", data_dir=str(data_dir), model=str(model), max_train_samples=rows,
+        max_eval_samples=rows, seed=SEED, max_length=MAX_LENGTH, batch_size=BATCH_SIZE, **more,
+    )  # fmt: skip
+    return prepare("ner", config, Reporter())
+
+
+# ---- features
+
+
+def features(drawn: Prepared, rounds: int) -> list[str]:
+    """Time `build_words` and the calls that it stands beside; return the lines of the report."""
+    train = drawn.splits["train"]
+    words = list(islice(cycle(train["tokens"]), SENTENCES))
+    tags = list(islice(cycle(train["iob2"]), SENTENCES))
+    calls = feature_calls(words, tags, cast(Ner, drawn.task).tags, drawn.tokenizer)
+    seconds = in_turn(calls, rounds)
+    lines = [f"| | s for {SENTENCES:,} sentences | sentences/s | ratio |", "|---|---:|---:|---:|"]
+    for name, runs in seconds.items():
+        took, ratio = statistics.median(runs), median_ratio(seconds[BARE], runs)
+        lines.append(f"| {name} | {took:.2f} | {SENTENCES / took:.0f} | {ratio:.2f} |")
+    shown = {name: [f"{run:.2f}" for run in runs] for name, runs in seconds.items()}
+    return [*lines, *every_round("Seconds", shown)]
+
+
+def feature_calls(
+    words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]], tag_set: TagSet, tokenizer: Any
+) -> dict[str, Callable[[], object]]:
+    """Return what is timed by the name of its row; the first is what the others are compared with."""
+    from bertkit.data.word_features import build_words
+    from bertkit.data.words import text_of
+
+    labels, texts = tag_set.numbers(tags), list(map(text_of, words))
+    backend = tokenizer.backend_tokenizer
+
+    def built() -> object:
+        return build_words(words, list(map(text_of, words)), labels, tokenizer, MAX_LENGTH, cache=False)
+
+    def with_offsets() -> object:
+        found = backend.encode_batch(texts, add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in found]
+
+    def without_offsets() -> object:
+        return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    return {
+        BARE: lambda: tokenizer(words, is_split_into_words=True),
+        "build_words, from words to labelled features": built,
+        "encode_batch of joined texts, ids and offsets read": with_offsets,
+        "encode_batch_fast of joined texts, ids read": without_offsets,
+    }
+
+
+def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of each call in each round, every other round turned around; one goes unseen."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds + 1):
+        print(f"features: round {number}/{rounds} ...", file=sys.stderr, flush=True)
+        for name in reversed(list(calls)) if number % 2 == 0 else calls:
+            started = time.perf_counter()
+            calls[name]()
+            if number:  # the first round is for what is only set up once
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+# ---- vectors
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Seconds to compute the vectors of all sentences, to read them once, and what they take."""
+
+    computing: float
+    reading: float
+    megabytes: float
+
+    def __str__(self) -> str:
+        return f"{self.computing:.2f} and {self.reading:.2f}"
+
+
+def vectors(data_dir: Path, model: Path, rows: int, names: Sequence[str], rounds: int) -> list[str]:
+    """Time vectors of several `--features`; return the lines of the report."""
+    runs: dict[str, list[Vectors]] = {name: [] for name in names}
+    for number in range(1, rounds + 1):
+        for name in names if number % 2 else reversed(names):
+            print(f"vectors: round {number}/{rounds}: {name} ...", file=sys.stderr, flush=True)
+            runs[name].append(one_of_vectors(data_dir, model, rows, name))
+    lines = ["| --features | computing, s | reading an epoch, s | ratio | MB |", "|---|---:|---:|---:|---:|"]
+    for name, some in runs.items():
+        computing, reading = [run.computing for run in some], [run.reading for run in some]
+        lines.append(
+            f"| {name} | {statistics.median(computing):.2f} | {statistics.median(reading):.2f} "
+            f"| {median_ratio(computing, reading):.1f} | {some[0].megabytes:.0f} |"
+        )
+    shown = {name: list(map(str, some)) for name, some in runs.items()}
+    return [*lines, *every_round("Seconds to compute and to read", shown)]
+
+
+def one_of_vectors(data_dir: Path, model_folder: Path, rows: int, name: str) -> Vectors:
+    """Compute the vectors into an empty cache, and read them as an epoch of training does."""
+    from bertkit.data.vectors import VectorFeatures, vectors_of
+    from bertkit.training.batches import LengthBatches
+
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["BERTKIT_CACHE_DIR"] = cache
+        drawn = prepared(data_dir, model_folder, rows, features=name)
+        train, task = drawn.features["train"], drawn.task
+        model = task.model(drawn.model_config, drawn.source)
+        collator = task.collator(drawn.tokenizer, model)
+        started = time.perf_counter()
+        computed = vectors_of(model, train, collator, drawn.config.eval_batch_size, Reporter())
+        computing = time.perf_counter() - started
+        items = VectorFeatures(train, computed)
+        started = time.perf_counter()
+        for batch in LengthBatches(items.sizes, BATCH_SIZE, seed=SEED):
+            collator([items[row] for row in batch])
+        return Vectors(computing, time.perf_counter() - started, computed.nbytes / 1e6)

@@ -1,0 +1,177 @@
+"""Fine-tune a token classifier with a plain `transformers.Trainer`.
+
+This is the yardstick of the speed benchmark for `ner`: sentences tokenized word by word, the label of
+a word on its first piece and -100 on all others, batches in random order padded to their longest
+sentence. It uses bertkit for one thing, to count entities in what it predicts, so that both sides are
+scored by the same rule.
+
+The last thing it does is to print one line of JSON on standard output; all else, progress and
+warnings, goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import resource
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
+
+IGNORED = -100  # the label that the loss of transformers' models does not count
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--train_file", required=True, help="JSON lines with tokens and tags, in IOB2")
+    parser.add_argument("--validation_file", required=True, help="JSON lines with the same columns")
+    parser.add_argument("--model_name_or_path", required=True)
+    parser.add_argument("--output_dir", required=True)
+    parser.add_argument("--max_seq_length", type=int, default=128)
+    parser.add_argument("--per_device_train_batch_size", type=int, default=16)
+    parser.add_argument("--learning_rate", type=float, default=5e-5)
+    parser.add_argument("--num_train_epochs", type=float, default=3.0)
+    parser.add_argument("--bf16", action="store_true", help="train in bfloat16 mixed precision")
+    parser.add_argument("--seed", type=int, default=42)
+    return parser.parse_args(argv)
+
+
+def load_tables(args: argparse.Namespace) -> DatasetDict:
+    """Load both files."""
+    from datasets import load_dataset
+
+    return load_dataset("json", data_files={"train": args.train_file, "validation": args.validation_file})
+
+
+def classes_of(tables: DatasetDict) -> list[str]:
+    """Return all tags, those that only validation has as well: a few training rows may lack some."""
+    return sorted({tag for table in tables.values() for tags in table["tags"] for tag in tags})
+
+
+def tokenize(
+    tables: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    classes: list[str],
+    args: argparse.Namespace,
+) -> DatasetDict:
+    """Turn words into pieces, and the tag of each into the label of its first piece."""
+    class_ids = {name: number for number, name in enumerate(classes)}
+
+    def labels_of(words: list[int | None], tags: list[str]) -> list[int]:
+        labels, before = [], None
+        for word in words:
+            begins = word is not None and word != before
+            labels.append(class_ids[tags[word]] if begins and word is not None else IGNORED)
+            before = word
+        return labels
+
+    def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
+        encoded = tokenizer(
+            batch["tokens"], is_split_into_words=True, truncation=True, max_length=args.max_seq_length
+        )
+        labels = [labels_of(encoded.word_ids(row), tags) for row, tags in enumerate(batch["tags"])]
+        return {**encoded, "labels": labels}
+
+    return tables.map(encode, batched=True, remove_columns=tables["train"].column_names)
+
+
+def training_arguments(args: argparse.Namespace) -> TrainingArguments:
+    """Hand the command line on; what is not on it keeps the defaults of `Trainer`."""
+    import torch
+    from transformers import TrainingArguments
+
+    return TrainingArguments(
+        output_dir=args.output_dir,
+        per_device_train_batch_size=args.per_device_train_batch_size,
+        learning_rate=args.learning_rate,
+        num_train_epochs=args.num_train_epochs,
+        bf16=args.bf16,
+        seed=args.seed,
+        save_strategy="no",  # the model is saved once, after the timed training
+        report_to="none",
+        use_cpu=not torch.cuda.is_available(),  # asked for where bf16 meets no accelerator
+    )
+
+
+def entity_f1(classes: list[str]) -> Callable[[Any], dict[str, float]]:
+    """Return what scores the entities of the highest-scored tags."""
+    import numpy as np
+
+    from bertkit.data.tags import TagSet
+    from bertkit.metrics.entities import entity_counts, entity_scores
+
+    tags = TagSet(classes)
+
+    def f1(prediction: Any) -> dict[str, float]:
+        labelled = prediction.label_ids != IGNORED
+        offsets = np.concatenate([[0], np.cumsum(labelled.sum(axis=1))])
+        chosen = prediction.predictions.argmax(axis=-1)[labelled]
+        counts = entity_counts(prediction.label_ids[labelled], chosen, offsets, tags)
+        return {"f1": entity_scores(counts)["f1"]}
+
+    return f1
+
+
+def build_trainer(args: argparse.Namespace) -> Trainer:
+    """Assemble data, tokenizer and model."""
+    from transformers import (
+        AutoModelForTokenClassification,
+        AutoTokenizer,
+        DataCollatorForTokenClassification,
+        Trainer,
+        set_seed,
+    )
+
+    set_seed(args.seed)  # before the model, whose classification head starts at random
+    tables = load_tables(args)
+    classes = classes_of(tables)
+    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+    model = AutoModelForTokenClassification.from_pretrained(args.model_name_or_path, num_labels=len(classes))
+    tables = tokenize(tables, tokenizer, classes, args)
+    return Trainer(
+        model=model,
+        args=training_arguments(args),
+        train_dataset=tables["train"],
+        eval_dataset=tables["validation"],
+        processing_class=tokenizer,
+        data_collator=DataCollatorForTokenClassification(tokenizer),
+        compute_metrics=entity_f1(classes),
+    )
+
+
+def peak_memory_mb() -> float:
+    """Return the most memory used so far: the device's where there is one, else this process's."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def main() -> None:
+    """Train, save, evaluate, and print the figures."""
+    args = parse_args()
+    with contextlib.redirect_stdout(sys.stderr):
+        trainer = build_trainer(args)
+        pieces = sum(map(len, trainer.train_dataset["input_ids"])) * args.num_train_epochs
+        trained = trainer.train().metrics
+        trainer.save_model()
+        evaluated = trainer.evaluate()
+    report = {
+        "train_samples_per_second": trained["train_samples_per_second"],
+        "train_tokens_per_second": pieces / trained["train_runtime"],
+        "f1": evaluated["eval_f1"],
+        "peak_memory_mb": peak_memory_mb(),
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

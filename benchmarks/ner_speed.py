@@ -1,0 +1,287 @@
+"""Measure `bertkit ner` on WNUT-17: training, features, and a frozen encoder's cached vectors.
+
+    python benchmarks/ner_speed.py --data-dir SETS --out ner.md
+
+training: `bertkit ner` and `ner_script.py`, a plain Trainer script, fine-tune the same model on the
+same sentences with the same batch size, learning rate and epochs, in turn, each run in a process of
+its own. features: what makes them beside bare calls of the tokenizer. vectors: computing and reading
+them, and a whole run of a BiLSTM on them beside one whose frozen encoder runs at every step.
+
+SETS is a folder that holds wnut17/ as WNUT-17 is distributed. Progress goes to standard error, the
+report to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ner_data
+from bertkit.errors import UserError
+from bertkit.files import write_jsonl
+from ner_data import BATCH_SIZE, MAX_LENGTH
+from side_by_side import (
+    SEED,
+    Contestant,
+    add_options,
+    check_options,
+    every_round,
+    median_ratio,
+    model_and_rounds,
+    publish,
+    report,
+    run_all,
+    shown_commands,
+)
+
+if TYPE_CHECKING:
+    from bertkit.prepare import Prepared
+
+HERE = Path(__file__).resolve().parent
+LEARNING_RATE = 3e-4
+EPOCHS = {"training": 3, "vectors": 10}
+FROZEN = ("--features", "last", "--head", "bilstm")
+LAYERS = ("last", "sum-last-4")
+Part = tuple[list[str], list[Contestant[Any]]]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run of one contestant measured."""
+
+    examples_per_second: float
+    tokens_per_second: float
+    f1: float
+    peak_memory_mb: float
+    process_seconds: float
+    precision: str
+
+    def __str__(self) -> str:
+        speed = f"{self.examples_per_second:.1f} sentences/s ({self.tokens_per_second:.0f} tokens/s)"
+        return f"{speed}, F1 {self.f1:.4f}, {self.process_seconds:.1f} s in all"
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line and check what can be checked at once."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_options(parser, "wnut17/", (3394, "sentences to draw of each split (default: all)"), rounds=3)
+    parser.add_argument(
+        "--part", choices=list(PARTS), action="append", help="repeatable (default: all three)"
+    )
+    parser.add_argument("--epochs", type=int, help="passes (default: 3 in training, 10 in vectors)")
+    parser.add_argument("--cores", type=int, default=2, help="CPU cores to keep to, where the system can")
+    args = parser.parse_args(argv)
+    if args.data_dir is None or not (args.data_dir / "wnut17").is_dir():
+        parser.error("no wnut17/ found: give its parent folder with --data-dir")
+    check_options(parser, args)
+    args.model = args.model.resolve()
+    if args.cores < 1 or (args.epochs is not None and args.epochs < 1):
+        parser.error("--cores and --epochs must be at least 1")
+    return args
+
+
+def keep_to(cores: int) -> None:
+    """Take no more cores, for the processes started from here as well."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+
+
+def lay_out(folder: Path, data_dir: Path, drawn: Prepared) -> None:
+    """Make a folder for both sides: the set as it is, and the rows drawn from it, with tags in IOB2."""
+    (folder / "wnut17").symlink_to((data_dir / "wnut17").resolve())
+    for split in ("train", "validation"):
+        rows = drawn.splits[split]
+        pairs = zip(rows["tokens"], rows["iob2"], strict=True)
+        write_jsonl(folder / f"{split}.jsonl", ({"tokens": words, "tags": tags} for words, tags in pairs))
+
+
+# ---- the runs
+
+
+def peer(epochs: int) -> Contestant[Figures]:
+    """Describe one run of the plain Trainer script."""
+
+    def command(data: Path, model: Path, output: Path) -> list[str]:
+        return [
+            *(sys.executable, str(HERE / "ner_script.py")),
+            *("--train_file", str(data / "train.jsonl")),
+            *("--validation_file", str(data / "validation.jsonl")),
+            *("--model_name_or_path", str(model)),
+            *("--max_seq_length", str(MAX_LENGTH)),
+            *("--per_device_train_batch_size", str(BATCH_SIZE)),
+            *("--learning_rate", str(LEARNING_RATE)),
+            *("--num_train_epochs", str(epochs)),
+            *("--seed", str(SEED)),
+            *("--output_dir", str(output)),
+        ]
+
+    def read(printed: dict[str, Any], seconds: float) -> Figures:
+        speed, tokens = printed["train_samples_per_second"], printed["train_tokens_per_second"]
+        return Figures(speed, tokens, printed["f1"], printed["peak_memory_mb"], seconds, "fp32")
+
+    return Contestant("Trainer, padded per batch", command, read)
+
+
+def bertkit(
+    name: str, rows: int, epochs: int, *options: str, program: Sequence[str] = ("-m", "bertkit")
+) -> Contestant[Figures]:
+    """Describe one run of `bertkit ner`, or of a program that takes the same command line."""
+
+    def command(data: Path, model: Path, output: Path) -> list[str]:
+        return [
+            *(sys.executable, *program, "ner"),
+            *("--data", "wnut17", "--data-dir", str(data)),
+            *("--model", str(model)),
+            *("--max-train-samples", str(rows)),
+            *("--max-eval-samples", str(rows)),
+            *("--epochs", str(epochs)),
+            *("--batch-size", str(BATCH_SIZE)),
+            *("--max-length", str(MAX_LENGTH)),
+            *options,
+            *("--output-dir", str(output)),
+            *("--json", "--seed", str(SEED)),
+        ]
+
+    return Contestant(name, command, figures_of)
+
+
+def figures_of(printed: dict[str, Any], seconds: float) -> Figures:
+    """Read the figures of a run of bertkit."""
+    training = printed["training"]
+    return Figures(
+        training["examples_per_second"],
+        training["tokens_per_second"],
+        printed["validation"]["f1"],
+        training["peak_memory_mb"],
+        seconds,
+        training["precision"],
+    )
+
+
+# ---- the parts: each returns the lines of its section, and whom it ran
+
+
+def training(data: Path, args: argparse.Namespace, _: Prepared) -> Part:
+    """Compare `bertkit ner` with the plain Trainer script."""
+    epochs = args.epochs or EPOCHS["training"]
+    entries = [
+        peer(epochs),
+        bertkit("bertkit ner", args.rows, epochs, "--learning-rate", str(LEARNING_RATE)),
+    ]
+    figures = run_all(entries, data, args.model, args.rounds, alternate=True)
+    about = (
+        f"Epochs: {epochs}; batches of {BATCH_SIZE}, learning rate {LEARNING_RATE}. A token is a piece of "
+        "the tokenizer, special ones counted, padding not. The ratio is of sentences/s. bertkit scores the "
+        "dev set after each epoch, outside of the time, and keeps the best weights; the script scores its "
+        "last."
+    )
+    lines = table(figures, lambda run: run.examples_per_second)
+    return ["## Training", "", about, "", *lines], entries
+
+
+def features(_: Path, args: argparse.Namespace, drawn: Prepared) -> Part:
+    """Compare `build_words` with bare calls of the tokenizer."""
+    about = "The same sentences over and over, in one process, nothing cached. The ratio is of sentences/s."
+    return ["## Features", "", about, "", *ner_data.features(drawn, args.rounds)], []
+
+
+def vectors(data: Path, args: argparse.Namespace, _: Prepared) -> Part:
+    """Compare computing vectors with reading them, and runs that do the one and the other."""
+    epochs, uncached = args.epochs or EPOCHS["vectors"], (str(HERE / "ner_uncached.py"),)
+    entries = [
+        bertkit("the frozen encoder at every step", args.rows, epochs, *FROZEN, program=uncached),
+        bertkit("bertkit ner, its vectors cached", args.rows, epochs, *FROZEN),
+    ]
+    about = (
+        "Vectors of all sentences, computed into an empty cache, then read as an epoch of training does, in "
+        f"batches of {BATCH_SIZE}, from files that the system still has in memory. The ratio is of seconds."
+    )
+    whole = (
+        f"Runs with `{' '.join(FROZEN)}`, epochs: {epochs}, from an empty cache. The ratio is of whole "
+        "processes: computing the vectors is in them, and not in sentences/s."
+    )
+    computed = ner_data.vectors(data, args.model, args.rows, LAYERS, args.rounds)
+    figures = run_all(entries, data, args.model, args.rounds, alternate=True)
+    lines = table(figures, lambda run: 1 / run.process_seconds)
+    return ["## Vectors", "", about, "", *computed, "", whole, "", *lines], entries
+
+
+PARTS = {"training": training, "features": features, "vectors": vectors}
+
+
+# ---- the report
+
+
+def table(figures: dict[str, list[Figures]], speed: Callable[[Figures], float]) -> list[str]:
+    """Lay out the medians as a Markdown table, compared by `speed`, and list every round."""
+    base = [speed(run) for run in next(iter(figures.values()))]
+    lines = [
+        "| | training sentences/s | tokens/s | dev F1 | peak MB | whole process, s | ratio | precision |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    rounds: dict[str, list[str]] = {}
+    for name, runs in figures.items():
+        row = [
+            f"{middle(runs, 'examples_per_second'):.1f}",
+            f"{middle(runs, 'tokens_per_second'):.0f}",
+            f"{middle(runs, 'f1'):.4f}",
+            f"{middle(runs, 'peak_memory_mb'):.0f}",
+            f"{middle(runs, 'process_seconds'):.1f}",
+            f"{median_ratio([speed(run) for run in runs], base):.2f}",
+        ]
+        lines.append(f"| {' | '.join([name, *row, runs[0].precision])} |")
+        ratios = [speed(run) / other for run, other in zip(runs, base, strict=True)]
+        rounds[name] = [f"{run}, ratio {ratio:.2f}" for run, ratio in zip(runs, ratios, strict=True)]
+    return [*lines, *every_round("Runs", rounds, separator="; ")]
+
+
+def middle(runs: Sequence[Figures], name: str) -> float:
+    """Return the median of one figure."""
+    return statistics.median(getattr(run, name) for run in runs)
+
+
+def about(drawn: Prepared, args: argparse.Namespace) -> str:
+    """Say what was run."""
+    train, validation = drawn.splits["train"], drawn.splits["validation"]
+    return (
+        f"{len(train)} training and {len(validation)} dev sentences of WNUT-17, drawn with seed {SEED}; at "
+        f"most {MAX_LENGTH} pieces; {model_and_rounds(args.model, args.rounds)}. Ratios are to the first "
+        "row, taken round by round, of which the median is shown. Who goes first changes from round to round."
+    )
+
+
+def main() -> None:
+    """Draw the sentences, run the parts and report."""
+    args = parse_args()
+    keep_to(args.cores)
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["BERTKIT_CACHE_DIR"] = str(Path(scratch) / "cache")
+        try:
+            drawn = ner_data.prepared(args.data_dir, args.model, args.rows)
+        except UserError as error:
+            raise SystemExit(str(error)) from None
+        lay_out(Path(scratch), args.data_dir, drawn)
+        parts = [PARTS[name](Path(scratch), args, drawn) for name in args.part or PARTS]
+    own = [
+        f"{Path(__file__).name} --data-dir SETS --model MODEL",
+        f"--rows {args.rows}",
+        f"--rounds {args.rounds}",
+    ]
+    own += [f"--part {name}" for name in args.part or []] + (
+        [f"--epochs {args.epochs}"] if args.epochs else []
+    )
+    results = [line for lines, _ in parts for line in [*lines, ""]]
+    commands = shown_commands(" ".join(own), [entry for _, entries in parts for entry in entries])
+    title = "Speed of bertkit ner: training, features, cached vectors"
+    publish(report(title, about(drawn, args), results[:-1], commands), args.out)
+
+
+if __name__ == "__main__":
+    main()
