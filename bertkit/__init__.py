@@ -17,7 +17,7 @@ try:
 except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0"
 
-__all__ = ["Stopped", "UserError", "classify", "glue", "load", "ner", "nli", "swag"]
+__all__ = ["Stopped", "UserError", "classify", "feature_based", "glue", "load", "ner", "nli", "swag"]
 
 
 def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
@@ -60,6 +60,13 @@ def glue(*, recipe: str | None = None, reporter: "Reporter | None" = None, **set
     from bertkit.suite.runs import run_glue
 
     return run_glue(settings, recipe, reporter)
+
+
+def feature_based(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Entities from a frozen encoder, row by row: what `bertkit feature-based` does."""
+    from bertkit.suite.feature_based import run_feature_based
+
+    return run_feature_based(settings, recipe, reporter)
 
 
 def load(run: "str | Path") -> "Predictor":

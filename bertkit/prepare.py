@@ -64,7 +64,7 @@ def settings(
     Args:
         name: the command, `kind` its settings.
     """
-    values = checked(kind, given, f"{name}()")
+    values = checked(kind, given, f"{name.replace('-', '_')}()")
     values |= {key: str(Path(values[key]).expanduser()) for key in PATHS if values.get(key)}
     if values.get("resume"):
         return _resumed(name, kind, values)

@@ -10,7 +10,7 @@ import typer
 from bertkit.cli.app import app
 from bertkit.config import flag_of, settings_of
 from bertkit.data.known import known_sets
-from bertkit.suite.config import GlueConfig
+from bertkit.suite.config import FeatureBasedConfig, GlueConfig
 from bertkit.tasks import TASKS, task_class
 
 ROOT = Path(__file__).parent.parent
@@ -47,7 +47,8 @@ def test_there_are_commands_and_a_wrong_one_would_be_seen():
         parse(["classify", "--dta", "imdb"])
 
 
-CONFIGS = {task: task_class(task).Config for task in TASKS} | {"glue": GlueConfig}
+SUITES = {"glue": GlueConfig, "feature-based": FeatureBasedConfig}
+CONFIGS = {task: task_class(task).Config for task in TASKS} | SUITES
 
 
 @pytest.mark.parametrize("task", CONFIGS)

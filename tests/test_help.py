@@ -14,7 +14,8 @@ HEAVY = [
 ]  # fmt: skip
 
 
-COMMANDS = [["--help"], ["recipes", "ls"], ["--version"], *([name, "--help"] for name in [*TASKS, "glue"])]
+NAMES = [*TASKS, "glue", "feature-based"]
+COMMANDS = [["--help"], ["recipes", "ls"], ["--version"], *([name, "--help"] for name in NAMES)]
 
 
 @pytest.mark.parametrize("args", COMMANDS)

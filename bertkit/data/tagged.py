@@ -237,7 +237,7 @@ def placed(rows: Rows) -> Rows:
     if column is None:
         raise UserError(
             f"{rows.files[0]}: --context document: nothing tells where documents begin; it takes -DOCSTART- "
-            "lines, or a column 'document'"
+            "lines, or a column 'document'; --context sentence does without"
         )
     names = zip(rows.file_of.tolist(), rows[column], strict=True)
     places: list[Place] = []

@@ -1,8 +1,10 @@
-"""The settings of `glue`: those of a run, but for its data, and its own three."""
+"""The settings of suites: those of a run, but for what the suite decides, and their own few."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from bertkit.config import DATA, TRAINING, RunConfig, setting
+from bertkit.config import DATA, MODEL, TRAINING, RunConfig, setting
+from bertkit.tasks.ner import NerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,4 +30,35 @@ class GlueConfig(RunConfig):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class FeatureBasedConfig(NerConfig):
+    """What is said here goes before what the recipes `ner/feature-based/FEATURES` say.
+
+    A default that is not None is theirs too: settings that have their default are not handed on.
+    """
+
+    without = frozenset({"head", "freeze", "layer_decay", "dry_run", "overwrite"})
+
+    data: str | None = setting(
+        None,
+        "A known name, a file, a folder, or a Hub data set (ORG/NAME[:CONFIG]).",
+        DATA,
+        default_text="conll2003",
+    )
+    model: str | None = setting(
+        None,
+        "A known name (minilm), a path, or a Hub model.",
+        MODEL,
+        flags=("--model", "-m"),
+        default_text="bert-base-cased",
+    )
+    context: Literal["sentence", "document"] = setting(
+        "document", "What is read around a sentence: nothing, or its document, as far as it fits.", MODEL
+    )
+    features: list[str] | None = setting(  # type: ignore[assignment]  # rows, where a run has one
+        None, "Rows of the table to run: repeatable, or parted by commas.", MODEL, default_text="all six"
+    )
+
+
 HELP = "Run the GLUE tasks one after the other; the paper's table, and the files of the leaderboard."
+FEATURE_BASED_HELP = "Run ner on layers of a frozen encoder, a run for each row of the paper's table."

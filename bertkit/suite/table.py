@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bertkit.suite.base import markdown, percent
 from bertkit.suite.glue import GLUE, Figure
 
 HEADINGS = (
@@ -45,7 +46,7 @@ def lines(metrics: Mapping[str, Any]) -> list[Line]:
     values = [ours for ours, _, _ in counted if ours is not None]
     if len(values) == len(counted):
         base, large = (sum(figures) / len(counted) for figures in list(zip(*counted, strict=True))[1:])
-        average = _percent(sum(values) / len(values))
+        average = percent(sum(values) / len(values))
         found.append(Line("average", "without WNLI", average, "", "", _plain(base), _plain(large)))
     return found
 
@@ -53,30 +54,23 @@ def lines(metrics: Mapping[str, Any]) -> list[Line]:
 def _line(title: str, figure: Figure, scores: Mapping[str, Any]) -> Line:
     def share(split: str) -> str:
         found, spread = scores.get(split, {}), scores.get(f"{split}_std", {})
-        return _percent(found.get(figure.metric), spread.get(figure.metric))
+        return percent(found.get(figure.metric), spread.get(figure.metric))
 
     main = figure.split == "validation"  # the majority and the labelled test sets are of this one
-    majority = _percent(scores["majority"].get(figure.metric)) if main else ""
+    majority = percent(scores["majority"].get(figure.metric)) if main else ""
     test = share("test") if main else ""
     return Line(
         title, figure.metric, share(figure.split), majority, test, _plain(figure.base), _plain(figure.large)
     )
 
 
-def _percent(share: float | None, spread: float | None = None) -> str:
-    if share is None:
-        return ""
-    return f"{100 * share:.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")
-
-
-def _plain(percent: float | None) -> str:
-    return "" if percent is None else f"{percent:.1f}"
+def _plain(figure: float | None) -> str:
+    return "" if figure is None else f"{figure:.1f}"
 
 
 def table(metrics: Mapping[str, Any]) -> str:
     """The page of a suite, as Markdown."""
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *(line.cells for line in lines(metrics))]
-    body = "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+    body = markdown(HEADINGS, [line.cells for line in lines(metrics)])
     runs = "\n".join(
         f"* {name}: `{about['best_run']}`, {seeds(about)}" for name, about in metrics["tasks"].items()
     )

@@ -1,0 +1,127 @@
+"""The paper's table of the feature-based approach: `ner` on a frozen encoder, a run for each row."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import fill
+from bertkit.data.readers import Dialect
+from bertkit.data.sources import find
+from bertkit.modeling import loading
+from bertkit.modeling.tagger import layers_of
+from bertkit.recipes import read_recipe
+from bertkit.reporter import Reporter
+from bertkit.run import Run
+from bertkit.suite.base import Suite, chosen, markdown, percent, run_suite
+from bertkit.suite.config import FeatureBasedConfig
+from bertkit.tasks.ner import Ner
+
+# Features -> F1 of BERT-BASE on the development set of CoNLL-2003, in percent; in the paper's order.
+PAPER = {
+    "embeddings": 91.0, "second-to-last": 95.6, "last": 94.9, "sum-last-4": 95.9, "concat-last-4": 96.1,
+    "sum-all": 95.5,
+}  # fmt: skip
+PAPERS_DATA, BASELINE = "conll2003", "frequent_tag"
+HEADINGS = ("features", "ours (dev)", "95 % interval", "ours (test)", "BERT-BASE (dev)")
+
+
+def run_feature_based(
+    given: Mapping[str, Any], recipe: str | None = None, reporter: Reporter | None = None
+) -> Run:
+    """Run the chosen rows, or what is left; see `bertkit feature-based --help` and `run_suite`."""
+    return run_suite(FeatureBasedSuite, given, recipe, reporter)
+
+
+class FeatureBasedSuite(Suite):
+    """The chosen rows in one directory: `FEATURES` is a run each."""
+
+    name = "feature-based"
+    Config = FeatureBasedConfig
+    own = frozenset({"features"})
+
+    def __init__(self, config: FeatureBasedConfig, reporter: Reporter) -> None:
+        super().__init__(config, reporter)
+        self.parts = chosen("--features", config.features, list(PAPER), "row of the table")
+        shared = read_recipe(recipe_of(self.parts[0]), Ner.name, Ner.Config).settings
+        self.config = fill(self.config, {key: shared[key] for key in ("data", "model")})
+
+    def require_all(self) -> list[str]:
+        """The data, the model and its layers. Raises `UserError` for what is not there."""
+        self.source = loading.find_model(str(self.config.model))
+        model_config = loading.load_config(self.source)
+        for features in self.parts:
+            layers_of(model_config, features)
+        found = find(str(self.config.data), Ner.name, self.config.data_dir, Dialect(words=Ner.words))
+        return [found.name, self.source.name]
+
+    def results(self, folder: Path) -> dict[str, Run]:
+        """A run of each row."""
+        return {features: self._row(features, folder / features) for features in self.parts}
+
+    def _row(self, features: str, place: Path) -> Run:
+        self.reporter.say(f"{features}: {place}")
+        return self.train(Ner.name, recipe_of(features), {}, place)
+
+    def metrics(self, folder: Path, results: dict[str, Run]) -> dict[str, Any]:
+        """The scores of each row; data and baselines are the same for all."""
+        first = next(iter(results.values())).metrics
+        return {
+            "task": self.name,
+            "data": first["data"],
+            "model": first["model"],
+            "features": {features: _summary(run.metrics) for features, run in results.items()},
+            "baselines": first["baselines"],
+        }
+
+    def page(self, metrics: Mapping[str, Any]) -> str:
+        """The paper's table with ours beside it."""
+        about = "\n".join(
+            f"* {features}: {found['seconds']:.0f} s of training"
+            for features, found in metrics["features"].items()
+        )
+        body = markdown(HEADINGS, rows(metrics))
+        return f"# {title(metrics)}\n\n{body}\n\n{source(metrics)}\n\n## Runs\n\n{about}\n"
+
+
+def recipe_of(features: str) -> str:
+    """The name of the recipe of a row."""
+    return f"ner/feature-based/{features}"
+
+
+def _summary(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row keeps of its run."""
+    kept = {key: metrics[key] for key in ("validation", "intervals", "test")}
+    return {**kept, "seconds": metrics["training"]["seconds"]}
+
+
+# ---- the table
+
+
+def rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The cells of each row run, and of the baseline, in the order of `HEADINGS`."""
+    found = [
+        (
+            features,
+            percent(about["validation"]["f1"]),
+            " to ".join(map(percent, about["intervals"]["f1"])),
+            percent(about["test"].get("f1")),
+            f"{PAPER[features]:.1f}",
+        )
+        for features, about in metrics["features"].items()
+    ]
+    return [*found, (BASELINE, percent(metrics["baselines"][BASELINE]["f1"]), "", "", "")]
+
+
+def title(metrics: Mapping[str, Any]) -> str:
+    """What the table is of."""
+    return f"feature-based · {metrics['data']['name']} · {metrics['model']}"
+
+
+def source(metrics: Mapping[str, Any]) -> str:
+    """Whose figures stand beside ours, and of which data where ours are of other."""
+    data = metrics["data"]["name"]
+    other = "" if data == PAPERS_DATA else f"; ours are of {data}"
+    return (
+        "F1 of entities, in percent. BERT-BASE: Devlin et al. 2018, table 7, of the development set of "
+        f"CoNLL-2003{other}."
+    )

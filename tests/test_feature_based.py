@@ -1,0 +1,170 @@
+"""`feature-based`: a run for each row of the paper's table, on a frozen encoder."""
+
+import json
+import os
+import signal
+
+import pytest
+import yaml
+from conftest import assert_refused, ner_rows, save_tiny, write_rows
+
+import bertkit
+from bertkit.config import settings_of
+from bertkit.modeling.tagger import FEATURES
+from bertkit.recipes import read_recipe, shipped
+from bertkit.suite.config import FeatureBasedConfig
+from bertkit.suite.feature_based import PAPER, recipe_of, rows, source
+from bertkit.tasks.ner import NerConfig
+
+FAST = {"epochs": 1, "batch_size": 16, "max_length": 32, "bf16": False}
+FLAGS = ["--epochs", 1, "--batch-size", 16, "--max-length", 32, "--no-bf16"]
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    """The folder of a tiny BERT with four layers."""
+    return save_tiny(tmp_path_factory.mktemp("models") / "four", num_hidden_layers=4)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """A folder with all three splits, documents of five sentences."""
+    folder = tmp_path_factory.mktemp("data") / "toy"
+    for seed, (name, size) in enumerate({"train": 80, "validation": 30, "test": 20}.items()):
+        sentences = enumerate(ner_rows(size, seed))
+        write_rows(folder / f"{name}.jsonl", [row | {"document": number // 5} for number, row in sentences])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(four, toy, tmp_path_factory):
+    """All six rows."""
+    folder = tmp_path_factory.mktemp("feature-based") / "run"
+    return bertkit.feature_based(data=str(toy), model=str(four), output_dir=str(folder), **FAST)
+
+
+def settings_of_run(folder):
+    return yaml.safe_load((folder / "run.yaml").read_text())["settings"]
+
+
+def test_the_table_has_all_six_rows_the_baseline_and_the_papers_figures(whole):
+    *found, baseline = rows(whole.metrics)
+    figures = {features: float(paper) for features, *_, paper in found}
+    assert figures == {
+        "embeddings": 91.0, "second-to-last": 95.6, "last": 94.9, "sum-last-4": 95.9, "concat-last-4": 96.1,
+        "sum-all": 95.5,
+    }  # fmt: skip
+    for features, dev, interval, test, _ in found:
+        about = whole.metrics["features"][features]
+        low, high = about["intervals"]["f1"]
+        assert dev == f"{100 * about['validation']['f1']:.1f}"
+        assert interval == f"{100 * low:.1f} to {100 * high:.1f}"
+        assert test == f"{100 * about['test']['f1']:.1f}"
+    f1 = whole.metrics["baselines"]["frequent_tag"]["f1"]
+    assert 0 < f1 < 1
+    assert baseline == ("frequent_tag", f"{100 * f1:.1f}", "", "", "")
+
+
+def test_the_page_has_the_table_and_says_whose_figures_are_of_which_data(whole):
+    page = (whole.output_dir / "README.md").read_text()
+    assert "| " + " | ".join(rows(whole.metrics)[0]) + " |" in page
+    assert "of the development set of CoNLL-2003; ours are of toy." in page
+    of_the_papers = {**whole.metrics, "data": {"name": "conll2003"}}
+    assert "ours" not in source(of_the_papers)
+
+
+def test_each_run_is_an_ordinary_run_directory(whole):
+    for features in PAPER:
+        run = whole.output_dir / features
+        metrics = json.loads((run / "metrics.json").read_text())
+        assert metrics["validation"] == whole.metrics["features"][features]["validation"]
+        saved = settings_of_run(run)
+        assert (saved["features"], saved["head"], saved["context"]) == (features, "bilstm", "document")
+        assert (saved["learning_rate"], saved["epochs"], saved["batch_size"]) == (1e-3, 1, 16)
+        assert not (run / "checkpoints").exists()
+
+
+def test_what_is_said_goes_before_the_recipes(cli, four, toy, tmp_path):
+    said = ["--context", "sentence", "--lr", 0.01, "--features", "LAST, sum_all"]
+    args = ["feature-based", "--data", toy, "--model", four, *FLAGS, *said, "-o", tmp_path / "run"]
+    status, out, _ = cli(*args)
+    saved = settings_of_run(tmp_path / "run" / "last")
+    assert status == 0
+    assert "context" not in saved  # the default of ner
+    assert (saved["learning_rate"], saved["batch_size"]) == (0.01, 16)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir() if path.is_dir()) == ["last", "sum-all"]
+    assert [name for name in ("last", "sum-all", "frequent_tag", "95.5") if name not in out] == []
+    assert "95.9" not in out
+
+
+def test_recipes_and_settings_agree():
+    assert list(PAPER) == [name.split("/")[-1] for name in map(recipe_of, PAPER)]
+    assert set(PAPER) == set(FEATURES)
+    assert {recipe_of(features) for features in PAPER} <= shipped().keys()
+    known = settings_of(FeatureBasedConfig)
+    same = [read_recipe(recipe_of(features), "ner", NerConfig).settings for features in PAPER]
+    assert [some.pop("features") for some in same] == list(PAPER)
+    assert all(some == same[0] for some in same)
+    for key, value in same[0].items():  # a default that is not the recipes' would not be handed on
+        assert key == "head" or known[key][2] in (None, value)
+    assert (known["data"][1].default_text, known["model"][1].default_text) == (
+        same[0]["data"],
+        same[0]["model"],
+    )
+
+
+def test_it_goes_on_where_it_was_stopped(cli, four, toy, tmp_path, monkeypatch):
+    from bertkit.training.callbacks import Progress
+
+    args = ["feature-based", "--data", toy, "--model", four, *FLAGS, "--epochs", 2]
+    args += ["--features", "embeddings", "--features", "last"]
+    assert cli(*args, "-o", tmp_path / "whole")[0] == 0
+    steps = []
+
+    def interrupt(self, *_, **__):
+        steps.append(1)
+        if len(steps) == 12:  # a run has ten
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    status, _, err = cli(*args, "-o", tmp_path / "cut")
+    monkeypatch.undo()
+    assert status == 130
+    assert f"go on with: bertkit feature-based --resume --output-dir {tmp_path / 'cut'}" in err
+    assert (tmp_path / "cut" / "embeddings" / "metrics.json").exists()
+    assert not (tmp_path / "cut" / "last" / "metrics.json").exists()
+    status, out, _ = cli("feature-based", "--resume", "-o", tmp_path / "cut", "--json")
+    assert (status, list(json.loads(out)["features"])) == (0, ["embeddings", "last"])
+    for features in ("embeddings", "last"):
+        one, two = (tmp_path / name / features / "model.safetensors" for name in ("whole", "cut"))
+        assert one.read_bytes() == two.read_bytes()
+    status, again, err = cli("feature-based", "--resume", "-o", tmp_path / "cut", "--json")
+    assert (again, "finished" in err) == (out, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--features", "last,sum-last-3"], ["--features sum-last-3", "did you mean 'sum-last-4'"]),
+        (["--features", ","], ["--features: names none of"]),
+        (["--data", "nowhere.conll"], ["--data nowhere.conll", "no such file"]),
+        (["--test", "nowhere.conll"], ["nowhere.conll"]),
+        (["--fp16"], ["--fp16"]),
+        (["--resume"], ["--resume", "holds none"]),
+        (["--recipe", "ner/feature-based/last"], ["a recipe for ner"]),
+    ],
+)
+def test_refused_before_anything_is_written(cli, four, toy, tmp_path, args, words):
+    args = ["--data", toy, "--model", four, *FLAGS, "-o", tmp_path / "run", *args]
+    assert_refused(cli, tmp_path, args, words, "feature-based")
+
+
+def test_a_model_with_too_few_layers_is_told_before_the_first_run(cli, tiny, toy, tmp_path):
+    args = ["--data", toy, "--model", tiny, "-o", tmp_path / "run"]
+    words = ["--features sum-last-4: needs 4 layers and the model has 2"]
+    assert_refused(cli, tmp_path, args, words, "feature-based")
+
+
+def test_from_python_a_wrong_setting_is_told_by_name():
+    with pytest.raises(bertkit.UserError, match=r"feature_based\(\): unknown setting 'head'"):
+        bertkit.feature_based(head="linear")
