@@ -47,7 +47,7 @@ def features(drawn: Prepared, rounds: int) -> list[str]:
     train = drawn.splits["train"]
     words = list(islice(cycle(train["tokens"]), SENTENCES))
     tags = list(islice(cycle(train["iob2"]), SENTENCES))
-    calls = feature_calls(words, tags, cast(Ner, drawn.task).tags, drawn.tokenizer)
+    calls = feature_calls(words, tags, cast(Ner, drawn.task).tagging.tags, drawn.tokenizer)
     seconds = in_turn(calls, rounds)
     lines = [f"| | s for {SENTENCES:,} sentences | sentences/s | ratio |", "|---|---:|---:|---:|"]
     for name, runs in seconds.items():
