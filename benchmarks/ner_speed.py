@@ -147,6 +147,7 @@ def bertkit(
             *options,
             *("--output-dir", str(output)),
             *("--json", "--seed", str(SEED)),
+            *("--warmup", "0", "--weight-decay", "0"),  # as the script, which is Trainer's defaults
         ]
 
     return Contestant(name, command, figures_of)

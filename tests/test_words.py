@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from bertkit.data.documents import Place
 from bertkit.data.emissions import emissions
 from bertkit.data.tags import TagSet
 from bertkit.data.windows import in_context, windows
-from bertkit.data.word_features import Place, build_words
+from bertkit.data.word_features import build_words
 from bertkit.data.words import Sentences, encode_words, text_of, words_of
 
 # Korean, Chinese, emoji made of several, combining marks, zero-width and control characters, all planes.

@@ -2,76 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any
 
-from bertkit.data.columns import find, guess, require
+from bertkit.data.columns import require
 from bertkit.data.rows import Rows
 from bertkit.data.schemes import Scheme, detect, faults, first_unreadable, to_iob2
 from bertkit.data.spans import entities_in, span_of, stripped, tags_of_spans
+from bertkit.data.tag_columns import own_columns
 from bertkit.data.tags import iob2_names
-from bertkit.data.word_features import Place
 from bertkit.data.words import text_of, words_of
 from bertkit.errors import UserError, listed, nearest
 
-TOKENS = ["tokens", "words", "token", "word", "text", "sentence"]
-TAGS = [
-    "ner_tags", "tags", "ner", "tag", "labels", "label", "entities", "spans", "ner_labels", "entity_labels",
-]  # fmt: skip
 OURS = ("tokens", "text", "tags", "iob2", "context")  # columns made here
-DOCUMENTS = ["document", "document_id", "doc_id", "doc"]
 MANY_TYPES = 200  # more different types than this are no types: another column was taken for the tags
-
-
-def column_names(rows: Rows, token_column: str | None, tag_column: str | None) -> tuple[str, str]:
-    """The columns of tokens and tags: as named, by a name or a number counted from 0, or guessed.
-
-    Raises:
-        UserError: there is none, or one is both.
-    """
-    token = _named(rows, token_column, "--token-column") if token_column else _token_column(rows)
-    tag = _named(rows, tag_column, "--tag-column") if tag_column else _tag_column(rows, token)
-    if token == tag:
-        raise UserError(f"--tag-column {tag}: is the tokens already; name another column")
-    return token, tag
-
-
-def _token_column(rows: Rows) -> str:
-    """In a column file the first one that does not count the tokens."""
-    numbered = [name for name in rows.columns if name.isdecimal()]
-    if not numbered:
-        return guess(rows, TOKENS, "token")
-    counts = len(numbered) > 1 and all(tokens[0] == "1" for tokens in rows[numbered[0]])
-    return numbered[1] if counts else numbered[0]
-
-
-def _tag_column(rows: Rows, token_column: str) -> str:
-    """In a column file the last one."""
-    if not token_column.isdecimal():
-        return guess(rows, TAGS, "tag")
-    numbered = [name for name in rows.columns if name.isdecimal() and name != token_column]
-    if not numbered:
-        raise UserError(f"{rows.files[0]}: has one column, the tokens, and no tags beside them")
-    return numbered[-1]
-
-
-def _named(rows: Rows, column: str, flag: str) -> str:
-    names = list(rows.columns)
-    if column not in names and column.isdecimal() and int(column) < len(names):
-        return names[int(column)]
-    require(rows, column, flag)
-    return column
-
-
-def _own_columns(rows: Rows, columns: tuple[str, str]) -> tuple[str, str | None]:
-    """A split's columns where it comes in another form than the training rows; the tags may be missing."""
-    if columns[0] in rows.columns:
-        return columns
-    token = _token_column(rows)
-    try:
-        return token, _tag_column(rows, token)
-    except UserError:
-        return token, None
 
 
 def read_split(
@@ -83,7 +27,7 @@ def read_split(
         columns: the training rows' columns of tokens and tags.
         like: the training rows' scheme.
     """
-    token, tag = _own_columns(rows, columns)
+    token, tag = own_columns(rows, columns)
     found = in_tokens(rows, token, tag)
     wider = _wider(rows, token, tag, found)
     rows, notes = _without_empty(found, split)
@@ -225,23 +169,3 @@ def check_types(rows: Rows, types: Sequence[str]) -> None:
         f"{rows.where(index, place)}: tag {rows['tags'][index][place]!r} does not occur in the training rows "
         f"(they have {listed(types)}){nearest(kind, types)}"
     )
-
-
-def placed(rows: Rows) -> Rows:
-    """The rows with the place of each in its document (`context`): rows of one document stand together.
-
-    Raises:
-        UserError: nothing tells where documents begin.
-    """
-    column = next(filter(None, (find(rows, name) for name in DOCUMENTS)), None)
-    if column is None:
-        raise UserError(
-            f"{rows.files[0]}: --context document: nothing tells where documents begin; it takes -DOCSTART- "
-            "lines, or a column 'document'; --context sentence does without"
-        )
-    names = zip(rows.file_of.tolist(), rows[column], strict=True)
-    places: list[Place] = []
-    for _, group in groupby(range(len(rows)), key=dict(enumerate(names)).__getitem__):
-        document = [(rows["tokens"][index], rows["text"][index]) for index in group]
-        places += [Place(document, number) for number in range(len(document))]
-    return rows.with_column("context", places)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.documents import Place, all_sentences
 from bertkit.data.features import Features
 from bertkit.data.ragged import Ragged, stretches
 from bertkit.data.sequences import Template
@@ -51,17 +52,6 @@ class WordFeatures(Features):
         return float((np.diff(self.windows) > 1).mean())
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a sentence stands in its document, whose sentences are pairs of tokens and text."""
-
-    document: Sequence[tuple[Sequence[str], str]]
-    number: int
-
-    def __repr__(self) -> str:  # what a fingerprint sees: the document's text is in its own rows
-        return f"{self.number} of {len(self.document)}"
-
-
 def build_words(
     tokens: Sequence[Sequence[str]], texts: Sequence[str], labels: np.ndarray | None, tokenizer: Any,
     max_length: int, places: Sequence[Place] | None = None, cache: bool = True,
@@ -75,57 +65,54 @@ def build_words(
         places: [n] in documents, whose other sentences are then read too, and not decided.
     """
     template = Template.of(tokenizer, pair=False)
-    budget = max_length - template.special
-    if places is None:
-        sentences = Sentences.of(tokens, texts)
-        pieces = encode_words(sentences, tokenizer, cache)
-        rows, bounds = np.arange(len(tokens)), pieces.ids.offsets
-        plan = windows(bounds[:-1], bounds[1:], budget)
-    else:
-        around, rows, ends = _documents(places)
-        sentences = Sentences.of([some for some, _ in around], [text for _, text in around])
-        pieces = encode_words(sentences, tokenizer, cache)
-        bounds = pieces.ids.offsets
-        plan = windows(bounds[rows], bounds[rows + 1], budget)
-        plan = in_context(plan, bounds, np.repeat(bounds[ends], np.diff(plan.first), axis=0), budget)
-    longest = int(pieces.ids.lengths[rows].max(initial=0)) + template.special
+    sentences, rows, documents = _laid_out(tokens, texts, places)
+    pieces = encode_words(sentences, tokenizer, cache)
+    plan = _plan(pieces.ids.offsets, rows, documents, max_length - template.special)
     first, last = sentences.offsets[rows], sentences.offsets[rows + 1]
-    decided = pieces.carrier[stretches(first, last)]
-    unknown = float((pieces.ids.values == tokenizer.unk_token_id).mean()) if len(pieces.ids.values) else 0.0
-    return _assembled(pieces.ids.values, decided, last - first, plan, labels, template, longest, unknown)
+    decided, decision = _decisions(pieces.carrier[stretches(first, last)], plan)
+    if labels is not None:
+        numbers, at = np.unique(decision, return_index=True)  # the first token of each decision
+        labels = labels[at[numbers >= 0]]
+    input_ids, token_type_ids, place = template.around(pieces.ids.values, plan.start, plan.stop)
+    return WordFeatures(
+        input_ids=input_ids, token_type_ids=token_type_ids, first=np.arange(len(plan.start) + 1),
+        labels=labels, windows=plan.first, tokens=np.concatenate([[0], np.cumsum(last - first)]),
+        positions=Ragged(
+            decided.values - np.repeat(plan.start, decided.lengths) + place, decided.offsets
+        ),
+        decision=decision,
+        longest=int(pieces.ids.lengths[rows].max(initial=0)) + template.special,
+        unknown=float((pieces.ids.values == tokenizer.unk_token_id).sum()) / max(1, len(pieces.ids.values)),
+    )  # fmt: skip
 
 
-def _documents(places: Sequence[Place]) -> tuple[list[Any], np.ndarray, np.ndarray]:
-    """The sentences of all documents, each row's place among them, and [n, 2] the bounds of its document."""
-    documents = {id(place.document): place.document for place in places}
-    before = np.cumsum([0, *map(len, documents.values())])
-    numbers = {key: number for number, key in enumerate(documents)}
-    at = np.array([numbers[id(place.document)] for place in places], np.int64)
-    rows = before[at] + np.array([place.number for place in places], np.int64)
-    sentences = [sentence for document in documents.values() for sentence in document]
-    return sentences, rows, np.stack([before[at], before[at + 1]], axis=1)
+def _laid_out(
+    tokens: Sequence[Sequence[str]], texts: Sequence[str], places: Sequence[Place] | None
+) -> tuple[Sentences, np.ndarray, np.ndarray | None]:
+    """All sentences to be read, which of them each row is, and [n, 2] the sentences of its document."""
+    if places is None:
+        return Sentences.of(tokens, texts), np.arange(len(tokens)), None
+    around, rows, documents = all_sentences(places)
+    return Sentences.of([some for some, _ in around], [text for _, text in around]), rows, documents
 
 
-def _assembled(
-    values: np.ndarray, carrier: np.ndarray, sizes: np.ndarray, plan: Windows, labels: np.ndarray | None,
-    template: Template, longest: int, unknown: float,
-) -> WordFeatures:  # fmt: skip
-    """The sequences of a plan; `carrier` [tokens] are the pieces to be decided, `sizes` [n] their tokens."""
+def _plan(bounds: np.ndarray, rows: np.ndarray, documents: np.ndarray | None, budget: int) -> Windows:
+    """The windows of the rows; `bounds` [sentences + 1] are all sentences in pieces."""
+    plan = windows(bounds[rows], bounds[rows + 1], budget)
+    if documents is None:
+        return plan
+    return in_context(plan, bounds, np.repeat(bounds[documents], np.diff(plan.first), axis=0), budget)
+
+
+def _decisions(carrier: np.ndarray, plan: Windows) -> tuple[Ragged, np.ndarray]:
+    """The pieces that each sequence decides, and [tokens] which of these decisions is each token's, or -1.
+
+    Args:
+        carrier: [tokens] the piece that carries each token, or -1.
+    """
     carriers = np.unique(carrier[carrier >= 0])
     low, high = np.searchsorted(carriers, plan.own), np.searchsorted(carriers, plan.own_stop)
     decided = carriers[stretches(low, high)]
-    row_of = np.full(len(values) + 1, -1)  # the last is where -1 points
-    row_of[decided] = np.arange(len(decided))
-    decision = row_of[carrier]
-    input_ids, token_type_ids, place = template.around(values, plan.start, plan.stop)
-    positions = decided - np.repeat(plan.start, high - low) + place
-    if labels is not None:
-        rows, tokens = np.unique(decision, return_index=True)  # the first token of each decision
-        labels = labels[tokens[rows >= 0]]
-    return WordFeatures(
-        input_ids=input_ids, token_type_ids=token_type_ids, first=np.arange(len(plan.start) + 1),
-        labels=labels, longest=longest, unknown=unknown, decision=decision,
-        windows=plan.first,
-        positions=Ragged(positions, np.concatenate([[0], np.cumsum(high - low)])),
-        tokens=np.concatenate([[0], np.cumsum(sizes)]),
-    )  # fmt: skip
+    number = np.full(carriers.max(initial=-1) + 2, -1)  # the last is where -1 points
+    number[decided] = np.arange(len(decided))
+    return Ragged(decided, np.concatenate([[0], np.cumsum(high - low)])), number[carrier]

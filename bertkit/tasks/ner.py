@@ -87,9 +87,10 @@ class Ner(Task):
     def columns(self, found: "Found") -> "Found":
         """Tokens and tags in one form, the scheme of the tags, and what is illegal in it."""
         from bertkit.data import tagged
+        from bertkit.data.tag_columns import column_names
 
         train = found.splits["train"]
-        token, tag = tagged.column_names(train, self.config.token_column, self.config.tag_column)
+        token, tag = column_names(train, self.config.token_column, self.config.tag_column)
         self.config = dataclasses.replace(self.config, token_column=token, tag_column=tag)
         splits, notes = {}, list(found.notes)
         scheme: Scheme | None = None
@@ -127,10 +128,11 @@ class Ner(Task):
     def readable(self, rows: "Rows") -> "Rows":
         """Every row has tokens, or a text; with `--context document` its place in its document."""
         from bertkit.data import tagged
+        from bertkit.data.documents import placed
 
         if "tokens" not in rows.columns or "text" not in rows.columns:
             rows = tagged.in_tokens(rows, self.config.token_column, None)
-        return tagged.placed(rows) if self.config.context == "document" else rows
+        return placed(rows) if self.config.context == "document" else rows
 
     def summary(self) -> str:
         """Tokens, tags, their scheme and types, and how many tokens are outside of all."""

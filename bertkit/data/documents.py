@@ -1,0 +1,56 @@
+"""Sentences in their documents: what stands around each of them, whatever split it went to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.columns import find
+from bertkit.data.rows import Rows
+from bertkit.errors import UserError
+
+DOCUMENTS = ["document", "document_id", "doc_id", "doc"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a sentence stands in its document, whose sentences are pairs of tokens and text."""
+
+    document: Sequence[tuple[Sequence[str], str]]
+    number: int
+
+    def __repr__(self) -> str:  # what a fingerprint sees: the document's text is in its own rows
+        return f"{self.number} of {len(self.document)}"
+
+
+def placed(rows: Rows) -> Rows:
+    """The rows with the place of each in its document (`context`): rows of one document stand together.
+
+    Raises:
+        UserError: nothing tells where documents begin.
+    """
+    column = next(filter(None, (find(rows, name) for name in DOCUMENTS)), None)
+    if column is None:
+        raise UserError(
+            f"{rows.files[0]}: --context document: nothing tells where documents begin; it takes -DOCSTART- "
+            "lines, or a column 'document'; --context sentence does without"
+        )
+    names = zip(rows.file_of.tolist(), rows[column], strict=True)
+    places: list[Place] = []
+    for _, group in groupby(range(len(rows)), key=dict(enumerate(names)).__getitem__):
+        document = [(rows["tokens"][index], rows["text"][index]) for index in group]
+        places += [Place(document, number) for number in range(len(document))]
+    return rows.with_column("context", places)
+
+
+def all_sentences(places: Sequence[Place]) -> tuple[list[Any], np.ndarray, np.ndarray]:
+    """The sentences of all documents, each row's place among them, and [n, 2] the bounds of its document."""
+    documents = {id(place.document): place.document for place in places}
+    before = np.cumsum([0, *map(len, documents.values())])
+    numbers = {key: number for number, key in enumerate(documents)}
+    at = np.array([numbers[id(place.document)] for place in places], np.int64)
+    rows = before[at] + np.array([place.number for place in places], np.int64)
+    sentences = [sentence for document in documents.values() for sentence in document]
+    return sentences, rows, np.stack([before[at], before[at + 1]], axis=1)
