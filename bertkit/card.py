@@ -97,7 +97,11 @@ def _usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
     text = "{'text': '...', 'text_pair': '...'}" if len(task.text_columns) == 2 else "'...'"
     options = [repr(task.pipeline.name), repr(str(folder)), *_keywords(task.pipeline.made_with)]
     call = [text, *_keywords(task.pipeline.called_with)]
-    return PIPELINE.format(options=", ".join(options), call=", ".join(call))
+    stock = PIPELINE.format(options=", ".join(options), call=", ".join(call))
+    if not task.in_windows:
+        return stock
+    ours = LOAD.format(path=str(folder), example=task.example())
+    return f"{ours}\n\n# or, of texts that are not too long, without bertkit\n{stock}"
 
 
 def _keywords(options: Mapping[str, Any]) -> list[str]:

@@ -187,4 +187,5 @@ def toy(tmp_path):
 
 def predictions(folder, name="predictions.jsonl"):
     """The records of a predictions file."""
-    return [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
+    lines = (folder / name).read_text("utf-8").split("\n")  # not splitlines(): a text may hold U+2028
+    return [json.loads(line) for line in lines if line]

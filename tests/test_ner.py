@@ -110,6 +110,43 @@ def test_predicts_texts_tokens_and_nothing(learned):
     assert (nothing["predicted"], nothing["entities"]) == ([], [])
 
 
+ODD = [
+    "", " ", "\t", "a\nb", "\u00a0", "\u200b", "\ufeff", "\x07", "\u0301", "e\u0301", "👩‍👩‍👧", "서울",
+    "[SEP]", "x" * 3000, "\u2028", "\ud800", "#tag", "-DOCSTART-",
+]  # fmt: skip
+
+
+def test_odd_tokens_get_one_tag_each_and_are_given_back(tiny, tmp_path):
+    rng = random.Random(0)
+    rows = ner_rows(60)
+    for row in rows[:30]:
+        for token in ODD:
+            place = rng.choice([n for n, tag in enumerate([*row["tags"], "O"]) if tag[0] != "I"])
+            row["tokens"].insert(place, token)
+            row["tags"].insert(place, "O")
+    data = tmp_path / "odd.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = bertkit.ner(
+        data=str(data), model=str(tiny), validation_fraction=0.5, max_steps=3, max_length=16,
+        output_dir=str(tmp_path / "run"), **FAST,
+    )  # fmt: skip
+    came = {tuple(written_as(row["tokens"])): row["tags"] for row in rows}
+    records = predictions(run.output_dir)
+    assert any("x" * 3000 in record["tokens"] for record in records)
+    for record in records:
+        assert came[tuple(record["tokens"])] == record["gold"]
+        assert len(record["predicted"]) == len(record["tokens"])
+        for entity in record["entities"]:
+            assert record["text"][entity["start"] : entity["end"]] == entity["text"]
+    lines = (run.output_dir / "predictions.conll").read_text("utf-8").split("\n")
+    assert [line.count("\t") for line in lines if line] == [2] * sum(len(r["tokens"]) for r in records)
+
+
+def written_as(tokens):
+    """Half of a surrogate pair cannot be written."""
+    return [token.encode("utf-8", "replace").decode() for token in tokens]
+
+
 def test_the_run_works_in_a_pipeline(learned):
     from transformers import pipeline
 

@@ -101,12 +101,14 @@ def _check(path: Path, lines: list[str], at: np.ndarray, fields: np.ndarray, wid
     if not len(at):
         raise UserError(f"{path}: the file has comments and no tokens; {FORM}")
     whole = at[-1] - at[0] + 1 == len(at) > 1 and "," in lines[at[0]] and "\t" not in lines[at[0]]
-    csv = "this looks like CSV, which is not read here, unlike JSON, JSONL and Parquet; " if whole else ""
-    for index in np.flatnonzero(fields != width)[:1]:
+    unlike = np.flatnonzero(fields != width)
+    if whole and (len(unlike) or (width == 1 and len({lines[index].count(",") for index in at}) == 1)):
+        raise UserError(
+            f"{path}: looks like CSV, which is not read here, unlike JSON, JSONL and Parquet; {FORM}"
+        )
+    for index in unlike[:1]:
         there = f"{fields[index]} column{'s' if fields[index] > 1 else ''} where the file has {width}"
-        raise UserError(f"{path}: line {at[index] + 1}: {there}; {csv}{FORM}")
-    if csv and width == 1 and len({lines[index].count(",") for index in at}) == 1:
-        raise UserError(f"{path}: a single column, and no blank line; {csv}{FORM}")
+        raise UserError(f"{path}: line {at[index] + 1}: {there}; {FORM}")
 
 
 def _sentences(path: Path, fields: list[str], at: np.ndarray, opens: np.ndarray) -> Rows:
