@@ -190,16 +190,8 @@ def _resolve(prepared: Prepared, reporter: Reporter) -> None:
     limit = loading.usable_positions(prepared.model_config)
     wanted = prepared.max_length_given
     if wanted is not None and limit is not None and wanted > limit:
-        raise UserError(
-            f"--max-length {wanted}: {source.name} has {limit} positions"
-            + (
-                ""
-                if task.in_windows
-                else "; --long windows reads longer texts"
-                if hasattr(task.config, "long")
-                else ""
-            )
-        )
+        way = "; --long windows reads longer texts" if hasattr(task.config, "long") else ""
+        raise UserError(f"--max-length {wanted}: {source.name} has {limit} positions{way}")
     longest = min(wanted or task.config.max_length or DEFAULT_MAX_LENGTH, limit or sys.maxsize)
     task.config = dataclasses.replace(task.config, max_length=longest)
     task.config = fill(task.config, {"model": source.name})

@@ -108,6 +108,10 @@ def test_predicts_texts_tokens_and_nothing(learned):
     assert text["predicted"] == tokens["predicted"] == ["O", "B-NICE", "O"]
     assert text["entities"] == tokens["entities"]
     assert (nothing["predicted"], nothing["entities"]) == ([], [])
+    [other] = model.predict([{"tokens": ["the", "good", "film"], "text": "quite another", "context": 3}])
+    assert (other["text"], other["predicted"]) == ("the good film", text["predicted"])
+    with pytest.raises(bertkit.UserError, match=r"rows: row 1: token 2 is 3, not a text"):
+        list(model.predict([{"tokens": ["the", 3], "text": "the 3"}]))
 
 
 ODD = [
@@ -296,6 +300,10 @@ def test_document_context_tells_what_a_sentence_alone_cannot(calm, tmp_path):
             **FAST | {"learning_rate": 2e-3},
         )  # fmt: skip
         scores[context] = run.metrics["validation"]["f1"]
+    model = bertkit.load(run.output_dir)
+    rows = [{"tokens": ["bad", "c"], "document": 1}, {"tokens": ["d", "film"], "document": 1}]
+    assert [found["predicted"] for found in model.predict(rows)] == [["O", "O"], ["O", "B-MEAN"]]
+    assert len(list(model.predict([{"tokens": ["d", "film"]}]))) == 1  # by itself, where nothing is told
     assert scores["sentence"] < 0.8
     assert scores["document"] > 0.95
 

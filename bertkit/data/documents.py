@@ -25,13 +25,18 @@ class Place:
         return f"{self.number} of {len(self.document)}"
 
 
+def document_column(rows: Rows) -> str | None:
+    """The column that tells which document a row is of, where there is one."""
+    return next(filter(None, (find(rows, name) for name in DOCUMENTS)), None)
+
+
 def placed(rows: Rows) -> Rows:
     """The rows with the place of each in its document (`context`): rows of one document stand together.
 
     Raises:
         UserError: nothing tells where documents begin.
     """
-    column = next(filter(None, (find(rows, name) for name in DOCUMENTS)), None)
+    column = document_column(rows)
     if column is None:
         raise UserError(
             f"{rows.files[0]}: --context document: nothing tells where documents begin; it takes -DOCSTART- "

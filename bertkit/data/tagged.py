@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 
 from bertkit.data.columns import require
+from bertkit.data.documents import Place
 from bertkit.data.rows import Rows
 from bertkit.data.schemes import Scheme, detect, faults, first_unreadable, to_iob2
 from bertkit.data.spans import entities_in, span_of, stripped, tags_of_spans
@@ -40,7 +41,7 @@ def read_split(
 
 
 def in_tokens(rows: Rows, token_column: str, tag_column: str | None) -> Rows:
-    """The rows with `tokens`, the `text` they stand in and, where they are tagged, `tags`.
+    """The rows with `tokens`, the `text` they stand in, their `context` and, where they are tagged, `tags`.
 
     A text is taken apart by `words_of`, and its spans become IOB2 tags. Columns of the same names that
     are something else are kept as `input_NAME`.
@@ -57,7 +58,8 @@ def in_tokens(rows: Rows, token_column: str, tag_column: str | None) -> Rows:
         for name, column in rows.columns.items()
         if name not in (token_column, tag_column)
     }
-    columns |= {"tokens": tokens, "text": texts}
+    alone = [Place([sentence], 0) for sentence in zip(tokens, texts, strict=True)]
+    columns |= {"tokens": tokens, "text": texts, "context": alone}
     if tag_column in rows.columns and any(value is not None for value in rows[tag_column]):
         columns["tags"] = [
             tags_of_spans(rows, index, value, texts[index], tokens[index])
@@ -66,6 +68,11 @@ def in_tokens(rows: Rows, token_column: str, tag_column: str | None) -> Rows:
             for index, value in enumerate(rows[tag_column])
         ]
     return replace(rows, columns=columns)
+
+
+def are_in_tokens(rows: Rows) -> bool:
+    """Whether the rows are in that form: a user's own `tokens` and `text` may be anything."""
+    return isinstance(next(iter(rows.columns.get("context", ())), None), Place)
 
 
 def _tokens(rows: Rows, index: int, value: Any, column: str) -> list[str]:

@@ -87,6 +87,7 @@ class Ner(Task):
     def columns(self, found: "Found") -> "Found":
         """Tokens and tags in one form, the scheme of the tags, and what is illegal in it."""
         from bertkit.data import tagged
+        from bertkit.data.documents import placed
         from bertkit.data.tag_columns import column_names
 
         train = found.splits["train"]
@@ -98,6 +99,8 @@ class Ner(Task):
             splits[name], kind, more = tagged.read_split(rows, name, (token, tag), scheme)
             scheme = scheme or kind
             notes += more
+        if self.config.context == "document":
+            splits = {name: placed(rows) for name, rows in splits.items()}
         if scheme is None:
             raise UserError(f"{train.files[0]}: no tags in column {tag!r} to learn from")
         self.scheme, self.types = scheme, tagged.types_in(splits["train"], tag)
@@ -126,13 +129,17 @@ class Ner(Task):
                 )
 
     def readable(self, rows: "Rows") -> "Rows":
-        """Every row has tokens, or a text; with `--context document` its place in its document."""
+        """Every row has tokens, or a text; with `--context document` its place in its document, if told."""
         from bertkit.data import tagged
-        from bertkit.data.documents import placed
+        from bertkit.data.documents import document_column, placed
+        from bertkit.data.tag_columns import own_columns
 
-        if "tokens" not in rows.columns or "text" not in rows.columns:
-            rows = tagged.in_tokens(rows, self.config.token_column, None)
-        return placed(rows) if self.config.context == "document" else rows
+        if tagged.are_in_tokens(rows):
+            return rows
+        token, _ = own_columns(rows, (self.config.token_column, self.config.tag_column))
+        rows = tagged.in_tokens(rows, token, None)
+        in_documents = self.config.context == "document" and document_column(rows)
+        return placed(rows) if in_documents else rows
 
     def summary(self) -> str:
         """Tokens, tags, their scheme and types, and how many tokens are outside of all."""
@@ -194,7 +201,7 @@ class Ner(Task):
 
         return build_words(
             rows["tokens"], rows["text"], self.tagging.gold(rows), tokenizer, self.config.max_length,
-            rows.columns.get("context"), cache=not self.config.dry_run,
+            rows["context"] if self.config.context == "document" else None, cache=not self.config.dry_run,
         )  # fmt: skip
 
     def advice(self) -> dict[str, Any]:
