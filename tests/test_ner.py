@@ -231,6 +231,24 @@ def test_files_of_unlike_form_go_together(tiny, tmp_path):
     assert [r["gold"] for r in records] == [r["tags"] for r in ner_rows(6, 2)]
 
 
+def test_the_training_rows_scheme_is_the_usual_one_whatever_order_the_files_have(cli, tiny, tmp_path):
+    bioes = Scheme("BIOES")
+    rows = [row | {"tags": from_iob2([row["tags"]], bioes)[0]} for row in ner_rows(40)]
+    (tmp_path / "set").mkdir()
+    written(tmp_path / "set" / "train.conll", rows)
+    (tmp_path / "set" / "dev.conll").write_text("a O\ngood S-NICE\nbad S-MEAN\n")
+    run = bertkit.ner(
+        data=str(tmp_path / "set"), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST
+    )
+    assert bertkit.load(run.output_dir).task.scheme == bioes
+    written(tmp_path / "set" / "train.conll", [{"tokens": row["tokens"]} for row in rows], columns=["tokens"])
+    args = ["--data", tmp_path / "set", "--model", tiny]
+    assert_refused(cli, tmp_path, args, ["train.conll", "one column", "no tags"], "ner")
+    tokens = [{"tokens": row["tokens"], "tags": None} for row in rows]
+    write_rows(tmp_path / "set" / "train.conll", tokens)
+    assert_refused(cli, tmp_path, args, ["train.conll", "no tags in column 'tags' to learn from"], "ner")
+
+
 def test_illegal_gold_is_counted_and_scored_by_conllevals_rule(cli, tiny, tmp_path):
     rows = ner_rows(60)
     rows[3]["tags"] = ["I" + tag[1:] if tag[0] == "B" else tag for tag in rows[3]["tags"]]

@@ -93,16 +93,18 @@ class Ner(Task):
         train = found.splits["train"]
         token, tag = column_names(train, self.config.token_column, self.config.tag_column)
         self.config = dataclasses.replace(self.config, token_column=token, tag_column=tag)
-        splits, notes = {}, list(found.notes)
-        scheme: Scheme | None = None
-        for name, rows in found.splits.items():  # the training rows first: their scheme is the usual one
-            splits[name], kind, more = tagged.read_split(rows, name, (token, tag), scheme)
-            scheme = scheme or kind
-            notes += more
-        if self.config.context == "document":
-            splits = {name: placed(rows) for name, rows in splits.items()}
+        rows, scheme, notes = tagged.read_split(train, "train", (token, tag), None)
         if scheme is None:
             raise UserError(f"{train.files[0]}: no tags in column {tag!r} to learn from")
+        splits, notes = {"train": rows}, [*found.notes, *notes]
+        for name in (
+            name for name in found.splits if name != "train"
+        ):  # read after it, whatever order the files have
+            splits[name], _, more = tagged.read_split(found.splits[name], name, (token, tag), scheme)
+            notes += more
+        splits = {name: splits[name] for name in found.splits}
+        if self.config.context == "document":
+            splits = {name: placed(rows) for name, rows in splits.items()}
         self.scheme, self.types = scheme, tagged.types_in(splits["train"], tag)
         tags = [tag for some in splits["train"]["iob2"] for tag in some]
         self.outside = tags.count("O") / len(tags)
