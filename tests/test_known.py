@@ -1,10 +1,13 @@
 """Known data sets: each layout they are distributed in, packages, the Hub; and folders of files."""
 
 import csv
+import gzip
+import io
 import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections import defaultdict
 
 import pyarrow as pa
@@ -381,6 +384,13 @@ def write_articles(path):
     path.write_text(json.dumps({"data": [six_articles(path.name, number) for number in range(6)]}))
 
 
+def as_zip(raw):
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as archive:
+        archive.writestr("any.json", raw)
+    return sink.getvalue()
+
+
 def first_paragraph(found, split="train"):
     return found.splits[split]["paragraphs"][0][0]["context"]
 
@@ -414,6 +424,22 @@ def test_a_layout_is_looked_for_in_every_folder_before_other_files_are_taken(tmp
     row = {"sentence1": "B", "sentence2": "C", "gold_label": "neutral"}
     write_rows(tmp_path / "snli_1.0" / "snli_1.0_train.jsonl", [row])
     assert find("snli", "nli", str(tmp_path)).splits["train"]["premise"] == ["B"]
+
+
+PACK = {"gz": gzip.compress, "zst": lambda raw: pa.Codec("zstd").compress(raw, asbytes=True), "zip": as_zip}
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_files_of_known_sets_and_of_folders_may_be_compressed(tmp_path, suffix):
+    path = tmp_path / "data" / "squad" / "dev-v1.1.json"
+    write_articles(path)
+    path.with_name(f"dev-v1.1.json.{suffix}").write_bytes(PACK[suffix](path.read_bytes()))
+    path.unlink()
+    found = find("squad", "qa", str(tmp_path / "data"))
+    assert "dev-v1.1" in first_paragraph(found)
+    assert found.notes[0].startswith(f"dev-v1.1.json.{suffix} is all there is")
+    path.with_name(f"train.json.{suffix}").write_bytes(PACK[suffix](b'[{"text": "a"}]'))
+    assert set(find(str(path.parent), "qa").splits) == {"train", "validation"}
 
 
 def hub_questions(hub, tmp_path, name, folder, split):

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import zipfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,6 +36,15 @@ def as_zst(raw):
     return pa.Codec("zstd").compress(raw, asbytes=True)
 
 
+def as_zip(files, method=zipfile.ZIP_DEFLATED):
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", method) as archive:
+        for name, raw in files.items():
+            archive.writestr(name, raw)
+    return sink.getvalue()
+
+
+BESIDE = {"a/": b"", "__MACOSX/a/._data": b"x", "a/.DS_Store": b"x"}
 FORMATS = {
     "csv": as_csv(ROWS),
     "tsv": as_csv(ROWS, "\t"),
@@ -48,6 +58,9 @@ FORMATS = {
     "parquet": as_parquet(ROWS),
     "gzip": gzip.compress(as_csv(ROWS)),
     "zstd": as_zst(as_csv(ROWS)),
+    "zip": as_zip({"data.csv": as_csv(ROWS)}),
+    "zip of Parquet": as_zip({"x": as_parquet(ROWS)}, zipfile.ZIP_STORED),
+    "zip from a Mac": as_zip(BESIDE | {"a/data": as_csv(ROWS)}),
 }
 
 
@@ -134,7 +147,20 @@ BROKEN = {
     "latin1": ("text,label\ncafé,1\n".encode("latin1"), "line 2: not UTF-8"),
     "zero byte": (b"text\0label", "zero byte"),
     "utf-16": ("text,label".encode("utf-16"), "UTF-16"),
-    "zip": (b"PK\x03\x04rest", "zip"),
+    "broken zip": (b"PK\x03\x04rest", r"cannot be read \(File is not a zip file\)"),
+    "cut zip": (as_zip({"data.csv": as_csv(ROWS)})[:-30], "cannot be read"),
+    "zip of none": (as_zip(BESIDE), "zip archive with no file in it.*; unpack it"),
+    "empty zip": (as_zip({}), "zip archive with no file in it"),
+    "zip of two": (
+        as_zip({"a.csv": b"x", "b/c.csv": b"y"}),
+        r"several files \(a.csv, b/c.csv\).*; unpack it",
+    ),
+    "zip in a zip": (as_zip({"a.zip": as_zip({"b": b"x"})}), "a zip archive in another one; unpack it"),
+    "Excel": (
+        as_zip({"[Content_Types].xml": b"<x/>", "xl/workbook.xml": b""}),
+        "spreadsheet; save it as CSV",
+    ),
+    "OpenDocument": (as_zip({"mimetype": b"x", "content.xml": b""}), "spreadsheet; save it as CSV"),
     "cut gzip": (gzip.compress(as_csv(ROWS))[:-9], "cannot be read"),
     "cut zstd": (as_zst(as_csv(ROWS * 99))[:-9], ""),
     "cut parquet": (as_parquet(ROWS)[:-9], "broken Parquet"),

@@ -4,27 +4,20 @@ read is a `UserError` naming the file and the row.
 """
 
 import csv
-import gzip
 import json
 import re
 import sys
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.conll import read_columns
+from bertkit.data.contents import decoded, unpacked
 from bertkit.data.labels import name_tags
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
-GZIP, ZSTD, PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
-OTHER_MAGIC = {
-    b"PK\x03\x04": "a zip archive (or a spreadsheet); unpack it or save it as CSV",
-    b"%PDF": "a PDF",
-    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
-    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
-}
+PARQUET = b"PAR1"
 # An object with its first name, or a list of such: a column file's first token may be a bracket alone.
 OBJECTS = re.compile(r'\s*(\[\s*)?\{\s*"([^"\\\n]|\\.)*"\s*:')
 
@@ -56,10 +49,10 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file")
-    raw = _decompressed(path)
+    raw = unpacked(path)
     if raw[:4] == PARQUET:
         return _parquet(path, raw)
-    text = _decoded(path, raw, dialect.encoding if dialect else None)
+    text = decoded(path, raw, dialect.encoding if dialect else None)
     if dialect is not None and dialect.words:
         return _words(path, text)
     start = text.lstrip()[:1]
@@ -77,38 +70,6 @@ def _words(path: Path, text: str) -> Rows:
     if not OBJECTS.match(text):
         return read_columns(path, text)
     return _json_document(path, text) if text.lstrip()[0] == "[" else _json_lines(path, text, words=True)
-
-
-def _decompressed(path: Path) -> bytes:
-    try:
-        raw = path.read_bytes()
-        if raw[:2] == GZIP:
-            return gzip.decompress(raw)
-        if raw[:4] == ZSTD:
-            import pyarrow as pa
-
-            return pa.CompressedInputStream(pa.BufferReader(raw), "zstd").read()
-    except (EOFError, zlib.error, OSError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from error
-    return raw
-
-
-def _decoded(path: Path, raw: bytes, encoding: str | None = None) -> str:
-    for magic, what in OTHER_MAGIC.items():
-        if raw.startswith(magic):
-            raise UserError(f"{path}: not a data file but {what}")
-    if b"\0" in raw:
-        raise UserError(f"{path}: not a text file (a zero byte at offset {raw.index(0)})")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        if encoding:
-            return raw.decode(encoding)
-        row = raw.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path}: line {row}: not UTF-8 (byte 0x{raw[error.start]:02x} at offset {error.start}); "
-            "convert it, for example with iconv -f latin1 -t utf-8"
-        ) from error
 
 
 def _parquet(path: Path, raw: bytes) -> Rows:
