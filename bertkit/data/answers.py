@@ -1,0 +1,98 @@
+"""Answers as data sets write them: texts and where each begins in its paragraph, in one form."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bertkit.data.rows import Rows
+from bertkit.errors import UserError
+
+Answer = dict[str, Any]  # {"text": str, "answer_start": int, or None where it is not known}
+START = "answer_start"
+
+FORMS = (
+    'write {"text": [...], "answer_start": [...]}, a list of {"text": ..., "answer_start": ...}, or the text '
+    "itself with a column 'answer_start' beside it"
+)
+WHOLE = re.compile(r"\s*-?\d+\s*")
+
+
+def where(rows: Rows, index: int) -> str:
+    """`dev.json: row 12 (id 56be...)`, for error messages."""
+    return f"{rows.where(index)} (id {rows['id'][index]})"
+
+
+def answers_of(rows: Rows, index: int, column: str, value: Any, start: Any = None) -> list[Answer]:
+    """One question's answers, none if it is unanswerable (None, an empty text, an empty list).
+
+    Args:
+        rows, index: whose they are, for the error.
+        column: what the user calls the answers.
+        value: the answers in any form.
+        start: where an answer that is a bare text begins.
+
+    Raises:
+        UserError: no answers, a blank one, or one that begins at no whole number.
+    """
+    found = _pairs(value, start)
+    if found is None:
+        raise UserError(f"{where(rows, index)}: column {column!r} holds {_short(value)}, no answers; {FORMS}")
+    answers = []
+    for text, begin in found:
+        if not isinstance(text, str) or not text.strip():
+            what = "is empty" if isinstance(text, str) else f"is {_short(text)}, not a text"
+            raise UserError(
+                f"{where(rows, index)}: an answer in column {column!r} {what}; "
+                "a question without an answer has an empty list of them"
+            )
+        answers.append({"text": text, START: _offset(rows, index, column, begin)})
+    return answers
+
+
+def _pairs(value: Any, start: Any) -> list[tuple[Any, Any]] | None:
+    """Texts and where they begin; None where the value has another form."""
+    if value is None or isinstance(value, str):
+        return [(value, start)] if value else []
+    if isinstance(value, Mapping):
+        return _of_object(value)
+    if not isinstance(value, (list, tuple)):
+        return None
+    if all(isinstance(answer, str) for answer in value):
+        starts = start if isinstance(start, (list, tuple)) else [None] * len(value)
+        return list(zip(value, starts, strict=True)) if len(starts) == len(value) else None
+    if not all(isinstance(answer, Mapping) and "text" in answer for answer in value):
+        return None
+    return [(answer["text"], _start(answer)) for answer in value]
+
+
+def _of_object(value: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
+    """Of `{"text": ..., "answer_start": ...}`, which are one each, or lists."""
+    texts, starts = value.get("text"), _start(value)
+    if isinstance(texts, str):
+        return [(texts, starts)]
+    if not isinstance(texts, (list, tuple)):
+        return None
+    starts = [None] * len(texts) if starts is None else starts
+    alike = isinstance(starts, (list, tuple)) and len(starts) == len(texts)
+    return list(zip(texts, starts, strict=True)) if alike else None
+
+
+def _start(answer: Mapping[str, Any]) -> Any:
+    return answer[START] if START in answer else answer.get("start")
+
+
+def _offset(rows: Rows, index: int, column: str, value: Any) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if value is None or value == "":
+        return None
+    if isinstance(value, str) and WHOLE.fullmatch(value):
+        return int(value)
+    raise UserError(
+        f"{where(rows, index)}: an answer in column {column!r} begins at {_short(value)}, not a whole number"
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

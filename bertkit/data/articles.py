@@ -1,0 +1,61 @@
+"""Articles of paragraphs of questions, the nested form of SQuAD: to one row a question."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.rows import Rows
+from bertkit.errors import UserError
+
+PARAGRAPHS = "paragraphs"
+IDS = ("id", "guid", "qid", "question_id")  # what a question's identifier is called
+COLUMNS = ("title", "question", "context", "answers")
+
+
+def are_nested(rows: Rows) -> bool:
+    """Whether a row is an article."""
+    return PARAGRAPHS in rows.columns
+
+
+def flattened(rows: Rows) -> Rows:
+    """One row a question, numbered by their order in the file; those of a paragraph share its string.
+
+    Raises:
+        UserError: an article whose paragraphs or questions are none.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in ("id", *COLUMNS)}
+    file_of, numbers = [], []
+    counts: Counter[int] = Counter()
+    for index, title, context, qa in _questions(rows):
+        file = int(rows.file_of[index])
+        counts[file] += 1
+        file_of.append(file)
+        numbers.append(counts[file])
+        columns["id"].append(next((qa[name] for name in IDS if qa.get(name) is not None), None))
+        columns["title"].append(title)
+        columns["question"].append(qa.get("question"))
+        columns["context"].append(context)
+        columns["answers"].append([] if qa.get("is_impossible") is True else qa.get("answers"))
+    if not numbers:
+        raise UserError(f"{rows.files[0]}: the articles have no questions")
+    if not any(title is not None for title in columns["title"]):
+        del columns["title"]
+    return Rows(columns, rows.files, np.array(file_of, np.int32), np.array(numbers, np.int64))
+
+
+def _questions(rows: Rows) -> Iterator[tuple[int, Any, Any, dict[str, Any]]]:
+    """Each question with the number of its article, the article's title, and its paragraph's text."""
+    titles = rows.columns.get("title", [None] * len(rows))
+    for index, (title, paragraphs) in enumerate(zip(titles, rows[PARAGRAPHS], strict=True)):
+        article = f"{rows.files[rows.file_of[index]]}: article {rows.number[index]}"
+        for number, paragraph in enumerate(_objects(paragraphs, f"{article}: 'paragraphs'"), start=1):
+            for qa in _objects(paragraph.get("qas"), f"{article}: paragraph {number}: 'qas'"):
+                yield index, title, paragraph.get("context"), qa
+
+
+def _objects(value: Any, what: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise UserError(f"{what} is no list of objects")
+    return value

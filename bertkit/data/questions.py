@@ -1,0 +1,143 @@
+"""Questions about paragraphs, with the answers that stand in them: from any form to one row a question."""
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+from bertkit.data import articles
+from bertkit.data.answers import START, Answer, answers_of, where
+from bertkit.data.columns import find, guess, require
+from bertkit.data.rows import Rows
+from bertkit.errors import UserError
+
+Names = tuple[str, str, str]  # the columns of questions, contexts and answers
+
+QUESTIONS = ["question", "query"]
+CONTEXTS = ["context", "paragraph", "passage", "text", "document"]
+ANSWERS = ["answers", "answer", "answer_text"]
+OURS = ("id", "title", "question", "context", "answers")  # columns made here
+NESTED: Names = ("question", "context", "answers")
+TRUE = (True, 1, "1", "true", "True", "TRUE")  # of `is_impossible`, also as CSV has it
+
+
+def column_names(rows: Rows, question: str | None, context: str | None, answers: str | None) -> Names:
+    """The columns of questions, contexts and answers: as named, or guessed; rows of articles have their own.
+
+    Raises:
+        UserError: there is none, or one is two things.
+    """
+    if articles.are_nested(rows):
+        return NESTED
+    told = {"question": question, "context": context, "answers": answers}
+    for role, column in told.items():
+        if column is not None:
+            require(rows, column, f"--{role}-column")
+    names = (
+        question or guess(rows, QUESTIONS, "question"),
+        context or guess(rows, CONTEXTS, "context"),
+        answers or guess(rows, ANSWERS, "answers"),
+    )
+    for role, column in zip(told, names, strict=True):
+        if names.count(column) > 1:
+            raise UserError(f"--{role}-column {column}: is named for something else too; name another column")
+    return names
+
+
+def in_questions(rows: Rows, names: Names) -> Rows:
+    """One row a question: `id`, `title` if there is one, `question`, `context`, and, if any, `answers`.
+
+    Answers are lists of `{"text": str, "answer_start": int | None}`, empty where the question is
+    unanswerable; without a single answer in the split there is no such column. Columns of the same
+    names that are something else are kept as `input_NAME`.
+
+    Args:
+        names: the training rows' columns.
+
+    Raises:
+        UserError: a row without a question or context, whose answers are none, or whose id is taken.
+    """
+    if articles.are_nested(rows):
+        rows, names = articles.flattened(rows), NESTED
+    question, context, answer = _own_names(rows, names)
+    ids = _ids(rows)
+    rows_by_id = rows.with_column("id", ids)
+    columns: dict[str, list[Any]] = {"id": ids}
+    if title := find(rows, "title"):
+        columns["title"] = rows[title]
+    columns["question"] = _texts(rows_by_id, question)
+    seen: dict[str, str] = {}  # one string a paragraph, however many questions it has
+    columns["context"] = [seen.setdefault(text, text) for text in _texts(rows_by_id, context)]
+    if answer in rows.columns:
+        answers = _answers(rows_by_id, answer)
+        columns |= {"answers": answers} if any(answers) else {}
+    taken = {*names, question, context, answer, title, _id_column(rows), START}
+    others = {name: values for name, values in rows.columns.items() if name not in taken}
+    columns |= {f"input_{name}" if name in OURS else name: values for name, values in others.items()}
+    return replace(rows, columns=columns)
+
+
+def _own_names(rows: Rows, names: Names) -> Names:
+    """A split's columns where it comes in another form than the training rows; it may have no answers."""
+    if names[0] in rows.columns and names[1] in rows.columns:
+        return names
+    answers = next(filter(None, (find(rows, name) for name in ANSWERS)), names[2])
+    return guess(rows, QUESTIONS, "question"), guess(rows, CONTEXTS, "context"), answers
+
+
+def _id_column(rows: Rows) -> str | None:
+    return next(filter(None, (find(rows, name) for name in articles.IDS)), None)
+
+
+def _ids(rows: Rows) -> list[str]:
+    """Each question's identifier; where it has none, its row."""
+    column = _id_column(rows)
+    given = rows[column] if column else [None] * len(rows)
+    ids = [str(row) if value in (None, "") else str(value) for row, value in enumerate(given, start=1)]
+    if len(set(ids)) < len(ids):
+        first: dict[str, int] = {}
+        index = next(index for index, name in enumerate(ids) if first.setdefault(name, index) != index)
+        raise UserError(
+            f"{rows.where(index)}: id {ids[index]!r} is also that of {rows.where(first[ids[index]])}; "
+            "each question needs one of its own"
+        )
+    return ids
+
+
+def _texts(rows: Rows, column: str) -> list[str]:
+    for index, value in enumerate(rows[column]):
+        if not isinstance(value, str) or not value.strip():
+            empty = value is None or isinstance(value, str)
+            what = "has no text" if empty else f"holds {value!r}, not a text"
+            raise UserError(f"{where(rows, index)}: column {column!r} {what}")
+    return rows[column]
+
+
+def _answers(rows: Rows, column: str) -> list[list[Answer]]:
+    start = find(rows, START)
+    starts = rows[start] if start else [None] * len(rows)
+    impossible = rows.columns.get("is_impossible", [False] * len(rows))
+    return [
+        [] if no_answer in TRUE else answers_of(rows, index, column, value, begin)
+        for index, (value, begin, no_answer) in enumerate(zip(rows[column], starts, impossible, strict=True))
+    ]
+
+
+def unanswerable(rows: Rows) -> int | None:
+    """The first row that is known to have no answer."""
+    answers = rows.columns.get("answers", [])
+    return next((index for index, some in enumerate(answers) if not some), None)
+
+
+def together(rows: Rows) -> list[Hashable]:
+    """What must stay on one side of a split: the article, by its title, or else the paragraph.
+
+    A paragraph that stands in several articles is of the first, so that it is never on both sides.
+    """
+    contexts, titles = rows["context"], rows.columns.get("title", [])
+    if len({title for title in titles if isinstance(title, str)}) < 2:
+        return list(contexts)
+    first: dict[str, Hashable] = {}
+    return [
+        first.setdefault(context, title if isinstance(title, str) else context)
+        for context, title in zip(contexts, titles, strict=True)
+    ]

@@ -1,0 +1,279 @@
+"""Question answering data: every form gives the same rows, answers are put where they stand or told of."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data.answers import where
+from bertkit.data.questions import column_names, in_questions, together, unanswerable
+from bertkit.data.readers import read_file
+from bertkit.data.repair import repaired
+from bertkit.data.rows import Rows
+from bertkit.data.sources import SAMPLES
+from bertkit.errors import UserError
+
+RAIN = "It rained in Oslo, and in Oslo only."
+TWO = [{"text": "Oslo", "answer_start": 13}, {"text": "rained", "answer_start": 3}]
+
+
+def read(*records, file="train.json"):
+    rows = Rows.from_dicts(records, file)
+    return in_questions(rows, column_names(rows, None, None, None))
+
+
+def row(answers, context=RAIN, **more):
+    return {"id": "a", "question": "Where?", "context": context, "answers": answers, **more}
+
+
+def article(*qas, title="Rain", context=RAIN):
+    return {"title": title, "paragraphs": [{"context": context, "qas": list(qas)}]}
+
+
+def asked(name, answers=TWO, **more):
+    return {"id": name, "question": "Where?", "answers": answers, **more}
+
+
+def starts(rows):
+    return [[answer["answer_start"] for answer in answers] for answers in rows["answers"]]
+
+
+SAME = {
+    "nested": article(asked("a")),
+    "an object of lists": row({"text": ["Oslo", "rained"], "answer_start": [13, 3]}),
+    "a list of objects": row(TWO),
+    "start for short": row([{"text": "Oslo", "start": 13}, {"text": "rained", "start": 3}]),
+    "lists side by side": row(["Oslo", "rained"], answer_start=[13, 3]),
+    "other names": {"guid": "a", "Query": "Where?", "passage": RAIN, "answer": TWO},
+}
+
+
+@pytest.mark.parametrize("form", SAME)
+def test_each_form_gives_the_same_rows(form):
+    rows = read(SAME[form])
+    assert rows["answers"] == [TWO]
+    assert (rows["id"], rows["question"], rows["context"]) == (["a"], ["Where?"], [RAIN])
+
+
+@pytest.mark.parametrize("start", [13, "13", None, ""])
+def test_one_answer_in_a_cell_of_its_own(start):
+    expected = [[13 if start else None]]
+    assert starts(read(row("Oslo", answer_start=start))) == expected
+    assert starts(read(row({"text": "Oslo", "answer_start": start}))) == expected
+
+
+def test_a_csv_without_ids(tmp_path):
+    header = ["question", "text", "answer_text", "answer_start", "source"]
+    path = tmp_path / "train.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [header, ["Where?", RAIN, "Oslo", "13", "web"], ["When?", RAIN, "", "", "book"]]
+        )
+    rows = read_file(path)
+    rows = in_questions(rows, column_names(rows, None, None, None))
+    assert rows["id"] == ["1", "2"]
+    assert rows["answers"] == [TWO[:1], []]
+    assert list(rows.columns) == ["id", "question", "context", "answers", "source"]
+
+
+def test_articles_are_counted_by_question_and_share_their_paragraph():
+    rows = read(article(asked("a"), asked("b")), article(asked("c"), title="Oslo"), file="dev.json")
+    assert rows["context"][0] is rows["context"][1]
+    assert rows["title"] == ["Rain", "Rain", "Oslo"]
+    assert where(rows, 2) == "dev.json: row 3 (id c)"
+
+
+def test_flat_rows_share_their_paragraph_too():
+    records = [json.loads(json.dumps(row(TWO) | {"id": name})) for name in "ab"]
+    contexts = read(*records)["context"]
+    assert contexts[0] is contexts[1]
+
+
+def test_questions_of_several_files_are_counted_in_each():
+    parts = [Rows.from_dicts([article(asked(name))], f"{name}.json") for name in "ab"]
+    rows = in_questions(Rows.concatenate(parts), ("question", "context", "answers"))
+    assert [where(rows, index) for index in range(2)] == ["a.json: row 1 (id a)", "b.json: row 1 (id b)"]
+
+
+@pytest.mark.parametrize("none", [None, "", [], {"text": [], "answer_start": []}])
+def test_a_question_without_answers_is_unanswerable(none):
+    rows = read(row(TWO), row(none) | {"id": "b"})
+    assert rows["answers"] == [TWO, []]
+    assert unanswerable(rows) == 1
+
+
+def test_impossible_questions_have_no_answers_however_plausible():
+    nested = article(asked("a"), asked("b", is_impossible=True), asked("c", [], plausible_answers=TWO))
+    assert read(nested)["answers"] == [TWO, [], []]
+    assert read(row(TWO), row(TWO, is_impossible="True") | {"id": "b"})["answers"] == [TWO, []]
+
+
+def test_a_split_without_any_answer_is_unlabelled():
+    rows = read(row([]), row(None) | {"id": "b"})
+    assert "answers" not in rows.columns
+    assert unanswerable(rows) is None
+    assert repaired(rows, "test") == (rows, [])
+
+
+def test_columns_are_taken_as_named_and_others_kept():
+    records = [{"q": "Where?", "text": RAIN, "gold": TWO, "question": 7, "level": "easy"}]
+    rows = Rows.from_dicts(records, "train.json")
+    found = in_questions(rows, column_names(rows, "q", None, "gold"))
+    assert found["question"] == ["Where?"]
+    assert (found["input_question"], found["level"]) == ([7], ["easy"])
+
+
+def test_another_split_may_have_another_form():
+    names = column_names(Rows.from_dicts([article(asked("a"))], "train.json"), None, None, None)
+    flat = Rows.from_dicts([{"query": "Where?", "text": RAIN, "answer": "Oslo"}], "test.csv")
+    assert in_questions(flat, names)["answers"] == [[{"text": "Oslo", "answer_start": None}]]
+
+
+@pytest.mark.parametrize("told", [("nope", None, None), (None, "nope", None), (None, None, "nope")])
+def test_a_column_that_is_not_there_is_named_with_its_flag(told):
+    flag = dict(zip(told, ("--question-column", "--context-column", "--answers-column"), strict=True))["nope"]
+    with pytest.raises(UserError, match=f"train.json: no column 'nope' .{flag}.*it has id, question"):
+        column_names(Rows.from_dicts([row(TWO)], "train.json"), *told)
+
+
+def test_a_column_cannot_be_two_things():
+    with pytest.raises(UserError, match="--question-column context: is named for something else"):
+        column_names(Rows.from_dicts([row(TWO)], "train.json"), "context", None, None)
+
+
+REFUSED = {
+    "a number for answers": (row(5), "column 'answers' holds 5, no answers; write"),
+    "lists that do not fit": (row({"text": ["Oslo"], "answer_start": [1, 2]}), "no answers; write"),
+    "columns of lists that do not fit": (row(["Oslo"], answer_start=[1, 2]), "no answers; write"),
+    "an object without a text": (row([{"answer_start": 3}]), "no answers; write"),
+    "an empty answer": (row([{"text": " ", "answer_start": 2}]), "an answer in column 'answers' is empty"),
+    "an answer that is no text": (row([{"text": 3, "answer_start": 2}]), "is 3, not a text"),
+    "an offset that is no number": (row("Oslo", answer_start="x"), "begins at 'x', not a whole number"),
+    "half an offset": (row([{"text": "Oslo", "answer_start": 1.5}]), "begins at 1.5, not a whole"),
+    "no question": (row(TWO) | {"question": None}, "column 'question' has no text"),
+    "a white context": (row(TWO, context=" \n"), "column 'context' has no text"),
+    "a question that is no text": (row(TWO) | {"question": 3}, "column 'question' holds 3, not a text"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_read_is_refused_with_its_row_and_id(case):
+    record, message = REFUSED[case]
+    with pytest.raises(UserError) as error:
+        read(row(TWO) | {"id": "first"}, record)
+    assert str(error.value).startswith("train.json: row 2 (id a): ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_id_that_is_taken_is_refused():
+    with pytest.raises(UserError, match=r"train\.json: row 2: id 'a' is also that of train\.json: row 1"):
+        read(row(TWO), row(TWO))
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"title": "Rain", "paragraphs": None}, "article 1: 'paragraphs' is no list of objects"),
+        ({"paragraphs": [{"context": RAIN}]}, "article 1: paragraph 1: 'qas' is no list of objects"),
+        ({"paragraphs": []}, "the articles have no questions"),
+    ],
+)
+def test_articles_that_are_none_are_refused(broken, message):
+    with pytest.raises(UserError, match=message):
+        read(broken)
+
+
+def test_an_answer_that_stands_in_one_place_is_put_there():
+    wrong = [{"text": "rained", "answer_start": 4}, {"text": "only", "answer_start": 99}]
+    rows, notes = repaired(read(row(wrong)), "train")
+    assert starts(rows) == [[3, 31]]
+    assert notes == [
+        "2 answers of the train split were not at their offset and stand elsewhere in their paragraph: "
+        "put right (ids a)"
+    ]
+
+
+def test_an_offset_may_be_missing():
+    rows, notes = repaired(read(row("rained")), "train")
+    assert starts(rows) == [[3]]
+    assert notes == ["1 answers of the train split have no offset; it is that of their text"]
+
+
+def test_answers_in_their_place_are_left_alone():
+    rows = read(row(TWO), row([]) | {"id": "b"})
+    assert repaired(rows, "train")[0]["answers"] == [TWO, []]
+    assert repaired(rows, "train")[1] == []
+
+
+def test_an_answer_in_no_one_place_is_left_out_of_the_training_rows():
+    records = [row(TWO), row(["Oslo", "rained"]) | {"id": "b"}, row("snow") | {"id": "c"}]
+    rows, notes = repaired(read(*records, row([]) | {"id": "d"}), "train")
+    assert rows["id"] == ["a", "b", "d"]  # an unanswerable question is no question that lost its answers
+    assert starts(rows) == [[13, 3], [3], []]
+    assert "2 answers of the train split" in notes[-1]
+    assert "left out (ids b, c)" in notes[-1]
+
+
+def test_other_splits_keep_the_texts_of_all_their_answers():
+    rows, notes = repaired(read(row(["Oslo", "rained", "snow"])), "validation")
+    assert [answer["text"] for answer in rows["answers"][0]] == ["Oslo", "rained", "snow"]
+    assert starts(rows) == [[None, 3, None]]
+    assert "kept for the scores" in notes[-1]
+    assert "(ids a)" in notes[-1]
+
+
+def test_places_that_overlap_are_two():
+    assert starts(repaired(read(row("ana", context="A banana.")), "validation")[0]) == [[None]]
+
+
+@pytest.mark.parametrize("start", [-1, -10, 33, 400])  # the text does stand ten from the end
+def test_an_offset_beyond_the_paragraph_is_refused(start):
+    with pytest.raises(UserError, match=rf"row 1 \(id a\): the answer at {start} .* which has 36"):
+        repaired(read(row([{"text": "Oslo", "answer_start": start}])), "validation")
+
+
+def test_no_training_question_left():
+    with pytest.raises(UserError, match=r"train\.json: no training question is left"):
+        repaired(read(row("snow")), "train")
+
+
+def test_a_paragraph_is_never_on_both_sides():
+    twice = [article(asked("a")), article(asked("b"), title="Oslo")]
+    rows = read(*twice, article(asked("c"), title="Oslo", context="Oslo is dry."))
+    assert together(rows) == ["Rain", "Rain", "Oslo"]
+
+
+def test_paragraphs_of_one_article_may_part():
+    assert together(read(article(asked("a")), article(asked("b"), context="Dry."))) == [RAIN, "Dry."]
+
+
+PIECES = st.text(st.sampled_from("ab 한국어中文😀é\r\n\t"), min_size=1, max_size=12).filter(str.strip)
+
+
+@given(st.lists(PIECES, min_size=2, max_size=5), st.data())
+def test_answers_cut_from_a_paragraph_come_out_the_same(pieces, data):
+    context = "  ".join(pieces)
+    place = data.draw(st.integers(0, len(pieces) - 1))
+    text, start = pieces[place], len("  ".join([*pieces[:place], ""]))
+    forms = [
+        article(asked("a", [{"text": text, "answer_start": start}]), context=context),
+        row({"text": [text], "answer_start": [start]}, context=context),
+        row(text, context=context, answer_start=str(start)),
+    ]
+    for form in forms:
+        rows, notes = repaired(read(json.loads(json.dumps(form))), "train")
+        assert (rows["context"], rows["answers"]) == ([context], [[{"text": text, "answer_start": start}]])
+        assert notes == []
+
+
+def test_the_sample():
+    rows = read_file(SAMPLES / "qa" / "train.json")
+    rows, notes = repaired(in_questions(rows, column_names(rows, None, None, None)), "train")
+    answered = np.array([bool(answers) for answers in rows["answers"]])
+    assert notes == []
+    assert 0.15 < 1 - answered.mean() < 0.35
+    assert len(set(together(rows))) == 10
