@@ -11,6 +11,10 @@ from bertkit.data.schemes import detect, to_iob2
 from bertkit.data.tags import OUTSIDE, TagSet, iob2_names, offsets_of
 from bertkit.metrics.classification import Scores, regression, single_label
 from bertkit.metrics.entities import entity_counts, entity_scores, token_accuracy
+from bertkit.metrics.squad import marks_v1, marks_v2, scores_v1, scores_v2
+from bertkit.metrics.thresholds import best_thresholds, without_answer
+
+TEXT = datasets.Value("string")
 
 
 class Classification(evaluate.Metric):
@@ -60,6 +64,56 @@ class Entities(evaluate.Metric):
         return scores | {"accuracy": token_accuracy(*written)}
 
 
-def _info(description: str, value: Any) -> evaluate.MetricInfo:
-    features = datasets.Features({"predictions": value, "references": value})
+class Squad(evaluate.Metric):
+    """`compute(predictions=..., references=...)` over answers in SQuAD 1.1's form gives `scores_v1`.
+
+    `predictions` are `{"id", "prediction_text"}`, `references` `{"id", "answers": {"text", "answer_start"}}`,
+    in any order.
+    """
+
+    def _info(self) -> evaluate.MetricInfo:
+        about = "scores of answers, see bertkit.metrics.squad.scores_v1"
+        return _info(about, {"id": TEXT, "prediction_text": TEXT}, _questions())
+
+    def _compute(self, predictions: Any, references: Any) -> Scores:
+        found = {row["id"]: row["prediction_text"] for row in predictions}
+        answers = [found.get(row["id"]) for row in references]
+        return scores_v1(marks_v1([row["answers"]["text"] for row in references], answers))
+
+
+class SquadV2(evaluate.Metric):
+    """`Squad` for SQuAD 2.0: predictions have a `no_answer_probability` as well, references may lack answers.
+
+    `compute` takes a `no_answer_threshold`; it gives `scores_v2` and `best_thresholds`.
+    """
+
+    def _info(self) -> evaluate.MetricInfo:
+        about = "scores of answers, see bertkit.metrics.squad.scores_v2"
+        predictions = {
+            "id": TEXT,
+            "prediction_text": TEXT,
+            "no_answer_probability": datasets.Value("float64"),
+        }
+        return _info(about, predictions, _questions())
+
+    def _compute(self, predictions: Any, references: Any, no_answer_threshold: float = 1.0) -> Scores:
+        found = {row["id"]: row for row in predictions}
+        rows = [found.get(row["id"], {}) for row in references]
+        answers = [row.get("prediction_text") for row in rows]
+        odds = np.array([row.get("no_answer_probability", 0.0) for row in rows])
+        gold = [row["answers"]["text"] for row in references]
+        has_answer = np.array([bool(texts) for texts in gold])
+        marks = marks_v2(gold, answers)
+        best = best_thresholds(marks, odds, has_answer, np.array([answer == "" for answer in answers]))
+        return scores_v2(without_answer(marks, odds, has_answer, no_answer_threshold), has_answer) | best
+
+
+def _questions() -> dict[str, Any]:
+    answers = {"text": datasets.List(TEXT), "answer_start": datasets.List(datasets.Value("int32"))}
+    return {"id": TEXT, "answers": answers}
+
+
+def _info(description: str, predictions: Any, references: Any = None) -> evaluate.MetricInfo:
+    """Features of both sides; where one is given, it is that of both."""
+    features = datasets.Features({"predictions": predictions, "references": references or predictions})
     return evaluate.MetricInfo(description=description, citation="", features=features)

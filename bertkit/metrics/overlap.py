@@ -1,0 +1,50 @@
+"""A baseline of question answering that learns nothing: the sentence that looks most like the question."""
+
+from collections.abc import Sequence
+
+import regex
+from sentencex import get_sentence_boundaries
+
+from bertkit.data.sequences import valid
+from bertkit.data.words import words_of
+from bertkit.metrics.squad import is_korean, mostly
+
+KANA = regex.compile(r"[\p{Hiragana}\p{Katakana}]")
+CHINESE_OR_JAPANESE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}]+")
+
+
+def overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:
+    """The sentence of each context with the most of its question's distinct words; the first of equals.
+
+    Words are those of `words_of`, so characters where a script has no blanks, or has particles without one.
+
+    Returns:
+        [n] sentences as they stand in their contexts, without white space around; "" of one without any.
+    """
+    cut = {context: [(text, _words(text)) for text in _sentences(context)] for context in set(contexts)}
+    return [
+        _most(_words(question), cut[context]) for question, context in zip(questions, contexts, strict=True)
+    ]
+
+
+def _most(question: set[str], sentences: list[tuple[str, set[str]]]) -> str:
+    return max(sentences, key=lambda sentence: len(question & sentence[1]), default=("", set()))[0]
+
+
+def _words(text: str) -> set[str]:
+    return {word for word in words_of(text.casefold()) if word[0].isalnum()}
+
+
+def _sentences(text: str) -> list[str]:
+    bounds = get_sentence_boundaries(_language(text), valid(text))
+    sentences = (text[bound["start_index"] : bound["end_index"]].strip() for bound in bounds)
+    return [sentence for sentence in sentences if sentence]
+
+
+def _language(text: str) -> str:
+    """The language whose rules cut the text; the English ones also for languages of other scripts."""
+    if is_korean([text]):
+        return "ko"
+    if mostly([text], CHINESE_OR_JAPANESE):
+        return "ja" if KANA.search(text) else "zh"
+    return "en"
