@@ -139,7 +139,8 @@ def one_of_vectors(data_dir: Path, model_folder: Path, rows: int, name: str) -> 
     with tempfile.TemporaryDirectory() as cache:
         os.environ["BERTKIT_CACHE_DIR"] = cache
         drawn = prepared(data_dir, model_folder, rows, features=name)
-        train, task = drawn.features["train"], drawn.task
+        train: Any = drawn.features["train"]
+        task = drawn.task
         model = task.model(drawn.model_config, drawn.source)
         collator = task.collator(drawn.tokenizer, model)
         started = time.perf_counter()

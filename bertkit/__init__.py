@@ -17,7 +17,7 @@ try:
 except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0"
 
-__all__ = ["Stopped", "UserError", "classify", "feature_based", "glue", "load", "ner", "nli", "swag"]
+__all__ = ["Stopped", "UserError", "classify", "feature_based", "glue", "load", "ner", "nli", "qa", "swag"]
 
 
 def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
@@ -53,6 +53,13 @@ def swag(*, recipe: str | None = None, reporter: "Reporter | None" = None, **set
     from bertkit.run import train
 
     return train("swag", settings, recipe, reporter)
+
+
+def qa(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Fine-tune on questions: what `bertkit qa` does. As `classify` otherwise."""
+    from bertkit.run import train
+
+    return train("qa", settings, recipe, reporter)
 
 
 def glue(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":

@@ -48,6 +48,10 @@ class RunConfig:
 
     without: ClassVar[frozenset[str]] = frozenset()
 
+    def named_data(self) -> str | None:
+        """What names the data."""
+        return self.data
+
     data: str | None = setting(
         None, "A known name, a file, a folder, or a Hub data set (ORG/NAME[:CONFIG]).", DATA
     )

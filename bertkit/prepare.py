@@ -17,7 +17,7 @@ from bertkit.data.sources import Found, data_directory, find
 from bertkit.data.split import arrange, draw
 from bertkit.errors import UserError
 from bertkit.modeling import loading
-from bertkit.modeling.heads import CHOICE, SEQUENCE, TAGGER, TOKEN, has_head
+from bertkit.modeling.heads import CHOICE, QUESTION, SEQUENCE, TAGGER, TOKEN, has_head
 from bertkit.modeling.loading import ModelSource
 from bertkit.recipes import read_recipe
 from bertkit.reporter import Reporter
@@ -28,7 +28,6 @@ from bertkit.training.advice import advise
 from bertkit.training.arguments import parse_set
 
 MANY_UNKNOWN, TOO_MANY_UNKNOWN = 0.05, 0.30  # shares of unknown pieces: warned of, refused
-DEFAULT_MAX_LENGTH = 256
 PATHS = ("output_dir", "validation", "test")
 
 
@@ -101,6 +100,7 @@ def _resumed(name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[
 
 def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     """Load, split, check and tokenize the data; find the model; fill in what the user left open."""
+    config = fill(config, {"data": config.named_data()})
     if not config.data:
         raise UserError("--data is missing: a known name (bertkit data ls), a file, a folder, or sample")
     chosen, reason = precision.choose(config)
@@ -114,7 +114,7 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     found, splits = _arranged(task, found, reporter)
     source = _source(task, given_model, reporter)
     model_config = loading.load_config(source)
-    had_head = has_head(model_config, SEQUENCE, CHOICE, TOKEN, TAGGER)
+    had_head = has_head(model_config, SEQUENCE, CHOICE, TOKEN, QUESTION, TAGGER)
     model_config = task.adopt(model_config, source)
     tokenizer = loading.load_tokenizer(source)
     prepared = Prepared(
@@ -173,7 +173,7 @@ def _arranged(task: Task, found: Found, reporter: Reporter) -> tuple[Found, Spli
     )
     config = task.config
     seed = config.seed if config.split_seed is None else config.split_seed
-    splits, notes = arrange(found.splits, task.keys, config.validation_fraction, seed)
+    splits, notes = arrange(found.splits, task.keys, config.validation_fraction, seed, task.together)
     limits = {"train": config.max_train_samples}
     splits = {
         name: draw(rows, limits.get(name, config.max_eval_samples), seed) for name, rows in splits.items()
@@ -192,7 +192,7 @@ def _resolve(prepared: Prepared, reporter: Reporter) -> None:
     if wanted is not None and limit is not None and wanted > limit:
         way = "; --long windows reads longer texts" if hasattr(task.config, "long") else ""
         raise UserError(f"--max-length {wanted}: {source.name} has {limit} positions{way}")
-    longest = min(wanted or task.config.max_length or DEFAULT_MAX_LENGTH, limit or sys.maxsize)
+    longest = min(wanted or task.config.max_length or task.default_max_length, limit or sys.maxsize)
     task.config = dataclasses.replace(task.config, max_length=longest)
     task.config = fill(task.config, {"model": source.name})
     for name, rows in prepared.splits.items():

@@ -91,6 +91,7 @@ def _finish(session: Session, figures: dict[str, Any], data: str) -> Run:
     prepared, folder = session.prepared, session.folder
     task, splits = prepared.task, prepared.splits
     outputs = {split: session.outputs(split) for split in splits if split != "train"}
+    session.model.config.update(task.settle(outputs["validation"]))
     scores = {
         split: task.metrics(found) for split, found in outputs.items() if found.features.labels is not None
     }

@@ -26,6 +26,7 @@ REPLACED = ".replaced"  # the run that --overwrite replaces, until the new one h
 # All that a run may hold: what --overwrite removes, and nothing else.
 CONTENT = [
     SETTINGS, METRICS, CHECKPOINTS, "README.md", "report.html", "predictions*.jsonl", "predictions*.conll",
+    "predictions*.json", "nbest_predictions*.json", "null_odds*.json",
     "config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer*", "vocab.*",
     "merges.txt",
     "special_tokens_map.json", "added_tokens.json", "spiece.model", "spm.model", "sentencepiece*.model",

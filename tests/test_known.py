@@ -183,7 +183,7 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
 def tasks_of(known):
     """The tasks that a set is for: every pair with class labels can be read as inference."""
     if "answers_column" in known.defaults:
-        return []
+        return [task_class("qa")]
     if "tag_column" in known.defaults:
         return [task_class("ner")]
     if "ending_columns" in known.defaults:

@@ -93,10 +93,12 @@ def test_the_collator_pads_on_the_side_of_the_tokenizer():
 
 
 def test_examples_are_alike_by_their_longest_sequence_then_by_how_many():
-    from bertkit.data.features import Features
+    from bertkit.data.features import StoredFeatures
     from bertkit.data.ragged import Ragged
 
     sequences = Ragged.of([[1] * length for length in (5, 5, 5, 9, 9, 2, 9)])
-    features = Features(sequences, sequences, np.array([0, 3, 4, 6, 7]), None)  # 5 5 5 | 9 | 9 2 | 9
+    features = StoredFeatures(
+        input_ids=sequences, token_type_ids=sequences, first=np.array([0, 3, 4, 6, 7]), labels=None
+    )  # 5 5 5 | 9 | 9 2 | 9
     assert features.lengths.tolist() == [15, 9, 11, 9]
     assert np.argsort(features.sizes, kind="stable").tolist() == [0, 1, 3, 2]

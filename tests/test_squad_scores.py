@@ -21,7 +21,7 @@ from bertkit.metrics.squad import (
     scores_v1,
     scores_v2,
 )
-from bertkit.metrics.thresholds import best_threshold, best_thresholds, sweep, without_answer
+from bertkit.metrics.thresholds import Sweep, best_threshold, best_thresholds, sweep, without_answer
 
 WORDS = "a an the The A aN cat Cats dog 7 7.5 x_1 ΑΣ Σ İ ß Ａ 서울 서울은 한국의"
 SIGNS = "— “ ” … ¿ · （ ！ . - ' \" ( ) < > 《 》 〈 〉 ‘ ’"
@@ -250,10 +250,11 @@ def test_questions_of_the_same_odds_go_together_where_a_threshold_is_for_use():
 
 
 def test_the_lowest_of_equal_thresholds_is_chosen_whatever_rounding_says():
-    f1 = np.array([0.7, 0.1, 0.2, 0.0])  # 0.7 + 0.1 + 0.2 is not quite the 1 that the last one takes away
-    marks = Marks(np.zeros(4), f1, np.ones(4, bool))
-    has_answer, odds = np.array([True, True, True, False]), np.array([1.0, 1.0, 1.0, 0.0])
-    assert best_threshold(sweep(marks, odds, has_answer)) == np.nextafter(0.0, -1.0)
+    f1 = np.array([0.1, 0.1, 0.6, 0.2, 0.0])  # 1 and these four less 1 are a little more than 1
+    marks = Marks(np.zeros(5), f1, np.ones(5, bool))
+    swept = sweep(marks, np.arange(5.0), np.array([True, True, True, True, False]))
+    assert swept.f1[0] < swept.f1[5]
+    assert best_threshold(Sweep(swept.threshold[[0, 5]], swept.exact[[0, 5]], swept.f1[[0, 5]])) < 0
 
 
 def test_korean_is_told_by_its_letters():
@@ -265,9 +266,10 @@ def test_korean_is_told_by_its_letters():
 @pytest.mark.parametrize(
     ("question", "context", "wanted"),
     [
-        ("Who fed the cat?", "\n It rained. Dr. Ames FED her cat!  The end.", "Dr. Ames FED her cat!"),
+        ("Who fed the cat?", "\n It rained. Dr. Ames FED her CAT!  The end.", "Dr. Ames FED her CAT!"),
         ("Why why why?", "Rain fell. Why not? Because.", "Why not?"),
-        ("What is it?", "First one. Second one.", "First one."),
+        ("Which ship?", "Was it? Ship two sank.", "Ship two sank."),  # signs are no words
+        ("What is it?", "\n\n\nFirst one. Second one.", "First one."),
         ("누가 배를 만들었나?", "서울은 크다. 배는 목수가 만들었다.", "배는 목수가 만들었다."),
         ("船は何色か", "空は青い。船は白い。", "船は白い。"),
         ("谁造了船", "天是蓝的。木匠造了船。", "木匠造了船。"),
@@ -277,6 +279,15 @@ def test_korean_is_told_by_its_letters():
 )
 def test_the_sentence_with_most_words_of_the_question(question, context, wanted):
     assert overlap([question, question], [context, "x"]) == [wanted, "x"]
+
+
+def test_each_distinct_context_is_cut_once_by_the_rules_of_its_script(monkeypatch):
+    asked = []
+    cutter = "bertkit.metrics.overlap.get_sentence_boundaries"
+    monkeypatch.setattr(cutter, lambda *call: asked.append(call) or [])
+    contexts = ["한국어 BERT 모델", "東京のホテル", "木匠造了船", "A cat", "A cat", "1945"]
+    overlap([""] * 6, contexts)
+    assert sorted(asked) == sorted(zip(["ko", "ja", "zh", "en", "en"], [*contexts[:4], "1945"], strict=True))
 
 
 def test_the_evaluate_interface_gives_the_same_scores():

@@ -10,7 +10,7 @@ from conftest import OTHER, make_tokenizer, save_tiny
 from transformers import AutoConfig, AutoModel, DistilBertConfig, RobertaConfig
 
 import bertkit
-from bertkit.data.features import Features, build_features
+from bertkit.data.features import StoredFeatures, build_features
 from bertkit.data.padding import Pad, pad_vectors
 from bertkit.data.vectors import VectorFeatures, vectors_of
 from bertkit.modeling.layers import freeze, layer_numbers
@@ -317,7 +317,7 @@ def test_vectors_stand_where_their_pieces_do(folder, features, windows):
         np.testing.assert_allclose(vectors[start:stop], wanted, atol=4e-3)
 
 
-class Words(Features):
+class Words(StoredFeatures):
     """Another kind of features, with more to tell."""
 
     @property

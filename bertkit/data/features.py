@@ -1,21 +1,22 @@
 """Features: the map-style data set that training and scoring read."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from bertkit.data.ragged import Ragged
 from bertkit.data.sequences import Long, Template, cut, encode
 
 
-@dataclass(frozen=True)
-class Features:
+@dataclass(frozen=True, kw_only=True)
+class Features(ABC):
     """`n` examples, each of one sequence, or of several: the windows of a long text, or its choices.
 
     Attributes:
-        input_ids, token_type_ids: the sequences of all examples, one after the other.
         first: [n + 1] the first sequence of each example.
         labels: [n] or [n, classes] targets, or None where there are none.
         truncated: how many examples lost pieces.
@@ -23,23 +24,28 @@ class Features:
         unknown: share of the pieces that the vocabulary does not know.
     """
 
-    input_ids: Ragged
-    token_type_ids: Ragged
     first: np.ndarray
     labels: np.ndarray | None
     truncated: int = 0
     longest: int = 0
     unknown: float = 0.0
 
+    @abstractmethod
+    def sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """`input_ids` and `token_type_ids` of one sequence, both [length]."""
+
+    @property
+    @abstractmethod
+    def sequence_lengths(self) -> np.ndarray:
+        """[sequences] pieces of each."""
+
     def __len__(self) -> int:
         return len(self.first) - 1
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        sequences = range(self.first[index], self.first[index + 1])
-        item: dict[str, Any] = {
-            "input_ids": [self.input_ids[i] for i in sequences],
-            "token_type_ids": [self.token_type_ids[i] for i in sequences],
-        }
+        numbers = range(self.first[index], self.first[index + 1])
+        ids, kinds = zip(*map(self.sequence, numbers), strict=True)
+        item: dict[str, Any] = {"input_ids": list(ids), "token_type_ids": list(kinds)}
         if self.labels is not None:
             item["labels"] = self.labels[index]
         return item
@@ -52,7 +58,7 @@ class Features:
     @property
     def lengths(self) -> np.ndarray:
         """[n] pieces of each example, all its sequences together."""
-        return np.add.reduceat(self.input_ids.lengths, self.first[:-1])
+        return np.add.reduceat(self.sequence_lengths, self.first[:-1])
 
     @property
     def sizes(self) -> np.ndarray:
@@ -61,18 +67,47 @@ class Features:
         A batch is padded to its longest sequence, so the sum would put unlike ones together.
         """
         counts = np.diff(self.first)
-        return np.maximum.reduceat(self.input_ids.lengths, self.first[:-1]) * (counts.max() + 1) + counts
+        return np.maximum.reduceat(self.sequence_lengths, self.first[:-1]) * (counts.max() + 1) + counts
 
     @property
     def outputs(self) -> np.ndarray:
         """[n + 1] the first row of logits of each example: here one row an example."""
         return np.arange(len(self) + 1)
 
+    def kept(self, logits: torch.Tensor, examples: np.ndarray) -> torch.Tensor:
+        """What scoring keeps of a batch's logits, a row each: here all of them.
+
+        Args:
+            logits: [decisions, ...] fp32, of the decisions of `examples`.
+        """
+        return logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFeatures(Features):
+    """Features whose sequences are kept whole.
+
+    Attributes:
+        input_ids, token_type_ids: the sequences of all examples, one after the other.
+    """
+
+    input_ids: Ragged
+    token_type_ids: Ragged
+
+    def sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """As stored."""
+        return self.input_ids[number], self.token_type_ids[number]
+
+    @property
+    def sequence_lengths(self) -> np.ndarray:
+        """[sequences]."""
+        return self.input_ids.lengths
+
 
 def build_features(
     texts: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Any, max_length: int,
     long: Long = "head", cache: bool = True,
-) -> Features:  # fmt: skip
+) -> StoredFeatures:  # fmt: skip
     """Features of one text column, or two.
 
     Args:
@@ -89,7 +124,7 @@ def build_features(
 def build_choices(
     contexts: Sequence[str], endings: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Any,
     max_length: int, cache: bool = True,
-) -> Features:  # fmt: skip
+) -> StoredFeatures:  # fmt: skip
     """Features with a sequence, context and ending, for each ending of an example.
 
     Args:
@@ -110,7 +145,7 @@ def build_choices(
 def _assembled(
     examples: Iterable[list[list[np.ndarray]]], columns: list[Ragged], labels: np.ndarray | None,
     tokenizer: Any, max_length: int, long: Long,
-) -> Features:  # fmt: skip
+) -> StoredFeatures:  # fmt: skip
     """Cut each text or pair of each example, and put the special pieces around."""
     template = Template.of(tokenizer, pair=len(columns) == 2)
     sequences: list[tuple[Any, Any]] = []
@@ -125,7 +160,7 @@ def _assembled(
         first.append(len(sequences))
     total = sum(len(column.values) for column in columns)
     unknown = sum(int((column.values == tokenizer.unk_token_id).sum()) for column in columns)
-    return Features(
+    return StoredFeatures(
         input_ids=Ragged.of([ids for ids, _ in sequences]),
         token_type_ids=Ragged.of([kinds for _, kinds in sequences], np.int8),
         first=np.array(first), labels=labels, truncated=truncated, longest=longest + template.special,

@@ -81,6 +81,10 @@ class Template:
         """How many special pieces it adds."""
         return sum(slot >= 0 for slot in self.slots)
 
+    def before(self, slot: int) -> int:
+        """How many special pieces go before a slot, the first of its kind: a text, or a special piece."""
+        return sum(other >= 0 for other in self.slots[: self.slots.index(slot)])
+
     def around(self, values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[Ragged, Ragged, int]:
         """A sequence of one text for each stretch of `values`, and the place of a text's first piece in it.
 

@@ -80,9 +80,12 @@ def draw(rows: Rows, size: int | None, seed: int) -> Rows:
 
 
 def arrange(
-    splits: Splits, keys_of: Callable[[Rows], Keys], fraction: float | None, seed: int
+    splits: Splits, keys_of: Callable[[Rows], Keys], fraction: float | None, seed: int, whole: str = ""
 ) -> tuple[Splits, list[str]]:
     """A training and a validation split with no example in common, and notes on what was done.
+
+    Args:
+        whole: what stays on one side, for the notes.
 
     Raises:
         UserError: too few rows to set any aside.
@@ -103,7 +106,9 @@ def arrange(
     if "validation" not in splits:
         train, splits["validation"] = _parted(train, keys_of(train), fraction, seed)
         size = len(splits["validation"])
-        notes.append(f"no validation file: {size:,} rows ({_share(fraction):.0%}) set aside by seed {seed}")
+        how = f" of whole {whole}s" if whole else ""
+        share = f"{_share(fraction):.0%}{how}"
+        notes.append(f"no validation file: {size:,} rows ({share}) set aside by seed {seed}")
     return {**splits, "train": train}, notes
 
 

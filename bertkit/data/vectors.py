@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from bertkit.cache import cache_directory, cached
-from bertkit.data.features import Features
+from bertkit.data.features import StoredFeatures
 from bertkit.data.ragged import stretches
 from bertkit.errors import UserError
 from bertkit.reporter import Reporter
@@ -30,7 +30,7 @@ NOT_OF_VECTORS = {
 }  # fmt: skip
 
 
-class VectorFeatures(Features):
+class VectorFeatures(StoredFeatures):
     """Features of any kind whose items bring vectors in place of ids; all else is as it was.
 
     Args:
@@ -38,10 +38,10 @@ class VectorFeatures(Features):
         vectors: [pieces, layers, hidden] of all its sequences, one after the other.
     """
 
-    features: Features
+    features: StoredFeatures
     vectors: np.ndarray
 
-    def __init__(self, features: Features, vectors: np.ndarray) -> None:
+    def __init__(self, features: StoredFeatures, vectors: np.ndarray) -> None:
         vars(self).update(vars(features), features=features, vectors=vectors)
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class VectorFeatures(Features):
 
 
 def vectors_of(
-    model: "Tagger", features: Features, collator: Collator, batch_size: int, reporter: Reporter
+    model: "Tagger", features: StoredFeatures, collator: Collator, batch_size: int, reporter: Reporter
 ) -> np.ndarray:
     """[pieces, layers, hidden] in 16 bits, memory-mapped from the cache where that can be written.
 
@@ -105,7 +105,7 @@ def vectors_of(
     return vectors
 
 
-def _key(model: "Tagger", features: Features, collator: Collator) -> str:
+def _key(model: "Tagger", features: StoredFeatures, collator: Collator) -> str:
     """A digest of all that the vectors depend on: encoder, layers, pieces and the side of the padding."""
     config = {key: value for key, value in model.config.to_dict().items() if key not in NOT_OF_VECTORS}
     about = [config, model.layers, getattr(collator, "left", None)]
@@ -140,7 +140,7 @@ def _allocated(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _fill(
-    vectors: np.ndarray, model: "Tagger", features: Features, collator: Collator, batch_size: int,
+    vectors: np.ndarray, model: "Tagger", features: StoredFeatures, collator: Collator, batch_size: int,
     reporter: Reporter,
 ) -> None:  # fmt: skip
     """Compute all vectors, longest examples first so that memory runs out early or never."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.documents import Place, all_sentences
-from bertkit.data.features import Features
+from bertkit.data.features import StoredFeatures
 from bertkit.data.ragged import Ragged, stretches
 from bertkit.data.sequences import Template
 from bertkit.data.windows import Windows, in_context, windows
@@ -15,7 +15,7 @@ from bertkit.data.words import Sentences, encode_words
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordFeatures(Features):
+class WordFeatures(StoredFeatures):
     """An example is one sequence: a sentence, or a window of one that is longer than the model.
 
     Each is trained on and scored by itself, so that a sentence of any length takes no more memory than

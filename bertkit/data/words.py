@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import regex
 
-from bertkit.cache import cached
+from bertkit.data.located import locate
 from bertkit.data.ragged import Ragged
-from bertkit.data.sequences import CHUNK, valid
 
 # Words of these scripts stand without blanks between them, or take their particles without one: an
 # entity may end at any of their characters, so each is a token.
@@ -93,51 +91,6 @@ def encode_words(sentences: Sentences, tokenizer: Any, cache: bool = True) -> Pi
     The text is encoded as it is, not token by token, so that pieces are those of running text, which
     `transformers.pipeline()` sees too, and the characters of a word need not be pieces of their own.
     """
-    if not cache:
-        return _encode(sentences, tokenizer)
-    digest = blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
-    digest.update("\0".join(sentences.texts).encode("utf-8", "surrogatepass"))
-    for array in (sentences.offsets, sentences.start, sentences.stop):
-        digest.update(array.tobytes())
-    made: list[Pieces] = []
-
-    def write(folder: Any) -> None:
-        made.append(_encode(sentences, tokenizer))
-        made[0].ids.save(folder)
-        np.save(folder / "carrier.npy", made[0].carrier)
-
-    folder = cached("words", digest.hexdigest(), write)
-    if made:
-        return made[0]
-    if folder is None:
-        return _encode(sentences, tokenizer)
-    return Pieces(Ragged.load(folder), np.load(folder / "carrier.npy", mmap_mode="r"))
-
-
-def _encode(sentences: Sentences, tokenizer: Any) -> Pieces:
-    ids: list[list[int]] = []
-    places: list[np.ndarray] = []
-    for first in range(0, len(sentences.texts), CHUNK):
-        chunk = [valid(text) for text in sentences.texts[first : first + CHUNK]]
-        encodings = tokenizer.backend_tokenizer.encode_batch(chunk, add_special_tokens=False)
-        ids.extend(encoding.ids for encoding in encodings)
-        flat = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
-        places.append(np.fromiter(flat, np.int64).reshape(-1, 2))
-    pieces = Ragged.of(ids)
-    return Pieces(pieces, _carriers(sentences, pieces, np.concatenate([np.zeros((0, 2), np.int64), *places])))
-
-
-def _carriers(sentences: Sentences, pieces: Ragged, places: np.ndarray) -> np.ndarray:
-    """[tokens] the first piece that shares a character with each token, -1 where there is none.
-
-    All texts are laid out one behind the other, so that one search answers for all tokens.
-    """
-    sizes = np.fromiter(map(len, sentences.texts), np.int64, len(sentences.texts))
-    base = np.concatenate([[0], np.cumsum(sizes + 1)])[:-1]
-    shift = np.repeat(base, np.diff(sentences.offsets))
-    start, stop = sentences.start + shift, sentences.stop + shift
-    begin, end = (places + np.repeat(base, pieces.lengths)[:, None]).T
-    end = np.maximum.accumulate(end)
-    piece = np.searchsorted(end, start, side="right")
-    begin = np.append(begin, np.iinfo(np.int64).max)  # behind the last piece there is none
-    return np.where((begin[piece] < stop) & (stop > start), piece, -1)
+    located = locate(sentences.texts, tokenizer, cache)
+    text = np.repeat(np.arange(len(sentences.texts)), np.diff(sentences.offsets))
+    return Pieces(located.ids, located.pieces_of(text, sentences.start, sentences.stop)[0])

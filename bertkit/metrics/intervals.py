@@ -12,15 +12,19 @@ def bootstrap(
 ) -> dict[str, list[float]]:
     """Percentiles 2.5 and 97.5 of each score, by drawing rows with replacement.
 
+    A draw may lack a score of all rows: that of the questions without answer, say, where it has none.
+
     Args:
         score: gives the scores of the rows at some indices [size].
         size: how many rows there are.
     """
     rng = np.random.default_rng(seed)
     drawn = [score(rng.integers(0, size, size)) for _ in range(RESAMPLES)]
+    found = {name: [scores[name] for scores in drawn if name in scores] for name in score(np.arange(size))}
     return {
-        name: [float(bound) for bound in np.percentile([scores[name] for scores in drawn], [2.5, 97.5])]
-        for name in drawn[0]
+        name: [float(bound) for bound in np.percentile(values, [2.5, 97.5])]
+        for name, values in found.items()
+        if values
     }
 
 

@@ -11,6 +11,9 @@ PARTS = 2  # of a batch of choices, by length
 def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Logits [examples, outputs], or [decisions, outputs] where pieces are decided one by one.
 
+    Of a head for answers they are [sequences, 2, length], start and end at each place of the sequence,
+    counted without padding whatever its side; -inf where a sequence has no such place.
+
     The windows of a document are averaged. Of the choices of an example each has its own output; an
     example with fewer choices than others has -inf in the rest, which is a mask: its share of a softmax
     and its gradient are exactly 0.
@@ -22,7 +25,10 @@ def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     inputs = {name: tensor for name, tensor in batch.items() if name not in NOT_INPUTS}
     if "choice" in batch:
         return _spread(_scores(model, inputs), batch["choice"])
-    logits = model(**inputs).logits
+    output = model(**inputs)
+    if "start_logits" in output:
+        return _starts_and_ends(output, inputs["attention_mask"])
+    logits = output.logits
     if "position" in batch:
         return logits[batch["sequence"], batch["position"]]
     return _averaged(logits, batch["document"]) if "document" in batch else logits
@@ -58,3 +64,13 @@ def _spread(scores: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
     place = torch.arange(len(example), device=example.device) - first[example]
     table = scores.new_full((len(counts), int(counts.max())), -torch.inf)
     return table.index_put((example, place), scores)
+
+
+def _starts_and_ends(output: Any, mask: torch.Tensor) -> torch.Tensor:
+    """[sequences, 2, length]. The softmax over them has no share for padding, as that of stock losses has."""
+    length = mask.shape[1]
+    logits = torch.stack([output.start_logits, output.end_logits], 1)[..., :length]
+    places = torch.arange(length, device=mask.device)
+    from_left = (places + mask.argmax(1, keepdim=True)) % length  # padding on the left goes behind
+    logits = logits.gather(2, from_left.unsqueeze(1).expand(-1, 2, -1))
+    return logits.masked_fill((places >= mask.sum(1, keepdim=True)).unsqueeze(1), -torch.inf)

@@ -13,6 +13,7 @@ MUCH_BETTER = 0.3  # of the rows: so many more right answers in another order ar
 
 
 SEQUENCE, CHOICE, TOKEN = "ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification"
+QUESTION = "ForQuestionAnswering"
 TAGGER = "Tagger"  # bertkit's own
 
 

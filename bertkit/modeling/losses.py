@@ -24,8 +24,10 @@ class Loss(Protocol):
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Single-label classification. `logits` [batch, classes], `labels` [batch] int.
+    """Single-label decisions. `logits` [..., classes], `labels` [...] int.
 
+    Of the start and the end of an answer the classes are the places in the sequence, -inf where there are
+    none.
     With class weights an item counts as much as its class weighs, as in `torch.nn.CrossEntropyLoss`.
     """
 
@@ -33,18 +35,19 @@ class CrossEntropy:
     smoothing: float = 0.0
 
     def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The number of examples, or their weight."""
+        """The number of decisions, or their weight."""
         labels = batch["labels"]
         if self.weights is None:
-            return {"loss": torch.tensor(float(len(labels)), device=labels.device)}
+            return {"loss": torch.tensor(float(labels.numel()), device=labels.device)}
         return {"loss": self.weights.to(labels.device)[labels].sum()}
 
     def sums(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Summed cross-entropy in nats."""
         weights = None if self.weights is None else self.weights.to(logits.device)
         loss = F.cross_entropy(
-            logits.float(), batch["labels"], weight=weights, reduction="sum", label_smoothing=self.smoothing
-        )
+            logits.float().flatten(0, -2), batch["labels"].flatten(), weight=weights, reduction="sum",
+            label_smoothing=self.smoothing,
+        )  # fmt: skip
         return {"loss": loss}
 
 

@@ -55,6 +55,8 @@ class Task(ABC):
         known_as: names under which the known data sets list this task's column settings.
         several: what the sequences of one example are, where it may have more than one.
         words: whether plain text files hold a word a line.
+        default_max_length: in pieces, where nothing else says it.
+        together: what is set aside as a whole, where that is more than a row.
         in_windows: whether what is too long is read in windows, else it is cut.
     """
 
@@ -69,6 +71,8 @@ class Task(ABC):
     new_head: bool = True
     several: Literal["document", "choice"] | None = None
     in_windows: bool = False
+    default_max_length: ClassVar[int] = 256
+    together: ClassVar[str] = ""
 
     def __init__(self, config: RunConfig) -> None:
         self.config: Any = config
@@ -150,6 +154,10 @@ class Task(ABC):
     @abstractmethod
     def loss(self, train: "Features") -> "Loss":
         """The loss, in sums and counts."""
+
+    def settle(self, outputs: Outputs) -> dict[str, Any]:
+        """What is chosen on the validation split once training is over; it goes into the model's config."""
+        return {}
 
     @abstractmethod
     def metrics(self, outputs: Outputs) -> Scores:

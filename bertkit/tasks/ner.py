@@ -221,9 +221,7 @@ class Ner(Task):
             return load_tagger(source, model_config, self.config.features, self.config.head, self.new_head)
         return load_model(AutoModelForTokenClassification, source, model_config, self.new_head)
 
-    def computed(
-        self, model: Any, features: "features.Features", collator: Any, reporter: "Reporter"
-    ) -> "features.Features":
+    def computed(self, model: Any, features: Any, collator: Any, reporter: "Reporter") -> "features.Features":
         """The vectors of a frozen encoder."""
         from bertkit.data.vectors import VectorFeatures, vectors_of
 

@@ -21,6 +21,9 @@ def predict_logits(
 ) -> np.ndarray:
     """Logits in fp32, the rows of example i at outputs[i] to outputs[i + 1] of the features.
 
+    Where the features keep only a part of them (`Features.kept`), it is that part: it is taken batch by
+    batch, so that memory does not grow with what is thrown away.
+
     Longest examples go first, so that memory runs out early or never.
 
     Where examples have outputs of unlike number, those that are not there are -inf.
@@ -39,7 +42,7 @@ def predict_logits(
         for rows in reporter.track(batches, len(batches), "scoring"):
             batch = collator([features[row] for row in rows])
             batch = {name: tensor.to(device) for name, tensor in batch.items()}
-            found.append(logits_of(forward, batch).float().cpu().numpy())
+            found.append(features.kept(logits_of(forward, batch).float(), rows).cpu().numpy())
     model.train(was_training)
     outputs = features.outputs
     logits = np.full((outputs[-1], max(part.shape[-1] for part in found)), -np.inf, np.float32)

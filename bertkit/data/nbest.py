@@ -1,0 +1,87 @@
+"""The best answers of each question over all of its windows, by characters of its paragraph."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertkit.data.question_features import QuestionFeatures
+
+
+@dataclass(frozen=True)
+class NBest:
+    """The answers of `n` questions, one question after the other, best first. Each has one at least.
+
+    Attributes:
+        offsets: [n + 1] the first answer of each question.
+        start, stop: [answers] characters of its paragraph.
+        start_logit, end_logit: [answers] S·T_i and E·T_j.
+        null: [n, 2] S·C and E·C in the window in which no answer is least likely.
+    """
+
+    offsets: np.ndarray
+    start: np.ndarray
+    stop: np.ndarray
+    start_logit: np.ndarray
+    end_logit: np.ndarray
+    null: np.ndarray
+
+    @property
+    def score(self) -> np.ndarray:
+        """[answers] S·T_i + E·T_j."""
+        return self.start_logit + self.end_logit
+
+    @property
+    def null_odds(self) -> np.ndarray:
+        """[n] s_null minus the score of the best answer (Devlin et al. 2018, 4.3)."""
+        return (self.null.sum(1) - self.score[self.offsets[:-1]]).astype(np.float64)
+
+
+def merge(kept: np.ndarray, features: QuestionFeatures) -> NBest:
+    """The answers of all windows of each question put together, the same one counted once.
+
+    s_null is the least of the windows', as in google's `run_squad.py`: a window without the answer says
+    nothing of the others.
+
+    Args:
+        kept: [windows, 2 + 4 n_best], see `QuestionFeatures.kept`.
+    """
+    n = features.limits.n_best
+    found, places = kept[:, 2 : 2 + 2 * n].reshape(-1, 2, n), kept[:, 2 + 2 * n :].reshape(-1, 2, n)
+    pieces = features.start[:, None, None] + places.astype(np.int64)
+    there = np.isfinite(found).all(1)
+    pieces = np.where(there[:, None], pieces, 0)
+    start, stop = features.paragraphs.start[pieces[:, 0]], features.paragraphs.stop[pieces[:, 1]]
+    question = np.broadcast_to(features.question[:, None], start.shape)
+    null = _least(kept[:, :2], features)
+    lone = np.setdiff1d(np.arange(len(null)), question[there])  # of whose paragraph no piece is left
+    nothing = np.zeros(len(lone), start.dtype)
+    return _sorted(
+        np.concatenate([question[there], lone]),
+        np.concatenate([start[there], nothing]), np.concatenate([stop[there], nothing]),
+        np.concatenate([found[:, 0][there], null[lone, 0]]),
+        np.concatenate([found[:, 1][there], null[lone, 1]]), null, n,
+    )  # fmt: skip
+
+
+def _least(null: np.ndarray, features: QuestionFeatures) -> np.ndarray:
+    """[n, 2] of each question's windows the one with the least s_null."""
+    order = np.lexsort((null.sum(1), features.question))
+    return null[order[features.windows[:-1]]]
+
+
+def _sorted(
+    question: np.ndarray, start: np.ndarray, stop: np.ndarray, start_logit: np.ndarray,
+    end_logit: np.ndarray, null: np.ndarray, n: int,
+) -> NBest:  # fmt: skip
+    """The best `n` of each question; of one answer that overlapping windows have, the better."""
+    score = start_logit + end_logit
+    order = np.lexsort((-score, stop, start, question))
+    keys = np.stack([question, start, stop])[:, order]
+    new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(0))
+    order = order[new]
+    order = order[np.lexsort((-score[order], question[order]))]
+    counts = np.bincount(question[order], minlength=len(null))
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    order = order[rank < n]
+    offsets = np.concatenate([[0], np.cumsum(np.minimum(counts, n))])
+    return NBest(offsets, start[order], stop[order], start_logit[order], end_logit[order], null)

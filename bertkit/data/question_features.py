@@ -1,0 +1,196 @@
+"""Features of questions: each with a window of its paragraph, and with the best answers in it."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit.data.features import Features
+from bertkit.data.located import Located, locate
+from bertkit.data.ragged import Ragged
+from bertkit.data.sequences import Template, encode
+from bertkit.errors import UserError
+from bertkit.modeling.spans import best_spans
+
+Answer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long things may be, in pieces; `n_best` is how many answers are kept of a window."""
+
+    max_length: int
+    max_query_length: int
+    doc_stride: int
+    max_answer_length: int
+    n_best: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionFeatures(Features):
+    """An example is a window: a question and a stretch of its paragraph, put together when it is asked for.
+
+    Paragraphs are kept once, however many questions and windows they have. Numbers of pieces count those
+    of all paragraphs.
+
+    Attributes:
+        template: of the special pieces; `null_piece` is the one that stands for no answer, [CLS].
+        questions: their pieces.
+        asked: [questions] how many of its pieces a question keeps.
+        paragraphs: the distinct ones.
+        windows: [questions + 1] the first window of each question.
+        question: [n] that of each window.
+        start, stop: [n] its stretch of the paragraph.
+        labels: [n, 2] where in the sequence the answer begins and ends; both at [CLS] where it does not
+            stand in the window.
+    """
+
+    template: Template
+    null_piece: int
+    limits: Limits
+    questions: Ragged
+    asked: np.ndarray
+    paragraphs: Located
+    windows: np.ndarray
+    question: np.ndarray
+    start: np.ndarray
+    stop: np.ndarray
+
+    def sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """The question and the window between the special pieces."""
+        question = self.question[number]
+        asked = self.questions[question][: self.asked[question]]
+        return self.template.fill([asked, self.paragraphs.ids.values[self.start[number] : self.stop[number]]])
+
+    @property
+    def sequence_lengths(self) -> np.ndarray:
+        """[n]."""
+        return self.asked[self.question] + self.stop - self.start + self.template.special
+
+    @property
+    def windowed(self) -> float:
+        """Share of the questions whose paragraph is read in several windows."""
+        return float((np.diff(self.windows) > 1).mean())
+
+    def place(self, windows: np.ndarray) -> np.ndarray:
+        """[windows] where in its sequence each begins."""
+        return self.template.before(~1) + self.asked[self.question[windows]]
+
+    def null(self, windows: np.ndarray) -> np.ndarray:
+        """[windows] where in its sequence [CLS] stands, which means that there is no answer."""
+        before = self.template.slots[: self.template.slots.index(self.null_piece)]
+        asked, size = self.asked[self.question[windows]], self.stop[windows] - self.start[windows]
+        return self.template.before(self.null_piece) + asked * (~0 in before) + size * (~1 in before)
+
+    def kept(self, logits: torch.Tensor, examples: np.ndarray) -> torch.Tensor:
+        """[windows, 2 + 4 n_best]: start and end logit of [CLS], then of the best answers their start and
+        end logits, and their first and last pieces, counted from the window's first.
+        """
+        place, size = self.place(examples), self.stop[examples] - self.start[examples]
+        columns = np.arange(logits.shape[-1]) - place[:, None]
+        inside = (columns >= 0) & (columns < size[:, None])
+        pieces = np.where(inside, columns + self.start[examples][:, None], 0)
+        solid = self.paragraphs.stop[pieces] > self.paragraphs.start[pieces]
+        allowed = torch.from_numpy(inside & solid).to(logits.device)
+        places, found = best_spans(logits, allowed, self.limits.n_best, self.limits.max_answer_length)
+        null = torch.from_numpy(self.null(examples)).to(logits.device)
+        of_null = logits.gather(2, null[:, None, None].expand(-1, 2, 1)).squeeze(2)
+        places = places - torch.from_numpy(place).to(logits.device)[:, None, None]
+        return torch.cat([of_null, found.flatten(1), places.flatten(1).to(logits.dtype)], 1)
+
+
+def build_questions(
+    questions: Sequence[str], contexts: Sequence[str], answers: Sequence[Sequence[Answer]] | None,
+    tokenizer: Any, limits: Limits, cache: bool = True,
+) -> QuestionFeatures:  # fmt: skip
+    """Features of questions and their paragraphs.
+
+    A paragraph that is too long is read in windows, as in google's `run_squad.py`: each begins `doc_stride`
+    pieces after the one before, all but the last are as long as the question leaves room for. A question
+    keeps its first `max_query_length` pieces, at most half of the room.
+
+    Args:
+        questions, contexts: [n] texts.
+        answers: [n] the right answers, of which the first is learned, by `text` and `answer_start`.
+    """
+    template = Template.of(tokenizer, pair=True)
+    asked = encode(questions, tokenizer, cache)
+    number = {text: at for at, text in enumerate(dict.fromkeys(contexts))}
+    paragraphs = solid(locate(list(number), tokenizer, cache), list(number))
+    paragraph = np.fromiter(map(number.__getitem__, contexts), np.int64, len(contexts))
+    room = limits.max_length - template.special
+    kept = np.minimum(asked.lengths, min(limits.max_query_length, room // 2))
+    bounds = paragraphs.ids.offsets
+    counts, start, stop = _windows(bounds[paragraph], bounds[paragraph + 1], room - kept, limits.doc_stride)
+    question = np.repeat(np.arange(len(questions)), counts)
+    features = QuestionFeatures(
+        template=template, null_piece=_null_piece(template, tokenizer), limits=limits,
+        questions=asked, asked=kept, paragraphs=paragraphs,
+        windows=np.concatenate([[0], np.cumsum(counts)]), question=question, start=start, stop=stop,
+        first=np.arange(len(question) + 1), labels=None,
+        longest=int((kept + np.diff(bounds)[paragraph]).max(initial=0)) + template.special,
+        unknown=_unknown(tokenizer, asked, paragraphs.ids),
+    )  # fmt: skip
+    return features if answers is None else _labelled(features, paragraph, answers)
+
+
+def _null_piece(template: Template, tokenizer: Any) -> int:
+    """[CLS], else the first special piece that the tokenizer puts around a pair.
+
+    Raises:
+        UserError: it puts none.
+    """
+    special = [slot for slot in template.slots if slot >= 0]
+    if not special:
+        raise UserError(
+            "--model: its tokenizer puts no special piece around a pair, so none can stand for no answer"
+        )
+    return tokenizer.cls_token_id if tokenizer.cls_token_id in special else special[0]
+
+
+def _windows(
+    begin: np.ndarray, end: np.ndarray, budget: np.ndarray, stride: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How many windows each paragraph has, and the pieces at which they start and stop."""
+    step = np.minimum(stride, budget)  # no text is skipped beside a question of any length
+    counts = 1 + np.maximum(0, -(-(end - begin - budget) // step))
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    start = np.repeat(begin, counts) + number * np.repeat(step, counts)
+    return counts, start, np.minimum(start + np.repeat(budget, counts), np.repeat(end, counts))
+
+
+def _labelled(
+    features: QuestionFeatures, paragraph: np.ndarray, answers: Sequence[Sequence[Answer]]
+) -> QuestionFeatures:
+    """With the place of each question's first answer in each of its windows."""
+    known = [some[0] if some and some[0]["answer_start"] is not None else None for some in answers]
+    start = np.array([answer["answer_start"] if answer else 0 for answer in known], np.int64)
+    sizes = np.array([len(answer["text"]) if answer else 0 for answer in known], np.int64)
+    first, last = features.paragraphs.pieces_of(paragraph, start, start + sizes)
+    first, last = first[features.question], last[features.question]
+    inside = (first >= features.start) & (last < features.stop) & (first >= 0)
+    windows = np.arange(len(features))
+    places = np.stack([first, last], 1) + (features.place(windows) - features.start)[:, None]
+    labels = np.where(inside[:, None], places, features.null(windows)[:, None])
+    return dataclasses.replace(features, labels=labels)
+
+
+def solid(located: Located, texts: Sequence[str]) -> Located:
+    """Without the white space that some tokenizers count to the word behind it, so that no answer has it."""
+    line = np.frombuffer("\0".join(texts).encode("utf-32-le", "surrogatepass") + bytes(4), np.uint32)
+    blank = np.isin(line, [code for code in range(0x3001) if chr(code).isspace()])
+    shift = np.repeat(located.base, located.ids.lengths)
+    start, stop = located.start + shift, located.stop + shift
+    while (lead := blank[start] & (start < stop)).any():
+        start = start + lead
+    while (tail := blank[stop - 1] & (start < stop)).any():
+        stop = stop - tail
+    return dataclasses.replace(located, start=start - shift, stop=stop - shift)
+
+
+def _unknown(tokenizer: Any, *texts: Ragged) -> float:
+    unknown = sum(int((some.values == tokenizer.unk_token_id).sum()) for some in texts)
+    return unknown / max(1, sum(len(some.values) for some in texts))

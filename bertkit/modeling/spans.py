@@ -1,0 +1,36 @@
+"""The best answers of each window, from the scores of starts and ends."""
+
+import torch
+import torch.nn.functional as F
+
+
+def best_spans(
+    logits: torch.Tensor, allowed: torch.Tensor, n: int, longest: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `n` spans with the highest S·T_i + E·T_j, j >= i (Devlin et al. 2018, 4.2), best first.
+
+    All spans compete. That is cheap, since the best n begin at the n starts whose best spans are best.
+
+    Args:
+        logits: [windows, 2, length] of starts and ends.
+        allowed: [windows, length] bool, where an answer may begin and end.
+        longest: the most pieces of an answer.
+
+    Returns:
+        Places [windows, 2, n] int, first and last, and their logits [windows, 2, n], which are -inf where
+        there are fewer spans.
+    """
+    start, end = logits.masked_fill(~allowed.unsqueeze(1), -torch.inf).unbind(1)
+    length = start.shape[1]
+    longest, n_starts = min(longest, length), min(n, length)
+    padded = F.pad(end, (0, longest - 1), value=-torch.inf)
+    best_end = F.max_pool1d(padded.unsqueeze(1), longest, stride=1).squeeze(1)
+    rows = (start + best_end).topk(n_starts).indices
+    ends = padded.unfold(1, longest, 1).gather(1, rows.unsqueeze(-1).expand(-1, -1, longest))
+    scores = (start.gather(1, rows).unsqueeze(-1) + ends).flatten(1)
+    flat = scores.topk(min(n, scores.shape[1])).indices
+    first = rows.gather(1, flat // longest)
+    last = first + flat % longest
+    found = torch.stack([start.gather(1, first), end.gather(1, last.clamp(max=length - 1))], 1)
+    missing = n - flat.shape[1]
+    return F.pad(torch.stack([first, last], 1), (0, missing)), F.pad(found, (0, missing), value=-torch.inf)

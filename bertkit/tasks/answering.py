@@ -1,0 +1,229 @@
+"""From the scores of spans to answers, as `qa` scores, shows and writes them."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from bertkit.tasks.base import Outputs, Scores
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.data.nbest import NBest
+    from bertkit.data.rows import Rows
+    from bertkit.metrics.squad import Marks
+
+SHOWN = 11  # thresholds of the sweep in a run's tables
+
+
+@dataclass(frozen=True)
+class Answering:
+    """The rules by which answers are given and scored.
+
+    Attributes:
+        rules: SQuAD's v1, every question has an answer; or v2, it may have none.
+        threshold: tau; above it the null odds mean that there is no answer. None before it is chosen.
+    """
+
+    rules: Literal["v1", "v2"]
+    threshold: float | None = None
+
+    # ---- scores
+
+    def metrics(self, outputs: Outputs) -> Scores:
+        """Of the final answers; with v2 also the best that thresholds on this split would reach."""
+        from bertkit.metrics.thresholds import best_thresholds
+
+        gold, nbest = gold_texts(outputs.rows), self.nbest(outputs)
+        spans, final = texts(nbest, outputs.rows), self.final(outputs, nbest)
+        scores = self._scores(self._marks(gold, final), gold)
+        if self.rules == "v2":
+            has, empty = _array(map(bool, gold)), _array(not text for text in spans)
+            scores |= best_thresholds(self._marks(gold, spans), nbest.null_odds, has, empty)
+        return scores | self._korean(gold, final)
+
+    def intervals(self, outputs: Outputs, seed: int) -> dict[str, list[float]]:
+        """Bootstrap over the questions; the threshold stays as it is."""
+        from bertkit.metrics.intervals import bootstrap
+
+        gold = gold_texts(outputs.rows)
+        marks = self._marks(gold, self.final(outputs, self.nbest(outputs)))
+        has = _array(map(bool, gold))
+        parts = {"": has | True} | ({"HasAns_": has, "NoAns_": ~has} if self.rules == "v2" else {})
+
+        def score(rows: "np.ndarray") -> Scores:
+            return {
+                f"{part}{name}": 100.0 * float(values[rows][inside[rows]].mean())
+                for part, inside in parts.items()
+                if inside.any()
+                for name, values in (("exact", marks.exact), ("f1", marks.f1))
+                if inside[rows].any()
+            }
+
+        return bootstrap(score, len(gold), seed)
+
+    def best_threshold(self, outputs: Outputs) -> float:
+        """Tau with the best F1 on this split (Devlin et al. 2018, 4.3)."""
+        from bertkit.metrics.thresholds import best_threshold
+
+        return best_threshold(self._sweep(outputs, self.nbest(outputs)))
+
+    def details(self, outputs: Outputs) -> dict[str, Scores]:
+        """The sweep: exact and F1 at some thresholds, that in use among them."""
+        import numpy as np
+
+        if self.rules == "v1":
+            return {}
+        sweep, used = self._sweep(outputs, self.nbest(outputs)), self._tau(outputs)
+        shown = np.linspace(0, len(sweep.threshold) - 1, SHOWN).round().astype(int)
+        in_use = max(0, int(np.searchsorted(sweep.threshold, used, side="right")) - 1)
+        at = np.union1d(shown, [in_use])
+        return {
+            ("nothing answered" if i == 0 else f"tau {sweep.threshold[i]:.3f}"): {
+                "exact": float(sweep.exact[i]),
+                "f1": float(sweep.f1[i]),
+            }
+            for i in at.tolist()
+        }
+
+    def baselines(self, rows: "Rows") -> dict[str, Scores]:
+        """`overlap`: the sentence with the most words of the question; with v2 `majority`: no answer."""
+        from bertkit.metrics.overlap import overlap
+
+        gold = gold_texts(rows)
+        answers = {"overlap": overlap(rows["question"], rows["context"])}
+        if self.rules == "v2":
+            answers["majority"] = [""] * len(rows)
+        return {name: self._scores(self._marks(gold, some), gold) for name, some in answers.items()}
+
+    # ---- answers
+
+    def nbest(self, outputs: Outputs) -> "NBest":
+        """The best answers of each question."""
+        from bertkit.data.nbest import merge
+
+        return merge(outputs.logits, outputs.features)
+
+    def final(self, outputs: Outputs, nbest: "NBest") -> list[str]:
+        """[n] the answers that are given: with v2 "" where the null odds are above tau."""
+        spans = texts(nbest, outputs.rows)
+        if self.rules == "v1":
+            return spans
+        none = nbest.null_odds > self._tau(outputs)
+        return ["" if no else text for text, no in zip(spans, none, strict=True)]
+
+    def records(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+        """A readable prediction of each question; see docs/qa.md for its keys."""
+        nbest = self.nbest(outputs)
+        final, best, rows = self.final(outputs, nbest), nbest.offsets[:-1], outputs.rows
+        gold = gold_texts(rows) if "answers" in rows.columns else None
+        odds, score = nbest.null_odds.tolist(), nbest.score[best].tolist()
+        start, stop = nbest.start[best].tolist(), nbest.stop[best].tolist()
+        for at, (question, answer) in enumerate(zip(rows["id"], final, strict=True)):
+            yield {
+                "id": question,
+                "gold": None if gold is None else gold[at],
+                "answer": answer,
+                "start": start[at] if answer else None,
+                "end": stop[at] if answer else None,
+                "score": score[at],
+                "null_odds": odds[at],
+            }
+
+    def files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
+        """`predictions.json`, `nbest_predictions.json`, and with v2 `null_odds.json`, by id."""
+        nbest, names = self.nbest(outputs), outputs.rows["id"]
+        files = {
+            "predictions.json": _object(names, self.final(outputs, nbest)),
+            "nbest_predictions.json": _object(names, self._listed(nbest, outputs.rows)),
+        }
+        if self.rules == "v2":
+            files["null_odds.json"] = _object(names, nbest.null_odds.tolist())
+        return files
+
+    def _listed(self, nbest: "NBest", rows: "Rows") -> Iterator[list[dict[str, Any]]]:
+        """Each question's answers, with v2 no answer among them, and their shares of a softmax."""
+        from itertools import pairwise
+
+        from bertkit.metrics.probabilities import softmax
+
+        columns = [some.tolist() for some in (nbest.start, nbest.stop, nbest.start_logit, nbest.end_logit)]
+        for number, (low, high) in enumerate(pairwise(nbest.offsets.tolist())):
+            context = rows["context"][number]
+            found = [
+                (context[start:stop], one, other)
+                for start, stop, one, other in zip(*(some[low:high] for some in columns), strict=True)
+            ]
+            if self.rules == "v2":
+                found.append(("", *nbest.null[number].tolist()))
+                found.sort(key=lambda entry: -(entry[1] + entry[2]))
+            yield _with_shares(found, softmax)
+
+    # ---- parts of these
+
+    def _marks(self, gold: list[list[str]], answers: Sequence[str]) -> "Marks":
+        from bertkit.metrics.squad import marks_v1, marks_v2
+
+        return (marks_v1 if self.rules == "v1" else marks_v2)(gold, answers)
+
+    def _scores(self, marks: "Marks", gold: list[list[str]]) -> Scores:
+        from bertkit.metrics.squad import scores_v1, scores_v2
+
+        return scores_v1(marks) if self.rules == "v1" else scores_v2(marks, _array(map(bool, gold)))
+
+    def _korean(self, gold: list[list[str]], answers: Sequence[str]) -> Scores:
+        """`char_f1`, KorQuAD's, where the answers are Korean."""
+        from bertkit.metrics.squad import char_f1, is_korean
+
+        if not is_korean([text for some in gold for text in some]):
+            return {}
+        return {"char_f1": 100.0 * float(char_f1([some or [""] for some in gold], answers).mean())}
+
+    def _sweep(self, outputs: Outputs, nbest: "NBest") -> Any:
+        from bertkit.metrics.thresholds import sweep
+
+        gold = gold_texts(outputs.rows)
+        marks = self._marks(gold, texts(nbest, outputs.rows))
+        return sweep(marks, nbest.null_odds, _array(map(bool, gold)))
+
+    def _tau(self, outputs: Outputs) -> float:
+        """The threshold, or while there is none, as during training, the best of this split."""
+        return self.best_threshold(outputs) if self.threshold is None else self.threshold
+
+
+def gold_texts(rows: "Rows") -> list[list[str]]:
+    """[n] the texts of each question's right answers; none where it has no answer."""
+    return [[answer["text"] for answer in some] for some in rows["answers"]]
+
+
+def texts(nbest: "NBest", rows: "Rows") -> list[str]:
+    """[n] the text of each question's best answer, as it stands in its paragraph."""
+    best = nbest.offsets[:-1]
+    places = zip(nbest.start[best].tolist(), nbest.stop[best].tolist(), strict=True)
+    return [context[start:stop] for context, (start, stop) in zip(rows["context"], places, strict=True)]
+
+
+def _with_shares(found: list[tuple[str, float, float]], softmax: Any) -> list[dict[str, Any]]:
+    import numpy as np
+
+    shares = softmax(np.array([[one + other for _, one, other in found]]))[0].tolist()
+    return [
+        {"text": text, "probability": share, "start_logit": one, "end_logit": other}
+        for (text, one, other), share in zip(found, shares, strict=True)
+    ]
+
+
+def _object(names: Sequence[str], values: Any) -> Iterator[str]:
+    """A JSON object, a line an entry."""
+    yield "{"
+    for number, (name, value) in enumerate(zip(names, values, strict=True)):
+        text = json.dumps(value, ensure_ascii=False)
+        yield f"{',' if number else ''}\n{json.dumps(name, ensure_ascii=False)}: {text}"
+    yield "\n}\n"
+
+
+def _array(values: Any) -> "np.ndarray":
+    import numpy as np
+
+    return np.fromiter(values, bool)

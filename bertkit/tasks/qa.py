@@ -1,0 +1,256 @@
+"""`qa`: the answer to a question as a stretch of a paragraph, or that there is none."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from bertkit.config import DATA, MODEL, RunConfig, fill, setting
+from bertkit.errors import UserError
+from bertkit.tasks.answering import Answering
+from bertkit.tasks.base import Outputs, Scores, Task
+
+if TYPE_CHECKING:
+    from bertkit.data.question_features import Limits, QuestionFeatures
+    from bertkit.data.rows import Rows, Splits
+    from bertkit.data.sources import Found
+    from bertkit.data.split import Keys
+    from bertkit.modeling.loading import ModelSource
+    from bertkit.modeling.losses import Loss
+
+SETS = {"v1": "squad", "v2": "squad_v2"}  # what --squad names where there is no --data
+DOC_STRIDE = 128
+THRESHOLD = "null_odds_threshold"  # in the model's config
+
+
+@dataclass(frozen=True, kw_only=True)
+class QaConfig(RunConfig):
+    """The settings of `qa` beside the shared ones."""
+
+    squad: Literal["v1", "v2"] | None = setting(
+        None,
+        "The data set; with --data the rules: v1, each question has an answer, or v2, it may have none.",
+        DATA,
+        default_text="with --data v2 where a question has no answer",
+    )
+    question_column: str | None = setting(None, "The question.", DATA, default_text="guessed")
+    context_column: str | None = setting(None, "The paragraph.", DATA, default_text="guessed")
+    answers_column: str | None = setting(
+        None, "The right answers, by text and offset.", DATA, default_text="guessed"
+    )
+    max_length: int | None = setting(
+        None, "Longest input in pieces, special ones included.", MODEL, min=4, default_text="384"
+    )
+    doc_stride: int | None = setting(
+        None,
+        "Pieces from one window of a long paragraph to the next.",
+        MODEL,
+        min=1,
+        default_text="128, at most half a window",
+    )
+    max_query_length: int = setting(64, "Pieces that are kept of a question.", MODEL, min=1)
+    max_answer_length: int = setting(30, "Most pieces of an answer.", MODEL, min=1)
+    n_best: int = setting(20, "Answers told of each question.", MODEL, min=1)
+
+    def named_data(self) -> str | None:
+        """`--squad` alone names a data set."""
+        return self.data or (SETS[self.squad] if self.squad else None)
+
+
+class Qa(Task):
+    """A start vector S and an end vector E: the span with the highest S·T_i + E·T_j is the answer.
+
+    Devlin et al. 2018, 4.2 and 4.3. No answer is the span from [CLS] to [CLS].
+
+    Attributes:
+        answering: from scores to answers, known after `columns`.
+        strict: whether windows that would skip text are refused: not of a finished run.
+    """
+
+    name = "qa"
+    help = "Fine-tune on extractive question answering: SQuAD v1.1, v2.0 and their like."
+    Config = QaConfig
+    best = ("f1", 1)
+    in_windows = True
+    default_max_length = 384
+    together = "article"
+    text_columns = ["question", "context"]
+    answering: Answering
+    strict = True
+
+    # ---- rows
+
+    def columns(self, found: "Found") -> "Found":
+        """One row a question with its answers where they stand, and the rules that hold."""
+        from bertkit.data import questions
+        from bertkit.data.repair import repaired
+
+        train, config = found.splits["train"], self.config
+        names = questions.column_names(
+            train, config.question_column, config.context_column, config.answers_column
+        )
+        question, context, answers = names
+        self.config = fill(
+            config, {"question_column": question, "context_column": context, "answers_column": answers}
+        )
+        splits, notes = {}, list(found.notes)
+        for split, rows in found.splits.items():
+            flat = questions.in_questions(rows, names)
+            splits[split], more = repaired(flat, split) if "answers" in flat.columns else (flat, [])
+            notes += more
+        self._choose_rules(splits)
+        return dataclasses.replace(found, splits=splits, notes=notes)
+
+    def _choose_rules(self, splits: "Splits") -> None:
+        """v2 where a question has no answer, unless v1 is asked for.
+
+        Raises:
+            UserError: v1 is asked for, and a question has no answer.
+        """
+        from bertkit.data.answers import where
+        from bertkit.data.questions import unanswerable
+
+        for rows in splits.values():
+            index = unanswerable(rows)
+            if index is not None and self.config.squad == "v1":
+                raise UserError(
+                    f"{where(rows, index)}: the question has no answer, which --squad v1 does not "
+                    "know; use --squad v2"
+                )
+            if index is not None:
+                self.config = fill(self.config, {"squad": "v2"})
+        self.config = fill(self.config, {"squad": "v1"})
+        self.answering = Answering(self.config.squad)
+
+    def keys(self, rows: "Rows") -> "Keys":
+        """Whole articles are set aside, so that no paragraph is on both sides."""
+        from bertkit.data import questions
+        from bertkit.data.split import Keys
+
+        return Keys(rows.texts(["question", "context"]), questions.together(rows), [0] * len(rows))
+
+    def check(self, splits: "Splits") -> None:
+        """Training and validation have answers."""
+        for name in ("train", "validation"):
+            if "answers" not in splits[name].columns:
+                raise UserError(
+                    f"{splits[name].files[0]}: no answers in column {self.config.answers_column!r}; the "
+                    f"{name} split needs them (--answers-column)"
+                )
+
+    def readable(self, rows: "Rows") -> "Rows":
+        """Every row has a question and a paragraph."""
+        from bertkit.data.questions import in_questions
+
+        config = self.config
+        return in_questions(rows, (config.question_column, config.context_column, config.answers_column))
+
+    @property
+    def gold_columns(self) -> set[str]:
+        """The answers, and what SQuAD says of them."""
+        return {self.config.answers_column, "answers", "is_impossible", "plausible_answers"}
+
+    @property
+    def retold(self) -> set[str]:
+        """The id and the answers."""
+        return {"id", "answers"}
+
+    def summary(self) -> str:
+        """The rules."""
+        rules = {"v1": "every question has an answer", "v2": "a question may have no answer"}
+        return f"answers to {self.config.question_column} in {self.config.context_column}, SQuAD " + (
+            f"{self.config.squad}: {rules[self.config.squad]}"
+        )
+
+    # ---- model
+
+    def adopt(self, model_config: Any, source: "ModelSource") -> Any:
+        """A model that has a head for answers keeps it: going on from one data set to the next."""
+        from bertkit.modeling.heads import QUESTION, has_head
+
+        self.new_head = self.config.new_head or not has_head(model_config, QUESTION)
+        model_config.num_labels = 2  # the stock heads make their outputs by it, whatever a model had before
+        return model_config
+
+    def restore(self, model_config: Any) -> None:
+        """The rules and tau, as chosen on the validation rows."""
+        self.answering = Answering(self.config.squad, getattr(model_config, THRESHOLD, None))
+        self.new_head, self.strict = False, False
+
+    def prepare(self, rows: "Rows", tokenizer: Any) -> "QuestionFeatures":
+        """Questions with the windows of their paragraphs."""
+        from bertkit.data.question_features import build_questions
+
+        features = build_questions(
+            rows["question"], rows["context"], rows.columns.get("answers"), tokenizer,
+            self._limits(tokenizer), cache=not self.config.dry_run,
+        )  # fmt: skip
+        room = self.config.max_length - features.template.special - int(features.asked.max())
+        if self.strict and self.config.doc_stride > room:
+            raise UserError(
+                f"--doc-stride {self.config.doc_stride} would skip text: beside the longest question a "
+                f"window of --max-length {self.config.max_length} has {room} pieces of the paragraph; take "
+                f"{room} or less"
+            )
+        return features
+
+    def _limits(self, tokenizer: Any) -> "Limits":
+        """The settings; the step of windows is 128, but at most half of the least room for a paragraph."""
+        from bertkit.data.question_features import Limits
+        from bertkit.data.sequences import Template
+
+        room = self.config.max_length - Template.of(tokenizer, pair=True).special
+        if room < 2:
+            raise UserError(
+                f"--max-length {self.config.max_length}: no room for a question and a paragraph; take more"
+            )
+        least = room - min(self.config.max_query_length, room // 2)
+        self.config = fill(self.config, {"doc_stride": min(DOC_STRIDE, max(1, least // 2))})
+        return Limits(**{item.name: getattr(self.config, item.name) for item in dataclasses.fields(Limits)})
+
+    def model(self, model_config: Any, source: "ModelSource") -> Any:
+        """`AutoModelForQuestionAnswering`."""
+        from transformers import AutoModelForQuestionAnswering
+
+        from bertkit.modeling.loading import load_model
+
+        return load_model(AutoModelForQuestionAnswering, source, model_config, self.new_head)
+
+    def loss(self, train: Any) -> "Loss":
+        """Cross-entropy of the start and of the end over the places of the window."""
+        from bertkit.modeling.losses import CrossEntropy
+
+        return CrossEntropy()
+
+    def settle(self, outputs: Outputs) -> dict[str, Any]:
+        """Tau, with v2."""
+        if self.config.squad == "v1":
+            return {}
+        self.answering = dataclasses.replace(self.answering, threshold=self.answering.best_threshold(outputs))
+        return {THRESHOLD: self.answering.threshold}
+
+    # ---- results
+
+    def metrics(self, outputs: Outputs) -> Scores:
+        """`exact` and `f1` in percent as the official scripts print them, and with v2 their parts."""
+        return self.answering.metrics(outputs)
+
+    def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
+        """Bootstrap over the questions."""
+        return self.answering.intervals(outputs, self.config.seed)
+
+    def details(self, outputs: Outputs) -> dict[str, Scores]:
+        """With v2 exact and F1 at some thresholds."""
+        return self.answering.details(outputs)
+
+    def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+        """`answer`, its `start` and `end` in the paragraph, `score`, `null_odds`."""
+        return self.answering.records(outputs)
+
+    def files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
+        """`predictions.json`, `nbest_predictions.json`, `null_odds.json`: what the official tools read."""
+        return self.answering.files(outputs)
+
+    def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
+        """`overlap`: the sentence with the most words of the question; with v2 `majority`: no answer."""
+        return self.answering.baselines(rows)
