@@ -156,7 +156,23 @@ def ner_rows(count, seed=0, longest=12):
     return list(rows.values())
 
 
-ROWS = {"classify": toy_rows, "ner": ner_rows, "nli": nli_rows, "swag": swag_rows}
+def qa_rows(count, seed=0, longest=20, unanswerable=0):
+    """Separable questions: the good word of the paragraph is the answer; some have only a bad word."""
+    rng, rows = random.Random(seed), []
+    for number, plain in enumerate(plain_texts(count, seed)):
+        words = (plain.split() * 3)[: rng.randint(2, longest)]
+        none = number < unanswerable
+        at = rng.randrange(len(words) + 1)
+        words.insert(at, rng.choice(BAD if none else GOOD))
+        answer = {"text": words[at], "answer_start": len(" ".join([*words[:at], ""]))}
+        rows.append({
+            "id": f"q{number}", "question": "was it good", "context": " ".join(words),
+            "answers": [] if none else [answer],
+        })  # fmt: skip
+    return rows
+
+
+ROWS = {"classify": toy_rows, "ner": ner_rows, "nli": nli_rows, "qa": qa_rows, "swag": swag_rows}
 
 
 def write_rows(path, rows):

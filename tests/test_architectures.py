@@ -1,7 +1,16 @@
 """Any encoder through the same command: a tiny random one of each architecture learns the toy."""
 
 import pytest
-from conftest import make_tokenizer, ner_rows, predictions, save_tiny, swag_rows, toy_rows, write_rows
+from conftest import (
+    make_tokenizer,
+    ner_rows,
+    predictions,
+    qa_rows,
+    save_tiny,
+    swag_rows,
+    toy_rows,
+    write_rows,
+)
 
 import bertkit
 from bertkit.modeling.loading import usable_positions
@@ -99,6 +108,34 @@ def test_tags_each_token_in_windows_and_the_stock_head_gives_the_same(name, tmp_
         found = stock[[words.index(number) for number in range(len(record["tokens"]))]]
         numbers = viterbi(found, np.array([0, len(found)]), *tags.transitions())
         assert tags.names_of(numbers) == record["predicted"]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_answers_and_the_stock_head_gives_the_same_scores(name, tmp_path):
+    import torch
+    from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+    folder, _ = tiny_of(name, tmp_path / "model")
+    data = write_rows(tmp_path / "toy.jsonl", qa_rows(40))
+    run = bertkit.qa(
+        data=str(data), model=str(folder), max_steps=3, batch_size=8, learning_rate=3e-3, max_length=64,
+        bf16=False, output_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    model = AutoModelForQuestionAnswering.from_pretrained(run.output_dir).eval()
+    tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
+    records = predictions(run.output_dir)
+    assert records
+    for record in records:
+        batch = tokenizer(record["question"], record["context"], return_tensors="pt")
+        if name == "distilbert":
+            batch.pop("token_type_ids", None)
+        with torch.no_grad():
+            output = model(**batch)
+        start, stop = (
+            batch.char_to_token(0, place, sequence_index=1) for place in (record["start"], record["end"] - 1)
+        )
+        score = float(output.start_logits[0, start] + output.end_logits[0, stop])
+        assert score == pytest.approx(record["score"], abs=1e-4)
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - {"albert"}))

@@ -44,6 +44,7 @@ KINDS = {
     "bilstm": {"head": "bilstm"},
     "frozen": {"head": "bilstm", "features": "sum-all"},
     "nli": {},
+    "qa": {"max_length": 16},
     "swag": {},
 }
 

@@ -28,9 +28,10 @@ def best_spans(
     rows = (start + best_end).topk(n_starts).indices
     ends = padded.unfold(1, longest, 1).gather(1, rows.unsqueeze(-1).expand(-1, -1, longest))
     scores = (start.gather(1, rows).unsqueeze(-1) + ends).flatten(1)
-    flat = scores.topk(min(n, scores.shape[1])).indices
+    best, flat = scores.topk(min(n, scores.shape[1]))
     first = rows.gather(1, flat // longest)
     last = first + flat % longest
     found = torch.stack([start.gather(1, first), end.gather(1, last.clamp(max=length - 1))], 1)
+    found = found.masked_fill((best == -torch.inf).unsqueeze(1), -torch.inf)
     missing = n - flat.shape[1]
     return F.pad(torch.stack([first, last], 1), (0, missing)), F.pad(found, (0, missing), value=-torch.inf)

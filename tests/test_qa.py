@@ -1,0 +1,395 @@
+"""`qa` from rows to answers: windows, spans, thresholds, files, and what is refused."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+import torch
+from conftest import GOOD, assert_refused, make_tokenizer, predictions, qa_rows, save_tiny, write_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_words import TOKENIZERS
+from tokenizers import processors
+
+import bertkit
+from bertkit.data.nbest import merge
+from bertkit.data.padding import Pad
+from bertkit.data.question_features import Limits, build_questions
+from bertkit.metrics.squad import marks_v2, scores_v2
+from bertkit.modeling.forward import logits_of
+from bertkit.modeling.losses import CrossEntropy
+from bertkit.modeling.spans import best_spans
+from bertkit.reporter import Reporter
+from bertkit.training.scoring import predict_logits
+
+LIMITS = Limits(max_length=24, max_query_length=6, doc_stride=4, max_answer_length=30, n_best=5)
+QUESTION = "was it good"
+PARTS = [
+    "서울",
+    "은",
+    "中国",
+    "the ",
+    " a ",
+    "  ",
+    "\r\n",
+    "😀",
+    "é",
+    "film",
+    "good",
+    "x90s",
+    "\u200b",
+    "​",
+    "ﬁ",
+]
+TEXTS = st.lists(st.sampled_from(PARTS), min_size=1, max_size=40).map("".join)
+
+
+def with_template(tokenizer):
+    """The tokenizer putting [CLS] and [SEP] around a pair."""
+    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in ("[CLS]", "[SEP]")}
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=list(ids.items())
+    )
+    return tokenizer
+
+
+def built(contexts, answers=None, tokenizer=None, limits=LIMITS):
+    questions = [QUESTION] * len(contexts)
+    return build_questions(questions, contexts, answers, tokenizer or make_tokenizer(), limits, cache=False)
+
+
+# ---- windows and places
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@given(text=TEXTS, data=st.data())
+@settings(deadline=None)
+def test_answers_survive_pieces_windows_and_offsets(kind, text, data):
+    places = [place for place, letter in enumerate(text) if not letter.isspace()]
+    if not places:
+        return
+    start = data.draw(st.sampled_from(places))
+    stop = data.draw(st.sampled_from([place + 1 for place in places if place >= start]))
+    answer = {"text": text[start:stop], "answer_start": start}
+    tokenizer = with_template(TOKENIZERS[kind])
+    features = built([text], [[answer]], tokenizer)
+    whole = build_questions(
+        [QUESTION], [text], [[answer]], tokenizer, Limits(4000, 6, 4000, 30, 5), cache=False
+    )
+    for some in (features, whole):
+        for window in range(len(some)):
+            first, last = some.labels[window] - some.place(np.array([window])) + some.start[window]
+            if some.labels[window, 0] == some.null(np.array([window]))[0]:
+                continue
+            pieces = range(some.start[window], some.stop[window])
+            touching = [
+                piece for piece in pieces
+                if some.paragraphs.start[piece] < stop and some.paragraphs.stop[piece] > start
+            ]  # fmt: skip
+            assert {first, last} <= set(pieces)
+            assert touching == [] or (first <= touching[0] and touching[-1] <= last)
+            found = text[some.paragraphs.start[first] : some.paragraphs.stop[last]]
+            assert found == found.strip()
+            if touching:
+                assert answer["text"].strip("\u200b \r\n") in found  # no tokenizer has a piece of it
+
+
+def test_whole_words_come_back_exactly():
+    context = "the  food\r\nwas good ,  today"
+    features = built([context], [[{"text": "good", "answer_start": context.index("good")}]])
+    first, last = features.labels[0] - features.place(np.array([0])) + features.start[0]
+    assert context[features.paragraphs.start[first] : features.paragraphs.stop[last]] == "good"
+
+
+@given(lengths=st.lists(st.integers(1, 80), min_size=1, max_size=5), stride=st.integers(1, 30))
+@settings(deadline=None)
+def test_windows_are_as_in_run_squad(lengths, stride):
+    contexts = [
+        " ".join(["film", *["good"] * (length - 1), str(number)]) for number, length in enumerate(lengths)
+    ]
+    features = built(contexts, limits=Limits(24, 6, stride, 30, 5))
+    budget = 24 - 3 - 3  # special pieces, and the question's
+    for question, context in enumerate(contexts):
+        size, begin, wanted = len(context.split()), 0, []
+        while True:  # google's loop
+            length = min(budget, size - begin)
+            wanted.append((begin, begin + length))
+            if begin + length == size:
+                break
+            begin += min(length, stride)
+        rows = range(features.windows[question], features.windows[question + 1])
+        base = features.paragraphs.ids.offsets[question]
+        assert [(features.start[w] - base, features.stop[w] - base) for w in rows] == wanted
+        assert all(len(features[w]["input_ids"][0]) == features.lengths[w] <= 24 for w in rows)
+
+
+def test_the_question_is_cut_and_a_window_without_the_answer_points_at_cls():
+    context = " ".join(["film"] * 40 + ["good"])
+    features = build_questions(
+        ["was it " * 30], [context], [[{"text": "good", "answer_start": len(context) - 4}]],
+        make_tokenizer(), LIMITS, cache=False,
+    )  # fmt: skip
+    assert features.asked.tolist() == [6]
+    assert features.labels[0].tolist() == [0, 0]
+    assert features.labels[-1].tolist() == [features.lengths[-1] - 2] * 2
+
+
+# ---- spans
+
+
+def every_span(logits, allowed, longest):
+    start, end = logits
+    spans = [
+        (float(start[i] + end[j]), i, j)
+        for i in range(len(start))
+        for j in range(i, min(len(start), i + longest))
+        if allowed[i] and allowed[j]
+    ]
+    return sorted(spans, reverse=True)
+
+
+@given(length=st.integers(1, 40), n=st.integers(1, 25), longest=st.integers(1, 35), seed=st.integers(0, 999))
+@settings(deadline=None)
+def test_the_best_spans_are_those_of_all_spans(length, n, longest, seed):
+    torch.manual_seed(seed)
+    logits, allowed = torch.randn(3, 2, length), torch.rand(3, length) < 0.7
+    places, found = best_spans(logits, allowed, n, longest)
+    assert places.shape == found.shape == (3, 2, n)
+    for row in range(3):
+        wanted = every_span(logits[row], allowed[row], longest)[:n]
+        ours = [(float(found[row].sum(0)[k]), *places[row, :, k].tolist()) for k in range(n)]
+        assert [span[1:] for span in ours[: len(wanted)]] == [span[1:] for span in wanted]
+        assert all(np.isinf(span[0]) for span in ours[len(wanted) :])
+
+
+def test_windows_of_a_question_compete_and_no_answer_is_the_least_of_them():
+    contexts = [" ".join([f"film {n}", "good", "food"] * 12) for n in range(4)]
+    features = built(contexts)
+    torch.manual_seed(0)
+    logits = torch.randn(len(features), 2, 24)
+    kept = features.kept(logits, np.arange(len(features))).numpy()
+    nbest = merge(kept, features)
+    for question in range(4):
+        spans, null = {}, []
+        for window in range(features.windows[question], features.windows[question + 1]):
+            place = features.place(np.array([window]))[0]
+            size = features.stop[window] - features.start[window]
+            null.append(float(logits[window, :, 0].sum()))
+            inside = logits[window, :, place : place + size]
+            for score, i, j in every_span(inside, [True] * size, LIMITS.max_answer_length):
+                at = features.start[window]
+                key = int(features.paragraphs.start[at + i]), int(features.paragraphs.stop[at + j])
+                spans[key] = max(score, spans.get(key, -np.inf))
+        wanted = sorted(spans.items(), key=lambda item: -item[1])[: LIMITS.n_best]
+        ours = slice(nbest.offsets[question], nbest.offsets[question + 1])
+        assert [*zip(nbest.start[ours], nbest.stop[ours], strict=True)] == [key for key, _ in wanted]
+        assert nbest.score[ours] == pytest.approx([score for _, score in wanted], abs=1e-5)
+        assert nbest.null_odds[question] == pytest.approx(min(null) - wanted[0][1], abs=1e-5)
+
+
+def test_a_paragraph_of_which_no_piece_is_left_has_the_empty_answer():
+    features = built(["\u200b\u200b", "good"])
+    nbest = merge(features.kept(torch.zeros(2, 2, 8), np.arange(2)).numpy(), features)
+    assert (nbest.start[0], nbest.stop[0], nbest.null_odds[0]) == (0, 0, 0.0)
+
+
+# ---- losses and padding
+
+
+def stock(folder):
+    from transformers import AutoModelForQuestionAnswering
+
+    return AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_has_no_share_in_loss_or_answers_on_either_side(tiny, left):
+    torch.manual_seed(0)
+    model, rows = stock(tiny), qa_rows(6)
+    answers = [row["answers"] for row in rows]
+    features = built([row["context"] for row in rows], answers, limits=Limits(60, 6, 20, 30, 5))
+    collator = Pad(0, left, True)
+    batch = collator([features[row] for row in range(len(features))])
+    with torch.no_grad():
+        logits = logits_of(model, batch)
+        loss = CrossEntropy()
+        mine = loss.sums(logits, batch)["loss"] / loss.counts(batch)["loss"]
+        alone = []
+        for row in range(len(features)):
+            one = collator([features[row]])
+            start, end = one.pop("labels")[0]
+            alone.append(float(model(**one, start_positions=start[None], end_positions=end[None]).loss))
+    if left:  # positions are counted from the left by BERT: only places are compared
+        assert torch.isfinite(logits).sum(-1)[:, 0].tolist() == features.lengths.tolist()
+        assert torch.isfinite(mine)
+    else:
+        assert float(mine) == pytest.approx(np.mean(alone), rel=1e-5)
+
+
+def test_scoring_keeps_a_few_numbers_a_window(tiny):
+    features = built([row["context"] for row in qa_rows(9)])
+    kept = predict_logits(stock(tiny), features, Pad(0, False, True), 4, Reporter())
+    assert kept.shape == (len(features), 2 + 4 * LIMITS.n_best)
+
+
+# ---- the task
+
+
+def trained(tiny, tmp_path, rows, name="run", **more):
+    data = write_rows(tmp_path / f"{name}.jsonl", rows)
+    options = {"model": str(tiny), "epochs": 12, "batch_size": 8, "learning_rate": 3e-3, "bf16": False}
+    return bertkit.qa(data=str(data), output_dir=str(tmp_path / name), **options | more)
+
+
+def test_learns_where_the_answer_stands(tiny, tmp_path):
+    run = trained(tiny, tmp_path, qa_rows(200), max_length=16)
+    scores, records = run.metrics["validation"], predictions(run.output_dir)
+    assert scores.keys() == {"exact", "f1"}
+    assert scores["exact"] > 90 > run.metrics["baselines"]["overlap"]["exact"]
+    for record in records:
+        assert record["context"][record["start"] : record["end"]] == record["answer"]
+        assert record["gold"] == [word for word in record["context"].split() if word in GOOD][:1]
+    given = json.loads((run.output_dir / "predictions.json").read_text())
+    assert given == {record["id"]: record["answer"] for record in records}
+    assert scores["exact"] == pytest.approx(100 * np.mean([r["answer"] in r["gold"] for r in records]))
+    model = bertkit.load(run.output_dir)
+    again = [{"question": r["question"], "context": r["context"]} for r in records]
+    for one, other in zip(model.predict(again), records, strict=True):
+        assert (one["answer"], one["start"], one["end"]) == (other["answer"], other["start"], other["end"])
+        assert one["score"] == pytest.approx(other["score"], abs=1e-4)
+
+
+def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
+    rows = qa_rows(300, unanswerable=100)
+    test = write_rows(tmp_path / "test.jsonl", qa_rows(40, seed=1, unanswerable=20))
+    run = trained(tiny, tmp_path, rows, max_length=40, test=str(test))
+    scores = run.metrics["validation"]
+    assert {"HasAns_f1", "NoAns_f1", "best_exact", "best_exact_thresh", "best_f1_thresh"} <= scores.keys()
+    assert scores["f1"] > 85 > run.metrics["baselines"]["majority"]["f1"]
+    assert scores["f1"] == pytest.approx(scores["best_f1"])
+    tau = json.loads((run.output_dir / "config.json").read_text())["null_odds_threshold"]
+    model = bertkit.load(run.output_dir)
+    assert model.task.answering.threshold == tau
+    for name, suffix in (("validation", ""), ("test", "-test")):
+        odds = json.loads((run.output_dir / f"null_odds{suffix}.json").read_text())
+        records = predictions(run.output_dir, f"predictions{suffix}.jsonl")
+        nbest = json.loads((run.output_dir / f"nbest_predictions{suffix}.json").read_text())
+        for record in records:
+            best = next(entry for entry in nbest[record["id"]] if entry["text"])
+            assert record["null_odds"] == odds[record["id"]]
+            assert record["answer"] == ("" if record["null_odds"] > tau else best["text"])
+            assert sum(entry["probability"] for entry in nbest[record["id"]]) == pytest.approx(1)
+        gold = [record["gold"] for record in records]
+        marks = marks_v2(gold, [record["answer"] for record in records])
+        official = scores_v2(marks, np.array([bool(some) for some in gold]))
+        assert {key: run.metrics[name][key] for key in official} == official
+    answers = list(model.predict([{"question": QUESTION, "context": "the film was dull"}]))
+    assert (answers[0]["answer"], answers[0]["start"]) == ("", None)
+
+
+def test_goes_on_from_a_run_with_its_head(tiny, tmp_path):
+    first = trained(tiny, tmp_path, qa_rows(200), "first", max_length=40)
+    more = {"max_steps": 1, "learning_rate": 0.0, "max_length": 40}
+    kept = trained(first.output_dir, tmp_path, qa_rows(60, seed=3), "second", **more)
+    fresh = trained(first.output_dir, tmp_path, qa_rows(60, seed=3), "third", new_head=True, **more)
+    assert kept.metrics["validation"]["exact"] > 90 > fresh.metrics["validation"]["exact"]
+
+
+def test_a_head_for_three_classes_is_no_hindrance(tmp_path):
+    folder = save_tiny(tmp_path / "model", num_labels=3)
+    assert trained(folder, tmp_path, qa_rows(60), max_steps=1).metrics["task"] == "qa"
+
+
+def test_without_segments_and_padded_on_the_left(tmp_path):
+    folder = save_tiny(tmp_path / "model", roberta=True)
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"padding_side": "left"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    run = trained(folder, tmp_path, qa_rows(200), max_length=40, eval_batch_size=1)
+    one = predictions(run.output_dir)
+    assert run.metrics["validation"]["exact"] > 30
+    assert all(record["context"][record["start"] : record["end"]] == record["answer"] for record in one)
+
+
+def test_articles_stay_whole(tiny, tmp_path, cli):
+    articles = [
+        {"title": f"t{n}", "paragraphs": [{"context": row["context"], "qas": [row]} for row in qa_rows(4, n)]}
+        for n in range(12)
+    ]
+    for number, article in enumerate(articles):
+        for paragraph in article["paragraphs"]:
+            paragraph["qas"] = [{**row, "id": f"{number}-{row['id']}"} for row in paragraph["qas"]]
+    folder = tmp_path / "sets" / "squad"
+    folder.mkdir(parents=True)
+    (folder / "dev-v1.1.json").write_text(json.dumps({"version": "1.1", "data": articles}))
+    arguments = ["--squad", "v1", "--data-dir", folder.parent, "--model", tiny, "--max-steps", 1, "-o", "run"]
+    status, _, err = cli("qa", *arguments)
+    assert status == 0, err
+    assert "dev-v1.1.json is all there is" in err
+    assert "whole articles" in err
+    titles = {record["title"] for record in predictions(tmp_path / "run")}
+    assert len(predictions(tmp_path / "run")) == 4 * len(titles) > 0
+
+
+# ---- refused
+
+
+def spoilt(**change):
+    return [{**row, **change} if number == 7 else row for number, row in enumerate(qa_rows(40))]
+
+
+REFUSED = {
+    "no answer with v1": (spoilt(answers=[]), ["--squad", "v1"], ["row 8", "q7", "--squad v2"]),
+    "an answer beyond its paragraph": (spoilt(answers=[{"text": "zebra", "answer_start": 900}]), [],
+                                       ["row 8", "q7", "900"]),
+    "an id twice": (spoilt(id="q3"), [], ["row 8", "q3", "row 4"]),
+    "a question without text": (spoilt(question="  "), [], ["row 8", "q7", "question"]),
+    "a paragraph without text": (spoilt(context=None), [], ["row 8", "q7", "context"]),
+    "a stride that skips text": (qa_rows(40), ["--max-length", 20, "--doc-stride", 15],
+                                 ["--doc-stride 15", "--max-length 20", "14"]),
+    "no room": (qa_rows(40), ["--max-length", 4], ["--max-length 4", "no room"]),
+    "no such rules": (qa_rows(40), ["--squad", "v3"], ["--squad", "v1", "v2"]),
+    "no such column": (qa_rows(40), ["--question-column", "qestion"], ["qestion", "did you mean 'question'"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(cli, tiny, tmp_path, case):
+    rows, arguments, words = REFUSED[case]
+    data = write_rows(tmp_path / "data.jsonl", rows)
+    assert_refused(
+        cli, tmp_path, ["--data", data, "--model", tiny, "-o", tmp_path / "run", *arguments], words, "qa"
+    )
+
+
+def test_no_data_and_no_network_says_where_the_file_goes(cli, no_hub, tmp_path):
+    started = time.perf_counter()
+    words = ["train-v2.0.json", "BERTKIT_DATA_DIR/squad_v2/"]
+    assert_refused(cli, tmp_path, ["--squad", "v2"], words, "qa")
+    assert time.perf_counter() - started < 30  # a tripwire for retries, not a timing
+
+
+def test_the_named_set_comes_from_the_hub(cli, hub, tiny, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = tmp_path / "published" / "squad_v2"
+    folder.mkdir(parents=True)
+    for seed, split in enumerate(("train", "validation")):
+        rows = qa_rows(40, seed, unanswerable=10)
+        flat = [
+            {
+                **row,
+                "answers": {
+                    key: [answer[key] for answer in row["answers"]] for key in ("text", "answer_start")
+                },
+            }
+            for row in rows
+        ]
+        pq.write_table(pa.Table.from_pylist(flat), folder / f"{split}-00000-of-00001.parquet")
+    hub.add_dataset("rajpurkar/squad_v2", folder.parent)
+    status, out, err = cli("qa", "--squad", "v2", "--model", tiny, "--max-steps", 1, "--json", "-o", "run")
+    assert status == 0, err
+    found = json.loads(out)
+    assert (found["data"]["source"], found["data"]["train"]) == ("Hub: rajpurkar/squad_v2", 40)
+    assert "NoAns_f1" in found["validation"]
