@@ -132,6 +132,7 @@ def answers(args: argparse.Namespace, tokenizer: Any) -> list[str]:
         "the usual way": lambda: usual().files(),
         "bertkit": lambda: ["".join(lines) for lines in ANSWERING.files(ours()).values()],
         "of which: kept": ours,
+        "of which: kept and merge": lambda: ANSWERING.nbest(ours()),
     }
     about = (
         f"{len(ids):,} questions in {len(built):,} windows, random scores with peaks, batches of "
@@ -276,6 +277,7 @@ def compared(
 def main() -> None:
     """Run the parts and report."""
     args = parse_args()
+    torch.set_num_threads(1)  # the tensors are small, and on a busy machine threads wait for one another
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     tokenizer.backend_tokenizer.no_truncation()  # as bertkit loads it
     tokenizer.backend_tokenizer.no_padding()
