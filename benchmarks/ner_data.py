@@ -89,7 +89,7 @@ def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
     """Return the seconds of each call in each round, every other round turned around; one goes unseen."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
-        print(f"features: round {number}/{rounds} ...", file=sys.stderr, flush=True)
+        print(f"round {number}/{rounds} ...", file=sys.stderr, flush=True)
         for name in reversed(list(calls)) if number % 2 == 0 else calls:
             started = time.perf_counter()
             calls[name]()
