@@ -37,10 +37,11 @@ smoke: $(INSTALLED) ## Every task on its shipped sample, a few steps each
 		$(BIN)/bertkit $$task --data sample --max-steps 4 -o runs/smoke-$$task --overwrite || exit 1; \
 	done
 
-bench: $(INSTALLED) ## Training speed, side by side (BERTKIT_DATA_DIR must hold SST-2, codah and wnut17)
+bench: $(INSTALLED) ## Training speed, side by side (BERTKIT_DATA_DIR must hold SST-2, codah, wnut17 and squad)
 	$(BIN)/python benchmarks/classify_speed.py --rounds 3
 	$(BIN)/python benchmarks/choice_speed.py --rounds 3
 	$(BIN)/python benchmarks/ner_speed.py --rounds 3
+	$(BIN)/python benchmarks/qa_speed.py
 
 clean: ## Remove .venv, caches and build outputs; runs stay
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

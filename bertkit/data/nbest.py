@@ -35,6 +35,15 @@ class NBest:
         """[n] s_null minus the score of the best answer (Devlin et al. 2018, 4.3)."""
         return (self.null.sum(1) - self.score[self.offsets[:-1]]).astype(np.float64)
 
+    def shares(self, with_none: bool) -> tuple[np.ndarray, np.ndarray]:
+        """[answers] and [n]: the softmax over each question's answers, and over no answer `with_none`."""
+        first, score, none = self.offsets[:-1], self.score.astype(np.float64), self.null.sum(1, np.float64)
+        top = np.maximum(score[first], none) if with_none else score[first]
+        of_answers = np.exp(score - np.repeat(top, np.diff(self.offsets)))
+        of_none = np.exp(none - top) if with_none else np.zeros(len(none))
+        total = np.add.reduceat(of_answers, first) + of_none
+        return of_answers / np.repeat(total, np.diff(self.offsets)), of_none / total
+
 
 def merge(kept: np.ndarray, features: QuestionFeatures) -> NBest:
     """The answers of all windows of each question put together, the same one counted once.

@@ -24,8 +24,7 @@ def best_spans(
     length = start.shape[1]
     longest, n_starts = min(longest, length), min(n, length)
     padded = F.pad(end, (0, longest - 1), value=-torch.inf)
-    best_end = F.max_pool1d(padded.unsqueeze(1), longest, stride=1).squeeze(1)
-    rows = (start + best_end).topk(n_starts).indices
+    rows = (start + _sliding_max(padded, longest)).topk(n_starts).indices
     ends = padded.unfold(1, longest, 1).gather(1, rows.unsqueeze(-1).expand(-1, -1, longest))
     scores = (start.gather(1, rows).unsqueeze(-1) + ends).flatten(1)
     best, flat = scores.topk(min(n, scores.shape[1]))
@@ -35,3 +34,16 @@ def best_spans(
     found = found.masked_fill((best == -torch.inf).unsqueeze(1), -torch.inf)
     missing = n - flat.shape[1]
     return F.pad(torch.stack([first, last], 1), (0, missing)), F.pad(found, (0, missing), value=-torch.inf)
+
+
+def _sliding_max(values: torch.Tensor, size: int) -> torch.Tensor:
+    """The greatest of each `size` values in a row: [windows, length] of [windows, length + size - 1].
+
+    By stretches twice as long each time: a handful of operations, where pooling starts threads for each.
+    """
+    width = 1
+    while 2 * width <= size:
+        values = torch.maximum(values[:, :-width], values[:, width:])
+        width *= 2
+    rest = size - width
+    return torch.maximum(values[:, :-rest], values[:, rest:]) if rest else values

@@ -146,19 +146,22 @@ class Answering:
         """Each question's answers, with v2 no answer among them, and their shares of a softmax."""
         from itertools import pairwise
 
-        from bertkit.metrics.probabilities import softmax
-
-        columns = [some.tolist() for some in (nbest.start, nbest.stop, nbest.start_logit, nbest.end_logit)]
+        shares, of_none = nbest.shares(with_none=self.rules == "v2")
+        columns = [
+            some.tolist() for some in (nbest.start, nbest.stop, shares, nbest.start_logit, nbest.end_logit)
+        ]
+        null, of_none = nbest.null.tolist(), of_none.tolist()
         for number, (low, high) in enumerate(pairwise(nbest.offsets.tolist())):
             context = rows["context"][number]
             found = [
-                (context[start:stop], one, other)
-                for start, stop, one, other in zip(*(some[low:high] for some in columns), strict=True)
+                {"text": context[start:stop], "probability": share, "start_logit": one, "end_logit": other}
+                for start, stop, share, one, other in zip(*(some[low:high] for some in columns), strict=True)
             ]
             if self.rules == "v2":
-                found.append(("", *nbest.null[number].tolist()))
-                found.sort(key=lambda entry: -(entry[1] + entry[2]))
-            yield _with_shares(found, softmax)
+                (one, other), share = null[number], of_none[number]
+                found.append({"text": "", "probability": share, "start_logit": one, "end_logit": other})
+                found.sort(key=lambda entry: -entry["probability"])
+            yield found
 
     # ---- parts of these
 
@@ -202,16 +205,6 @@ def texts(nbest: "NBest", rows: "Rows") -> list[str]:
     best = nbest.offsets[:-1]
     places = zip(nbest.start[best].tolist(), nbest.stop[best].tolist(), strict=True)
     return [context[start:stop] for context, (start, stop) in zip(rows["context"], places, strict=True)]
-
-
-def _with_shares(found: list[tuple[str, float, float]], softmax: Any) -> list[dict[str, Any]]:
-    import numpy as np
-
-    shares = softmax(np.array([[one + other for _, one, other in found]]))[0].tolist()
-    return [
-        {"text": text, "probability": share, "start_logit": one, "end_logit": other}
-        for (text, one, other), share in zip(found, shares, strict=True)
-    ]
 
 
 def _object(names: Sequence[str], values: Any) -> Iterator[str]:

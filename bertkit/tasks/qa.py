@@ -169,6 +169,7 @@ class Qa(Task):
         from bertkit.modeling.heads import QUESTION, has_head
 
         self.new_head = self.config.new_head or not has_head(model_config, QUESTION)
+        vars(model_config).pop(THRESHOLD, None)  # another run's
         model_config.num_labels = 2  # the stock heads make their outputs by it, whatever a model had before
         return model_config
 
