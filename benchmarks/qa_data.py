@@ -1,0 +1,51 @@
+"""Draw questions of SQuAD's development file: training ones of the first 40 articles, others of the rest.
+
+    python benchmarks/qa_data.py SETS/squad/dev-v1.1.json FOLDER
+
+writes FOLDER/train.json (1,500 questions) and FOLDER/dev.json (400), in the form of SQuAD.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+ARTICLES = 40
+SIZES = {"train": 1500, "dev": 400}
+
+
+def drawn(articles: list[dict[str, Any]], size: int, rng: random.Random) -> list[dict[str, Any]]:
+    """Keep `size` questions of the articles, drawn by seed, and what holds them."""
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    ids = set(rng.sample([question["id"] for some in paragraphs for question in some["qas"]], size))
+    kept = []
+    for article in articles:
+        some = [
+            {"context": paragraph["context"], "qas": questions}
+            for paragraph in article["paragraphs"]
+            if (questions := [question for question in paragraph["qas"] if question["id"] in ids])
+        ]
+        kept.append({"title": article["title"], "paragraphs": some})
+    return [article for article in kept if article["paragraphs"]]
+
+
+def main() -> None:
+    """Read, draw and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("source", type=Path)
+    parser.add_argument("folder", type=Path)
+    args = parser.parse_args()
+    content = json.loads(args.source.read_text("utf-8"))
+    rng = random.Random(0)
+    parts = {"train": content["data"][:ARTICLES], "dev": content["data"][ARTICLES:]}
+    args.folder.mkdir(parents=True, exist_ok=True)
+    for name, articles in parts.items():
+        some = {"version": content["version"], "data": drawn(articles, SIZES[name], rng)}
+        (args.folder / f"{name}.json").write_text(json.dumps(some), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
