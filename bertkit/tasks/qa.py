@@ -131,10 +131,10 @@ class Qa(Task):
 
     def check(self, splits: "Splits") -> None:
         """Training and validation have answers."""
-        for name in ("train", "validation"):
-            if "answers" not in splits[name].columns:
+        for name, rows in splits.items():
+            if name in ("train", "validation") and "answers" not in rows.columns:
                 raise UserError(
-                    f"{splits[name].files[0]}: no answers in column {self.config.answers_column!r}; the "
+                    f"{rows.files[0]}: no answers in column {self.config.answers_column!r}; the "
                     f"{name} split needs them (--answers-column)"
                 )
 
