@@ -44,6 +44,16 @@ def tiny_of(name, folder):
     return save_tiny(folder, config, roberta="pad_token_id" in ARCHITECTURES[name]), config
 
 
+def few_steps(train, name, rows, tmp_path):
+    """The run of a task on some rows, far from learnt."""
+    folder, _ = tiny_of(name, tmp_path / "model")
+    data = write_rows(tmp_path / "toy.jsonl", rows)
+    return train(
+        data=str(data), model=str(folder), max_steps=3, batch_size=8, learning_rate=3e-3, max_length=64,
+        bf16=False, output_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_fine_tunes_and_goes_through_a_pipeline(name, tmp_path):
     from transformers import pipeline
@@ -65,12 +75,7 @@ def test_chooses_and_the_stock_head_gives_the_same_scores(name, tmp_path):
     import torch
     from transformers import AutoModelForMultipleChoice, AutoTokenizer
 
-    folder, _ = tiny_of(name, tmp_path / "model")
-    data = write_rows(tmp_path / "toy.jsonl", swag_rows(40))
-    run = bertkit.swag(
-        data=str(data), model=str(folder), max_steps=3, batch_size=8, learning_rate=3e-3, max_length=64,
-        bf16=False, output_dir=str(tmp_path / "run"),
-    )  # fmt: skip
+    run = few_steps(bertkit.swag, name, swag_rows(40), tmp_path)
     model = AutoModelForMultipleChoice.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
     for record in predictions(run.output_dir):
@@ -89,12 +94,7 @@ def test_tags_each_token_in_windows_and_the_stock_head_gives_the_same(name, tmp_
     import torch
     from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-    folder, _ = tiny_of(name, tmp_path / "model")
-    data = write_rows(tmp_path / "toy.jsonl", ner_rows(40))
-    run = bertkit.ner(
-        data=str(data), model=str(folder), max_steps=3, batch_size=8, learning_rate=3e-3, max_length=64,
-        bf16=False, output_dir=str(tmp_path / "run"),
-    )  # fmt: skip
+    run = few_steps(bertkit.ner, name, ner_rows(40), tmp_path)
     model = AutoModelForTokenClassification.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
     tags = bertkit.load(run.output_dir).task.tagging.tags
@@ -115,12 +115,7 @@ def test_answers_and_the_stock_head_gives_the_same_scores(name, tmp_path):
     import torch
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
-    folder, _ = tiny_of(name, tmp_path / "model")
-    data = write_rows(tmp_path / "toy.jsonl", qa_rows(40))
-    run = bertkit.qa(
-        data=str(data), model=str(folder), max_steps=3, batch_size=8, learning_rate=3e-3, max_length=64,
-        bf16=False, output_dir=str(tmp_path / "run"),
-    )  # fmt: skip
+    run = few_steps(bertkit.qa, name, qa_rows(40), tmp_path)
     model = AutoModelForQuestionAnswering.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
     records = predictions(run.output_dir)
