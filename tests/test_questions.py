@@ -178,6 +178,7 @@ def test_an_id_that_is_taken_is_refused():
     ("broken", "message"),
     [
         ({"title": "Rain", "paragraphs": None}, "article 1: 'paragraphs' is no list of objects"),
+        ({"title": "Rain", "paragraphs": ["It rained."]}, "article 1: 'paragraphs' is no list of objects"),
         ({"paragraphs": [{"context": RAIN}]}, "article 1: paragraph 1: 'qas' is no list of objects"),
         ({"paragraphs": []}, "the articles have no questions"),
     ],
@@ -185,6 +186,12 @@ def test_an_id_that_is_taken_is_refused():
 def test_articles_that_are_none_are_refused(broken, message):
     with pytest.raises(UserError, match=message):
         read(broken)
+
+
+@pytest.mark.parametrize("value", [3, "two", ["first", "second"], [], None])
+def test_a_column_called_paragraphs_may_be_anything(value):
+    rows = read(row(TWO, paragraphs=value))
+    assert (rows["answers"], rows["paragraphs"]) == ([TWO], [value])
 
 
 def test_an_answer_that_stands_in_one_place_is_put_there():

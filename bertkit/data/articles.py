@@ -15,8 +15,11 @@ COLUMNS = ("title", "question", "context", "answers")
 
 
 def are_nested(rows: Rows) -> bool:
-    """Whether a row is an article."""
-    return PARAGRAPHS in rows.columns
+    """Whether a row is an article: one has a list of objects, or there is nothing but paragraphs."""
+    paragraphs = rows.columns.get(PARAGRAPHS, [])
+    if any(isinstance(some, list) and some and isinstance(some[0], dict) for some in paragraphs):
+        return True
+    return PARAGRAPHS in rows.columns and rows.columns.keys() <= {"title", PARAGRAPHS}
 
 
 def flattened(rows: Rows) -> Rows:
