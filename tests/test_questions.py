@@ -258,6 +258,13 @@ def test_paragraphs_of_one_article_may_part():
     assert together(read(article(asked("a")), article(asked("b"), context="Dry."))) == [RAIN, "Dry."]
 
 
+@pytest.mark.parametrize("blank", ["", " ", None])
+def test_a_blank_title_is_no_article(blank):
+    titled = [row(TWO, title=name, context=name, id=name) for name in ("Rain", "Oslo")]
+    bare = [row([], title=blank, context=name, id=name) for name in ("Sun", "Snow")]
+    assert together(read(*titled, *bare)) == ["Rain", "Oslo", "Sun", "Snow"]
+
+
 PIECES = st.text(st.sampled_from("ab 한국어中文😀é\r\n\t"), min_size=1, max_size=12).filter(str.strip)
 
 

@@ -131,13 +131,15 @@ def unanswerable(rows: Rows) -> int | None:
 def together(rows: Rows) -> list[Hashable]:
     """What must stay on one side of a split: the article, by its title, or else the paragraph.
 
-    A paragraph that stands in several articles is of the first, so that it is never on both sides.
+    A blank title is none. A paragraph that stands in several articles is of the first, so that it is
+    never on both sides.
     """
-    contexts, titles = rows["context"], rows.columns.get("title", [])
-    if len({title for title in titles if isinstance(title, str)}) < 2:
-        return list(contexts)
+    titles = rows.columns.get("title", [None] * len(rows))
+    named = [title if isinstance(title, str) and title.strip() else None for title in titles]
+    if len({*named} - {None}) < 2:
+        return list(rows["context"])
     first: dict[str, Hashable] = {}
     return [
-        first.setdefault(context, title if isinstance(title, str) else context)
-        for context, title in zip(contexts, titles, strict=True)
+        first.setdefault(context, title or context)
+        for context, title in zip(rows["context"], named, strict=True)
     ]
