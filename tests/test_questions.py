@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.answers import where
-from bertkit.data.questions import column_names, in_questions, together, unanswerable
+from bertkit.data.questions import NESTED, column_names, in_questions, together, unanswerable
 from bertkit.data.readers import read_file
 from bertkit.data.repair import repaired
 from bertkit.data.rows import Rows
@@ -137,6 +137,15 @@ def test_a_column_that_is_not_there_is_named_with_its_flag(told):
     flag = dict(zip(told, ("--question-column", "--context-column", "--answers-column"), strict=True))["nope"]
     with pytest.raises(UserError, match=f"train.json: no column 'nope' .{flag}.*it has id, question"):
         column_names(Rows.from_dicts([row(TWO)], "train.json"), *told)
+
+
+@pytest.mark.parametrize("role", ["question", "context", "answers"])
+def test_columns_of_articles_cannot_be_named(role):
+    rows = Rows.from_dicts([article(asked("a"))], "train.json")
+    told = {name: "text" if name == role else None for name in ("question", "context", "answers")}
+    with pytest.raises(UserError, match=f"--{role}-column text: train.json holds articles of paragraphs"):
+        column_names(rows, **told)
+    assert column_names(rows, *NESTED) == NESTED  # as a finished run repeats them
 
 
 def test_a_column_cannot_be_two_things():

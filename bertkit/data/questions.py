@@ -24,11 +24,12 @@ def column_names(rows: Rows, question: str | None, context: str | None, answers:
     """The columns of questions, contexts and answers: as named, or guessed; rows of articles have their own.
 
     Raises:
-        UserError: there is none, or one is two things.
+        UserError: there is none, or one is two things, or one of articles is named.
     """
-    if articles.are_nested(rows):
-        return NESTED
     told = {"question": question, "context": context, "answers": answers}
+    if articles.are_nested(rows):
+        _refuse_named(rows, told)
+        return NESTED
     for role, column in told.items():
         if column is not None:
             require(rows, column, f"--{role}-column")
@@ -41,6 +42,15 @@ def column_names(rows: Rows, question: str | None, context: str | None, answers:
         if names.count(column) > 1:
             raise UserError(f"--{role}-column {column}: is named for something else too; name another column")
     return names
+
+
+def _refuse_named(rows: Rows, told: dict[str, str | None]) -> None:
+    for role, column in told.items():
+        if column not in (None, role):  # a finished run repeats the names that articles have
+            raise UserError(
+                f"--{role}-column {column}: {rows.files[0]} holds articles of paragraphs, which have names "
+                f"of their own; leave out --{role}-column"
+            )
 
 
 def in_questions(rows: Rows, names: Names) -> Rows:
