@@ -331,6 +331,14 @@ def test_articles_stay_whole(tiny, tmp_path, cli):
     assert len(predictions(tmp_path / "run")) == 4 * len(titles) > 0
 
 
+def test_validation_rows_may_all_be_impossible(tiny, tmp_path):
+    rows = [row | {"is_impossible": True} for row in qa_rows(20, seed=1, unanswerable=20)]
+    validation = write_rows(tmp_path / "validation.jsonl", rows)
+    run = trained(tiny, tmp_path, qa_rows(40), max_steps=1, max_length=40, validation=str(validation))
+    assert run.metrics["validation"]["NoAns_f1"] == run.metrics["validation"]["f1"]
+    assert run.metrics["baselines"]["majority"]["exact"] == 100
+
+
 # ---- refused
 
 

@@ -118,6 +118,29 @@ def test_a_split_without_any_answer_is_unlabelled():
     assert repaired(rows, "test") == (rows, [])
 
 
+IMPOSSIBLE = {
+    "nested": [article(asked("a", [], is_impossible=True))],
+    "nested, without answers": [article({"id": "a", "question": "Where?", "is_impossible": True})],
+    "a row a question": [row({"text": [], "answer_start": []}, is_impossible=True)],
+    "one of two": [row([], is_impossible=1), row([], is_impossible=0) | {"id": "b"}],
+    "as CSV has it": [row("", Is_Impossible="TRUE")],
+    "without answers": [{"question": "Where?", "context": RAIN, "is_impossible": "true"}],
+}
+
+
+@pytest.mark.parametrize("form", IMPOSSIBLE)
+def test_a_split_of_impossible_questions_is_labelled(form):
+    rows = in_questions(Rows.from_dicts(IMPOSSIBLE[form], "dev.json"), ("question", "context", "answers"))
+    assert rows["answers"] == [[] for _ in range(len(rows))]
+    assert unanswerable(rows) == 0
+
+
+def test_without_answers_some_marks_do_not_make_the_others_unanswerable():
+    bare = {"question": "Where?", "context": RAIN}
+    rows = Rows.from_dicts([bare | {"is_impossible": mark} for mark in (True, False)], "test.json")
+    assert "answers" not in in_questions(rows, ("question", "context", "answers")).columns
+
+
 def test_columns_are_taken_as_named_and_others_kept():
     records = [{"q": "Where?", "text": RAIN, "gold": TWO, "question": 7, "level": "easy"}]
     rows = Rows.from_dicts(records, "train.json")

@@ -4,11 +4,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from bertkit.data.columns import find
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
 Answer = dict[str, Any]  # {"text": str, "answer_start": int, or None where it is not known}
 START = "answer_start"
+IMPOSSIBLE = "is_impossible"
+TRUE = (True, "1", "true")  # of that column, also as CSV has it
 
 FORMS = (
     'write {"text": [...], "answer_start": [...]}, a list of {"text": ..., "answer_start": ...}, or the text '
@@ -20,6 +23,31 @@ WHOLE = re.compile(r"\s*-?\d+\s*")
 def where(rows: Rows, index: int) -> str:
     """`dev.json: row 12 (id 56be...)`, for error messages."""
     return f"{rows.where(index)} (id {rows['id'][index]})"
+
+
+def answers_in(rows: Rows, column: str) -> list[list[Answer]] | None:
+    """Each question's answers, none if it is marked as impossible; None where no row says anything of them.
+
+    Raises:
+        UserError: what `answers_of` refuses.
+    """
+    impossible = _impossible(rows)
+    if column not in rows.columns:  # some marks alone say nothing of the questions without one
+        return [[] for _ in impossible] if all(impossible) else None
+    start = find(rows, START)
+    starts = rows[start] if start else [None] * len(rows)
+    answers = [
+        [] if no_answer else answers_of(rows, index, column, value, begin)
+        for index, (value, begin, no_answer) in enumerate(zip(rows[column], starts, impossible, strict=True))
+    ]
+    return answers if any(answers) or any(impossible) else None
+
+
+def _impossible(rows: Rows) -> list[bool]:
+    """Whether each question is marked as impossible."""
+    column = find(rows, IMPOSSIBLE)
+    marks = rows[column] if column else [False] * len(rows)
+    return [(mark.strip().casefold() if isinstance(mark, str) else mark) in TRUE for mark in marks]
 
 
 def answers_of(rows: Rows, index: int, column: str, value: Any, start: Any = None) -> list[Answer]:

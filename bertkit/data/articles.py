@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.answers import IMPOSSIBLE
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
 PARAGRAPHS = "paragraphs"
 IDS = ("id", "guid", "qid", "question_id")  # what a question's identifier is called
-COLUMNS = ("title", "question", "context", "answers")
+COLUMNS = ("title", "question", "context", "answers", IMPOSSIBLE)
 
 
 def are_nested(rows: Rows) -> bool:
@@ -40,11 +41,13 @@ def flattened(rows: Rows) -> Rows:
         columns["title"].append(title)
         columns["question"].append(qa.get("question"))
         columns["context"].append(context)
-        columns["answers"].append([] if qa.get("is_impossible") is True else qa.get("answers"))
+        columns["answers"].append(qa.get("answers"))
+        columns[IMPOSSIBLE].append(qa.get(IMPOSSIBLE))
     if not numbers:
         raise UserError(f"{rows.files[0]}: the articles have no questions")
-    if not any(title is not None for title in columns["title"]):
-        del columns["title"]
+    for name in ("title", IMPOSSIBLE):
+        if not any(value is not None for value in columns[name]):
+            del columns[name]
     return Rows(columns, rows.files, np.array(file_of, np.int32), np.array(numbers, np.int64))
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from bertkit.data import articles
-from bertkit.data.answers import START, Answer, answers_of, where
+from bertkit.data.answers import START, answers_in, where
 from bertkit.data.columns import find, guess, require
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
@@ -17,7 +17,6 @@ CONTEXTS = ["context", "paragraph", "passage", "text", "document"]
 ANSWERS = ["answers", "answer", "answer_text"]
 OURS = ("id", "title", "question", "context", "answers")  # columns made here
 NESTED: Names = ("question", "context", "answers")
-TRUE = (True, 1, "1", "true", "True", "TRUE")  # of `is_impossible`, also as CSV has it
 
 
 def column_names(rows: Rows, question: str | None, context: str | None, answers: str | None) -> Names:
@@ -57,8 +56,8 @@ def in_questions(rows: Rows, names: Names) -> Rows:
     """One row a question: `id`, `title` if there is one, `question`, `context`, and, if any, `answers`.
 
     Answers are lists of `{"text": str, "answer_start": int | None}`, empty where the question is
-    unanswerable; without a single answer in the split there is no such column. Columns of the same
-    names that are something else are kept as `input_NAME`.
+    unanswerable; where a split has not a single answer, and calls no question impossible, there is no such
+    column. Columns of the same names that are something else are kept as `input_NAME`.
 
     Args:
         names: the training rows' columns.
@@ -77,9 +76,8 @@ def in_questions(rows: Rows, names: Names) -> Rows:
     columns["question"] = _texts(rows_by_id, question)
     seen: dict[str, str] = {}  # one string a paragraph, however many questions it has
     columns["context"] = [seen.setdefault(text, text) for text in _texts(rows_by_id, context)]
-    if answer in rows.columns:
-        answers = _answers(rows_by_id, answer)
-        columns |= {"answers": answers} if any(answers) else {}
+    answers = answers_in(rows_by_id, answer)
+    columns |= {} if answers is None else {"answers": answers}
     taken = {*names, question, context, answer, title, _id_column(rows), START}
     others = {name: values for name, values in rows.columns.items() if name not in taken}
     columns |= {f"input_{name}" if name in OURS else name: values for name, values in others.items()}
@@ -120,16 +118,6 @@ def _texts(rows: Rows, column: str) -> list[str]:
             what = "has no text" if empty else f"holds {value!r}, not a text"
             raise UserError(f"{where(rows, index)}: column {column!r} {what}")
     return rows[column]
-
-
-def _answers(rows: Rows, column: str) -> list[list[Answer]]:
-    start = find(rows, START)
-    starts = rows[start] if start else [None] * len(rows)
-    impossible = rows.columns.get("is_impossible", [False] * len(rows))
-    return [
-        [] if no_answer in TRUE else answers_of(rows, index, column, value, begin)
-        for index, (value, begin, no_answer) in enumerate(zip(rows[column], starts, impossible, strict=True))
-    ]
 
 
 def unanswerable(rows: Rows) -> int | None:
