@@ -155,6 +155,18 @@ def test_another_split_may_have_another_form():
     assert in_questions(flat, names)["answers"] == [[{"text": "Oslo", "answer_start": None}]]
 
 
+def test_a_split_of_another_form_keeps_columns_called_as_those_of_the_training_rows():
+    flat = {"question": "Where?", "context": RAIN, "answers": TWO, "text": "easy", "gold": 7}
+    rows = in_questions(Rows.from_dicts([flat], "dev.json"), ("query", "text", "gold"))
+    assert rows["answers"] == [TWO]
+    assert (rows["text"], rows["gold"]) == (["easy"], [7])
+
+
+def test_offsets_beside_no_answers_are_kept():
+    rows = Rows.from_dicts([{"question": "Where?", "context": RAIN, "answer_start": 5}], "test.json")
+    assert in_questions(rows, ("question", "context", "answers"))["answer_start"] == [5]
+
+
 @pytest.mark.parametrize("told", [("nope", None, None), (None, "nope", None), (None, None, "nope")])
 def test_a_column_that_is_not_there_is_named_with_its_flag(told):
     flag = dict(zip(told, ("--question-column", "--context-column", "--answers-column"), strict=True))["nope"]

@@ -78,7 +78,8 @@ def in_questions(rows: Rows, names: Names) -> Rows:
     columns["context"] = [seen.setdefault(text, text) for text in _texts(rows_by_id, context)]
     answers = answers_in(rows_by_id, answer)
     columns |= {} if answers is None else {"answers": answers}
-    taken = {*names, question, context, answer, title, _id_column(rows), START}
+    start = find(rows, START) if answer in rows.columns else None
+    taken = {question, context, answer, title, _id_column(rows), start}
     others = {name: values for name, values in rows.columns.items() if name not in taken}
     columns |= {f"input_{name}" if name in OURS else name: values for name, values in others.items()}
     return replace(rows, columns=columns)
