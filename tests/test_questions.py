@@ -15,6 +15,7 @@ from bertkit.data.repair import repaired
 from bertkit.data.rows import Rows
 from bertkit.data.sources import SAMPLES
 from bertkit.errors import UserError
+from bertkit.tasks.qa import Qa, QaConfig
 
 RAIN = "It rained in Oslo, and in Oslo only."
 TWO = [{"text": "Oslo", "answer_start": 13}, {"text": "rained", "answer_start": 3}]
@@ -165,6 +166,14 @@ def test_a_split_of_another_form_keeps_columns_called_as_those_of_the_training_r
 def test_offsets_beside_no_answers_are_kept():
     rows = Rows.from_dicts([{"question": "Where?", "context": RAIN, "answer_start": 5}], "test.json")
     assert in_questions(rows, ("question", "context", "answers"))["answer_start"] == [5]
+
+
+def test_rows_that_are_so_already_are_left_alone():
+    names = ("context", "question", "answers")  # each called as the other
+    rows = Rows.from_dicts([row(TWO, context="Where?", question=RAIN)], "train.json")
+    task = Qa(QaConfig(question_column=names[0], context_column=names[1], answers_column=names[2]))
+    assert task.readable(rows)["context"] == [RAIN]
+    assert task.readable(in_questions(rows, names))["context"] == [RAIN]
 
 
 @pytest.mark.parametrize("told", [("nope", None, None), (None, "nope", None), (None, None, "nope")])

@@ -1,7 +1,6 @@
 """Questions about paragraphs, with the answers that stand in them: from any form to one row a question."""
 
 from collections.abc import Hashable
-from dataclasses import replace
 from typing import Any
 
 from bertkit.data import articles
@@ -17,6 +16,10 @@ CONTEXTS = ["context", "paragraph", "passage", "text", "document"]
 ANSWERS = ["answers", "answer", "answer_text"]
 OURS = ("id", "title", "question", "context", "answers")  # columns made here
 NESTED: Names = ("question", "context", "answers")
+
+
+class Questions(Rows):
+    """Rows in the form of `in_questions`: a user's own columns may have the same names."""
 
 
 def column_names(rows: Rows, question: str | None, context: str | None, answers: str | None) -> Names:
@@ -52,7 +55,7 @@ def _refuse_named(rows: Rows, told: dict[str, str | None]) -> None:
             )
 
 
-def in_questions(rows: Rows, names: Names) -> Rows:
+def in_questions(rows: Rows, names: Names) -> Questions:
     """One row a question: `id`, `title` if there is one, `question`, `context`, and, if any, `answers`.
 
     Answers are lists of `{"text": str, "answer_start": int | None}`, empty where the question is
@@ -82,7 +85,7 @@ def in_questions(rows: Rows, names: Names) -> Rows:
     taken = {question, context, answer, title, _id_column(rows), start}
     others = {name: values for name, values in rows.columns.items() if name not in taken}
     columns |= {f"input_{name}" if name in OURS else name: values for name, values in others.items()}
-    return replace(rows, columns=columns)
+    return Questions(columns, rows.files, rows.file_of, rows.number, rows.by_line)
 
 
 def _own_names(rows: Rows, names: Names) -> Names:

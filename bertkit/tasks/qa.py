@@ -140,8 +140,10 @@ class Qa(Task):
 
     def readable(self, rows: "Rows") -> "Rows":
         """Every row has a question and a paragraph."""
-        from bertkit.data.questions import in_questions
+        from bertkit.data.questions import Questions, in_questions
 
+        if isinstance(rows, Questions):
+            return rows
         config = self.config
         return in_questions(rows, (config.question_column, config.context_column, config.answers_column))
 
