@@ -94,12 +94,14 @@ class QuestionFeatures(Features):
         inside = (columns >= 0) & (columns < size[:, None])
         pieces = np.where(inside, columns + self.start[examples][:, None], 0)
         solid = self.paragraphs.stop[pieces] > self.paragraphs.start[pieces]
-        allowed = torch.from_numpy(inside & solid).to(logits.device)
-        places, found = best_spans(logits, allowed, self.limits.n_best, self.limits.max_answer_length)
-        null = torch.from_numpy(self.null(examples)).to(logits.device)
-        of_null = logits.gather(2, null[:, None, None].expand(-1, 2, 1)).squeeze(2)
-        places = places - torch.from_numpy(place).to(logits.device)[:, None, None]
-        return torch.cat([of_null, found.flatten(1), places.flatten(1).to(logits.dtype)], 1)
+        scores = logits.cpu().numpy()  # many small steps, for which an accelerator is no help
+        places, found = best_spans(
+            scores, inside & solid, self.limits.n_best, self.limits.max_answer_length
+        )
+        of_null = scores[np.arange(len(examples)), :, self.null(examples)]
+        places -= place[:, None, None]
+        kept = [of_null, found.reshape(len(examples), -1), places.reshape(len(examples), -1)]
+        return torch.from_numpy(np.concatenate(kept, 1, dtype=np.float32))
 
 
 def build_questions(

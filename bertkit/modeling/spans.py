@@ -1,18 +1,18 @@
 """The best answers of each window, from the scores of starts and ends."""
 
-import torch
-import torch.nn.functional as F
+import numpy as np
 
 
 def best_spans(
-    logits: torch.Tensor, allowed: torch.Tensor, n: int, longest: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+    logits: np.ndarray, allowed: np.ndarray, n: int, longest: int
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """The `n` spans with the highest S·T_i + E·T_j, j >= i (Devlin et al. 2018, 4.2), best first.
 
-    All spans compete. That is cheap, since the best n begin at the n starts whose best spans are best.
+    All spans compete. That is cheap, since the n-th best of the starts, each with its best end, is a bound:
+    n spans at least reach it, so no other is among the best, and few have to be sorted.
 
     Args:
-        logits: [windows, 2, length] of starts and ends.
+        logits: [windows, 2, length] fp32 of starts and ends.
         allowed: [windows, length] bool, where an answer may begin and end.
         longest: the most pieces of an answer.
 
@@ -20,30 +20,50 @@ def best_spans(
         Places [windows, 2, n] int, first and last, and their logits [windows, 2, n], which are -inf where
         there are fewer spans.
     """
-    start, end = logits.masked_fill(~allowed.unsqueeze(1), -torch.inf).unbind(1)
-    length = start.shape[1]
-    longest, n_starts = min(longest, length), min(n, length)
-    padded = F.pad(end, (0, longest - 1), value=-torch.inf)
-    rows = (start + _sliding_max(padded, longest)).topk(n_starts).indices
-    ends = padded.unfold(1, longest, 1).gather(1, rows.unsqueeze(-1).expand(-1, -1, longest))
-    scores = (start.gather(1, rows).unsqueeze(-1) + ends).flatten(1)
-    best, flat = scores.topk(min(n, scores.shape[1]))
-    first = rows.gather(1, flat // longest)
-    last = first + flat % longest
-    found = torch.stack([start.gather(1, first), end.gather(1, last.clamp(max=length - 1))], 1)
-    found = found.masked_fill((best == -torch.inf).unsqueeze(1), -torch.inf)
-    missing = n - flat.shape[1]
-    return F.pad(torch.stack([first, last], 1), (0, missing)), F.pad(found, (0, missing), value=-torch.inf)
+    size, length = allowed.shape
+    longest = min(longest, length)
+    start = np.where(allowed, logits[:, 0], np.float32(-np.inf))
+    end = np.full((size, length + longest - 1), -np.inf, np.float32)
+    np.copyto(end[:, :length], logits[:, 1], where=allowed)
+    best = start + _sliding_max(end, longest)
+    bound = np.full((size, 1), np.finfo(np.float32).min)  # -inf is no span
+    if n <= length:
+        bound = np.maximum(bound, np.partition(best, -n, axis=1)[:, -n, None])
+    at = np.flatnonzero(best >= bound)
+    ends = np.ndarray((size, length, longest), end.dtype, end, strides=(*end.strides, end.strides[1]))
+    window, first = np.divmod(at, length)
+    scores = start.ravel()[at, None] + ends[window, first]
+    which, further = np.divmod(np.flatnonzero(scores >= bound[window]), longest)
+    window, first, score = window[which], first[which], scores[which, further]
+    last = first + further
+    order = np.argsort((window << 32) + descending(score))
+    window = window[order]
+    rank = np.arange(len(order)) - np.searchsorted(window, window)
+    order, window, rank = order[rank < n], window[rank < n], rank[rank < n]
+    places, found = np.zeros((size, 2, n), np.int64), np.full((size, 2, n), -np.inf, np.float32)
+    first, last = first[order], last[order]
+    places[window, 0, rank], places[window, 1, rank] = first, last
+    found[window, 0, rank], found[window, 1, rank] = start[window, first], end[window, last]
+    return places, found
 
 
-def _sliding_max(values: torch.Tensor, size: int) -> torch.Tensor:
+def descending(scores: np.ndarray) -> np.ndarray:
+    """int64 from 0 to 2**32 that sort as fp32 scores do, the highest first.
+
+    The bits of positive floats sort as integers do, those of negative ones the other way round.
+    """
+    bits = scores.view(np.int32).astype(np.int64)
+    return 2**31 - np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+
+
+def _sliding_max(values: np.ndarray, size: int) -> np.ndarray:
     """The greatest of each `size` values in a row: [windows, length] of [windows, length + size - 1].
 
-    By stretches twice as long each time: a handful of operations, where pooling starts threads for each.
+    By stretches twice as long each time: a handful of operations.
     """
     width = 1
     while 2 * width <= size:
-        values = torch.maximum(values[:, :-width], values[:, width:])
+        values = np.maximum(values[:, :-width], values[:, width:])
         width *= 2
     rest = size - width
-    return torch.maximum(values[:, :-rest], values[:, rest:]) if rest else values
+    return np.maximum(values[:, :-rest], values[:, rest:]) if rest else values
