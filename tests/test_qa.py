@@ -16,11 +16,15 @@ import bertkit
 from bertkit.data.nbest import merge
 from bertkit.data.padding import Pad
 from bertkit.data.question_features import Limits, build_questions
+from bertkit.data.rows import Rows
+from bertkit.files import write_parts
 from bertkit.metrics.squad import marks_v2, scores_v2
 from bertkit.modeling.forward import logits_of
 from bertkit.modeling.losses import CrossEntropy
-from bertkit.modeling.spans import best_spans
+from bertkit.modeling.spans import best_spans, descending
 from bertkit.reporter import Reporter
+from bertkit.tasks.answering import Answering
+from bertkit.tasks.base import Outputs
 from bertkit.training.scoring import predict_logits
 
 LIMITS = Limits(max_length=24, max_query_length=6, doc_stride=4, max_answer_length=30, n_best=5)
@@ -152,8 +156,9 @@ def every_span(logits, allowed, longest):
 @given(length=st.integers(1, 40), n=st.integers(1, 25), longest=st.integers(1, 35), seed=st.integers(0, 999))
 @settings(deadline=None)
 def test_the_best_spans_are_those_of_all_spans(length, n, longest, seed):
-    torch.manual_seed(seed)
-    logits, allowed = torch.randn(3, 2, length), torch.rand(3, length) < 0.7
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(size=(3, 2, length)).astype(np.float32)
+    allowed = generator.random((3, length)) < 0.7
     places, found = best_spans(logits, allowed, n, longest)
     assert places.shape == found.shape == (3, 2, n)
     for row in range(3):
@@ -161,6 +166,22 @@ def test_the_best_spans_are_those_of_all_spans(length, n, longest, seed):
         ours = [(float(found[row].sum(0)[k]), *places[row, :, k].tolist()) for k in range(n)]
         assert [span[1:] for span in ours[: len(wanted)]] == [span[1:] for span in wanted]
         assert all(np.isinf(span[0]) for span in ours[len(wanted) :])
+
+
+def test_among_spans_of_one_score_any_are_the_best():
+    places, found = best_spans(np.zeros((1, 2, 9), np.float32), np.ones((1, 9), bool), 5, 3)
+    assert found.tolist() == [[[0.0] * 5] * 2]
+    first, last = places[0]
+    assert len({*zip(first, last, strict=True)}) == 5
+    assert ((first <= last) & (last < first + 3)).all()
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), max_size=9))
+def test_descending_sorts_the_highest_first_whatever_the_sign(scores):
+    scores = np.array(scores, np.float32)
+    keys = descending(scores)
+    assert ((keys >= 0) & (keys < 2**32)).all()
+    assert scores[np.argsort(keys)].tolist() == sorted(scores.tolist(), reverse=True)
 
 
 def test_windows_of_a_question_compete_and_no_answer_is_the_least_of_them():
@@ -192,6 +213,55 @@ def test_a_paragraph_of_which_no_piece_is_left_has_the_empty_answer():
     features = built(["\u200b\u200b", "good"])
     nbest = merge(features.kept(torch.zeros(2, 2, 8), np.arange(2)).numpy(), features)
     assert (nbest.start[0], nbest.stop[0], nbest.null_odds[0]) == (0, 0, 0.0)
+
+
+# ---- files
+
+
+def written(tmp_path, contexts, logits, features):
+    """The three files of questions named 0, 1 ..., as they are read."""
+    kept = features.kept(torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features))).numpy()
+    rows = Rows.of({"id": [str(n) for n in range(len(contexts))], "context": contexts}, "rows")
+    files = Answering("v2", 0.0).files(Outputs(kept, features, rows))
+    for name, parts in files.items():
+        write_parts(tmp_path / name, parts)
+    return [json.loads((tmp_path / name).read_text()) for name in files]
+
+
+def test_the_files_hold_the_best_answers_with_no_answer_where_its_share_puts_it(tmp_path):
+    contexts = [f"film{n} good food" for n in range(30)]
+    features = built(contexts)
+    logits = np.random.default_rng(0).normal(size=(30, 2, 24))
+    answers, nbest, odds = written(tmp_path, contexts, logits, features)
+    places = set()
+    for name, listed in nbest.items():
+        shares = [entry["probability"] for entry in listed]
+        scores = [entry["start_logit"] + entry["end_logit"] for entry in listed]
+        assert shares == sorted(shares, reverse=True)
+        assert shares == pytest.approx(np.exp(scores) / np.exp(scores).sum(), rel=1e-5)
+        places.add(at := [entry["text"] for entry in listed].index(""))
+        assert len(listed) == LIMITS.n_best + 1
+        assert [*listed[0]] == ["text", "probability", "start_logit", "end_logit"]
+        assert odds[name] == pytest.approx(scores[at] - max(scores[:at] + scores[at + 1 :]), abs=1e-5)
+        assert answers[name] == ("" if odds[name] > 0 else listed[0]["text"])
+        start, end = logits[int(name), :, 0].astype(np.float32)
+        assert (listed[at]["start_logit"], listed[at]["end_logit"]) == (start, end)
+    assert places > {0, LIMITS.n_best}
+    assert list(nbest) == list(answers) == list(odds) == [str(n) for n in range(30)]
+
+
+def test_half_of_a_surrogate_pair_in_an_answer_is_replaced(tmp_path):
+    contexts = ["\ud800", '서울 "good"']
+    logits = np.zeros((2, 2, 24))
+    logits[:, :, 0] = -1
+    answers, nbest, _ = written(tmp_path, contexts, logits, built(contexts))
+    assert answers["0"] == nbest["0"][0]["text"] == "?"
+    assert answers["1"] in contexts[1]
+
+
+def test_scores_of_a_model_that_diverged_are_null(tmp_path):
+    _, nbest, odds = written(tmp_path, ["good"], np.full((1, 2, 24), np.nan), built(["good"]))
+    assert nbest["0"][0]["probability"] is odds["0"] is None
 
 
 # ---- losses and padding

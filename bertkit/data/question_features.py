@@ -95,9 +95,7 @@ class QuestionFeatures(Features):
         pieces = np.where(inside, columns + self.start[examples][:, None], 0)
         solid = self.paragraphs.stop[pieces] > self.paragraphs.start[pieces]
         scores = logits.cpu().numpy()  # many small steps, for which an accelerator is no help
-        places, found = best_spans(
-            scores, inside & solid, self.limits.n_best, self.limits.max_answer_length
-        )
+        places, found = best_spans(scores, inside & solid, self.limits.n_best, self.limits.max_answer_length)
         of_null = scores[np.arange(len(examples)), :, self.null(examples)]
         places -= place[:, None, None]
         kept = [of_null, found.reshape(len(examples), -1), places.reshape(len(examples), -1)]

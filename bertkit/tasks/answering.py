@@ -144,23 +144,25 @@ class Answering:
 
     def _listed(self, nbest: "NBest", rows: "Rows") -> Iterator[list[dict[str, Any]]]:
         """Each question's answers, with v2 no answer among them, and their shares of a softmax."""
-        from itertools import pairwise
+        from itertools import islice
+
+        import numpy as np
 
         shares, of_none = nbest.shares(with_none=self.rules == "v2")
-        columns = [
-            some.tolist() for some in (nbest.start, nbest.stop, shares, nbest.start_logit, nbest.end_logit)
-        ]
-        null, of_none = nbest.null.tolist(), of_none.tolist()
-        for number, (low, high) in enumerate(pairwise(nbest.offsets.tolist())):
-            context = rows["context"][number]
+        columns = (nbest.start, nbest.stop, shares, nbest.start_logit, nbest.end_logit)
+        answers = zip(*(some.tolist() for some in columns), strict=True)
+        counts = np.diff(nbest.offsets)
+        likelier = np.add.reduceat(shares >= np.repeat(of_none, counts), nbest.offsets[:-1], dtype=np.int64)
+        none = zip(likelier.tolist(), of_none.tolist(), *nbest.null.T.tolist(), strict=True)
+        for context, count, nothing in zip(rows["context"], counts.tolist(), none, strict=True):
             found = [
                 {"text": context[start:stop], "probability": share, "start_logit": one, "end_logit": other}
-                for start, stop, share, one, other in zip(*(some[low:high] for some in columns), strict=True)
+                for start, stop, share, one, other in islice(answers, count)
             ]
             if self.rules == "v2":
-                (one, other), share = null[number], of_none[number]
-                found.append({"text": "", "probability": share, "start_logit": one, "end_logit": other})
-                found.sort(key=lambda entry: -entry["probability"])
+                at, share, one, other = nothing
+                entry = {"text": "", "probability": share, "start_logit": one, "end_logit": other}
+                found.insert(at, entry)
             yield found
 
     # ---- parts of these
@@ -209,10 +211,15 @@ def texts(nbest: "NBest", rows: "Rows") -> list[str]:
 
 def _object(names: Sequence[str], values: Any) -> Iterator[str]:
     """A JSON object, a line an entry."""
+    import orjson
+
     yield "{"
     for number, (name, value) in enumerate(zip(names, values, strict=True)):
-        text = json.dumps(value, ensure_ascii=False)
-        yield f"{',' if number else ''}\n{json.dumps(name, ensure_ascii=False)}: {text}"
+        try:
+            text = orjson.dumps({name: value}).decode()
+        except TypeError:  # half of a surrogate pair, which is left to the writer of the file
+            text = json.dumps({name: value}, ensure_ascii=False)
+        yield f"{',' if number else ''}\n{text[1:-1]}"
     yield "\n}\n"
 
 
