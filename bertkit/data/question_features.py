@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,11 @@ class QuestionFeatures(Features):
         """Share of the questions whose paragraph is read in several windows."""
         return float((np.diff(self.windows) > 1).mean())
 
+    @cached_property
+    def visible(self) -> np.ndarray:
+        """[pieces] whether a piece of a paragraph stands for any characters."""
+        return self.paragraphs.stop > self.paragraphs.start
+
     def place(self, windows: np.ndarray) -> np.ndarray:
         """[windows] where in its sequence each begins."""
         return self.template.before(~1) + self.asked[self.question[windows]]
@@ -89,13 +95,12 @@ class QuestionFeatures(Features):
         """[windows, 2 + 4 n_best]: start and end logit of [CLS], then of the best answers their start and
         end logits, and their first and last pieces, counted from the window's first.
         """
-        place, size = self.place(examples), self.stop[examples] - self.start[examples]
-        columns = np.arange(logits.shape[-1]) - place[:, None]
-        inside = (columns >= 0) & (columns < size[:, None])
-        pieces = np.where(inside, columns + self.start[examples][:, None], 0)
-        solid = self.paragraphs.stop[pieces] > self.paragraphs.start[pieces]
+        place, start, stop = self.place(examples), self.start[examples], self.stop[examples]
+        pieces = np.arange(logits.shape[-1]) + (start - place)[:, None]
+        inside = (pieces >= start[:, None]) & (pieces < stop[:, None])
+        allowed = inside & self.visible.take(pieces, mode="clip")
         scores = logits.cpu().numpy()  # many small steps, for which an accelerator is no help
-        places, found = best_spans(scores, inside & solid, self.limits.n_best, self.limits.max_answer_length)
+        places, found = best_spans(scores, allowed, self.limits.n_best, self.limits.max_answer_length)
         of_null = scores[np.arange(len(examples)), :, self.null(examples)]
         places -= place[:, None, None]
         kept = [of_null, found.reshape(len(examples), -1), places.reshape(len(examples), -1)]

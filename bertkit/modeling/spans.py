@@ -29,22 +29,28 @@ def best_spans(
     bound = np.full((size, 1), np.finfo(np.float32).min)  # -inf is no span
     if n <= length:
         bound = np.maximum(bound, np.partition(best, -n, axis=1)[:, -n, None])
-    at = np.flatnonzero(best >= bound)
-    ends = np.ndarray((size, length, longest), end.dtype, end, strides=(*end.strides, end.strides[1]))
-    window, first = np.divmod(at, length)
-    scores = start.ravel()[at, None] + ends[window, first]
-    which, further = np.divmod(np.flatnonzero(scores >= bound[window]), longest)
-    window, first, score = window[which], first[which], scores[which, further]
-    last = first + further
+    starts = np.flatnonzero(best >= bound)
+    window, first = np.divmod(starts, length)
+    stretches = np.ndarray((size, length, longest), end.dtype, end, strides=(*end.strides, end.strides[1]))
+    start, ends = start.ravel()[starts], stretches[window, first]
+    scores = start[:, None] + ends
+    spans = np.flatnonzero(scores >= bound[window])
+    which, further = np.divmod(spans, longest)
+    order, slot = _ranked(window[which], scores.ravel()[spans], size, n)
+    spans, which, further = spans[order], which[order], further[order]
+    places, found = np.zeros((2, size * n), np.int64), np.full((2, size * n), -np.inf, np.float32)
+    places[:, slot] = first[which], first[which] + further
+    found[:, slot] = start[which], ends.ravel()[spans]
+    return places.reshape(2, size, n).swapaxes(0, 1), found.reshape(2, size, n).swapaxes(0, 1)
+
+
+def _ranked(window: np.ndarray, score: np.ndarray, size: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """The best `n` spans of each window, which come window by window, and the place of each in [size * n]."""
     order = np.argsort((window << 32) + descending(score))
-    window = window[order]
-    rank = np.arange(len(order)) - np.searchsorted(window, window)
-    order, window, rank = order[rank < n], window[rank < n], rank[rank < n]
-    places, found = np.zeros((size, 2, n), np.int64), np.full((size, 2, n), -np.inf, np.float32)
-    first, last = first[order], last[order]
-    places[window, 0, rank], places[window, 1, rank] = first, last
-    found[window, 0, rank], found[window, 1, rank] = start[window, first], end[window, last]
-    return places, found
+    counts = np.bincount(window, minlength=size)
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    kept = rank < n
+    return order[kept], (window * n + rank)[kept]
 
 
 def descending(scores: np.ndarray) -> np.ndarray:
