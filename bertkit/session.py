@@ -13,6 +13,7 @@ from bertkit import rundir
 from bertkit.data.features import Features
 from bertkit.data.split import draw
 from bertkit.errors import WAYS_OUT_OF_NAN, Stopped, UserError
+from bertkit.modeling.attention import attend_by_parts
 from bertkit.modeling.layers import freeze
 from bertkit.prepare import Prepared
 from bertkit.reporter import Reporter
@@ -42,6 +43,8 @@ class Session:
         set_seed(prepared.config.seed)
         self.model = prepared.task.model(prepared.model_config, prepared.source)
         freeze(self.model, prepared.config.freeze)
+        if not prepared.config.compile:
+            attend_by_parts(self.model)
         self.collator = prepared.task.collator(prepared.tokenizer, self.model)
         self.trainer = self._trainer()
 

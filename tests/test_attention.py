@@ -1,0 +1,134 @@
+"""Attention by parts: the same as PyTorch's where nothing is dropped, and the right share is."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import make_tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_architectures import ARCHITECTURES
+
+from bertkit.modeling import attention
+from bertkit.modeling.attention import NAME, ByParts, attend_by_parts
+
+
+def inputs(batch, length, mask, heads=2, width=4):
+    """Queries, keys and values as models have them, transposed, and a mask of one of the kinds there are."""
+    torch.manual_seed(length)
+    parts = [torch.randn(batch, length, heads, width).transpose(1, 2).requires_grad_() for _ in range(3)]
+    real = torch.arange(length) < torch.randint(1, length + 1, (batch, 1, 1, 1))
+    masks = {
+        "none": None, "bool": real, "each query": real.expand(batch, 1, length, length),
+        "one for all": real[:1], "added": torch.randn(batch, heads, length, length),
+    }  # fmt: skip
+    return parts, masks[mask]
+
+
+def gradients(output, parts):
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
+    return torch.autograd.grad((output * weights).sum(), parts)
+
+
+@pytest.mark.parametrize("mask", ["none", "bool", "each query", "one for all", "added"])
+@settings(max_examples=15, deadline=None)
+@given(batch=st.integers(1, 5), length=st.integers(1, 12), at_once=st.sampled_from([1, 100, 300, 2**20]))
+def test_without_dropout_it_is_sdpa(mask, batch, length, at_once):
+    parts, mask = inputs(batch, length, mask)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "AT_ONCE", at_once)  # other parts of the batch at a time
+        ours = ByParts.apply(*parts, mask, 0.0, 0.3)
+        found = [ours, *gradients(ours, parts)]
+    stock = F.scaled_dot_product_attention(*parts, attn_mask=mask, scale=0.3)
+    for one, other in zip(found, [stock, *gradients(stock, parts)], strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.5])
+def test_gradients_are_of_what_was_dropped(dropout, monkeypatch):
+    drawn = []
+
+    def remembered(*given, draw=attention._drawn):
+        drawn.append(draw(*given))
+        return drawn[-1]
+
+    monkeypatch.setattr(attention, "_drawn", remembered)
+    monkeypatch.setattr(attention, "AT_ONCE", 2 * 2 * 9 * 9)
+    parts, mask = inputs(5, 9, "bool")
+    ours = ByParts.apply(*parts, mask, dropout, 0.5)
+    found = [ours, *gradients(ours, parts)]
+    assert len(drawn) == 3  # of five examples two at a time
+    q, k, v = parts
+    scores = (q @ k.mT * 0.5).masked_fill(~mask, -torch.inf)
+    plain = (scores.softmax(-1) * torch.cat(drawn) / (1 - round(dropout * 2**16) / 2**16)) @ v
+    for one, other in zip(found, [plain, *gradients(plain, parts)], strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_drops_the_share_that_is_asked_for_each_place_by_itself():
+    torch.manual_seed(0)
+    kept = attention._drawn(torch.Size([1000, 4001]), round(0.1 * 2**16))
+    deviation = (0.1 * 0.9 / kept.numel()) ** 0.5
+    assert kept.float().mean().item() == pytest.approx(0.9, abs=4 * deviation)
+    assert kept.float().mean(0).std().item() == pytest.approx((0.09 / 1000) ** 0.5, rel=0.1)
+    beside = (kept[:, 1:] & kept[:, :-1]).float().mean().item()  # neighbours are draws of one number
+    assert beside == pytest.approx(0.81, abs=1e-3)
+
+
+def untrained(name, dropout):
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    settings = ARCHITECTURES[name] | {"vocab_size": len(make_tokenizer())}
+    elsewhere = [
+        "hidden_dropout_prob", "dropout", "embedding_dropout", "mlp_dropout", "classifier_dropout",
+        "classifier_dropout_prob", "seq_classif_dropout",
+    ]  # fmt: skip
+    off = dict.fromkeys(elsewhere, 0.0)
+    at = dict.fromkeys(["attention_probs_dropout_prob", "attention_dropout"], dropout)
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(name, **settings, **off, **at)
+    return AutoModelForSequenceClassification.from_config(config).train()
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra", "distilbert", "modernbert"])
+def test_every_architecture_that_leaves_attention_to_choice_trains_so(name):
+    """With a dropout so small that nothing is dropped, the logits and the gradients are the stock ones."""
+    batch = {"input_ids": torch.randint(5, 40, (3, 10)), "attention_mask": torch.ones(3, 10).long()}
+    batch["attention_mask"][1, 6:] = 0
+    found = []
+    for by_parts in (False, True):
+        model = untrained(name, 1e-6)
+        if by_parts:
+            attend_by_parts(model)
+            assert model.config._attn_implementation == NAME
+        logits = model(**batch).logits
+        logits.sum().backward()
+        found.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_is_used_where_it_pays_and_only_there(monkeypatch):
+    calls = []
+    monkeypatch.setattr(ByParts, "apply", lambda *given: calls.append(given) or given[0])
+    model = untrained("bert", 0.1)
+    attend_by_parts(model)
+    ids = torch.randint(5, 40, (2, 6))
+    model(input_ids=ids)
+    assert len(calls) == model.config.num_hidden_layers
+    model.eval()(input_ids=ids)
+    untrained("bert", 0.1)(input_ids=ids)
+    with torch.autocast("cpu", torch.bfloat16):
+        model.train()(input_ids=ids)
+    assert len(calls) == model.config.num_hidden_layers
+
+
+def test_a_run_trains_so_and_its_config_does_not_tell(monkeypatch, tmp_path, tiny, toy):
+    import bertkit
+
+    used = []
+    stock = ByParts.forward
+    monkeypatch.setattr(ByParts, "forward", staticmethod(lambda *given: used.append(1) or stock(*given)))
+    run = bertkit.classify(data=str(toy), model=str(tiny), max_steps=2, bf16=False,
+                           output_dir=str(tmp_path / "run"))  # fmt: skip
+    assert used
+    assert NAME not in (run.output_dir / "config.json").read_text()
