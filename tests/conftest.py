@@ -5,6 +5,9 @@ import os
 import random
 import sys
 
+# The tests run in a process a core, and models are tiny: threads would only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from hub import hub, no_hub  # noqa: F401
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
