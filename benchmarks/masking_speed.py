@@ -97,10 +97,8 @@ def table(seconds: dict[str, list[float]]) -> list[str]:
         took = statistics.median(runs)
         ratio = median_ratio(seconds[f"transformers, {name.split(', ')[1]}"], runs)
         lines.append(f"| {name} | {took * 1e3:.2f} | {BATCH * LENGTH / took:,.0f} | {ratio:.1f} |")
-    return [
-        *lines,
-        *every_round("ms", {name: [f"{run * 1e3:.1f}" for run in some] for name, some in seconds.items()}),
-    ]
+    shown = {name: [f"{run * 1e3:.1f}" for run in runs] for name, runs in seconds.items()}
+    return [*lines, *every_round("ms", shown)]
 
 
 def main() -> None:
@@ -109,7 +107,7 @@ def main() -> None:
     torch.set_num_threads(1)  # on a busy machine threads wait for one another
     warnings.filterwarnings("ignore", message="Random token replacement")
     about = (
-        f"{BATCH} rows of {LENGTH} random pieces, vocabulary {VOCABULARY:,}, a quarter of them continue a word; "
+        f"{BATCH} rows of {LENGTH} random pieces, vocabulary {VOCABULARY:,}, a quarter continue a word; "
         f"medians of {args.rounds} rounds in turn, one thread. Ratios are taken round by round."
     )
     own = f"python benchmarks/masking_speed.py --rounds {args.rounds}"

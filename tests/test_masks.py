@@ -82,13 +82,13 @@ def trained(model, pre_tokenizer, decoder, trainer, texts):
     backend = Tokenizer(model)
     backend.pre_tokenizer, backend.decoder = pre_tokenizer, decoder
     backend.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", mask_token="<mask>")
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", mask_token="hidden")
 
 
 def byte_level():
     trainer = trainers.BpeTrainer(
         vocab_size=300,
-        special_tokens=["<pad>", "<mask>"],
+        special_tokens=["<pad>", "hidden"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     texts = ["masking hides masks, and unmasking shows them"] * 3
@@ -99,7 +99,7 @@ def byte_level():
 def sentence_piece():
     texts = ["masking hides masks, and unmasking shows them", "今日は雨 서울에서 Ġarb"] * 3
     trainer = trainers.UnigramTrainer(
-        vocab_size=60, special_tokens=["<pad>", "<mask>", "<unk>"], unk_token="<unk>"
+        vocab_size=60, special_tokens=["<pad>", "hidden", "<unk>"], unk_token="<unk>"
     )
     return trained(models.Unigram(), pre_tokenizers.Metaspace(), decoders.Metaspace(), trainer, texts)
 
@@ -112,8 +112,8 @@ def word_level():
 
 EXPECTED = {
     make_tokenizer: {"##a": True, "a": False, "the": False, "[MASK]": False},
-    byte_level: {"i": True, "Ġ": False, ",": False, "ã": True, "<mask>": False},
-    sentence_piece: {"s": True, "▁": False, ",": False, "今": False, "서": True, "Ġ": True, "<mask>": False},
+    byte_level: {"i": True, "Ġ": False, ",": False, "ã": True, "hidden": False},
+    sentence_piece: {"s": True, "▁": False, ",": False, "今": False, "서": True, "Ġ": True, "hidden": False},
     word_level: {"mask": False, "ing": False, "<mask>": False},
 }
 

@@ -11,7 +11,7 @@ from bertkit.masking.words import Words
 # Streams of `draws`; those below are left to whatever draws the examples themselves.
 ORDER, ACTION, PIECE = 16, 17, 18
 UNUSED, MASK, RANDOM, KEPT = range(4)  # what was done to a piece
-TOO_LONG = np.iinfo(np.int32).max  # the size of a word that is not there
+TOO_LONG = np.iinfo(np.int32).max  # the size of a word that is not there: it never fits
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Masking:
     def _choose(self, words: Words, key: np.ndarray) -> np.ndarray:
         """[chosen] places in ascending order."""
         there = np.arange(words.counts.max(initial=0)) < words.counts[:, None]
-        order = _shuffled(bits(self.seed, key, there.shape[1], ORDER), there)
+        order = _shuffled(bits(self.seed, key, there.shape[1], ORDER))
         size = _filled(words.size, there, np.full(there.shape, TOO_LONG, np.int32))
         shortest = size.min(axis=1, initial=TOO_LONG)
         wanted = np.rint(words.pieces * self.mlm_probability).astype(np.int32)
@@ -126,13 +126,13 @@ def in_turn(size: np.ndarray, limit: np.ndarray) -> np.ndarray:
     return taken
 
 
-def _shuffled(random: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """[B, W] the numbers of the columns of each row in random order, those not there last.
+def _shuffled(random: np.ndarray) -> np.ndarray:
+    """[B, W] the numbers of the columns of each row in the order of its random bits, [B, W] uint64.
 
-    A number takes the lower half of its random bits: sorting integers is faster than sorting by a key.
+    A number takes the lower half of its bits: sorting integers is faster than sorting by a key.
     """
     lower = np.uint64(2**32 - 1)
-    keys = np.where(there, random, ~np.uint64(0)) & ~lower | np.arange(there.shape[1], dtype=np.uint64)
+    keys = random & ~lower | np.arange(random.shape[1], dtype=np.uint64)
     keys.sort(axis=1)
     return (keys & lower).astype(np.int64)
 
