@@ -42,6 +42,7 @@ bench: $(INSTALLED) ## Training speed, side by side (BERTKIT_DATA_DIR must hold 
 	$(BIN)/python benchmarks/choice_speed.py --rounds 3
 	$(BIN)/python benchmarks/ner_speed.py --rounds 3
 	$(BIN)/python benchmarks/qa_speed.py
+	$(BIN)/python benchmarks/masking_speed.py
 
 clean: ## Remove .venv, caches and build outputs; runs stay
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

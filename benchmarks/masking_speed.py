@@ -1,0 +1,118 @@
+"""Compare how long it takes to mask a batch with transformers' collator and with bertkit.
+
+    python benchmarks/masking_speed.py --out masking.md
+
+Random pieces in one process, no model. Each is given the batch in the form it takes, and what else it does is
+timed as well: transformers makes tensors of lists, bertkit lists of what is to be predicted. Progress goes to
+standard error, the report to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models
+from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
+
+from bertkit.masking.masks import Masking
+from ner_data import in_turn
+from side_by_side import SEED, every_round, median_ratio, publish, report
+
+BATCH, LENGTH, VOCABULARY = 64, 512, 30_522
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+MOST = 77  # google's max_predictions_per_seq at this length
+WHOLE, PLAIN = "whole words", "piece by piece"
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20, help="batches of each, medians are shown")
+    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    args = parser.parse_args(argv)
+    if args.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    return args
+
+
+def batch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pieces [B, L], which are special, and which of the vocabulary continue a word."""
+    rng = np.random.default_rng(SEED)
+    ids = rng.integers(len(SPECIAL), VOCABULARY, (BATCH, LENGTH))
+    ids[:, 0], ids[:, [LENGTH // 2, -1]] = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
+    continues = rng.random(VOCABULARY) < 0.25
+    continues[: len(SPECIAL)] = False
+    return ids, ids < len(SPECIAL), continues
+
+
+def as_examples(ids: np.ndarray, special: np.ndarray, continues: np.ndarray) -> list[dict[str, Any]]:
+    """The batch as transformers takes it: words are told by offsets that touch."""
+    stop = np.cumsum(np.where(continues[ids], 1, 2), axis=1)
+    offsets = np.stack([stop - 1, stop], axis=2)
+    lists = (array.tolist() for array in (ids, special.astype(int), offsets))
+    names = ("input_ids", "special_tokens_mask", "offset_mapping")
+    return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
+def calls() -> dict[str, Callable[[], object]]:
+    """What is timed by the name of its row; each call of bertkit's is of other examples."""
+    ids, special, continues = batch()
+    examples = as_examples(ids, special, continues)
+    vocabulary = {piece: at for at, piece in enumerate(SPECIAL)}
+    vocabulary |= {f"piece{at}": at for at in range(len(SPECIAL), VOCABULARY)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")), pad_token="[PAD]",
+        unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]",
+    )  # fmt: skip
+    keys = np.arange(BATCH)
+
+    def transformers(whole: bool) -> Callable[[], object]:
+        collator = DataCollatorForLanguageModeling(tokenizer, whole_word_mask=whole, seed=SEED)
+        names = ("input_ids", "special_tokens_mask", *(["offset_mapping"] if whole else []))
+        some = [{name: example[name] for name in names} for example in examples]
+        return lambda: collator([dict(example) for example in some])
+
+    def bertkit(continues: np.ndarray | None) -> Callable[[], object]:
+        random_ids = np.arange(len(SPECIAL), VOCABULARY)
+        masking = Masking(SPECIAL.index("[MASK]"), random_ids, continues, max_predictions_per_seq=MOST)
+        return lambda: masking(ids, special, np.add(keys, BATCH, out=keys))
+
+    return {
+        f"transformers, {WHOLE}": transformers(True), f"bertkit, {WHOLE}": bertkit(continues),
+        f"transformers, {PLAIN}": transformers(False), f"bertkit, {PLAIN}": bertkit(None),
+    }  # fmt: skip
+
+
+def table(seconds: dict[str, list[float]]) -> list[str]:
+    """Medians, ratios to transformers' way of the same kind, and every round."""
+    lines = ["| | ms a batch | pieces/s | times as fast |", "|---|---:|---:|---:|"]
+    for name, runs in seconds.items():
+        took = statistics.median(runs)
+        ratio = median_ratio(seconds[f"transformers, {name.split(', ')[1]}"], runs)
+        lines.append(f"| {name} | {took * 1e3:.2f} | {BATCH * LENGTH / took:,.0f} | {ratio:.1f} |")
+    shown = {name: [f"{run * 1e3:.1f}" for run in runs] for name, runs in seconds.items()}
+    return [*lines, *every_round("ms", shown)]
+
+
+def main() -> None:
+    """Time everything and report."""
+    args = parse_args()
+    torch.set_num_threads(1)  # on a busy machine threads wait for one another
+    warnings.filterwarnings("ignore", message="Random token replacement")
+    about = (
+        f"{BATCH} rows of {LENGTH} random pieces, vocabulary {VOCABULARY:,}, a quarter continue a word; "
+        f"medians of {args.rounds} rounds in turn, one thread. Ratios are taken round by round."
+    )
+    own = f"python benchmarks/masking_speed.py --rounds {args.rounds}"
+    publish(report("Speed of masking", about, table(in_turn(calls(), args.rounds)), [own]), args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""Masking: whole words, the numbers of Devlin et al. 2018, and the same for an example in any batch."""
+
+import json
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import make_tokenizer
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from bertkit.masking.draws import bits, draws
+from bertkit.masking.masks import KEPT, MASK, RANDOM, UNUSED, Masking, in_turn
+from bertkit.masking.rates import measured
+from bertkit.masking.words import Words, continues
+
+CASES = sorted((Path(__file__).parent / "golden" / "masks").glob("*.json"))
+PAD, CLS, SEP, MASK_ID = range(4)
+SPECIAL, SIZE = 5, 1000  # of a vocabulary: special pieces first, then those that begin a word
+CONTINUES = np.arange(SIZE) >= 700
+WHOLE_WORDS = pytest.mark.parametrize("continues", [CONTINUES, None], ids=["whole words", "piece by piece"])
+
+
+def masking(continues=CONTINUES, **settings):
+    return Masking(MASK_ID, np.arange(SPECIAL, SIZE), continues, **settings)
+
+
+def padded(rows, left=0, right=0):
+    """The rows side by side, padded to the longest and further; and which pieces are special."""
+    length = left + max(map(len, rows), default=0) + right
+    ids = np.full((len(rows), length), PAD)
+    for row, pieces in enumerate(rows):
+        ids[row, left : left + len(pieces)] = pieces
+    return ids, ids < SPECIAL
+
+
+def chosen(masked, row=0):
+    """The positions that are to be predicted in a row."""
+    return masked.masked_lm_positions[row, masked.action[row] != UNUSED]
+
+
+ROWS = st.lists(
+    st.lists(st.sampled_from([CLS, SEP, 10, 11, 12, 800, 801]), max_size=30), min_size=1, max_size=5
+)
+SETTINGS = st.fixed_dictionaries({
+    "continues": st.sampled_from([CONTINUES, None]), "seed": st.integers(0, 2**40),
+    "mlm_probability": st.floats(0, 1), "max_predictions_per_seq": st.integers(1, 12),
+})  # fmt: skip
+
+
+# ---- draws
+
+
+def test_a_draw_depends_on_seed_stream_key_and_position_alone():
+    keys = np.array([5, 7, 2**62, 0])
+    all_of_them = draws(42, keys, 9, stream=3)
+    assert np.array_equal(draws(42, keys[[2, 1]], 4, stream=3), all_of_them[[2, 1], :4])
+    assert np.array_equal(draws(42, keys.astype(np.uint64), 9, stream=3), all_of_them)
+    assert hex(bits(42, keys, 1)[0, 0]) == "0x2a8bb0085a92e848"  # runs of today can be repeated tomorrow
+
+
+def test_draws_are_uniform_and_unlike_between_seeds_streams_keys_and_positions():
+    first = draws(42, np.arange(500), 200)
+    counts = np.bincount((first * 100).astype(int).ravel(), minlength=100)
+    assert (first.min() >= 0, first.max() < 1, len(counts)) == (True, True, 100)
+    assert np.abs(counts - 1000).max() < 5 * 1000**0.5
+    others = [
+        draws(43, np.arange(500), 200), draws(42, np.arange(500), 200, stream=1),
+        draws(42, np.arange(500, 1000), 200), np.roll(first, 1, axis=0), np.roll(first, 1, axis=1),
+    ]  # fmt: skip
+    for other in others:
+        assert abs(np.corrcoef(first.ravel(), other.ravel())[0, 1]) < 5 / first.size**0.5
+
+
+# ---- words
+
+
+def trained(model, pre_tokenizer, decoder, trainer, texts):
+    backend = Tokenizer(model)
+    backend.pre_tokenizer, backend.decoder = pre_tokenizer, decoder
+    backend.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", mask_token="hidden")
+
+
+def byte_level():
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<pad>", "hidden"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    texts = ["masking hides masks, and unmasking shows them"] * 3
+    blank = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return trained(models.BPE(), blank, decoders.ByteLevel(), trainer, texts)
+
+
+def sentence_piece():
+    texts = ["masking hides masks, and unmasking shows them", "今日は雨 서울에서 Ġarb"] * 3
+    trainer = trainers.UnigramTrainer(
+        vocab_size=60, special_tokens=["<pad>", "hidden", "<unk>"], unk_token="<unk>"
+    )
+    return trained(models.Unigram(), pre_tokenizers.Metaspace(), decoders.Metaspace(), trainer, texts)
+
+
+def word_level():
+    vocab = {"<pad>": 0, "<mask>": 1, "mask": 2, "ing": 3}
+    backend = Tokenizer(models.WordLevel(vocab, unk_token="<pad>"))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", mask_token="<mask>")
+
+
+EXPECTED = {
+    make_tokenizer: {"##a": True, "a": False, "the": False, "[MASK]": False},
+    byte_level: {"i": True, "Ġ": False, ",": False, "ã": True, "hidden": False},
+    sentence_piece: {"s": True, "▁": False, ",": False, "今": False, "서": True, "Ġ": True, "hidden": False},
+    word_level: {"mask": False, "ing": False, "<mask>": False},
+}
+
+
+@pytest.mark.parametrize("make", EXPECTED)
+def test_which_pieces_continue_a_word(make):
+    tokenizer = make()
+    vocabulary, found = tokenizer.get_vocab(), continues(tokenizer)
+    shown = {piece: bool(found[vocabulary[piece]]) for piece in EXPECTED[make]}
+    assert shown == EXPECTED[make]
+    assert len(found) == len(tokenizer)
+
+
+def words_one_by_one(pieces):
+    """The words of a row as lists of places, by the rule read out."""
+    words, last_special = [], True
+    for place, piece in enumerate(pieces):
+        if piece >= SPECIAL:
+            if last_special or not CONTINUES[piece]:
+                words.append([])
+            words[-1].append(place)
+        last_special = piece < SPECIAL
+    return words
+
+
+@given(ROWS)
+def test_words_are_those_of_a_loop(rows):
+    ids, special = padded(rows)
+    words = Words.of(ids, special, CONTINUES)
+    found = [list(range(start, start + size)) for start, size in zip(words.start, words.size, strict=True)]
+    of_rows = [words_one_by_one(row) for row in ids]
+    shifted = [[row * ids.shape[1] + at for at in word] for row, some in enumerate(of_rows) for word in some]
+    assert found == shifted
+    assert words.counts.tolist() == list(map(len, of_rows))
+    assert words.pieces.tolist() == [sum(map(len, some)) for some in of_rows]
+
+
+# ---- which are chosen
+
+
+def one_by_one(sizes, limit):
+    """google's rule, read out."""
+    taken, total = [], 0
+    for size in sizes:
+        taken.append(total + size <= limit)
+        total += size if taken[-1] else 0
+    return taken
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(1, 9), max_size=25), st.integers(0, 30)), min_size=1, max_size=6)
+)
+def test_rounds_take_what_one_word_after_the_other_takes(rows):
+    size = np.full((len(rows), max(len(sizes) for sizes, _ in rows)), 10**6)
+    for row, (sizes, _) in enumerate(rows):
+        size[row, : len(sizes)] = sizes
+    found = in_turn(size, np.array([limit for _, limit in rows]))
+    for row, (sizes, limit) in enumerate(rows):
+        assert found[row].tolist()[: len(sizes)] == one_by_one(sizes, limit)
+        assert not found[row, len(sizes) :].any()
+
+
+@given(ROWS, SETTINGS)
+def test_as_many_are_chosen_as_fit(rows, settings):
+    ids, special = padded(rows)
+    masked = masking(**settings)(ids, special, np.arange(len(rows)))
+    most = settings["max_predictions_per_seq"]
+    for row, pieces in enumerate(ids):
+        words = words_one_by_one(pieces)
+        if settings["continues"] is None:
+            words = [[place] for word in words for place in word]
+        wanted = round(sum(map(len, words)) * settings["mlm_probability"])
+        limit = min(most, max(wanted, min(map(len, words), default=0)))
+        found = set(chosen(masked, row).tolist())
+        assert all(found.isdisjoint(word) or found.issuperset(word) for word in words)
+        left = [len(word) for word in words if found.isdisjoint(word)]
+        assert len(found) <= limit < len(found) + min(left, default=most + 1)
+        assert found <= {place for word in words for place in word}
+
+
+@pytest.mark.parametrize(("n", "k"), [(0, 0), (1, 1), (9, 1), (10, 2), (30, 4), (60, 9), (200, 20)])
+def test_how_many_pieces_are_chosen(n, k):
+    ids, special = padded([[CLS, *[10] * n, SEP]])
+    for told in (CONTINUES, None):
+        assert len(chosen(masking(told)(ids, special, np.array([3])))) == k
+
+
+def test_words_that_are_too_long():
+    ids, special = padded([[10, 800, 800, SEP, 10, 800, 10, 800], [10, 800, 800]])
+    for key in range(20):
+        masked = masking(max_predictions_per_seq=2)(ids, special, np.array([key, key]))
+        assert chosen(masked).tolist() in ([4, 5], [6, 7])  # round(0.15 * 7) is 1, so the shortest
+        assert chosen(masked, 1).tolist() == []
+
+
+# ---- what is given back
+
+
+@WHOLE_WORDS
+@given(rows=ROWS, key=st.integers(0, 2**62), left=st.integers(0, 9), right=st.integers(0, 9))
+def test_an_example_is_masked_alike_in_any_batch(continues, rows, key, left, right):
+    mask, keys = masking(continues, mlm_probability=0.4), np.arange(len(rows)) + key
+    together = mask(*padded(rows, left, right), keys)
+    for row, pieces in enumerate(rows):
+        alone = mask(*padded([pieces]), keys[row : row + 1])
+        assert (chosen(together, row) - left).tolist() == chosen(alone).tolist()
+        assert together.masked_lm_labels[row].tolist() == alone.masked_lm_labels[0].tolist()
+        assert together.input_ids[row, left : left + len(pieces)].tolist() == alone.input_ids[0].tolist()
+
+
+@given(ROWS, SETTINGS)
+def test_the_arrays_say_the_same(rows, settings):
+    ids, special = padded(rows)
+    before = ids.copy()
+    masked = masking(**settings)(ids, special, np.arange(len(rows)))
+    shape = (len(rows), settings["max_predictions_per_seq"])
+    assert (masked.masked_lm_positions.shape, masked.masked_lm_labels.shape) == (shape, shape)
+    assert np.array_equal(ids, before)
+    restored = masked.input_ids.copy()
+    for row in range(len(rows)):
+        positions, used = chosen(masked, row), masked.action[row] != UNUSED
+        assert (np.diff(positions) > 0).all()
+        assert not used[len(positions) :].any()
+        assert (masked.masked_lm_labels[row][~used] == -100).all()
+        assert (masked.masked_lm_positions[row][~used] == 0).all()
+        restored[row, positions] = masked.masked_lm_labels[row][used]
+    assert np.array_equal(restored, ids)
+
+
+@WHOLE_WORDS
+def test_a_batch_of_nothing(continues):
+    for shape in ((0, 8), (2, 0), (2, 8)):
+        masked = masking(continues)(np.zeros(shape, int), np.ones(shape, bool), np.arange(shape[0]))
+        assert (masked.masked_lm_labels == -100).all()
+        assert set(measured(masked, *padded([[]] * shape[0]), continues).values()) == {0.0}
+
+
+def test_another_seed_or_key_gives_other_masks():
+    ids, special = padded([[10] * 100])
+    found = [
+        tuple(chosen(masking(seed=seed)(ids, special, np.array([key]))))
+        for seed in range(9)
+        for key in range(9)
+    ]
+    assert len(set(found)) == 81
+
+
+# ---- statistics
+
+
+@pytest.fixture(scope="module")
+def many():
+    """256 rows of 512 pieces: [CLS] A [SEP] B [SEP], about 30 % of them continuing a word."""
+    ids = np.random.default_rng(0).integers(SPECIAL, SIZE, (256, 512))
+    ids[:, 0], ids[:, 200], ids[:, 511] = CLS, SEP, SEP
+    return ids, ids < SPECIAL
+
+
+@WHOLE_WORDS
+def test_the_rates_of_many_pieces(many, continues):
+    ids, special = many
+    masked = masking(continues, max_predictions_per_seq=80)(ids, special, np.arange(len(ids)))
+    rates = measured(masked, ids, special, continues)
+    total = (masked.action != UNUSED).sum()
+    assert total == len(ids) * 76  # round(0.15 * 509) of each: there is always a word that fits
+    assert rates["selected"] == pytest.approx(76 / 509)
+    for name, share in (("mask", 0.8), ("random", 0.1), ("kept", 0.1)):
+        assert abs(rates[name] - share) < 4 * (share * (1 - share) / total) ** 0.5
+    assert (rates["special_selected"], rates["whole_words"]) == (0.0, 1.0)
+    if continues is None:
+        assert measured(masked, ids, special, CONTINUES)["whole_words"] < 0.9
+
+
+@WHOLE_WORDS
+def test_what_stands_in_the_place_of_a_piece(many, continues):
+    ids, special = many
+    masked = masking(continues, max_predictions_per_seq=80)(ids, special, np.arange(len(ids)))
+    row = np.arange(len(ids))[:, None]
+    found, labels = masked.input_ids[row, masked.masked_lm_positions], masked.masked_lm_labels
+    assert (found[masked.action == MASK] == MASK_ID).all()
+    assert (found[masked.action == KEPT] == labels[masked.action == KEPT]).all()
+    drawn = found[masked.action == RANDOM]
+    assert (drawn.min() >= SPECIAL, drawn.max()) == (True, SIZE - 1)
+    assert len(np.unique(drawn)) > 0.8 * (SIZE - SPECIAL)
+    assert abs(drawn.mean() - ids[~special].mean()) < 5 * SIZE / 12**0.5 / len(drawn) ** 0.5
+    assert (drawn == labels[masked.action == RANDOM]).mean() < 0.01
+
+
+@pytest.mark.parametrize("row", [[CLS, *range(10, 60), SEP], [CLS, *[10, 800] * 25, SEP]])
+def test_each_position_is_as_likely(row):
+    times = 4000
+    ids, special = padded([row] * times)
+    masked = masking(mlm_probability=0.24)(ids, special, np.arange(times))
+    assert (masked.action != UNUSED).sum() == 12 * times
+    row, slot = np.nonzero(masked.action != UNUSED)
+    counts = np.bincount(masked.masked_lm_positions[row, slot])[1:51]
+    assert np.abs(counts - 0.24 * times).max() < 4 * (0.24 * 0.76 * times) ** 0.5
+
+
+# ---- golden
+
+
+def test_there_are_golden_cases():
+    assert len(CASES) > 5
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_golden(path):
+    case = json.loads(path.read_text("utf-8"))
+    pieces = case["pieces"].split()
+    vocabulary = dict(zip(dict.fromkeys(["[PAD]", "[CLS]", "[SEP]", "[MASK]", *pieces]), count()))
+    names = list(vocabulary)
+    continuing = np.array([name.startswith("##") for name in names]) if case["whole_words"] else None
+    ids = np.array([[vocabulary[piece] for piece in pieces]])
+    mask = Masking(vocabulary["[MASK]"], np.arange(4, len(names)), continuing, **case["settings"])
+    masked = mask(ids, ids < 4, np.array([case["key"]]))
+    shown = [" ".join(names[piece] for piece in some) for some in
+             (masked.input_ids[0], masked.masked_lm_labels[0, masked.action[0] != UNUSED])]  # fmt: skip
+    assert shown == [case["masked"], case["labels"]]
+    assert ids[0, chosen(masked)].tolist() == [vocabulary[piece] for piece in case["labels"].split()]
