@@ -148,6 +148,6 @@ def one_of_vectors(data_dir: Path, model_folder: Path, rows: int, name: str) -> 
         computing = time.perf_counter() - started
         items = VectorFeatures(train, computed)
         started = time.perf_counter()
-        for batch in LengthBatches(items.sizes, BATCH_SIZE, seed=SEED):
+        for batch in LengthBatches(items, BATCH_SIZE, seed=SEED):
             collator([items[row] for row in batch])
         return Vectors(computing, time.perf_counter() - started, computed.nbytes / 1e6)

@@ -172,7 +172,7 @@ def kept(logits: np.ndarray, built: QuestionFeatures) -> np.ndarray:
     lengths = built.sequence_lengths
     order = np.argsort(-lengths, kind="stable")
     parts = [order[first : first + BATCH_SIZE] for first in range(0, len(order), BATCH_SIZE)]
-    found = [built.kept(torch.from_numpy(logits[rows, :, : lengths[rows[0]]]), rows) for rows in parts]
+    found = [built.kept(torch.from_numpy(logits[rows, :, : lengths[rows[0]]]), rows, {}) for rows in parts]
     result = np.empty((len(order), found[0].shape[1]), np.float32)
     result[order] = torch.cat(found).numpy()
     return result

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import bertkit
+from bertkit.data.features import StoredFeatures
+from bertkit.data.ragged import Ragged
 from bertkit.training.batches import LengthBatches
 from bertkit.training.precision import choose
 
@@ -117,10 +119,17 @@ def test_bf16_is_chosen_where_the_device_has_it(monkeypatch):
 lengths = st.lists(st.integers(1, 99), min_size=1, max_size=300).map(np.array)
 
 
+def of_lengths(lengths):
+    pieces = Ragged.of([np.zeros(length, np.int32) for length in lengths])
+    return StoredFeatures(
+        first=np.arange(len(lengths) + 1), labels=None, input_ids=pieces, token_type_ids=pieces
+    )
+
+
 @given(lengths=lengths, steps=st.integers(1, 8), epoch=st.integers(0, 3))
 def test_an_epoch_has_every_row_once_however_it_is_divided(lengths, steps, epoch):
     def effective(batch_size, accumulation):
-        batches = LengthBatches(lengths, batch_size, accumulation)
+        batches = LengthBatches(of_lengths(lengths), batch_size, accumulation)
         batches.set_epoch(epoch)
         rows = list(batches)
         assert len(rows) == len(batches)
@@ -135,7 +144,7 @@ def test_an_epoch_has_every_row_once_however_it_is_divided(lengths, steps, epoch
 
 def test_batches_hold_like_lengths_in_an_order_of_their_own_each_epoch():
     lengths = np.random.default_rng(0).integers(1, 100, 2000)
-    batches = LengthBatches(lengths, 16)
+    batches = LengthBatches(of_lengths(lengths), 16)
     first = list(batches)
     assert list(batches) == first
     padding = sum(lengths[b].max() * len(b) for b in first) / lengths.sum() - 1

@@ -189,7 +189,7 @@ def test_windows_of_a_question_compete_and_no_answer_is_the_least_of_them():
     features = built(contexts)
     torch.manual_seed(0)
     logits = torch.randn(len(features), 2, 24)
-    kept = features.kept(logits, np.arange(len(features))).numpy()
+    kept = features.kept(logits, np.arange(len(features)), {}).numpy()
     nbest = merge(kept, features)
     for question in range(4):
         spans, null = {}, []
@@ -211,7 +211,7 @@ def test_windows_of_a_question_compete_and_no_answer_is_the_least_of_them():
 
 def test_a_paragraph_of_which_no_piece_is_left_has_the_empty_answer():
     features = built(["\u200b\u200b", "good"])
-    nbest = merge(features.kept(torch.zeros(2, 2, 8), np.arange(2)).numpy(), features)
+    nbest = merge(features.kept(torch.zeros(2, 2, 8), np.arange(2), {}).numpy(), features)
     assert (nbest.start[0], nbest.stop[0], nbest.null_odds[0]) == (0, 0, 0.0)
 
 
@@ -220,7 +220,7 @@ def test_a_paragraph_of_which_no_piece_is_left_has_the_empty_answer():
 
 def written(tmp_path, contexts, logits, features):
     """The three files of questions named 0, 1 ..., as they are read."""
-    kept = features.kept(torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features))).numpy()
+    kept = features.kept(torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features)), {}).numpy()
     rows = Rows.of({"id": [str(n) for n in range(len(contexts))], "context": contexts}, "rows")
     files = Answering("v2", 0.0).files(Outputs(kept, features, rows))
     for name, parts in files.items():

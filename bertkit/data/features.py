@@ -74,13 +74,22 @@ class Features(ABC):
         """[n + 1] the first row of logits of each example: here one row an example."""
         return np.arange(len(self) + 1)
 
-    def kept(self, logits: torch.Tensor, examples: np.ndarray) -> torch.Tensor:
+    def kept(self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """What scoring keeps of a batch's logits, a row each: here all of them.
 
         Args:
             logits: [decisions, ...] fp32, of the decisions of `examples`.
+            batch: what the model was given.
         """
         return logits
+
+    def sizes_in(self, epoch: int) -> np.ndarray:
+        """`sizes`, where the examples are drawn anew in every epoch those of this one."""
+        return self.sizes
+
+    def keys(self, epoch: int, examples: np.ndarray) -> np.ndarray:
+        """By what the examples of an epoch are asked for: here their numbers, in every epoch the same."""
+        return examples
 
 
 @dataclass(frozen=True, kw_only=True)

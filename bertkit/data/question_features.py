@@ -91,7 +91,7 @@ class QuestionFeatures(Features):
         asked, size = self.asked[self.question[windows]], self.stop[windows] - self.start[windows]
         return self.template.before(self.null_piece) + asked * (~0 in before) + size * (~1 in before)
 
-    def kept(self, logits: torch.Tensor, examples: np.ndarray) -> torch.Tensor:
+    def kept(self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """[windows, 2 + 4 n_best]: start and end logit of [CLS], then of the best answers their start and
         end logits, and their first and last pieces, counted from the window's first.
         """

@@ -4,15 +4,21 @@ from typing import Any
 
 import torch
 
-NOT_INPUTS = {"labels", "document", "choice", "sequence", "position"}
+from bertkit.modeling.pretraining import predictions_of
+
+NOT_INPUTS = {
+    "labels", "document", "choice", "sequence", "position", "masked_lm_labels", "next_sentence_label",
+}  # fmt: skip
 PARTS = 2  # of a batch of choices, by length
 
 
-def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> Any:
     """Logits [examples, outputs], or [decisions, outputs] where pieces are decided one by one.
 
     Of a head for answers they are [sequences, 2, length], start and end at each place of the sequence,
     counted without padding whatever its side; -inf where a sequence has no such place.
+
+    In pre-training they are `Predictions`, of the masked places alone.
 
     The windows of a document are averaged. Of the choices of an example each has its own output; an
     example with fewer choices than others has -inf in the rest, which is a mask: its share of a softmax
@@ -26,6 +32,8 @@ def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     if "choice" in batch:
         return _spread(_scores(model, inputs), batch["choice"])
     output = model(**inputs)
+    if "masked_lm_labels" in batch:
+        return predictions_of(output)
     if "start_logits" in output:
         return _starts_and_ends(output, inputs["attention_mask"])
     logits = output.logits

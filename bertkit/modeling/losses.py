@@ -6,10 +6,14 @@ A mean of means, the usual way, does not where batches or weights differ.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
+
+from bertkit.modeling.pretraining import Predictions
+
+IGNORED = -100  # the label of a place that is not predicted
 
 
 class Loss(Protocol):
@@ -18,7 +22,7 @@ class Loss(Protocol):
     def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Part -> how many items (or how much weight) this batch counts; scalars."""
 
-    def sums(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def sums(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Part -> the loss summed over those items; scalars with gradient."""
 
 
@@ -86,3 +90,38 @@ class SquaredError:
         """Summed squared error."""
         error = logits.float().squeeze(-1) - batch["labels"].float()
         return {"loss": error.square().sum()}
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """Masked words, and whether the second text follows the first: two parts, each with its own mean.
+
+    Devlin et al. 2018, A.2: the sum of the mean likelihoods. `masked_lm_labels` [B, P] are -100 where nothing
+    is predicted; `next_sentence_label` [B] is there where there are pairs.
+    """
+
+    def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The number of masked pieces, and of pairs."""
+        counts = {"mlm": (batch["masked_lm_labels"] != IGNORED).sum().float()}
+        if "next_sentence_label" in batch:
+            pairs = batch["next_sentence_label"]
+            counts["nsp"] = torch.tensor(float(len(pairs)), device=pairs.device)
+        return counts
+
+    def sums(self, logits: Predictions, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Summed cross-entropy in nats."""
+        return {part: losses.sum() for part, (losses, _) in of_each(logits, batch).items()}
+
+
+def of_each(
+    logits: Predictions, batch: dict[str, torch.Tensor]
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Part -> cross-entropy [B, P] or [B] of each thing predicted, 0 where nothing is, and whether it is right."""
+    words, labels = logits.words.float(), batch["masked_lm_labels"]
+    losses = F.cross_entropy(words.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
+    found = {"mlm": (losses.view(labels.shape), words.argmax(-1) == labels)}
+    if logits.sentence is not None and "next_sentence_label" in batch:
+        pairs, sentence = batch["next_sentence_label"], logits.sentence.float()
+        loss = F.cross_entropy(sentence, pairs, reduction="none")
+        found["nsp"] = loss, sentence.argmax(-1) == pairs
+    return found

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bertkit.data.features import Features
+
 POOL = 50  # effective batches sorted by length together: enough to be alike, few enough to stay random
 
 
@@ -15,7 +17,7 @@ class LengthBatches:
     """Batch sampler for one process: yields lists of example indices, each example once an epoch.
 
     Args:
-        sizes: [n] by which examples are alike; see `Features.sizes`.
+        features: their `sizes_in` an epoch tell which are alike, their `keys` what is yielded.
         batch_size: examples a batch.
         accumulation: batches an optimizer step.
         seed: fixes the order together with the epoch.
@@ -23,8 +25,8 @@ class LengthBatches:
 
     drop_last = False
 
-    def __init__(self, sizes: np.ndarray, batch_size: int, accumulation: int = 1, seed: int = 0) -> None:
-        self.sizes = sizes
+    def __init__(self, features: Features, batch_size: int, accumulation: int = 1, seed: int = 0) -> None:
+        self.features = features
         self.batch_size = batch_size
         self.effective = batch_size * accumulation
         self.seed = seed
@@ -35,26 +37,28 @@ class LengthBatches:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return -(-len(self.sizes) // self.batch_size)
+        return -(-len(self.features) // self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         for step in self.effective_batches():
+            keys = self.features.keys(self.epoch, step)
             for start in range(0, len(step), self.batch_size):
-                yield step[start : start + self.batch_size].tolist()
+                yield keys[start : start + self.batch_size].tolist()
 
     def effective_batches(self) -> list[np.ndarray]:
         """The rows of each optimizer step of this epoch; a short one comes last."""
         rng = np.random.default_rng([self.seed, self.epoch])
-        order = rng.permutation(len(self.sizes))
+        sizes = self.features.sizes_in(self.epoch)
+        order = rng.permutation(len(sizes))
         whole = len(order) - len(order) % self.effective
         full: list[np.ndarray] = []
         for start in range(0, whole, self.effective * POOL):
             part = order[start : min(whole, start + self.effective * POOL)]
-            part = part[np.argsort(self.sizes[part], kind="stable")]
+            part = part[np.argsort(sizes[part], kind="stable")]
             full.extend(np.split(part, len(part) // self.effective))
         short = [order[whole:]] if whole < len(order) else []
         return [full[i] for i in rng.permutation(len(full))] + short
 
     def longest(self) -> list[int]:
         """The batch that costs the most memory: the longest examples together."""
-        return np.argsort(-self.sizes, kind="stable")[: self.batch_size].tolist()
+        return np.argsort(-self.features.sizes, kind="stable")[: self.batch_size].tolist()

@@ -42,7 +42,7 @@ def predict_logits(
         for rows in reporter.track(batches, len(batches), "scoring"):
             batch = collator([features[row] for row in rows])
             batch = {name: tensor.to(device) for name, tensor in batch.items()}
-            found.append(features.kept(logits_of(forward, batch).float(), rows).cpu().numpy())
+            found.append(features.kept(logits_of(forward, batch).float(), rows, batch).cpu().numpy())
     model.train(was_training)
     outputs = features.outputs
     logits = np.full((outputs[-1], max(part.shape[-1] for part in found)), -np.inf, np.float32)

@@ -87,7 +87,7 @@ class BertkitTrainer(Trainer):
         """The sampler of the training rows; its effective batch spans accumulation and ranks."""
         size, steps = self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps
         seed, ranks = self.args.seed, self.args.world_size
-        return LengthBatches(self.train_dataset.sizes, size, steps * ranks, seed)
+        return LengthBatches(self.train_dataset, size, steps * ranks, seed)
 
     def get_train_dataloader(self) -> DataLoader:
         """Trainer's, over our batches."""

@@ -1,0 +1,63 @@
+"""Models for pre-training: a config from scratch, and vocabulary logits at the masked places alone."""
+
+from typing import Any, NamedTuple
+
+import torch
+
+POSITIONS = 512
+
+
+class Predictions(NamedTuple):
+    """What a model for pre-training says.
+
+    Attributes:
+        words: [B, P, vocabulary] logits at the masked places.
+        sentence: [B, 2] logits of whether the second text follows (0) or not (1); None without such a head.
+    """
+
+    words: torch.Tensor
+    sentence: torch.Tensor | None
+
+    def float(self) -> "Predictions":
+        """The same in fp32."""
+        return Predictions(self.words.float(), None if self.sentence is None else self.sentence.float())
+
+
+def bert_config(vocabulary: int, layers: int, hidden: int, heads: int, pad_token_id: int) -> Any:
+    """The config of a BERT of any size: 4 x `hidden` in between, 512 positions, dropout 0.1."""
+    from transformers import BertConfig
+
+    return BertConfig(
+        vocab_size=vocabulary, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
+        intermediate_size=4 * hidden, max_position_embeddings=POSITIONS, pad_token_id=pad_token_id,
+    )  # fmt: skip
+
+
+def predict_at_masked(model: Any) -> Any:
+    """Have the head over the vocabulary see only the places in `masked_lm_positions` [B, P].
+
+    Heads work place by place, so nothing changes but what is not asked for: google's `run_pretraining.py`
+    gathers in the same way. The places travel with the encoder's inputs and are taken out before it.
+    """
+    encoder, places = model.base_model, []
+
+    def take(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        places[:] = [named.pop("masked_lm_positions", None)]
+        return given, named
+
+    def gather(_: Any, __: Any, output: Any) -> Any:
+        if places[0] is not None:
+            states = output.last_hidden_state
+            index = places[0].unsqueeze(-1).expand(-1, -1, states.shape[-1])
+            output.last_hidden_state = states.gather(1, index)
+        return output
+
+    encoder.register_forward_pre_hook(take, with_kwargs=True)
+    encoder.register_forward_hook(gather)
+    return model
+
+
+def predictions_of(output: Any) -> Predictions:
+    """What stock heads call by many names."""
+    words = output.get("prediction_logits", output.get("logits"))
+    return Predictions(words, output.get("seq_relationship_logits", output.get("sop_logits")))
