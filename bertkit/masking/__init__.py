@@ -1,0 +1,1 @@
+"""Masking and sampling for pre-training."""
