@@ -45,9 +45,9 @@ def pairs(
     (NotNext), which fills the pair up to the chunk's target. So each sentence is used exactly once beside
     its uses as a random B. Of pairs that are too long, the longer text loses pieces at its ends.
 
-    Fewer are IsNext only where documents have one sentence, which nothing follows. Where one document is chosen, a
-    random B is from elsewhere in it, never from A or its continuation; where it is too short for that, all
-    pairs are IsNext.
+    Fewer are IsNext only where documents have one sentence, which nothing follows. Where one document is
+    chosen, a random B is from elsewhere in it, never from A or its continuation; where it is too short for
+    that, all pairs are IsNext.
 
     Args:
         corpus: see `bertkit.data.corpus.Corpus`.
