@@ -1,0 +1,97 @@
+"""Examples of pre-training: drawn anew from a corpus in every epoch, each by its key alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit.data.corpus import Corpus
+from bertkit.data.features import Features
+from bertkit.data.sequences import Template
+from bertkit.masking.pairs import Plan, sized
+from bertkit.modeling.losses import of_each
+from bertkit.modeling.pretraining import Predictions
+
+PARTS = ("mlm", "nsp")
+KEPT = ("loss", "right", "count")  # of each part
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CorpusFeatures(Features):
+    """Stretches of some documents, as many in each epoch.
+
+    The key of an example is `epoch * n + number`: whoever knows it, any worker, rank or resumed run, gets
+    the same example.
+
+    Attributes:
+        corpus: the text in pieces.
+        draw: gives the plan of an epoch.
+        template: the special pieces around one text or two.
+        seed: of what is drawn where a plan has too many examples, or too few.
+    """
+
+    corpus: Corpus
+    draw: Callable[[int], Plan]
+    template: Template
+    seed: int
+
+    @classmethod
+    def of(cls, corpus: Corpus, draw: Callable[[int], Plan], template: Template, seed: int) -> "CorpusFeatures":
+        """As many examples in each epoch as in the first."""
+        plan = draw(0)
+        lengths = plan.a_length + plan.b_length
+        unknown = corpus.counts.get("unknown", 0) / max(1, len(corpus.pieces))
+        return cls(
+            first=np.arange(len(plan) + 1), labels=plan.label, longest=int(lengths.max()) + template.special,
+            unknown=unknown, corpus=corpus, draw=lru_cache(2)(draw), template=template, seed=seed,
+        )  # fmt: skip
+
+    def plan(self, epoch: int) -> Plan:
+        """The examples of an epoch; the last two are kept."""
+        return sized(self.draw(epoch), len(self), np.random.default_rng([self.seed, epoch, 1]))
+
+    def sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """`input_ids` and `token_type_ids` of the example with this key."""
+        epoch, at = divmod(number, len(self))
+        plan, pieces = self.plan(epoch), self.corpus.pieces
+        texts = [pieces[plan.a_start[at] :][: plan.a_length[at]]]
+        if plan.b_length[at]:
+            texts.append(pieces[plan.b_start[at] :][: plan.b_length[at]])
+        return self.template.fill(texts)
+
+    @cached_property
+    def sequence_lengths(self) -> np.ndarray:
+        """[n] of the first epoch."""
+        return self.sizes_in(0)
+
+    def sizes_in(self, epoch: int) -> np.ndarray:
+        """[n] pieces of each example of this epoch."""
+        plan = self.plan(epoch)
+        return plan.a_length + plan.b_length + self.template.special
+
+    def keys(self, epoch: int, examples: np.ndarray) -> np.ndarray:
+        """`epoch * n + number`."""
+        return epoch * len(self) + examples
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        ids, kinds = self.sequence(index)
+        epoch, at = divmod(index, len(self))
+        label = self.plan(epoch).label[at]
+        return {"input_ids": [ids], "token_type_ids": [kinds], "key": index, "next_sentence_label": label}
+
+    def kept(self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """[B, 6] of each part the summed loss, how many are right, and how many there are."""
+        assert isinstance(logits, Predictions)
+        counted = {"mlm": batch["masked_lm_labels"] >= 0, "nsp": batch.get("next_sentence_label", torch.zeros(0)) >= 0}
+        found = of_each(logits, batch)
+        columns = []
+        for part in PARTS:
+            if part in found:
+                (loss, right), there = found[part], counted[part]
+                columns += [of.flatten(1).sum(1) if of.ndim > 1 else of for of in (loss, right & there, there)]
+            else:
+                columns += [torch.zeros(len(examples))] * len(KEPT)
+        return torch.stack([column.float() for column in columns], 1)
