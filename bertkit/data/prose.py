@@ -18,7 +18,7 @@ MANY = 5_000  # lines of a paragraph that is cut although it goes on
 HEADING = regex.compile(r"(= )+([^=\s]|[^=\s].*[^=\s])( =)+")
 EASTERN_BREAK = regex.compile(r"(?V1)(?<=[\p{Han}\p{Kana}\p{P}--\p{ASCII}])\n(?=[\p{Han}\p{Kana}])")
 ENDED = regex.compile(r"[\p{STerm}…:][\p{Pe}\p{Pf}\p{Pi}\"'’”\s]*$")
-JUDGED = 20_000  # lines
+JUDGED = 5_000  # lines
 
 
 def sentences(
