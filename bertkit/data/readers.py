@@ -176,7 +176,7 @@ def _delimited(path: Path, text: str, dialect: Dialect) -> Rows:
     delimiter = next((mark for mark in "\t,;" if mark in first), ",")
     quoting = dialect.quoting
     if quoting is None:
-        quoting = delimiter != "\t" or _quotes_are_quoting(text)
+        quoting = delimiter != "\t" or quotes_are_quoting(text)
     records = _records(path, text, delimiter, quoting)
     names = (
         [name.strip() for name in records[0]] if dialect.header else [str(i) for i in range(len(records[0]))]
@@ -204,7 +204,7 @@ def _check_names(path: Path, names: list[str]) -> None:
         raise UserError(f"{path}: the header names {twice[0]!r} twice; rename one of the columns")
 
 
-def _quotes_are_quoting(text: str) -> bool:
+def quotes_are_quoting(text: str) -> bool:
     """Whether `"` quotes fields in a TAB-separated text.
 
     Files such as MRPC's hold bare quotes: there a field begins with one and does not end with one, or

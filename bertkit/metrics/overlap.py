@@ -2,15 +2,11 @@
 
 from collections.abc import Sequence
 
-import regex
 from sentencex import get_sentence_boundaries
 
+from bertkit.data.sentences import language_of
 from bertkit.data.sequences import valid
 from bertkit.data.words import words_of
-from bertkit.metrics.squad import is_korean, mostly
-
-KANA = regex.compile(r"[\p{Hiragana}\p{Katakana}]")
-CHINESE_OR_JAPANESE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}]+")
 
 
 def overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:
@@ -36,15 +32,6 @@ def _words(text: str) -> set[str]:
 
 
 def _sentences(text: str) -> list[str]:
-    bounds = get_sentence_boundaries(_language(text), valid(text))
+    bounds = get_sentence_boundaries(language_of(text), valid(text))
     sentences = (text[bound["start_index"] : bound["end_index"]].strip() for bound in bounds)
     return [sentence for sentence in sentences if sentence]
-
-
-def _language(text: str) -> str:
-    """The language whose rules cut the text; the English ones also for languages of other scripts."""
-    if is_korean([text]):
-        return "ko"
-    if mostly([text], CHINESE_OR_JAPANESE):
-        return "ja" if KANA.search(text) else "zh"
-    return "en"

@@ -1,0 +1,129 @@
+"""A text in pieces on disk: made once in a single pass, then memory-mapped."""
+
+import atexit
+import json
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.cache import cached
+from bertkit.data.corpus_files import CorpusFiles
+from bertkit.data.encoded import encoded
+from bertkit.data.text_files import CHUNK, Notes
+from bertkit.data.texts import TextOptions, documents
+from bertkit.errors import UserError, listed
+from bertkit.reporter import Reporter
+
+FORMAT = 1  # to be raised when the same files would give another corpus
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Pieces of a text, cut into sentences and documents; memory-mapped.
+
+    Attributes:
+        pieces: [tokens] uint16 (uint32 where the vocabulary is larger than 65,536), no special pieces.
+        sentences: [n + 1] the first piece of each sentence (uint32, uint64 from 2**32 pieces on).
+        documents: [m + 1] the first sentence of each document (the same).
+        counts: of tokens, sentences, documents, unknown pieces and characters.
+        notes: on how the files were read and what was left out, for people.
+    """
+
+    pieces: np.ndarray
+    sentences: np.ndarray
+    documents: np.ndarray
+    counts: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def corpus_of(files: Sequence[Path], options: TextOptions, tokenizer: Any, reporter: Reporter) -> Corpus:
+    """The corpus of these files, from the cache where they have been cut into pieces before.
+
+    Where the cache cannot be written it lies in a temporary folder until the process ends.
+
+    Raises:
+        UserError: a file that cannot be read or is no text; no text at all; no room.
+    """
+
+    def write(folder: Path) -> None:
+        reporter.say(f"cutting {listed(path.name for path in files)} into pieces")
+        notes = Notes()
+        build(documents(files, options, notes), tokenizer, folder, notes)
+
+    folder = cached("corpus", _key(files, options, tokenizer), write)
+    return load(folder or _temporary(write))
+
+
+def _temporary(write: Any) -> Path:
+    scratch = tempfile.TemporaryDirectory(prefix="bertkit-")
+    atexit.register(scratch.cleanup)
+    folder = Path(scratch.name)
+    try:
+        write(folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: the pieces cannot be written ({error.strerror}); name a folder with room in "
+            "BERTKIT_CACHE_DIR"
+        ) from error
+    return folder
+
+
+def _key(files: Sequence[Path], options: TextOptions, tokenizer: Any) -> str:
+    """A digest of all that a corpus depends on: the files' bytes, and their names, which its notes tell."""
+    about = [FORMAT, asdict(options), tokenizer.backend_tokenizer.to_str()]
+    digest = blake2b(json.dumps(about).encode(), digest_size=16)
+    for path in files:
+        content = blake2b(digest_size=16)
+        try:
+            with path.open("rb") as file:
+                while chunk := file.read(CHUNK):
+                    content.update(chunk)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        digest.update(json.dumps([path.name, content.hexdigest()]).encode())
+    return digest.hexdigest()
+
+
+# ---- on disk
+
+
+def build(
+    documents: Iterable[Iterable[str]], tokenizer: Any, folder: Path, notes: Notes | None = None
+) -> Corpus:
+    """Write the pieces of all sentences, and where sentences and documents begin.
+
+    Sentences that give no piece are left out, and documents without any.
+
+    Args:
+        documents: the sentences of each; read once, in order.
+        tokenizer: a fast one, as `load_tokenizer` gives it.
+        folder: an empty one, which holds the corpus from then on.
+        notes: kept with the corpus, as they are when the last document has been read.
+
+    Raises:
+        UserError: not one piece.
+    """
+    largest = max(tokenizer.get_vocab().values())
+    dtype = np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
+    with CorpusFiles(folder, dtype) as files:
+        for batch in encoded(documents, tokenizer, dtype):
+            files.add(batch)
+    if not files.counts["tokens"]:
+        raise UserError("no text that the tokenizer could make pieces of")
+    about = {"dtypes": files.dtypes, "counts": files.counts, "notes": notes.lines() if notes else []}
+    (folder / "corpus.json").write_text(json.dumps(about), "utf-8")
+    return load(folder)
+
+
+def load(folder: Path) -> Corpus:
+    """A corpus that was built in this folder, memory-mapped."""
+    about = json.loads((folder / "corpus.json").read_text("utf-8"))
+    pieces, sentences, documents = (
+        np.memmap(folder / name, np.dtype(dtype), "r") for name, dtype in about["dtypes"].items()
+    )
+    return Corpus(pieces, sentences, documents, about["counts"], about["notes"])

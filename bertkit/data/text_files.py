@@ -1,0 +1,173 @@
+"""Text files as streams: found by name, unpacked and decoded a mebibyte at a time, never held whole."""
+
+import codecs
+import glob
+import gzip
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from bertkit.data.contents import GZIP, OTHER_MAGIC, UNREADABLE, ZSTD
+from bertkit.errors import UserError, listed
+
+CHUNK = 1 << 20  # bytes read at a time
+LONGEST = 1_000_000  # characters of a line of running text
+NO_TEXTS = ("readme", "license", "licence")
+
+
+@dataclass
+class Notes:
+    """What turned up while files were read: what to say -> the files it is said of."""
+
+    said: dict[str, list[str]] = field(default_factory=dict)
+
+    def say(self, path: Path, what: str) -> None:
+        """Something the user should know of a file."""
+        self.said.setdefault(what, []).append(path.name)
+
+    def lines(self) -> list[str]:
+        """`FILES: what is said of them`, in the order it turned up."""
+        return [f"{listed(files)}: {what}" for what, files in self.said.items()]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How bytes become text.
+
+    Attributes:
+        encoding: that of the files; None: UTF-8, with or without its mark.
+        on_bad_bytes: "stop" at bytes that are no text in it, or "skip" them and count.
+    """
+
+    encoding: str | None = None
+    on_bad_bytes: Literal["stop", "skip"] = "stop"
+
+    def __post_init__(self) -> None:
+        try:
+            "".encode(self.name)
+        except LookupError as error:
+            raise UserError(f"--encoding {self.encoding}: no such encoding") from error
+
+    @property
+    def name(self) -> str:
+        """The codec."""
+        return self.encoding or "utf-8"
+
+
+def files_of(data: str) -> list[Path]:
+    """The files that `--data` names: one file, those in a folder and its folders, or those of a pattern.
+
+    Hidden files are left out, in a folder also README and LICENSE.
+
+    Raises:
+        UserError: there are none.
+    """
+    path = Path(data).expanduser()
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        paths = [p for p in path.rglob("*") if _is_text(p.relative_to(path))]
+    else:
+        paths = [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207 (an absolute one)
+    files = sorted(p for p in paths if p.is_file())
+    if not files:
+        what = "no files in this folder" if path.is_dir() else "no such file, folder or pattern of files"
+        raise UserError(f"--data {data}: {what}")
+    return files
+
+
+def _is_text(path: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.parts)
+    return not hidden and not path.name.lower().startswith(NO_TEXTS)
+
+
+def chunks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, unpacked where it is gzip or zstd.
+
+    Raises:
+        UserError: no such file, or broken.
+    """
+    try:
+        with path.open("rb") as raw:
+            magic = raw.read(4)
+            raw.seek(0)
+            with _unpacking(raw, magic) as file:
+                while chunk := file.read(CHUNK):
+                    yield chunk
+    except UNREADABLE as error:
+        raise UserError(f"{path}: cannot be read ({error})") from error
+
+
+def _unpacking(raw: IO[bytes], magic: bytes) -> Any:
+    if magic[:2] == GZIP:
+        return gzip.open(raw)
+    if magic == ZSTD:
+        import pyarrow as pa
+
+        return pa.CompressedInputStream(pa.PythonFile(raw), "zstd")
+    return raw
+
+
+def text(path: Path, decoding: Decoding, notes: Notes | None = None) -> Iterator[str]:
+    """The text of a file, in parts of any length; of bytes left out the notes are told.
+
+    Raises:
+        UserError: not text, or not in this encoding (the line and the offset in the unpacked file).
+    """
+    decoder = codecs.getincrementaldecoder(decoding.name)(
+        "ignore" if decoding.on_bad_bytes == "skip" else "strict"
+    )
+    encoder = codecs.getincrementalencoder(decoding.name)("replace")
+    before = lines = kept = 0
+    for chunk in chain(chunks(path), [b""]):
+        if decoding.encoding is None:
+            _require_text(path, chunk, before)
+        try:
+            part = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            raise _not_decoded(path, decoding, error, before, lines, len(chunk)) from error
+        kept += len(encoder.encode(part)) if decoding.on_bad_bytes == "skip" else len(chunk)
+        yield part.removeprefix("\ufeff") if before == 0 else part
+        before, lines = before + len(chunk), lines + chunk.count(b"\n")
+    if notes and kept != before:
+        notes.say(path, f"{before - kept:,} bytes that are not {decoding.name.upper()} were left out")
+
+
+def _require_text(path: Path, chunk: bytes, before: int) -> None:
+    for magic, what in OTHER_MAGIC.items():
+        if before == 0 and chunk.startswith(magic):
+            raise UserError(f"{path}: not a text file but {what}")
+    if b"\0" in chunk:
+        raise UserError(f"{path}: not a text file (a zero byte at offset {before + chunk.index(0)})")
+
+
+def _not_decoded(
+    path: Path, decoding: Decoding, error: UnicodeDecodeError, before: int, lines: int, size: int
+) -> UserError:
+    """Where the bytes stand that cannot be decoded; the codec may hold some of the chunk before."""
+    held = len(error.object) - size
+    offset = before - held + error.start
+    line = lines + error.object.count(b"\n", held, max(error.start, held)) + 1
+    return UserError(
+        f"{path}: line {line}: not {decoding.name.upper()} (byte 0x{error.object[error.start]:02x} at offset "
+        f"{offset}); name its --encoding, or leave such bytes out with --on-bad-bytes skip"
+    )
+
+
+def lines(parts: Iterable[str], longest: int | None = LONGEST) -> Iterator[str]:
+    """The lines of a text that comes in parts, without their ends.
+
+    One longer than `longest` comes as several, cut at a blank; None: every line is whole.
+    """
+    rest = ""
+    for part in parts:
+        *whole, rest = (rest + part).split("\n")
+        yield from whole
+        while longest and len(rest) > longest:
+            at = rest.rfind(" ", 0, longest) + 1 or longest
+            yield rest[:at]
+            rest = rest[at:]
+    if rest:
+        yield rest

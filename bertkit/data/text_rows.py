@@ -1,0 +1,166 @@
+"""Texts in a column: the rows of JSONL, CSV, TSV and Parquet files one by one, never all at once."""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from bertkit.data.columns import guess, require
+from bertkit.data.readers import OBJECTS, PARQUET, quotes_are_quoting
+from bertkit.data.rows import Rows
+from bertkit.data.sequences import valid
+from bertkit.data.text_files import Decoding, Notes, chunks, lines, text
+from bertkit.errors import UserError
+
+Kind = Literal["parquet", "json lines", "delimited"]
+COLUMNS = [
+    "text", "content", "document", "body", "article", "review", "passage", "paragraph", "story", "abstract",
+    "sentence", "comment",
+]  # fmt: skip
+NAME = re.compile(r"[\w .:/-]{1,40}")
+ROWS_SEEN = 20
+Records = Iterator[tuple[int, Any]]  # the number of a row and its value in the column
+
+
+def kind_of(path: Path, column: str | None, decoding: Decoding) -> Kind | None:
+    """What rows a file holds, seen from its beginning; None: it is running text.
+
+    Raises:
+        UserError: one JSON document, or running text where a column is named.
+    """
+    if next(chunks(path), b"").startswith(PARQUET):
+        return "parquet"
+    sample = next(text(path, decoding))
+    if OBJECTS.match(sample):
+        if sample.lstrip()[0] == "[":
+            raise UserError(f"{path}: a list of objects, which cannot be read row by row; give one a line")
+        return "json lines"
+    if delimiter_of(sample, column):
+        return "delimited"
+    if column:
+        raise UserError(f"{path}: running text, with no column {column!r} (--text-column)")
+    return None
+
+
+def texts(
+    path: Path, kind: Kind, column: str | None, decoding: Decoding, notes: Notes | None = None
+) -> Iterator[str]:
+    """The text of each row that has one.
+
+    Raises:
+        UserError: a row that cannot be parsed or whose text is none, no such column, none that looks like it.
+    """
+    empty = 0
+    for number, value in _records(path, kind, column, decoding, notes):
+        if value is not None and not isinstance(value, str):
+            raise UserError(f"{path}: row {number}: the text is {str(value)[:40]!r}, not a text")
+        empty += not value
+        if value:
+            yield valid(value)
+    if notes and empty:
+        notes.say(path, f"{empty:,} rows without a text were left out")
+
+
+def _records(path: Path, kind: Kind, column: str | None, decoding: Decoding, notes: Notes | None) -> Records:
+    if kind == "parquet":
+        return _parquet(path, column)
+    if kind == "json lines":
+        return _json_lines(path, column, lines(text(path, decoding, notes), longest=None))
+    sample = next(text(path, decoding))
+    return _delimited(path, column, sample, lines(text(path, decoding, notes), longest=None))
+
+
+def _chosen(path: Path, names: list[str], column: str | None) -> str:
+    """The column of the texts: the one named, the only one, or the first of the usual names."""
+    rows = Rows.of({name: [] for name in names}, str(path))
+    if column:
+        require(rows, column, "--text-column")
+    return column or (names[0] if len(names) == 1 else guess(rows, COLUMNS, "text"))
+
+
+def _parquet(path: Path, column: str | None) -> Records:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            name = _chosen(path, file.schema_arrow.names, column)
+            for batch in file.iter_batches(1024, columns=[name]):
+                for number, value in enumerate(batch.column(0).to_pylist(), start=number + 1):  # noqa: B020
+                    yield number, value
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: a broken Parquet file ({str(error).splitlines()[0]})") from error
+
+
+def _json_lines(path: Path, column: str | None, rows: Iterable[str]) -> Records:
+    name = None
+    full = ((number, line) for number, line in enumerate(rows, start=1) if line.strip())
+    for number, line in full:
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise UserError(f"{path}: row {number}: broken JSON ({error})") from error
+        if not isinstance(record, dict):
+            raise UserError(f"{path}: row {number}: not a JSON object with named columns")
+        name = name or _chosen(path, list(record), column)
+        yield number, record.get(name)
+
+
+# ---- delimited
+
+
+def delimiter_of(sample: str, column: str | None = None) -> str | None:
+    """The mark between the columns of a text that has a header and rows like it; None: it is running text.
+
+    A single column is called exactly as wanted or usual; several, of which none is, take more rows to be
+    believed.
+    """
+    for mark in "\t,;":
+        names, *rows = _first_rows(sample, mark) or [[]]
+        usual = [name for name in names if name == column or (not column and name.lower() in COLUMNS)]
+        if len(names) == 1 and mark == "," and usual and names[0] in (column, *COLUMNS):
+            return mark
+        alike = len(names) > 1 and all(len(row) == len(names) for row in rows)
+        if alike and len(rows) > (0 if usual else 4) and all(map(NAME.fullmatch, names)):
+            return mark
+    return None
+
+
+def _first_rows(sample: str, mark: str) -> list[list[str]]:
+    """The header and some rows; none where they cannot be parsed."""
+    csv.field_size_limit(sys.maxsize)
+    whole = sample.rpartition("\n")[0] if len(sample) > 100_000 else sample  # the last may be cut off
+    lines = (line + "\n" for line in whole.lstrip("\r\n").split("\n"))
+    reader = csv.reader(lines, delimiter=mark, quoting=_quoting(sample, mark), strict=True)
+    try:
+        return list(islice(filter(None, reader), ROWS_SEEN))
+    except csv.Error:
+        return []
+
+
+def _quoting(sample: str, mark: str) -> Literal[0, 3]:
+    quoted = mark != "\t" or quotes_are_quoting(sample.rpartition("\n")[0] or sample)
+    return csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+
+
+def _delimited(path: Path, column: str | None, sample: str, rows: Iterable[str]) -> Records:
+    mark = delimiter_of(sample, column) or ","
+    reader = csv.reader(
+        (line + "\n" for line in rows), delimiter=mark, quoting=_quoting(sample, mark), strict=True
+    )
+    records = filter(None, reader)
+    names = [name.strip() for name in next(records)]
+    at, number = names.index(_chosen(path, names, column)), 0
+    try:
+        for number, row in enumerate(records, start=1):
+            if len(row) != len(names):
+                there = f"{len(row)} fields where the header has {len(names)}"
+                raise UserError(f"{path}: row {number}: {there} ({', '.join(names)})")
+            yield number, row[at]
+    except csv.Error as error:
+        raise UserError(f"{path}: row {number + 1}: broken CSV ({error})") from error

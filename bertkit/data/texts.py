@@ -1,0 +1,111 @@
+"""Texts to documents of sentences, as a stream: files of any kind, or texts one by one.
+
+A document must be read to its end before the next; nothing is held but what is being cut.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+
+from bertkit.data.prose import Blocks, Form, form_of, sentences
+from bertkit.data.sequences import valid
+from bertkit.data.text_files import Decoding, Notes, lines, text
+from bertkit.data.text_rows import kind_of, texts
+from bertkit.errors import UserError, listed
+
+Documents = Iterator[Iterator[str]]
+ROWS_JUDGED = 1_000
+ROWS = "a row a document"
+LINES_IN_ROWS = "rows that are lines of WikiText, a document from each ' = Title = ' on, headings left out"
+WHY: dict[Form, str] = {
+    "sentences": "a sentence a line, a blank line between documents (nearly each line is one sentence); "
+    "--form prose if it is otherwise",
+    "prose": "running text, a file a document (lines and blank lines tell no sentences or documents); "
+    "--form sentences or --document-separator if they do",
+    "wikitext": "WikiText, a document from each ' = Title = ' on, headings left out; --form prose if not",
+}
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """What the user says of the texts; all that is not said is judged by content.
+
+    Attributes:
+        form: of running text; None: seen file by file.
+        document_separator: a line between two documents.
+        text_column: the column of the texts in files of rows, where a row is a document.
+        decoding: from bytes to text.
+        language: the code of the language whose rules cut sentences; None: seen paragraph by paragraph.
+    """
+
+    form: Form | None = None
+    document_separator: str | None = None
+    text_column: str | None = None
+    decoding: Decoding = field(default_factory=Decoding)
+    language: str | None = None
+
+
+def documents(files: Iterable[Path], options: TextOptions, notes: Notes | None = None) -> Documents:
+    """The sentences of each document of the files.
+
+    Args:
+        files: read in this order; each is known by its content.
+        options: what is known of them.
+        notes: told how each was read, and what was left out.
+
+    Raises:
+        UserError: a file that cannot be read, or is no text.
+    """
+    told, found = notes or Notes(), False
+    for document in split(chain.from_iterable(chain(_of_file(p, options, told), [None]) for p in files)):
+        found = True
+        yield document
+    if not found:
+        raise UserError(f"{listed(files)}: no text in there")
+
+
+def documents_of(texts: Iterable[str], options: TextOptions) -> Documents:
+    """The sentences of each text, which is a document by itself unless the form says otherwise."""
+    return split(_of_texts(map(valid, texts), options.form or "prose", options))
+
+
+def split(blocks: Blocks) -> Documents:
+    """What stands between those that are None, where there is anything."""
+    for first in blocks:
+        if first is not None:
+            yield chain([first], iter(partial(next, blocks, None), None))
+
+
+def _of_file(path: Path, options: TextOptions, notes: Notes) -> Blocks:
+    kind = kind_of(path, options.text_column, options.decoding)
+    named = options.form or ("prose" if options.document_separator else None)
+    if kind:
+        read = partial(texts, path, kind, options.text_column, options.decoding)
+        form = named or _form_of_rows(read())
+        notes.say(path, LINES_IN_ROWS if form == "wikitext" else ROWS)
+        return _of_texts(read(notes), form, options)
+    form = named or form_of(lines(islice(text(path, options.decoding), 1)))
+    if not named:
+        notes.say(path, WHY[form])
+    read_lines = lines(text(path, options.decoding, notes))
+    return sentences(read_lines, form, options.document_separator, options.language)
+
+
+def _form_of_rows(texts: Iterable[str]) -> Form:
+    form = form_of(_in_lines(islice(texts, ROWS_JUDGED)))
+    return form if form == "wikitext" else "prose"
+
+
+def _of_texts(texts: Iterable[str], form: Form, options: TextOptions) -> Blocks:
+    separator, language = options.document_separator, options.language
+    if form == "wikitext":
+        return sentences(_in_lines(texts), form, separator, language)
+    each = (sentences(one.split("\n"), form, separator, language) for one in texts)
+    return chain.from_iterable(chain(blocks, [None]) for blocks in each)
+
+
+def _in_lines(texts: Iterable[str]) -> Iterator[str]:
+    """The lines of all texts, a blank one behind each."""
+    return chain.from_iterable(chain(one.split("\n"), [""]) for one in texts)
