@@ -1,8 +1,7 @@
 """Examples of pre-training: drawn anew from a corpus in every epoch, each by its key alone."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,8 @@ from bertkit.data.features import Features
 from bertkit.data.sequences import Template
 from bertkit.masking.pairs import Plan, sized
 from bertkit.modeling.losses import of_each
-from bertkit.modeling.pretraining import Predictions
 
 PARTS = ("mlm", "nsp")
-KEPT = ("loss", "right", "count")  # of each part
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,28 +27,35 @@ class CorpusFeatures(Features):
         corpus: the text in pieces.
         draw: gives the plan of an epoch.
         template: the special pieces around one text or two.
-        seed: of what is drawn where a plan has too many examples, or too few.
+        seed: of what is drawn where a plan has more examples than the first one's, or fewer.
     """
 
     corpus: Corpus
     draw: Callable[[int], Plan]
     template: Template
     seed: int
+    plans: dict[int, Plan] = field(default_factory=dict)  # of the epoch that was asked for last
 
     @classmethod
-    def of(cls, corpus: Corpus, draw: Callable[[int], Plan], template: Template, seed: int) -> "CorpusFeatures":
+    def of(
+        cls, corpus: Corpus, draw: Callable[[int], Plan], template: Template, seed: int
+    ) -> "CorpusFeatures":
         """As many examples in each epoch as in the first."""
         plan = draw(0)
-        lengths = plan.a_length + plan.b_length
         unknown = corpus.counts.get("unknown", 0) / max(1, len(corpus.pieces))
+        longest = int((plan.a_length + plan.b_length).max()) + template.special
         return cls(
-            first=np.arange(len(plan) + 1), labels=plan.label, longest=int(lengths.max()) + template.special,
-            unknown=unknown, corpus=corpus, draw=lru_cache(2)(draw), template=template, seed=seed,
+            first=np.arange(len(plan) + 1), labels=plan.label, longest=longest, unknown=unknown,
+            corpus=corpus, draw=draw, template=template, seed=seed, plans={0: plan},
         )  # fmt: skip
 
     def plan(self, epoch: int) -> Plan:
-        """The examples of an epoch; the last two are kept."""
-        return sized(self.draw(epoch), len(self), np.random.default_rng([self.seed, epoch, 1]))
+        """The examples of an epoch."""
+        if epoch not in self.plans:
+            self.plans.clear()
+            rng = np.random.default_rng([self.seed, epoch, 1])
+            self.plans[epoch] = sized(self.draw(epoch), len(self), rng)
+        return self.plans[epoch]
 
     def sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """`input_ids` and `token_type_ids` of the example with this key."""
@@ -62,7 +66,7 @@ class CorpusFeatures(Features):
             texts.append(pieces[plan.b_start[at] :][: plan.b_length[at]])
         return self.template.fill(texts)
 
-    @cached_property
+    @property
     def sequence_lengths(self) -> np.ndarray:
         """[n] of the first epoch."""
         return self.sizes_in(0)
@@ -83,15 +87,12 @@ class CorpusFeatures(Features):
         return {"input_ids": [ids], "token_type_ids": [kinds], "key": index, "next_sentence_label": label}
 
     def kept(self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """[B, 6] of each part the summed loss, how many are right, and how many there are."""
-        assert isinstance(logits, Predictions)
-        counted = {"mlm": batch["masked_lm_labels"] >= 0, "nsp": batch.get("next_sentence_label", torch.zeros(0)) >= 0}
-        found = of_each(logits, batch)
-        columns = []
-        for part in PARTS:
-            if part in found:
-                (loss, right), there = found[part], counted[part]
-                columns += [of.flatten(1).sum(1) if of.ndim > 1 else of for of in (loss, right & there, there)]
-            else:
-                columns += [torch.zeros(len(examples))] * len(KEPT)
-        return torch.stack([column.float() for column in columns], 1)
+        """[B, 6] of each of `PARTS` the summed loss, how many are right, and how many there are."""
+        parts = of_each(logits, batch)
+        none = torch.zeros(len(examples), 3, device=batch["input_ids"].device)
+        return torch.cat([_summed(*parts[part]) if part in parts else none for part in PARTS], 1)
+
+
+def _summed(loss: torch.Tensor, right: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+    """[B, 3] of [B, ...]."""
+    return torch.stack([each.float().reshape(len(each), -1).sum(1) for each in (loss, right, there)], 1)

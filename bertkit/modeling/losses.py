@@ -110,18 +110,19 @@ class Pretraining:
 
     def sums(self, logits: Predictions, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Summed cross-entropy in nats."""
-        return {part: losses.sum() for part, (losses, _) in of_each(logits, batch).items()}
+        return {part: losses.sum() for part, (losses, *_) in of_each(logits, batch).items()}
 
 
-def of_each(
-    logits: Predictions, batch: dict[str, torch.Tensor]
-) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Part -> cross-entropy [B, P] or [B] of each thing predicted, 0 where nothing is, and whether it is right."""
+def of_each(logits: Predictions, batch: dict[str, torch.Tensor]) -> dict[str, tuple[torch.Tensor, ...]]:
+    """Part -> of each prediction, [B, P] or [B], the cross-entropy, whether it is right, whether it is there.
+
+    Where nothing is predicted the first two are 0.
+    """
     words, labels = logits.words.float(), batch["masked_lm_labels"]
     losses = F.cross_entropy(words.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
-    found = {"mlm": (losses.view(labels.shape), words.argmax(-1) == labels)}
+    found = {"mlm": (losses.view(labels.shape), words.argmax(-1) == labels, labels != IGNORED)}
     if logits.sentence is not None and "next_sentence_label" in batch:
         pairs, sentence = batch["next_sentence_label"], logits.sentence.float()
         loss = F.cross_entropy(sentence, pairs, reduction="none")
-        found["nsp"] = loss, sentence.argmax(-1) == pairs
+        found["nsp"] = loss, sentence.argmax(-1) == pairs, torch.ones_like(pairs)
     return found
