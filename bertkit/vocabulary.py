@@ -37,7 +37,7 @@ class TokenizerConfig(Settings):
     )
     character_coverage: float = setting(
         0.9999,
-        "Share of the text that characters with a piece of their own make up.",
+        "Share of the text that characters with a piece of their own make up at least.",
         VOCABULARY,
         min=0.9,
         max=1.0,

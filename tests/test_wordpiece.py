@@ -7,6 +7,7 @@ from conftest import assert_refused
 from transformers import AutoTokenizer
 
 from bertkit import UserError, train_tokenizer
+from bertkit.data.alphabet import covering
 from bertkit.data.wordpiece import PREFIX, SPECIAL, train_wordpiece
 
 ENGLISH = [
@@ -82,6 +83,29 @@ def test_what_stripping_takes_apart_is_told():
     assert "--no-strip-accents" in train(ENGLISH).notes[0]
 
 
+@pytest.mark.parametrize("settings", [{}, {"lowercase": False}, {"strip_accents": True}])
+def test_words_are_spelled_as_berts_normaliser_does(settings):
+    """Each text is one word or mark many times, so that it becomes a piece as the tokenizer reads it."""
+    words = [
+        "Café",
+        "İstanbul",
+        "ﬁn",
+        "가방",
+        "がっこう",
+        "हिन्दी",
+        "a\u00adb",
+        "x\u200dy",
+        "Å",
+        "ß",
+        "中",
+        "½",
+        "$",
+    ]
+    tokenizer = train([f"{word}\u3000{word}\t{word}" for word in words], **settings).tokenizer
+    pieces = [tokenizer.tokenize(word) for word in words]
+    assert [cut for cut in pieces if len(cut) != 1 or cut == ["[UNK]"]] == []
+
+
 def test_special_pieces_are_the_first():
     tokenizer = train(ENGLISH).tokenizer
     assert tokenizer.convert_ids_to_tokens(range(5)) == SPECIAL
@@ -119,6 +143,19 @@ def test_rare_characters_get_no_piece():
     assert all_of_them.tokenizer.tokenize("ж bread") == ["ж", "bread"]
     assert any("too rare for a piece: 1 of" in note for note in few.notes)
     assert all_of_them.alphabet == few.alphabet + 1
+
+
+def test_rare_characters_get_pieces_where_there_is_room():
+    made = train([*ENGLISH * 100, "ж"], vocab_size=5000)
+    assert made.tokenizer.tokenize("ж") == ["ж"]
+    assert not any("too rare" in note for note in made.notes)
+
+
+def test_equally_rare_characters_are_kept_or_left_out_together():
+    counts = {"a": 97, "b": 1, "c": 1, "d": 1}
+    rooms = [len(covering(counts, coverage, 2)) for coverage in (0.95, 0.98, 1.0)]
+    assert rooms == [1, 4, 4]
+    assert covering(counts, 0.5, 4) == ["a", "b", "c", "d"]
 
 
 def test_half_of_a_surrogate_pair_stops_nothing():

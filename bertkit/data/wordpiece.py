@@ -1,5 +1,6 @@
 """A WordPiece vocabulary of one's own text, as BERT's tokenizers have it."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,10 +8,19 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models
 from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from bertkit.data.alphabet import BATCH, batched, continuing, covering, normalised, taken_apart, tally
+from bertkit.data.alphabet import (
+    BATCH,
+    batched,
+    continuing,
+    covering,
+    normalised,
+    spelling,
+    taken_apart,
+    tally,
+)
 from bertkit.errors import UserError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # the pieces 0 to 4
@@ -18,6 +28,7 @@ PREFIX = "##"
 LONGEST = 512  # BERT's positions
 COVERAGE = 0.9999
 NOTABLE = 0.01  # share of the characters from which on they are not taken apart unasked
+ROOM = 0.1  # share of the pieces that characters may be, at the start of words and within, however rare
 LEAST_OFTEN = 2  # a piece that stands in the text once is the text, not its language
 
 Texts = Callable[[], Iterator[str]]
@@ -53,7 +64,7 @@ def train_wordpiece(
             the number of different words.
         strip_accents: None strips them where letters are lower-cased, unless that takes apart what the
             text is written in.
-        coverage: the share of the text that characters with pieces of their own make up.
+        coverage: the share of the text that characters with pieces of their own make up at least.
 
     Raises:
         UserError: there is no text, or its characters alone are more than `vocab_size`.
@@ -64,14 +75,12 @@ def train_wordpiece(
     found = normalised(counts, normalizer)
     if not found:
         raise UserError("--data: there is no text in it, only blanks; name files that hold some")
-    characters = covering(found, coverage)
-    if len(characters) < len(found):
-        rare = 1 - sum(found[character] for character in characters) / found.total()
-        notes.append(
-            f"characters too rare for a piece: {len(found) - len(characters):,} of {len(found):,}, "
-            f"{rare:.3%} of the text; a higher --character-coverage keeps more"
-        )
-    vocabulary = _pieces(texts, vocab_size, characters, normalizer)
+    characters = covering(found, coverage, int(ROOM * vocab_size / 2))
+    within = continuing(found, normalizer)
+    notes += _left_out(found, characters)
+    spelled = spelling(counts, normalizer, within)
+    words = ([text.translate(spelled) for text in batch] for batch in batched(texts()))
+    vocabulary = _pieces(words, vocab_size, characters, within)
     if len(vocabulary) < vocab_size:
         notes.append(f"{len(vocabulary):,} pieces, not {vocab_size:,}: no others stand in the text twice")
     return WordPiece(_tokenizer(vocabulary, lowercase, strip), strip, len(characters), notes)
@@ -91,15 +100,26 @@ def _stripping(apart: tuple[float, str], lowercase: bool, said: bool | None) -> 
     return True, ["accents are stripped, as in BERT's lower-casing models; --no-strip-accents keeps them"]
 
 
+def _left_out(found: Counter[str], characters: Sequence[str]) -> list[str]:
+    """A note on the characters that get no piece, if any."""
+    if len(found) == len(characters):
+        return []
+    rare = 1 - sum(found[character] for character in characters) / found.total()
+    return [
+        f"characters too rare for a piece: {len(found) - len(characters):,} of {len(found):,}, "
+        f"{rare:.3%} of the text; a higher --character-coverage keeps more"
+    ]
+
+
 def _pieces(
-    texts: Texts, vocab_size: int, characters: Sequence[str], normalizer: BertNormalizer
+    words: Iterator[list[str]], vocab_size: int, characters: Sequence[str], within: set[str]
 ) -> dict[str, int]:
-    """Piece -> number.
+    """Piece -> number, of texts with their words between blanks.
 
     The trainer numbers characters within words in the order of a hash map and settles ties by number, so
     that it never trains the same twice; declared beforehand, as special pieces, they have their numbers.
     """
-    fixed = [*SPECIAL, *(PREFIX + one for one in continuing(characters, normalizer))]
+    fixed = [*SPECIAL, *(PREFIX + one for one in characters if one in within)]
     needed = len(fixed) + len(characters)
     if vocab_size < needed:
         raise UserError(
@@ -107,12 +127,12 @@ def _pieces(
             f"are {needed:,} pieces already; give at least {needed}, or a lower --character-coverage"
         )
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106
-    backend.normalizer, backend.pre_tokenizer = normalizer, BertPreTokenizer()
+    backend.pre_tokenizer = WhitespaceSplit()
     trainer = WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=LEAST_OFTEN, special_tokens=fixed, show_progress=False,
         initial_alphabet=list(characters), limit_alphabet=len(characters), continuing_subword_prefix=PREFIX,
     )  # fmt: skip
-    backend.train_from_iterator(batched(texts()), trainer)
+    backend.train_from_iterator(words, trainer)
     return backend.get_vocab()
 
 
