@@ -11,13 +11,26 @@ if TYPE_CHECKING:
     from bertkit.infer import Predictor
     from bertkit.reporter import Reporter
     from bertkit.run import Run
+    from bertkit.vocabulary import Vocabulary
 
 try:
     __version__ = version("bertkit")
 except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0"
 
-__all__ = ["Stopped", "UserError", "classify", "feature_based", "glue", "load", "ner", "nli", "qa", "swag"]
+__all__ = [
+    "Stopped",
+    "UserError",
+    "classify",
+    "feature_based",
+    "glue",
+    "load",
+    "ner",
+    "nli",
+    "qa",
+    "swag",
+    "train_tokenizer",
+]
 
 
 def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
@@ -74,6 +87,16 @@ def feature_based(*, recipe: str | None = None, reporter: "Reporter | None" = No
     from bertkit.suite.feature_based import run_feature_based
 
     return run_feature_based(settings, recipe, reporter)
+
+
+def train_tokenizer(*, reporter: "Reporter | None" = None, **settings: Any) -> "Vocabulary":
+    """Train a WordPiece vocabulary on plain text: what `bertkit train-tokenizer` does.
+
+    `train_tokenizer(data="texts")` returns a `Vocabulary` with `.output_dir` and `.figures`.
+    """
+    from bertkit.vocabulary import train_tokenizer as train
+
+    return train(settings, reporter)
 
 
 def load(run: "str | Path") -> "Predictor":

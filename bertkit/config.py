@@ -39,14 +39,19 @@ def setting(default: Any, help: str, panel: str = TRAINING, **more: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """The settings that all training commands share; each task adds its own few in a subclass.
+class Settings:
+    """What a command can be told.
 
     Attributes:
-        without: shared settings that a subclass does not have.
+        without: inherited settings that a subclass does not have.
     """
 
     without: ClassVar[frozenset[str]] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Settings):
+    """The settings that all training commands share; each task adds its own few in a subclass."""
 
     def named_data(self) -> str | None:
         """What names the data."""
@@ -204,10 +209,10 @@ class RunConfig:
     )
 
 
-C = TypeVar("C", bound=RunConfig)
+C = TypeVar("C", bound=Settings)
 
 
-def settings_of(config: type[RunConfig]) -> dict[str, tuple[Any, Setting, Any]]:
+def settings_of(config: type[Settings]) -> dict[str, tuple[Any, Setting, Any]]:
     """Name -> (type, `Setting`, default) for each field, in the order of declaration."""
     hints = typing.get_type_hints(config)
     return {

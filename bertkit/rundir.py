@@ -67,14 +67,19 @@ def check_writable(folder: Path, overwrite: bool | None) -> None:
     Raises:
         UserError: naming the directory and the way out.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--output-dir {folder}: is a file")
     if folder.is_dir() and any(folder.iterdir()):
         if not (folder / SETTINGS).exists():
             raise UserError(f"--output-dir {folder}: holds files that are no run; name another directory")
         if not overwrite:
             way = "name another directory" if overwrite is None else "--overwrite replaces it"
             raise UserError(f"--output-dir {folder}: holds a run; {way}, --resume goes on with it")
+    check_folder(folder)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a directory that is a file or cannot be written, whatever it holds."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--output-dir {folder}: is a file")
     there = folder.absolute()
     while not there.exists():
         there = there.parent
@@ -102,6 +107,14 @@ def create(folder: Path, overwrite: bool) -> None:
             (folder / REPLACED).mkdir(exist_ok=True)
             _move(folder, folder / REPLACED)
         (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output-dir {folder}: cannot be made ({error.strerror})") from error
+
+
+def make(folder: Path) -> None:
+    """Make a directory, unless it is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output-dir {folder}: cannot be made ({error.strerror})") from error
 
@@ -177,7 +190,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def written_aside(folder: Path) -> Iterator[Path]:
+def written_aside(
+    folder: Path, what: str = "the model", way_out: str = "make room, then --resume"
+) -> Iterator[Path]:
     """A folder to write into, whose files move to `folder` when all are written.
 
     Raises:
@@ -193,9 +208,7 @@ def written_aside(folder: Path) -> Iterator[Path]:
             path.replace(folder / path.name)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(
-            f"{folder}: the model could not be written ({reason}); make room, then --resume"
-        ) from error
+        raise UserError(f"{folder}: {what} could not be written ({reason}); {way_out}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -12,6 +12,7 @@ from bertkit.config import flag_of, settings_of
 from bertkit.data.known import known_sets
 from bertkit.suite.config import FeatureBasedConfig, GlueConfig
 from bertkit.tasks import TASKS, task_class
+from bertkit.vocabulary import TokenizerConfig
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -47,14 +48,14 @@ def test_there_are_commands_and_a_wrong_one_would_be_seen():
         parse(["classify", "--dta", "imdb"])
 
 
-SUITES = {"glue": GlueConfig, "feature-based": FeatureBasedConfig}
-CONFIGS = {task: task_class(task).Config for task in TASKS} | SUITES
+OTHERS = {"glue": GlueConfig, "feature-based": FeatureBasedConfig, "train-tokenizer": TokenizerConfig}
+CONFIGS = {task: task_class(task).Config for task in TASKS} | OTHERS
 
 
 @pytest.mark.parametrize("task", CONFIGS)
 def test_each_flag_that_a_page_names_exists(task):
     known = {flag_of(name, about) for name, (_, about, _) in settings_of(CONFIGS[task]).items()}
-    known |= {"--help", "--recipe", "--json", "--lr", "--version", "--no-bf16"}
+    known |= {"--help", "--recipe", "--json", "--lr", "--version", "--no-bf16", "--no-strip-accents"}
     named = set(re.findall(r"`(--[a-z][a-z0-9-]+)", (ROOT / "docs" / f"{task}.md").read_text("utf-8")))
     assert len(named) > 5
     assert named <= known

@@ -16,6 +16,7 @@ from bertkit.cli import data, environment, recipes
 from bertkit.cli.feature_based import feature_based
 from bertkit.cli.glue import glue
 from bertkit.cli.options import training_command
+from bertkit.cli.tokenizer import train_tokenizer
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_class
 
@@ -64,6 +65,7 @@ for _task in TASKS:
     app.command(_task)(training_command(_task, _about.Config, _about.help, run_task))
 app.command("glue")(glue)
 app.command("feature-based")(feature_based)
+app.command("train-tokenizer")(train_tokenizer)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
 app.command("env")(environment.env)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperOption
 
-from bertkit.config import OUTPUT, RunConfig, Setting, flag_of, settings_of
+from bertkit.config import OUTPUT, RunConfig, Setting, Settings, flag_of, settings_of
 from bertkit.recipes import read_recipe
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -21,15 +21,26 @@ def training_command(
     `given` has only what the user or the recipe set; the rest is for lower layers to fill in.
     """
 
-    def command(typer_context: typer.Context, **values: Any) -> None:
-        as_json, recipe = values.pop("json"), values.pop("recipe")
-        given = {name: value for name, value in values.items() if _was_set(typer_context, name)}
+    def with_recipe(given: dict[str, Any], as_json: bool, recipe: str | None) -> None:
         run(name, given, recipe, as_json)
+
+    return settings_command(config, help, with_recipe, _recipe_parameter(name, config))
+
+
+def settings_command(
+    config: type[Settings], help: str, run: Callable[..., None], *more: inspect.Parameter
+) -> Callable[..., None]:
+    """The same without a recipe: it calls `run(given, json)`, and with the values of `more` by name."""
+
+    def command(typer_context: typer.Context, **values: Any) -> None:
+        as_json, others = values.pop("json"), {one.name: values.pop(one.name) for one in more}
+        given = {name: value for name, value in values.items() if _was_set(typer_context, name)}
+        run(given, as_json, **others)
 
     parameters = [
         inspect.Parameter("typer_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
         *(_parameter(setting, *about) for setting, about in settings_of(config).items()),
-        _recipe_parameter(name, config),
+        *more,
         _json_parameter(),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -88,6 +99,6 @@ def _json_parameter() -> inspect.Parameter:
     return inspect.Parameter("json", KEYWORD, default=False, annotation=Annotated[bool, option])
 
 
-def flags_of(config: type[RunConfig]) -> list[str]:
+def flags_of(config: type[Settings]) -> list[str]:
     """Every flag of a config, as typed: what documentation is tested against."""
     return [flag_of(name, about) for name, (_, about, _) in settings_of(config).items()]

@@ -1,0 +1,96 @@
+"""The characters of a text, counted: which get pieces of their own, and which stripping accents would
+take apart.
+"""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from bertkit.data.sequences import valid
+
+BATCH = 1_000_000  # characters read at a time
+CODE_POINTS = 0x110000
+# A mark on a letter of these is an accent; of others it is a vowel, a voicing, or a third of a syllable.
+ACCENTED = {"LATIN", "GREEK", "CYRILLIC", "COMBINING"}
+
+
+def batched(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts in lists of about a million characters."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(valid(text))
+        size += len(text)
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def tally(texts: Iterable[str]) -> dict[str, int]:
+    """How often each character stands in the texts."""
+    counts = np.zeros(CODE_POINTS, np.int64)
+    for batch in batched(texts):
+        codes = np.frombuffer("".join(batch).encode("utf-32-le"), np.uint32)
+        counts += np.bincount(codes, minlength=CODE_POINTS)
+    return {chr(code): int(counts[code]) for code in np.flatnonzero(counts)}
+
+
+def normalised(counts: Mapping[str, int], normalizer: BertNormalizer) -> Counter[str]:
+    """The same of the normalised text, without blanks: BERT's normaliser goes character by character."""
+    found: Counter[str] = Counter()
+    for character, count in counts.items():
+        for part in normalizer.normalize_str(character):
+            if not part.isspace():
+                found[part] += count
+    return found
+
+
+def taken_apart(counts: Mapping[str, int]) -> tuple[float, str]:
+    """The share of the text's characters (without blanks) that lose more than an accent when accents are
+    stripped, and the script of most of them: Hangul falls apart, Devanagari loses its vowels.
+    """
+    keep, strip = (BertNormalizer(True, False, how, False) for how in (False, True))
+    seen = normalised(counts, keep)
+    scripts: Counter[str] = Counter()
+    for character, count in seen.items():
+        script = unicodedata.name(character, "").replace("-", " ").partition(" ")[0]
+        if script not in ACCENTED and strip.normalize_str(character) != character:
+            scripts[script.capitalize()] += count
+    most = max(scripts, key=lambda name: (scripts[name], name), default="")
+    return scripts.total() / max(seen.total(), 1), most
+
+
+def covering(counts: Mapping[str, int], coverage: float, room: int) -> list[str]:
+    """The most frequent characters, by code: as many as `room` allows, and more where `coverage` of the
+    text takes more; of those that are equally frequent all are there or none.
+    """
+    ascending = np.sort(np.fromiter(counts.values(), np.int64, len(counts)))
+    spared = np.cumsum(ascending) > (1 - coverage) * ascending.sum()
+    least = ascending[np.argmax(spared)]
+    least = min(least, ascending[-room - 1] + 1 if room < len(ascending) else 1)
+    return sorted(character for character, count in counts.items() if count >= least)
+
+
+def continuing(characters: Iterable[str], normalizer: BertNormalizer) -> set[str]:
+    """Those that can go on a word; the others (punctuation, Chinese) are always words by themselves."""
+    split = BertPreTokenizer().pre_tokenize_str
+    return {one for one in characters if len(split(normalizer.normalize_str(f"a{one}a"))) == 1}
+
+
+def spelling(counts: Mapping[str, int], normalizer: BertNormalizer, within: set[str]) -> dict[int, str]:
+    """For `str.translate`: each character as normalised, with blanks around what is not `within` words.
+
+    A text so written has its words between blanks, twice as fast as normaliser and pre-tokenizer find them.
+    """
+
+    def spelled(character: str) -> str:
+        parts = normalizer.normalize_str(character)
+        return "".join(part if part in within or part.isspace() else f" {part} " for part in parts)
+
+    return {ord(character): spelled(character) for character in counts}

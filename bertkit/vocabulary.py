@@ -1,0 +1,129 @@
+"""`train-tokenizer`: from plain text to a folder that `AutoTokenizer` loads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.checked import checked
+from bertkit.config import DATA, OUTPUT, Settings, setting
+from bertkit.errors import UserError, listed
+from bertkit.reporter import Reporter
+
+if TYPE_CHECKING:
+    from bertkit.data.wordpiece import WordPiece
+
+HELP = "Train a WordPiece vocabulary on your own text: the tokenizer of a BERT."
+VOCABULARY = "Vocabulary"
+CONTENT = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+PARTIAL = ".partial"  # what a run that was killed while it wrote left behind
+EXAMPLE = 12  # words
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig(Settings):
+    """The settings of `bertkit train-tokenizer`."""
+
+    data: str | None = setting(None, "Plain text: a file, a folder, a pattern ('texts/*.txt'), sample.", DATA)
+    vocab_size: int = setting(30_000, "Pieces to have at most, special ones included.", VOCABULARY, min=6)
+    cased: bool = setting(False, "Keep capital letters.", VOCABULARY)
+    strip_accents: bool | None = setting(
+        None,
+        "Take accents off letters.",
+        VOCABULARY,
+        flags=("--strip-accents/--no-strip-accents",),
+        default_text="unless --cased, or the text is in a script that this takes apart",
+    )
+    character_coverage: float = setting(
+        0.9999,
+        "Share of the text that characters with a piece of their own make up at least.",
+        VOCABULARY,
+        min=0.9,
+        max=1.0,
+    )
+    output_dir: str | None = setting(
+        None,
+        "Where the tokenizer is put.",
+        OUTPUT,
+        flags=("--output-dir", "-o"),
+        default_text="runs/tokenizer-DATA",
+    )
+    overwrite: bool = setting(False, "Replace the tokenizer in --output-dir.", OUTPUT)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer that was trained: where it lies, and what is told of it."""
+
+    output_dir: Path
+    figures: dict[str, Any]
+
+
+def train_tokenizer(given: Mapping[str, Any], reporter: Reporter | None = None) -> Vocabulary:
+    """Train a tokenizer and write it.
+
+    Raises:
+        UserError: anything the caller can mend, in one line; nothing is written then.
+    """
+    reporter = reporter or Reporter()
+    config = TokenizerConfig(**checked(TokenizerConfig, given, "train_tokenizer()"))
+    if not config.data:
+        raise UserError("--data is missing: a file of plain text, a folder, a pattern, or sample")
+    if config.output_dir is not None:
+        _check_place(Path(config.output_dir).expanduser(), config.overwrite)
+    return _train(config, config.data, reporter)
+
+
+def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> Vocabulary:
+    from bertkit.data.texts import texts_of
+    from bertkit.data.wordpiece import look, train_wordpiece
+
+    texts = partial(texts_of, data)
+    made = train_wordpiece(
+        texts, config.vocab_size, not config.cased, config.strip_accents, config.character_coverage
+    )
+    for note in made.notes:
+        reporter.say(note)
+    figures = {
+        "vocab_size": len(made.tokenizer),
+        "lowercase": not config.cased,
+        "strip_accents": made.strip_accents,
+        "alphabet": made.alphabet,
+        **look(made.tokenizer, texts()),
+        "example": _example(made, next(text for text in texts() if text.strip())),
+    }
+    return Vocabulary(_write(made.tokenizer, config, data), figures)
+
+
+def _example(made: "WordPiece", text: str) -> str:
+    return " ".join(made.tokenizer.tokenize(" ".join(text.split()[:EXAMPLE])))
+
+
+def _check_place(folder: Path, overwrite: bool) -> None:
+    """Refuse, before any work, a directory that holds something else, or cannot be written."""
+    from bertkit.rundir import check_folder
+
+    check_folder(folder)
+    there = {path.name for path in folder.iterdir()} - {PARTIAL} if folder.is_dir() else set()
+    if there - CONTENT:
+        raise UserError(
+            f"--output-dir {folder}: holds files that are no tokenizer ({listed(sorted(there - CONTENT))}); "
+            "name another directory"
+        )
+    if there and not overwrite:
+        raise UserError(f"--output-dir {folder}: holds a tokenizer; --overwrite replaces it")
+
+
+def _write(tokenizer: Any, config: TokenizerConfig, data: str) -> Path:
+    from bertkit import rundir
+
+    if config.output_dir is None:
+        folder = rundir.reserve_default("tokenizer", Path(data).stem)
+    else:
+        folder = Path(config.output_dir).expanduser()
+        rundir.make(folder)
+    with rundir.written_aside(folder, "the tokenizer", "make room") as aside:
+        tokenizer.save_pretrained(aside)
+        tokenizer.backend_tokenizer.model.save(str(aside))  # vocab.txt, a piece a line
+    return folder

@@ -1,0 +1,222 @@
+"""WordPiece vocabularies of one's own text: any script, the same each time, loaded as they were trained."""
+
+import json
+
+import pytest
+from conftest import assert_refused
+from transformers import AutoTokenizer
+
+from bertkit import UserError, train_tokenizer
+from bertkit.data.alphabet import covering
+from bertkit.data.wordpiece import PREFIX, SPECIAL, train_wordpiece
+
+ENGLISH = [
+    "The baker opens the café at six. The baker's sister opens it at seven on Sundays.",
+    "Naïve visitors ask for the résumé of the day; the baker gives them bread.",
+    "Bread needs flour, water, salt and time. The river is low, the river is loud.",
+]
+KOREAN = [
+    "바닷가 마을에는 작은 빵집이 하나 있습니다. 빵집 주인은 새벽에 일어납니다.",
+    "아이들은 학교에 가는 길에 빵집에 들릅니다. 빵집 앞에는 오래된 나무가 있습니다.",
+    "봄에는 강물이 많고 여름에는 강물이 적습니다. 마을 사람들은 강을 좋아합니다.",
+]
+CHINESE = ["海边的小镇有一家面包店。", "面包店的主人每天很早起床。", "孩子们上学的时候去面包店。"]
+JAPANESE = ["がっこうのまえにパンやがあります。", "こどもたちはパンがだいすきです。"]
+WAYS = {"lower-cased": {}, "cased": {"lowercase": False}}
+
+
+def train(texts, **settings):
+    return train_wordpiece(lambda: iter(texts), **{"vocab_size": 400, **settings})
+
+
+def write(path, texts):
+    path.write_text("\n".join(texts) + "\n", "utf-8")
+    return path
+
+
+def through(tokenizer, text):
+    return tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("texts", [KOREAN, CHINESE, JAPANESE], ids=["ko", "zh", "ja"])
+def test_text_in_any_script_comes_back_as_it_was(texts, way):
+    made = train(texts, **WAYS[way])
+    for text in texts:
+        assert through(made.tokenizer, text).replace(" ", "") == text.replace(" ", "")
+
+
+def test_korean_is_cut_into_syllables_and_keeps_its_blanks():
+    text = "아이들은 빵집에 들릅니다."
+    tokenizer = train(KOREAN).tokenizer
+    assert through(tokenizer, text) == text
+    assert "빵집" in tokenizer.get_vocab()
+
+
+def test_a_chinese_character_is_a_word():
+    tokenizer = train(CHINESE).tokenizer
+    assert tokenizer.tokenize("面包店") == ["面", "包", "店"]
+    assert not [piece for piece in tokenizer.get_vocab() if piece.startswith(PREFIX)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({}, "the cafe opens"),
+        ({"strip_accents": False}, "the café opens"),
+        ({"lowercase": False}, "The café opens"),
+        ({"lowercase": False, "strip_accents": True}, "The cafe opens"),
+    ],
+)
+def test_case_and_accents(settings, text):
+    assert through(train(ENGLISH, **settings).tokenizer, "The café opens") == text
+
+
+def test_a_few_foreign_words_decide_nothing_about_accents():
+    made = train([*ENGLISH * 10, "빵집"])
+    assert made.strip_accents
+
+
+def test_what_stripping_takes_apart_is_told():
+    assert "would take apart Hangul" in train(KOREAN).notes[0]
+    assert "takes apart Hangul" in train(KOREAN, strip_accents=True).notes[0]
+    assert "--no-strip-accents" in train(ENGLISH).notes[0]
+
+
+@pytest.mark.parametrize("settings", [{}, {"lowercase": False}, {"strip_accents": True}])
+def test_words_are_spelled_as_berts_normaliser_does(settings):
+    """Each text is one word or mark many times, so that it becomes a piece as the tokenizer reads it."""
+    words = [
+        "Café",
+        "İstanbul",
+        "ﬁn",
+        "가방",
+        "がっこう",
+        "हिन्दी",
+        "a\u00adb",
+        "x\u200dy",
+        "Å",
+        "ß",
+        "中",
+        "½",
+        "$",
+    ]
+    tokenizer = train([f"{word}\u3000{word}\t{word}" for word in words], **settings).tokenizer
+    pieces = [tokenizer.tokenize(word) for word in words]
+    assert [cut for cut in pieces if len(cut) != 1 or cut == ["[UNK]"]] == []
+
+
+def test_special_pieces_are_the_first():
+    tokenizer = train(ENGLISH).tokenizer
+    assert tokenizer.convert_ids_to_tokens(range(5)) == SPECIAL
+    assert tokenizer("bread", "time").input_ids[0] == tokenizer.cls_token_id == 2
+    assert tokenizer("bread", "time").token_type_ids[-1] == 1
+    assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
+
+
+def test_the_same_text_gives_the_same_pieces_and_numbers():
+    first = train(ENGLISH, vocab_size=90).tokenizer.get_vocab()
+    assert all(train(ENGLISH, vocab_size=90).tokenizer.get_vocab() == first for _ in range(5))
+
+
+def test_pieces_are_what_the_text_has_most():
+    tokenizer = train(["low low lowest slow"] * 5 + ["lowly"]).tokenizer
+    assert tokenizer.tokenize("low slow lowly") == ["low", "slow", "low", "##l", "##y"]
+
+
+def test_a_vocabulary_of_any_size_that_the_characters_allow():
+    with pytest.raises(UserError, match=r"--vocab-size 20: .* give at least (\d+)") as error:
+        train(ENGLISH, vocab_size=20)
+    least = int(str(error.value).split("at least ")[1].split(",")[0])
+    assert [len(train(ENGLISH, vocab_size=least + more).tokenizer) for more in (0, 10)] == [least, least + 10]
+
+
+def test_fewer_pieces_than_asked_for_are_told():
+    made = train(ENGLISH, vocab_size=5000)
+    assert f"{len(made.tokenizer):,} pieces, not 5,000" in made.notes[-1]
+
+
+def test_rare_characters_get_no_piece():
+    texts = [*ENGLISH * 100, "ж"]
+    few, all_of_them = train(texts), train(texts, coverage=1.0)
+    assert few.tokenizer.tokenize("ж bread") == ["[UNK]", "bread"]
+    assert all_of_them.tokenizer.tokenize("ж bread") == ["ж", "bread"]
+    assert any("too rare for a piece: 1 of" in note for note in few.notes)
+    assert all_of_them.alphabet == few.alphabet + 1
+
+
+def test_rare_characters_get_pieces_where_there_is_room():
+    made = train([*ENGLISH * 100, "ж"], vocab_size=5000)
+    assert made.tokenizer.tokenize("ж") == ["ж"]
+    assert not any("too rare" in note for note in made.notes)
+
+
+def test_equally_rare_characters_are_kept_or_left_out_together():
+    counts = {"a": 97, "b": 1, "c": 1, "d": 1}
+    rooms = [len(covering(counts, coverage, 2)) for coverage in (0.95, 0.98, 1.0)]
+    assert rooms == [1, 4, 4]
+    assert covering(counts, 0.5, 4) == ["a", "b", "c", "d"]
+
+
+def test_half_of_a_surrogate_pair_stops_nothing():
+    assert train([*ENGLISH, "bread \ud800"]).alphabet > 20
+
+
+@pytest.mark.parametrize("settings", [[], ["--cased"], ["--strip-accents"]])
+def test_auto_tokenizer_loads_what_was_trained(cli, tmp_path, settings):
+    file = write(tmp_path / "ko.txt", KOREAN + ENGLISH)
+    status, out, _ = cli("train-tokenizer", "--data", file, "-o", tmp_path / "tok", "--json", *settings)
+    told = json.loads(out)
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "tok")
+    said = {"lowercase": "--cased" not in settings, "strip_accents": "--strip-accents" in settings}
+    made = train(KOREAN + ENGLISH, vocab_size=30_000, **said).tokenizer
+    assert status == 0
+    assert {key: told[key] for key in said} == said
+    assert (told["vocab_size"], told["unknown"]) == (len(loaded), 0)
+    assert (type(loaded), loaded.model_max_length) == (type(made), 512)
+    assert [loaded(text).input_ids for text in KOREAN + ENGLISH] == [
+        made(text).input_ids for text in KOREAN + ENGLISH
+    ]
+    assert (tmp_path / "tok" / "vocab.txt").read_text("utf-8").splitlines()[:5] == SPECIAL
+
+
+def test_files_folders_patterns_and_the_sample(cli, tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    write(texts / "a.txt", ENGLISH[:2])
+    write(texts / "b.txt", ENGLISH[2:])
+    whole = write(tmp_path / "whole.txt", ENGLISH)
+    made = [train_tokenizer(data=data, output_dir=tmp_path / f"tok{number}").figures
+            for number, data in enumerate([whole, texts, texts / "*.txt"])]  # fmt: skip
+    assert made[0] == made[1] == made[2]
+    status, out, err = cli("train-tokenizer", "--data", "sample")
+    assert (status, "runs/tokenizer-sample" in out, "accents are stripped" in err) == (0, True, True)
+
+
+def test_a_tokenizer_is_replaced_only_when_asked(cli, tmp_path):
+    file, folder = write(tmp_path / "en.txt", ENGLISH), tmp_path / "tok"
+    args = ["--data", file, "-o", folder]
+    assert cli("train-tokenizer", *args)[0] == 0
+    before = (folder / "vocab.txt").read_text("utf-8")
+    assert_refused(cli, tmp_path, args, ["holds a tokenizer", "--overwrite"], "train-tokenizer")
+    assert cli("train-tokenizer", *args, "--cased", "--overwrite")[0] == 0
+    assert (folder / "vocab.txt").read_text("utf-8") != before
+
+
+@pytest.mark.parametrize(
+    ("content", "args", "words"),
+    [
+        ("", [], ["no text"]),
+        (" \n\n\t\n", [], ["no text"]),
+        (b"caf\xe9", [], ["text.txt", "not UTF-8"]),
+        (ENGLISH[0], ["--vocab-size", 10], ["--vocab-size 10", "--character-coverage"]),
+        (ENGLISH[0], ["--data", "missing.txt"], ["missing.txt", "no such file"]),
+        (ENGLISH[0], ["-o", "text.txt"], ["text.txt", "is a file"]),
+        (ENGLISH[0], ["-o", "."], ["no tokenizer", "text.txt", "name another directory"]),
+    ],
+)
+def test_refused(cli, tmp_path, content, args, words):
+    content = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "text.txt").write_bytes(content)
+    args = ["--data", "text.txt", "-o", "tok", *args]
+    assert_refused(cli, tmp_path, args, words, "train-tokenizer")
