@@ -27,6 +27,7 @@ __all__ = [
     "load",
     "ner",
     "nli",
+    "pretrain_mlm_nsp",
     "qa",
     "swag",
     "train_tokenizer",
@@ -59,6 +60,15 @@ def nli(*, recipe: str | None = None, reporter: "Reporter | None" = None, **sett
     from bertkit.run import train
 
     return train("nli", settings, recipe, reporter)
+
+
+def pretrain_mlm_nsp(
+    *, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any
+) -> "Run":
+    """Pre-train on plain text: what `bertkit pretrain-mlm-nsp` does. As `classify` otherwise."""
+    from bertkit.run import train
+
+    return train("pretrain-mlm-nsp", settings, recipe, reporter)
 
 
 def swag(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":

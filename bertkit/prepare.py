@@ -11,9 +11,8 @@ from bertkit import rundir
 from bertkit.checked import checked
 from bertkit.config import RunConfig, fill, saved_settings, settings_of
 from bertkit.data.features import Features
-from bertkit.data.readers import Dialect, read_file
 from bertkit.data.rows import Splits
-from bertkit.data.sources import Found, data_directory, find
+from bertkit.data.sources import Found, data_directory
 from bertkit.data.split import arrange, draw
 from bertkit.errors import UserError
 from bertkit.modeling import loading
@@ -106,13 +105,11 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     chosen, reason = precision.choose(config)
     directory = data_directory(config.data_dir)
     config = fill(config, {"data_dir": str(directory) if directory else None, "bf16": chosen == "bf16"})
-    kind = task_class(task_name)
-    dialect = Dialect(words=True) if kind.words else None
-    found = _with_files(find(str(config.data), task_name, config.data_dir, dialect), config, dialect)
-    given_model = config.model is not None
-    task = kind(fill(config, _defaults(found, kind)))
+    task, given_model = task_class(task_name)(config), config.model is not None
+    found = task.find(reporter)
+    task.config = fill(task.config, _defaults(found, type(task)))
     found, splits = _arranged(task, found, reporter)
-    source = _source(task, given_model, reporter)
+    source = task.source(given_model, reporter)
     model_config = loading.load_config(source)
     had_head = has_head(model_config, SEQUENCE, CHOICE, TOKEN, QUESTION, TAGGER)
     model_config = task.adopt(model_config, source)
@@ -126,27 +123,6 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     reporter.say(f"model: {source.name}; {head}{chosen} ({reason})")
     _resolve(prepared, reporter)
     return prepared
-
-
-def _with_files(found: Found, config: RunConfig, dialect: Dialect | None) -> Found:
-    """Files named by --validation and --test go before what the data set brings."""
-    named = {"validation": config.validation, "test": config.test}
-    files = {split: read_file(Path(path), dialect) for split, path in named.items() if path}
-    return found.with_splits(files)
-
-
-def _source(task: Task, given: bool, reporter: Reporter) -> ModelSource:
-    """The model; where only the data set names one, and it is not to be had, the default with a warning."""
-    named = task.config.model
-    if named is None or given:
-        return loading.find_model(named or loading.default_model())
-    try:
-        return loading.find_model(named)
-    except UserError as error:
-        instead = loading.default_model()
-        reporter.warn(f"{instead} is used instead of the model that the set names ({error})")
-        task.config = dataclasses.replace(task.config, model=None)
-        return loading.find_model(instead)
 
 
 def _defaults(found: Found, kind: type[Task]) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def _finish(session: Session, figures: dict[str, Any], data: str) -> Run:
     _write_model(session)
     for split, found in outputs.items():
         suffix = "" if split == "validation" else f"-{split}"
-        write_jsonl(folder / f"predictions{suffix}.jsonl", records(task, found))
+        write_jsonl(folder / f"{task.told}{suffix}.jsonl", records(task, found))
         for name, lines in task.files(found).items():
             stem, dot, ending = name.partition(".")
             write_parts(folder / f"{stem}{suffix}{dot}{ending}", lines)
@@ -140,6 +140,9 @@ def _write_model(session: Session) -> None:
 def records(task: Task, outputs: Outputs) -> Iterator[dict[str, Any]]:
     """Predictions with the input columns before them; a column that clashes becomes `input_NAME`."""
     rows, predictions = outputs.rows, task.decode(outputs)
+    if not task.rows_told:
+        yield from ({"id": number, **prediction} for number, prediction in enumerate(predictions))
+        return
     for number, (row, prediction) in enumerate(zip(rows, predictions, strict=True)):
         keys = {"id", *prediction}
         inputs: dict[str, Any] = {}

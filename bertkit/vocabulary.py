@@ -25,7 +25,11 @@ EXAMPLE = 12  # words
 class TokenizerConfig(Settings):
     """The settings of `bertkit train-tokenizer`."""
 
-    data: str | None = setting(None, "Plain text: a file, a folder, a pattern ('texts/*.txt'), sample.", DATA)
+    data: str | None = setting(
+        None,
+        "Text: files (also JSONL, CSV, Parquet), a folder, a pattern ('texts/*.txt'), a known name, sample.",
+        DATA,
+    )
     vocab_size: int = setting(30_000, "Pieces to have at most, special ones included.", VOCABULARY, min=6)
     cased: bool = setting(False, "Keep capital letters.", VOCABULARY)
     strip_accents: bool | None = setting(
@@ -76,10 +80,12 @@ def train_tokenizer(given: Mapping[str, Any], reporter: Reporter | None = None) 
 
 
 def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> Vocabulary:
-    from bertkit.data.texts import texts_of
+    from bertkit.data.text_source import find_text
+    from bertkit.data.texts import TextOptions, uncut
     from bertkit.data.wordpiece import look, train_wordpiece
 
-    texts = partial(texts_of, data)
+    source = find_text(data)
+    texts = partial(uncut, source.files, TextOptions())
     made = train_wordpiece(
         texts, config.vocab_size, not config.cased, config.strip_accents, config.character_coverage
     )
@@ -93,7 +99,7 @@ def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> Vocabulary
         **look(made.tokenizer, texts()),
         "example": _example(made, next(text for text in texts() if text.strip())),
     }
-    return Vocabulary(_write(made.tokenizer, config, data), figures)
+    return Vocabulary(_write(made.tokenizer, config, source.name), figures)
 
 
 def _example(made: "WordPiece", text: str) -> str:
@@ -115,11 +121,11 @@ def _check_place(folder: Path, overwrite: bool) -> None:
         raise UserError(f"--output-dir {folder}: holds a tokenizer; --overwrite replaces it")
 
 
-def _write(tokenizer: Any, config: TokenizerConfig, data: str) -> Path:
+def _write(tokenizer: Any, config: TokenizerConfig, name: str) -> Path:
     from bertkit import rundir
 
     if config.output_dir is None:
-        folder = rundir.reserve_default("tokenizer", Path(data).stem)
+        folder = rundir.reserve_default("tokenizer", name)
     else:
         folder = Path(config.output_dir).expanduser()
         rundir.make(folder)

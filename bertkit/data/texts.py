@@ -109,3 +109,17 @@ def _of_texts(texts: Iterable[str], form: Form, options: TextOptions) -> Blocks:
 def _in_lines(texts: Iterable[str]) -> Iterator[str]:
     """The lines of all texts, each of which begins a line of its own."""
     return chain.from_iterable(one.removesuffix("\n").split("\n") for one in texts)
+
+
+def uncut(files: Iterable[Path], options: TextOptions) -> Iterator[str]:
+    """The texts of the files as they are: rows where they are files of rows, else lines.
+
+    Raises:
+        UserError: as `documents` does.
+    """
+    for path in files:
+        kind = kind_of(path, options.text_column, options.decoding)
+        if kind:
+            yield from texts(path, kind, options.text_column, options.decoding)
+        else:
+            yield from lines(text(path, options.decoding))

@@ -1,12 +1,12 @@
 """The collator of pre-training: pads, then masks the batch at once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from bertkit.data.padding import Pad
 from bertkit.masking.masks import Masking
 from bertkit.masking.words import continues
 
@@ -20,7 +20,7 @@ class MaskedPad:
         pairs: whether `next_sentence_label` [B] goes along.
     """
 
-    pad: Pad
+    pad: Callable[..., dict[str, torch.Tensor]]
     masking: Masking
     special: np.ndarray
     pairs: bool

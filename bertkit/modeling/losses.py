@@ -120,7 +120,8 @@ def of_each(logits: Predictions, batch: dict[str, torch.Tensor]) -> dict[str, tu
     """
     words, labels = logits.words.float(), batch["masked_lm_labels"]
     losses = F.cross_entropy(words.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
-    found = {"mlm": (losses.view(labels.shape), words.argmax(-1) == labels, labels != IGNORED)}
+    found: dict[str, tuple[torch.Tensor, ...]] = {}
+    found["mlm"] = (losses.view(labels.shape), words.argmax(-1) == labels, labels != IGNORED)
     if logits.sentence is not None and "next_sentence_label" in batch:
         pairs, sentence = batch["next_sentence_label"], logits.sentence.float()
         loss = F.cross_entropy(sentence, pairs, reduction="none")

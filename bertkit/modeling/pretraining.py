@@ -39,7 +39,8 @@ def predict_at_masked(model: Any) -> Any:
     Heads work place by place, so nothing changes but what is not asked for: google's `run_pretraining.py`
     gathers in the same way. The places travel with the encoder's inputs and are taken out before it.
     """
-    encoder, places = model.base_model, []
+    encoder = model.base_model
+    places: list[torch.Tensor | None] = []
 
     def take(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         places[:] = [named.pop("masked_lm_positions", None)]

@@ -10,6 +10,7 @@ TASKS = {
     "classify": "bertkit.tasks.classify:Classify",
     "ner": "bertkit.tasks.ner:Ner",
     "nli": "bertkit.tasks.nli:Nli",
+    "pretrain-mlm-nsp": "bertkit.tasks.pretrain:Pretrain",
     "qa": "bertkit.tasks.qa:Qa",
     "swag": "bertkit.tasks.swag:Swag",
 }

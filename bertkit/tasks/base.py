@@ -4,12 +4,15 @@ A task's methods are called in the order they stand here. Nothing heavy is impor
 task's file: the command line loads it to build `--help`.
 """
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.config import RunConfig
+from bertkit.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,6 +61,8 @@ class Task(ABC):
         default_max_length: in pieces, where nothing else says it.
         together: what is set aside as a whole, where that is more than a row.
         in_windows: whether what is too long is read in windows, else it is cut.
+        told: what the file of predictions is called, without its ending.
+        rows_told: whether a prediction belongs to a row and is told with its columns.
     """
 
     name: ClassVar[str]
@@ -73,9 +78,41 @@ class Task(ABC):
     in_windows: bool = False
     default_max_length: ClassVar[int] = 256
     together: ClassVar[str] = ""
+    told: ClassVar[str] = "predictions"
+    rows_told: ClassVar[bool] = True
 
     def __init__(self, config: RunConfig) -> None:
         self.config: Any = config
+
+    def find(self, reporter: "Reporter") -> "Found":
+        """The rows that `--data` names, by split; the files of --validation and --test go before its own."""
+        from bertkit.data.readers import Dialect, read_file
+        from bertkit.data.sources import find
+
+        config, dialect = self.config, Dialect(words=True) if self.words else None
+        found = find(str(config.data), self.name, config.data_dir, dialect)
+        named = {"validation": config.validation, "test": config.test}
+        files = {split: read_file(Path(path), dialect) for split, path in named.items() if path}
+        return found.with_splits(files)
+
+    def source(self, given: bool, reporter: "Reporter") -> "ModelSource":
+        """The model; where only the data set names one that is not to be had, the default, with a warning.
+
+        Args:
+            given: whether the user named it.
+        """
+        from bertkit.modeling import loading
+
+        named = self.config.model
+        if named is None or given:
+            return loading.find_model(named or loading.default_model())
+        try:
+            return loading.find_model(named)
+        except UserError as error:
+            instead = loading.default_model()
+            reporter.warn(f"{instead} is used instead of the model that the set names ({error})")
+            self.config = dataclasses.replace(self.config, model=None)
+            return loading.find_model(instead)
 
     @abstractmethod
     def columns(self, found: "Found") -> "Found":

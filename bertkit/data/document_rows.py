@@ -1,0 +1,39 @@
+"""The documents of a corpus as rows, so that they are split, drawn and told apart as any rows are."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from bertkit.data.corpus import Corpus
+from bertkit.data.rows import Rows
+
+FEW = 20  # documents: too few to set whole ones aside
+LEAST = 2  # sentences of a stretch
+
+
+def rows_of(corpus: Corpus, files: Sequence[Path], first: int) -> Rows:
+    """A row a document: its number, counted from `first`, and a digest of its pieces."""
+    numbers = list(range(first, first + len(corpus.documents) - 1))
+    begins = corpus.sentences[corpus.documents].tolist()
+    digests = [
+        blake2b(corpus.pieces[start:stop].tobytes(), digest_size=8).hexdigest()
+        for start, stop in pairwise(begins)
+    ]
+    return Rows.of({"document": numbers, "digest": digests}, str(files[0]))
+
+
+def cut_few(corpus: Corpus) -> tuple[Corpus, list[str]]:
+    """A corpus of few documents with stretches of them in their place, so that some can be set aside."""
+    there = len(corpus.documents) - 1
+    if there >= FEW:
+        return corpus, []
+    sentences = int(corpus.documents[-1])
+    cuts = np.linspace(0, sentences, min(FEW, max(1, sentences // LEAST)) + 1).astype(np.int64)
+    documents = np.union1d(corpus.documents, cuts).astype(corpus.documents.dtype)
+    what = "one document" if there == 1 else f"only {there} documents"
+    note = f"{what}: cut into {len(documents) - 1} stretches, of which whole ones are set aside"
+    return replace(corpus, documents=documents), [note]

@@ -1,0 +1,49 @@
+"""Examples as they were masked, in words, for people."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bertkit.masking.collator import MaskedPad
+from bertkit.masking.masks import UNUSED
+from bertkit.masking.rates import measured
+
+LABELS = ("IsNext", "NotNext")  # 0 and 1, in transformers' order
+
+
+def samples(features: Any, collate: MaskedPad, tokenizer: Any, count: int) -> Iterator[dict[str, Any]]:
+    """`masked`, the text as the model reads it, and of each place to predict the piece that belongs there.
+
+    Args:
+        features: `CorpusFeatures`; the first examples of the first epoch.
+        count: at most so many.
+    """
+    for number in range(min(count, len(features))):
+        item = features[number]
+        batch = collate([item])
+        used = batch["masked_lm_labels"][0] >= 0
+        places, labels = (
+            batch[name][0][used].tolist() for name in ("masked_lm_positions", "masked_lm_labels")
+        )
+        pieces = tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
+        sample = {
+            "masked": " ".join(pieces),
+            "places": places,
+            "pieces": tokenizer.convert_ids_to_tokens(labels),
+        }
+        yield sample | ({"pair": LABELS[int(item["next_sentence_label"])]} if collate.pairs else {})
+
+
+def rates(features: Any, collate: MaskedPad, continues: np.ndarray | None, count: int) -> dict[str, float]:
+    """What masking did to the first examples of the first epoch, and the shares of IsNext and of padding."""
+    items = [features[number] for number in range(min(count, len(features)))]
+    padded = collate.pad(items)
+    ids = padded["input_ids"].numpy()
+    special = collate.special[ids]
+    masked = collate.masking(ids, special, np.array([item["key"] for item in items]))
+    assert (masked.action != UNUSED).any()
+    found = {"examples": len(items), **measured(masked, ids, special, continues)}
+    if collate.pairs:
+        found["is_next"] = float(np.mean([item["next_sentence_label"] == 0 for item in items]))
+    return found | {"padding": float((padded["attention_mask"] == 0).float().mean())}

@@ -1,0 +1,66 @@
+"""A model that does not exist yet: a tokenizer and a config, in a folder as a model's is."""
+
+import atexit
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.text_source import TextSource
+from bertkit.data.texts import TextOptions, uncut
+from bertkit.errors import UserError
+from bertkit.modeling.loading import ModelSource, find_model, load_tokenizer
+from bertkit.modeling.pretraining import bert_config
+from bertkit.reporter import Reporter
+
+Shape = tuple[int, int, int]
+PIECES = 30_000  # Devlin et al. 2018, 3: WordPiece with a vocabulary of 30,000
+
+
+def shape_of(config: Any, sizes: dict[str, Shape]) -> tuple[str, Shape]:
+    """The name of a size and its layers, width and heads, as said or as usual.
+
+    Raises:
+        UserError: the heads do not divide the width.
+    """
+    import torch
+
+    size = config.size or ("base" if torch.accelerator.is_available() else "tiny")
+    said = (config.layers, config.hidden, config.heads)
+    layers, hidden, heads = (one or other for one, other in zip(said, sizes[size], strict=True))
+    if hidden % heads:
+        raise UserError(f"--heads {heads}: must divide the width, --hidden {hidden}")
+    name = size if not any(said) else f"{layers}-{hidden}"
+    return f"bert-{name}", (layers, hidden, heads)
+
+
+def begin(
+    config: Any, sizes: dict[str, Shape], text: TextSource, options: TextOptions, reporter: Reporter
+) -> ModelSource:
+    """A folder with a tokenizer, a new one of the text where none is named, and a BERT's config."""
+    name, shape = shape_of(config, sizes)
+    tokenizer = _named(config) if config.tokenizer else _trained(config, text, options, reporter)
+    scratch = tempfile.TemporaryDirectory(prefix="bertkit-")
+    atexit.register(scratch.cleanup)
+    tokenizer.save_pretrained(scratch.name)
+    pieces = max(tokenizer.get_vocab().values()) + 1
+    bert_config(pieces, *shape, tokenizer.pad_token_id).save_pretrained(scratch.name)
+    return ModelSource(name, Path(scratch.name))
+
+
+def _named(config: Any) -> Any:
+    if config.vocab_size is not None:
+        raise UserError("--vocab-size: belongs to a new tokenizer; leave it out, or --tokenizer")
+    folder = Path(config.tokenizer).expanduser()
+    source = ModelSource(folder.name, folder) if folder.is_dir() else find_model(config.tokenizer)
+    return load_tokenizer(source)
+
+
+def _trained(config: Any, text: TextSource, options: TextOptions, reporter: Reporter) -> Any:
+    from bertkit.data.wordpiece import train_wordpiece
+
+    made = train_wordpiece(partial(uncut, text.files, options), config.vocab_size or PIECES, not config.cased)
+    for note in made.notes:
+        reporter.say(note)
+    reporter.say(f"a new WordPiece tokenizer of {len(made.tokenizer):,} pieces")
+    return made.tokenizer

@@ -1,0 +1,340 @@
+"""`pretrain-mlm-nsp`: BERT from plain text, from scratch or continued."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from bertkit.config import DATA, MODEL, RunConfig, setting
+from bertkit.errors import UserError
+from bertkit.tasks.base import Outputs, Pipeline, Scores, Task
+
+if TYPE_CHECKING:
+    from bertkit.data.corpus_features import CorpusFeatures
+    from bertkit.data.rows import Rows, Splits
+    from bertkit.data.sources import Found
+    from bertkit.data.split import Keys
+    from bertkit.data.text_source import TextSource
+    from bertkit.data.texts import TextOptions
+    from bertkit.modeling.loading import ModelSource
+    from bertkit.modeling.losses import Loss
+    from bertkit.reporter import Reporter
+
+MASKING = "Masking"
+SIZES = {  # layers, width, heads: Devlin et al. 2018, 3; the small ones are google's
+    "tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "medium": (8, 512, 8),
+    "base": (12, 768, 12), "large": (24, 1024, 16),
+}  # fmt: skip
+WITH_PAIRS = {"bert", "albert", "big_bird", "mobilebert", "megatron-bert"}  # whose models judge pairs
+SHOWN = 100  # masked samples in a run
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig(RunConfig):
+    """The settings of `pretrain-mlm-nsp` beside the shared ones."""
+
+    without = frozenset({"new_head"})
+
+    text_column: str | None = setting(
+        None, "The texts, in files of rows; each is a document.", DATA, default_text="guessed"
+    )
+    form: Literal["sentences", "prose", "wikitext"] | None = setting(
+        None,
+        "Of running text: a sentence a line and blank lines between documents, or prose, or WikiText.",
+        DATA,
+        default_text="seen from the text",
+    )
+    document_separator: str | None = setting(None, "A line between two documents of prose.", DATA)
+    encoding: str | None = setting(None, "Of text files.", DATA, default_text="utf-8")
+    on_bad_bytes: Literal["stop", "skip"] = setting("stop", "Where bytes are no text.", DATA)
+
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = setting(
+        None, "Of a model from scratch.", MODEL, default_text="tiny on a CPU, base with an accelerator"
+    )
+    layers: int | None = setting(None, "Layers, where not those of --size.", MODEL, min=1)
+    hidden: int | None = setting(None, "Width, where not that of --size.", MODEL, min=2)
+    heads: int | None = setting(None, "Attention heads, where not those of --size.", MODEL, min=1)
+    tokenizer: str | None = setting(
+        None,
+        "Of a model from scratch: a folder, a known or Hub model.",
+        MODEL,
+        default_text="a new WordPiece",
+    )
+    vocab_size: int | None = setting(
+        None, "Pieces of a new WordPiece tokenizer, trained first.", MODEL, min=6, default_text="30000"
+    )
+    cased: bool = setting(False, "Keep capital letters, in a new tokenizer.", MODEL)
+    objective: Literal["mlm+nsp", "mlm", "mlm+sop"] = setting(
+        "mlm+nsp", "Masked words, and with it next sentence, nothing, or sentence order.", MODEL
+    )
+    max_length: int | None = setting(
+        None, "Longest input in pieces, special ones included.", MODEL, min=8, default_text="128"
+    )
+
+    mlm_probability: float = setting(0.15, "Share of the pieces to predict.", MASKING, min=0.01, max=0.9)
+    mask_share: float = setting(0.8, "Of these, the share that [MASK] replaces.", MASKING, min=0.0, max=1.0)
+    random_share: float = setting(
+        0.1, "Of these, the share that a random piece replaces.", MASKING, min=0.0, max=1.0
+    )
+    whole_word_masking: bool = setting(False, "Mask all pieces of a word or none.", MASKING)
+    max_predictions_per_seq: int | None = setting(
+        None, "Most pieces to predict in an example.", MASKING, min=1, default_text="what --max-length needs"
+    )
+    short_seq_prob: float = setting(
+        0.1, "Share of the examples that are shorter on purpose.", MASKING, min=0.0, max=1.0
+    )
+
+    warmup: float = setting(
+        0.01,
+        "A share of the steps if below 1, else a number of steps.",
+        min=0.0,
+        argument="warmup_steps",
+    )
+
+    @property
+    def pairs(self) -> bool:
+        """Whether an example has two texts."""
+        return self.objective != "mlm"
+
+
+class Pretrain(Task):
+    """Masked language model and next sentence prediction (Devlin et al. 2018, 3.1).
+
+    Attributes:
+        corpora: the first number of each corpus's documents, and the corpus.
+        begins: the model or the tokenizer that training begins with.
+        collate, tokenizer: known after `collator`.
+    """
+
+    name = "pretrain-mlm-nsp"
+    help = "Pre-train a BERT on plain text: masked words and next sentences."
+    Config = PretrainConfig
+    best = ("loss", -1)
+    default_max_length = 128
+    text_columns = ["text"]
+    rows_told = False
+    told = "masked_samples"
+    pipeline = Pipeline("fill-mask", {}, {})
+    begins: "ModelSource"
+    collate: Any
+    tokenizer: Any
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        self.corpora: list[tuple[int, Any]] = []
+
+    # ---- text
+
+    def find(self, reporter: "Reporter") -> "Found":
+        """The documents that `--data` names, in pieces."""
+        from bertkit.data.sources import Found
+        from bertkit.data.text_source import find_text
+        from bertkit.modeling.loading import load_tokenizer
+
+        config = self.config
+        named = {"train": config.data, "validation": config.validation, "test": config.test}
+        sources = {
+            split: find_text(name, config.data_dir, config.text_column)
+            for split, name in named.items()
+            if name
+        }
+        self.begins = self._begins(sources["train"], reporter)
+        tokenizer = load_tokenizer(self.begins)
+        splits, notes = {}, []
+        for split, source in sources.items():
+            few = split == "train" and "validation" not in sources
+            splits[split], more = self._documents(source, tokenizer, reporter, few)
+            notes += more
+        train = sources["train"]
+        return Found(train.name, train.where, splits, notes=notes)
+
+    def _options(self) -> "TextOptions":
+        from bertkit.data.text_files import Decoding
+        from bertkit.data.texts import TextOptions
+
+        config = self.config
+        decoding = Decoding(config.encoding, config.on_bad_bytes)
+        return TextOptions(config.form, config.document_separator, config.text_column, decoding)
+
+    def _documents(
+        self, source: "TextSource", tokenizer: Any, reporter: "Reporter", few: bool
+    ) -> tuple["Rows", list[str]]:
+        """A row a document; where there are `few` and some must be set aside, a row a stretch of one."""
+        from bertkit.data.corpus import corpus_of
+        from bertkit.data.document_rows import cut_few, rows_of
+
+        corpus = corpus_of(source.files, self._options(), tokenizer, reporter)
+        notes = list(corpus.notes)
+        if few:
+            corpus, more = cut_few(corpus)
+            notes += more
+        first = sum(len(other.documents) for _, other in self.corpora)
+        self.corpora.append((first, corpus))
+        return rows_of(corpus, source.files, first), notes
+
+    # ---- the model to begin with
+
+    def _begins(self, text: "TextSource", reporter: "Reporter") -> "ModelSource":
+        from bertkit.modeling.loading import find_model
+        from bertkit.modeling.scratch import begin
+
+        config = self.config
+        if config.model:
+            given = [name for name in ("size", "layers", "hidden", "heads", "tokenizer", "vocab_size")
+                     if getattr(config, name) is not None]  # fmt: skip
+            if given:
+                flag = "--" + given[0].replace("_", "-")
+                raise UserError(f"{flag}: belongs to a model from scratch; leave it out, or --model")
+            return find_model(config.model)
+        return begin(config, SIZES, text, self._options(), reporter)
+
+    def source(self, given: bool, reporter: "Reporter") -> "ModelSource":
+        """Found with the text: the tokenizer is needed to read it."""
+        return self.begins
+
+    # ---- rows
+
+    def columns(self, found: "Found") -> "Found":
+        """Nothing to look for."""
+        return found
+
+    def readable(self, rows: "Rows") -> "Rows":
+        """As they are."""
+        return rows
+
+    def keys(self, rows: "Rows") -> "Keys":
+        """The same document is the same example."""
+        from bertkit.data.split import Keys
+
+        return Keys(rows["digest"], rows["digest"], [0] * len(rows))
+
+    def check(self, splits: "Splits") -> None:
+        """Documents were checked when they were read; masking by rates that leave something to predict."""
+        config = self.config
+        if config.mask_share + config.random_share > 1:
+            shares = f"--mask-share {config.mask_share:g} and --random-share {config.random_share:g}"
+            raise UserError(f"{shares}: together at most 1")
+
+    def summary(self) -> str:
+        """What is predicted."""
+        config = self.config
+        what = {"mlm": "", "mlm+nsp": ", and whether B follows A", "mlm+sop": ", and whether B goes before A"}
+        unit = "whole words" if config.whole_word_masking else "pieces"
+        return f"{config.mlm_probability:.0%} of the {unit}{what[config.objective]}"
+
+    def adopt(self, model_config: Any, source: "ModelSource") -> Any:
+        """The config as it is, where it can do the objective."""
+        if self.config.pairs and model_config.model_type not in WITH_PAIRS:
+            kind = f"{source.name} ({model_config.model_type})"
+            raise UserError(
+                f"--objective {self.config.objective}: {kind} judges no pairs; use --objective mlm"
+            )
+        return model_config
+
+    def restore(self, model_config: Any) -> None:
+        """Not of use for rows.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("a pre-trained model predicts no rows; it fills masks, or is fine-tuned with --model")
+
+    @property
+    def gold_columns(self) -> set[str]:
+        """None."""
+        return set()
+
+    # ---- examples
+
+    def prepare(self, rows: "Rows", tokenizer: Any) -> "CorpusFeatures":
+        """Examples drawn anew from these documents in every epoch."""
+        from bertkit.data.corpus_features import CorpusFeatures
+        from bertkit.data.sequences import Template
+        from bertkit.masking import pairs
+
+        config, (corpus, chosen) = self.config, self._text(rows)
+        template = Template.of(tokenizer, pair=config.pairs)
+        drawn = {"mlm+nsp": pairs.pairs, "mlm": pairs.runs, "mlm+sop": pairs.in_order}[config.objective]
+        room, share = config.max_length - template.special, config.short_seq_prob
+        draw = partial(drawn, corpus, chosen, room, config.seed, short_seq_prob=share)
+        features = CorpusFeatures.of(corpus, draw, template, config.seed)
+        if not len(features):
+            raise UserError(f"{rows.files[0]}: too little text for an example of {config.objective}")
+        return features
+
+    def _text(self, rows: "Rows") -> tuple[Any, Any]:
+        """The corpus of these rows, and the numbers of their documents in it."""
+        import numpy as np
+
+        numbers = np.array(rows["document"])
+        first, corpus = next(found for found in reversed(self.corpora) if found[0] <= numbers[0])
+        return corpus, numbers - first
+
+    def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
+        """Pads and masks."""
+        from bertkit.masking.collator import MaskedPad, masking_of, special_pieces
+
+        config = self.config
+        special = special_pieces(tokenizer)
+        most = config.max_predictions_per_seq or max(1, round(config.mlm_probability * config.max_length))
+        masking = masking_of(
+            tokenizer, special, config.whole_word_masking, mlm_probability=config.mlm_probability,
+            mask_share=config.mask_share, random_share=config.random_share, max_predictions_per_seq=most,
+            seed=config.seed,
+        )  # fmt: skip
+        self.collate = MaskedPad(super().collator(tokenizer, model), masking, special, config.pairs)
+        self.tokenizer = tokenizer
+        return self.collate
+
+    def advice(self) -> dict[str, Any]:
+        """Devlin et al. 2018, A.2, with batches that a small machine takes."""
+        return {"epochs": 1.0, "batch_size": 32, "learning_rate": 1e-4}
+
+    def model(self, model_config: Any, source: "ModelSource") -> Any:
+        """The encoder with its heads over the vocabulary and, with pairs, over [CLS]."""
+        from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
+
+        from bertkit.modeling.loading import load_model
+        from bertkit.modeling.pretraining import predict_at_masked
+
+        kind = AutoModelForPreTraining if self.config.pairs else AutoModelForMaskedLM
+        if self.config.model and any(source.folder.glob("*.safetensors")):
+            return predict_at_masked(load_model(kind, source, model_config))
+        return predict_at_masked(kind.from_config(model_config))
+
+    def loss(self, train: Any) -> "Loss":
+        """Both parts, each with its own mean."""
+        from bertkit.modeling.losses import Pretraining
+
+        return Pretraining()
+
+    # ---- scores
+
+    def metrics(self, outputs: Outputs) -> Scores:
+        """Losses in nats, accuracies, perplexity of the masked pieces."""
+        from bertkit.metrics.pretraining import scores
+
+        return scores(outputs.logits, self.config.pairs)
+
+    def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
+        """Bootstrap over the examples."""
+        from bertkit.metrics.intervals import bootstrap
+        from bertkit.metrics.pretraining import scores
+
+        logits = outputs.logits
+        return bootstrap(lambda rows: scores(logits[rows], self.config.pairs), len(logits), self.config.seed)
+
+    def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
+        """`unigram`: each piece is as likely as it is frequent in the training text."""
+        from bertkit.metrics.pretraining import unigram
+
+        return {"unigram": unigram(*self._text(train), *self._text(rows))}
+
+    def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+        """Some examples as they were masked, with what each part costs the model."""
+        from bertkit.masking.samples import samples
+
+        loss = outputs.logits[:SHOWN, 0] / outputs.logits[:SHOWN, 2].clip(1)
+        shown = samples(outputs.features, self.collate, self.tokenizer, SHOWN)
+        for sample, of_masked in zip(shown, loss.tolist(), strict=True):
+            yield {**sample, "mlm_loss": of_masked}
