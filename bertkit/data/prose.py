@@ -16,9 +16,10 @@ Blocks = Iterator[str | None]
 WRAPPED = 200  # characters: a longer line was not broken to fit a width, so it is a paragraph by itself
 MANY = 5_000  # lines of a paragraph that is cut although it goes on
 HEADING = regex.compile(r"(= )+([^=\s]|[^=\s].*[^=\s])( =)+")
-EASTERN_BREAK = regex.compile(r"(?V1)(?<=[\p{Han}\p{Kana}\p{P}--\p{ASCII}])\n(?=[\p{Han}\p{Kana}])")
+EASTERN = r"\p{Han}\p{Hiragana}\p{Katakana}"
+EASTERN_BREAK = regex.compile(rf"(?<=[{EASTERN}、。，！？：；」』）])\n(?=[{EASTERN}「『（])")
 ENDED = regex.compile(r"[\p{STerm}…:][\p{Pe}\p{Pf}\p{Pi}\"'’”\s]*$")
-JUDGED = 20_000  # lines
+JUDGED = 5_000  # lines
 
 
 def sentences(

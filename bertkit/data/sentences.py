@@ -1,6 +1,6 @@
 """A text cut into sentences, in any language and in time that grows with its length alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import regex
 from sentencex import segment
@@ -26,14 +26,21 @@ def language_of(text: str) -> str:
     return "en"
 
 
-def cut(text: str, language: str | None = None) -> Iterator[str]:
+def cut(text: str, language: str | None = None) -> Iterable[str]:
     """The sentences of a text, without white space around, none longer than `LONGEST` characters.
 
     Args:
         text: one or several paragraphs.
         language: its code; None: as `language_of` the text.
     """
-    language, rest = language or language_of(text), ""
+    language = language or language_of(text)
+    if len(text) > LONGEST:
+        return _cut_in_parts(text, language)
+    return [sentence for part in segment(language, text) if (sentence := part.strip())]
+
+
+def _cut_in_parts(text: str, language: str) -> Iterator[str]:
+    rest = ""
     for start in range(0, len(text), PART):
         *whole, rest = segment(language, rest + text[start : start + PART])  # the last may go on
         for sentence in whole:

@@ -49,20 +49,19 @@ def kind_of(path: Path, column: str | None, decoding: Decoding) -> Kind | None:
 def texts(
     path: Path, kind: Kind, column: str | None, decoding: Decoding, notes: Notes | None = None
 ) -> Iterator[str]:
-    """The text of each row that has one.
+    """The text of each row; "" of one that has none, of which the notes are told.
 
     Raises:
         UserError: a row that cannot be parsed or whose text is none, no such column, none that looks like it.
     """
-    empty = 0
+    missing = 0
     for number, value in _records(path, kind, column, decoding, notes):
         if value is not None and not isinstance(value, str):
             raise UserError(f"{path}: row {number}: the text is {str(value)[:40]!r}, not a text")
-        empty += not value
-        if value:
-            yield valid(value)
-    if notes and empty:
-        notes.say(path, f"{empty:,} rows without a text were left out")
+        missing += value is None
+        yield valid(value or "")
+    if notes and missing:
+        notes.say(path, f"{missing:,} rows without a text were left out")
 
 
 def _records(path: Path, kind: Kind, column: str | None, decoding: Decoding, notes: Notes | None) -> Records:

@@ -107,5 +107,5 @@ def _of_texts(texts: Iterable[str], form: Form, options: TextOptions) -> Blocks:
 
 
 def _in_lines(texts: Iterable[str]) -> Iterator[str]:
-    """The lines of all texts, a blank one behind each."""
-    return chain.from_iterable(chain(one.split("\n"), [""]) for one in texts)
+    """The lines of all texts, each of which begins a line of its own."""
+    return chain.from_iterable(one.removesuffix("\n").split("\n") for one in texts)

@@ -1,0 +1,124 @@
+"""Measure how bertkit makes a corpus of text files: time beside the tokenizer's alone, memory, disk.
+
+    python benchmarks/corpus_speed.py --data-dir TEXTS --out corpus.md
+
+speed: from files to the corpus on disk, beside one bare call of the tokenizer on the same sentences, and
+what reading and cutting take by themselves. memory: how much a large file, made by repeating the texts,
+adds to the peak, and the bytes on disk. All in this process; nothing is trained.
+
+TEXTS is a folder of text files of any form. Progress goes to standard error, the report to standard
+output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.corpus import build
+from bertkit.data.text_files import chunks, files_of
+from bertkit.data.texts import TextOptions, documents
+from bertkit.modeling.loading import ModelSource, load_tokenizer
+from qa_speed import compared, megabytes
+from side_by_side import add_options, check_options, model_and_rounds, publish, report
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line and check what can be checked at once."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_options(parser, "text files", (1, argparse.SUPPRESS), rounds=5)
+    parser.add_argument("--megabytes", type=int, default=100, help="size of the large file (default: 100)")
+    parser.add_argument("--part", choices=list(PARTS), action="append", help="repeatable (default: both)")
+    args = parser.parse_args(argv)
+    if args.data_dir is None or not args.data_dir.is_dir():
+        parser.error("no texts found: give their folder with --data-dir")
+    check_options(parser, args)
+    if args.megabytes < 1:
+        parser.error("--megabytes must be at least 1")
+    return args
+
+
+def speed(args: argparse.Namespace, tokenizer: Any) -> list[str]:
+    """Compare making a corpus of the files with a bare call of the tokenizer."""
+    files, options = files_of(str(args.data_dir)), TextOptions()
+    sentences = list(chain.from_iterable(documents(files, options)))
+
+    def made() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            build(documents(files, options), tokenizer, Path(folder))
+
+    calls: dict[str, Callable[[], object]] = {
+        "encode_batch_fast(sentences)": lambda: tokenizer.backend_tokenizer.encode_batch_fast(
+            sentences, add_special_tokens=False
+        ),
+        "bertkit, from files to disk": made,
+        "of which: reading and cutting, alone": lambda: sum(map(len, map(list, documents(files, options)))),
+    }
+    size = sum(path.stat().st_size for path in files) / 1e6
+    about = (
+        f"{len(files)} files, {size:.1f} MB, {len(sentences):,} sentences, nothing cached; ratios of time."
+    )
+    return ["## Speed", "", about, "", *compared(calls, args, size, "s a MB")]
+
+
+def memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
+    """Measure how far a large file raises the peak of this process, and what its corpus takes on disk."""
+    with tempfile.TemporaryDirectory() as scratch:
+        large, folder = Path(scratch) / "large.txt", Path(scratch) / "corpus"
+        folder.mkdir()
+        repeated(files_of(str(args.data_dir)), large, args.megabytes * 1_000_000)
+        before = megabytes("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: an earlier one would hide this
+        started = time.perf_counter()
+        counts = build(documents([large], TextOptions()), tokenizer, folder).counts
+        took, raised = time.perf_counter() - started, megabytes("VmHWM") - before
+        disk = sum(path.stat().st_size for path in folder.iterdir())
+    return [
+        *("## Memory and disk", ""),
+        f"One file of {args.megabytes} MB, {counts['tokens']:,} pieces in {counts['sentences']:,} sentences "
+        f"and {counts['documents']:,} documents, made in {took:.0f} s.",
+        *("", "| | |", "|---|---:|"),
+        f"| peak, above what was there before | {raised:.0f} MB |",
+        f"| peak, all in all | {before + raised:.0f} MB |",
+        f"| on disk | {disk / counts['tokens']:.2f} bytes a piece |",
+    ]
+
+
+def repeated(files: list[Path], large: Path, size: int) -> None:
+    """Write the texts over and over until there are as many bytes as asked."""
+    with large.open("wb") as file:
+        while file.tell() < size:
+            for path in files:
+                for chunk in chunks(path):
+                    file.write(chunk)
+                file.write(b"\n\n")
+
+
+PARTS = {"speed": speed, "memory": memory}
+
+
+def main() -> None:
+    """Run the parts and report."""
+    args = parse_args()
+    tokenizer = load_tokenizer(ModelSource(args.model.name, args.model))
+    parts = [PARTS[name](args, tokenizer) for name in args.part or PARTS]
+    about = (
+        f"TOKENIZERS_PARALLELISM={os.environ.get('TOKENIZERS_PARALLELISM', '(not set)')}; "
+        f"{model_and_rounds(args.model, args.rounds)}. Ratios are to the first row, taken round by round, of "
+        "which the median is shown."
+    )
+    own = f"corpus_speed.py --data-dir TEXTS --rounds {args.rounds} --megabytes {args.megabytes}"
+    own += "".join(f" --part {name}" for name in args.part or [])
+    results = [line for lines in parts for line in [*lines, ""]]
+    title = "Making a corpus of text files: speed, memory, disk"
+    publish(report(title, about, results[:-1], [f"python benchmarks/{own}"]), args.out)
+
+
+if __name__ == "__main__":
+    main()

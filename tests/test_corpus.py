@@ -1,0 +1,484 @@
+"""Text files to pieces: forms and formats are known by content, and sentences come back as their pieces."""
+
+import csv
+import gzip
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import make_tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertkit.data import sentences
+from bertkit.data.corpus import build, corpus_of, load
+from bertkit.data.encoded import ahead
+from bertkit.data.prose import form_of
+from bertkit.data.sentences import LONGEST, cut
+from bertkit.data.text_files import Decoding, Notes, files_of, lines, text
+from bertkit.data.texts import TextOptions, documents, documents_of
+from bertkit.errors import UserError
+from bertkit.reporter import Reporter
+
+DOCUMENTS = [
+    ["The mill stood by the river.", "Its wheel had not turned for years.", "Nobody knew why."],
+    ["Bread needs time.", "Let the dough rest overnight."],
+]
+SENTENCES = "\n\n".join("\n".join(document) for document in DOCUMENTS) + "\n"
+NOVEL = """CHAPTER ONE
+
+The train left the valley at noon, and by the time it had
+reached the pass there was nobody on it but Anna. She had
+brought a book. She did not read it.
+
+'Tickets, please,' said the guard.
+
+Anna looked up. 'I have none,' she said; 'I never
+have any, and you never ask.'
+
+He laughed, sat down, and told her of the winter when
+the snow had lain as high as the windows.
+"""
+UNWRAPPED = "\n\n".join(" ".join(block.split("\n")) for block in NOVEL.strip().split("\n\n"))
+VERSE = """The lamp went out,
+The door stood wide
+And no one came
+To look inside.
+
+A fox went by,
+A fox came back
+And left its print
+Along the track.
+"""
+WIKITEXT = """ 
+ = Clay pipes = 
+ 
+ Clay pipes are made of white clay . They break easily . 
+ 
+ = = History = = 
+ 
+ The first ones were small , 
+ = 3 = 
+ as tobacco was dear . 
+ 
+ = Kites = 
+ 
+ A kite flies in the wind . 
+"""  # noqa: W291, W293 (as the data set is spaced)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a file whose name says nothing."""
+
+    def write(content, name="data.bin"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def read(*paths, notes=None, **options):
+    return [list(document) for document in documents(paths, TextOptions(**options), notes)]
+
+
+# ---- forms
+
+
+def test_a_sentence_a_line(file):
+    notes = Notes()
+    assert read(file(SENTENCES), notes=notes) == DOCUMENTS
+    assert notes.lines()[0].startswith("data.bin: a sentence a line")
+
+
+def test_paragraphs_are_joined_and_cut(file):
+    notes = Notes()
+    (novel,) = read(file(NOVEL), notes=notes)
+    assert novel[:4] == [
+        "CHAPTER ONE",
+        "The train left the valley at noon, and by the time it had reached the pass there was nobody on it "
+        "but Anna.",
+        "She had brought a book.",
+        "She did not read it.",
+    ]
+    assert "--form sentences" in notes.lines()[0]
+
+
+def test_wikitext_has_a_document_from_each_title_on_and_no_headings(file):
+    assert read(file(WIKITEXT)) == [
+        ["Clay pipes are made of white clay .", "They break easily .", "The first ones were small ,", "= 3 =",
+         "as tobacco was dear ."],
+        ["A kite flies in the wind ."],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sample", "form"),
+    {
+        "sentences": (SENTENCES, "sentences"),
+        "Korean sentences": ("눈이 왔다.\n길이 얼었다.\n\n밥을 지었다.\n국을 끓였다.\n", "sentences"),
+        "one block": (SENTENCES.replace("\n\n", "\n"), "prose"),
+        "a novel": (NOVEL, "prose"),
+        "a novel, a paragraph a line": (UNWRAPPED, "prose"),
+        "a line a paragraph, of one sentence each": ("One goes.\n\nTwo go.\n\nThree go.\n", "prose"),
+        "verse": (VERSE, "prose"),
+        "Korean, wrapped": (
+            "아침에 눈이 와서 길이\n얼었다. 버스는 오지\n\n않았다. 그래서 우리는\n걸었다.\n",
+            "prose",
+        ),
+        "short sentences, wrapped": ("It sat.\nIt ran and\nhid.\n\nIt fell.\nWe sat and\nread.\n", "prose"),
+        "several a line": ("One came. Two went.\nIt was cold.\n\nHe slept. She sang.\nIt rained.\n", "prose"),
+        "wikitext": (WIKITEXT, "wikitext"),
+        "nothing": ("", "prose"),
+    }.values(),
+)
+def test_the_form_is_seen(sample, form):
+    assert form_of(sample.split("\n")) == form
+
+
+def test_what_is_said_goes_before_what_is_seen(file):
+    assert read(file(SENTENCES), form="prose") == [DOCUMENTS[0] + DOCUMENTS[1]]
+    assert len(read(file(UNWRAPPED), form="sentences")) == 5
+    parts = read(file("One.\n\nTwo.\n***\nThree.\n***\n"), document_separator="***")
+    assert parts == [["One.", "Two."], ["Three."]]
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "wanted"),
+    [
+        ("아침에 눈이\n왔다. 길이 얼었다!", ["아침에 눈이 왔다.", "길이 얼었다!"]),
+        ("今天天气\n很好。我们去\n公园吧！", ["今天天气很好。", "我们去公园吧！"]),
+        ("今日は\nいい天気です。散歩\nしよう。", ["今日はいい天気です。", "散歩しよう。"]),
+    ],
+)
+def test_other_scripts_are_joined_and_cut_as_theirs(file, wrapped, wanted):
+    assert read(file(wrapped)) == [wanted]
+
+
+def test_a_line_that_is_too_long_to_be_wrapped_is_a_paragraph(file):
+    long = "Rain fell on the town " * 12
+    assert read(file(f"A heading\n{long}\nAnother one\n")) == [["A heading", long.strip(), "Another one"]]
+
+
+# ---- formats
+
+ROWS = [
+    {"id": "1", "text": 'It rained. He said "no", and left.\nThen it stopped.'},
+    {"id": "2", "text": "한국어. 둘째 문장."},
+]
+CUT = [["It rained.", 'He said "no", and left.', "Then it stopped."], ["한국어.", "둘째 문장."]]
+
+
+def as_csv(rows, mark):
+    sink = io.StringIO()
+    writer = csv.DictWriter(sink, list(rows[0]), delimiter=mark)
+    writer.writeheader()
+    writer.writerows(rows)
+    return sink.getvalue().encode()
+
+
+def as_parquet(rows):
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return sink.getvalue()
+
+
+FORMATS = {
+    "json lines": "\n".join(json.dumps(row) for row in ROWS).encode(),
+    "csv": as_csv(ROWS, ","),
+    "semicolons": as_csv(ROWS, ";"),
+    "tsv": as_csv(ROWS, "\t"),
+    "one column": as_csv([{"text": row["text"]} for row in ROWS], ","),
+    "parquet": as_parquet(ROWS),
+}
+PACKED = {"gzip": gzip.compress, "zstd": lambda raw: pa.Codec("zstd").compress(raw, asbytes=True)}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_row_is_a_document(file, name):
+    found = read(file(FORMATS[name]))
+    assert [" ".join(document) for document in found] == [row["text"].replace("\n", " ") for row in ROWS]
+    assert found[1] == CUT[1]
+
+
+@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize(
+    "content", [SENTENCES.encode(), b"\xef\xbb\xbf" + SENTENCES.replace("\n", "\r\n").encode()]
+)
+def test_packed_files_and_other_line_ends(file, name, content):
+    assert read(file(PACKED[name](content))) == DOCUMENTS
+    assert read(file(content)) == DOCUMENTS
+
+
+def test_rows_that_are_lines_of_wikitext(file):
+    rows = [{"text": line + "\n" if line.strip() else ""} for line in WIKITEXT.split("\n")]
+    assert [len(document) for document in read(file(as_parquet(rows)))] == [5, 1]
+
+
+def test_the_column_is_named_or_guessed(file):
+    rows = [{"note": "Not this.", "lyrics": f"But this {number}."} for number in "abcdef"]
+    for content in (as_csv(rows, ","), as_parquet(rows), "\n".join(map(json.dumps, rows))):
+        assert read(file(content), text_column="lyrics")[0] == ["But this a."]
+        with pytest.raises(UserError, match="name it with --text-column"):
+            read(file(content))
+        with pytest.raises(UserError, match=r"no column 'lyric'.*did you mean 'lyrics'"):
+            read(file(content), text_column="lyric")
+    with pytest.raises(UserError, match="running text, with no column 'lyrics'"):
+        read(file(NOVEL), text_column="lyrics")
+
+
+@pytest.mark.parametrize(
+    "prose",
+    ["Text, and more of it.\nIt goes on.\n", "Hello, world\nGoodbye, world\n", "[1] A note\n", "{a}\n"],
+)
+def test_running_text_is_not_taken_for_rows(file, prose):
+    assert "".join(read(file(prose))[0]).replace(" ", "") == prose.replace("\n", "").replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    {
+        "json": ('{"text": "a"}\n{"text": \n', "row 2: broken JSON"),
+        "number": ('{"text": "a"}\n{"text": 3}\n', "row 2: the text is '3', not a text"),
+        "list": ('{"text": "a"}\n[1]\n', "row 2: not a JSON object"),
+        "document": ('[{"text": "a"}]', "give one a line"),
+        "fields": (b"id,text\n" + b"1,a\n" * 30 + b"2\n", "row 31: 1 fields where the header has 2"),
+        "zero": (b"some text\0", "a zero byte at offset 9"),
+        "pdf": (b"%PDF-1.4", "not a text file but a PDF"),
+        "gzip": (gzip.compress(NOVEL.encode() * 99)[:-30], "cannot be read"),
+        "parquet": (b"PAR1" + b"x" * 20, "a broken Parquet file"),
+        "empty": (b"", "no text in there"),
+        "blank": (b"\n \n\n", "no text in there"),
+    }.values(),
+)
+def test_what_cannot_be_read_is_named(file, content, message):
+    with pytest.raises(UserError, match=f"data.bin: .*{message}"):
+        read(file(content))
+
+
+def test_rows_without_a_text_are_counted(file):
+    notes = Notes()
+    content = '{"text": null}\n{"text": "Here."}\n{"id": 1}\n{"text": " "}\n'
+    assert read(file(content), notes=notes) == [["Here."]]
+    assert "data.bin: 2 rows without a text were left out" in notes.lines()
+
+
+# ---- bytes and lines
+
+
+@pytest.mark.parametrize("before", ["", "line one\nstürmisch\n", "\n" + "한" * 400_000 + "\n"])
+def test_bytes_that_are_no_text(file, before):
+    path = file(before.encode() + b"caf\xe9 au lait.")
+    offset, line = len(before.encode()) + 3, before.count("\n") + 1
+    with pytest.raises(
+        UserError, match=f"line {line}: not UTF-8 .byte 0xe9 at offset {offset}.; .*--encoding"
+    ):
+        "".join(text(path, Decoding()))
+    notes = Notes()
+    kept = "".join(text(path, Decoding(on_bad_bytes="skip"), notes))
+    assert kept == before + "caf au lait."
+    assert notes.lines() == ["data.bin: 1 bytes that are not UTF-8 were left out"]
+    assert "".join(text(file(b"caf\xe9"), Decoding("latin-1"))) == "café"
+
+
+def test_an_unknown_encoding_is_refused():
+    with pytest.raises(UserError, match="--encoding utf-99: no such encoding"):
+        Decoding("utf-99")
+
+
+def test_utf16_when_it_is_said(file):
+    assert "".join(text(file("Ünï 한".encode("utf-16")), Decoding("utf-16"))) == "Ünï 한"
+
+
+@given(parts=st.lists(st.text("ab \n", max_size=30)), longest=st.integers(1, 20))
+def test_lines_come_whole_however_the_text_comes(parts, longest):
+    whole = "".join(parts)
+    assert "\n".join(lines(parts, None)) == whole.removesuffix("\n")
+    cut_up = list(lines(parts, longest))
+    assert "".join(cut_up) == whole.replace("\n", "")
+    assert max(map(len, lines([whole], longest)), default=0) <= max(longest, *map(len, whole.split("\n")))
+
+
+@pytest.mark.parametrize("unit", ["word ", "가", "and the “fox of the ( day jumps over "])
+def test_text_without_sentence_ends_is_cut_all_the_same(file, unit):
+    content = unit * (1_500_000 // len(unit))
+    (found,) = read(file(content))
+    assert max(map(len, found)) <= LONGEST
+    assert "".join("".join(found).split()) == "".join(content.split())
+
+
+def test_quotation_marks_that_do_not_close_are_cut_in_parts(monkeypatch):
+    given = []
+    monkeypatch.setattr(sentences, "segment", lambda _, text: given.append(len(text)) or [text])
+    assert len(list(cut("and the “fox " * 10_000))) > 10
+    assert max(given) < 100_000  # its time grows with the square of this
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.text(st.sampled_from("ab. !?\n한。“”("), max_size=20), st.integers(1, 9))
+def test_cutting_loses_nothing_but_white_space(some, times):
+    found = list(cut(some * times * 300))
+    assert "".join("".join(found).split()) == "".join((some * times * 300).split())
+    assert all(sentence == sentence.strip() != "" and len(sentence) <= LONGEST for sentence in found)
+
+
+# ---- which files
+
+
+def test_files_folders_and_patterns(file, tmp_path):
+    for name in ("t/b.txt", "t/a/c.txt.gz", "t/.hidden", "t/README.md", "t/a/LICENSE"):
+        file(SENTENCES, name)
+    folder = tmp_path / "t"
+    assert files_of(str(folder)) == [folder / "a/c.txt.gz", folder / "b.txt"]
+    assert files_of(str(folder / "*.txt")) == [folder / "b.txt"]
+    assert files_of(f"{folder}/**/*.gz") == [folder / "a/c.txt.gz"]
+    assert files_of(str(folder / "README.md")) == [folder / "README.md"]
+    for missing in ("t/*.csv", "nowhere"):
+        with pytest.raises(UserError, match="no such file, folder or pattern"):
+            files_of(missing)
+
+
+def test_notes_name_the_files_together(file):
+    notes = Notes()
+    read(file(NOVEL, "a"), file(SENTENCES, "b"), file(NOVEL, "c"), notes=notes)
+    assert [line.split(":")[0] for line in notes.lines()] == ["a, c", "b"]
+
+
+def test_texts_one_by_one():
+    found = documents_of(iter(["One. Two.", " ", "Three.\n\nFour \ud800"]), TextOptions())
+    assert [list(document) for document in found] == [["One.", "Two."], ["Three.", "Four ?"]]
+
+
+# ---- pieces
+
+TOKENIZER = make_tokenizer()
+ANY = st.lists(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)), max_size=8
+)
+
+
+def pieces(corpus):
+    """The pieces of each sentence, document by document."""
+    sentences = np.split(corpus.pieces, corpus.sentences[1:-1])
+    bounds = zip(corpus.documents[:-1], corpus.documents[1:], strict=True)
+    return [[sentence.tolist() for sentence in sentences[start:stop]] for start, stop in bounds]
+
+
+def own(texts):
+    """The tokenizer's own pieces, without sentences and documents that have none."""
+    encoded = [
+        [TOKENIZER(text, add_special_tokens=False).input_ids for text in document] for document in texts
+    ]
+    return [kept for document in encoded if (kept := [ids for ids in document if ids])]
+
+
+@settings(deadline=None, max_examples=50)
+@given(texts=ANY.map([["a."]].__add__))
+def test_pieces_are_the_tokenizer_s_own(tmp_path_factory, texts):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertkit.data.encoded.SENTENCES", 3)  # batches end anywhere
+        corpus = build(texts, TOKENIZER, tmp_path_factory.mktemp("corpus"))
+    assert pieces(corpus) == own(texts)
+    assert corpus.sentences[-1] == len(corpus.pieces) == corpus.counts["tokens"]
+    assert corpus.documents[-1] == len(corpus.sentences) - 1 == corpus.counts["sentences"]
+    assert len(corpus.documents) - 1 == corpus.counts["documents"]
+
+
+def test_counts_and_types(tmp_path):
+    corpus = build([["a film", "\x07"], ["한"]], TOKENIZER, tmp_path)
+    assert corpus.counts == {"tokens": 3, "sentences": 2, "documents": 2, "unknown": 1, "characters": 8}
+    assert [array.dtype for array in (corpus.pieces, corpus.sentences, corpus.documents)] == [
+        np.uint16, np.uint32, np.uint32,
+    ]  # fmt: skip
+    assert isinstance(corpus.pieces, np.memmap)
+    assert not corpus.pieces.flags.writeable
+
+
+def test_a_large_vocabulary_takes_32_bits(tmp_path):
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([f"w{number}w" for number in range(1 << 16)])
+    corpus = build([["a w65535w"]], tokenizer, tmp_path)
+    assert corpus.pieces.dtype == np.uint32
+    assert corpus.pieces.tolist() == tokenizer("a w65535w", add_special_tokens=False).input_ids
+    assert corpus.pieces[1] >= 1 << 16
+
+
+def test_no_piece_is_no_corpus(tmp_path):
+    with pytest.raises(UserError, match="no text"):
+        build([["\x07"], []], TOKENIZER, tmp_path)
+
+
+def test_three_bytes_a_piece(tmp_path):
+    build([["the film was very good today"] * 500] * 20, TOKENIZER, tmp_path)
+    size = sum(path.stat().st_size for path in tmp_path.glob("*.*"))
+    assert size <= 3 * len(load(tmp_path).pieces)
+
+
+# ---- the cache
+
+
+class Calls:
+    """A tokenizer that counts what it is asked to encode."""
+
+    def __init__(self):
+        self.tokenizer, self.count = make_tokenizer(), 0
+        self.backend_tokenizer = self
+
+    def __getattr__(self, name):
+        inner = self.tokenizer.backend_tokenizer
+        return getattr(inner if hasattr(inner, name) else self.tokenizer, name)
+
+    def encode_batch_fast(self, texts, **options):
+        self.count += 1
+        return self.tokenizer.backend_tokenizer.encode_batch_fast(texts, **options)
+
+
+def test_a_corpus_is_made_once(file):
+    calls, path = Calls(), file(SENTENCES)
+    first = corpus_of([path], TextOptions(), calls, Reporter())
+    again = corpus_of([path], TextOptions(), calls, Reporter())
+    assert calls.count == 1
+    assert pieces(again) == pieces(first) == own(DOCUMENTS)
+    assert (again.counts, again.notes) == (first.counts, first.notes)
+    assert again.notes[0].startswith("data.bin: a sentence a line")
+
+
+def test_another_file_form_or_tokenizer_is_another_corpus(file):
+    path, other = file(SENTENCES), make_tokenizer()
+    other.add_tokens(["river"])
+    made = [pieces(corpus_of([path], TextOptions(), TOKENIZER, Reporter()))]
+    made.append(pieces(corpus_of([path], TextOptions(form="prose"), TOKENIZER, Reporter())))
+    made.append(pieces(corpus_of([path], TextOptions(), other, Reporter())))
+    file(SENTENCES.replace("years", "weeks"))
+    made.append(pieces(corpus_of([path], TextOptions(), TOKENIZER, Reporter())))
+    assert all(made.count(one) == 1 for one in made)
+
+
+def test_without_a_cache_it_lies_in_a_temporary_folder(file, monkeypatch):
+    monkeypatch.setenv("BERTKIT_CACHE_DIR", str(file("", "a file")))
+    assert pieces(corpus_of([file(SENTENCES)], TextOptions(), TOKENIZER, Reporter())) == own(DOCUMENTS)
+
+
+def test_an_error_leaves_nothing_behind(file, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertkit.data.text_files.CHUNK", 1000)  # it comes late, when the file has been judged
+    bad = file(NOVEL.encode() * 50 + b"\xff", "bad")
+    for _ in range(2):
+        with pytest.raises(UserError, match="bad: line"):
+            corpus_of([bad], TextOptions(), TOKENIZER, Reporter())
+    assert not list((tmp_path / "cache" / "corpus").iterdir())
+
+
+def test_errors_made_ahead_are_raised_in_their_turn():
+    def items():
+        yield from "ab"
+        raise UserError("here")
+
+    found = ahead(items())
+    assert [next(found), next(found)] == ["a", "b"]
+    with pytest.raises(UserError, match="here"):
+        next(found)
