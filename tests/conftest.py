@@ -175,6 +175,19 @@ def qa_rows(count, seed=0, longest=20, unanswerable=0):
     return rows
 
 
+def document_rows(count, seed=0, longest=9):
+    """Texts of one to nine sentences, all glad or all sad, where a word tells the one after it."""
+    rng = random.Random(seed)
+    after = dict(zip(GOOD + BAD, OTHER, strict=False))
+
+    def sentence(side):
+        words = rng.choices(side, k=rng.randint(1, 3))
+        return " ".join(f"{word} {after[word]}" for word in words).capitalize() + "."
+
+    sides = [rng.choice((GOOD, BAD)) for _ in range(count)]
+    return [{"text": " ".join(sentence(side) for _ in range(rng.randint(1, longest)))} for side in sides]
+
+
 ROWS = {"classify": toy_rows, "ner": ner_rows, "nli": nli_rows, "qa": qa_rows, "swag": swag_rows}
 
 

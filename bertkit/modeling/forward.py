@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from bertkit.modeling.pretraining import predictions_of
+from bertkit.modeling.pretraining import PLACES, predictions_of, tell_places
 
 NOT_INPUTS = {
     "labels", "document", "choice", "sequence", "position", "masked_lm_labels", "next_sentence_label",
@@ -31,9 +31,10 @@ def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> Any:
     inputs = {name: tensor for name, tensor in batch.items() if name not in NOT_INPUTS}
     if "choice" in batch:
         return _spread(_scores(model, inputs), batch["choice"])
+    if PLACES in inputs:
+        tell_places(model, inputs.pop(PLACES))
+        return predictions_of(model(**inputs))
     output = model(**inputs)
-    if "masked_lm_labels" in batch:
-        return predictions_of(output)
     if "start_logits" in output:
         return _starts_and_ends(output, inputs["attention_mask"])
     logits = output.logits

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 
 POSITIONS = 512
+PLACES = "masked_lm_positions"
 
 
 class Predictions(NamedTuple):
@@ -34,28 +35,30 @@ def bert_config(vocabulary: int, layers: int, hidden: int, heads: int, pad_token
 
 
 def predict_at_masked(model: Any) -> Any:
-    """Have the head over the vocabulary see only the places in `masked_lm_positions` [B, P].
+    """Have the head over the vocabulary see only the places that `tell_places` tells of.
 
     Heads work place by place, so nothing changes but what is not asked for: google's `run_pretraining.py`
-    gathers in the same way. The places travel with the encoder's inputs and are taken out before it.
+    gathers in the same way.
     """
-    encoder = model.base_model
-    places: list[torch.Tensor | None] = []
 
-    def take(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        places[:] = [named.pop("masked_lm_positions", None)]
-        return given, named
-
-    def gather(_: Any, __: Any, output: Any) -> Any:
-        if places[0] is not None:
+    def gather(encoder: Any, _: Any, output: Any) -> Any:
+        places = encoder.__dict__.pop(PLACES, None)
+        if places is not None:
             states = output.last_hidden_state
-            index = places[0].unsqueeze(-1).expand(-1, -1, states.shape[-1])
-            output.last_hidden_state = states.gather(1, index)
+            output.last_hidden_state = states.gather(1, places.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
         return output
 
-    encoder.register_forward_pre_hook(take, with_kwargs=True)
-    encoder.register_forward_hook(gather)
+    model.base_model.register_forward_hook(gather)
     return model
+
+
+def tell_places(model: Any, places: torch.Tensor) -> None:
+    """Tell a model, its forward function or what wraps it, the places [B, P] of the next batch.
+
+    Not every architecture hands what it does not know on to its encoder, so they cannot go with the inputs.
+    """
+    model = getattr(model, "__self__", model)
+    setattr(getattr(model, "module", model).base_model, PLACES, places)
 
 
 def predictions_of(output: Any) -> Predictions:

@@ -140,6 +140,9 @@ class Pretrain(Task):
         }
         self.begins = self._begins(sources["train"], reporter)
         tokenizer = load_tokenizer(self.begins)
+        if tokenizer.mask_token_id is None:
+            flag = "--model" if config.model else "--tokenizer"
+            raise UserError(f"{flag} {self.begins.name}: its tokenizer has no [MASK] piece")
         splits, notes = {}, []
         for split, source in sources.items():
             few = split == "train" and "validation" not in sources

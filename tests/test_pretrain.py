@@ -1,0 +1,316 @@
+"""Pre-training from text to a checkpoint that others load, and what must hold on the way."""
+
+import json
+import math
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from conftest import assert_refused, document_rows, predictions, save_tiny, toy_rows, write_rows
+from test_architectures import ARCHITECTURES, tiny_of
+from test_equivalence import SGD, assert_close, weights
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForPreTraining, pipeline
+
+import bertkit
+from bertkit.data.corpus import build
+from bertkit.metrics.pretraining import scores, unigram
+from bertkit.modeling.forward import logits_of
+from bertkit.modeling.losses import Pretraining
+from bertkit.modeling.pretraining import bert_config, predict_at_masked
+from bertkit.tasks.pretrain import SIZES
+
+COMMAND = "pretrain-mlm-nsp"
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write_rows(tmp_path / "text.jsonl", document_rows(120))
+
+
+def pretrained(text, folder, **settings):
+    usual = {"max_length": 32, "batch_size": 8, "bf16": False, "learning_rate": 3e-3}
+    return bertkit.pretrain_mlm_nsp(data=str(text), output_dir=str(folder), **usual | settings)
+
+
+def batch_of(vocabulary, places=4):
+    """Six texts of unlike length with up to four places to predict, the last of none."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, vocabulary, (6, 12), generator=generator)
+    mask = (torch.arange(12) < torch.tensor([[12], [9], [5], [12], [7], [3]])).long()
+    positions = torch.stack([torch.randperm(3, generator=generator).repeat(2)[:places] for _ in range(6)])
+    labels = torch.where(
+        torch.arange(places) < torch.tensor([[3], [2], [1], [3], [3], [0]]), ids[:, :places], -100
+    )
+    return {
+        "input_ids": ids, "attention_mask": mask, "masked_lm_positions": positions,
+        "masked_lm_labels": labels, "next_sentence_label": torch.tensor([0, 1, 0, 1, 1, 0]),
+    }  # fmt: skip
+
+
+# ---- the model
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_logits_at_masked_places_are_those_of_the_whole(name, tmp_path):
+    _, config = tiny_of(name, tmp_path / "model")
+    torch.manual_seed(0)
+    model = AutoModelForMaskedLM.from_config(config).eval()
+    batch = batch_of(config.vocab_size)
+    whole = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    index = batch["masked_lm_positions"].unsqueeze(-1).expand(-1, -1, whole.shape[-1])
+    found = logits_of(predict_at_masked(model), batch)
+    torch.testing.assert_close(found.words, whole.gather(1, index), atol=1e-5, rtol=1e-5)
+    assert found.sentence is None
+    again = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    torch.testing.assert_close(again, whole)  # without places it is the stock model
+
+
+def test_the_loss_is_that_of_the_stock_model_over_all_places():
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    model, batch = BertForPreTraining(config).eval(), batch_of(60)
+    labels = torch.full_like(batch["input_ids"], -100)
+    for row, (places, some) in enumerate(
+        zip(batch["masked_lm_positions"], batch["masked_lm_labels"], strict=True)
+    ):
+        labels[row, places[some >= 0]] = some[some >= 0]
+    stock = model(
+        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels,
+        next_sentence_label=batch["next_sentence_label"],
+    ).loss  # fmt: skip
+    loss = Pretraining()
+    counts, sums = loss.counts(batch), loss.sums(logits_of(predict_at_masked(model), batch), batch)
+    assert counts["mlm"] == (labels >= 0).sum()
+    assert float(sum(sums[part] / counts[part] for part in sums)) == pytest.approx(float(stock), rel=1e-5)
+
+
+@pytest.mark.parametrize(("size", "millions"), [("base", 110), ("large", 336)])
+def test_sizes_have_the_parameters_of_the_paper(size, millions):
+    with torch.device("meta"):
+        model = BertForPreTraining(bert_config(30522, *SIZES[size], 0))
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=1)
+
+
+# ---- runs
+
+
+def test_learns_and_others_load_it(text, tmp_path):
+    run = pretrained(
+        text, tmp_path / "run", size="tiny", vocab_size=120, epochs=60, batch_size=16, learning_rate=1e-3
+    )
+    found = run.metrics["validation"]
+    assert set(found) == {"loss", "mlm_loss", "mlm_accuracy", "perplexity", "nsp_loss", "nsp_accuracy"}
+    assert found["loss"] == pytest.approx(found["mlm_loss"] + found["nsp_loss"])
+    assert found["mlm_loss"] < run.metrics["baselines"]["unigram"]["mlm_loss"] - 1
+    assert pipeline("fill-mask", str(run.output_dir))("The [MASK] film.")[0]["score"] > 0
+    _, info = AutoModelForMaskedLM.from_pretrained(run.output_dir, output_loading_info=True)
+    assert not info["missing_keys"]
+    sample = predictions(run.output_dir, "masked_samples.jsonl")[0]
+    assert [sample["masked"].split()[place] for place in sample["places"]].count("[MASK]") > 0
+    data = write_rows(tmp_path / "toy.jsonl", toy_rows(60))
+    tuned = bertkit.classify(data=str(data), model=str(run.output_dir), max_steps=2, bf16=False,
+                             output_dir=str(tmp_path / "tuned"))  # fmt: skip
+    assert tuned.metrics["model"] == "run"
+
+
+@pytest.mark.parametrize("objective", ["mlm", "mlm+sop"])
+def test_other_objectives(objective, text, tmp_path):
+    run = pretrained(text, tmp_path / "run", vocab_size=120, objective=objective, max_steps=3)
+    assert ("nsp_loss" in run.metrics["validation"]) == (objective != "mlm")
+    assert AutoTokenizer.from_pretrained(run.output_dir).mask_token == "[MASK]"
+
+
+@pytest.mark.parametrize("name", ["roberta", "albert", "electra", "distilbert", "modernbert"])
+def test_goes_on_from_any_architecture(name, text, tmp_path):
+    folder, _ = tiny_of(name, tmp_path / "model")
+    run = pretrained(
+        text, tmp_path / "run", model=str(folder), objective="mlm", max_steps=2, whole_word_masking=True
+    )
+    assert math.isfinite(run.metrics["validation"]["mlm_loss"])
+    _, info = AutoModelForMaskedLM.from_pretrained(run.output_dir, output_loading_info=True)
+    assert not info["missing_keys"]
+
+
+def test_8_x_1_is_2_x_4_is_1_x_8(calm, text, tmp_path):
+    def run(batch, steps):
+        return pretrained(text, tmp_path / f"{batch}x{steps}", model=str(calm), epochs=2, batch_size=batch,
+                          gradient_accumulation_steps=steps, **SGD)  # fmt: skip
+
+    whole = run(8, 1)
+    for other in (run(2, 4), run(1, 8)):
+        assert other.metrics["training"]["loss"] == pytest.approx(whole.metrics["training"]["loss"], rel=1e-5)
+        assert_close(weights(whole), weights(other), 1e-5)
+
+
+def test_resumes_in_the_middle_of_an_epoch_to_the_same_weights(cli, tiny, text, tmp_path, monkeypatch):
+    from bertkit.training.callbacks import Progress
+
+    options = [
+        "--data",
+        text,
+        "--model",
+        tiny,
+        "--epochs",
+        2,
+        "--batch-size",
+        8,
+        "--max-length",
+        32,
+        "--no-bf16",
+    ]
+    whole, cut, told = tmp_path / "whole", tmp_path / "cut", Progress.on_step_end
+    status, out, _ = cli(COMMAND, *options, "-o", whole, "--json")
+    assert status == 0
+    middle = json.loads(out)["training"]["steps"] * 3 // 4  # of the second epoch
+
+    def interrupt(self, args, state, control, **more):
+        told(self, args, state, control, **more)
+        if state.global_step == middle:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    assert cli(COMMAND, *options, "-o", cut)[0] == 130
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert cli(COMMAND, "--resume", "-o", cut)[0] == 0
+    for name in ("model.safetensors", "masked_samples.jsonl"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_any_number_of_workers_gives_the_same_weights(tiny, text, tmp_path):
+    one, two = (
+        pretrained(
+            text,
+            tmp_path / f"of-{workers}",
+            model=str(tiny),
+            epochs=2,
+            set=[f"dataloader_num_workers={workers}"],
+        )
+        for workers in (0, 2)
+    )
+    assert_close(weights(one), weights(two), 0.0)
+
+
+# ---- examples
+
+
+def features_of(text, tiny, **settings):
+    """Features, collator and task of a text, as a run has them."""
+    from bertkit.modeling.loading import load_tokenizer
+    from bertkit.reporter import Reporter
+    from bertkit.tasks.pretrain import Pretrain, PretrainConfig
+
+    task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), max_length=32, **settings))
+    found = task.find(Reporter())
+    tokenizer = load_tokenizer(task.begins)
+    model = BertForPreTraining(BertConfig.from_pretrained(tiny))
+    return task.prepare(found.splits["train"], tokenizer), task.collator(tokenizer, model)
+
+
+def test_each_epoch_has_examples_of_its_own_and_the_same_number(text, tiny):
+    features, collate = features_of(text, tiny)
+    n = len(features)
+    first, second = ([features[epoch * n + at] for at in range(n)] for epoch in (0, 1))
+    assert features.sizes_in(1).tolist() == [len(item["input_ids"][0]) for item in second]
+    texts = [{tuple(item["input_ids"][0].tolist()) for item in items} for items in (first, second)]
+    assert len(texts[0] & texts[1]) < n / 2
+    again = collate([features[3], features[0]])
+    alone = collate([features[0]])
+    for name in ("masked_lm_positions", "masked_lm_labels", "next_sentence_label"):
+        assert torch.equal(again[name][1], alone[name][0])  # in any company, at any time
+    assert (np.array([item["next_sentence_label"] for item in first]) == 0).mean() == pytest.approx(
+        0.5, abs=0.03
+    )
+
+
+def test_pieces_stand_where_they_belong(text, tiny):
+    features, collate = features_of(text, tiny)
+    item = features[0]
+    batch = collate([item])
+    ids, used = item["input_ids"][0], batch["masked_lm_labels"][0] >= 0
+    places = batch["masked_lm_positions"][0][used]
+    assert ids[places].tolist() == batch["masked_lm_labels"][0][used].tolist()
+    unchanged = np.delete(np.arange(len(ids)), places)
+    assert batch["input_ids"][0][unchanged].tolist() == ids[unchanged].tolist()
+    assert int(used.sum()) == round(0.15 * (len(ids) - 3))
+    assert batch["masked_lm_positions"].shape == (1, round(0.15 * 32))
+
+
+# ---- scores
+
+
+def test_scores_are_over_all_that_is_predicted():
+    kept = np.array([[6.0, 1, 2, 0.5, 1, 1], [0.0, 0, 0, 0.9, 0, 1], [3.0, 1, 1, 0.4, 1, 1]], np.float32)
+    found = scores(kept, pairs=True)
+    assert found["mlm_loss"] == pytest.approx(3.0)
+    assert found["mlm_accuracy"] == pytest.approx(2 / 3)
+    assert (found["nsp_loss"], found["nsp_accuracy"]) == (pytest.approx(0.6), pytest.approx(2 / 3))
+    assert found["perplexity"] == pytest.approx(math.exp(3.0))
+    assert scores(kept, pairs=False)["loss"] == pytest.approx(3.0)
+
+
+def test_unigram_is_the_cross_entropy_of_frequencies(tiny, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    corpus = build([["good good bad"], ["good bad"]], tokenizer, tmp_path)
+    good, bad = tokenizer.convert_tokens_to_ids(["good", "bad"])
+    size = max(good, bad) + 1  # each piece that is there counts once more: none is impossible
+    losses = {good: -math.log(3 / (3 + size)), bad: -math.log(2 / (3 + size))}
+    found = unigram(corpus, np.array([0]), corpus, np.array([1]))
+    assert found["mlm_loss"] == pytest.approx((losses[good] + losses[bad]) / 2)
+
+
+# ---- what is refused
+
+
+REFUSED = {
+    "no such file": (["--data", "nowhere.txt"], ["nowhere.txt", "no such file"]),
+    "heads": (["--hidden", 30, "--heads", 4], ["--heads 4", "divide", "--hidden 30"]),
+    "positions": (["--max-length", 513], ["--max-length 513", "512 positions"]),
+    "shares": (["--mask-share", 0.8, "--random-share", 0.3], ["--mask-share 0.8", "together at most 1"]),
+    "vocabulary": (["--vocab-size", 20], ["--vocab-size 20", "characters"]),
+    "two tokenizers": (["--vocab-size", 90, "--tokenizer", "minilm"], ["--vocab-size", "--tokenizer"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case, cli, text, tmp_path):
+    args, words = REFUSED[case]
+    data = [] if "--data" in args else ["--data", text]
+    assert_refused(cli, tmp_path, [*data, *args], words, COMMAND)
+
+
+def test_an_empty_text_is_refused(cli, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n \n")
+    assert_refused(cli, tmp_path, ["--data", tmp_path / "empty.txt"], ["--data", "no text"], COMMAND)
+
+
+def test_scratch_settings_beside_a_model_are_refused(cli, text, tiny, tmp_path):
+    args = ["--data", text, "--model", tiny, "--size", "base"]
+    assert_refused(cli, tmp_path, args, ["--size", "from scratch", "--model"], COMMAND)
+
+
+def test_a_model_that_judges_no_pairs_is_refused_for_them(cli, text, tmp_path):
+    folder, _ = tiny_of("roberta", tmp_path / "model")
+    args = ["--data", text, "--model", folder]
+    assert_refused(cli, tmp_path, args, ["--objective mlm+nsp", "roberta", "--objective mlm"], COMMAND)
+
+
+def test_a_tokenizer_without_a_mask_is_refused(cli, text, tmp_path):
+    folder = save_tiny(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.mask_token = None
+    tokenizer.save_pretrained(folder)
+    assert_refused(cli, tmp_path, ["--data", text, "--model", folder], ["no [MASK]", "--model"], COMMAND)
+
+
+def test_one_document_is_cut_up_and_said(cli, tiny, tmp_path):
+    data = write_rows(tmp_path / "one.jsonl", [{"text": " ".join(row["text"] for row in document_rows(60))}])
+    status, _, err = cli(
+        COMMAND, "--data", data, "--model", tiny, "--max-steps", 1, "--batch-size", 4, "-o", tmp_path / "run"
+    )
+    assert status == 0
+    assert "one document: cut into 20 stretches" in err
