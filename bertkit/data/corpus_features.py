@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from bertkit.data.corpus import Corpus
 from bertkit.data.features import Features
 from bertkit.data.sequences import Template
 from bertkit.masking.pairs import Plan, sized
-from bertkit.modeling.losses import of_each
+from bertkit.modeling.losses import IGNORED, decisions
 
 PARTS = ("mlm", "nsp")
 
@@ -88,11 +89,13 @@ class CorpusFeatures(Features):
 
     def kept(self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """[B, 6] of each of `PARTS` the summed loss, how many are right, and how many there are."""
-        parts = of_each(logits, batch)
+        parts = decisions(logits, batch)
         none = torch.zeros(len(examples), 3, device=batch["input_ids"].device)
-        return torch.cat([_summed(*parts[part]) if part in parts else none for part in PARTS], 1)
+        return torch.cat([_summed(*parts[part], len(none)) if part in parts else none for part in PARTS], 1)
 
 
-def _summed(loss: torch.Tensor, right: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """[B, 3] of [B, ...]."""
-    return torch.stack([each.float().reshape(len(each), -1).sum(1) for each in (loss, right, there)], 1)
+def _summed(logits: torch.Tensor, labels: torch.Tensor, examples: int) -> torch.Tensor:
+    """[examples, 3] of decisions that are as many in each example."""
+    loss = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
+    parts = (loss, logits.argmax(-1) == labels, labels != IGNORED)
+    return torch.stack([part.float().view(examples, -1).sum(1) for part in parts], 1)

@@ -110,20 +110,17 @@ class Pretraining:
 
     def sums(self, logits: Predictions, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Summed cross-entropy in nats."""
-        return {part: losses.sum() for part, (losses, *_) in of_each(logits, batch).items()}
+        return {
+            part: F.cross_entropy(some.float(), labels, ignore_index=IGNORED, reduction="sum")
+            for part, (some, labels) in decisions(logits, batch).items()
+        }
 
 
-def of_each(logits: Predictions, batch: dict[str, torch.Tensor]) -> dict[str, tuple[torch.Tensor, ...]]:
-    """Part -> of each prediction, [B, P] or [B], the cross-entropy, whether it is right, whether it is there.
-
-    Where nothing is predicted the first two are 0.
-    """
-    words, labels = logits.words.float(), batch["masked_lm_labels"]
-    losses = F.cross_entropy(words.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
-    found: dict[str, tuple[torch.Tensor, ...]] = {}
-    found["mlm"] = (losses.view(labels.shape), words.argmax(-1) == labels, labels != IGNORED)
+def decisions(
+    logits: Predictions, batch: dict[str, torch.Tensor]
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Part -> logits [decisions, classes] and labels [decisions], -100 where there is nothing to decide."""
+    found = {"mlm": (logits.words.flatten(0, 1), batch["masked_lm_labels"].flatten())}
     if logits.sentence is not None and "next_sentence_label" in batch:
-        pairs, sentence = batch["next_sentence_label"], logits.sentence.float()
-        loss = F.cross_entropy(sentence, pairs, reduction="none")
-        found["nsp"] = loss, sentence.argmax(-1) == pairs, torch.ones_like(pairs)
+        found["nsp"] = (logits.sentence, batch["next_sentence_label"])
     return found
