@@ -1,7 +1,7 @@
 """The one training pipeline: settings and data in, a run directory out. It knows no task by name."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,14 @@ from bertkit.tasks.base import Outputs, Task
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: what `metrics.json` holds, and where it lies (None after a dry run)."""
+    """A finished run: what `metrics.json` holds, and where it lies.
+
+    After a dry run or a preview it lies nowhere; of a preview there are `samples`, and the metrics are rates.
+    """
 
     output_dir: Path | None
     metrics: dict[str, Any]
+    samples: list[dict[str, Any]] = field(default_factory=list)
 
 
 def train(
@@ -50,6 +54,8 @@ def train(
                 f"--resume {config.output_dir}: its data has changed (fingerprint {data_before} then, "
                 f"{data} now); restore the data, or start again with --overwrite"
             )
+        if seen := prepared.task.preview(prepared.features["train"], prepared.tokenizer):
+            return Run(None, seen.rates, seen.samples)
         if config.dry_run:
             return Run(None, dry_run(prepared, reporter))
         return _train(prepared, data, reporter)

@@ -240,6 +240,25 @@ def test_pieces_stand_where_they_belong(text, tiny):
     assert batch["masked_lm_positions"].shape == (1, round(0.15 * 32))
 
 
+def test_a_preview_measures_and_writes_nothing(cli, text, tmp_path):
+    args = ["--data", text, "--vocab-size", 120, "--max-length", 32, "--whole-word-masking", "--preview", 80]
+    before = sorted(tmp_path.rglob("*.safetensors"))
+    status, out, _ = cli(COMMAND, *args, "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert list(found) == [
+        "examples", "selected", "mask", "random", "kept", "special_selected", "whole_words", "is_next", "padding",
+    ]  # fmt: skip
+    assert (found["examples"], found["special_selected"], found["whole_words"]) == (80, 0.0, 1.0)
+    assert found["selected"] == pytest.approx(0.15, abs=0.02)
+    assert found["mask"] + found["random"] + found["kept"] == pytest.approx(1.0)
+    status, out, _ = cli(COMMAND, *args)
+    assert "IsNext" in out
+    assert "[MASK] (" in out
+    assert sorted(tmp_path.rglob("*.safetensors")) == before
+    assert not (tmp_path / "runs").exists()
+
+
 # ---- scores
 
 

@@ -47,13 +47,15 @@ def _root(
 
 def run_task(task: str, given: dict[str, Any], recipe: str | None, as_json: bool) -> None:
     """Train, and print the scores: as a table, or as one JSON object."""
-    from bertkit.cli.console import ConsoleReporter, print_dry_run, print_scores
+    from bertkit.cli.console import ConsoleReporter, print_dry_run, print_preview, print_scores
     from bertkit.run import train
 
     run = train(task, given, recipe, ConsoleReporter())
     if as_json:
         where = {"output_dir": str(run.output_dir)} if run.output_dir else {}
         typer.echo(json.dumps({**run.metrics, **where}, ensure_ascii=False))
+    elif run.samples:
+        print_preview(run.metrics, run.samples)
     elif run.output_dir is None:
         print_dry_run(run.metrics)
     else:

@@ -14,6 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from bertkit.reporter import Reporter
 
@@ -139,6 +140,21 @@ def print_dry_run(found: Mapping[str, Any]) -> None:
     table = Table(title="dry run: nothing was written", show_header=False, title_justify="left")
     for name, value in lines.items():
         table.add_row(name, value)
+    out.print(table)
+
+
+def print_preview(rates: Mapping[str, float], samples: Iterable[Mapping[str, Any]]) -> None:
+    """Masked examples with the places to predict coloured, what belongs there behind, and the rates."""
+    for sample in samples:
+        text, places = Text(), dict(zip(sample["places"], sample["pieces"], strict=True))
+        for place, piece in enumerate(sample["masked"].split(" ")):
+            text.append(f"{piece} ", "bold red" if place in places else "")
+            if place in places:
+                text.append(f"({places[place]}) ", "green")
+        out.print(Text(sample.get("pair", ""), "bold"), text, soft_wrap=True)
+    table = Table(title="measured; nothing was written", show_header=False, title_justify="left")
+    for name, value in rates.items():
+        table.add_row(name, f"{value:g}" if name == "examples" else f"{value:.4f}")
     out.print(table)
 
 

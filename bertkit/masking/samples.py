@@ -1,6 +1,6 @@
 """Examples as they were masked, in words, for people."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,21 @@ from bertkit.masking.rates import measured
 LABELS = ("IsNext", "NotNext")  # 0 and 1, in transformers' order
 
 
-def samples(features: Any, collate: MaskedPad, tokenizer: Any, count: int) -> Iterator[dict[str, Any]]:
+def drawn(features: Any, count: int) -> list[int]:
+    """The numbers of at most `count` examples of the first epoch, from all over the text."""
+    order = np.random.default_rng(features.seed).permutation(len(features))
+    return np.sort(order[:count]).tolist()
+
+
+def samples(
+    features: Any, collate: MaskedPad, tokenizer: Any, numbers: Sequence[int]
+) -> Iterator[dict[str, Any]]:
     """`masked`, the text as the model reads it, and of each place to predict the piece that belongs there.
 
     Args:
-        features: `CorpusFeatures`; the first examples of the first epoch.
-        count: at most so many.
+        features: `CorpusFeatures`, of which these numbers.
     """
-    for number in range(min(count, len(features))):
+    for number in numbers:
         item = features[number]
         batch = collate([item])
         used = batch["masked_lm_labels"][0] >= 0
@@ -35,9 +42,11 @@ def samples(features: Any, collate: MaskedPad, tokenizer: Any, count: int) -> It
         yield sample | ({"pair": LABELS[int(item["next_sentence_label"])]} if collate.pairs else {})
 
 
-def rates(features: Any, collate: MaskedPad, continues: np.ndarray | None, count: int) -> dict[str, float]:
-    """What masking did to the first examples of the first epoch, and the shares of IsNext and of padding."""
-    items = [features[number] for number in range(min(count, len(features)))]
+def rates(
+    features: Any, collate: MaskedPad, continues: np.ndarray | None, numbers: Sequence[int]
+) -> dict[str, float]:
+    """What masking did to these examples, and the shares of IsNext and of padding in them."""
+    items = [features[number] for number in numbers]
     padded = collate.pad(items)
     ids = padded["input_ids"].numpy()
     special = collate.special[ids]

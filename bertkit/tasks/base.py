@@ -46,6 +46,14 @@ class Outputs:
     rows: "Rows"
 
 
+@dataclass(frozen=True)
+class Preview:
+    """Training examples as a model reads them: what was measured over them, and each of them."""
+
+    rates: Scores
+    samples: list[dict[str, Any]]
+
+
 class Task(ABC):
     """One task on one data set.
 
@@ -171,6 +179,10 @@ class Task(ABC):
     def advice(self) -> dict[str, Any]:
         """Settings the user may leave open that the task knows better than the sizes of data and model."""
         return {}
+
+    def preview(self, features: "Features", tokenizer: Any) -> "Preview | None":
+        """Some training examples as the model reads them, where that is asked for in place of training."""
+        return None
 
     @abstractmethod
     def model(self, model_config: Any, source: "ModelSource") -> Any:

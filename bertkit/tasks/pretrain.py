@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.config import DATA, MODEL, RunConfig, setting
+from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, setting
 from bertkit.errors import UserError
-from bertkit.tasks.base import Outputs, Pipeline, Scores, Task
+from bertkit.tasks.base import Outputs, Pipeline, Preview, Scores, Task
 
 if TYPE_CHECKING:
     from bertkit.data.corpus_features import CorpusFeatures
@@ -83,6 +83,11 @@ class PretrainConfig(RunConfig):
     short_seq_prob: float = setting(
         0.1, "Share of the examples that are shorter on purpose.", MASKING, min=0.0, max=1.0
     )
+
+    preview: int | None = setting(
+        None, "Show this many masked examples and what was measured over them; write nothing.", OUTPUT,
+        min=1, saved=False,
+    )  # fmt: skip
 
     warmup: float = setting(
         0.01,
@@ -273,8 +278,26 @@ class Pretrain(Task):
         first, corpus = next(found for found in reversed(self.corpora) if found[0] <= numbers[0])
         return corpus, numbers - first
 
+    def preview(self, features: Any, tokenizer: Any) -> "Preview | None":
+        """The first examples of the first epoch, masked."""
+        if self.config.preview is None:
+            return None
+        from bertkit.data.padding import Pad
+        from bertkit.masking.samples import drawn, rates, samples
+        from bertkit.masking.words import continues
+
+        left = tokenizer.padding_side == "left"
+        collate = self._masked(tokenizer, Pad(tokenizer.pad_token_id, left, token_type_ids=False))
+        numbers = drawn(features, self.config.preview)
+        shown = list(samples(features, collate, tokenizer, numbers))
+        return Preview(rates(features, collate, continues(tokenizer), numbers), shown)
+
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Pads and masks."""
+        self.tokenizer, self.collate = tokenizer, self._masked(tokenizer, super().collator(tokenizer, model))
+        return self.collate
+
+    def _masked(self, tokenizer: Any, pad: Callable[..., Any]) -> Any:
         from bertkit.masking.collator import MaskedPad, masking_of, special_pieces
 
         config = self.config
@@ -285,9 +308,7 @@ class Pretrain(Task):
             mask_share=config.mask_share, random_share=config.random_share, max_predictions_per_seq=most,
             seed=config.seed,
         )  # fmt: skip
-        self.collate = MaskedPad(super().collator(tokenizer, model), masking, special, config.pairs)
-        self.tokenizer = tokenizer
-        return self.collate
+        return MaskedPad(pad, masking, special, config.pairs)
 
     def advice(self) -> dict[str, Any]:
         """Devlin et al. 2018, A.2, with batches that a small machine takes."""
@@ -335,9 +356,10 @@ class Pretrain(Task):
 
     def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """Some examples as they were masked, with what each part costs the model."""
-        from bertkit.masking.samples import samples
+        from bertkit.masking.samples import drawn, samples
 
-        loss = outputs.logits[:SHOWN, 0] / outputs.logits[:SHOWN, 2].clip(1)
-        shown = samples(outputs.features, self.collate, self.tokenizer, SHOWN)
+        numbers = drawn(outputs.features, SHOWN)
+        loss = outputs.logits[numbers, 0] / outputs.logits[numbers, 2].clip(1)
+        shown = samples(outputs.features, self.collate, self.tokenizer, numbers)
         for sample, of_masked in zip(shown, loss.tolist(), strict=True):
             yield {**sample, "mlm_loss": of_masked}
