@@ -482,3 +482,14 @@ def test_errors_made_ahead_are_raised_in_their_turn():
     assert [next(found), next(found)] == ["a", "b"]
     with pytest.raises(UserError, match="here"):
         next(found)
+
+
+def test_what_looks_like_a_special_piece_is_text(tiny, tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    corpus = build([["good [SEP] bad [MASK]"]], tokenizer, tmp_path)
+    assert not set(tokenizer.all_special_ids) - {tokenizer.unk_token_id} & set(corpus.pieces.tolist())
+    assert tokenizer.backend_tokenizer.encode("[SEP]", add_special_tokens=False).ids == [
+        tokenizer.sep_token_id
+    ]

@@ -19,7 +19,7 @@ from bertkit.metrics.pretraining import scores, unigram
 from bertkit.modeling.forward import logits_of
 from bertkit.modeling.losses import Pretraining
 from bertkit.modeling.pretraining import bert_config, predict_at_masked
-from bertkit.tasks.pretrain import SIZES
+from bertkit.tasks.pretraining import SIZES
 
 COMMAND = "pretrain-mlm-nsp"
 
@@ -202,7 +202,8 @@ def features_of(text, tiny, **settings):
     """Features, collator and task of a text, as a run has them."""
     from bertkit.modeling.loading import load_tokenizer
     from bertkit.reporter import Reporter
-    from bertkit.tasks.pretrain import Pretrain, PretrainConfig
+    from bertkit.tasks.pretrain import Pretrain
+    from bertkit.tasks.pretraining import PretrainConfig
 
     task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), max_length=32, **settings))
     found = task.find(Reporter())
@@ -247,7 +248,8 @@ def test_a_preview_measures_and_writes_nothing(cli, text, tmp_path):
     found = json.loads(out)
     assert status == 0
     assert list(found) == [
-        "examples", "selected", "mask", "random", "kept", "special_selected", "whole_words", "is_next", "padding",
+        "examples", "selected", "mask", "random", "kept", "special_selected", "whole_words", "is_next",
+        "padding",
     ]  # fmt: skip
     assert (found["examples"], found["special_selected"], found["whole_words"]) == (80, 0.0, 1.0)
     assert found["selected"] == pytest.approx(0.15, abs=0.02)

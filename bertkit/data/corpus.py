@@ -19,7 +19,7 @@ from bertkit.data.texts import TextOptions, documents
 from bertkit.errors import UserError, listed
 from bertkit.reporter import Reporter
 
-FORMAT = 1  # to be raised when the same files would give another corpus
+FORMAT = 2  # to be raised when the same files would give another corpus
 
 
 @dataclass(frozen=True)

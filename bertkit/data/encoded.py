@@ -39,7 +39,10 @@ class Encoded:
 
 
 def encoded(documents: Iterable[Iterable[str]], tokenizer: Any, dtype: np.dtype) -> Iterator[Encoded]:
-    """The sentences of all documents in pieces, batch by batch; those without any piece are left out."""
+    """The sentences of all documents in pieces, batch by batch; those without any piece are left out.
+
+    What looks like a special piece in them, a "[SEP]", is text.
+    """
     unknown = tokenizer.unk_token_id
     for (sentences, numbers), encodings in ahead(_encodings(documents, tokenizer.backend_tokenizer)):
         lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
@@ -51,8 +54,12 @@ def encoded(documents: Iterable[Iterable[str]], tokenizer: Any, dtype: np.dtype)
 
 
 def _encodings(documents: Iterable[Iterable[str]], backend: Any) -> Iterator[tuple[Batch, list[Any]]]:
-    for batch in ahead(_batches(documents)):
-        yield batch, backend.encode_batch_fast(batch[0], add_special_tokens=False)
+    before, backend.encode_special_tokens = backend.encode_special_tokens, True
+    try:
+        for batch in ahead(_batches(documents)):
+            yield batch, backend.encode_batch_fast(batch[0], add_special_tokens=False)
+    finally:
+        backend.encode_special_tokens = before
 
 
 def _batches(documents: Iterable[Iterable[str]]) -> Iterator[Batch]:

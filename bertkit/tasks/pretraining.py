@@ -1,0 +1,85 @@
+"""The settings of `pretrain-mlm-nsp`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, setting
+
+MASKING = "Masking"
+SIZES = {  # layers, width, heads: Devlin et al. 2018, 3; the small ones are google's
+    "tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "medium": (8, 512, 8),
+    "base": (12, 768, 12), "large": (24, 1024, 16),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig(RunConfig):
+    """The settings of `pretrain-mlm-nsp` beside the shared ones."""
+
+    without = frozenset({"new_head"})
+
+    text_column: str | None = setting(
+        None, "The texts, in files of rows; each is a document.", DATA, default_text="guessed"
+    )
+    form: Literal["sentences", "prose", "wikitext"] | None = setting(
+        None,
+        "Of running text: a sentence a line and blank lines between documents, or prose, or WikiText.",
+        DATA,
+        default_text="seen from the text",
+    )
+    document_separator: str | None = setting(None, "A line between two documents of prose.", DATA)
+    encoding: str | None = setting(None, "Of text files.", DATA, default_text="utf-8")
+    on_bad_bytes: Literal["stop", "skip"] = setting("stop", "Where bytes are no text.", DATA)
+
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = setting(
+        None, "Of a model from scratch.", MODEL, default_text="tiny on a CPU, base with an accelerator"
+    )
+    layers: int | None = setting(None, "Layers, where not those of --size.", MODEL, min=1)
+    hidden: int | None = setting(None, "Width, where not that of --size.", MODEL, min=2)
+    heads: int | None = setting(None, "Attention heads, where not those of --size.", MODEL, min=1)
+    tokenizer: str | None = setting(
+        None,
+        "Of a model from scratch: a folder, a known or Hub model.",
+        MODEL,
+        default_text="a new WordPiece",
+    )
+    vocab_size: int | None = setting(
+        None, "Pieces of a new WordPiece tokenizer, trained first.", MODEL, min=6, default_text="30000"
+    )
+    cased: bool = setting(False, "Keep capital letters, in a new tokenizer.", MODEL)
+    objective: Literal["mlm+nsp", "mlm", "mlm+sop"] = setting(
+        "mlm+nsp", "Masked words, and with it next sentence, nothing, or sentence order.", MODEL
+    )
+    max_length: int | None = setting(
+        None, "Longest input in pieces, special ones included.", MODEL, min=8, default_text="128"
+    )
+
+    mlm_probability: float = setting(0.15, "Share of the pieces to predict.", MASKING, min=0.01, max=0.9)
+    mask_share: float = setting(0.8, "Of these, the share that [MASK] replaces.", MASKING, min=0.0, max=1.0)
+    random_share: float = setting(
+        0.1, "Of these, the share that a random piece replaces.", MASKING, min=0.0, max=1.0
+    )
+    whole_word_masking: bool = setting(False, "Mask all pieces of a word or none.", MASKING)
+    max_predictions_per_seq: int | None = setting(
+        None, "Most pieces to predict in an example.", MASKING, min=1, default_text="what --max-length needs"
+    )
+    short_seq_prob: float = setting(
+        0.1, "Share of the examples that are shorter on purpose.", MASKING, min=0.0, max=1.0
+    )
+
+    preview: int | None = setting(
+        None, "Show this many masked examples and what was measured over them; write nothing.", OUTPUT,
+        min=1, saved=False,
+    )  # fmt: skip
+
+    warmup: float = setting(
+        0.01,
+        "A share of the steps if below 1, else a number of steps.",
+        min=0.0,
+        argument="warmup_steps",
+    )
+
+    @property
+    def pairs(self) -> bool:
+        """Whether an example has two texts."""
+        return self.objective != "mlm"
