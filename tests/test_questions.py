@@ -163,6 +163,25 @@ def test_a_split_of_another_form_keeps_columns_called_as_those_of_the_training_r
     assert (rows["text"], rows["gold"]) == (["easy"], [7])
 
 
+@pytest.mark.parametrize("column", ["answer", "Answers", "gold"])
+def test_each_column_of_another_split_is_looked_for_by_itself(column):
+    other = Rows.from_dicts([{"question": "Where?", "context": RAIN, column: "Oslo"}], "dev.csv")
+    names = ("question", "context", "gold" if column == "gold" else "answers")
+    assert in_questions(other, names)["answers"] == [[{"text": "Oslo", "answer_start": None}]]
+    other = Rows.from_dicts([{"query": "Where?", "absatz": RAIN, column: "Oslo"}], "dev.csv")
+    assert in_questions(other, ("question", "absatz", names[2]))["context"] == [RAIN]
+
+
+def test_a_column_of_another_split_is_one_thing():
+    texts = Rows.from_dicts([{"question": "Where?", "context": RAIN, "text": "Oslo"}], "train.json")
+    names = column_names(texts, None, "context", "text")
+    other = Rows.from_dicts([{"question": "Where?", "text": "Oslo", "document": RAIN}], "dev.json")
+    assert in_questions(other, names)["context"] == [RAIN]
+    other = Rows.from_dicts([{"question": "Where?", "text": RAIN}], "dev.json")
+    with pytest.raises(UserError, match=r"dev\.json: no column looks like the context .*; call it 'context'"):
+        in_questions(other, names)
+
+
 def test_offsets_beside_no_answers_are_kept():
     rows = Rows.from_dicts([{"question": "Where?", "context": RAIN, "answer_start": 5}], "test.json")
     assert in_questions(rows, ("question", "context", "answers"))["answer_start"] == [5]
@@ -195,6 +214,8 @@ def test_columns_of_articles_cannot_be_named(role):
 def test_a_column_cannot_be_two_things():
     with pytest.raises(UserError, match="--question-column context: is named for something else"):
         column_names(Rows.from_dicts([row(TWO)], "train.json"), "context", None, None)
+    with pytest.raises(UserError, match="--answers-column id: is named for something else"):
+        column_names(Rows.from_dicts([row(TWO)], "train.json"), None, None, "id")
 
 
 REFUSED = {

@@ -7,7 +7,7 @@ from bertkit.data import articles
 from bertkit.data.answers import START, answers_in, where
 from bertkit.data.columns import find, guess, require
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError
+from bertkit.errors import UserError, listed
 
 Names = tuple[str, str, str]  # the columns of questions, contexts and answers
 
@@ -41,7 +41,7 @@ def column_names(rows: Rows, question: str | None, context: str | None, answers:
         answers or guess(rows, ANSWERS, "answers"),
     )
     for role, column in zip(told, names, strict=True):
-        if names.count(column) > 1:
+        if names.count(column) > 1 or column == _id_column(rows):
             raise UserError(f"--{role}-column {column}: is named for something else too; name another column")
     return names
 
@@ -89,11 +89,25 @@ def in_questions(rows: Rows, names: Names) -> Questions:
 
 
 def _own_names(rows: Rows, names: Names) -> Names:
-    """A split's columns where it comes in another form than the training rows; it may have no answers."""
-    if names[0] in rows.columns and names[1] in rows.columns:
-        return names
-    answers = next(filter(None, (find(rows, name) for name in ANSWERS)), names[2])
-    return guess(rows, QUESTIONS, "question"), guess(rows, CONTEXTS, "context"), answers
+    """A split's columns, each as the training rows call it, or by a usual name; it may have no answers.
+
+    Where questions are called otherwise the split has another form: there the usual names go first, since
+    what is called as theirs may be something else.
+    """
+    theirs = [name if name in rows.columns else None for name in names]
+    own: list[str | None] = list(theirs) if theirs[0] else [None] * len(names)
+    for role, usual in enumerate((QUESTIONS, CONTEXTS, ANSWERS)):
+        if own[role] is None:
+            likely = [*(find(rows, name) for name in usual), theirs[role]]
+            own[role] = next((column for column in likely if column and column not in own), None)
+    question, context, answers = own
+    if question is None or context is None:
+        role = 0 if question is None else 1
+        raise UserError(
+            f"{rows.files[0]}: no column looks like the {NESTED[role]} (it has {listed(rows.columns)}); "
+            f"call it {names[role]!r}, as in the training rows"
+        )
+    return question, context, answers or names[2]
 
 
 def _id_column(rows: Rows) -> str | None:

@@ -150,7 +150,10 @@ class Qa(Task):
     @property
     def gold_columns(self) -> set[str]:
         """The answers, and what SQuAD says of them."""
-        return {self.config.answers_column, "answers", "is_impossible", "plausible_answers"}
+        from bertkit.data.questions import ANSWERS
+
+        said = {self.config.answers_column, *ANSWERS, "is_impossible", "plausible_answers"}
+        return said - {self.config.question_column, self.config.context_column}
 
     @property
     def retold(self) -> set[str]:
