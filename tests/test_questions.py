@@ -48,6 +48,8 @@ SAME = {
     "a list of objects": row(TWO),
     "start for short": row([{"text": "Oslo", "start": 13}, {"text": "rained", "start": 3}]),
     "lists side by side": row(["Oslo", "rained"], answer_start=[13, 3]),
+    "JSON in a cell": row(json.dumps({"text": ["Oslo", "rained"], "answer_start": [13, 3]})),
+    "a list as JSON in a cell": row(json.dumps(TWO)),
     "other names": {"guid": "a", "Query": "Where?", "passage": RAIN, "answer": TWO},
 }
 
@@ -59,11 +61,16 @@ def test_each_form_gives_the_same_rows(form):
     assert (rows["id"], rows["question"], rows["context"]) == (["a"], ["Where?"], [RAIN])
 
 
-@pytest.mark.parametrize("start", [13, "13", None, ""])
+@pytest.mark.parametrize("start", [13, "13", 13.0, "13.0", None, "", float("nan")])
 def test_one_answer_in_a_cell_of_its_own(start):
-    expected = [[13 if start else None]]
+    expected = [[13 if str(start).startswith("13") else None]]
     assert starts(read(row("Oslo", answer_start=start))) == expected
     assert starts(read(row({"text": "Oslo", "answer_start": start}))) == expected
+
+
+@pytest.mark.parametrize("text", ["[13]", "{x}", '{"ship": 1}', "[Oslo]", '["a"]'])
+def test_brackets_alone_are_no_object(text):
+    assert read(row(text))["answers"] == [[{"text": text, "answer_start": None}]]
 
 
 def test_a_csv_without_ids(tmp_path):
@@ -99,7 +106,7 @@ def test_questions_of_several_files_are_counted_in_each():
     assert [where(rows, index) for index in range(2)] == ["a.json: row 1 (id a)", "b.json: row 1 (id b)"]
 
 
-@pytest.mark.parametrize("none", [None, "", [], {"text": [], "answer_start": []}])
+@pytest.mark.parametrize("none", [None, "", "[]", [], {"text": [], "answer_start": []}])
 def test_a_question_without_answers_is_unanswerable(none):
     rows = read(row(TWO), row(none) | {"id": "b"})
     assert rows["answers"] == [TWO, []]
@@ -226,6 +233,15 @@ REFUSED = {
     "an empty answer": (row([{"text": " ", "answer_start": 2}]), "an answer in column 'answers' is empty"),
     "an answer that is no text": (row([{"text": 3, "answer_start": 2}]), "is 3, not a text"),
     "an offset that is no number": (row("Oslo", answer_start="x"), "begins at 'x', not a whole number"),
+    "neither true nor false": (
+        row(TWO, is_impossible="maybe"),
+        "column 'is_impossible' holds 'maybe', neither true nor false",
+    ),
+    "a Python object in a cell": (
+        row("{'text': ['Oslo'], 'answer_start': [13]}"),
+        "an object that is no JSON; save the file as JSONL or Parquet",
+    ),
+    "JSON that broke off in a cell": (row('{"text": ["Os'), "no JSON; save the file as JSONL or Parquet"),
     "half an offset": (row([{"text": "Oslo", "answer_start": 1.5}]), "begins at 1.5, not a whole"),
     "no question": (row(TWO) | {"question": None}, "column 'question' has no text"),
     "a white context": (row(TWO, context=" \n"), "column 'context' has no text"),
@@ -246,6 +262,23 @@ def test_what_cannot_be_read_is_refused_with_its_row_and_id(case):
 def test_an_id_that_is_taken_is_refused():
     with pytest.raises(UserError, match=r"train\.json: row 2: id 'a' is also that of train\.json: row 1"):
         read(row(TWO), row(TWO))
+
+
+def test_half_of_a_surrogate_pair_is_no_id():
+    with pytest.raises(UserError, match=r"train\.json: row 2: id '\\ud800' holds half of a surrogate pair"):
+        read(row(TWO), row(TWO) | {"id": "\ud800"})
+
+
+def test_answers_of_impossible_questions_are_told_of():
+    rows = read(
+        row(TWO),
+        *(row(some, is_impossible=True, id=name) for name, some in zip("bc", (TWO, []), strict=True)),
+    )
+    assert rows.notes == (
+        "train.json: 1 questions have answers and are marked as impossible; they count as having none "
+        "(ids b)",
+    )
+    assert read(row([], is_impossible=True)).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -269,7 +302,7 @@ def test_a_column_called_paragraphs_may_be_anything(value):
 
 
 def test_an_answer_that_stands_in_one_place_is_put_there():
-    wrong = [{"text": "rained", "answer_start": 4}, {"text": "only", "answer_start": 99}]
+    wrong = [{"text": "rained", "answer_start": 4}, {"text": "only", "answer_start": 34}]
     rows, notes = repaired(read(row(wrong)), "train")
     assert starts(rows) == [[3, 31]]
     assert notes == [
@@ -311,15 +344,29 @@ def test_places_that_overlap_are_two():
     assert starts(repaired(read(row("ana", context="A banana.")), "validation")[0]) == [[None]]
 
 
-@pytest.mark.parametrize("start", [-1, -10, 33, 400])  # the text does stand ten from the end
-def test_an_offset_beyond_the_paragraph_is_refused(start):
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("Oslo", -1),
+        ("Oslo", -10),
+        ("Oslo", 33),
+        ("Oslo", 400),
+        ("rained", -1),
+        ("rained", 36),
+        ("rained", 400),
+    ],
+)
+def test_an_offset_beyond_the_paragraph_is_refused_however_often_the_text_stands(text, start):
     with pytest.raises(UserError, match=rf"row 1 \(id a\): the answer at {start} .* which has 36"):
-        repaired(read(row([{"text": "Oslo", "answer_start": start}])), "validation")
+        repaired(read(row([{"text": text, "answer_start": start}])), "validation")
 
 
-def test_no_training_question_left():
-    with pytest.raises(UserError, match=r"train\.json: no training question is left"):
-        repaired(read(row("snow")), "train")
+@pytest.mark.parametrize("more", [[], [row([], is_impossible=True) | {"id": "b"}]])
+def test_no_training_question_with_an_answer_left(more):
+    with pytest.raises(
+        UserError, match=r"train\.json: row 1 \(id a\): 'snow' does not stand .*: no training"
+    ):
+        repaired(read(row("snow"), *more), "train")
 
 
 def test_a_paragraph_is_never_on_both_sides():

@@ -1,10 +1,12 @@
 """Questions about paragraphs, with the answers that stand in them: from any form to one row a question."""
 
+import re
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 from bertkit.data import articles
-from bertkit.data.answers import START, answers_in, where
+from bertkit.data.answers import START, answers_in, contradicted, where
 from bertkit.data.columns import find, guess, require
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, listed
@@ -15,11 +17,19 @@ QUESTIONS = ["question", "query"]
 CONTEXTS = ["context", "paragraph", "passage", "text", "document"]
 ANSWERS = ["answers", "answer", "answer_text"]
 OURS = ("id", "title", "question", "context", "answers")  # columns made here
+SURROGATE = re.compile("[\ud800-\udfff]")
 NESTED: Names = ("question", "context", "answers")
 
 
+@dataclass(frozen=True)
 class Questions(Rows):
-    """Rows in the form of `in_questions`: a user's own columns may have the same names."""
+    """Rows in the form of `in_questions`: a user's own columns may have the same names.
+
+    Attributes:
+        notes: what was not taken as it stood.
+    """
+
+    notes: tuple[str, ...] = ()
 
 
 def column_names(rows: Rows, question: str | None, context: str | None, answers: str | None) -> Names:
@@ -66,7 +76,7 @@ def in_questions(rows: Rows, names: Names) -> Questions:
         names: the training rows' columns.
 
     Raises:
-        UserError: a row without a question or context, whose answers are none, or whose id is taken.
+        UserError: a row without a question or context, whose answers are none, or whose id is taken or unfit.
     """
     if articles.are_nested(rows):
         rows, names = articles.flattened(rows), NESTED
@@ -85,7 +95,18 @@ def in_questions(rows: Rows, names: Names) -> Questions:
     taken = {question, context, answer, title, _id_column(rows), start}
     others = {name: values for name, values in rows.columns.items() if name not in taken}
     columns |= {f"input_{name}" if name in OURS else name: values for name, values in others.items()}
-    return Questions(columns, rows.files, rows.file_of, rows.number, rows.by_line)
+    notes = _notes(rows_by_id, contradicted(rows_by_id, answer))
+    return Questions(columns, rows.files, rows.file_of, rows.number, rows.by_line, notes)
+
+
+def _notes(rows: Rows, overruled: list[int]) -> tuple[str, ...]:
+    if not overruled:
+        return ()
+    ids = listed(rows["id"][index] for index in overruled)
+    return (
+        f"{rows.files[0]}: {len(overruled):,} questions have answers and are marked as impossible; they "
+        f"count as having none (ids {ids})",
+    )
 
 
 def _own_names(rows: Rows, names: Names) -> Names:
@@ -119,6 +140,12 @@ def _ids(rows: Rows) -> list[str]:
     column = _id_column(rows)
     given = rows[column] if column else [None] * len(rows)
     ids = [str(row) if value in (None, "") else str(value) for row, value in enumerate(given, start=1)]
+    for row, name in enumerate(ids):
+        if not name.isascii() and SURROGATE.search(name):
+            raise UserError(
+                f"{rows.where(row)}: id {name!a} holds half of a surrogate pair, which no file of "
+                "predictions can; give the question another id"
+            )
     if len(set(ids)) < len(ids):
         first: dict[str, int] = {}
         index = next(index for index, name in enumerate(ids) if first.setdefault(name, index) != index)

@@ -97,7 +97,7 @@ class Qa(Task):
         for split, rows in found.splits.items():
             flat = questions.in_questions(rows, names)
             splits[split], more = repaired(flat, split) if "answers" in flat.columns else (flat, [])
-            notes += more
+            notes += [*flat.notes, *more]
         self._choose_rules(splits)
         return dataclasses.replace(found, splits=splits, notes=notes)
 
