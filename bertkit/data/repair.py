@@ -97,7 +97,7 @@ def _without(rows: Rows, split: str, indices: list[int]) -> Rows:
         text = rows["answers"][indices[0]][0]["text"]
         raise UserError(
             f"{where(rows, indices[0])}: {short(text)} does not stand where it says in its paragraph, nor "
-            "does any other: no training question with an answer is left; an answer is cut from its paragraph, "
+            "does any other: no training question with an answer is left; answers are cut from paragraphs, "
             f"letter for letter ({_named(rows, indices)})"
         )
     gone = {index for index in indices if not answers[index]}
