@@ -264,6 +264,25 @@ def test_scores_of_a_model_that_diverged_are_null(tmp_path):
     assert nbest["0"][0]["probability"] is odds["0"] is None
 
 
+# ---- tau
+
+
+def test_where_nothing_is_answered_the_sweep_says_what_no_answer_scores():
+    contexts, gold = ["good food"] * 3, ["The", ".", "good"]
+    answers = [[{"text": text, "answer_start": None}] for text in gold]
+    features = built(contexts)
+    kept = features.kept(torch.zeros(len(features), 2, 24), np.arange(len(features))).numpy()
+    rows = Rows.of(
+        {"id": ["a", "b", "c"], "question": contexts, "context": contexts, "answers": answers}, "f"
+    )
+    outputs = Outputs(kept, features, rows)
+    answering = Answering("v2", Answering("v2").best_threshold(outputs))
+    first, *_ = answering.details(outputs).items()
+    baseline = answering.baselines(rows)["majority"]
+    assert first == ("nothing answered, tau -1.000 (in use)", {key: baseline[key] for key in ("exact", "f1")})
+    assert baseline["f1"] == answering.metrics(outputs)["f1"] == pytest.approx(200 / 3)
+
+
 # ---- losses and padding
 
 
@@ -341,6 +360,11 @@ def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
     tau = json.loads((run.output_dir / "config.json").read_text())["null_odds_threshold"]
     model = bertkit.load(run.output_dir)
     assert model.task.answering.threshold == tau
+    odds = json.loads((run.output_dir / "null_odds.json").read_text())
+    assert min(abs(value - tau) for value in odds.values()) > 1e-4
+    used = f"tau {tau:.3f} (in use)"
+    assert run.metrics["details"]["validation"][used]["f1"] == pytest.approx(scores["f1"])
+    assert f"| {used} |" in (run.output_dir / "README.md").read_text()
     for name, suffix in (("validation", ""), ("test", "-test")):
         odds = json.loads((run.output_dir / f"null_odds{suffix}.json").read_text())
         records = predictions(run.output_dir, f"predictions{suffix}.jsonl")
