@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.answers import where
-from bertkit.data.questions import NESTED, column_names, in_questions, together, unanswerable
+from bertkit.data.questions import NESTED, column_names, in_questions, together, unanswerable, unit
 from bertkit.data.readers import read_file
 from bertkit.data.repair import repaired
 from bertkit.data.rows import Rows
 from bertkit.data.sources import SAMPLES
+from bertkit.data.split import arrange
 from bertkit.errors import UserError
 from bertkit.tasks.qa import Qa, QaConfig
 
@@ -371,19 +372,36 @@ def test_no_training_question_with_an_answer_left(more):
 
 def test_a_paragraph_is_never_on_both_sides():
     twice = [article(asked("a")), article(asked("b"), title="Oslo")]
-    rows = read(*twice, article(asked("c"), title="Oslo", context="Oslo is dry."))
-    assert together(rows) == ["Rain", "Rain", "Oslo"]
+    rows = read(
+        *twice, *(article(asked(name), title=name, context=f"{name} is dry.") for name in ("Oslo", "Rome"))
+    )
+    assert together(rows) == ["Rain", "Rain", "Oslo", "Rome"]
+    assert unit(rows) == "article"
 
 
-def test_paragraphs_of_one_article_may_part():
-    assert together(read(article(asked("a")), article(asked("b"), context="Dry."))) == [RAIN, "Dry."]
+def test_paragraphs_of_one_or_two_articles_may_part():
+    rows = read(article(asked("a")), article(asked("b"), title="Dry", context="Dry."))
+    assert (together(rows), unit(rows)) == ([RAIN, "Dry."], "paragraph")
+
+
+@pytest.mark.parametrize(("titles", "what"), [("abc", "3 articles"), ("aab", "4 paragraphs")])
+def test_too_few_to_set_aside_are_counted_as_what_stays_whole(titles, what):
+    records = [row(TWO, title=titles[n % 3], context=f"{RAIN} {n % 4}", id=n) for n in range(12)]
+    rows = read(*records)
+    with pytest.raises(UserError, match=f"train.json: {what} are too few to set 10% aside"):
+        arrange({"train": rows}, Qa(QaConfig()).keys, None, 0)
+    splits, notes = arrange({"train": rows}, Qa(QaConfig()).keys, 0.5, 0)
+    size = len(splits["validation"])
+    assert notes == [
+        f"no validation file: {size} rows ({size / 12:.0%}, whole {what[2:]}) set aside by seed 0"
+    ]
 
 
 @pytest.mark.parametrize("blank", ["", " ", None])
 def test_a_blank_title_is_no_article(blank):
-    titled = [row(TWO, title=name, context=name, id=name) for name in ("Rain", "Oslo")]
+    titled = [row(TWO, title=name, context=name, id=name) for name in ("Rain", "Oslo", "Rome")]
     bare = [row([], title=blank, context=name, id=name) for name in ("Sun", "Snow")]
-    assert together(read(*titled, *bare)) == ["Rain", "Oslo", "Sun", "Snow"]
+    assert together(read(*titled, *bare)) == ["Rain", "Oslo", "Rome", "Sun", "Snow"]
 
 
 PIECES = st.text(st.sampled_from("ab 한국어中文😀é\r\n\t"), min_size=1, max_size=12).filter(str.strip)

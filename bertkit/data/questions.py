@@ -171,18 +171,26 @@ def unanswerable(rows: Rows) -> int | None:
     return next((index for index, some in enumerate(answers) if not some), None)
 
 
+def unit(rows: Rows) -> str:
+    """What must stay on one side of a split: the article, or the paragraph where there are not three."""
+    return "article" if len({*_titles(rows)} - {None}) > 2 else "paragraph"
+
+
 def together(rows: Rows) -> list[Hashable]:
-    """What must stay on one side of a split: the article, by its title, or else the paragraph.
+    """Each question's `unit`: an article by its title, or else the paragraph.
 
     A blank title is none. A paragraph that stands in several articles is of the first, so that it is
     never on both sides.
     """
-    titles = rows.columns.get("title", [None] * len(rows))
-    named = [title if isinstance(title, str) and title.strip() else None for title in titles]
-    if len({*named} - {None}) < 2:
+    if unit(rows) == "paragraph":
         return list(rows["context"])
     first: dict[str, Hashable] = {}
     return [
         first.setdefault(context, title or context)
-        for context, title in zip(rows["context"], named, strict=True)
+        for context, title in zip(rows["context"], _titles(rows), strict=True)
     ]
+
+
+def _titles(rows: Rows) -> list[str | None]:
+    titles = rows.columns.get("title", [None] * len(rows))
+    return [title if isinstance(title, str) and title.strip() else None for title in titles]

@@ -73,7 +73,6 @@ class Qa(Task):
     best = ("f1", 1)
     in_windows = True
     default_max_length = 384
-    together = "article"
     text_columns = ["question", "context"]
     answering: Answering
     strict = True
@@ -127,7 +126,8 @@ class Qa(Task):
         from bertkit.data import questions
         from bertkit.data.split import Keys
 
-        return Keys(rows.texts(["question", "context"]), questions.together(rows), [0] * len(rows))
+        texts, together = rows.texts(["question", "context"]), questions.together(rows)
+        return Keys(texts, together, [0] * len(rows), questions.unit(rows))
 
     def check(self, splits: "Splits") -> None:
         """Training and validation have answers."""
