@@ -226,6 +226,8 @@ def _look_at_pieces(prepared: Prepared, reporter: Reporter) -> None:
         f"{over:.1%} of the training texts are over {config.max_length} pieces and {how} "
         f"(longest {train.longest:,})"
     )
+    for note in train.notes(prepared.splits["train"]):
+        reporter.say(note)
 
 
 def parameters_of(model_config: Any) -> int:

@@ -192,9 +192,10 @@ class Qa(Task):
             self._limits(tokenizer), cache=not self.config.dry_run,
         )  # fmt: skip
         room = self.config.max_length - features.template.special - int(features.asked.max())
-        if self.strict and self.config.doc_stride > room:
+        stride = features.limits.doc_stride
+        if self.strict and stride > room:
             raise UserError(
-                f"--doc-stride {self.config.doc_stride} would skip text: beside the longest question a "
+                f"--doc-stride {stride} would skip text: beside the longest question a "
                 f"window of --max-length {self.config.max_length} has {room} pieces of the paragraph; take "
                 f"{room} or less"
             )
@@ -211,8 +212,8 @@ class Qa(Task):
                 f"--max-length {self.config.max_length}: no room for a question and a paragraph; take more"
             )
         least = room - min(self.config.max_query_length, room // 2)
-        self.config = fill(self.config, {"doc_stride": min(DOC_STRIDE, max(1, least // 2))})
-        return Limits(**{item.name: getattr(self.config, item.name) for item in dataclasses.fields(Limits)})
+        config = fill(self.config, {"doc_stride": min(DOC_STRIDE, max(1, least // 2))})  # not kept: by length
+        return Limits(**{item.name: getattr(config, item.name) for item in dataclasses.fields(Limits)})
 
     def model(self, model_config: Any, source: "ModelSource") -> Any:
         """`AutoModelForQuestionAnswering`."""
