@@ -296,6 +296,34 @@ def test_articles_that_are_none_are_refused(broken, message):
         read(broken)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "neither articles nor rows of questions"),
+        ('{"data": {}}', "no articles: 'data' is {}, no list"),
+        ('{"version": "2.0", "data": null}', "no articles: 'data' is None, no list"),
+        ("null", "a header and no rows .it begins with neither { nor .,"),
+        ('"abc"', "a header and no rows .it begins with neither { nor .,"),
+    ],
+)
+def test_json_without_articles_is_refused(tmp_path, text, message):
+    path = tmp_path / "train.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=rf"train\.json: .*{message}"):
+        column_names(read_file(path), None, None, None)
+    with pytest.raises(UserError, match=rf"train\.json: .*{message}"):
+        in_questions(read_file(path), NESTED)
+
+
+@pytest.mark.parametrize("squad", ["v1", "v2"])
+def test_no_answers_at_all_are_refused_with_a_way_out(squad):
+    task = Qa(QaConfig(squad=squad, answers_column="answers"))
+    with pytest.raises(UserError) as error:
+        task.check({"train": read(row([]))})
+    assert "no answers in column 'answers'" in str(error.value)
+    assert ("is_impossible" in str(error.value)) is (squad == "v2")
+
+
 @pytest.mark.parametrize("value", [3, "two", ["first", "second"], [], None])
 def test_a_column_called_paragraphs_may_be_anything(value):
     rows = read(row(TWO, paragraphs=value))

@@ -38,6 +38,7 @@ def column_names(rows: Rows, question: str | None, context: str | None, answers:
     Raises:
         UserError: there is none, or one is two things, or one of articles is named.
     """
+    articles.require_some(rows)
     told = {"question": question, "context": context, "answers": answers}
     if articles.are_nested(rows):
         _refuse_named(rows, told)
@@ -78,6 +79,7 @@ def in_questions(rows: Rows, names: Names) -> Questions:
     Raises:
         UserError: a row without a question or context, whose answers are none, or whose id is taken or unfit.
     """
+    articles.require_some(rows)
     if articles.are_nested(rows):
         rows, names = articles.flattened(rows), NESTED
     question, context, answer = _own_names(rows, names)

@@ -133,9 +133,10 @@ class Qa(Task):
         """Training and validation have answers."""
         for name, rows in splits.items():
             if name in ("train", "validation") and "answers" not in rows.columns:
+                none = ", or a column 'is_impossible' that says that there are none"
                 raise UserError(
-                    f"{rows.files[0]}: no answers in column {self.config.answers_column!r}; the "
-                    f"{name} split needs them (--answers-column)"
+                    f"{rows.files[0]}: no answers in column {self.config.answers_column!r}; the {name} split "
+                    f"needs them (--answers-column){none if self.config.squad == 'v2' else ''}"
                 )
 
     def readable(self, rows: "Rows") -> "Rows":
