@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.answers import where
-from bertkit.data.questions import NESTED, column_names, in_questions, together, unanswerable, unit
+from bertkit.data.question_columns import NESTED, column_names
+from bertkit.data.questions import in_questions, together, unanswerable, unit
 from bertkit.data.readers import read_file
 from bertkit.data.repair import repaired
 from bertkit.data.rows import Rows

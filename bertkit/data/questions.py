@@ -7,18 +7,13 @@ from typing import Any
 
 from bertkit.data import articles
 from bertkit.data.answers import START, answers_in, contradicted, where
-from bertkit.data.columns import find, guess, require
+from bertkit.data.columns import find
+from bertkit.data.question_columns import NESTED, Names, id_column, own_names
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, listed
 
-Names = tuple[str, str, str]  # the columns of questions, contexts and answers
-
-QUESTIONS = ["question", "query"]
-CONTEXTS = ["context", "paragraph", "passage", "text", "document"]
-ANSWERS = ["answers", "answer", "answer_text"]
 OURS = ("id", "title", "question", "context", "answers")  # columns made here
 SURROGATE = re.compile("[\ud800-\udfff]")
-NESTED: Names = ("question", "context", "answers")
 
 
 @dataclass(frozen=True)
@@ -30,40 +25,6 @@ class Questions(Rows):
     """
 
     notes: tuple[str, ...] = ()
-
-
-def column_names(rows: Rows, question: str | None, context: str | None, answers: str | None) -> Names:
-    """The columns of questions, contexts and answers: as named, or guessed; rows of articles have their own.
-
-    Raises:
-        UserError: there is none, or one is two things, or one of articles is named.
-    """
-    articles.require_some(rows)
-    told = {"question": question, "context": context, "answers": answers}
-    if articles.are_nested(rows):
-        _refuse_named(rows, told)
-        return NESTED
-    for role, column in told.items():
-        if column is not None:
-            require(rows, column, f"--{role}-column")
-    names = (
-        question or guess(rows, QUESTIONS, "question"),
-        context or guess(rows, CONTEXTS, "context"),
-        answers or guess(rows, ANSWERS, "answers"),
-    )
-    for role, column in zip(told, names, strict=True):
-        if names.count(column) > 1 or column == _id_column(rows):
-            raise UserError(f"--{role}-column {column}: is named for something else too; name another column")
-    return names
-
-
-def _refuse_named(rows: Rows, told: dict[str, str | None]) -> None:
-    for role, column in told.items():
-        if column not in (None, role):  # a finished run repeats the names that articles have
-            raise UserError(
-                f"--{role}-column {column}: {rows.files[0]} holds articles of paragraphs, which have names "
-                f"of their own; leave out --{role}-column"
-            )
 
 
 def in_questions(rows: Rows, names: Names) -> Questions:
@@ -82,7 +43,7 @@ def in_questions(rows: Rows, names: Names) -> Questions:
     articles.require_some(rows)
     if articles.are_nested(rows):
         rows, names = articles.flattened(rows), NESTED
-    question, context, answer = _own_names(rows, names)
+    question, context, answer = own_names(rows, names)
     ids = _ids(rows)
     rows_by_id = rows.with_column("id", ids)
     columns: dict[str, list[Any]] = {"id": ids}
@@ -94,7 +55,7 @@ def in_questions(rows: Rows, names: Names) -> Questions:
     answers = answers_in(rows_by_id, answer)
     columns |= {} if answers is None else {"answers": answers}
     start = find(rows, START) if answer in rows.columns else None
-    taken = {question, context, answer, title, _id_column(rows), start}
+    taken = {question, context, answer, title, id_column(rows), start}
     others = {name: values for name, values in rows.columns.items() if name not in taken}
     columns |= {f"input_{name}" if name in OURS else name: values for name, values in others.items()}
     notes = _notes(rows_by_id, contradicted(rows_by_id, answer))
@@ -111,35 +72,9 @@ def _notes(rows: Rows, overruled: list[int]) -> tuple[str, ...]:
     )
 
 
-def _own_names(rows: Rows, names: Names) -> Names:
-    """A split's columns, each as the training rows call it, or by a usual name; it may have no answers.
-
-    Where questions are called otherwise the split has another form: there the usual names go first, since
-    what is called as theirs may be something else.
-    """
-    theirs = [name if name in rows.columns else None for name in names]
-    own: list[str | None] = list(theirs) if theirs[0] else [None] * len(names)
-    for role, usual in enumerate((QUESTIONS, CONTEXTS, ANSWERS)):
-        if own[role] is None:
-            likely = [*(find(rows, name) for name in usual), theirs[role]]
-            own[role] = next((column for column in likely if column and column not in own), None)
-    question, context, answers = own
-    if question is None or context is None:
-        role = 0 if question is None else 1
-        raise UserError(
-            f"{rows.files[0]}: no column looks like the {NESTED[role]} (it has {listed(rows.columns)}); "
-            f"call it {names[role]!r}, as in the training rows"
-        )
-    return question, context, answers or names[2]
-
-
-def _id_column(rows: Rows) -> str | None:
-    return next(filter(None, (find(rows, name) for name in articles.IDS)), None)
-
-
 def _ids(rows: Rows) -> list[str]:
     """Each question's identifier; where it has none, its row."""
-    column = _id_column(rows)
+    column = id_column(rows)
     given = rows[column] if column else [None] * len(rows)
     ids = [str(row) if value in (None, "") else str(value) for row, value in enumerate(given, start=1)]
     for row, name in enumerate(ids):

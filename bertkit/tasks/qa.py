@@ -81,20 +81,19 @@ class Qa(Task):
 
     def columns(self, found: "Found") -> "Found":
         """One row a question with its answers where they stand, and the rules that hold."""
-        from bertkit.data import questions
+        from bertkit.data.question_columns import column_names
+        from bertkit.data.questions import in_questions
         from bertkit.data.repair import repaired
 
         train, config = found.splits["train"], self.config
-        names = questions.column_names(
-            train, config.question_column, config.context_column, config.answers_column
-        )
+        names = column_names(train, config.question_column, config.context_column, config.answers_column)
         question, context, answers = names
         self.config = fill(
             config, {"question_column": question, "context_column": context, "answers_column": answers}
         )
         splits, notes = {}, list(found.notes)
         for split, rows in found.splits.items():
-            flat = questions.in_questions(rows, names)
+            flat = in_questions(rows, names)
             splits[split], more = repaired(flat, split) if "answers" in flat.columns else (flat, [])
             notes += [*flat.notes, *more]
         self._choose_rules(splits)
@@ -151,7 +150,7 @@ class Qa(Task):
     @property
     def gold_columns(self) -> set[str]:
         """The answers, and what SQuAD says of them."""
-        from bertkit.data.questions import ANSWERS
+        from bertkit.data.question_columns import ANSWERS
 
         said = {self.config.answers_column, *ANSWERS, "is_impossible", "plausible_answers"}
         return said - {self.config.question_column, self.config.context_column}
