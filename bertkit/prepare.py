@@ -149,7 +149,7 @@ def _arranged(task: Task, found: Found, reporter: Reporter) -> tuple[Found, Spli
     )
     config = task.config
     seed = config.seed if config.split_seed is None else config.split_seed
-    splits, notes = arrange(found.splits, task.keys, config.validation_fraction, seed, task.together)
+    splits, notes = arrange(found.splits, task.keys, config.validation_fraction, seed)
     limits = {"train": config.max_train_samples}
     splits = {
         name: draw(rows, limits.get(name, config.max_eval_samples), seed) for name, rows in splits.items()
@@ -202,6 +202,8 @@ def _look_at_pieces(prepared: Prepared, reporter: Reporter) -> None:
         f"{over:.1%} of the training texts are over {config.max_length} pieces and {how} "
         f"(longest {train.longest:,})"
     )
+    for note in train.notes(prepared.splits["train"]):
+        reporter.say(note)
 
 
 def parameters_of(model_config: Any) -> int:

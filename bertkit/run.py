@@ -97,7 +97,9 @@ def _finish(session: Session, figures: dict[str, Any], data: str) -> Run:
     prepared, folder = session.prepared, session.folder
     task, splits = prepared.task, prepared.splits
     outputs = {split: session.outputs(split) for split in splits if split != "train"}
-    session.model.config.update(task.settle(outputs["validation"]))
+    session.model.config.update(settled := task.settle(outputs["validation"]))
+    for name, value in settled.items():
+        session.reporter.say(f"{name} {value:.3f}: chosen on the validation split, kept in config.json")
     scores = {
         split: task.metrics(found) for split, found in outputs.items() if found.features.labels is not None
     }

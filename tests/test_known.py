@@ -170,7 +170,8 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
         notes = [note for note in usable.notes if "illegal" not in note]  # tags here are of all kinds
         assert all("is all there is" in note for note in notes)
         train = usable.splits["train"]
-        assert all(len(keys) == len(train) for keys in vars(task.keys(train)).values())
+        keys = task.keys(train)
+        assert len(keys.identity) == len(keys.together) == len(keys.stratum) == len(train)
         if kind.name == "ner":
             assert {f"I-{type}" for type in task.types} <= set(known.labels)
             assert (task.config.token_column, task.config.tag_column) == ("tokens", "ner_tags")

@@ -17,6 +17,7 @@ from bertkit.data.nbest import merge
 from bertkit.data.padding import Pad
 from bertkit.data.question_features import Limits, build_questions
 from bertkit.data.rows import Rows
+from bertkit.errors import UserError
 from bertkit.files import write_parts
 from bertkit.metrics.squad import marks_v2, scores_v2
 from bertkit.modeling.forward import logits_of
@@ -137,6 +138,25 @@ def test_the_question_is_cut_and_a_window_without_the_answer_points_at_cls():
     assert features.asked.tolist() == [6]
     assert features.labels[0].tolist() == [0, 0]
     assert features.labels[-1].tolist() == [features.lengths[-1] - 2] * 2
+
+
+def test_what_of_questions_and_answers_is_not_learned_is_told():
+    contexts = ["good", "\u200bgood", "good", "good"]
+    answers = [[{"text": context[0], "answer_start": 0}] for context in contexts[:3]] + [[]]
+    rows = Rows.of({"id": ["a", "b", "c", "d"]}, "rows")
+    features = build_questions(
+        ["was it " * 30, QUESTION, QUESTION, QUESTION],
+        contexts,
+        answers,
+        make_tokenizer(),
+        LIMITS,
+        cache=False,
+    )
+    assert features.notes(rows) == [
+        "25.0% of the training questions are over 6 pieces and cut",
+        "the tokenizer leaves no piece of 1 answers, which are learned as if there were none (ids b)",
+    ]
+    assert built(["good"]).notes(rows) == []
 
 
 # ---- spans
@@ -264,6 +284,25 @@ def test_scores_of_a_model_that_diverged_are_null(tmp_path):
     assert nbest["0"][0]["probability"] is odds["0"] is None
 
 
+# ---- tau
+
+
+def test_where_nothing_is_answered_the_sweep_says_what_no_answer_scores():
+    contexts, gold = ["good food"] * 3, ["The", ".", "good"]
+    answers = [[{"text": text, "answer_start": None}] for text in gold]
+    features = built(contexts)
+    kept = features.kept(torch.zeros(len(features), 2, 24), np.arange(len(features))).numpy()
+    rows = Rows.of(
+        {"id": ["a", "b", "c"], "question": contexts, "context": contexts, "answers": answers}, "f"
+    )
+    outputs = Outputs(kept, features, rows)
+    answering = Answering("v2", Answering("v2").best_threshold(outputs))
+    first, *_ = answering.details(outputs).items()
+    baseline = answering.baselines(rows)["majority"]
+    assert first == ("nothing answered, tau -1.000 (in use)", {key: baseline[key] for key in ("exact", "f1")})
+    assert baseline["f1"] == answering.metrics(outputs)["f1"] == pytest.approx(200 / 3)
+
+
 # ---- losses and padding
 
 
@@ -341,6 +380,11 @@ def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
     tau = json.loads((run.output_dir / "config.json").read_text())["null_odds_threshold"]
     model = bertkit.load(run.output_dir)
     assert model.task.answering.threshold == tau
+    odds = json.loads((run.output_dir / "null_odds.json").read_text())
+    assert min(abs(value - tau) for value in odds.values()) > 1e-4
+    used = f"tau {tau:.3f} (in use)"
+    assert run.metrics["details"]["validation"][used]["f1"] == pytest.approx(scores["f1"])
+    assert f"| {used} |" in (run.output_dir / "README.md").read_text()
     for name, suffix in (("validation", ""), ("test", "-test")):
         odds = json.loads((run.output_dir / f"null_odds{suffix}.json").read_text())
         records = predictions(run.output_dir, f"predictions{suffix}.jsonl")
@@ -379,6 +423,25 @@ def test_without_segments_and_padded_on_the_left(tmp_path):
     one = predictions(run.output_dir)
     assert run.metrics["validation"]["exact"] > 30
     assert all(record["context"][record["start"] : record["end"]] == record["answer"] for record in one)
+
+
+def test_a_stride_that_nobody_chose_is_not_kept(tiny, tmp_path):
+    run = trained(tiny, tmp_path, qa_rows(40, longest=60), max_steps=1, max_length=60)
+    recipe = run.output_dir / "run.yaml"
+    assert "doc_stride" not in recipe.read_text()
+    found = bertkit.qa(recipe=str(recipe), max_length=14, dry_run=True).metrics
+    assert found["max_length"] == 14
+    with pytest.raises(UserError, match="--doc-stride 40 would skip text"):
+        bertkit.qa(recipe=str(recipe), max_length=14, doc_stride=40, dry_run=True)
+
+
+def test_a_dry_run_tells_windows(tiny, tmp_path, cli):
+    data = write_rows(tmp_path / "data.jsonl", qa_rows(40, longest=60))
+    status, out, err = cli("qa", "--data", data, "--model", tiny, "--max-length", 16, "--dry-run")
+    assert status == 0, err
+    assert "read in windows" in " ".join(out.split())
+    assert "cut" not in out
+    assert "0.0%" not in out
 
 
 def test_articles_stay_whole(tiny, tmp_path, cli):

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.answers import where
-from bertkit.data.questions import NESTED, column_names, in_questions, together, unanswerable
+from bertkit.data.question_columns import NESTED, column_names
+from bertkit.data.questions import in_questions, together, unanswerable, unit
 from bertkit.data.readers import read_file
 from bertkit.data.repair import repaired
 from bertkit.data.rows import Rows
 from bertkit.data.sources import SAMPLES
+from bertkit.data.split import arrange
 from bertkit.errors import UserError
 from bertkit.tasks.qa import Qa, QaConfig
 
@@ -48,6 +50,8 @@ SAME = {
     "a list of objects": row(TWO),
     "start for short": row([{"text": "Oslo", "start": 13}, {"text": "rained", "start": 3}]),
     "lists side by side": row(["Oslo", "rained"], answer_start=[13, 3]),
+    "JSON in a cell": row(json.dumps({"text": ["Oslo", "rained"], "answer_start": [13, 3]})),
+    "a list as JSON in a cell": row(json.dumps(TWO)),
     "other names": {"guid": "a", "Query": "Where?", "passage": RAIN, "answer": TWO},
 }
 
@@ -59,11 +63,16 @@ def test_each_form_gives_the_same_rows(form):
     assert (rows["id"], rows["question"], rows["context"]) == (["a"], ["Where?"], [RAIN])
 
 
-@pytest.mark.parametrize("start", [13, "13", None, ""])
+@pytest.mark.parametrize("start", [13, "13", 13.0, "13.0", None, "", float("nan")])
 def test_one_answer_in_a_cell_of_its_own(start):
-    expected = [[13 if start else None]]
+    expected = [[13 if str(start).startswith("13") else None]]
     assert starts(read(row("Oslo", answer_start=start))) == expected
     assert starts(read(row({"text": "Oslo", "answer_start": start}))) == expected
+
+
+@pytest.mark.parametrize("text", ["[13]", "{x}", '{"ship": 1}', "[Oslo]", '["a"]'])
+def test_brackets_alone_are_no_object(text):
+    assert read(row(text))["answers"] == [[{"text": text, "answer_start": None}]]
 
 
 def test_a_csv_without_ids(tmp_path):
@@ -99,7 +108,7 @@ def test_questions_of_several_files_are_counted_in_each():
     assert [where(rows, index) for index in range(2)] == ["a.json: row 1 (id a)", "b.json: row 1 (id b)"]
 
 
-@pytest.mark.parametrize("none", [None, "", [], {"text": [], "answer_start": []}])
+@pytest.mark.parametrize("none", [None, "", "[]", [], {"text": [], "answer_start": []}])
 def test_a_question_without_answers_is_unanswerable(none):
     rows = read(row(TWO), row(none) | {"id": "b"})
     assert rows["answers"] == [TWO, []]
@@ -163,6 +172,25 @@ def test_a_split_of_another_form_keeps_columns_called_as_those_of_the_training_r
     assert (rows["text"], rows["gold"]) == (["easy"], [7])
 
 
+@pytest.mark.parametrize("column", ["answer", "Answers", "gold"])
+def test_each_column_of_another_split_is_looked_for_by_itself(column):
+    other = Rows.from_dicts([{"question": "Where?", "context": RAIN, column: "Oslo"}], "dev.csv")
+    names = ("question", "context", "gold" if column == "gold" else "answers")
+    assert in_questions(other, names)["answers"] == [[{"text": "Oslo", "answer_start": None}]]
+    other = Rows.from_dicts([{"query": "Where?", "absatz": RAIN, column: "Oslo"}], "dev.csv")
+    assert in_questions(other, ("question", "absatz", names[2]))["context"] == [RAIN]
+
+
+def test_a_column_of_another_split_is_one_thing():
+    texts = Rows.from_dicts([{"question": "Where?", "context": RAIN, "text": "Oslo"}], "train.json")
+    names = column_names(texts, None, "context", "text")
+    other = Rows.from_dicts([{"question": "Where?", "text": "Oslo", "document": RAIN}], "dev.json")
+    assert in_questions(other, names)["context"] == [RAIN]
+    other = Rows.from_dicts([{"question": "Where?", "text": RAIN}], "dev.json")
+    with pytest.raises(UserError, match=r"dev\.json: no column looks like the context .*; call it 'context'"):
+        in_questions(other, names)
+
+
 def test_offsets_beside_no_answers_are_kept():
     rows = Rows.from_dicts([{"question": "Where?", "context": RAIN, "answer_start": 5}], "test.json")
     assert in_questions(rows, ("question", "context", "answers"))["answer_start"] == [5]
@@ -195,6 +223,8 @@ def test_columns_of_articles_cannot_be_named(role):
 def test_a_column_cannot_be_two_things():
     with pytest.raises(UserError, match="--question-column context: is named for something else"):
         column_names(Rows.from_dicts([row(TWO)], "train.json"), "context", None, None)
+    with pytest.raises(UserError, match="--answers-column id: is named for something else"):
+        column_names(Rows.from_dicts([row(TWO)], "train.json"), None, None, "id")
 
 
 REFUSED = {
@@ -205,6 +235,15 @@ REFUSED = {
     "an empty answer": (row([{"text": " ", "answer_start": 2}]), "an answer in column 'answers' is empty"),
     "an answer that is no text": (row([{"text": 3, "answer_start": 2}]), "is 3, not a text"),
     "an offset that is no number": (row("Oslo", answer_start="x"), "begins at 'x', not a whole number"),
+    "neither true nor false": (
+        row(TWO, is_impossible="maybe"),
+        "column 'is_impossible' holds 'maybe', neither true nor false",
+    ),
+    "a Python object in a cell": (
+        row("{'text': ['Oslo'], 'answer_start': [13]}"),
+        "an object that is no JSON; save the file as JSONL or Parquet",
+    ),
+    "JSON that broke off in a cell": (row('{"text": ["Os'), "no JSON; save the file as JSONL or Parquet"),
     "half an offset": (row([{"text": "Oslo", "answer_start": 1.5}]), "begins at 1.5, not a whole"),
     "no question": (row(TWO) | {"question": None}, "column 'question' has no text"),
     "a white context": (row(TWO, context=" \n"), "column 'context' has no text"),
@@ -227,6 +266,23 @@ def test_an_id_that_is_taken_is_refused():
         read(row(TWO), row(TWO))
 
 
+def test_half_of_a_surrogate_pair_is_no_id():
+    with pytest.raises(UserError, match=r"train\.json: row 2: id '\\ud800' holds half of a surrogate pair"):
+        read(row(TWO), row(TWO) | {"id": "\ud800"})
+
+
+def test_answers_of_impossible_questions_are_told_of():
+    rows = read(
+        row(TWO),
+        *(row(some, is_impossible=True, id=name) for name, some in zip("bc", (TWO, []), strict=True)),
+    )
+    assert rows.notes == (
+        "train.json: 1 questions have answers and are marked as impossible; they count as having none "
+        "(ids b)",
+    )
+    assert read(row([], is_impossible=True)).notes == ()
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
@@ -241,6 +297,34 @@ def test_articles_that_are_none_are_refused(broken, message):
         read(broken)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "neither articles nor rows of questions"),
+        ('{"data": {}}', "no articles: 'data' is {}, no list"),
+        ('{"version": "2.0", "data": null}', "no articles: 'data' is None, no list"),
+        ("null", "a header and no rows .it begins with neither { nor .,"),
+        ('"abc"', "a header and no rows .it begins with neither { nor .,"),
+    ],
+)
+def test_json_without_articles_is_refused(tmp_path, text, message):
+    path = tmp_path / "train.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=rf"train\.json: .*{message}"):
+        column_names(read_file(path), None, None, None)
+    with pytest.raises(UserError, match=rf"train\.json: .*{message}"):
+        in_questions(read_file(path), NESTED)
+
+
+@pytest.mark.parametrize("squad", ["v1", "v2"])
+def test_no_answers_at_all_are_refused_with_a_way_out(squad):
+    task = Qa(QaConfig(squad=squad, answers_column="answers"))
+    with pytest.raises(UserError) as error:
+        task.check({"train": read(row([]))})
+    assert "no answers in column 'answers'" in str(error.value)
+    assert ("is_impossible" in str(error.value)) is (squad == "v2")
+
+
 @pytest.mark.parametrize("value", [3, "two", ["first", "second"], [], None])
 def test_a_column_called_paragraphs_may_be_anything(value):
     rows = read(row(TWO, paragraphs=value))
@@ -248,7 +332,7 @@ def test_a_column_called_paragraphs_may_be_anything(value):
 
 
 def test_an_answer_that_stands_in_one_place_is_put_there():
-    wrong = [{"text": "rained", "answer_start": 4}, {"text": "only", "answer_start": 99}]
+    wrong = [{"text": "rained", "answer_start": 4}, {"text": "only", "answer_start": 34}]
     rows, notes = repaired(read(row(wrong)), "train")
     assert starts(rows) == [[3, 31]]
     assert notes == [
@@ -290,32 +374,63 @@ def test_places_that_overlap_are_two():
     assert starts(repaired(read(row("ana", context="A banana.")), "validation")[0]) == [[None]]
 
 
-@pytest.mark.parametrize("start", [-1, -10, 33, 400])  # the text does stand ten from the end
-def test_an_offset_beyond_the_paragraph_is_refused(start):
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("Oslo", -1),
+        ("Oslo", -10),
+        ("Oslo", 33),
+        ("Oslo", 400),
+        ("rained", -1),
+        ("rained", 36),
+        ("rained", 400),
+    ],
+)
+def test_an_offset_beyond_the_paragraph_is_refused_however_often_the_text_stands(text, start):
     with pytest.raises(UserError, match=rf"row 1 \(id a\): the answer at {start} .* which has 36"):
-        repaired(read(row([{"text": "Oslo", "answer_start": start}])), "validation")
+        repaired(read(row([{"text": text, "answer_start": start}])), "validation")
 
 
-def test_no_training_question_left():
-    with pytest.raises(UserError, match=r"train\.json: no training question is left"):
-        repaired(read(row("snow")), "train")
+@pytest.mark.parametrize("more", [[], [row([], is_impossible=True) | {"id": "b"}]])
+def test_no_training_question_with_an_answer_left(more):
+    with pytest.raises(
+        UserError, match=r"train\.json: row 1 \(id a\): 'snow' does not stand .*: no training"
+    ):
+        repaired(read(row("snow"), *more), "train")
 
 
 def test_a_paragraph_is_never_on_both_sides():
     twice = [article(asked("a")), article(asked("b"), title="Oslo")]
-    rows = read(*twice, article(asked("c"), title="Oslo", context="Oslo is dry."))
-    assert together(rows) == ["Rain", "Rain", "Oslo"]
+    rows = read(
+        *twice, *(article(asked(name), title=name, context=f"{name} is dry.") for name in ("Oslo", "Rome"))
+    )
+    assert together(rows) == ["Rain", "Rain", "Oslo", "Rome"]
+    assert unit(rows) == "article"
 
 
-def test_paragraphs_of_one_article_may_part():
-    assert together(read(article(asked("a")), article(asked("b"), context="Dry."))) == [RAIN, "Dry."]
+def test_paragraphs_of_one_or_two_articles_may_part():
+    rows = read(article(asked("a")), article(asked("b"), title="Dry", context="Dry."))
+    assert (together(rows), unit(rows)) == ([RAIN, "Dry."], "paragraph")
+
+
+@pytest.mark.parametrize(("titles", "what"), [("abc", "3 articles"), ("aab", "4 paragraphs")])
+def test_too_few_to_set_aside_are_counted_as_what_stays_whole(titles, what):
+    records = [row(TWO, title=titles[n % 3], context=f"{RAIN} {n % 4}", id=n) for n in range(12)]
+    rows = read(*records)
+    with pytest.raises(UserError, match=f"train.json: {what} are too few to set 10% aside"):
+        arrange({"train": rows}, Qa(QaConfig()).keys, None, 0)
+    splits, notes = arrange({"train": rows}, Qa(QaConfig()).keys, 0.5, 0)
+    size = len(splits["validation"])
+    assert notes == [
+        f"no validation file: {size} rows ({size / 12:.0%}, whole {what[2:]}) set aside by seed 0"
+    ]
 
 
 @pytest.mark.parametrize("blank", ["", " ", None])
 def test_a_blank_title_is_no_article(blank):
-    titled = [row(TWO, title=name, context=name, id=name) for name in ("Rain", "Oslo")]
+    titled = [row(TWO, title=name, context=name, id=name) for name in ("Rain", "Oslo", "Rome")]
     bare = [row([], title=blank, context=name, id=name) for name in ("Sun", "Snow")]
-    assert together(read(*titled, *bare)) == ["Rain", "Oslo", "Sun", "Snow"]
+    assert together(read(*titled, *bare)) == ["Rain", "Oslo", "Rome", "Sun", "Snow"]
 
 
 PIECES = st.text(st.sampled_from("ab 한국어中文😀é\r\n\t"), min_size=1, max_size=12).filter(str.strip)

@@ -229,21 +229,52 @@ def test_a_sweep_says_what_each_threshold_will_lead_to(questions, kind):
     answered[0], odds = True, odds.astype(kind)
     f1 = np.where(answered, np.where(has_answer, f1, f1.round()), 0.0)
     marks = Marks((f1 == 1).astype(float), f1, answered)
-    swept = sweep(marks, odds, has_answer)
+    swept = sweep(marks, odds, ~has_answer)
     assert np.isfinite(swept.threshold).all()
     assert (np.diff(swept.threshold) > 0).all()
     assert swept.threshold[1:].tolist() == sorted(set(odds[answered].tolist()))
     for threshold, exact, f1 in zip(swept.threshold.tolist(), swept.exact, swept.f1, strict=True):
         scores = scores_v2(without_answer(marks, odds, has_answer, threshold), has_answer)
         assert (scores["exact"], scores["f1"]) == pytest.approx((exact, f1), abs=1e-9)
-    best = without_answer(marks, odds, has_answer, best_threshold(swept))
+    best = without_answer(marks, odds.astype(float), has_answer, best_threshold(swept))
     assert scores_v2(best, has_answer)["f1"] == pytest.approx(swept.f1.max(), abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("f1", "tau"), [([0.0, 0.0, 0.0], 0.0), ([1.0, 0.0, 0.0], 1.5), ([1.0, 1.0, 0.0], 3.0), ([1.0] * 3, 5.0)]
+)
+def test_tau_is_far_from_the_odds_of_any_question(f1, tau):
+    marks = Marks(np.array(f1), np.array(f1), np.ones(3, bool))
+    swept = sweep(marks, np.array([1.0, 2.0, 4.0]), np.zeros(3, bool))
+    assert best_threshold(swept) == tau
+
+
+def test_between_neighbours_tau_is_the_lower():
+    low, high = 1.0, np.nextafter(1.0, 2)
+    high, top = np.nextafter(high, 2), np.nextafter(np.nextafter(high, 2), 2)
+    for one, other in (
+        (low, np.nextafter(low, 2)),
+        (np.nextafter(low, 2), high),
+        (high, top),
+        (1e300, np.inf),
+    ):
+        marks = Marks(np.array([1.0, 0.0]), np.array([1.0, 0.0]), np.ones(2, bool))
+        swept = sweep(marks, np.array([one, other]), np.array([False, True]))
+        assert one <= best_threshold(swept) < other
+
+
+def test_no_answer_is_right_where_nothing_is_left_of_the_gold():
+    gold, spans = [["The"], ["."], ["cat"], []], ["x", "x", "cat", "x"]
+    nothing = marks_v2(gold, [""] * 4)
+    swept = sweep(marks_v2(gold, spans), np.array([4.0, 3.0, 1.0, 2.0]), nothing.exact)
+    assert swept.f1[0] == scores_v2(nothing, np.array([True, True, True, False]))["f1"] == 75
+    assert best_threshold(swept) == 1.5
 
 
 def test_questions_of_the_same_odds_go_together_where_a_threshold_is_for_use():
     has_answer, odds = np.array([True, False, False]), np.array([0.5, 0.5, 0.5])
     marks = marks_v2([["x"], [], []], ["x", "y", "y"])
-    assert best_threshold(sweep(marks, odds, has_answer)) < 0.5  # all or nothing, and nothing is better
+    assert best_threshold(sweep(marks, odds, ~has_answer)) == -0.5  # all or nothing, and nothing is better
     found = best_thresholds(marks, odds, has_answer, np.zeros(3, bool))
     assert found["best_f1"] == 100.0
     assert found["best_f1_thresh"] == 0.5
@@ -252,7 +283,7 @@ def test_questions_of_the_same_odds_go_together_where_a_threshold_is_for_use():
 def test_the_lowest_of_equal_thresholds_is_chosen_whatever_rounding_says():
     f1 = np.array([0.1, 0.1, 0.6, 0.2, 0.0])  # 1 and these four less 1 are a little more than 1
     marks = Marks(np.zeros(5), f1, np.ones(5, bool))
-    swept = sweep(marks, np.arange(5.0), np.array([True, True, True, True, False]))
+    swept = sweep(marks, np.arange(5.0), np.array([False, False, False, False, True]))
     assert swept.f1[0] < swept.f1[5]
     assert best_threshold(Sweep(swept.threshold[[0, 5]], swept.exact[[0, 5]], swept.f1[[0, 5]])) < 0
 

@@ -126,12 +126,13 @@ def print_dry_run(found: Mapping[str, Any]) -> None:
     """What a run would do, as a table of two columns."""
     rows, length = found["longest_batch"]
     sizes = {key: value for key, value in found["data"].items() if isinstance(value, int)}
+    cut = ("cut", "truncated") if found["windowed"] is None else ("read in windows", "windowed")
     lines = {
         "data": f"{found['data']['name']} from {found['data']['source']}",
         "rows": ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
         "task": found["summary"],
         "model": f"{found['model']}, {found['precision']}",
-        "cut": f"{found['truncated']:.1%} of the training texts, at {found['max_length']} pieces",
+        cut[0]: f"{found[cut[1]]:.1%} of the training texts, at {found['max_length']} pieces",
         "steps": f"{found['steps']:,}",
         "longest batch": f"{rows} x {length} pieces, loss {found['loss']:.3f}",
         "time": f"about {duration(found['estimated_seconds'])} of training",

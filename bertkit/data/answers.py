@@ -1,5 +1,7 @@
 """Answers as data sets write them: texts and where each begins in its paragraph, in one form."""
 
+import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +13,15 @@ from bertkit.errors import UserError
 Answer = dict[str, Any]  # {"text": str, "answer_start": int, or None where it is not known}
 START = "answer_start"
 IMPOSSIBLE = "is_impossible"
-TRUE = (True, "1", "true")  # of that column, also as CSV has it
+TRUE = (True, "1", "1.0", "true")  # of that column, also as CSV has it
+FALSE = (False, None, "0", "0.0", "false", "")
 
 FORMS = (
     'write {"text": [...], "answer_start": [...]}, a list of {"text": ..., "answer_start": ...}, or the text '
     "itself with a column 'answer_start' beside it"
 )
-WHOLE = re.compile(r"\s*-?\d+\s*")
+WHOLE = re.compile(r"\s*(-?\d+)(\.0*)?\s*")  # a float where a column of numbers has gaps
+OBJECT = re.compile(r"""\s*(\[\s*)?\{.*?["'](text|answer_start)["']\s*:""", re.DOTALL)
 
 
 def where(rows: Rows, index: int) -> str:
@@ -29,7 +33,7 @@ def answers_in(rows: Rows, column: str) -> list[list[Answer]] | None:
     """Each question's answers, none if it is marked as impossible; None where no row says anything of them.
 
     Raises:
-        UserError: what `answers_of` refuses.
+        UserError: what `answers_of` refuses, or a mark that says neither.
     """
     impossible = _impossible(rows)
     if column not in rows.columns:  # some marks alone say nothing of the questions without one
@@ -46,8 +50,22 @@ def answers_in(rows: Rows, column: str) -> list[list[Answer]] | None:
 def _impossible(rows: Rows) -> list[bool]:
     """Whether each question is marked as impossible."""
     column = find(rows, IMPOSSIBLE)
-    marks = rows[column] if column else [False] * len(rows)
-    return [(mark.strip().casefold() if isinstance(mark, str) else mark) in TRUE for mark in marks]
+    marks = [
+        mark.strip().casefold() if isinstance(mark, str) else mark
+        for mark in (rows[column] if column else [False] * len(rows))
+    ]
+    for index, mark in enumerate(marks):
+        if mark not in TRUE and mark not in FALSE and mark == mark:  # what is not itself is a gap: NaN
+            held = f"column {column!r} holds {short(mark)}"
+            raise UserError(f"{where(rows, index)}: {held}, neither true nor false")
+    return [mark in TRUE for mark in marks]
+
+
+def contradicted(rows: Rows, column: str) -> list[int]:
+    """The rows that have answers and are marked as impossible."""
+    values = rows.columns.get(column, [None] * len(rows))
+    marked = [index for index, mark in enumerate(_impossible(rows)) if mark]
+    return [index for index in marked if any(text for text, _ in _pairs(values[index], None) or [])]
 
 
 def answers_of(rows: Rows, index: int, column: str, value: Any, start: Any = None) -> list[Answer]:
@@ -60,15 +78,21 @@ def answers_of(rows: Rows, index: int, column: str, value: Any, start: Any = Non
         start: where an answer that is a bare text begins.
 
     Raises:
-        UserError: no answers, a blank one, or one that begins at no whole number.
+        UserError: no answers, a blank one, one that begins at no whole number, or an object written otherwise
+            than as JSON.
     """
     found = _pairs(value, start)
     if found is None:
-        raise UserError(f"{where(rows, index)}: column {column!r} holds {_short(value)}, no answers; {FORMS}")
+        raise UserError(f"{where(rows, index)}: column {column!r} holds {short(value)}, no answers; {FORMS}")
+    if isinstance(value, str) and found == [(value, start)] and OBJECT.match(value):
+        held = f"column {column!r} holds {short(value)}"
+        raise UserError(
+            f"{where(rows, index)}: {held}, an object that is no JSON; save the file as JSONL or Parquet"
+        )
     answers = []
     for text, begin in found:
         if not isinstance(text, str) or not text.strip():
-            what = "is empty" if isinstance(text, str) else f"is {_short(text)}, not a text"
+            what = "is empty" if isinstance(text, str) else f"is {short(text)}, not a text"
             raise UserError(
                 f"{where(rows, index)}: an answer in column {column!r} {what}; "
                 "a question without an answer has an empty list of them"
@@ -79,6 +103,8 @@ def answers_of(rows: Rows, index: int, column: str, value: Any, start: Any = Non
 
 def _pairs(value: Any, start: Any) -> list[tuple[Any, Any]] | None:
     """Texts and where they begin; None where the value has another form."""
+    if isinstance(value, str):
+        value = _in_a_cell(value)
     if value is None or isinstance(value, str):
         return [(value, start)] if value else []
     if isinstance(value, Mapping):
@@ -91,6 +117,16 @@ def _pairs(value: Any, start: Any) -> list[tuple[Any, Any]] | None:
     if not all(isinstance(answer, Mapping) and "text" in answer for answer in value):
         return None
     return [(answer["text"], _start(answer)) for answer in value]
+
+
+def _in_a_cell(value: str) -> Any:
+    """The object or the list of objects that a text holds as JSON; another text as it is."""
+    if value.strip() == "[]":
+        return []
+    try:
+        return json.loads(value) if OBJECT.match(value) else value
+    except (json.JSONDecodeError, RecursionError):
+        return value
 
 
 def _of_object(value: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
@@ -110,17 +146,20 @@ def _start(answer: Mapping[str, Any]) -> Any:
 
 
 def _offset(rows: Rows, index: int, column: str, value: Any) -> int | None:
+    if isinstance(value, float) and (value.is_integer() or math.isnan(value)):
+        value = None if math.isnan(value) else int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if value is None or value == "":
         return None
-    if isinstance(value, str) and WHOLE.fullmatch(value):
-        return int(value)
+    if isinstance(value, str) and (whole := WHOLE.fullmatch(value)):
+        return int(whole[1])
     raise UserError(
-        f"{where(rows, index)}: an answer in column {column!r} begins at {_short(value)}, not a whole number"
+        f"{where(rows, index)}: an answer in column {column!r} begins at {short(value)}, not a whole number"
     )
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """`repr`, cut for error messages."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

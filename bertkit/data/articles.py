@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.answers import IMPOSSIBLE
+from bertkit.data.answers import IMPOSSIBLE, short
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
@@ -21,6 +21,21 @@ def are_nested(rows: Rows) -> bool:
     if any(isinstance(some, list) and some and isinstance(some[0], dict) for some in paragraphs):
         return True
     return PARAGRAPHS in rows.columns and rows.columns.keys() <= {"title", PARAGRAPHS}
+
+
+def require_some(rows: Rows) -> None:
+    """Refuse JSON that holds nothing of articles or questions.
+
+    Raises:
+        UserError: an empty object, or one whose `data` is no list.
+    """
+    if not rows.columns:
+        raise UserError(f"{rows.files[0]}: the file holds neither articles nor rows of questions")
+    if rows.columns.keys() <= {"version", "data"}:
+        held = rows.columns.get("data", [None])[0]
+        raise UserError(
+            f"{rows.files[0]}: the file holds no articles: 'data' is {short(held)}, no list of them"
+        )
 
 
 def flattened(rows: Rows) -> Rows:

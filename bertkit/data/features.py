@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from bertkit.data.ragged import Ragged
+from bertkit.data.rows import Rows
 from bertkit.data.sequences import Long, Template, cut, encode
 
 
@@ -54,6 +55,10 @@ class Features(ABC):
     def windowed(self) -> float:
         """Share of the examples that have several sequences: the windows of a long text."""
         return float((np.diff(self.first) > 1).mean())
+
+    def notes(self, rows: Rows) -> list[str]:
+        """What the user should know of how the training rows came out; it may name some of them."""
+        return []
 
     @property
     def lengths(self) -> np.ndarray:

@@ -12,8 +12,9 @@ import torch
 from bertkit.data.features import Features
 from bertkit.data.located import Located, locate
 from bertkit.data.ragged import Ragged
+from bertkit.data.rows import Rows
 from bertkit.data.sequences import Template, encode
-from bertkit.errors import UserError
+from bertkit.errors import UserError, listed
 from bertkit.modeling.spans import best_spans
 
 Answer = Mapping[str, Any]
@@ -47,6 +48,7 @@ class QuestionFeatures(Features):
         start, stop: [n] its stretch of the paragraph.
         labels: [n, 2] where in the sequence the answer begins and ends; both at [CLS] where it does not
             stand in the window.
+        unread: questions whose answer has no piece: the tokenizer dropped all its characters.
     """
 
     template: Template
@@ -59,6 +61,7 @@ class QuestionFeatures(Features):
     question: np.ndarray
     start: np.ndarray
     stop: np.ndarray
+    unread: Sequence[int] = ()
 
     def sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """The question and the window between the special pieces."""
@@ -75,6 +78,18 @@ class QuestionFeatures(Features):
     def windowed(self) -> float:
         """Share of the questions whose paragraph is read in several windows."""
         return float((np.diff(self.windows) > 1).mean())
+
+    def notes(self, rows: Rows) -> list[str]:
+        """The questions that are cut, and the answers that cannot be learned."""
+        notes, over = [], float((self.asked < self.questions.lengths).mean())
+        if over:
+            notes.append(f"{over:.1%} of the training questions are over {self.asked.max()} pieces and cut")
+        if self.unread:
+            notes.append(
+                f"the tokenizer leaves no piece of {len(self.unread):,} answers, which are learned as if "
+                f"there were none (ids {listed(rows['id'][question] for question in self.unread)})"
+            )
+        return notes
 
     @cached_property
     def visible(self) -> np.ndarray:
@@ -175,12 +190,13 @@ def _labelled(
     start = np.array([answer["answer_start"] if answer else 0 for answer in known], np.int64)
     sizes = np.array([len(answer["text"]) if answer else 0 for answer in known], np.int64)
     first, last = features.paragraphs.pieces_of(paragraph, start, start + sizes)
+    unread = np.flatnonzero((sizes > 0) & (first < 0)).tolist()
     first, last = first[features.question], last[features.question]
     inside = (first >= features.start) & (last < features.stop) & (first >= 0)
     windows = np.arange(len(features))
     places = np.stack([first, last], 1) + (features.place(windows) - features.start)[:, None]
     labels = np.where(inside[:, None], places, features.null(windows)[:, None])
-    return dataclasses.replace(features, labels=labels)
+    return dataclasses.replace(features, labels=labels, unread=unread)
 
 
 def solid(located: Located, texts: Sequence[str]) -> Located:

@@ -183,7 +183,8 @@ def _delimited(path: Path, text: str, dialect: Dialect) -> Rows:
     )
     body = records[1:] if dialect.header else records
     if not body:
-        raise UserError(f"{path}: the file has a header and no rows")
+        json_ = " (it begins with neither { nor [, as JSON does)" if ".json" in path.name else ""
+        raise UserError(f"{path}: the file has a header and no rows{json_}")
     _check_names(path, names)
     if dialect.ragged:
         body = [(row + [""] * len(names))[: len(names)] for row in body]

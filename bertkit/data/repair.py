@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from bertkit.data.answers import START, Answer, where
+from bertkit.data.answers import START, Answer, short, where
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, listed
 
@@ -15,7 +15,7 @@ def repaired(rows: Rows, split: str) -> tuple[Rows, list[str]]:
     splits, where the texts alone give the scores, it stays with None for its offset.
 
     Raises:
-        UserError: an answer beyond the end of its paragraph, or no training question left.
+        UserError: an answer beyond its paragraph, or no training question left that has one.
     """
     if "answers" not in rows.columns:
         return rows, []
@@ -54,14 +54,14 @@ def _placed(rows: Rows, index: int, answer: Answer) -> Answer:
     if _stands(context, answer):
         return answer
     first = context.find(text)
-    if first >= 0 and context.find(text, first + 1) < 0:
-        return {"text": text, START: first}
-    if start is not None and not 0 <= start <= len(context) - len(text):
+    once = first >= 0 and context.find(text, first + 1) < 0
+    last = len(context) - (1 if once else len(text))  # by what sticks out it may be put right
+    if start is not None and not 0 <= start <= last:
         raise UserError(
             f"{where(rows, index)}: the answer at {start} with {len(text)} characters lies beyond its "
             f"paragraph, which has {len(context)}; offsets count characters from 0, not bytes or words"
         )
-    return {"text": text, START: None}
+    return {"text": text, START: first if once else None}
 
 
 def _notes(rows: Rows, split: str, moved: list[int], found: int, lost: list[int]) -> list[str]:
@@ -93,11 +93,13 @@ def _without(rows: Rows, split: str, indices: list[int]) -> Rows:
     answers = list(rows["answers"])
     for index in indices:
         answers[index] = [answer for answer in answers[index] if answer[START] is not None]
-    gone = {index for index in indices if not answers[index]}
-    if len(gone) == len(rows):
+    if not any(answers):
+        text = rows["answers"][indices[0]][0]["text"]
         raise UserError(
-            f"{rows.files[0]}: no training question is left, for no answer stands in its paragraph where it "
-            "says; an answer is cut from its paragraph, letter for letter"
+            f"{where(rows, indices[0])}: {short(text)} does not stand where it says in its paragraph, nor "
+            "does any other: no training question with an answer is left; answers are cut from paragraphs, "
+            f"letter for letter ({_named(rows, indices)})"
         )
+    gone = {index for index in indices if not answers[index]}
     rows = rows.with_column("answers", answers)
     return rows.select(index for index in range(len(rows)) if index not in gone) if gone else rows

@@ -20,11 +20,13 @@ class Keys:
         identity: the example: a training row whose identity is also evaluated on is left out.
         together: examples that stay on one side where a share is set aside.
         stratum: the label (or anything hashable) whose shares should be equal on both sides.
+        whole: what they are together, for the notes, where that is more than a row.
     """
 
     identity: Texts
     together: Texts
     stratum: Texts
+    whole: str = ""
 
 
 def set_aside(texts: Texts, strata: Texts, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -80,12 +82,9 @@ def draw(rows: Rows, size: int | None, seed: int) -> Rows:
 
 
 def arrange(
-    splits: Splits, keys_of: Callable[[Rows], Keys], fraction: float | None, seed: int, whole: str = ""
+    splits: Splits, keys_of: Callable[[Rows], Keys], fraction: float | None, seed: int
 ) -> tuple[Splits, list[str]]:
     """A training and a validation split with no example in common, and notes on what was done.
-
-    Args:
-        whole: what stays on one side, for the notes.
 
     Raises:
         UserError: too few rows to set any aside.
@@ -104,10 +103,10 @@ def arrange(
         notes.append(f"{len(train) - len(kept):,} training rows left out: their text is also evaluated on")
         train = train.select(kept)
     if "validation" not in splits:
-        train, splits["validation"] = _parted(train, keys_of(train), fraction, seed)
+        keys, rows = keys_of(train), len(train)
+        train, splits["validation"] = _parted(train, keys, fraction, seed)
         size = len(splits["validation"])
-        how = f" of whole {whole}s" if whole else ""
-        share = f"{_share(fraction):.0%}{how}"
+        share = f"{size / rows:.0%}, whole {keys.whole}s" if keys.whole else f"{_share(fraction):.0%}"
         notes.append(f"no validation file: {size:,} rows ({share}) set aside by seed {seed}")
     return {**splits, "train": train}, notes
 
@@ -121,8 +120,9 @@ def _parted(train: Rows, keys: Keys, fraction: float | None, seed: int) -> tuple
         raise UserError("--validation-fraction 0 sets nothing aside; give more, or --validation FILE")
     stay, aside = set_aside(keys.together, keys.stratum, _share(fraction), seed)
     if not len(aside) or not len(stay):
+        count = f"{len(set(keys.together))} {keys.whole}s" if keys.whole else f"{len(train)} rows"
         raise UserError(
-            f"{train.files[0]}: {len(train)} rows are too few to set {_share(fraction):.0%} aside for "
+            f"{train.files[0]}: {count} are too few to set {_share(fraction):.0%} aside for "
             "validation; give --validation FILE or a larger --validation-fraction"
         )
     return train.select(stay), train.select(aside)

@@ -56,25 +56,39 @@ def best_thresholds(marks: Marks, null_odds: np.ndarray, has_answer: np.ndarray,
     return best
 
 
-def sweep(marks: Marks, null_odds: np.ndarray, has_answer: np.ndarray) -> Sweep:
-    """What `without_answer` leads to under each of the odds, and with nothing answered.
+def sweep(marks: Marks, null_odds: np.ndarray, right: np.ndarray) -> Sweep:
+    """Scores where questions of odds above a threshold get the empty answer, under each of the odds.
 
-    Arguments as for `without_answer`; at least one question is answered. Questions of the same odds go
-    together, as they do when a threshold is used.
+    At least one question is answered. Questions of the same odds go together, as they do when a threshold
+    is used.
+
+    Args:
+        null_odds: [n] float, how much speaks for no answer, on any scale.
+        right: [n] whether the empty answer is right: by SQuAD 2.0 also where nothing is left of the gold.
     """
     rows = np.flatnonzero(marks.answered)
     odds, place = np.unique(null_odds[rows], return_inverse=True)
     below = np.nextafter(odds[:1], -np.inf)  # in the precision of the odds, or it could round up to them
-    right = (~has_answer[rows]).astype(float)
+    nothing = right[rows].astype(float)
 
     def scores(values: np.ndarray) -> np.ndarray:
-        steps = np.bincount(place, values[rows] - right, minlength=len(odds))
-        return 100.0 * np.cumsum(np.append(right.sum(), steps)) / len(rows)
+        steps = np.bincount(place, values[rows] - nothing, minlength=len(odds))
+        return 100.0 * np.cumsum(np.append(nothing.sum(), steps)) / len(rows)
 
     thresholds = np.concatenate([below, odds]).astype(float)
     return Sweep(thresholds, scores(marks.exact), scores(marks.f1))
 
 
 def best_threshold(sweep: Sweep) -> float:
-    """The threshold with the best f1, the lowest of equals; what cumulated rounding tells apart is equal."""
-    return float(sweep.threshold[sweep.f1.round(9).argmax()])
+    """The threshold with the best f1, the lowest of equals; what cumulated rounding tells apart is equal.
+
+    It lies half-way to the next question's odds, or 1 beyond the last ones, so that the noise of another
+    device or batch changes no answer.
+    """
+    at, odds = int(sweep.f1.round(9).argmax()), sweep.threshold
+    if at == 0:
+        return float(min(odds[0], odds[1] - 1.0))
+    if at == len(odds) - 1:
+        return float(odds[at] + 1.0)
+    middle = odds[at] + (odds[at + 1] - odds[at]) / 2
+    return float(middle if middle < odds[at + 1] else odds[at])

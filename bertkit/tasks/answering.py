@@ -79,13 +79,9 @@ class Answering:
         shown = np.linspace(0, len(sweep.threshold) - 1, SHOWN).round().astype(int)
         in_use = max(0, int(np.searchsorted(sweep.threshold, used, side="right")) - 1)
         at = np.union1d(shown, [in_use])
-        return {
-            ("nothing answered" if i == 0 else f"tau {sweep.threshold[i]:.3f}"): {
-                "exact": float(sweep.exact[i]),
-                "f1": float(sweep.f1[i]),
-            }
-            for i in at.tolist()
-        }
+        names = {i: f"tau {sweep.threshold[i]:.3f}" for i in at.tolist()} | {0: "nothing answered"}
+        names[in_use] = f"{'' if in_use else 'nothing answered, '}tau {used:.3f} (in use)"
+        return {name: {"exact": float(sweep.exact[i]), "f1": float(sweep.f1[i])} for i, name in names.items()}
 
     def baselines(self, rows: "Rows") -> dict[str, Scores]:
         """`overlap`: the sentence with the most words of the question; with v2 `majority`: no answer."""
@@ -190,7 +186,7 @@ class Answering:
 
         gold = gold_texts(outputs.rows)
         marks = self._marks(gold, texts(nbest, outputs.rows))
-        return sweep(marks, nbest.null_odds, _array(map(bool, gold)))
+        return sweep(marks, nbest.null_odds, self._marks(gold, [""] * len(gold)).exact)
 
     def _tau(self, outputs: Outputs) -> float:
         """The threshold, or while there is none, as during training, the best of this split."""

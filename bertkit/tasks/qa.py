@@ -73,7 +73,6 @@ class Qa(Task):
     best = ("f1", 1)
     in_windows = True
     default_max_length = 384
-    together = "article"
     text_columns = ["question", "context"]
     answering: Answering
     strict = True
@@ -82,22 +81,21 @@ class Qa(Task):
 
     def columns(self, found: "Found") -> "Found":
         """One row a question with its answers where they stand, and the rules that hold."""
-        from bertkit.data import questions
+        from bertkit.data.question_columns import column_names
+        from bertkit.data.questions import in_questions
         from bertkit.data.repair import repaired
 
         train, config = found.splits["train"], self.config
-        names = questions.column_names(
-            train, config.question_column, config.context_column, config.answers_column
-        )
+        names = column_names(train, config.question_column, config.context_column, config.answers_column)
         question, context, answers = names
         self.config = fill(
             config, {"question_column": question, "context_column": context, "answers_column": answers}
         )
         splits, notes = {}, list(found.notes)
         for split, rows in found.splits.items():
-            flat = questions.in_questions(rows, names)
+            flat = in_questions(rows, names)
             splits[split], more = repaired(flat, split) if "answers" in flat.columns else (flat, [])
-            notes += more
+            notes += [*flat.notes, *more]
         self._choose_rules(splits)
         return dataclasses.replace(found, splits=splits, notes=notes)
 
@@ -127,15 +125,17 @@ class Qa(Task):
         from bertkit.data import questions
         from bertkit.data.split import Keys
 
-        return Keys(rows.texts(["question", "context"]), questions.together(rows), [0] * len(rows))
+        texts, together = rows.texts(["question", "context"]), questions.together(rows)
+        return Keys(texts, together, [0] * len(rows), questions.unit(rows))
 
     def check(self, splits: "Splits") -> None:
         """Training and validation have answers."""
         for name, rows in splits.items():
             if name in ("train", "validation") and "answers" not in rows.columns:
+                none = ", or a column 'is_impossible' that says that there are none"
                 raise UserError(
-                    f"{rows.files[0]}: no answers in column {self.config.answers_column!r}; the "
-                    f"{name} split needs them (--answers-column)"
+                    f"{rows.files[0]}: no answers in column {self.config.answers_column!r}; the {name} split "
+                    f"needs them (--answers-column){none if self.config.squad == 'v2' else ''}"
                 )
 
     def readable(self, rows: "Rows") -> "Rows":
@@ -150,7 +150,10 @@ class Qa(Task):
     @property
     def gold_columns(self) -> set[str]:
         """The answers, and what SQuAD says of them."""
-        return {self.config.answers_column, "answers", "is_impossible", "plausible_answers"}
+        from bertkit.data.question_columns import ANSWERS
+
+        said = {self.config.answers_column, *ANSWERS, "is_impossible", "plausible_answers"}
+        return said - {self.config.question_column, self.config.context_column}
 
     @property
     def retold(self) -> set[str]:
@@ -189,9 +192,10 @@ class Qa(Task):
             self._limits(tokenizer), cache=not self.config.dry_run,
         )  # fmt: skip
         room = self.config.max_length - features.template.special - int(features.asked.max())
-        if self.strict and self.config.doc_stride > room:
+        stride = features.limits.doc_stride
+        if self.strict and stride > room:
             raise UserError(
-                f"--doc-stride {self.config.doc_stride} would skip text: beside the longest question a "
+                f"--doc-stride {stride} would skip text: beside the longest question a "
                 f"window of --max-length {self.config.max_length} has {room} pieces of the paragraph; take "
                 f"{room} or less"
             )
@@ -208,8 +212,8 @@ class Qa(Task):
                 f"--max-length {self.config.max_length}: no room for a question and a paragraph; take more"
             )
         least = room - min(self.config.max_query_length, room // 2)
-        self.config = fill(self.config, {"doc_stride": min(DOC_STRIDE, max(1, least // 2))})
-        return Limits(**{item.name: getattr(self.config, item.name) for item in dataclasses.fields(Limits)})
+        config = fill(self.config, {"doc_stride": min(DOC_STRIDE, max(1, least // 2))})  # not kept: by length
+        return Limits(**{item.name: getattr(config, item.name) for item in dataclasses.fields(Limits)})
 
     def model(self, model_config: Any, source: "ModelSource") -> Any:
         """`AutoModelForQuestionAnswering`."""
