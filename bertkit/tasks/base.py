@@ -67,7 +67,6 @@ class Task(ABC):
         several: what the sequences of one example are, where it may have more than one.
         words: whether plain text files hold a word a line.
         default_max_length: in pieces, where nothing else says it.
-        together: what is set aside as a whole, where that is more than a row.
         in_windows: whether what is too long is read in windows, else it is cut.
         told: what the file of predictions is called, without its ending.
         rows_told: whether a prediction belongs to a row and is told with its columns.
@@ -85,7 +84,6 @@ class Task(ABC):
     several: Literal["document", "choice"] | None = None
     in_windows: bool = False
     default_max_length: ClassVar[int] = 256
-    together: ClassVar[str] = ""
     told: ClassVar[str] = "predictions"
     rows_told: ClassVar[bool] = True
 
