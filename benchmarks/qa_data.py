@@ -2,7 +2,8 @@
 
     python benchmarks/qa_data.py SETS/squad/dev-v1.1.json FOLDER
 
-writes FOLDER/train.json (1,500 questions) and FOLDER/dev.json (400), in the form of SQuAD.
+writes FOLDER/train.json (1,500 questions) and FOLDER/dev.json (400), in the form of SQuAD; --train and --dev
+give other numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 ARTICLES = 40
-SIZES = {"train": 1500, "dev": 400}
 
 
 def drawn(articles: list[dict[str, Any]], size: int, rng: random.Random) -> list[dict[str, Any]]:
@@ -37,13 +37,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", type=Path)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--train", type=int, default=1500, help="questions to learn from")
+    parser.add_argument("--dev", type=int, default=400, help="questions to score")
     args = parser.parse_args()
     content = json.loads(args.source.read_text("utf-8"))
     rng = random.Random(0)
     parts = {"train": content["data"][:ARTICLES], "dev": content["data"][ARTICLES:]}
     args.folder.mkdir(parents=True, exist_ok=True)
     for name, articles in parts.items():
-        some = {"version": content["version"], "data": drawn(articles, SIZES[name], rng)}
+        some = {"version": content["version"], "data": drawn(articles, getattr(args, name), rng)}
         (args.folder / f"{name}.json").write_text(json.dumps(some), "utf-8")
 
 
