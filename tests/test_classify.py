@@ -199,13 +199,13 @@ def long_rows(count):
     return rows
 
 
-def test_windows_see_what_the_head_does_not(tiny, tmp_path):
+def test_windows_see_what_the_head_does_not(calm, tmp_path):
     data = write_rows(tmp_path / "long.jsonl", long_rows(400))
     options = {
         "data": str(data),
-        "model": str(tiny),
+        "model": str(calm),
         "max_length": 24,
-        "epochs": 8,
+        "epochs": 12,
         **FAST,
         "learning_rate": 1e-3,
     }

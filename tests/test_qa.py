@@ -291,7 +291,7 @@ def test_where_nothing_is_answered_the_sweep_says_what_no_answer_scores():
     contexts, gold = ["good food"] * 3, ["The", ".", "good"]
     answers = [[{"text": text, "answer_start": None}] for text in gold]
     features = built(contexts)
-    kept = features.kept(torch.zeros(len(features), 2, 24), np.arange(len(features))).numpy()
+    kept = features.kept(torch.zeros(len(features), 2, 24), np.arange(len(features)), {}).numpy()
     rows = Rows.of(
         {"id": ["a", "b", "c"], "question": contexts, "context": contexts, "answers": answers}, "f"
     )

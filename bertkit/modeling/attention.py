@@ -20,13 +20,14 @@ def attend_by_parts(model: Any) -> None:
 
     Architectures with an attention of their own (DeBERTa, Longformer) keep it.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     from transformers.masking_utils import sdpa_mask
 
-    if model.config._attn_implementation == "sdpa" and model._can_set_attn_implementation():
+    stock = model if isinstance(model, PreTrainedModel) else model.base_model
+    if stock.config._attn_implementation == "sdpa" and stock._can_set_attn_implementation():
         AttentionInterface.register(NAME, _attention)
         AttentionMaskInterface.register(NAME, sdpa_mask)
-        model.set_attn_implementation(NAME)
+        stock.set_attn_implementation(NAME)
 
 
 def _attention(
