@@ -328,6 +328,20 @@ def test_a_tokenizer_without_a_mask_is_refused(cli, text, tmp_path):
     assert_refused(cli, tmp_path, ["--data", text, "--model", folder], ["no [MASK]", "--model"], COMMAND)
 
 
+def test_too_little_text_for_a_pair_is_refused(cli, text, tiny, tmp_path):
+    data = write_rows(tmp_path / "one.jsonl", [{"text": "Good the."}])
+    args = ["--data", data, "--validation", text, "--model", tiny]
+    assert_refused(cli, tmp_path, args, ["one.jsonl", "too little text", "mlm+nsp"], COMMAND)
+
+
+def test_documents_of_one_sentence_are_told_of(cli, tiny, tmp_path):
+    data = write_rows(tmp_path / "short.jsonl", document_rows(60, longest=1))
+    args = ["--data", data, "--model", tiny, "--max-length", 32, "--preview", 1]
+    status, _, err = cli(COMMAND, *args)
+    assert status == 0
+    assert "have one sentence, so nothing follows it" in err
+
+
 def test_one_document_is_cut_up_and_said(cli, tiny, tmp_path):
     data = write_rows(tmp_path / "one.jsonl", [{"text": " ".join(row["text"] for row in document_rows(60))}])
     status, _, err = cli(

@@ -35,6 +35,7 @@ class CorpusFeatures(Features):
     draw: Callable[[int], Plan]
     template: Template
     seed: int
+    told: list[str] = field(default_factory=list)  # what the user should know of the examples
     plans: dict[int, Plan] = field(default_factory=dict)  # of the epoch that was asked for last
 
     @classmethod
@@ -44,11 +45,15 @@ class CorpusFeatures(Features):
         """As many examples in each epoch as in the first."""
         plan = draw(0)
         unknown = corpus.counts.get("unknown", 0) / max(1, len(corpus.pieces))
-        longest = int((plan.a_length + plan.b_length).max()) + template.special
+        longest = int((plan.a_length + plan.b_length).max(initial=0)) + template.special
         return cls(
             first=np.arange(len(plan) + 1), labels=plan.label, longest=longest, unknown=unknown,
             corpus=corpus, draw=draw, template=template, seed=seed, plans={0: plan},
         )  # fmt: skip
+
+    def notes(self, rows: Any) -> list[str]:
+        """As they were told."""
+        return self.told
 
     def plan(self, epoch: int) -> Plan:
         """The examples of an epoch."""

@@ -177,7 +177,11 @@ class Pretrain(Task):
     # ---- examples
 
     def prepare(self, rows: "Rows", tokenizer: Any) -> "CorpusFeatures":
-        """Examples drawn anew from these documents in every epoch."""
+        """Examples drawn anew from these documents in every epoch.
+
+        Raises:
+            UserError: there is not text enough for one.
+        """
         from bertkit.data.corpus_features import CorpusFeatures
         from bertkit.data.sequences import Template
         from bertkit.masking import pairs
@@ -190,6 +194,8 @@ class Pretrain(Task):
         features = CorpusFeatures.of(corpus, draw, template, config.seed)
         if not len(features):
             raise UserError(f"{rows.files[0]}: too little text for an example of {config.objective}")
+        if config.objective == "mlm+nsp":
+            features.told.extend(pairs.notes(corpus, chosen, features.plan(0)))
         return features
 
     def _text(self, rows: "Rows") -> tuple[Any, Any]:
@@ -201,7 +207,7 @@ class Pretrain(Task):
         return corpus, numbers - first
 
     def preview(self, features: Any, tokenizer: Any) -> "Preview | None":
-        """The first examples of the first epoch, masked."""
+        """Some examples of the first epoch, from all over the text, masked."""
         if self.config.preview is None:
             return None
         from bertkit.data.padding import Pad
@@ -277,7 +283,7 @@ class Pretrain(Task):
         return {"unigram": unigram(*self._text(train), *self._text(rows))}
 
     def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
-        """Some examples as they were masked, with what each part costs the model."""
+        """Some examples as they were masked, with the mean loss in nats of their masked pieces."""
         from bertkit.masking.samples import drawn, samples
 
         numbers = drawn(outputs.features, SHOWN)
