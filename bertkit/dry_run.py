@@ -22,13 +22,12 @@ def dry_run(prepared: Prepared, reporter: Reporter) -> dict[str, Any]:
 def _measured(prepared: Prepared, folder: Path, reporter: Reporter) -> dict[str, Any]:
     session = Session(prepared, folder, reporter)
     config, features = prepared.config, prepared.features["train"]
-    longest = session.trainer.batches().longest()
+    batches, steps = session.trainer.batches(), session.trainer.total_steps
+    longest = [features[key] for key in batches.longest()]
+    lengths = [sum(map(len, example["input_ids"])) for example in longest]
     started = time.perf_counter()
     loss = _one_step(session, longest)
     seconds = time.perf_counter() - started
-    steps = session.trainer.steps_per_epoch * config.epochs if config.max_steps is None else config.max_steps
-    share = steps / session.trainer.steps_per_epoch
-    pieces = float(features.lengths.sum()) * share
     return {
         "task": prepared.task.name,
         "data": {
@@ -40,19 +39,19 @@ def _measured(prepared: Prepared, folder: Path, reporter: Reporter) -> dict[str,
         "truncated": features.truncated / len(features),
         "windowed": features.windowed if prepared.task.in_windows else None,
         "max_length": config.max_length,
-        "longest_batch": [len(longest), int(features.lengths[longest].max())],
-        "steps": round(steps),
+        "longest_batch": [len(longest), max(lengths)],
+        "steps": steps,
         "loss": loss,
-        "estimated_seconds": seconds * pieces / float(features.lengths[longest].sum()),
+        "estimated_seconds": seconds * batches.pieces(0, steps) / sum(lengths),
         "peak_memory_mb": peak_memory_mb(),
         "precision": prepared.precision,
     }  # fmt: skip
 
 
-def _one_step(session: Any, rows: list[int]) -> float:
-    """Forward, backward and optimizer step on some rows; returns the loss."""
+def _one_step(session: Any, examples: list[Any]) -> float:
+    """Forward, backward and optimizer step on some examples; returns the loss."""
     trainer = session.trainer
-    batch = session.collator([session.prepared.features["train"][row] for row in rows])
+    batch = session.collator(examples)
     counts = trainer._get_num_items_in_batch([batch], trainer.args.device)
     trainer.create_optimizer()
     model = trainer.accelerator.prepare(trainer.model)

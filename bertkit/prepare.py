@@ -172,7 +172,8 @@ def _resolve(prepared: Prepared, reporter: Reporter) -> None:
     task.config = dataclasses.replace(task.config, max_length=longest)
     task.config = fill(task.config, {"model": source.name})
     for name, rows in prepared.splits.items():
-        prepared.features[name] = task.prepare(rows, prepared.tokenizer)
+        make = task.prepare_training if name == "train" else task.prepare
+        prepared.features[name] = make(rows, prepared.tokenizer)
     _look_at_pieces(prepared, reporter)
     advice, reason = advise(len(prepared.splits["train"]), parameters_of(prepared.model_config))
     advice |= task.advice()

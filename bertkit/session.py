@@ -65,7 +65,7 @@ class Session:
         self._accepted(trainer.try_optimizer)
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(Schedule(trainer.steps_per_epoch, config.save_steps, self.stop))
-        trainer.add_callback(Progress(self.reporter))
+        trainer.add_callback(Progress(self.reporter, trainer.batches().switches()))
         return trainer
 
     def _accepted(self, make: Any, **arguments: Any) -> Any:
@@ -135,14 +135,13 @@ class Session:
 
     def _figures(self, seconds: float, before: int) -> dict[str, Any]:
         """Throughput counts the training loop with its first step and checkpoints, without evaluation."""
-        lengths, state = self.prepared.features["train"].lengths, self.trainer.state
-        steps = state.global_step - before
-        examples = len(lengths) * steps / self.trainer.steps_per_epoch
+        state, batches = self.trainer.state, self.trainer.batches()
+        examples = len(self.trainer.train_dataset) * (state.global_step - before) / batches.steps
         return {
             "seconds": seconds,
             "steps": state.global_step,
             "examples_per_second": examples / seconds,
-            "tokens_per_second": examples * float(lengths.mean()) / seconds,
+            "tokens_per_second": batches.pieces(before, state.global_step) / seconds,
             "peak_memory_mb": peak_memory_mb(),
             "loss": self.trainer.mean_loss(),
             "precision": self.prepared.precision,

@@ -166,6 +166,10 @@ class Task(ABC):
     def prepare(self, rows: "Rows", tokenizer: Any) -> "Features":
         """Features of one split; labels are None where it has none."""
 
+    def prepare_training(self, rows: "Rows", tokenizer: Any) -> "Features":
+        """Features of the training split, where they are made otherwise than those that are scored."""
+        return self.prepare(rows, tokenizer)
+
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """From examples of `prepare` to a padded batch."""
         from bertkit.data.padding import Pad

@@ -11,6 +11,8 @@ from bertkit.tasks.pretraining import SIZES, PretrainConfig
 
 if TYPE_CHECKING:
     from bertkit.data.corpus_features import CorpusFeatures
+    from bertkit.data.features import Features
+    from bertkit.data.phases import Phase
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.sources import Found
     from bertkit.data.split import Keys
@@ -49,6 +51,17 @@ class Pretrain(Task):
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         self.corpora: list[tuple[int, Any]] = []
+        if self.config.phases is not None:
+            from bertkit.data.phases import for_phases
+
+            self.config = for_phases(self.config)
+
+    @property
+    def phases(self) -> "list[Phase]":
+        """Of training; one, unless --phases has several."""
+        from bertkit.data.phases import phases_of
+
+        return phases_of(self.config.phases or f"{self.config.max_length}:1")
 
     # ---- text
 
@@ -159,6 +172,9 @@ class Pretrain(Task):
             raise UserError(
                 f"--objective {self.config.objective}: {kind} judges no pairs; use --objective mlm"
             )
+        if self.config.phases is not None:
+            for phase in self.phases:
+                phase.check(model_config, source.name)
         return model_config
 
     def restore(self, model_config: Any) -> None:
@@ -182,6 +198,16 @@ class Pretrain(Task):
         Raises:
             UserError: there is not text enough for one.
         """
+        return self._examples(rows, tokenizer, self.config.max_length)
+
+    def prepare_training(self, rows: "Rows", tokenizer: Any) -> "Features":
+        """Those of each phase."""
+        from bertkit.data.phases import PhasedFeatures
+
+        parts = [self._examples(rows, tokenizer, phase.length) for phase in self.phases]
+        return PhasedFeatures.of(self.phases, parts)
+
+    def _examples(self, rows: "Rows", tokenizer: Any, max_length: int) -> "CorpusFeatures":
         from bertkit.data.corpus_features import CorpusFeatures
         from bertkit.data.sequences import Template
         from bertkit.masking import pairs
@@ -189,7 +215,7 @@ class Pretrain(Task):
         config, (corpus, chosen) = self.config, self._text(rows)
         template = Template.of(tokenizer, pair=config.pairs)
         drawn = {"mlm+nsp": pairs.pairs, "mlm": pairs.runs, "mlm+sop": pairs.in_order}[config.objective]
-        room, share = config.max_length - template.special, config.short_seq_prob
+        room, share = max_length - template.special, config.short_seq_prob
         draw = partial(drawn, corpus, chosen, room, config.seed, short_seq_prob=share)
         features = CorpusFeatures.of(corpus, draw, template, config.seed)
         if not len(features):
@@ -207,7 +233,7 @@ class Pretrain(Task):
         return corpus, numbers - first
 
     def preview(self, features: Any, tokenizer: Any) -> "Preview | None":
-        """Some examples of the first epoch, from all over the text, masked."""
+        """Some examples of the first epoch (and phase), from all over the text, masked."""
         if self.config.preview is None:
             return None
         from bertkit.data.padding import Pad
@@ -215,22 +241,28 @@ class Pretrain(Task):
         from bertkit.masking.words import continues
 
         left = tokenizer.padding_side == "left"
-        collate = self._masked(tokenizer, Pad(tokenizer.pad_token_id, left, token_type_ids=False))
+        pad, features = Pad(tokenizer.pad_token_id, left, token_type_ids=False), features.parts[0]
+        collate = self._masked(tokenizer, pad, self.phases[0].length)
         numbers = drawn(features, self.config.preview)
         shown = list(samples(features, collate, tokenizer, numbers))
         return Preview(rates(features, collate, continues(tokenizer), numbers), shown)
 
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Pads and masks."""
-        self.tokenizer, self.collate = tokenizer, self._masked(tokenizer, super().collator(tokenizer, model))
-        return self.collate
+        from bertkit.data.phases import PhasedCollator
 
-    def _masked(self, tokenizer: Any, pad: Callable[..., Any]) -> Any:
+        pad = super().collator(tokenizer, model)
+        self.tokenizer, self.collate = tokenizer, self._masked(tokenizer, pad, self.config.max_length)
+        return PhasedCollator(
+            [self._masked(tokenizer, pad, phase.length) for phase in self.phases], self.collate
+        )
+
+    def _masked(self, tokenizer: Any, pad: Callable[..., Any], max_length: int) -> Any:
         from bertkit.masking.collator import MaskedPad, masking_of, special_pieces
 
         config = self.config
         special = special_pieces(tokenizer)
-        most = config.max_predictions_per_seq or max(1, round(config.mlm_probability * config.max_length))
+        most = config.max_predictions_per_seq or max(1, round(config.mlm_probability * max_length))
         masking = masking_of(
             tokenizer, special, config.whole_word_masking, mlm_probability=config.mlm_probability,
             mask_share=config.mask_share, random_share=config.random_share, max_predictions_per_seq=most,

@@ -67,6 +67,11 @@ class PretrainConfig(RunConfig):
         0.1, "Share of the examples that are shorter on purpose.", MASKING, min=0.0, max=1.0
     )
 
+    phases: str | None = setting(
+        None,
+        "Lengths and their shares of the steps, such as 128:0.9,512:0.1.",
+        default_text="--max-length alone",
+    )
     preview: int | None = setting(
         None, "Show this many masked examples and what was measured over them; write nothing.", OUTPUT,
         min=1, saved=False,

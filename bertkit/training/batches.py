@@ -59,6 +59,20 @@ class LengthBatches:
         short = [order[whole:]] if whole < len(order) else []
         return [full[i] for i in rng.permutation(len(full))] + short
 
+    @property
+    def steps(self) -> int:
+        """Optimizer steps an epoch, a short last one included."""
+        return -(-len(self.features) // self.effective)
+
     def longest(self) -> list[int]:
-        """The batch that costs the most memory: the longest examples together."""
-        return np.argsort(-self.features.sizes, kind="stable")[: self.batch_size].tolist()
+        """The batch that costs the most memory: the longest examples of the epoch together."""
+        order = np.argsort(-self.features.sizes_in(self.epoch), kind="stable")[: self.batch_size]
+        return self.features.keys(self.epoch, order).tolist()
+
+    def pieces(self, begin: int, stop: int) -> float:
+        """How many pieces the examples of these steps of the run have, by the mean of an epoch."""
+        return float(self.features.lengths.sum()) * (stop - begin) / self.steps
+
+    def switches(self) -> dict[int, str]:
+        """After which steps the examples become others, and what the user is told then."""
+        return {}

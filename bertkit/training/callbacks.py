@@ -41,10 +41,15 @@ class Schedule(TrainerCallback):
 
 
 class Progress(TrainerCallback):
-    """Tells the reporter of each step, with the latest logged loss."""
+    """Tells the reporter of each step, with the latest logged loss.
 
-    def __init__(self, reporter: Reporter) -> None:
+    Args:
+        switches: step -> what is to be said after it.
+    """
+
+    def __init__(self, reporter: Reporter, switches: dict[int, str]) -> None:
         self.reporter = reporter
+        self.switches = switches
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **more: Any) -> None:
         """How many steps there will be, and how many a resumed run already has."""
@@ -53,6 +58,8 @@ class Progress(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **more: Any) -> None:
         """One step more."""
         self.reporter.training_step(state.global_step)
+        if state.global_step in self.switches:
+            self.reporter.say(self.switches[state.global_step])
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **more: Any) -> None:
         """The loss, whenever Trainer logs it."""

@@ -13,11 +13,13 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
+from bertkit.data.phases import PhasedFeatures
 from bertkit.errors import WAYS_OUT_OF_NAN, UserError
 from bertkit.modeling.forward import logits_of
 from bertkit.modeling.layers import layer_numbers
 from bertkit.modeling.losses import Loss
 from bertkit.training.batches import LengthBatches
+from bertkit.training.phases import PhasedBatches
 
 
 class BertkitTrainer(Trainer):
@@ -85,9 +87,12 @@ class BertkitTrainer(Trainer):
 
     def batches(self) -> LengthBatches:
         """The sampler of the training rows; its effective batch spans accumulation and ranks."""
-        size, steps = self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps
-        seed, ranks = self.args.seed, self.args.world_size
-        return LengthBatches(self.train_dataset, size, steps * ranks, seed)
+        size, features = self.args.per_device_train_batch_size, self.train_dataset
+        together = self.args.gradient_accumulation_steps * self.args.world_size
+        batches = LengthBatches(features, size, together, self.args.seed)
+        if not isinstance(features, PhasedFeatures):
+            return batches
+        return PhasedBatches(features, size, together, self.args.seed, self._total(batches.steps))
 
     def get_train_dataloader(self) -> DataLoader:
         """Trainer's, over our batches."""
@@ -102,7 +107,16 @@ class BertkitTrainer(Trainer):
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps an epoch, a short last one included."""
-        return math.ceil(len(self.batches()) / (self.args.gradient_accumulation_steps * self.args.world_size))
+        return self.batches().steps
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self._total(self.steps_per_epoch)
+
+    def _total(self, per_epoch: int) -> int:
+        most, epochs = self.args.max_steps, self.args.num_train_epochs
+        return most if most > 0 else math.ceil(epochs * per_epoch)
 
     # ---- the loss rule
 

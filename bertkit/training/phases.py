@@ -1,0 +1,70 @@
+"""The order of batches of a run in phases: a pure function of (seed, step)."""
+
+from collections.abc import Iterator
+from itertools import accumulate, islice, pairwise
+
+import numpy as np
+
+from bertkit.data.phases import APART, PhasedFeatures
+from bertkit.errors import UserError
+from bertkit.training.batches import LengthBatches
+
+
+class PhasedBatches(LengthBatches):
+    """Batch sampler of a run in phases: of each optimizer step, those of the phase it belongs to.
+
+    Each phase lays out each epoch as if it were alone; of an epoch in which a phase ends, the steps before
+    are taken from its layout and those after from that of the next.
+
+    Args:
+        features: the examples of the phases.
+        steps: of the whole run.
+
+    Raises:
+        UserError: a phase gets none of them.
+    """
+
+    def __init__(
+        self, features: PhasedFeatures, batch_size: int, accumulation: int, seed: int, steps: int
+    ) -> None:
+        super().__init__(features, batch_size, accumulation, seed)
+        self.phases = features.phases
+        self.parts = [LengthBatches(part, batch_size, accumulation, seed) for part in features.parts]
+        ends = accumulate(phase.share for phase in self.phases[:-1])
+        self.stops = [*(round(end * steps) for end in ends), steps]
+        for phase, (begin, stop) in zip(self.phases, self._within(0, steps), strict=True):
+            if begin == stop and steps:
+                raise UserError(
+                    f"--phases: {phase} gets none of the {steps:,} steps; more with --max-steps or --epochs"
+                )
+
+    def _within(self, begin: int, stop: int) -> list[tuple[int, int]]:
+        """Which of these steps belong to each phase: from, to."""
+        return list(pairwise(np.clip([0, *self.stops], begin, stop).tolist()))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        before, batches = self.epoch * self.steps, self.effective // self.batch_size
+        for phase, (begin, stop) in enumerate(self._within(before, before + self.steps)):
+            if begin < stop:
+                part = self._laid_out(phase, self.epoch)
+                yield from islice(part, (begin - before) * batches, (stop - before) * batches)
+
+    def _laid_out(self, phase: int, epoch: int) -> LengthBatches:
+        part = self.parts[phase]
+        part.set_epoch(phase * APART + epoch)
+        return part
+
+    def longest(self) -> list[int]:
+        """The longest examples of the longest phase."""
+        lengths = [phase.length for phase in self.phases]
+        return self._laid_out(lengths.index(max(lengths)), 0).longest()
+
+    def pieces(self, begin: int, stop: int) -> float:
+        """Each phase's own."""
+        within = zip(self.parts, self._within(begin, stop), strict=True)
+        return sum(part.pieces(*steps) for part, steps in within)
+
+    def switches(self) -> dict[int, str]:
+        """After which step the examples become longer, or shorter."""
+        later = zip(self.stops[:-1], self.phases[1:], strict=True)
+        return {step: f"step {step:,}: examples of {phase.length} pieces" for step, phase in later}
