@@ -21,7 +21,7 @@ class Reporter:
         """`total` optimizer steps in all, `done` of them before a resume."""
 
     def training_step(self, step: int, **figures: Any) -> None:
-        """Step `step` is done; `figures` may hold the latest `loss`."""
+        """Step `step` is done; `figures` may hold the latest `loss`, and its `parts` by name."""
 
     def training_ended(self) -> None:
         """The last step is done, or training was stopped."""

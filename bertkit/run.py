@@ -18,6 +18,7 @@ from bertkit.reporter import Reporter
 from bertkit.session import Session
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Outputs, Task
+from bertkit.training.parts import log_lines
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def _finish(session: Session, figures: dict[str, Any], data: str) -> Run:
         for name, lines in task.files(found).items():
             stem, dot, ending = name.partition(".")
             write_parts(folder / f"{stem}{suffix}{dot}{ending}", lines)
+    write_jsonl(folder / rundir.LOG, log_lines(session.trainer.state.log_history))
     made_with = rundir.read_made_with(folder)
     card = model_card(folder, metrics, task, made_with)
     write_text(folder / "README.md", card)

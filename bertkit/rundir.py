@@ -20,13 +20,14 @@ from bertkit.config import RunConfig, saved_settings
 from bertkit.errors import UserError
 from bertkit.files import as_yaml, write_text
 
-SETTINGS, METRICS, CHECKPOINTS = "run.yaml", "metrics.json", "checkpoints"
+SETTINGS, METRICS, CHECKPOINTS, LOG = "run.yaml", "metrics.json", "checkpoints", "training_log.jsonl"
 DEFAULT_PARENT = "runs"
 REPLACED = ".replaced"  # the run that --overwrite replaces, until the new one has a checkpoint
 # All that a run may hold: what --overwrite removes, and nothing else.
 CONTENT = [
-    SETTINGS, METRICS, CHECKPOINTS, "README.md", "report.html", "predictions*.jsonl", "predictions*.conll",
-    "predictions*.json", "nbest_predictions*.json", "null_odds*.json",
+    SETTINGS, METRICS, CHECKPOINTS, LOG, "README.md", "report.html", "masked_samples*.jsonl",
+    "predictions*.jsonl", "predictions*.conll", "predictions*.json", "nbest_predictions*.json",
+    "null_odds*.json",
     "config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer*", "vocab.*",
     "merges.txt",
     "special_tokens_map.json", "added_tokens.json", "spiece.model", "spm.model", "sentencepiece*.model",

@@ -190,8 +190,8 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_weights(cli, tiny, tmp_pa
     monkeypatch.chdir(tmp_path)
     status, _, _ = cli(task, "--resume", "-o", cut)
     assert status == 0
-    assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    assert (cut / "predictions.jsonl").read_bytes() == (whole / "predictions.jsonl").read_bytes()
+    for name in ("model.safetensors", "predictions.jsonl", "training_log.jsonl"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_a_killed_run_resumes_to_the_same_weights(cli, tiny, tmp_path):

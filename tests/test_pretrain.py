@@ -177,7 +177,7 @@ def test_resumes_in_the_middle_of_an_epoch_to_the_same_weights(cli, tiny, text, 
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert cli(COMMAND, "--resume", "-o", cut)[0] == 0
-    for name in ("model.safetensors", "masked_samples.jsonl"):
+    for name in ("model.safetensors", "masked_samples.jsonl", "training_log.jsonl"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
 
 

@@ -54,7 +54,7 @@ class ConsoleReporter(Reporter):
         if self._bar is None:
             return
         task = self._bar.tasks[self._task]
-        fields: dict[str, Any] = {"loss": f"{figures['loss']:.3f}"} if "loss" in figures else {}
+        fields: dict[str, Any] = {"loss": _loss(**figures)} if "loss" in figures else {}
         if task.speed:
             fields["speed"] = f"{task.speed:.2f}"
         self._bar.update(self._task, completed=step, **fields)
@@ -79,6 +79,12 @@ class ConsoleReporter(Reporter):
         )
         with Progress(*columns, console=err, transient=True) as bar:
             yield from bar.track(batches, total=total, description=what)
+
+
+def _loss(loss: float, parts: Mapping[str, float]) -> str:
+    """`6.931 (mlm 6.238, nsp 0.693)`."""
+    each = ", ".join(f"{name} {value:.3f}" for name, value in parts.items())
+    return f"{loss:.3f} ({each})" if len(parts) > 1 else f"{loss:.3f}"
 
 
 def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:

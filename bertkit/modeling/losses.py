@@ -6,7 +6,7 @@ A mean of means, the usual way, does not where batches or weights differ.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,14 @@ class Loss(Protocol):
 
     def sums(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Part -> the loss summed over those items; scalars with gradient."""
+
+
+@runtime_checkable
+class Judged(Loss, Protocol):
+    """A loss whose parts are logged apart, and how often each is right."""
+
+    def right(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Part -> how many of its items are decided rightly; scalars."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,13 @@ class Pretraining:
         """Summed cross-entropy in nats."""
         return {
             part: F.cross_entropy(some.float(), labels, ignore_index=IGNORED, reduction="sum")
+            for part, (some, labels) in decisions(logits, batch).items()
+        }
+
+    def right(self, logits: Predictions, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The number of right pieces, and of pairs."""
+        return {
+            part: (some.argmax(-1) == labels).sum()
             for part, (some, labels) in decisions(logits, batch).items()
         }
 

@@ -1,5 +1,6 @@
 """When to evaluate, checkpoint and stop, and what the reporter is told."""
 
+from collections.abc import Callable
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -40,6 +41,17 @@ class Schedule(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
 
+class Begin(TrainerCallback):
+    """Calls back once Trainer has set up all it keeps while training."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self.begin = begin
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **more: Any) -> None:
+        """Before the first step."""
+        self.begin()
+
+
 class Progress(TrainerCallback):
     """Tells the reporter of each step, with the latest logged loss.
 
@@ -62,9 +74,10 @@ class Progress(TrainerCallback):
             self.reporter.say(self.switches[state.global_step])
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **more: Any) -> None:
-        """The loss, whenever Trainer logs it."""
+        """The loss and its parts, whenever Trainer logs them."""
         if logs and "loss" in logs:
-            self.reporter.training_step(state.global_step, loss=logs["loss"])
+            parts = {key[: -len("_loss")]: logs[key] for key in logs if key.endswith("_loss")}
+            self.reporter.training_step(state.global_step, loss=logs["loss"], parts=parts)
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **more: Any) -> None:
         """No more steps."""

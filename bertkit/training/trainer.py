@@ -17,9 +17,13 @@ from bertkit.data.phases import PhasedFeatures
 from bertkit.errors import WAYS_OUT_OF_NAN, UserError
 from bertkit.modeling.forward import logits_of
 from bertkit.modeling.layers import layer_numbers
-from bertkit.modeling.losses import Loss
+from bertkit.modeling.losses import Judged, Loss
 from bertkit.training.batches import LengthBatches
+from bertkit.training.callbacks import Begin
+from bertkit.training.parts import Parts
 from bertkit.training.phases import PhasedBatches
+
+UNLOGGED = "unlogged"  # in a checkpoint's state: what the next log will tell of steps before it
 
 
 class BertkitTrainer(Trainer):
@@ -40,6 +44,7 @@ class BertkitTrainer(Trainer):
     state: Any
     control: Any
     optimizer: Any
+    _tr_loss: torch.Tensor
 
     def __init__(
         self, *, loss: Loss, evaluate_with: Callable[[], dict[str, float]], best: tuple[str, int],
@@ -54,7 +59,9 @@ class BertkitTrainer(Trainer):
         self.layer_decay = layer_decay
         self.own_order = own_order
         self.evaluation_seconds = 0.0
+        self.parts = Parts()
         self._staging: Path | None = None
+        self.add_callback(Begin(self._take_up))
 
     # ---- training, whole or gone on with
 
@@ -75,6 +82,25 @@ class BertkitTrainer(Trainer):
             return True
         self.state = before
         return False
+
+    def _take_up(self) -> None:
+        """Go on logging where the checkpoint was: the next entry tells of steps before it as well."""
+        if unlogged := self.state.stateful_callbacks.get(UNLOGGED):
+            self._globalstep_last_logged = unlogged["step"]
+            self._tr_loss += unlogged["loss"]
+            self.parts.restore(unlogged["parts"], self.args.world_size, self.args.device)
+
+    # ---- what is logged
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """With the loss, its parts."""
+        parts = self.parts.means(self.accelerator.gather) if "loss" in logs else {}
+        super().log(logs | parts, start_time)
+
+    def _unlogged(self) -> dict[str, Any]:
+        gather = self.accelerator.gather
+        loss, parts = float(gather(self._tr_loss).mean()), self.parts.read(gather)
+        return {"step": self._globalstep_last_logged, "loss": loss, "parts": parts}
 
     def mean_loss(self) -> float:
         """The loss of all steps, those before a resume included, from what was logged."""
@@ -137,6 +163,8 @@ class BertkitTrainer(Trainer):
         """This batch's part of the effective batch's loss; the parts add up to it."""
         logits = logits_of(model, inputs)
         sums = self.loss.sums(logits, inputs)
+        if isinstance(self.loss, Judged):
+            self.parts.add(sums, self.loss.right(logits, inputs), self.loss.counts(inputs))
         # DDP averages gradients over ranks, where the rule asks for their sum.
         # A batch in which nothing is counted (no piece is left of any token) has no loss.
         counts = {part: torch.where(count > 0, count, 1) for part, count in num_items_in_batch.items()}
@@ -216,6 +244,7 @@ class BertkitTrainer(Trainer):
         folder = Path(self.args.output_dir)
         self._staging = folder / ".partial"
         shutil.rmtree(self._staging, ignore_errors=True)
+        self.state.stateful_callbacks[UNLOGGED] = self._unlogged()
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, RuntimeError, safetensors.SafetensorError) as error:
