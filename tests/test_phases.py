@@ -68,7 +68,7 @@ def of_epochs(features, steps, epochs, batch_size=8, accumulation=1):
 def test_each_step_has_examples_of_its_phase_and_none_comes_twice(text, tiny):
     features, collate, scored = drawn(text, tiny)
     per_epoch = -(-len(features) // 8)
-    steps, epochs = per_epoch * 3 - 5, 3
+    steps, epochs = per_epoch * 3 - 12, 3
     found = [batch for some in of_epochs(features, steps, epochs) for batch in some]
     assert len(found) == steps
     switch = round(0.7 * steps)
