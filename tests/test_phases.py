@@ -116,6 +116,9 @@ def test_an_epoch_of_a_later_phase_is_whole_passes(text, tiny):
     long = features.parts[1]
     plan = long.plan(APART)
     assert len(plan) == len(features)
+    assert len({*zip(plan.a_start, plan.a_length, plan.b_start, strict=True)}) > 0.8 * len(
+        plan
+    )  # not one twice
     often = np.zeros(len(long.corpus.pieces))
     for start, length in ((plan.a_start, plan.a_length), (plan.b_start, plan.b_length)):
         np.add.at(often, stretches(start, start + length), 1)
