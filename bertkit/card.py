@@ -94,7 +94,8 @@ def detail_table(metrics: Mapping[str, Any]) -> str:
 def _usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
     if task.pipeline is None or settings.get("long") in OURS_ALONE:
         return LOAD.format(path=str(folder), example=task.example())
-    text = "{'text': '...', 'text_pair': '...'}" if len(task.text_columns) == 2 else "'...'"
+    pair = len(task.text_columns) == 2
+    text = "{'text': '...', 'text_pair': '...'}" if pair else repr(task.pipeline.text)
     options = [repr(task.pipeline.name), repr(str(folder)), *_keywords(task.pipeline.made_with)]
     call = [text, *_keywords(task.pipeline.called_with)]
     stock = PIPELINE.format(options=", ".join(options), call=", ".join(call))
@@ -112,7 +113,8 @@ def _cutting(task: Task, settings: Mapping[str, Any]) -> str:
     length, long = settings["max_length"], settings.get("long", "head")
     if task.pipeline is None:
         how = "read in windows" if task.in_windows else "cut"
-        return f"`transformers.pipeline` has nothing of the kind. Texts over {length} pieces are {how}."
+        other = task.ours_alone or "has nothing of the kind"
+        return f"`transformers.pipeline` {other}. Texts over {length} pieces are {how}."
     if long in OURS_ALONE:
         return (
             f"Texts over {length} pieces are treated by `--long {long}`, which `transformers.pipeline` does "

@@ -10,9 +10,10 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 MAX_SEED = 2**32 - 1  # NumPy's
+Head = Literal["linear", "bilstm"]
 DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
 
 
@@ -101,6 +102,9 @@ class RunConfig(Settings):
         default_text="what the texts need, at most 256",
     )
     new_head: bool = setting(False, "Start the head afresh, whatever the model's own was trained for.", MODEL)
+    head: Head = setting(
+        "linear", "What decides on the vectors: an output layer alone, or behind a two-layer BiLSTM.", MODEL
+    )
     freeze: int = setting(0, "Freeze the embeddings and this many of the lowest layers.", MODEL, min=0)
 
     epochs: float | None = setting(

@@ -31,7 +31,7 @@ CONTENT = [
     "config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer*", "vocab.*",
     "merges.txt",
     "special_tokens_map.json", "added_tokens.json", "spiece.model", "spm.model", "sentencepiece*.model",
-    "training_args.bin", "chat_template.jinja",
+    "training_args.bin", "chat_template.jinja", "generation_config.json",
 ]  # fmt: skip
 PACKAGES = ["bertkit", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn"]
 

@@ -74,8 +74,8 @@ def test_drops_the_share_that_is_asked_for_each_place_by_itself():
     assert beside == pytest.approx(0.81, abs=1e-3)
 
 
-def untrained(name, dropout):
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+def untrained(name, dropout, causal=False):
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     settings = ARCHITECTURES[name] | {"vocab_size": len(make_tokenizer())}
     elsewhere = [
@@ -85,8 +85,10 @@ def untrained(name, dropout):
     off = dict.fromkeys(elsewhere, 0.0)
     at = dict.fromkeys(["attention_probs_dropout_prob", "attention_dropout"], dropout)
     torch.manual_seed(0)
-    config = AutoConfig.for_model(name, **settings, **off, **at)
-    return AutoModelForSequenceClassification.from_config(config).train()
+    reads = {"is_decoder": True, "use_cache": False} if causal else {}
+    config = AutoConfig.for_model(name, **settings, **off, **at, **reads)
+    kind = AutoModelForCausalLM if causal else AutoModelForSequenceClassification
+    return kind.from_config(config).train()
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra", "distilbert", "modernbert"])
@@ -105,6 +107,27 @@ def test_every_architecture_that_leaves_attention_to_choice_trains_so(name):
         found.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("padded", [None, slice(6, None), slice(0, 4)], ids=["not", "right", "left"])
+def test_from_left_to_right_it_is_the_stock_one_too(name, padded, monkeypatch):
+    ids = torch.randint(5, 40, (3, 10), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(3, 10).long()
+    mask[1, padded or slice(0, 0)] = 0
+    used, found = [], []
+    stock = ByParts.forward
+    monkeypatch.setattr(ByParts, "forward", staticmethod(lambda *given: used.append(1) or stock(*given)))
+    for by_parts in (False, True):
+        model = untrained(name, 1e-6, causal=True)
+        if by_parts:
+            attend_by_parts(model)
+        logits = model(input_ids=ids, attention_mask=mask).logits[mask.bool()]
+        logits.square().sum().backward()
+        found.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
+    assert len(used) == model.config.num_hidden_layers
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
 def test_is_used_where_it_pays_and_only_there(monkeypatch):

@@ -1,4 +1,4 @@
-"""The collator of pre-training: pads, then masks the batch at once."""
+"""The collators of pre-training: pad, then say of the whole batch at once what is to be predicted."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.masking.masks import Masking
+from bertkit.masking.masks import Masked, Masking
+from bertkit.masking.rates import measured, share
 from bertkit.masking.words import continues
+from bertkit.modeling.losses import IGNORED
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,7 @@ class MaskedPad:
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """The batch of these examples: the same, example by example, in any company."""
         batch = self.pad(items)
-        ids = batch["input_ids"].numpy()
-        masked = self.masking(ids, self.special[ids], np.array([item["key"] for item in items]))
+        masked = self._masked(batch["input_ids"].numpy(), items)
         batch["input_ids"] = torch.from_numpy(masked.input_ids)
         batch["masked_lm_positions"] = torch.from_numpy(masked.masked_lm_positions)
         batch["masked_lm_labels"] = torch.from_numpy(masked.masked_lm_labels)
@@ -37,6 +38,46 @@ class MaskedPad:
             labels = np.array([item["next_sentence_label"] for item in items], np.int64)
             batch["next_sentence_label"] = torch.from_numpy(labels)
         return batch
+
+    def rates(self, items: list[dict[str, Any]], continues: np.ndarray | None) -> dict[str, float]:
+        """What masking does to these examples, see `measured`."""
+        ids = self.pad(items)["input_ids"].numpy()
+        return measured(self._masked(ids, items), ids, self.special[ids], continues)
+
+    def _masked(self, ids: np.ndarray, items: list[dict[str, Any]]) -> Masked:
+        return self.masking(ids, self.special[ids], np.array([item["key"] for item in items]))
+
+
+@dataclass(frozen=True)
+class NextPiece:
+    """Collator: what `Pad` gives, and at each piece but the last the next one as what is predicted there.
+
+    It has the keys of `MaskedPad`: `masked_lm_positions` [B, L - 1] are the places at which a piece is
+    predicted, `masked_lm_labels` the pieces, -100 where there is none. The last [SEP] is predicted too, so
+    that a text that is gone on with comes to an end.
+    """
+
+    pad: Callable[..., dict[str, torch.Tensor]]
+    special: np.ndarray
+    pairs: bool = False
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """The batch of these examples."""
+        batch = self.pad(items)
+        ids, real = batch["input_ids"], batch["attention_mask"].bool()
+        batch["masked_lm_positions"] = torch.arange(ids.shape[1] - 1).expand(len(ids), -1)
+        batch["masked_lm_labels"] = torch.where(real[:, :-1] & real[:, 1:], ids[:, 1:], IGNORED)
+        return batch
+
+    def rates(self, items: list[dict[str, Any]], continues: np.ndarray | None) -> dict[str, float]:
+        """Nothing is masked: what is predicted of the pieces, and which of that is special."""
+        batch = self(items)
+        labels = batch["masked_lm_labels"].numpy()
+        special = self.special[labels[labels != IGNORED]]
+        pieces = ~self.special[batch["input_ids"].numpy()]
+        selected = share((~special).sum(), pieces.sum())
+        of_special = share(special.sum(), len(special))
+        return {"selected": selected, "mask": 0.0, "random": 0.0, "kept": 1.0, "special_selected": of_special}
 
 
 def special_pieces(tokenizer: Any) -> np.ndarray:

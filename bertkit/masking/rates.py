@@ -28,14 +28,15 @@ def measured(
     parts = before[words.start + words.size] - before[words.start]
     actions = np.bincount(masked.action.ravel(), minlength=KEPT + 1)
     return {
-        "selected": _share(len(row), words.pieces.sum()),
-        "mask": _share(actions[MASK], len(row)),
-        "random": _share(actions[RANDOM], len(row)),
-        "kept": _share(actions[KEPT], len(row)),
-        "special_selected": _share((chosen & special).sum(), len(row)),
-        "whole_words": _share((parts == words.size).sum(), (parts > 0).sum()),
+        "selected": share(len(row), words.pieces.sum()),
+        "mask": share(actions[MASK], len(row)),
+        "random": share(actions[RANDOM], len(row)),
+        "kept": share(actions[KEPT], len(row)),
+        "special_selected": share((chosen & special).sum(), len(row)),
+        "whole_words": share((parts == words.size).sum(), (parts > 0).sum()),
     }
 
 
-def _share(part: int, whole: int) -> float:
+def share(part: int, whole: int) -> float:
+    """A share of nothing is 0."""
     return float(part / whole) if whole else 0.0

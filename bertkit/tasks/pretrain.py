@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.tasks.base import Outputs, Pipeline, Preview, Scores, Task
+from bertkit.tasks.objectives import OBJECTIVES, Objective
 from bertkit.tasks.pretraining import SIZES, PretrainConfig
 
 if TYPE_CHECKING:
@@ -22,17 +23,16 @@ if TYPE_CHECKING:
     from bertkit.modeling.losses import Loss
     from bertkit.reporter import Reporter
 
-WITH_PAIRS = {"bert", "albert", "big_bird", "mobilebert", "megatron-bert"}  # whose models judge pairs
 SHOWN = 100  # masked samples in a run
 
 
 class Pretrain(Task):
-    """Masked language model and next sentence prediction (Devlin et al. 2018, 3.1).
+    """Masked language model and next sentence prediction (Devlin et al. 2018, 3.1), and its ablations (5.1).
 
     Attributes:
         corpora: the first number of each corpus's documents, and the corpus.
         begins: the model or the tokenizer that training begins with.
-        collate, tokenizer: known after `collator`.
+        tokenizer: known after `find`; `collate` after `collator`.
     """
 
     name = "pretrain-mlm-nsp"
@@ -43,7 +43,6 @@ class Pretrain(Task):
     text_columns = ["text"]
     rows_told = False
     told = "masked_samples"
-    pipeline = Pipeline("fill-mask", {}, {})
     begins: "ModelSource"
     collate: Any
     tokenizer: Any
@@ -63,6 +62,16 @@ class Pretrain(Task):
 
         return phases_of(self.config.phases or f"{self.config.max_length}:1")
 
+    @property
+    def objective(self) -> Objective:
+        """As asked by `--objective`."""
+        return OBJECTIVES[self.config.objective]
+
+    @property
+    def pipeline(self) -> Pipeline:  # type: ignore[override]
+        """That of the objective's model."""
+        return self.objective.pipeline(self.tokenizer)
+
     # ---- text
 
     def find(self, reporter: "Reporter") -> "Found":
@@ -79,14 +88,14 @@ class Pretrain(Task):
             if name
         }
         self.begins = self._begins(sources["train"], reporter)
-        tokenizer = load_tokenizer(self.begins)
-        if tokenizer.mask_token_id is None:
+        self.tokenizer = load_tokenizer(self.begins)
+        if self.tokenizer.mask_token_id is None and not self.objective.causal:
             flag = "--model" if config.model else "--tokenizer"
             raise UserError(f"{flag} {self.begins.name}: its tokenizer has no [MASK] piece")
         splits, notes = {}, []
         for split, source in sources.items():
             few = split == "train" and "validation" not in sources
-            splits[split], more = self._documents(source, tokenizer, reporter, few)
+            splits[split], more = self._documents(source, reporter, few)
             notes += more
         train = sources["train"]
         return Found(train.name, train.where, splits, notes=notes)
@@ -99,14 +108,12 @@ class Pretrain(Task):
         decoding = Decoding(config.encoding, config.on_bad_bytes)
         return TextOptions(config.form, config.document_separator, config.text_column, decoding)
 
-    def _documents(
-        self, source: "TextSource", tokenizer: Any, reporter: "Reporter", few: bool
-    ) -> tuple["Rows", list[str]]:
+    def _documents(self, source: "TextSource", reporter: "Reporter", few: bool) -> tuple["Rows", list[str]]:
         """A row a document; where there are `few` and some must be set aside, a row a stretch of one."""
         from bertkit.data.corpus import corpus_of
         from bertkit.data.document_rows import cut_few, rows_of
 
-        corpus = corpus_of(source.files, self._options(), tokenizer, reporter)
+        corpus = corpus_of(source.files, self._options(), self.tokenizer, reporter)
         notes = list(corpus.notes)
         if few:
             corpus, more = cut_few(corpus)
@@ -153,29 +160,20 @@ class Pretrain(Task):
 
     def check(self, splits: "Splits") -> None:
         """Documents were checked when they were read; masking by rates that leave something to predict."""
-        config = self.config
-        if config.mask_share + config.random_share > 1:
-            shares = f"--mask-share {config.mask_share:g} and --random-share {config.random_share:g}"
-            raise UserError(f"{shares}: together at most 1")
+        self.objective.check(self.config)
 
     def summary(self) -> str:
         """What is predicted."""
-        config = self.config
-        what = {"mlm": "", "mlm+nsp": ", and whether B follows A", "mlm+sop": ", and whether B goes before A"}
-        unit = "whole words" if config.whole_word_masking else "pieces"
-        return f"{config.mlm_probability:.0%} of the {unit}{what[config.objective]}"
+        unit = "whole words" if self.config.whole_word_masking else "pieces"
+        share = "each piece" if self.objective.causal else f"{self.config.mlm_probability:.0%} of the {unit}"
+        return share + self.objective.learned
 
     def adopt(self, model_config: Any, source: "ModelSource") -> Any:
         """The config as it is, where it can do the objective."""
-        if self.config.pairs and model_config.model_type not in WITH_PAIRS:
-            kind = f"{source.name} ({model_config.model_type})"
-            raise UserError(
-                f"--objective {self.config.objective}: {kind} judges no pairs; use --objective mlm"
-            )
         if self.config.phases is not None:
             for phase in self.phases:
                 phase.check(model_config, source.name)
-        return model_config
+        return self.objective.adopt(model_config, source.name, self.tokenizer)
 
     def restore(self, model_config: Any) -> None:
         """Not of use for rows.
@@ -183,7 +181,7 @@ class Pretrain(Task):
         Raises:
             UserError: always.
         """
-        raise UserError("a pre-trained model predicts no rows; it fills masks, or is fine-tuned with --model")
+        raise UserError("a pre-trained model predicts no rows; fine-tune it with --model")
 
     @property
     def gold_columns(self) -> set[str]:
@@ -214,9 +212,8 @@ class Pretrain(Task):
 
         config, (corpus, chosen) = self.config, self._text(rows)
         template = Template.of(tokenizer, pair=config.pairs)
-        drawn = {"mlm+nsp": pairs.pairs, "mlm": pairs.runs, "mlm+sop": pairs.in_order}[config.objective]
         room, share = max_length - template.special, config.short_seq_prob
-        draw = partial(drawn, corpus, chosen, room, config.seed, short_seq_prob=share)
+        draw = partial(self.objective.draw, corpus, chosen, room, config.seed, short_seq_prob=share)
         features = CorpusFeatures.of(corpus, draw, template, config.seed)
         if not len(features):
             raise UserError(f"{rows.files[0]}: too little text for an example of {config.objective}")
@@ -233,7 +230,7 @@ class Pretrain(Task):
         return corpus, numbers - first
 
     def preview(self, features: Any, tokenizer: Any) -> "Preview | None":
-        """Some examples of the first epoch (and phase), from all over the text, masked."""
+        """Some examples of the first epoch (and phase), from all over the text, as they are masked."""
         if self.config.preview is None:
             return None
         from bertkit.data.padding import Pad
@@ -242,26 +239,28 @@ class Pretrain(Task):
 
         left = tokenizer.padding_side == "left"
         pad, features = Pad(tokenizer.pad_token_id, left, token_type_ids=False), features.parts[0]
-        collate = self._masked(tokenizer, pad, self.phases[0].length)
+        collate = self._predicted(tokenizer, pad, self.phases[0].length)
         numbers = drawn(features, self.config.preview)
         shown = list(samples(features, collate, tokenizer, numbers))
         return Preview(rates(features, collate, continues(tokenizer), numbers), shown)
 
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
-        """Pads and masks."""
+        """Pads, masks, and tells what is to be predicted."""
         from bertkit.data.phases import PhasedCollator
 
         pad = super().collator(tokenizer, model)
-        self.tokenizer, self.collate = tokenizer, self._masked(tokenizer, pad, self.config.max_length)
+        self.collate = self._predicted(tokenizer, pad, self.config.max_length)
         return PhasedCollator(
-            [self._masked(tokenizer, pad, phase.length) for phase in self.phases], self.collate
+            [self._predicted(tokenizer, pad, phase.length) for phase in self.phases], self.collate
         )
 
-    def _masked(self, tokenizer: Any, pad: Callable[..., Any], max_length: int) -> Any:
-        from bertkit.masking.collator import MaskedPad, masking_of, special_pieces
+    def _predicted(self, tokenizer: Any, pad: Callable[..., Any], max_length: int) -> Any:
+        from bertkit.masking.collator import MaskedPad, NextPiece, masking_of, special_pieces
 
         config = self.config
         special = special_pieces(tokenizer)
+        if self.objective.causal:
+            return NextPiece(pad, special)
         most = config.max_predictions_per_seq or max(1, round(config.mlm_probability * max_length))
         masking = masking_of(
             tokenizer, special, config.whole_word_masking, mlm_probability=config.mlm_probability,
@@ -276,12 +275,10 @@ class Pretrain(Task):
 
     def model(self, model_config: Any, source: "ModelSource") -> Any:
         """The encoder with its heads over the vocabulary and, with pairs, over [CLS]."""
-        from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
-
         from bertkit.modeling.loading import load_model
         from bertkit.modeling.pretraining import predict_at_masked
 
-        kind = AutoModelForPreTraining if self.config.pairs else AutoModelForMaskedLM
+        kind = self.objective.auto_class
         if self.config.model and any(source.folder.glob("*.safetensors")):
             return predict_at_masked(load_model(kind, source, model_config))
         return predict_at_masked(kind.from_config(model_config))

@@ -16,7 +16,7 @@ SIZES = {  # layers, width, heads: Devlin et al. 2018, 3; the small ones are goo
 class PretrainConfig(RunConfig):
     """The settings of `pretrain-mlm-nsp` beside the shared ones."""
 
-    without = frozenset({"new_head"})
+    without = frozenset({"new_head", "head"})
 
     text_column: str | None = setting(
         None, "The texts, in files of rows; each is a document.", DATA, default_text="guessed"
@@ -47,8 +47,10 @@ class PretrainConfig(RunConfig):
         None, "Pieces of a new WordPiece tokenizer, trained first.", MODEL, min=6, default_text="30000"
     )
     cased: bool = setting(False, "Keep capital letters, in a new tokenizer.", MODEL)
-    objective: Literal["mlm+nsp", "mlm", "mlm+sop"] = setting(
-        "mlm+nsp", "Masked words, and with it next sentence, nothing, or sentence order.", MODEL
+    objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr"] = setting(
+        "mlm+nsp",
+        "Masked words, and with it next sentence, nothing, or sentence order; or words from left to right.",
+        MODEL,
     )
     max_length: int | None = setting(
         None, "Longest input in pieces, special ones included.", MODEL, min=8, default_text="128"
@@ -87,4 +89,4 @@ class PretrainConfig(RunConfig):
     @property
     def pairs(self) -> bool:
         """Whether an example has two texts."""
-        return self.objective != "mlm"
+        return self.objective in ("mlm+nsp", "mlm+sop")

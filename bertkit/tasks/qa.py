@@ -171,9 +171,10 @@ class Qa(Task):
 
     def adopt(self, model_config: Any, source: "ModelSource") -> Any:
         """A model that has a head for answers keeps it: going on from one data set to the next."""
-        from bertkit.modeling.heads import QUESTION, has_head
+        from bertkit.modeling.heads import QUESTION, has_head, stands_on
 
-        self.new_head = self.config.new_head or not has_head(model_config, QUESTION)
+        fits = has_head(model_config, QUESTION) and stands_on(model_config, self.config.head)
+        self.new_head = self.config.new_head or not fits
         vars(model_config).pop(THRESHOLD, None)  # another run's
         model_config.num_labels = 2  # the stock heads make their outputs by it, whatever a model had before
         return model_config
@@ -219,9 +220,11 @@ class Qa(Task):
         """`AutoModelForQuestionAnswering`."""
         from transformers import AutoModelForQuestionAnswering
 
-        from bertkit.modeling.loading import load_model
+        from bertkit.modeling.reading import load_reader
 
-        return load_model(AutoModelForQuestionAnswering, source, model_config, self.new_head)
+        return load_reader(
+            AutoModelForQuestionAnswering, source, model_config, self.new_head, self.config.head
+        )
 
     def loss(self, train: Any) -> "Loss":
         """Cross-entropy of the start and of the end over the places of the window."""

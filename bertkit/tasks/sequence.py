@@ -44,11 +44,25 @@ class SequenceTask(Task):
     Attributes:
         roles: the settings that name the first and the second text.
         problem: the kind of labels and their names, known after `columns`.
+        causal: whether the model reads from left to right, known after `adopt`.
     """
 
-    pipeline = Pipeline("text-classification", {"top_k": None}, {"truncation": True})
     roles: ClassVar[tuple[str, str]]
+    causal: bool = False
     problem: Problem
+
+    @property
+    def pipeline(self) -> Pipeline | None:  # type: ignore[override]
+        """Of the stock model."""
+        stock = Pipeline("text-classification", {"top_k": None}, {"truncation": True})
+        return None if self.ours_alone else stock
+
+    @property
+    def ours_alone(self) -> str:  # type: ignore[override]
+        """A stock pipeline would load what follows here without a word, and decide otherwise."""
+        if self.config.head == "bilstm":
+            return "leaves out its BiLSTM"
+        return "reads [CLS], which in this model has seen nothing of the text" if self.causal else ""
 
     @property
     def labels(self) -> list[str]:
@@ -159,9 +173,11 @@ class SequenceTask(Task):
 
     def adopt(self, model_config: Any, source: "ModelSource") -> Any:
         """Take the model's own label order where its labels are ours; refuse where they are others."""
-        from bertkit.modeling.heads import SEQUENCE, match_labels, set_labels
+        from bertkit.modeling.heads import SEQUENCE, match_labels, set_labels, stands_on
+        from bertkit.modeling.reading import is_causal
 
-        if not self.config.new_head:
+        self.causal = is_causal(model_config)
+        if not self.config.new_head and stands_on(model_config, self.config.head):
             found = match_labels(model_config, self.labels, source.name, SEQUENCE)
             self.new_head, self.problem.names = found
         model_config.problem_type = self.problem.kind
@@ -190,9 +206,11 @@ class SequenceTask(Task):
         """`AutoModelForSequenceClassification`."""
         from transformers import AutoModelForSequenceClassification
 
-        from bertkit.modeling.loading import load_model
+        from bertkit.modeling.reading import load_reader
 
-        return load_model(AutoModelForSequenceClassification, source, model_config, self.new_head)
+        return load_reader(
+            AutoModelForSequenceClassification, source, model_config, self.new_head, self.config.head
+        )
 
     def check_head(self, some_scored: Callable[[], Outputs]) -> None:
         """Refuse a head under whose names the answers are wrong and under others right."""

@@ -148,9 +148,10 @@ class Swag(Task):
 
     def adopt(self, model_config: Any, source: "ModelSource") -> Any:
         """A model that has a head for choices keeps it: going on from one data set to the next."""
-        from bertkit.modeling.heads import CHOICE, has_head
+        from bertkit.modeling.heads import CHOICE, has_head, stands_on
 
-        self.new_head = self.config.new_head or not has_head(model_config, CHOICE)
+        fits = has_head(model_config, CHOICE) and stands_on(model_config, self.config.head)
+        self.new_head = self.config.new_head or not fits
         return model_config
 
     def restore(self, model_config: Any) -> None:
@@ -175,9 +176,9 @@ class Swag(Task):
         """`AutoModelForMultipleChoice`."""
         from transformers import AutoModelForMultipleChoice
 
-        from bertkit.modeling.loading import load_model
+        from bertkit.modeling.reading import load_reader
 
-        return load_model(AutoModelForMultipleChoice, source, model_config, self.new_head)
+        return load_reader(AutoModelForMultipleChoice, source, model_config, self.new_head, self.config.head)
 
     def loss(self, train: "Features") -> "Loss":
         """Cross-entropy over the endings that are there."""

@@ -1,0 +1,174 @@
+"""`--objective ltr`: each piece from those before it, and a checkpoint that others go on with."""
+
+import json
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from conftest import assert_refused, document_rows, predictions, save_tiny, toy_rows, write_rows
+from test_architectures import SIZE, tiny_of
+from test_pretrain import COMMAND, pretrained
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
+
+import bertkit
+from bertkit.config import settings_of
+from bertkit.data.padding import Pad
+from bertkit.masking.collator import NextPiece
+from bertkit.modeling.forward import logits_of
+from bertkit.modeling.pretraining import predict_at_masked
+from bertkit.tasks.objectives import CAUSAL, OBJECTIVES
+from bertkit.tasks.pretraining import PretrainConfig
+
+NEEDED = {
+    "electra": {"embedding_size": 16},
+    "rembert": {"input_embedding_size": 16, "output_embedding_size": 32},
+}
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write_rows(tmp_path / "text.jsonl", document_rows(120))
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("models") / "causal", is_decoder=True, use_cache=False)
+
+
+def test_each_objective_of_the_setting_is_known():
+    assert set(OBJECTIVES) == set(get_args(settings_of(PretrainConfig)["objective"][0]))
+
+
+# ---- the model
+
+
+def untrained(name, objective, tokenizer):
+    settings = SIZE | {"vocab_size": 60, "max_position_embeddings": 65, "pad_token_id": 0}
+    config = OBJECTIVES[objective].adopt(
+        AutoConfig.for_model(name, **settings | NEEDED.get(name, {})), "tiny", tokenizer
+    )
+    torch.manual_seed(0)
+    return OBJECTIVES[objective].auto_class.from_config(config).eval()
+
+
+@pytest.mark.parametrize("name", sorted(CAUSAL))
+def test_a_later_piece_changes_no_earlier_logit(name, tiny):
+    ids = torch.randint(5, 60, (2, 12), generator=torch.Generator().manual_seed(1))
+    other = ids.clone()
+    other[:, 7:] = (ids[:, 7:] - 4) % 55 + 5
+    for objective in ("ltr", "mlm"):
+        model = untrained(name, objective, AutoTokenizer.from_pretrained(tiny))
+        with torch.no_grad():
+            one, two = (model(input_ids=some).logits for some in (ids, other))
+        assert torch.allclose(one[:, :7], two[:, :7], atol=1e-6) == (objective == "ltr")
+        assert not torch.allclose(one[:, 7:], two[:, 7:], atol=1e-6)
+
+
+# ---- what is predicted
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_each_piece_but_the_first_is_predicted_at_the_one_before(left):
+    texts = [np.array([2, 9, 8, 7, 3]), np.array([2, 6, 3])]
+    special = np.isin(np.arange(60), [0, 2, 3])
+    batch = NextPiece(Pad(0, left, token_type_ids=False), special)([{"input_ids": [ids]} for ids in texts])
+    places, labels = batch["masked_lm_positions"], batch["masked_lm_labels"]
+    for ids, row, at, wanted in zip(texts, batch["input_ids"], places, labels, strict=True):
+        used = wanted != -100
+        assert wanted[used].tolist() == ids[1:].tolist()
+        assert row[at[used]].tolist() == ids[:-1].tolist()
+
+
+def test_the_loss_is_that_of_the_stock_model(causal):
+    model = AutoModelForCausalLM.from_pretrained(causal).eval()
+    texts = [np.array([2, 9, 8, 7, 3]), np.array([2, 6, 3])]
+    batch = NextPiece(Pad(0, False, False), np.zeros(100, bool))([{"input_ids": [ids]} for ids in texts])
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    stock = model(batch["input_ids"], batch["attention_mask"], labels=labels).loss
+    words = logits_of(predict_at_masked(model), batch).words
+    ours = torch.nn.functional.cross_entropy(words.flatten(0, 1), batch["masked_lm_labels"].flatten())
+    assert float(ours) == pytest.approx(float(stock), rel=1e-5)
+
+
+def test_a_preview_says_that_nothing_is_masked(cli, text, tiny):
+    args = ["--data", text, "--model", tiny, "--max-length", 32, "--objective", "ltr", "--preview", 5]
+    status, out, _ = cli(COMMAND, *args, "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert [found[name] for name in ("selected", "mask", "random", "kept")] == [1.0, 0.0, 0.0, 1.0]
+    assert 0 < found["special_selected"] < 0.2  # [SEP]
+    assert "[MASK]" not in cli(COMMAND, *args)[1]
+
+
+# ---- runs
+
+
+def test_learns_and_others_go_on_with_it(text, tmp_path):
+    run = pretrained(
+        text, tmp_path / "run", objective="ltr", size="tiny", vocab_size=120, epochs=20, batch_size=16,
+        learning_rate=1e-3,
+    )  # fmt: skip
+    found = run.metrics["validation"]
+    assert set(found) == {"loss", "mlm_loss", "mlm_accuracy", "perplexity"}
+    assert found["mlm_loss"] < run.metrics["baselines"]["unigram"]["mlm_loss"] - 0.5
+    model, info = AutoModelForCausalLM.from_pretrained(run.output_dir, output_loading_info=True)
+    assert (model.config.is_decoder, model.config.use_cache, info["missing_keys"]) == (True, False, set())
+    sample = predictions(run.output_dir, "masked_samples.jsonl")[0]
+    assert sample["masked"].split()[1:] == sample["pieces"]
+    card = (run.output_dir / "README.md").read_text()
+    assert "each piece from those before it" in card
+    code = card.partition("```python\n")[2].partition("```")[0].replace("[CLS] ...", "[CLS] the film")
+    namespace = {}
+    exec(code.replace("\nmodel(", "\nfound = model("), namespace)
+    said = namespace["found"][0]["generated_text"]
+    assert said.startswith("[CLS] the film")
+    assert len(said) > len("[CLS] the film")
+    again = pretrained(text, tmp_path / "again", objective="ltr", model=str(run.output_dir), max_steps=2)
+    assert again.metrics["validation"]["mlm_loss"] < found["mlm_loss"] + 0.3
+
+
+@pytest.mark.parametrize("name", ["roberta", "electra"])
+def test_a_model_that_read_both_sides_goes_on_from_left_to_right(name, text, tmp_path):
+    folder, _ = tiny_of(name, tmp_path / "model")
+    run = pretrained(text, tmp_path / "run", model=str(folder), objective="ltr", max_steps=2)
+    _, info = AutoModelForCausalLM.from_pretrained(run.output_dir, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert pipeline("text-generation", str(run.output_dir))("good", max_new_tokens=2)
+
+
+def test_a_tokenizer_needs_no_mask(text, tmp_path):
+    folder = save_tiny(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.mask_token = None
+    tokenizer.save_pretrained(folder)
+    run = pretrained(text, tmp_path / "run", model=str(folder), objective="ltr", max_steps=1)
+    data = write_rows(tmp_path / "toy.jsonl", toy_rows(40))
+    tuned = bertkit.classify(data=str(data), model=str(run.output_dir), max_steps=1, bf16=False,
+                             output_dir=str(tmp_path / "tuned"))  # fmt: skip
+    assert AutoConfig.from_pretrained(tuned.output_dir).is_decoder
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    "flags", [["--mlm-probability", 0.2], ["--whole-word-masking"], ["--mask-share", 0.5],
+              ["--max-predictions-per-seq", 4]],
+)  # fmt: skip
+def test_settings_of_masks_are_refused(flags, cli, text, tmp_path):
+    args = ["--data", text, "--objective", "ltr", "--vocab-size", 120, *flags]
+    assert_refused(cli, tmp_path, args, [flags[0], "--objective ltr masks nothing"], COMMAND)
+
+
+@pytest.mark.parametrize("objective", ["mlm+nsp", "mlm", "mlm+sop"])
+def test_a_model_that_reads_from_left_to_right_goes_on_so(objective, cli, text, causal, tmp_path):
+    args = ["--data", text, "--model", causal, "--objective", objective]
+    words = [f"--objective {objective}", "left to right", "--objective ltr"]
+    assert_refused(cli, tmp_path, args, words, COMMAND)
+
+
+def test_an_architecture_that_reads_both_sides_alone_is_refused(cli, text, tmp_path):
+    folder, _ = tiny_of("albert", tmp_path / "model")
+    args = ["--data", text, "--model", folder, "--objective", "ltr"]
+    assert_refused(cli, tmp_path, args, ["--objective ltr", "albert", "--objective mlm"], COMMAND)

@@ -1,0 +1,243 @@
+"""What heads read where the model reads from left to right, or a BiLSTM stands before them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROWS, predictions, save_tiny, toy_rows, write_rows
+from test_architectures import ARCHITECTURES, tiny_of
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+)
+
+import bertkit
+from bertkit.modeling import reading
+from bertkit.modeling.forward import logits_of
+from bertkit.modeling.loading import ModelSource
+from bertkit.modeling.reading import load_reader
+
+CLASSES = {
+    "classify": AutoModelForSequenceClassification,
+    "swag": AutoModelForMultipleChoice,
+    "qa": AutoModelForQuestionAnswering,
+}
+TASKS = ["classify", "nli", "qa", "swag"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Tiny models that read from left to right and both sides, by what `is_causal` says."""
+    folder = tmp_path_factory.mktemp("models")
+    more = {"initializer_range": 0.2}  # so that what differs differs by much
+    return {causal: save_tiny(folder / str(causal), is_decoder=causal, **more) for causal in (True, False)}
+
+
+def reader(folder, task="classify", head="linear"):
+    torch.manual_seed(1)
+    config = AutoConfig.from_pretrained(folder)
+    return load_reader(CLASSES[task], ModelSource("tiny", folder), config, True, head).eval()
+
+
+def batch(left=False, more=0):
+    """Three texts that begin with the same piece; the choices of one example, for whom that asks."""
+    texts = [
+        [2, 9, 8, 3, 3, 7, 6, 3],
+        [2, 6, 3, 3, 3],
+        [2, 11, 3, 3, 12, 3],
+    ]  # Longformer asks for three [SEP]
+    ids = torch.zeros(3, 8 + more, dtype=torch.long)
+    for row, text in zip(ids, texts, strict=True):
+        start = len(row) - len(text) if left else 0
+        row[start : start + len(text)] = torch.tensor(text)
+    return {"input_ids": ids, "attention_mask": (ids > 0).long()}
+
+
+def of_the_text(model, task, given):
+    """[3] a score by what the head takes for the whole text: of `qa`, that there is no answer."""
+    choice = {"choice": torch.zeros(3, dtype=torch.long)} if task == "swag" else {}
+    with torch.no_grad():
+        logits = logits_of(model, given | choice)
+    return {"classify": lambda: logits[:, 0], "swag": lambda: logits[0], "qa": lambda: logits[:, 0, 0]}[
+        task
+    ]()
+
+
+# ---- from left to right
+
+
+@pytest.mark.parametrize("task", CLASSES)
+@pytest.mark.parametrize("left", [False, True])
+def test_texts_that_begin_alike_are_told_apart(task, left, folders, monkeypatch):
+    found = of_the_text(reader(folders[True], task), task, batch(left))
+    assert len(set(np.round(found.tolist(), 5))) == 3
+    monkeypatch.setattr(reading, "read_whole", lambda model: model)
+    stock = of_the_text(reader(folders[True], task), task, batch())
+    assert len(set(np.round(stock.tolist(), 5))) == 1
+
+
+def test_the_first_place_and_the_last_change_and_no_other(folders):
+    given, model = batch(), reader(folders[True])
+    with torch.no_grad():
+        stock = AutoModel.from_pretrained(folders[True]).eval()(**given).last_hidden_state
+        ours = model.base_model(**given).last_hidden_state
+    for one, other, length in zip(ours, stock, given["attention_mask"].sum(1).tolist(), strict=True):
+        places = [length - 1, *range(1, length - 1), 0, *range(length, 8)]
+        torch.testing.assert_close(one, other[places])
+
+
+@pytest.mark.parametrize("task", CLASSES)
+@pytest.mark.parametrize("head", ["linear", "bilstm"])
+def test_padding_changes_nothing(task, head, folders):
+    model = reader(folders[True], task, head)
+    wanted = of_the_text(model, task, batch())
+    torch.testing.assert_close(of_the_text(model, task, batch(more=3)), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_that_reads_both_sides_is_the_stock_one(folders):
+    model = reader(folders[False])
+    assert not model.base_model._forward_hooks
+    assert "bertkit_head" not in model.config.to_dict()
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_pooler_is_the_architecture_s_own(name, tmp_path):
+    _, config = tiny_of(name, tmp_path / "model")
+    encoder = AutoModel.from_config(config).eval()
+    with torch.no_grad():
+        output = encoder(**batch())
+        if output.get("pooler_output") is not None:
+            states = output.last_hidden_state
+            torch.testing.assert_close(reading._pooled(encoder, states), output.pooler_output)
+
+
+# ---- a BiLSTM
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("task", CLASSES)
+def test_every_architecture_takes_a_bilstm(name, task, tmp_path):
+    folder, _ = tiny_of(name, tmp_path / "model")
+    model = reader(folder, task, "bilstm")
+    scores = of_the_text(model.train(), task, batch())
+    assert len(set(np.round(scores.tolist(), 5))) == 3
+    logits = logits_of(model, batch() | ({"choice": torch.zeros(3).long()} if task == "swag" else {}))
+    logits.masked_fill(logits.isinf(), 0).square().sum().backward()
+    gradients = {name: weight.grad for name, weight in model.bilstm.named_parameters() if "_ih_" in name}
+    assert len(gradients) == 8
+    assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients.values())
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_bilstm_reads_the_real_pieces_alone(left, folders):
+    model = reader(folders[False], "classify", "bilstm")
+    seen = []
+    model.bilstm.register_forward_hook(lambda *given: seen.append(given[-1]))
+    with torch.no_grad():
+        ours = model.base_model(**batch(left, more=2)).last_hidden_state
+    first = batch(left, more=2)["attention_mask"].argmax(1)
+    torch.testing.assert_close(ours[:, 0], seen[0][torch.arange(3), first])
+    assert (ours[:, 0].abs().sum(1) > 0).all()
+
+
+def test_an_odd_width_is_refused(tmp_path):
+    folder = save_tiny(tmp_path / "odd", hidden_size=33, num_attention_heads=3)
+    with pytest.raises(bertkit.UserError, match="--head bilstm: needs an even width, the model's is 33"):
+        reader(folder, head="bilstm")
+
+
+# ---- runs
+
+
+def tuned(task, tmp_path, **settings):
+    data = write_rows(tmp_path / f"{task}.jsonl", ROWS[task](40))
+    usual = {"max_steps": 3, "batch_size": 8, "learning_rate": 3e-3, "bf16": False}
+    return getattr(bertkit, task)(data=str(data), output_dir=str(tmp_path / "run"), **usual | settings)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("causal", "head"), [(True, "linear"), (True, "bilstm"), (False, "bilstm")])
+def test_a_run_in_use_says_what_it_said_in_training(task, causal, head, folders, tmp_path):
+    run = tuned(task, tmp_path, model=str(folders[causal]), head=head)
+    records = predictions(run.output_dir)
+    keys = {"classify": "probabilities", "nli": "probabilities", "qa": "null_odds", "swag": "scores"}
+    names = {"qa": ("question", "context"), "swag": ("context", "endings")}.get(task, ())
+    columns = names or [key for key in records[0] if key not in ("id", "gold", "predicted", "probabilities")]
+    rows = (
+        [{name: record[name] for name in columns} for record in records] if task != "qa" else _questions(run)
+    )
+    found = list(bertkit.load(run.output_dir).predict(rows))
+    assert len(found) == len(records)
+    for one, other in zip(found, records, strict=True):
+        assert one[keys[task]] == pytest.approx(other[keys[task]], abs=1e-5)
+    card = (run.output_dir / "README.md").read_text()
+    assert "bertkit.load(" in card
+    assert "pipeline import" not in card
+    assert "from transformers" not in card
+
+
+def _questions(run):
+    return [{"question": r["question"], "context": r["context"]} for r in predictions(run.output_dir)]
+
+
+def test_ner_from_left_to_right_is_the_stock_model(folders, tmp_path):
+    run = tuned("ner", tmp_path, model=str(folders[True]))
+    records = predictions(run.output_dir)
+    found = bertkit.load(run.output_dir).predict([{"tokens": record["tokens"]} for record in records])
+    assert [one["predicted"] for one in found] == [record["predicted"] for record in records]
+    assert "pipeline('token-classification'" in (run.output_dir / "README.md").read_text()
+
+
+def test_learns_from_left_to_right_and_why_the_card_names_no_pipeline(tmp_path):
+    from transformers import pipeline
+
+    data = write_rows(tmp_path / "toy.jsonl", toy_rows(200))
+    run = bertkit.classify(
+        data=str(data), model=str(save_tiny(tmp_path / "causal", is_decoder=True)), epochs=6, batch_size=8,
+        learning_rate=3e-3, bf16=False, output_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    assert run.metrics["validation"]["accuracy"] > 0.9
+    stock = pipeline("text-classification", str(run.output_dir), top_k=None)
+    glad, sad = stock(["a good film", "the food was awful"])
+    assert glad == sad  # [CLS] has seen neither
+    assert "`transformers.pipeline` reads [CLS]" in (run.output_dir / "README.md").read_text()
+
+
+def test_goes_on_with_its_bilstm_and_starts_afresh_without(folders, tmp_path, cli):
+    first = tuned("swag", tmp_path / "first", model=str(folders[False]), head="bilstm")
+    model = str(first.output_dir)
+    on = tuned("swag", tmp_path / "on", model=model, head="bilstm", max_steps=1, learning_rate=1e-9)
+    assert on.metrics["validation"] == first.metrics["validation"]
+    for one, other in zip(predictions(on.output_dir), predictions(first.output_dir), strict=True):
+        assert one["scores"] == pytest.approx(other["scores"], abs=1e-4)
+    told = json.loads((on.output_dir / "config.json").read_text())
+    assert told["bertkit_head"] == "bilstm"
+    args = ["--data", tmp_path / "first" / "swag.jsonl", "--model", model, "--max-steps", 1]
+    status, _, err = cli("swag", *args, "-o", tmp_path / "plain")
+    assert status == 0
+    assert "a new head in place of its own" in err
+    assert "bertkit_head" not in (tmp_path / "plain" / "config.json").read_text()
+
+
+def test_resumes_with_its_bilstm(folders, tmp_path, cli):
+    run = tuned("classify", tmp_path, model=str(folders[True]), head="bilstm", save_steps=2)
+    before = (run.output_dir / "model.safetensors").read_bytes()
+    for name in ("metrics.json", "model.safetensors"):
+        (run.output_dir / name).unlink()
+    assert cli("classify", "--resume", "-o", run.output_dir)[0] == 0
+    assert (run.output_dir / "model.safetensors").read_bytes() == before
+
+
+def test_a_run_without_the_weights_of_its_bilstm_is_refused(folders, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    run = tuned("classify", tmp_path, model=str(folders[False]), head="bilstm")
+    path = run.output_dir / "model.safetensors"
+    rest = {name: tensor for name, tensor in load_file(path).items() if not name.startswith("bilstm.")}
+    save_file(rest, path, metadata={"format": "pt"})
+    with pytest.raises(bertkit.UserError, match="its BiLSTM does not fit"):
+        bertkit.load(run.output_dir)
