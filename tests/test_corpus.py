@@ -372,7 +372,8 @@ def pieces(corpus):
 def own(texts):
     """The tokenizer's own pieces, without sentences and documents that have none."""
     encoded = [
-        [TOKENIZER(text, add_special_tokens=False).input_ids for text in document] for document in texts
+        [TOKENIZER(text, add_special_tokens=False, split_special_tokens=True).input_ids for text in document]
+        for document in texts
     ]
     return [kept for document in encoded if (kept := [ids for ids in document if ids])]
 
