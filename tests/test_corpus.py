@@ -109,6 +109,11 @@ def test_paragraphs_are_joined_and_cut(file):
     assert "--form sentences" in notes.lines()[0]
 
 
+def test_wikitext_is_put_together_again(file):
+    made = WIKITEXT.replace("white clay", "white @-@ burning clay of 1 @,@ 000 @.@ 5 degrees @ home")
+    assert read(file(made))[0][0] == "Clay pipes are made of white-burning clay of 1,000.5 degrees @ home ."
+
+
 def test_wikitext_has_a_document_from_each_title_on_and_no_headings(file):
     assert read(file(WIKITEXT)) == [
         ["Clay pipes are made of white clay .", "They break easily .", "The first ones were small ,", "= 3 =",

@@ -9,7 +9,7 @@ import tracemalloc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import document_rows, write_rows
+from conftest import document_rows
 from test_corpus import TOKENIZER
 
 import bertkit
@@ -197,8 +197,8 @@ def test_gated_missing_and_useless_sets_are_one_line(cli, published, tmp_path):
 def test_a_connection_that_breaks_is_taken_up_again_or_told(packing, cli, published, tmp_path, monkeypatch):
     rows, (path, pack) = document_rows(4000), PACKINGS[packing]
     hub = published(**{path: pack(rows, tmp_path)})
-    monkeypatch.setattr("bertkit.hub_files.BLOCK", 1 << 12)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the library's own attempts
+    monkeypatch.setattr("bertkit.data.text_rows.BLOCK", 1 << 12)
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # between the library's own attempts
     hub.breaks_after = 10_000
     told = refused(cli)
     assert "the connection to the Hub broke" in told

@@ -15,7 +15,7 @@ MAKERS = [pairs, in_order, runs]
 
 
 def corpus(documents, origins=None):
-    """Of documents as lists of the lengths of their sentences; with the number of what each is a stretch of."""
+    """Of documents as lists of the lengths of their sentences; `origins`: what each is a stretch of."""
     lengths = [length for document in documents for length in document]
     return SimpleNamespace(
         sentences=np.cumsum([0, *lengths]).astype(np.uint32),

@@ -20,7 +20,7 @@ from bertkit.data.texts import TextOptions, documents
 from bertkit.errors import UserError
 from bertkit.reporter import Reporter
 
-FORMAT = 2  # to be raised when the same files would give another corpus
+FORMAT = 3  # to be raised when the same files would give another corpus
 
 
 @dataclass(frozen=True)

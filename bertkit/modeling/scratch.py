@@ -87,10 +87,8 @@ def _trained(config: Any, text: TextSource, options: TextOptions, reporter: Repo
         notes = json.loads((folder / NOTES).read_text("utf-8"))
     for note in notes:
         reporter.say(note)
-    how = (
-        "a new WordPiece tokenizer" if made else "the WordPiece tokenizer trained on this text before, again:"
-    )
-    reporter.say(f"{how} of {len(tokenizer):,} pieces")
+    whence = "" if made else ", trained on this text before and used again"
+    reporter.say(f"a WordPiece tokenizer of {len(tokenizer):,} pieces{whence}")
     return tokenizer
 
 
@@ -99,5 +97,5 @@ def _train(
 ) -> "WordPiece":
     from bertkit.data.wordpiece import train_wordpiece
 
-    reporter.say(f"training a tokenizer on {told(text.files)}, which are read twice for it")
+    reporter.say(f"training a tokenizer on {told(text.files)}, read twice for it")
     return train_wordpiece(partial(uncut, text.files, options), *settings)
