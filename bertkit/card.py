@@ -111,6 +111,8 @@ def _keywords(options: Mapping[str, Any]) -> list[str]:
 
 def _cutting(task: Task, settings: Mapping[str, Any]) -> str:
     length, long = settings["max_length"], settings.get("long", "head")
+    if task.drawn_to_fit:
+        return f"It was trained on examples of up to {length} pieces."
     if task.pipeline is None:
         how = "read in windows" if task.in_windows else "cut"
         other = task.ours_alone or "has nothing of the kind"

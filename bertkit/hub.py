@@ -4,7 +4,6 @@ Left alone, a look-up without a network retries for up to a minute; here one sho
 """
 
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,10 @@ FILES = {
     "model": ["*.json", "*.txt", "*.model", "*.safetensors"],
     "dataset": ["*.parquet", "*.csv", "*.tsv", "*.json", "*.jsonl", "*.txt", "*.gz", "*.zst"],
 }
+
+
+class Unreachable(UserError):
+    """What is wanted is not in the cache, and the Hub cannot be reached."""
 
 
 def snapshot(
@@ -37,26 +40,32 @@ def snapshot(
     """
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    fetch = partial(_fetch, repo, kind, revision, part)
     try:
-        folder = fetch(local_files_only=True)
-        if _complete(folder, kind):
-            return folder
+        if (here := in_cache(repo, kind, revision, part)) is not None:
+            return here
     except HFValidationError as error:
         raise UserError(f"{flag}: {repo!r} is not a Hub name ({error})") from error
-    except LocalEntryNotFoundError:
-        pass
     require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", other_way)
     try:
-        folder = fetch()
+        folder = _fetch(repo, kind, revision, part)
         if not _complete(folder, kind):
-            raise UserError(f"{flag}: {_lack(repo, kind, revision, part)}")
+            raise UserError(f"{flag}: {lack(repo, kind, revision, part)}")
     except HfHubHTTPError as error:
-        raise UserError(f"{flag}: {_refusal(error, kind, repo)}") from error
+        raise UserError(f"{flag}: {refusal(error, kind, repo)}") from error
     except (LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{flag}: downloading {repo} failed ({reason}); try again") from error
+        raise UserError(f"{flag}: downloading {repo} failed ({reason(error)}); try again") from error
     return folder
+
+
+def in_cache(repo: str, kind: str, revision: str | None = None, part: str | None = None) -> Path | None:
+    """The folder of a repository in the Hugging Face cache; None where it is not there, or not all of it."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = _fetch(repo, kind, revision, part, local_files_only=True)
+    except LocalEntryNotFoundError:
+        return None
+    return folder if _complete(folder, kind) else None
 
 
 def _fetch(repo: str, kind: str, revision: str | None, part: str | None, **how: Any) -> Path:
@@ -68,7 +77,7 @@ def _fetch(repo: str, kind: str, revision: str | None, part: str | None, **how: 
     return Path(snapshot_download(**which, allow_patterns=patterns, **how)) / (part or "")
 
 
-def _lack(repo: str, kind: str, revision: str | None, part: str | None) -> str:
+def lack(repo: str, kind: str, revision: str | None, part: str | None) -> str:
     """What a repository does not have that was asked for."""
     there = _folders(repo, kind, revision) if part else []
     if part and there:
@@ -94,17 +103,17 @@ def _complete(folder: Path, kind: str) -> bool:
 
 
 def require_reachable(what: str, other_way: str = "") -> None:
-    """Raise a `UserError` within seconds where the Hub cannot be reached."""
+    """Raise `Unreachable` within seconds where the Hub cannot be reached."""
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
-        reason = "and HF_HUB_OFFLINE is set"
+        why = "and HF_HUB_OFFLINE is set"
     elif reachable():
         return
     else:
-        reason = f"and {constants.ENDPOINT} cannot be reached"
+        why = f"and {constants.ENDPOINT} cannot be reached"
     ways = " ".join(filter(None, [other_way, "or connect once, so that it is cached"]))
-    raise UserError(f"{what} {reason}; {ways.removeprefix('or ')}")
+    raise Unreachable(f"{what} {why}; {ways.removeprefix('or ')}")
 
 
 def reachable() -> bool:
@@ -130,8 +139,14 @@ def _answers() -> bool:
     return True
 
 
-def _refusal(error: Exception, kind: str, repo: str) -> str:
+def refusal(error: Exception, kind: str, repo: str) -> str:
+    """Why the Hub does not give a repository."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403, 404):
         return f"no such {kind} on the Hub, or no right to it: {repo} (check the spelling, or hf auth login)"
-    return f"the Hub refused {repo} ({str(error).splitlines()[0]})"
+    return f"the Hub refused {repo} ({reason(error)})"
+
+
+def reason(error: Exception) -> str:
+    """An error in a few words: the first line of what it says, or its name."""
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -196,13 +196,13 @@ def _look_at_pieces(prepared: Prepared, reporter: Reporter) -> None:
         reporter.warn(
             f"{prepared.source.name} does not know {train.unknown:.0%} of the pieces of these texts"
         )
-    share = train.truncated / len(train)
-    over = train.windowed if prepared.task.in_windows else share
-    how = "read in windows" if prepared.task.in_windows else "cut"
-    reporter.say(
-        f"{over:.1%} of the training texts are over {config.max_length} pieces and {how} "
-        f"(longest {train.longest:,})"
-    )
+    if not prepared.task.drawn_to_fit:
+        over = train.windowed if prepared.task.in_windows else train.truncated / len(train)
+        how = "read in windows" if prepared.task.in_windows else "cut"
+        reporter.say(
+            f"{over:.1%} of the training texts are over {config.max_length} pieces and {how} "
+            f"(longest {train.longest:,})"
+        )
     for note in train.notes(prepared.splits["train"]):
         reporter.say(note)
 

@@ -85,7 +85,9 @@ def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> Vocabulary
     from bertkit.data.wordpiece import look, train_wordpiece
 
     source = find_text(data)
-    texts = partial(uncut, source.files, TextOptions())
+    for note in source.notes:
+        reporter.say(note)
+    texts = partial(uncut, source.files, TextOptions(text_column=source.column))
     made = train_wordpiece(
         texts, config.vocab_size, not config.cased, config.strip_accents, config.character_coverage
     )

@@ -1,7 +1,8 @@
 """A small Hugging Face Hub on loopback, so that tests run the real download code.
 
 Only what loading needs of the protocol is here: repository information, the file tree and the
-files, read from a folder.  No file is large enough for LFS or Xet, and nothing is uploaded.
+files, read from a folder, whole or by ranges.  No file is large enough for LFS or Xet, and nothing is
+uploaded.
 A ``conftest.py`` gives the fixtures to the tests beside it with ``from hub import hub, no_hub``.
 """
 
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import re
 import shutil
 import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -45,8 +48,17 @@ class _NotFoundError(Exception):
 
 def _blob_id(file: Path) -> str:
     """Name a file as git does, by its content: the client keys its cache by this."""
-    data = file.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    data = _mapped(file)
+    digest = hashlib.sha1(b"blob %d\0" % len(data))
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def _mapped(file: Path) -> memoryview:
+    """The bytes of a file, not in memory, so that tests can measure what those who ask for them hold."""
+    with file.open("rb") as opened:
+        empty = not file.stat().st_size
+        return memoryview(b"" if empty else mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -91,13 +103,18 @@ class Hub:
     """Serves ``root/models/[ORG/]NAME`` and ``root/datasets/ORG/NAME`` until it is stopped.
 
     A revision other than main lies beside its repository, in ``NAME@REVISION`` with the slashes
-    of the revision quoted.  ``requests`` holds what was asked, for tests of what a load costs.
+    of the revision quoted.  ``requests`` holds what was asked, and ``sent`` the bytes of files that were
+    given, for tests of what a load costs.  Of the data sets named in ``gated`` nobody gets a file, and after
+    ``breaks_after`` bytes of files each connection breaks.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = ""
         self.requests: list[tuple[str, str]] = []
+        self.sent = 0
+        self.gated: set[str] = set()
+        self.breaks_after: int | None = None
         self._server: ThreadingHTTPServer | None = None
 
     def __enter__(self) -> Hub:
@@ -151,6 +168,10 @@ class Hub:
         raise _NotFoundError("RevisionNotFound")
 
 
+class _ForbiddenError(_NotFoundError):
+    """A 403 of the Hub."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request; HTTP/1.0, the default, so that no connection outlives ``Hub.stop``."""
 
@@ -165,18 +186,27 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append((self.command, self.path))
         try:
             body, headers = self._answer()
-            status = 200
+            status = 206 if "Content-Range" in headers else 200
         except _NotFoundError as error:
             body, headers = json.dumps({"error": str(error)}).encode(), error.headers
-            status = 404
+            status = 403 if isinstance(error, _ForbiddenError) else 404
         self.send_response(status)
         for key, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self._send(body, is_file="ETag" in headers)
 
-    def _answer(self) -> tuple[bytes, dict[str, str]]:
+    def _send(self, body: bytes | memoryview, is_file: bool) -> None:
+        """The body, or what is left of it before the connection breaks."""
+        left = self.hub.breaks_after
+        part = body if left is None or not is_file else body[: max(0, left - self.hub.sent)]
+        with suppress(ConnectionError):  # who asked has heard enough
+            for at in range(0, len(part), 1 << 16):
+                self.wfile.write(part[at : at + (1 << 16)])
+                self.hub.sent += len(part[at : at + (1 << 16)]) if is_file else 0
+
+    def _answer(self) -> tuple[bytes | memoryview, dict[str, str]]:
         """Route by the undecoded path: a quoted slash belongs to the name of a revision."""
         url = urlsplit(self.path)
         match = _API.fullmatch(url.path) or _FILE.fullmatch(url.path)
@@ -185,6 +215,8 @@ class _Handler(BaseHTTPRequestHandler):
         kind, revision = match["kind"] or "models", unquote(match["revision"] or "main")
         folder, path = self.hub.find(kind, match["name"], revision), unquote(match["path"] or "")
         if match.re is _FILE:
+            if match["name"] in self.hub.gated:
+                raise _ForbiddenError("GatedRepo", _commit(folder))
             return self._file(folder, path)
         query = parse_qs(url.query)
         if match["view"] == "tree":
@@ -193,11 +225,16 @@ class _Handler(BaseHTTPRequestHandler):
             body = _info(match["name"], folder, query.get("blobs") == ["true"])
         return json.dumps(body).encode(), {"Content-Type": "application/json"}
 
-    def _file(self, folder: Path, path: str) -> tuple[bytes, dict[str, str]]:
+    def _file(self, folder: Path, path: str) -> tuple[memoryview, dict[str, str]]:
         file, commit = _files(folder).get(path), _commit(folder)
         if file is None:
             raise _NotFoundError("EntryNotFound", commit)
-        return file.read_bytes(), {"ETag": f'"{_blob_id(file)}"', "X-Repo-Commit": commit}
+        body, headers = _mapped(file), {"ETag": f'"{_blob_id(file)}"', "X-Repo-Commit": commit}
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if wanted is None:
+            return body, headers
+        first, last = int(wanted[1]), min(int(wanted[2] or len(body)), len(body) - 1)
+        return body[first : last + 1], {**headers, "Content-Range": f"bytes {first}-{last}/{len(body)}"}
 
     def log_message(self, format: str, *args: Any) -> None:
         """Keep quiet: ``Hub.requests`` is the log."""

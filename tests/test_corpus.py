@@ -109,6 +109,11 @@ def test_paragraphs_are_joined_and_cut(file):
     assert "--form sentences" in notes.lines()[0]
 
 
+def test_wikitext_is_put_together_again(file):
+    made = WIKITEXT.replace("white clay", "white @-@ burning clay of 1 @,@ 000 @.@ 5 degrees @ home")
+    assert read(file(made))[0][0] == "Clay pipes are made of white-burning clay of 1,000.5 degrees @ home ."
+
+
 def test_wikitext_has_a_document_from_each_title_on_and_no_headings(file):
     assert read(file(WIKITEXT)) == [
         ["Clay pipes are made of white clay .", "They break easily .", "The first ones were small ,", "= 3 =",
@@ -372,7 +377,8 @@ def pieces(corpus):
 def own(texts):
     """The tokenizer's own pieces, without sentences and documents that have none."""
     encoded = [
-        [TOKENIZER(text, add_special_tokens=False).input_ids for text in document] for document in texts
+        [TOKENIZER(text, add_special_tokens=False, split_special_tokens=True).input_ids for text in document]
+        for document in texts
     ]
     return [kept for document in encoded if (kept := [ids for ids in document if ids])]
 

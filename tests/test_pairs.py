@@ -14,12 +14,13 @@ from bertkit.masking.pairs import Plan, in_order, notes, pairs, runs, sized
 MAKERS = [pairs, in_order, runs]
 
 
-def corpus(documents):
-    """Of documents as lists of the lengths of their sentences."""
+def corpus(documents, origins=None):
+    """Of documents as lists of the lengths of their sentences; `origins`: what each is a stretch of."""
     lengths = [length for document in documents for length in document]
     return SimpleNamespace(
         sentences=np.cumsum([0, *lengths]).astype(np.uint32),
         documents=np.cumsum([0, *map(len, documents)]).astype(np.uint32),
+        origins=None if origins is None else np.array(origins),
     )
 
 
@@ -215,7 +216,9 @@ def test_only_chosen_documents_are_used(make):
 @pytest.mark.parametrize("make", MAKERS)
 def test_any_type_of_numbers_gives_the_same(make, kind):
     text = random_corpus(20)
-    other = SimpleNamespace(sentences=text.sentences.astype(kind), documents=text.documents.astype(kind))
+    other = SimpleNamespace(
+        **vars(text) | {name: vars(text)[name].astype(kind) for name in ("sentences", "documents")}
+    )
     plan = plan_of(make, other, 60)
     assert same(plan, plan_of(make, text, 60))
     kinds = [value.dtype for value in vars(plan).values()]
@@ -225,7 +228,7 @@ def test_any_type_of_numbers_gives_the_same(make, kind):
 @pytest.mark.parametrize("make", MAKERS)
 def test_pieces_near_the_end_of_their_type_are_counted_right(make):
     text = corpus([[20] * 10] * 4)
-    far = SimpleNamespace(sentences=text.sentences + np.uint32(2**32 - 801), documents=text.documents)
+    far = SimpleNamespace(**vars(text) | {"sentences": text.sentences + np.uint32(2**32 - 801)})
     plan, moved = plan_of(make, text, 300), plan_of(make, far, 300)
     assert np.array_equal(plan.a_start + 2**32 - 801, moved.a_start)
     assert np.array_equal(plan.a_length, moved.a_length)
@@ -257,6 +260,34 @@ def test_one_document_gives_both_labels_if_it_is_long_enough():
     assert ((plan.b_start + plan.b_length <= plan.a_start) | (plan.b_start >= rest))[random].all()
     assert set(plan_of(pairs, corpus([[10, 10, 10]]), 60).label) == {0}
     assert len(plan_of(pairs, corpus([[10]]), 60)) == 0
+
+
+@given(
+    documents=st.lists(st.lists(sentences, min_size=1, max_size=5), min_size=2, max_size=5),
+    capacity=capacities,
+    seed=st.integers(0, 99),
+)
+def test_of_stretches_a_random_second_text_is_of_another_document(documents, capacity, seed):
+    origins = [number for number, stretches in enumerate(documents) for _ in stretches]
+    text = corpus([stretch for stretches in documents for stretch in stretches], origins)
+    plan = plan_of(pairs, text, capacity, seed)
+    a, b = (text.origins[document(text, start)] for start in (plan.a_start, plan.b_start))
+    assert (a != b)[plan.label == 1].all()
+    assert (a == b)[plan.label == 0].all()
+    assert set(a) == set(range(len(documents)))
+
+
+def test_stretches_of_one_document_are_one_document():
+    text = corpus([[1] * 100] * 10, origins=[0] * 10)
+    chosen = np.array([0, 1, 2, 5, 6, 9])
+    plan = plan_of(pairs, text, 20, chosen=chosen, short_seq_prob=0)
+    random, rest = plan.label == 1, plan.a_start + 20  # where the continuation of A stops
+    assert 0.4 < random.mean() < 0.6
+    assert ((plan.b_start + plan.b_length <= plan.a_start) | (plan.b_start >= rest))[random].all()
+    assert np.isin(document(text, plan.b_start), chosen).all()
+    assert (document(text, plan.b_start) == document(text, plan.b_start + plan.b_length - 1)).all()
+    assert "one document" in notes(text, chosen, plan)[0]
+    assert notes(corpus([[1] * 100] * 10), chosen) == []
 
 
 def test_documents_of_one_sentence_are_never_next():

@@ -146,6 +146,45 @@ def test_8_x_1_is_2_x_4_is_1_x_8(calm, text, tmp_path):
         assert_close(weights(whole), weights(other), 1e-5)
 
 
+def test_checkpointing_computes_layers_again_and_changes_nothing(tiny, text, tmp_path, monkeypatch):
+    from transformers.models.bert.modeling_bert import BertIntermediate  # in each layer, once
+
+    forward, passes = BertIntermediate.forward, []
+
+    def counted(self, *args, **more):
+        passes.append(self.training)
+        return forward(self, *args, **more)
+
+    monkeypatch.setattr(BertIntermediate, "forward", counted)
+    made = []
+    for saving in (False, True):
+        passes.clear()
+        run = pretrained(
+            text, tmp_path / f"{saving}", model=str(tiny), max_steps=6, gradient_checkpointing=saving
+        )
+        made.append((run, sum(passes)))
+    (plain, once), (saving, twice) = made
+    assert twice == 2 * once > 0
+    for name in ("loss", "mlm_loss", "nsp_loss"):
+        assert saving.metrics["validation"][name] == pytest.approx(
+            plain.metrics["validation"][name], rel=1e-5
+        )
+    assert saving.metrics["training"]["loss"] == pytest.approx(plain.metrics["training"]["loss"], rel=1e-5)
+    assert_close(weights(plain), weights(saving), 1e-6)
+
+
+def test_fp16_needs_an_accelerator(cli, text, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    args = ["--data", text, "--model", tiny, "--fp16"]
+    assert_refused(cli, tmp_path, args, ["--fp16"], COMMAND)
+
+
+def test_bf16_trains(text, tiny, tmp_path):
+    run = pretrained(text, tmp_path / "run", model=str(tiny), max_steps=2, bf16=True)
+    assert run.metrics["training"]["precision"] == "bf16"
+    assert math.isfinite(run.metrics["validation"]["loss"])
+
+
 def test_resumes_in_the_middle_of_an_epoch_to_the_same_weights(cli, tiny, text, tmp_path, monkeypatch):
     from bertkit.training.callbacks import Progress
 
@@ -349,3 +388,102 @@ def test_one_document_is_cut_up_and_said(cli, tiny, tmp_path):
     )
     assert status == 0
     assert "one document: cut into 20 stretches" in err
+    assert "the text is one document: a second text that does not follow is taken from elsewhere in it" in err
+
+
+# ---- files, and what is made of them once
+
+
+def preview(cli, data, *args):
+    status, _, err = cli(
+        COMMAND, "--data", data, "--vocab-size", 120, "--max-length", 32, "--preview", 1, *args
+    )
+    assert status == 0, err
+    return err
+
+
+def test_a_tokenizer_is_trained_once(cli, text, tmp_path):
+    again = "trained on this text before"
+    first = preview(cli, text)
+    assert "training a tokenizer on text.jsonl" in first
+    assert again not in first
+    second = preview(cli, text)
+    assert again in second
+    assert "training a tokenizer" not in second
+    notes = [line for line in first.splitlines() if "accents" in line or "pieces, not" in line]
+    assert notes
+    assert [line for line in notes if line not in second] == []
+    assert again not in preview(cli, text, "--cased")
+    assert again not in preview(cli, text, "--vocab-size", 110)
+    text.write_text(text.read_text() + json.dumps({"text": "One more."}) + "\n")
+    assert again not in preview(cli, text)
+
+
+def test_without_a_cache_a_tokenizer_is_trained_all_the_same(cli, text, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BERTKIT_CACHE_DIR", str(tmp_path / "file"))
+    assert "a WordPiece tokenizer of" in preview(cli, text)
+
+
+def test_examples_are_not_said_to_be_cut(cli, text, tiny, tmp_path):
+    assert "of the training texts are over" not in preview(cli, text)
+    args = ["--data", text, "--model", tiny, "--max-length", 32, "--batch-size", 4, "--dry-run"]
+    status, out, err = cli(COMMAND, *args)
+    assert (status, "of the training texts" in out + err) == (0, False)
+    run = pretrained(text, tmp_path / "run", model=str(tiny), max_steps=1)
+    assert "examples of up to 32 pieces" in (run.output_dir / "README.md").read_text()
+
+
+def folder_of(tmp_path, **counts):
+    """A folder of text files by name, of so many documents."""
+    for seed, (name, count) in enumerate(counts.items()):
+        rows = document_rows(count, seed=seed)
+        lines = "\n\n".join(row["text"].replace(". ", ".\n") for row in rows)
+        (tmp_path / "texts").mkdir(exist_ok=True)
+        (tmp_path / "texts" / f"{name}.txt").write_text(lines + "\n")
+    return tmp_path / "texts"
+
+
+@pytest.mark.parametrize("validation", ["valid", "validation", "dev"])
+def test_files_of_a_folder_are_splits_by_their_names(validation, tiny, tmp_path):
+    folder = folder_of(tmp_path, **{"train": 60, "wiki." + validation: 30, "test": 25})
+    settings = {"model": str(tiny), "form": "sentences", "max_steps": 1}
+    run = pretrained(folder, tmp_path / "run", **settings)
+    about = run.metrics["data"]
+    assert 55 <= about["train"] <= 60
+    assert (about["validation"], about["test"]) == (30, 25)
+    assert run.metrics["test"]["mlm_loss"] > 0
+    other = write_rows(tmp_path / "other.jsonl", document_rows(22, seed=7))
+    named = pretrained(folder, tmp_path / "named", validation=str(other), **settings)
+    assert named.metrics["data"]["validation"] == 22
+
+
+def test_a_folder_without_a_training_file_is_all_training_text(cli, tmp_path):
+    err = preview(cli, folder_of(tmp_path, valid=60, test=30), "--form", "sentences")
+    assert "no file is named after training: all 2 are training text, test.txt, valid.txt as well" in err
+    assert "set aside" in err
+
+
+def test_titles_are_not_taken_for_splits(cli, tmp_path):
+    titles = {"a train to the sea": 20, "the test": 20, "gardens": 20, "stones": 20, "rivers": 20}
+    err = preview(cli, folder_of(tmp_path, **titles))
+    assert "all 5 are training text" in err
+    (tmp_path / "texts" / "rivers.txt").unlink()
+    assert "left out, not named after a split: gardens.txt, stones.txt" in preview(cli, tmp_path / "texts")
+
+
+def test_random_second_texts_are_of_another_document_where_there_are_few(tiny, tmp_path):
+    sentences = [document_rows(150, seed=seed, longest=1) for seed in range(3)]
+    rows = [{"text": " ".join(row["text"] for row in document)} for document in sentences]
+    features, _ = features_of(write_rows(tmp_path / "few.jsonl", rows), tiny)
+    corpus, plan = features.corpus, features.plan(0)
+    assert len(corpus.documents) - 1 >= 20
+
+    def origin(piece):
+        sentence = np.searchsorted(corpus.sentences, piece, "right") - 1
+        return corpus.origins[np.searchsorted(corpus.documents, sentence, "right") - 1]
+
+    random = plan.label == 1
+    assert random.mean() == pytest.approx(0.5, abs=0.05)
+    assert (origin(plan.a_start) != origin(plan.b_start))[random].all()
+    assert len(set(origin(plan.a_start))) == 3

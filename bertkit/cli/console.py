@@ -133,12 +133,18 @@ def print_dry_run(found: Mapping[str, Any]) -> None:
     rows, length = found["longest_batch"]
     sizes = {key: value for key, value in found["data"].items() if isinstance(value, int)}
     cut = ("cut", "truncated") if found["windowed"] is None else ("read in windows", "windowed")
+    share = found[cut[1]]  # None: examples are drawn to fit
+    over = (
+        {}
+        if share is None
+        else {cut[0]: f"{share:.1%} of the training texts, at {found['max_length']} pieces"}
+    )
     lines = {
         "data": f"{found['data']['name']} from {found['data']['source']}",
         "rows": ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
         "task": found["summary"],
         "model": f"{found['model']}, {found['precision']}",
-        cut[0]: f"{found[cut[1]]:.1%} of the training texts, at {found['max_length']} pieces",
+        **over,
         "steps": f"{found['steps']:,}",
         "longest batch": f"{rows} x {length} pieces, loss {found['loss']:.3f}",
         "time": f"about {duration(found['estimated_seconds'])} of training",

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from bertkit.cache import cached
+from bertkit.data.addresses import addresses
 from bertkit.data.corpus_files import CorpusFiles
 from bertkit.data.encoded import encoded
-from bertkit.data.text_files import CHUNK, Notes
+from bertkit.data.text_files import Notes, TextFile, told
 from bertkit.data.texts import TextOptions, documents
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError
 from bertkit.reporter import Reporter
 
-FORMAT = 2  # to be raised when the same files would give another corpus
+FORMAT = 3  # to be raised when the same files would give another corpus
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Corpus:
         pieces: [tokens] uint16 (uint32 where the vocabulary is larger than 65,536), no special pieces.
         sentences: [n + 1] the first piece of each sentence (uint32, uint64 from 2**32 pieces on).
         documents: [m + 1] the first sentence of each document (the same).
+        origins: [m] where documents are stretches of others, the number of the one that each is of.
         counts: of tokens, sentences, documents, unknown pieces and characters.
         notes: on how the files were read and what was left out, for people.
     """
@@ -37,11 +39,12 @@ class Corpus:
     pieces: np.ndarray
     sentences: np.ndarray
     documents: np.ndarray
+    origins: np.ndarray | None = field(default=None, kw_only=True)
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
-def corpus_of(files: Sequence[Path], options: TextOptions, tokenizer: Any, reporter: Reporter) -> Corpus:
+def corpus_of(files: Sequence[TextFile], options: TextOptions, tokenizer: Any, reporter: Reporter) -> Corpus:
     """The corpus of these files, from the cache where they have been cut into pieces before.
 
     Where the cache cannot be written it lies in a temporary folder until the process ends.
@@ -51,7 +54,7 @@ def corpus_of(files: Sequence[Path], options: TextOptions, tokenizer: Any, repor
     """
 
     def write(folder: Path) -> None:
-        reporter.say(f"cutting {listed(path.name for path in files)} into pieces")
+        reporter.say(f"cutting {told(files)} into pieces")
         notes = Notes()
         build(documents(files, options, notes), tokenizer, folder, notes)
 
@@ -73,20 +76,10 @@ def _temporary(write: Any) -> Path:
     return folder
 
 
-def _key(files: Sequence[Path], options: TextOptions, tokenizer: Any) -> str:
-    """A digest of all that a corpus depends on: the files' bytes, and their names, which its notes tell."""
-    about = [FORMAT, asdict(options), tokenizer.backend_tokenizer.to_str()]
-    digest = blake2b(json.dumps(about).encode(), digest_size=16)
-    for path in files:
-        content = blake2b(digest_size=16)
-        try:
-            with path.open("rb") as file:
-                while chunk := file.read(CHUNK):
-                    content.update(chunk)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-        digest.update(json.dumps([path.name, content.hexdigest()]).encode())
-    return digest.hexdigest()
+def _key(files: Sequence[TextFile], options: TextOptions, tokenizer: Any) -> str:
+    """A digest of all that a corpus depends on."""
+    about = [FORMAT, asdict(options), tokenizer.backend_tokenizer.to_str(), addresses(files)]
+    return blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
 
 
 # ---- on disk

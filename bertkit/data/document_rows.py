@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
 from bertkit.data.corpus import Corpus
 from bertkit.data.rows import Rows
+from bertkit.data.text_files import TextFile
 
 FEW = 20  # documents: too few to set whole ones aside
 LEAST = 2  # sentences of a stretch
 
 
-def rows_of(corpus: Corpus, files: Sequence[Path], first: int) -> Rows:
+def rows_of(corpus: Corpus, files: Sequence[TextFile], first: int) -> Rows:
     """A row a document: its number, counted from `first`, and a digest of its pieces."""
     numbers = list(range(first, first + len(corpus.documents) - 1))
     begins = corpus.sentences[corpus.documents].tolist()
@@ -27,7 +27,10 @@ def rows_of(corpus: Corpus, files: Sequence[Path], first: int) -> Rows:
 
 
 def cut_few(corpus: Corpus) -> tuple[Corpus, list[str]]:
-    """A corpus of few documents with stretches of them in their place, so that some can be set aside."""
+    """A corpus of few documents with stretches of them in their place, so that some can be set aside.
+
+    Which document each is of goes with them.
+    """
     there = len(corpus.documents) - 1
     if there >= FEW:
         return corpus, []
@@ -36,4 +39,5 @@ def cut_few(corpus: Corpus) -> tuple[Corpus, list[str]]:
     documents = np.union1d(corpus.documents, cuts).astype(corpus.documents.dtype)
     what = "one document" if there == 1 else f"only {there} documents"
     note = f"{what}: cut into {len(documents) - 1} stretches, of which whole ones are set aside"
-    return replace(corpus, documents=documents), [note]
+    origins = np.searchsorted(corpus.documents, documents[:-1], "right") - 1
+    return replace(corpus, documents=documents, origins=origins), [note]

@@ -2,8 +2,10 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Protocol, TypeVar
 
 from bertkit.data.columns import require
 from bertkit.data.known import Form, Layout, SplitFile
@@ -19,6 +21,17 @@ SPLIT_WORDS = {
     "dev": "validation", "val": "validation", "valid": "validation", "validation": "validation",
     "test": "test",
 }  # fmt: skip
+
+
+T = TypeVar("T")
+
+
+class Named(Protocol):
+    """A file, wherever it lies."""
+
+    @property
+    def name(self) -> str:
+        """Without its folders."""
 
 
 def has_layout(folder: Path, layout: Layout) -> bool:
@@ -100,7 +113,7 @@ def read_folder(
     each; a folder without such words is all training rows. Where none is a training file, the rows of the
     split `instead` are the training rows.
     """
-    paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and _is_data(p.relative_to(folder))]
+    paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and is_data(p.relative_to(folder))]
     if not paths:
         raise UserError(
             f"{folder}: no data files in this folder ({listed([*sorted(DATA_SUFFIXES), *PACKED])})"
@@ -108,14 +121,10 @@ def read_folder(
     texts = dialect is None or not dialect.words
     if texts and all(path.suffix == ".txt" and path.parent != folder for path in paths):
         return _text_tree(folder, paths), []
-    by_split: dict[str, list[Path]] = defaultdict(list)
-    unsorted: list[Path] = []
-    for path in paths:
-        split = split_of(path.relative_to(folder))
-        (unsorted if split is None else by_split[split]).append(path)
+    by_split, unsorted = sorted_by_split({path: path.relative_to(folder) for path in paths})
     if not by_split:
         return {"train": _read_all(unsorted, dialect)}, []
-    notes = [f"left out, not named after a split: {listed(p.name for p in unsorted)}"] if unsorted else []
+    notes = left_out(unsorted)
     if "train" not in by_split and instead in by_split:
         by_split["train"] = by_split.pop(instead)
         notes.append(_all_there_is(by_split["train"]))
@@ -124,7 +133,23 @@ def read_folder(
     return {split: _read_all(files, dialect) for split, files in by_split.items()}, notes
 
 
-def split_of(path: Path) -> str | None:
+def sorted_by_split(names: Mapping[T, PurePath]) -> tuple[dict[str, list[T]], list[T]]:
+    """The files of each split by their names in a folder, and those whose names speak of none."""
+    by_split: dict[str, list[T]] = defaultdict(list)
+    unsorted: list[T] = []
+    for file, name in names.items():
+        split = split_of(name)
+        (unsorted if split is None else by_split[split]).append(file)
+    return by_split, unsorted
+
+
+def left_out(unsorted: Iterable[Named]) -> list[str]:
+    """A note on files that belong to no split, if there are any."""
+    names = [file.name for file in unsorted]
+    return [f"left out, not named after a split: {listed(names)}"] if names else []
+
+
+def split_of(path: PurePath) -> str | None:
     """The split that a file's name, or else the folder it is in, speaks of."""
     for part in (path.name, *(parent.name for parent in path.parents)):
         words = re.split(r"[^a-z]+", part.lower())
@@ -134,7 +159,8 @@ def split_of(path: Path) -> str | None:
     return None
 
 
-def _is_data(path: Path) -> bool:
+def is_data(path: PurePath) -> bool:
+    """Whether a name is that of a data file."""
     suffixes = [suffix for suffix in path.suffixes if suffix not in PACKED]
     hidden = any(part.startswith(".") for part in path.parts)
     return not hidden and bool(suffixes) and suffixes[-1] in DATA_SUFFIXES and path.stem.lower() != "readme"

@@ -16,6 +16,7 @@ Blocks = Iterator[str | None]
 WRAPPED = 200  # characters: a longer line was not broken to fit a width, so it is a paragraph by itself
 MANY = 5_000  # lines of a paragraph that is cut although it goes on
 HEADING = regex.compile(r"(= )+([^=\s]|[^=\s].*[^=\s])( =)+")
+SPACED = regex.compile(r" @([-,.])@ ")
 EASTERN = r"\p{Han}\p{Hiragana}\p{Katakana}"
 EASTERN_BREAK = regex.compile(rf"(?<=[{EASTERN}、。，！？：；」』）])\n(?=[{EASTERN}「『（])")
 ENDED = regex.compile(r"[\p{STerm}…:][\p{Pe}\p{Pf}\p{Pi}\"'’”\s]*$")
@@ -68,6 +69,7 @@ def wikitext(lines: Iterable[str]) -> Blocks:
     """The lines that are paragraphs; None before each article. Headings, also of sections, are left out.
 
     A heading of an article has one `=` a side, and blank lines around: formulas look like it otherwise.
+    What WikiText takes apart, as in `well @-@ known` and `1 @,@ 000`, is put together again.
     """
     before = ""
     for line, after in pairwise(chain(lines, [""])):
@@ -75,7 +77,7 @@ def wikitext(lines: Iterable[str]) -> Blocks:
         if level == 1 and not before and not after:
             yield None
         elif line and level < 2:
-            yield line
+            yield SPACED.sub(r"\1", line)
         before = line
 
 

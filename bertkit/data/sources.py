@@ -68,15 +68,35 @@ def find(data: str, task: str, data_dir: str | None = None, dialect: Dialect | N
     known = find_known(data)
     if known is not None:
         return _from_known(known, data_dir, dialect)
-    if "/" in data and not path.suffix and data.count("/") == 1 and not data.startswith((".", "/", "~")):
-        repo, _, config = data.partition(":")
-        return _from_hub(data, {"id": repo, "config": config}, dialect)
+    if hub := hub_name(data):
+        return _from_hub(data, hub, dialect)
     if path.suffix or "/" in data:
         raise UserError(f"--data {data}: no such file or folder")
     raise UserError(
         f"--data {data}: neither a file nor a known data set{nearest(data, [*known_sets(), 'sample'])} "
         "(bertkit data ls lists them)"
     )
+
+
+def hub_name(data: str) -> dict[str, Any] | None:
+    """The repository and configuration that `ORG/NAME[:CONFIG]` names; None: it is no such name."""
+    repo, _, config = data.partition(":")
+    plain_name = repo.count("/") == 1 and not Path(repo).suffix and "*" not in repo
+    return {"id": repo, "config": config} if plain_name and not repo.startswith((".", "/", "~")) else None
+
+
+def only_on_hub(data: str, data_dir: str | None = None) -> tuple[Known | None, dict[str, Any]] | None:
+    """The known set, if it is one, and its place on the Hub, where `--data` means a set there and nowhere
+    nearer; nothing is read.
+    """
+    if Path(data).expanduser().exists():
+        return None
+    known = find_known(data)
+    if known is None:
+        hub = hub_name(data)
+        return (None, hub) if hub else None
+    near = locate(known, data_dir) != f"Hub: {(known.hub or {}).get('id')}"
+    return None if near or known.hub is None else (known, known.hub)
 
 
 def locate(known: Known, data_dir: str | None = None) -> str:

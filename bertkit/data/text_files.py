@@ -1,9 +1,9 @@
-"""Text files as streams: found by name, unpacked and decoded a mebibyte at a time, never held whole."""
+"""Text files as streams, on disk or on the Hub: unpacked and decoded by the mebibyte, never held whole."""
 
 import codecs
 import glob
 import gzip
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -11,7 +11,9 @@ from typing import IO, Any, Literal
 
 from bertkit.data.contents import GZIP, OTHER_MAGIC, UNREADABLE, ZSTD
 from bertkit.errors import UserError, listed
+from bertkit.hub_files import HubFile
 
+TextFile = Path | HubFile
 CHUNK = 1 << 20  # bytes read at a time
 LONGEST = 1_000_000  # characters of a line of running text
 NO_TEXTS = ("readme", "license", "licence")
@@ -23,7 +25,7 @@ class Notes:
 
     said: dict[str, list[str]] = field(default_factory=dict)
 
-    def say(self, path: Path, what: str) -> None:
+    def say(self, path: TextFile, what: str) -> None:
         """Something the user should know of a file."""
         self.said.setdefault(what, []).append(path.name)
 
@@ -78,12 +80,20 @@ def files_of(data: str) -> list[Path]:
     return files
 
 
+def told(files: Sequence[TextFile]) -> str:
+    """The names of files, and how much of them comes from the Hub."""
+    away = sum(file.size for file in files if isinstance(file, HubFile) and not file.here)
+    return listed(file.name for file in files) + (
+        f" ({away / 1e6:,.1f} MB streamed from the Hub)" if away else ""
+    )
+
+
 def _is_text(path: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.parts)
     return not hidden and not path.name.lower().startswith(NO_TEXTS)
 
 
-def chunks(path: Path) -> Iterator[bytes]:
+def chunks(path: TextFile) -> Iterator[bytes]:
     """The bytes of a file, unpacked where it is gzip or zstd.
 
     Raises:
@@ -91,8 +101,7 @@ def chunks(path: Path) -> Iterator[bytes]:
     """
     try:
         with path.open("rb") as raw:
-            magic = raw.read(4)
-            raw.seek(0)
+            magic = raw.peek(4)[:4]  # type: ignore[attr-defined] # of a stream there is no going back
             with _unpacking(raw, magic) as file:
                 while chunk := file.read(CHUNK):
                     yield chunk
@@ -110,7 +119,7 @@ def _unpacking(raw: IO[bytes], magic: bytes) -> Any:
     return raw
 
 
-def text(path: Path, decoding: Decoding, notes: Notes | None = None) -> Iterator[str]:
+def text(path: TextFile, decoding: Decoding, notes: Notes | None = None) -> Iterator[str]:
     """The text of a file, in parts of any length; of bytes left out the notes are told.
 
     Raises:
@@ -135,7 +144,7 @@ def text(path: Path, decoding: Decoding, notes: Notes | None = None) -> Iterator
         notes.say(path, f"{before - kept:,} bytes that are not {decoding.name.upper()} were left out")
 
 
-def _require_text(path: Path, chunk: bytes, before: int) -> None:
+def _require_text(path: TextFile, chunk: bytes, before: int) -> None:
     for magic, what in OTHER_MAGIC.items():
         if before == 0 and chunk.startswith(magic):
             raise UserError(f"{path}: not a text file but {what}")
@@ -144,7 +153,7 @@ def _require_text(path: Path, chunk: bytes, before: int) -> None:
 
 
 def _not_decoded(
-    path: Path, decoding: Decoding, error: UnicodeDecodeError, before: int, lines: int, size: int
+    path: TextFile, decoding: Decoding, error: UnicodeDecodeError, before: int, lines: int, size: int
 ) -> UserError:
     """Where the bytes stand that cannot be decoded; the codec may hold some of the chunk before."""
     held = len(error.object) - size

@@ -6,15 +6,15 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 from bertkit.data.columns import guess, require
 from bertkit.data.readers import OBJECTS, PARQUET, quotes_are_quoting
 from bertkit.data.rows import Rows
 from bertkit.data.sequences import valid
-from bertkit.data.text_files import Decoding, Notes, chunks, lines, text
+from bertkit.data.text_files import CHUNK, Decoding, Notes, TextFile, chunks, lines, text
 from bertkit.errors import UserError
+from bertkit.hub_files import BLOCK, HubFile
 
 Kind = Literal["parquet", "json lines", "delimited"]
 COLUMNS = [
@@ -23,10 +23,11 @@ COLUMNS = [
 ]  # fmt: skip
 NAME = re.compile(r"[\w .:/-]{1,40}")
 ROWS_SEEN = 20
+ROWS_READ = 64  # of Parquet at a time: a row may be a book
 Records = Iterator[tuple[int, Any]]  # the number of a row and its value in the column
 
 
-def kind_of(path: Path, column: str | None, decoding: Decoding) -> Kind | None:
+def kind_of(path: TextFile, column: str | None, decoding: Decoding) -> Kind | None:
     """What rows a file holds, seen from its beginning; None: it is running text.
 
     Raises:
@@ -47,7 +48,7 @@ def kind_of(path: Path, column: str | None, decoding: Decoding) -> Kind | None:
 
 
 def texts(
-    path: Path, kind: Kind, column: str | None, decoding: Decoding, notes: Notes | None = None
+    path: TextFile, kind: Kind, column: str | None, decoding: Decoding, notes: Notes | None = None
 ) -> Iterator[str]:
     """The text of each row; "" of one that has none, of which the notes are told.
 
@@ -64,7 +65,9 @@ def texts(
         notes.say(path, f"{missing:,} rows without a text were left out")
 
 
-def _records(path: Path, kind: Kind, column: str | None, decoding: Decoding, notes: Notes | None) -> Records:
+def _records(
+    path: TextFile, kind: Kind, column: str | None, decoding: Decoding, notes: Notes | None
+) -> Records:
     if kind == "parquet":
         return _parquet(path, column)
     if kind == "json lines":
@@ -73,7 +76,7 @@ def _records(path: Path, kind: Kind, column: str | None, decoding: Decoding, not
     return _delimited(path, column, sample, lines(text(path, decoding, notes), longest=None))
 
 
-def _chosen(path: Path, names: list[str], column: str | None) -> str:
+def _chosen(path: TextFile, names: list[str], column: str | None) -> str:
     """The column of the texts: the one named, the only one, or the first of the usual names."""
     rows = Rows.of({name: [] for name in names}, str(path))
     if column:
@@ -81,22 +84,24 @@ def _chosen(path: Path, names: list[str], column: str | None) -> str:
     return column or (names[0] if len(names) == 1 else guess(rows, COLUMNS, "text"))
 
 
-def _parquet(path: Path, column: str | None) -> Records:
+def _parquet(path: TextFile, column: str | None) -> Records:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     number = 0
     try:
-        with pq.ParquetFile(path) as file:
+        source = path.open(block=BLOCK) if isinstance(path, HubFile) else path
+        # Left alone it reads the column of all row groups before it gives the first row.
+        with pq.ParquetFile(source, buffer_size=CHUNK, pre_buffer=False) as file:
             name = _chosen(path, file.schema_arrow.names, column)
-            for batch in file.iter_batches(1024, columns=[name]):
+            for batch in file.iter_batches(ROWS_READ, columns=[name]):
                 for number, value in enumerate(batch.column(0).to_pylist(), start=number + 1):  # noqa: B020
                     yield number, value
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: a broken Parquet file ({str(error).splitlines()[0]})") from error
 
 
-def _json_lines(path: Path, column: str | None, rows: Iterable[str]) -> Records:
+def _json_lines(path: TextFile, column: str | None, rows: Iterable[str]) -> Records:
     name = None
     full = ((number, line) for number, line in enumerate(rows, start=1) if line.strip())
     for number, line in full:
@@ -147,7 +152,7 @@ def _quoting(sample: str, mark: str) -> Literal[0, 3]:
     return csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
 
 
-def _delimited(path: Path, column: str | None, sample: str, rows: Iterable[str]) -> Records:
+def _delimited(path: TextFile, column: str | None, sample: str, rows: Iterable[str]) -> Records:
     mark = delimiter_of(sample, column) or ","
     reader = csv.reader(
         (line + "\n" for line in rows), delimiter=mark, quoting=_quoting(sample, mark), strict=True

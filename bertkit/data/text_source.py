@@ -1,51 +1,107 @@
-"""What `--data` names where running text is wanted: files, a pattern of files, or a known set's texts."""
+"""What `--data` names where running text is wanted: files, on disk or on the Hub, or a known set's texts."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any
 
 from bertkit.cache import cached
 from bertkit.data.columns import guess
-from bertkit.data.known import find_known
-from bertkit.data.sources import SAMPLES, find
-from bertkit.data.text_files import files_of
+from bertkit.data.folders import is_data, left_out, sorted_by_split
+from bertkit.data.known import Known, find_known
+from bertkit.data.sources import SAMPLES, find, hub_name, only_on_hub
+from bertkit.data.text_files import TextFile, files_of
 from bertkit.data.text_rows import COLUMNS
-from bertkit.errors import UserError
+from bertkit.errors import UserError, listed
 from bertkit.files import write_jsonl
+from bertkit.hub import Unreachable, in_cache
+from bertkit.hub_files import hub_files
 
 SAMPLE = SAMPLES / "text"
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """Text found: what the run directory is called after, where it was found, and the files it lies in."""
+    """Text found.
+
+    Attributes:
+        name: what the run directory is called after.
+        where: it was found, for people.
+        splits: the files of each split; there is always "train".
+        column: of the texts in files of rows; None: guessed file by file.
+        notes: on what the files' names say of splits.
+    """
 
     name: str
     where: str
-    files: tuple[Path, ...]
+    splits: dict[str, tuple[TextFile, ...]]
+    column: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def files(self) -> tuple[TextFile, ...]:
+        """Those of the training text."""
+        return self.splits["train"]
 
 
-def find_text(data: str, data_dir: str | None = None, column: str | None = None) -> TextSource:
-    """The files that `--data` names; the texts of a known set or one on the Hub are put into one.
+def find_text(
+    data: str, data_dir: str | None = None, column: str | None = None, *, flag: str = "--data"
+) -> TextSource:
+    """The files that `--data` names; the texts of a known set that is no set of files are put into one.
 
-    An existing path goes before a name.
+    An existing path goes before a name. The files of a folder, or of a set on the Hub, are sorted into
+    splits by their names, as those of other tasks are.
 
     Args:
-        column: of the texts in a known set, where it is not the usual one.
+        column: of the texts in files of rows.
+        flag: what names it; what is named by another than `--data` is all of one split.
 
     Raises:
-        UserError: nothing is found.
+        UserError: nothing is found, or it cannot be had.
     """
     if data == "sample":
-        return TextSource("sample", "the sample shipped with bertkit", tuple(files_of(str(SAMPLE))))
+        return TextSource(
+            "sample", "the sample shipped with bertkit", {"train": tuple(files_of(str(SAMPLE)))}
+        )
     path = Path(data).expanduser()
-    named = find_known(data) is not None or (data.count("/") == 1 and not path.suffix and "*" not in data)
-    if path.exists() or not named:
-        return TextSource(path.stem.strip("*") or path.parent.name, data, tuple(files_of(data)))
+    if path.exists() or not (find_known(data) or hub_name(data)):
+        files = {file: file.relative_to(path) if path.is_dir() else PurePath() for file in files_of(data)}
+        splits, notes = _by_split(files if flag == "--data" else dict.fromkeys(files, PurePath()))
+        return TextSource(path.stem.strip("*") or path.parent.name, data, splits, column, notes)
+    hub = only_on_hub(data, data_dir)
+    return _from_hub(data, *hub, column) if hub else _from_known(data, data_dir, column)
+
+
+def _by_split(
+    names: Mapping[Any, PurePath], instead: str | None = None
+) -> tuple[dict[str, tuple[TextFile, ...]], list[str]]:
+    """The files of each split, and notes.
+
+    Titles of books speak of tests and trains too: names are believed where one is that of a training file
+    and at least half of them are of a split. Else all is training text.
+    """
+    found, rest = sorted_by_split(names)
+    if "train" not in found and instead in found:
+        found["train"] = found.pop(instead)
+    if "train" in found and 2 * len(rest) <= len(names):
+        return {split: tuple(files) for split, files in found.items()}, left_out(rest)
+    there = listed(file.name for files in found.values() for file in files)
+    why = "most files are named after no split" if "train" in found else "no file is named after training"
+    note = f"{why}: all {len(names):,} are training text, {there} as well"
+    return {"train": tuple(names)}, [note] if there else []
+
+
+def _from_known(data: str, data_dir: str | None, column: str | None) -> TextSource:
     found = find(data, "classify", data_dir)
-    rows = found.splits["train"]
-    column = column or found.defaults.get("text_column") or guess(rows, COLUMNS, "text")
-    return TextSource(found.name, found.source, (_written(found.name, rows[column]),))
+    train = found.splits["train"]
+    column = column or found.defaults.get("text_column") or guess(train, COLUMNS, "text")
+    splits: dict[str, tuple[TextFile, ...]] = {
+        split: (_written(f"{found.name}-{split}", rows[column]),)
+        for split, rows in found.splits.items()
+        if column in rows.columns
+    }
+    return TextSource(found.name, found.source, splits, "text", found.notes)
 
 
 def _written(name: str, texts: list[str]) -> Path:
@@ -59,3 +115,42 @@ def _written(name: str, texts: list[str]) -> Path:
     if folder is None:
         raise UserError(f"--data {name}: BERTKIT_CACHE_DIR cannot be written; name a folder that can")
     return folder / f"{name}.jsonl"
+
+
+# ---- on the Hub
+
+
+def _from_hub(data: str, known: Known | None, hub: dict[str, Any], column: str | None) -> TextSource:
+    """The files of a set on the Hub; where it cannot be reached, those in the Hugging Face cache."""
+    where = (hub["id"], hub.get("revision"), hub.get("config"))
+    part = hub.get("config") or ""
+    try:
+        files = hub_files(*where, flag=f"--data {data}", other_way=known.way_out if known else "")
+        names: dict[Any, PurePath] = {file: PurePosixPath(file.path).relative_to(part) for file in files}
+        place = f"Hub: {hub['id']}, commit {files[0].commit[:7]}"
+    except Unreachable:
+        folder = in_cache(hub["id"], "dataset", *where[1:])
+        if folder is None:
+            raise
+        names = {path: path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()}
+        place = f"Hugging Face cache: {hub['id']}"
+    names = {file: name for file, name in names.items() if is_data(name)}
+    _require_one(data, names)
+    splits, notes = _by_split(names, hub.get("train"))
+    name = known.run_name if known else data.split("/", 1)[-1].replace(":", "-").replace("/", "-")
+    return TextSource(name, place, splits, column or _column(known, hub), notes)
+
+
+def _require_one(data: str, names: Mapping[Any, PurePath]) -> None:
+    """Raise a `UserError` where the folders of a set are configurations, of which one must be chosen."""
+    tops = sorted({name.parts[0] for name in names.values() if len(name.parts) > 1})
+    found, rest = sorted_by_split({top: PurePath(top) for top in tops})
+    if len(rest) > 1 and not found:
+        some = f"--data {data}{'/' if ':' in data else ':'}{rest[0]}"
+        raise UserError(f"--data {data}: has several parts ({listed(rest)}); choose one, {some} for example")
+
+
+def _column(known: Known | None, hub: dict[str, Any]) -> str | None:
+    """The column of a known set's texts, as the Hub's files call it."""
+    here = {**known.defaults, **hub.get("defaults", {})}.get("text_column") if known else None
+    return next((there for there, name in hub.get("columns", {}).items() if name == here), here)

@@ -3,17 +3,17 @@
 A document must be read to its end before the next; nothing is held but what is being cut.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 
 from bertkit.data.prose import Blocks, Form, form_of, sentences
 from bertkit.data.sequences import valid
-from bertkit.data.text_files import Decoding, Notes, lines, text
+from bertkit.data.text_files import Decoding, Notes, TextFile, lines, text
 from bertkit.data.text_rows import kind_of, texts
 from bertkit.errors import UserError, listed
+from bertkit.hub_files import require_there
 
 Documents = Iterator[Iterator[str]]
 ROWS_JUDGED = 1_000
@@ -47,7 +47,7 @@ class TextOptions:
     language: str | None = None
 
 
-def documents(files: Iterable[Path], options: TextOptions, notes: Notes | None = None) -> Documents:
+def documents(files: Sequence[TextFile], options: TextOptions, notes: Notes | None = None) -> Documents:
     """The sentences of each document of the files.
 
     Args:
@@ -58,6 +58,7 @@ def documents(files: Iterable[Path], options: TextOptions, notes: Notes | None =
     Raises:
         UserError: a file that cannot be read, or is no text.
     """
+    require_there(files)
     told, found = notes or Notes(), False
     for document in split(chain.from_iterable(chain(_of_file(p, options, told), [None]) for p in files)):
         found = True
@@ -78,7 +79,7 @@ def split(blocks: Blocks) -> Documents:
             yield chain([first], iter(partial(next, blocks, None), None))
 
 
-def _of_file(path: Path, options: TextOptions, notes: Notes) -> Blocks:
+def _of_file(path: TextFile, options: TextOptions, notes: Notes) -> Blocks:
     kind = kind_of(path, options.text_column, options.decoding)
     named = options.form or ("prose" if options.document_separator else None)
     if kind:
@@ -111,12 +112,13 @@ def _in_lines(texts: Iterable[str]) -> Iterator[str]:
     return chain.from_iterable(one.removesuffix("\n").split("\n") for one in texts)
 
 
-def uncut(files: Iterable[Path], options: TextOptions) -> Iterator[str]:
+def uncut(files: Sequence[TextFile], options: TextOptions) -> Iterator[str]:
     """The texts of the files as they are: rows where they are files of rows, else lines.
 
     Raises:
         UserError: as `documents` does.
     """
+    require_there(files)
     for path in files:
         kind = kind_of(path, options.text_column, options.decoding)
         if kind:

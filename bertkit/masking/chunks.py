@@ -22,6 +22,10 @@ class Text(Protocol):
     def documents(self) -> np.ndarray:
         """[m + 1] the first sentence of each document, and the end."""
 
+    @property
+    def origins(self) -> np.ndarray | None:
+        """[m] numbers, in order, that are the same where documents are stretches of one; None: none are."""
+
 
 @dataclass(frozen=True)
 class Documents:
@@ -30,12 +34,14 @@ class Documents:
     Attributes:
         sentences: the first piece of each sentence of the whole corpus, and the end.
         first, stop: [n] int64 the sentences of each document.
+        origin: [n] the same number where they are stretches of one.
         before: [n + 1] how many sentences the chosen documents before it have.
     """
 
     sentences: np.ndarray
     first: np.ndarray
     stop: np.ndarray
+    origin: np.ndarray
     before: np.ndarray
 
     @classmethod
@@ -45,10 +51,21 @@ class Documents:
         first, stop = (corpus.documents[chosen + end].astype(np.int64) for end in (0, 1))
         full = sentences[stop] > sentences[first]
         first, stop = first[full], stop[full]
-        return cls(sentences, first, stop, np.concatenate([[0], np.cumsum(stop - first)]))
+        origin = (chosen if corpus.origins is None else corpus.origins[chosen])[full]
+        return cls(sentences, first, stop, origin, np.concatenate([[0], np.cumsum(stop - first)]))
 
     def __len__(self) -> int:
         return len(self.first)
+
+    @property
+    def single(self) -> bool:
+        """Whether all are of one document."""
+        return len(self) > 0 and bool(self.origin[0] == self.origin[-1])
+
+    def counted(self, sentence: np.ndarray) -> np.ndarray:
+        """How many sentences of the chosen documents stand before these."""
+        document = np.searchsorted(self.first, sentence, "right") - 1
+        return self.before[document] + np.minimum(sentence, self.stop[document]) - self.first[document]
 
     def pieces(self, first: np.ndarray, stop: np.ndarray) -> np.ndarray:
         """How many pieces stretches of sentences have."""

@@ -43,13 +43,15 @@ def leads(parts: Parts, count: int, rng: np.random.Generator) -> np.ndarray:
 def near(documents: Documents, parts: Parts) -> np.ndarray:
     """[parts, 2] where a B may not begin that shall not be next: sentences of the chosen documents, counted.
 
-    Anywhere in the part's own document; if that is the only one, in the part and its continuation.
+    Anywhere in the document that the part is of; if that is the only one, in the part and its continuation.
     """
-    if len(documents) != 1:
-        return np.stack([documents.before[parts.document], documents.before[parts.document + 1]], 1)
+    if not documents.single:
+        own = documents.origin[parts.document]
+        ends = (np.searchsorted(documents.origin, own, side) for side in ("left", "right"))
+        return np.stack([documents.before[end] for end in ends], 1)
     rest = np.maximum(1, parts.target - documents.pieces(parts.first, parts.stop))
-    stop = np.minimum(documents.filled(parts.stop, rest), documents.stop[0])
-    return np.stack([parts.first, stop], 1) - documents.first[0]
+    stop = documents.filled(parts.stop, rest)
+    return np.stack([documents.counted(parts.first), documents.counted(stop)], 1)
 
 
 def elsewhere(

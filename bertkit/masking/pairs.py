@@ -135,7 +135,7 @@ def notes(corpus: Text, chosen: np.ndarray, plan: Plan | None = None) -> list[st
     documents = Documents.of(corpus, chosen)
     single = int((documents.stop - documents.first == 1).sum())
     lines = []
-    if len(documents) == 1:
+    if documents.single:
         lines.append(
             "the text is one document: a second text that does not follow is taken from elsewhere in it; "
             "documents that are told apart make better pairs"

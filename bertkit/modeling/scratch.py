@@ -1,11 +1,17 @@
 """A model that does not exist yet: a tokenizer and a config, in a folder as a model's is."""
 
 import atexit
+import json
 import tempfile
+from dataclasses import asdict
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bertkit.cache import cached
+from bertkit.data.addresses import addresses
+from bertkit.data.text_files import told
 from bertkit.data.text_source import TextSource
 from bertkit.data.texts import TextOptions, uncut
 from bertkit.errors import UserError
@@ -13,7 +19,12 @@ from bertkit.modeling.loading import ModelSource, find_model, load_tokenizer
 from bertkit.modeling.pretraining import bert_config
 from bertkit.reporter import Reporter
 
+if TYPE_CHECKING:
+    from bertkit.data.wordpiece import WordPiece
+
 Shape = tuple[int, int, int]
+FORMAT = 1  # to be raised when the same text would give another tokenizer
+NOTES = "notes.json"
 PIECES = 30_000  # Devlin et al. 2018, 3: WordPiece with a vocabulary of 30,000
 
 
@@ -57,10 +68,34 @@ def _named(config: Any) -> Any:
 
 
 def _trained(config: Any, text: TextSource, options: TextOptions, reporter: Reporter) -> Any:
+    """A new tokenizer of the text, or the one that was made of the same text before."""
+    settings = (config.vocab_size or PIECES, not config.cased)
+    about = [FORMAT, settings, asdict(options), addresses(text.files)]
+    made: list[WordPiece] = []
+
+    def write(folder: Path) -> None:
+        made.append(_train(text, options, settings, reporter))
+        made[0].tokenizer.save_pretrained(folder)
+        (folder / NOTES).write_text(json.dumps(made[0].notes), "utf-8")
+
+    folder = cached("tokenizer", blake2b(json.dumps(about).encode(), digest_size=16).hexdigest(), write)
+    if folder is None:
+        made = made or [_train(text, options, settings, reporter)]
+        tokenizer, notes = made[0].tokenizer, made[0].notes
+    else:
+        tokenizer = load_tokenizer(ModelSource("tokenizer", folder))
+        notes = json.loads((folder / NOTES).read_text("utf-8"))
+    for note in notes:
+        reporter.say(note)
+    whence = "" if made else ", trained on this text before and used again"
+    reporter.say(f"a WordPiece tokenizer of {len(tokenizer):,} pieces{whence}")
+    return tokenizer
+
+
+def _train(
+    text: TextSource, options: TextOptions, settings: tuple[int, bool], reporter: Reporter
+) -> "WordPiece":
     from bertkit.data.wordpiece import train_wordpiece
 
-    made = train_wordpiece(partial(uncut, text.files, options), config.vocab_size or PIECES, not config.cased)
-    for note in made.notes:
-        reporter.say(note)
-    reporter.say(f"a new WordPiece tokenizer of {len(made.tokenizer):,} pieces")
-    return made.tokenizer
+    reporter.say(f"training a tokenizer on {told(text.files)}, read twice for it")
+    return train_wordpiece(partial(uncut, text.files, options), *settings)

@@ -70,6 +70,7 @@ class Task(ABC):
         words: whether plain text files hold a word a line.
         default_max_length: in pieces, where nothing else says it.
         in_windows: whether what is too long is read in windows, else it is cut.
+        drawn_to_fit: whether examples are drawn so that they fit: none is too long.
         told: what the file of predictions is called, without its ending.
         rows_told: whether a prediction belongs to a row and is told with its columns.
     """
@@ -86,6 +87,7 @@ class Task(ABC):
     new_head: bool = True
     several: Literal["document", "choice"] | None = None
     in_windows: bool = False
+    drawn_to_fit: ClassVar[bool] = False
     default_max_length: ClassVar[int] = 256
     told: ClassVar[str] = "predictions"
     rows_told: ClassVar[bool] = True

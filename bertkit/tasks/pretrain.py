@@ -1,6 +1,7 @@
 """`pretrain-mlm-nsp`: BERT from plain text, from scratch or continued."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ class Pretrain(Task):
     default_max_length = 128
     text_columns = ["text"]
     rows_told = False
+    drawn_to_fit = True
     told = "masked_samples"
     begins: "ModelSource"
     collate: Any
@@ -81,39 +83,37 @@ class Pretrain(Task):
         from bertkit.modeling.loading import load_tokenizer
 
         config = self.config
-        named = {"train": config.data, "validation": config.validation, "test": config.test}
-        sources = {
-            split: find_text(name, config.data_dir, config.text_column)
-            for split, name in named.items()
-            if name
-        }
-        self.begins = self._begins(sources["train"], reporter)
+        train = find_text(config.data, config.data_dir, config.text_column)
+        sources = {split: replace(train, splits={"train": files}) for split, files in train.splits.items()}
+        for split in ("validation", "test"):
+            if name := getattr(config, split):
+                sources[split] = find_text(name, config.data_dir, config.text_column, flag=f"--{split}")
+        self.begins = self._begins(train, reporter)
         self.tokenizer = load_tokenizer(self.begins)
         if self.tokenizer.mask_token_id is None and not self.objective.causal:
             flag = "--model" if config.model else "--tokenizer"
             raise UserError(f"{flag} {self.begins.name}: its tokenizer has no [MASK] piece")
-        splits, notes = {}, []
+        splits, notes = {}, list(train.notes)
         for split, source in sources.items():
             few = split == "train" and "validation" not in sources
             splits[split], more = self._documents(source, reporter, few)
             notes += more
-        train = sources["train"]
         return Found(train.name, train.where, splits, notes=notes)
 
-    def _options(self) -> "TextOptions":
+    def _options(self, text: "TextSource") -> "TextOptions":
         from bertkit.data.text_files import Decoding
         from bertkit.data.texts import TextOptions
 
         config = self.config
         decoding = Decoding(config.encoding, config.on_bad_bytes)
-        return TextOptions(config.form, config.document_separator, config.text_column, decoding)
+        return TextOptions(config.form, config.document_separator, text.column, decoding)
 
     def _documents(self, source: "TextSource", reporter: "Reporter", few: bool) -> tuple["Rows", list[str]]:
         """A row a document; where there are `few` and some must be set aside, a row a stretch of one."""
         from bertkit.data.corpus import corpus_of
         from bertkit.data.document_rows import cut_few, rows_of
 
-        corpus = corpus_of(source.files, self._options(), self.tokenizer, reporter)
+        corpus = corpus_of(source.files, self._options(source), self.tokenizer, reporter)
         notes = list(corpus.notes)
         if few:
             corpus, more = cut_few(corpus)
@@ -136,7 +136,7 @@ class Pretrain(Task):
                 flag = "--" + given[0].replace("_", "-")
                 raise UserError(f"{flag}: belongs to a model from scratch; leave it out, or --model")
             return find_model(config.model)
-        return begin(config, SIZES, text, self._options(), reporter)
+        return begin(config, SIZES, text, self._options(text), reporter)
 
     def source(self, given: bool, reporter: "Reporter") -> "ModelSource":
         """Found with the text: the tokenizer is needed to read it."""
