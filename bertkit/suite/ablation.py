@@ -192,7 +192,7 @@ def source(metrics: Mapping[str, Any]) -> str:
     """What the figures are, and whose stand in brackets."""
     return (
         "Of the pieces to predict: loss in nats, perplexity; of ltr all but the first of each example, else "
-        "the masked ones. Of tasks: accuracy, of SQuAD F1, in percent, on validation rows; the baseline is the "
-        "majority of the labels, of SQuAD the words in common. "
+        "the masked ones. Of tasks: accuracy, of SQuAD F1, in percent, on validation rows; the baseline is "
+        "the majority of the labels, of SQuAD the words in common. "
         f"In brackets: {TABLES[metrics['table']].source}."
     )
