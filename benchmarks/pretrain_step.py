@@ -152,7 +152,7 @@ def main() -> None:
     figures = run_all(entries, Path(), Path(), args.rounds, alternate=True)
     about = (
         f"{LAYERS} layers, {HIDDEN} wide, {HEADS} heads, vocabulary {VOCABULARY:,}; {BATCH} pairs of {LENGTH} "
-        f"pieces, {MASKED} of each to predict, dropout {args.dropout:g}; {args.steps} steps in fp32 with "
+        f"pieces, {MASKED} of each to predict, dropout {args.dropout:g}; {args.steps} steps in fp32, "
         f"{torch.get_num_threads()} threads; medians of {args.rounds} rounds. Memory is the process's peak."
     )
     own = f"pretrain_step.py --steps {args.steps} --rounds {args.rounds} --dropout {args.dropout:g}"
