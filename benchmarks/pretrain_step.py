@@ -71,11 +71,13 @@ def stock(model: Any) -> Step:
 def bertkit(model: Any) -> Step:
     """As a session makes it."""
     from bertkit.modeling.attention import attend_by_parts
+    from bertkit.modeling.dropout import draw_fast
     from bertkit.modeling.forward import logits_of
     from bertkit.modeling.losses import Pretraining
     from bertkit.modeling.pretraining import predict_at_masked
 
     attend_by_parts(predict_at_masked(model))
+    draw_fast(model)
     rule = Pretraining()
 
     def loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:

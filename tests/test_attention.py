@@ -47,11 +47,11 @@ def test_without_dropout_it_is_sdpa(mask, batch, length, at_once):
 def test_gradients_are_of_what_was_dropped(dropout, monkeypatch):
     drawn = []
 
-    def remembered(*given, draw=attention._drawn):
+    def remembered(*given, draw=attention.drawn):
         drawn.append(draw(*given))
         return drawn[-1]
 
-    monkeypatch.setattr(attention, "_drawn", remembered)
+    monkeypatch.setattr(attention, "drawn", remembered)
     monkeypatch.setattr(attention, "AT_ONCE", 2 * 2 * 9 * 9)
     parts, mask = inputs(5, 9, "bool")
     ours = ByParts.apply(*parts, mask, dropout, 0.5)
