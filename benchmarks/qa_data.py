@@ -1,10 +1,10 @@
-"""Draw questions of SQuAD's development files: of the last eight articles of version 1.1 to score, of others to train.
+"""Draw questions of SQuAD's development files: of eight articles to score, of the others to learn from.
 
     python benchmarks/qa_data.py SETS/squad/dev-v1.1.json FOLDER
 
 writes FOLDER/train.json (1,500 questions) and FOLDER/dev.json (400), in the form of SQuAD; --train and --dev
-give other numbers. Version 2.0 has some of the same articles and is parted by the same names, so that a model may
-learn from one and be scored on the other.
+give other numbers. Version 2.0 has some of the same articles and is parted by the same names, so that a model
+may learn from both.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_gradients_are_of_what_was_dropped(dropout, monkeypatch):
 
 def test_drops_the_share_that_is_asked_for_each_place_by_itself():
     torch.manual_seed(0)
-    kept = attention._drawn(torch.Size([1000, 4001]), round(0.1 * 2**16))
+    kept = attention.drawn(torch.Size([1000, 4001]), round(0.1 * 2**16))
     deviation = (0.1 * 0.9 / kept.numel()) ** 0.5
     assert kept.float().mean().item() == pytest.approx(0.9, abs=4 * deviation)
     assert kept.float().mean(0).std().item() == pytest.approx((0.09 / 1000) ** 0.5, rel=0.1)

@@ -39,7 +39,7 @@ class Dropped(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dropped: int) -> torch.Tensor:
-        """x with `dropped` of `DRAWS` of its values 0."""
+        """Make `dropped` of `DRAWS` of the values 0."""
         keep = drawn(x.shape, dropped)
         ctx.scale = DRAWS / (DRAWS - dropped)
         ctx.save_for_backward(keep)

@@ -29,8 +29,8 @@ class Predictions(NamedTuple):
 def bert_config(vocabulary: int, layers: int, hidden: int, heads: int, pad_token_id: int) -> Any:
     """The config of a BERT of any size: 4 x `hidden` in between, 512 positions, dropout 0.1.
 
-    New weights of a width below BASE's are drawn wider, so that what a layer puts out varies as much as BASE's
-    does: with BASE's own 0.02 a narrow model learns late what takes several layers, next sentences above all.
+    New weights of a width below BASE's are drawn wider, so that what a layer puts out varies as much as
+    BASE's does: with its 0.02 a narrow model learns late what takes several layers, next sentences above all.
     """
     from transformers import BertConfig
 
