@@ -155,7 +155,7 @@ def main() -> None:
     about = (
         f"{LAYERS} layers, {HIDDEN} wide, {HEADS} heads, vocabulary {VOCABULARY:,}; {BATCH} pairs of {LENGTH} "
         f"pieces, {MASKED} of each to predict, dropout {args.dropout:g}, fp32; {args.steps} steps, "
-        f"{torch.get_num_threads()} threads, medians of {args.rounds} rounds. Memory is the process's peak."
+        f"{torch.get_num_threads()} threads, medians of {args.rounds} rounds. Memory: the process's peak."
     )
     own = f"pretrain_step.py --steps {args.steps} --rounds {args.rounds} --dropout {args.dropout:g}"
     commands = shown_commands(own, entries)
