@@ -153,7 +153,7 @@ def main() -> None:
     entries = [entry("BertForPreTraining", STOCK, args), entry("bertkit", BERTKIT, args)]
     figures = run_all(entries, Path(), Path(), args.rounds, alternate=True)
     about = (
-        f"{LAYERS} layers, {HIDDEN} wide, {HEADS} heads, vocabulary {VOCABULARY:,}; {BATCH} pairs of {LENGTH} "
+        f"{LAYERS} layers, {HIDDEN} wide, {HEADS} heads, {VOCABULARY:,} pieces; {BATCH} pairs of {LENGTH} "
         f"pieces, {MASKED} of each to predict, dropout {args.dropout:g}, fp32; {args.steps} steps, "
         f"{torch.get_num_threads()} threads, medians of {args.rounds} rounds. Memory: the process's peak."
     )
