@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format smoke bench clean
+.PHONY: help install demo test check format smoke bench ablation sizes clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -43,6 +43,14 @@ bench: $(INSTALLED) ## Training speed, side by side (BERTKIT_DATA_DIR must hold 
 	$(BIN)/python benchmarks/ner_speed.py --rounds 3
 	$(BIN)/python benchmarks/qa_speed.py
 	$(BIN)/python benchmarks/masking_speed.py
+
+SAMPLES := --task-train-samples 4000 --task-eval-samples 1000
+
+ablation: $(INSTALLED) ## The paper's table of pre-training objectives, small, within an hour on two cores
+	$(BIN)/bertkit ablation $(SAMPLES)
+
+sizes: $(INSTALLED) ## The paper's table of model sizes, its two smallest rows here
+	$(BIN)/bertkit ablation --table sizes --rows 2-128-2,4-256-4 $(SAMPLES)
 
 clean: ## Remove .venv, caches and build outputs; runs stay
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -21,6 +21,7 @@ except PackageNotFoundError:  # run from a checkout that is not installed
 __all__ = [
     "Stopped",
     "UserError",
+    "ablation",
     "classify",
     "feature_based",
     "glue",
@@ -97,6 +98,13 @@ def feature_based(*, recipe: str | None = None, reporter: "Reporter | None" = No
     from bertkit.suite.feature_based import run_feature_based
 
     return run_feature_based(settings, recipe, reporter)
+
+
+def ablation(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """What matters in pre-training, row by row: what `bertkit ablation` does, with the same settings."""
+    from bertkit.suite.ablation import run_ablation
+
+    return run_ablation(settings, recipe, reporter)
 
 
 def train_tokenizer(*, reporter: "Reporter | None" = None, **settings: Any) -> "Vocabulary":

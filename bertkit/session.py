@@ -14,6 +14,7 @@ from bertkit.data.features import Features
 from bertkit.data.split import draw
 from bertkit.errors import WAYS_OUT_OF_NAN, Stopped, UserError
 from bertkit.modeling.attention import attend_by_parts
+from bertkit.modeling.dropout import draw_fast
 from bertkit.modeling.layers import freeze
 from bertkit.prepare import Prepared
 from bertkit.reporter import Reporter
@@ -45,6 +46,7 @@ class Session:
         freeze(self.model, prepared.config.freeze)
         if not prepared.config.compile:
             attend_by_parts(self.model)
+            draw_fast(self.model)
         self.collator = prepared.task.collator(prepared.tokenizer, self.model)
         self.trainer = self._trainer()
 

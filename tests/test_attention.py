@@ -47,11 +47,11 @@ def test_without_dropout_it_is_sdpa(mask, batch, length, at_once):
 def test_gradients_are_of_what_was_dropped(dropout, monkeypatch):
     drawn = []
 
-    def remembered(*given, draw=attention._drawn):
+    def remembered(*given, draw=attention.drawn):
         drawn.append(draw(*given))
         return drawn[-1]
 
-    monkeypatch.setattr(attention, "_drawn", remembered)
+    monkeypatch.setattr(attention, "drawn", remembered)
     monkeypatch.setattr(attention, "AT_ONCE", 2 * 2 * 9 * 9)
     parts, mask = inputs(5, 9, "bool")
     ours = ByParts.apply(*parts, mask, dropout, 0.5)
@@ -66,7 +66,7 @@ def test_gradients_are_of_what_was_dropped(dropout, monkeypatch):
 
 def test_drops_the_share_that_is_asked_for_each_place_by_itself():
     torch.manual_seed(0)
-    kept = attention._drawn(torch.Size([1000, 4001]), round(0.1 * 2**16))
+    kept = attention.drawn(torch.Size([1000, 4001]), round(0.1 * 2**16))
     deviation = (0.1 * 0.9 / kept.numel()) ** 0.5
     assert kept.float().mean().item() == pytest.approx(0.9, abs=4 * deviation)
     assert kept.float().mean(0).std().item() == pytest.approx((0.09 / 1000) ** 0.5, rel=0.1)

@@ -10,7 +10,7 @@ import typer
 from bertkit.cli.app import app
 from bertkit.config import flag_of, settings_of
 from bertkit.data.known import known_sets
-from bertkit.suite.config import FeatureBasedConfig, GlueConfig
+from bertkit.suite.config import AblationConfig, FeatureBasedConfig, GlueConfig
 from bertkit.tasks import TASKS, task_class
 from bertkit.vocabulary import TokenizerConfig
 
@@ -48,7 +48,10 @@ def test_there_are_commands_and_a_wrong_one_would_be_seen():
         parse(["classify", "--dta", "imdb"])
 
 
-OTHERS = {"glue": GlueConfig, "feature-based": FeatureBasedConfig, "train-tokenizer": TokenizerConfig}
+OTHERS = {
+    "glue": GlueConfig, "feature-based": FeatureBasedConfig, "ablation": AblationConfig,
+    "train-tokenizer": TokenizerConfig,
+}  # fmt: skip
 CONFIGS = {task: task_class(task).Config for task in TASKS} | OTHERS
 
 

@@ -14,7 +14,7 @@ HEAVY = [
 ]  # fmt: skip
 
 
-NAMES = [*TASKS, "glue", "feature-based", "train-tokenizer"]
+NAMES = [*TASKS, "glue", "feature-based", "ablation", "train-tokenizer"]
 COMMANDS = [["--help"], ["recipes", "ls"], ["--version"], *([name, "--help"] for name in NAMES)]
 
 

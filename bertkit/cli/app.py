@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 
 from bertkit import __version__
 from bertkit.cli import data, environment, recipes
+from bertkit.cli.ablation import ablation
 from bertkit.cli.feature_based import feature_based
 from bertkit.cli.glue import glue
 from bertkit.cli.options import training_command
@@ -67,6 +68,7 @@ for _task in TASKS:
     app.command(_task)(training_command(_task, _about.Config, _about.help, run_task))
 app.command("glue")(glue)
 app.command("feature-based")(feature_based)
+app.command("ablation")(ablation)
 app.command("train-tokenizer")(train_tokenizer)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from bertkit.modeling.dropout import DRAWS, drawn
+
 NAME = "sdpa_by_parts"  # among transformers' implementations of attention
 AT_ONCE = 2**20  # scores: 4 MB, which stay in the processor's cache
-DRAWS = 2**16  # what is dropped is drawn with 16 bits
 
 
 def attend_by_parts(model: Any) -> None:
@@ -67,7 +68,7 @@ class ByParts(torch.autograd.Function):
         found, kept = torch.empty_like(q), []
         for part in _parts(q):
             shares = _shares(q[part], k[part], _of(mask, part), scaling)
-            kept.append(_drawn(shares.shape, dropped))
+            kept.append(drawn(shares.shape, dropped))
             found[part] = (shares.mul_(kept[-1]) @ v[part]).div_(ctx.rest)
         ctx.save_for_backward(q, k, v, mask, *kept)
         return found
@@ -105,10 +106,3 @@ def _shares(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, scaling
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.where(mask, 0.0, torch.finfo(q.dtype).min)
     return (scores if mask is None else scores.add_(mask)).softmax(-1)
-
-
-def _drawn(shape: torch.Size, dropped: int) -> torch.Tensor:
-    """bool, false for `dropped` of `DRAWS`: four draws from each number, several times as fast as one."""
-    n = shape.numel()
-    bits = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n]
-    return (bits >= dropped - DRAWS // 2).view(shape)

@@ -1,10 +1,12 @@
 """Models for pre-training: a config from scratch, and vocabulary logits at the masked places alone."""
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 
 POSITIONS = 512
+INITIAL, OF_WIDTH = 0.02, 768  # BERT's standard deviation of new weights, and BASE's width
 PLACES = "masked_lm_positions"
 
 
@@ -25,12 +27,17 @@ class Predictions(NamedTuple):
 
 
 def bert_config(vocabulary: int, layers: int, hidden: int, heads: int, pad_token_id: int) -> Any:
-    """The config of a BERT of any size: 4 x `hidden` in between, 512 positions, dropout 0.1."""
+    """The config of a BERT of any size: 4 x `hidden` in between, 512 positions, dropout 0.1.
+
+    New weights of a width below BASE's are drawn wider, so that what a layer puts out varies as much as
+    BASE's does: with its 0.02 a narrow model learns late what takes several layers, next sentences above all.
+    """
     from transformers import BertConfig
 
     return BertConfig(
         vocab_size=vocabulary, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
         intermediate_size=4 * hidden, max_position_embeddings=POSITIONS, pad_token_id=pad_token_id,
+        initializer_range=INITIAL * math.sqrt(max(1.0, OF_WIDTH / hidden)),
     )  # fmt: skip
 
 

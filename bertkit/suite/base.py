@@ -76,14 +76,17 @@ class Suite(ABC):
         rundir.write_metrics(folder, metrics)
         return Run(folder, metrics)
 
-    def train(self, kind: str, recipe: str, own: Mapping[str, Any], place: Path) -> Run:
+    def shared(self, kind: str) -> dict[str, Any]:
+        """The suite's settings that it hands on to runs of task `kind`."""
+        return {key: value for key, value in saved_settings(self.config).items() if key not in self.own}
+
+    def train(self, kind: str, recipe: str | None, own: Mapping[str, Any], place: Path) -> Run:
         """One run of task `kind`, or the rest of it; `own` goes before the suite's settings."""
         if (place / rundir.SETTINGS).exists():
             run = train(kind, {"resume": True, "output_dir": str(place)}, None, self.reporter)
         else:
-            saved = saved_settings(self.config).items()
-            shared = {key: value for key, value in saved if key not in self.own}
-            run = train(kind, {**shared, **own, "output_dir": str(place)}, recipe, self.reporter)
+            given = {**self.shared(kind), **own, "output_dir": str(place)}
+            run = train(kind, given, recipe, self.reporter)
         shutil.rmtree(place / rundir.CHECKPOINTS, ignore_errors=True)  # it is finished
         return run
 

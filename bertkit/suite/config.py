@@ -5,6 +5,7 @@ from typing import Literal
 
 from bertkit.config import DATA, MODEL, TRAINING, RunConfig, setting
 from bertkit.tasks.ner import NerConfig
+from bertkit.tasks.pretraining import PretrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,5 +61,40 @@ class FeatureBasedConfig(NerConfig):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class AblationConfig(PretrainConfig):
+    """Of the pre-training of all rows, before what their recipes say; fine-tuning has the last three."""
+
+    without = PretrainConfig.without | {"model", "objective", "preview", "dry_run", "overwrite"}
+
+    data: str | None = setting(
+        None,
+        "The text: a known name, files, a folder, a pattern, or a Hub data set.",
+        DATA,
+        default_text="imdb",
+    )
+    table: Literal["objectives", "sizes"] = setting(
+        "objectives", "What the rows differ in: the paper's table 5, or its table 6.", MODEL
+    )
+    rows: list[str] | None = setting(
+        None, "Rows to run: repeatable, or parted by commas.", MODEL, default_text="all of the table"
+    )
+    tasks: list[str] | None = setting(
+        None,
+        "Tasks to fine-tune each row on: repeatable, or parted by commas.",
+        DATA,
+        default_text="those of the table whose data is at hand",
+    )
+    task_train_samples: int | None = setting(
+        None, "Fine-tune each task on this many rows, drawn by seed.", DATA, min=1
+    )
+    task_eval_samples: int | None = setting(
+        None, "Validate each task on this many rows, drawn by seed.", DATA, min=1
+    )
+
+
 HELP = "Run the GLUE tasks one after the other; the paper's table, and the files of the leaderboard."
 FEATURE_BASED_HELP = "Run ner on layers of a frozen encoder, a run for each row of the paper's table."
+ABLATION_HELP = (
+    "Pre-train in several ways on one text and fine-tune each: the paper's tables of what matters."
+)

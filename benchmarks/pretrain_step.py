@@ -1,0 +1,166 @@
+"""Compare a step of pre-training in bertkit with one of `transformers.BertForPreTraining`.
+
+    python benchmarks/pretrain_step.py --out pretrain_step.md
+
+Both train a BERT of the same shape, from the same weights, on the same random pairs with the same masked
+pieces, with the same optimizer, each in a process of its own. The stock model takes labels for all places and
+its own attention; bertkit's computes the vocabulary at the masked places, and attends by parts. Progress goes
+to standard error, the table to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from side_by_side import SEED, Contestant, every_round, median_ratio, publish, report, run_all, shown_commands
+
+LAYERS, HIDDEN, HEADS, VOCABULARY, LENGTH, BATCH, MASKED = 4, 256, 4, 30_522, 128, 32, 20
+FIRST = 5  # steps that are not timed
+STOCK, BERTKIT = "stock", "bertkit"
+Step = Callable[[dict[str, torch.Tensor]], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run measured; the losses tell that both compute the same."""
+
+    examples_per_second: float
+    peak_memory_mb: float
+    first_loss: float
+
+    def __str__(self) -> str:
+        memory = f"{self.peak_memory_mb:.0f} MB"
+        return f"{self.examples_per_second:.1f} examples/s, {memory}, first loss {self.first_loss:.4f}"
+
+
+def batches(steps: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Pairs without padding, `MASKED` places of each to predict; [MASK] would change no arithmetic."""
+    generator = torch.Generator().manual_seed(SEED)
+    for _ in range(steps):
+        ids = torch.randint(5, VOCABULARY, (BATCH, LENGTH), generator=generator)
+        places = torch.rand(BATCH, LENGTH, generator=generator).argsort(1)[:, :MASKED].sort(1).values
+        yield {
+            "input_ids": ids, "attention_mask": torch.ones_like(ids),
+            "token_type_ids": (torch.arange(LENGTH) >= LENGTH // 2).long().expand(BATCH, LENGTH),
+            "masked_lm_positions": places, "masked_lm_labels": ids.gather(1, places),
+            "next_sentence_label": torch.randint(0, 2, (BATCH,), generator=generator),
+        }  # fmt: skip
+
+
+def stock(model: Any) -> Step:
+    """All places have labels, -100 where nothing is predicted."""
+
+    def loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        places, words = batch.pop("masked_lm_positions"), batch.pop("masked_lm_labels")
+        labels = torch.full_like(batch["input_ids"], -100).scatter(1, places, words)
+        return model(**batch, labels=labels).loss
+
+    return loss
+
+
+def bertkit(model: Any) -> Step:
+    """As a session makes it."""
+    from bertkit.modeling.attention import attend_by_parts
+    from bertkit.modeling.dropout import draw_fast
+    from bertkit.modeling.forward import logits_of
+    from bertkit.modeling.losses import Pretraining
+    from bertkit.modeling.pretraining import predict_at_masked
+
+    attend_by_parts(predict_at_masked(model))
+    draw_fast(model)
+    rule = Pretraining()
+
+    def loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        sums, counts = rule.sums(logits_of(model, batch), batch), rule.counts(batch)
+        return torch.stack([sums[part] / counts[part] for part in sums]).sum()
+
+    return loss
+
+
+def measure(kind: str, steps: int, dropout: float) -> Figures:
+    """Train in this process."""
+    from transformers import BertForPreTraining
+
+    from bertkit.modeling.pretraining import bert_config
+    from bertkit.session import peak_memory_mb
+
+    torch.manual_seed(SEED)
+    config = bert_config(VOCABULARY, LAYERS, HIDDEN, HEADS, 0)
+    config.update({"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout})
+    model = BertForPreTraining(config).train()
+    step = {STOCK: stock, BERTKIT: bertkit}[kind](model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    losses, started = [], 0.0
+    for number, batch in enumerate(batches(FIRST + steps)):
+        started = time.perf_counter() if number == FIRST else started
+        loss = step(batch)
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss))
+    speed = BATCH * steps / (time.perf_counter() - started)
+    return Figures(speed, peak_memory_mb(), losses[0])
+
+
+def entry(name: str, kind: str, args: argparse.Namespace) -> Contestant[Figures]:
+    """One row."""
+    options = ["--kind", kind, "--steps", str(args.steps), "--dropout", str(args.dropout)]
+    command = [sys.executable, str(Path(__file__).resolve()), *options]
+    return Contestant(name, lambda *_: command, lambda printed, _: Figures(**printed))
+
+
+def table(figures: dict[str, list[Figures]]) -> list[str]:
+    """Medians, ratios to the stock model, and every round."""
+    (_, base), *_ = figures.items()
+    lines = ["| | examples/s | times as fast | peak MB | of the stock model's |", "|---|---:|---:|---:|---:|"]
+    for name, runs in figures.items():
+        speeds, peaks = (
+            [getattr(run, key) for run in runs] for key in ("examples_per_second", "peak_memory_mb")
+        )
+        faster = median_ratio(speeds, [run.examples_per_second for run in base])
+        share = median_ratio(peaks, [run.peak_memory_mb for run in base])
+        row = f"{statistics.median(speeds):.1f} | {faster:.2f} | {statistics.median(peaks):.0f} | {share:.0%}"
+        lines.append(f"| {name} | {row} |")
+    rounds = {name: [str(run) for run in runs] for name, runs in figures.items()}
+    return [*lines, *every_round("Runs", rounds, separator="; ")]
+
+
+def main() -> None:
+    """Run both in turn and report, or be one of the two."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=20, help="that are timed")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each, medians are shown")
+    parser.add_argument("--dropout", type=float, default=0.1, help="0 shows that the losses are equal")
+    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument(
+        "--kind", choices=[STOCK, BERTKIT], help="measure this one, here, and print its figures"
+    )
+    args = parser.parse_args()
+    if args.kind:
+        print(json.dumps(vars(measure(args.kind, args.steps, args.dropout))))
+        return
+    entries = [entry("BertForPreTraining", STOCK, args), entry("bertkit", BERTKIT, args)]
+    figures = run_all(entries, Path(), Path(), args.rounds, alternate=True)
+    about = (
+        f"{LAYERS} layers, {HIDDEN} wide, {HEADS} heads, {VOCABULARY:,} pieces; {BATCH} pairs of {LENGTH} "
+        f"pieces, {MASKED} of each to predict, dropout {args.dropout:g}, fp32; {args.steps} steps, "
+        f"{torch.get_num_threads()} threads, medians of {args.rounds} rounds. Memory: the process's peak."
+    )
+    own = f"pretrain_step.py --steps {args.steps} --rounds {args.rounds} --dropout {args.dropout:g}"
+    commands = shown_commands(own, entries)
+    publish(report("A step of pre-training", about, table(figures), commands), args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Dropout on a CPU: what is dropped is drawn with 16 bits, four draws from each number, in half the time."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+DRAWS = 2**16
+
+
+def drawn(shape: torch.Size, dropped: int) -> torch.Tensor:
+    """bool, false for `dropped` of `DRAWS`: four draws from each number, several times as fast as one."""
+    n = shape.numel()
+    bits = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n]
+    return (bits >= dropped - DRAWS // 2).view(shape)
+
+
+def draw_fast(model: nn.Module) -> None:
+    """Have every `nn.Dropout` of `model` draw so where it trains on a CPU; elsewhere it is as it was."""
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.__class__ = FastDropout
+
+
+class FastDropout(nn.Dropout):
+    """`nn.Dropout` but for how it draws."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Each value with probability `p` 0, else divided by 1 - p."""
+        if not (self.training and 0 < self.p < 1 and input.device.type == "cpu"):
+            return super().forward(input)
+        found: torch.Tensor = Dropped.apply(input, round(self.p * DRAWS))  # type: ignore[no-untyped-call]
+        return found
+
+
+class Dropped(torch.autograd.Function):
+    """What is kept, a byte a value, is all that is held for the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, dropped: int) -> torch.Tensor:
+        """Make `dropped` of `DRAWS` of the values 0."""
+        keep = drawn(x.shape, dropped)
+        ctx.scale = DRAWS / (DRAWS - dropped)
+        ctx.save_for_backward(keep)
+        return (x * keep).mul_(ctx.scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Of what was kept."""
+        (keep,) = ctx.saved_tensors
+        return (gradient * keep).mul_(ctx.scale), None

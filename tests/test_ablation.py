@@ -1,0 +1,188 @@
+"""`ablation`: rows pre-trained on one text and fine-tuned on the same tasks, beside the paper's figures."""
+
+import json
+import os
+import signal
+
+import pytest
+import yaml
+from conftest import assert_refused, document_rows, qa_rows, write_rows
+from test_glue import FORMS, write_split
+
+import bertkit
+from bertkit.recipes import read_recipe, shipped
+from bertkit.suite.ablation import headings, rows
+from bertkit.suite.ablations import SIZES, TABLES
+from bertkit.tasks.pretrain import Pretrain
+
+FAST = {"max_steps": 2, "batch_size": 8, "max_length": 32, "vocab_size": 60, "bf16": False}
+FLAGS = ["--max-steps", 2, "--batch-size", 8, "--max-length", 32, "--vocab-size", 60, "--no-bf16"]
+SHAPE = {"size": "tiny", "layers": 1, "hidden": 16, "heads": 2}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_rows(tmp_path_factory.mktemp("text") / "text.jsonl", document_rows(60))
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """A folder with SST-2 and SQuAD."""
+    root = tmp_path_factory.mktemp("sets")
+    for seed, name in enumerate(("train", "dev")):
+        write_split(root / "SST-2" / f"{name}.tsv", FORMS["SST-2"][0], "SST-2", seed)
+        write_squad(root / "squad" / f"{name}-v1.1.json", seed)
+    return root
+
+
+def write_squad(path, seed):
+    """Twelve questions in the form of SQuAD."""
+    paragraphs = [
+        {"context": row.pop("context"), "qas": [{**row, "id": f"{seed}-{row['id']}"}]}
+        for row in qa_rows(12, seed)
+    ]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+
+
+@pytest.fixture(scope="module")
+def whole(text, sets, tmp_path_factory):
+    """All rows of the first table."""
+    folder = tmp_path_factory.mktemp("ablation") / "run"
+    given = {"data": str(text), "data_dir": str(sets), "tasks": ["sst2,squad"], "output_dir": str(folder)}
+    return bertkit.ablation(**given, **FAST, **SHAPE)
+
+
+def settings_of_run(folder):
+    return yaml.safe_load((folder / "run.yaml").read_text())["settings"]
+
+
+def test_the_table_has_all_rows_and_the_papers_figures(whole):
+    *found, baseline = rows(whole.metrics)
+    assert headings(whole.metrics) == ["row", "mlm_loss", "perplexity", "nsp_accuracy", "SST-2", "SQuAD"]
+    paper = {"mlm+nsp": (92.7, 88.5), "mlm": (92.6, 87.9), "ltr": (92.1, 77.8), "ltr+bilstm": (91.6, 84.9)}
+    assert [name for name, *_ in found] == [*paper, "mlm+sop"]
+    for name, loss, perplexity, pairs, *tasks in found:
+        about = whole.metrics["rows"][name]
+        begun = about["pretrained"]["validation"]
+        assert (loss, perplexity) == (f"{begun['mlm_loss']:.3f}", f"{begun['perplexity']:.2f}")
+        assert bool(pairs) == (name in ("mlm+nsp", "mlm+sop"))
+        ours = [100 * about["sst2"]["validation"]["accuracy"], about["squad"]["validation"]["f1"]]
+        behind = [f" ({figure})" for figure in paper.get(name, ())] or ["", ""]
+        assert tasks == [f"{figure:.1f}{more}" for figure, more in zip(ours, behind, strict=True)]
+    assert baseline[:4] == ["baseline", "", "", ""]
+    page = (whole.output_dir / "README.md").read_text()
+    assert "| " + " | ".join(found[0]) + " |" in page
+    assert "table 5 (BERT-BASE)" in page
+
+
+def test_rows_differ_in_their_objective_and_in_nothing_else(whole):
+    begun = {path.name: settings_of_run(path) for path in (whole.output_dir / "pretrained").iterdir()}
+    assert len(begun) == 4
+    assert {some.pop("objective", "mlm+nsp") for some in begun.values()} == {
+        "mlm+nsp",
+        "mlm",
+        "ltr",
+        "mlm+sop",
+    }
+    assert len({json.dumps(some, sort_keys=True) for some in begun.values()}) == 1
+    tuned = {row: settings_of_run(whole.output_dir / row / "sst2") for row in whole.metrics["rows"]}
+    assert (
+        tuned["ltr"]["model"]
+        == tuned["ltr+bilstm"]["model"]
+        == str(whole.output_dir / "pretrained" / "objective-ltr")
+    )
+    assert [row for row, some in tuned.items() if some.pop("head", None) == "bilstm"] == ["ltr+bilstm"]
+    assert [some.pop("model") for some in tuned.values()]
+    assert len({json.dumps(some, sort_keys=True) for some in tuned.values()}) == 1
+
+
+def test_recipes_have_the_shapes_and_settings_of_their_rows():
+    for table in TABLES.values():
+        for row in table.rows:
+            assert f"pretrain/{row.pretrained}" in shipped()
+    for row in SIZES.rows:
+        found = read_recipe(f"pretrain/{row.pretrained}", Pretrain.name, Pretrain.Config).settings
+        assert row.name == f"{found['layers']}-{found['hidden']}-{found['heads']}"
+    same = [read_recipe(name, Pretrain.name, Pretrain.Config).settings
+            for name in shipped() if name.startswith("pretrain/objective-")]  # fmt: skip
+    assert len({some.pop("objective", "mlm+nsp") for some in same}) == len(same) == 4
+    assert all(some == same[0] for some in same)
+
+
+def test_sizes_are_rows_too(cli, text, sets, tmp_path):
+    args = [
+        "--table",
+        "sizes",
+        "--rows",
+        "2-128-2",
+        "--data",
+        text,
+        "--data-dir",
+        sets,
+        "--tasks",
+        "sst2",
+        *FLAGS,
+    ]
+    status, out, _ = cli("ablation", *args, "-o", tmp_path / "run", "--json")
+    found = json.loads(out)
+    assert (status, found["table"], list(found["rows"]["2-128-2"])) == (0, "sizes", ["pretrained", "sst2"])
+    saved = settings_of_run(tmp_path / "run" / "pretrained" / "size-2-128-2")
+    assert (saved["layers"], saved["hidden"], saved["heads"]) == (2, 128, 2)
+
+
+def test_it_goes_on_where_it_was_stopped(cli, text, sets, tmp_path, monkeypatch):
+    from bertkit.training.callbacks import Progress
+
+    shape = [part for key, value in SHAPE.items() for part in (f"--{key}", value)]
+    args = [
+        "ablation",
+        "--data",
+        text,
+        "--data-dir",
+        sets,
+        "--tasks",
+        "sst2",
+        "--rows",
+        "mlm",
+        *FLAGS,
+        *shape,
+    ]
+    steps = []
+
+    def interrupt(self, *_, **__):
+        steps.append(1)
+        if len(steps) == 3:  # the first of fine-tuning
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    status, _, err = cli(*args, "-o", tmp_path / "cut")
+    monkeypatch.undo()
+    assert status == 130
+    assert f"go on with: bertkit ablation --resume --output-dir {tmp_path / 'cut'}" in err
+    status, out, _ = cli("ablation", "--resume", "-o", tmp_path / "cut", "--json")
+    assert (status, list(json.loads(out)["rows"]["mlm"])) == (0, ["pretrained", "sst2"])
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--rows", "mlm,rtl"], ["--rows rtl", "no row of the table"]),
+        (["--tasks", "sst2,qnli"], ["no data for QNLI"]),
+        (["--tasks", "swag"], ["--tasks swag", "no task of the table"]),
+        (["--table", "sizes", "--layers", 3], ["--layers", "choose with --rows"]),
+        (["--data", "nowhere.txt"], ["nowhere.txt"]),
+    ],
+)
+def test_refused_before_anything_is_written(cli, text, sets, tmp_path, args, words):
+    args = ["--data", text, "--data-dir", sets, *FLAGS, "-o", tmp_path / "run", *args]
+    assert_refused(cli, tmp_path, args, words, "ablation")
+
+
+def test_tasks_without_data_are_left_out_and_told(cli, text, sets, tmp_path):
+    args = ["--data", text, "--data-dir", sets, "--rows", "mlm", *FLAGS, "--task-train-samples", 8]
+    status, out, err = cli("ablation", *args, "-o", tmp_path / "run", "--json")
+    assert status == 0
+    assert "no data for MNLI-m" in err
+    assert {"sst2", "squad"} <= json.loads(out)["rows"]["mlm"].keys()
+    assert json.loads(out)["rows"]["mlm"]["sst2"]["rows"] == 8

@@ -1,0 +1,47 @@
+"""Dropout: the share that is asked for, its gradient, and nothing where nothing is trained."""
+
+import pytest
+import torch
+from torch import nn
+
+from bertkit.modeling.dropout import FastDropout, draw_fast
+
+
+def fast(p):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(p))
+    draw_fast(model)
+    assert type(model[1]) is FastDropout
+    return model[1]
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_the_share_asked_for_is_dropped_and_the_rest_scaled(p):
+    torch.manual_seed(0)
+    x = torch.full((1000, 201), 2.0, requires_grad=True)  # not a multiple of four
+    found = fast(p)(x)
+    kept = found != 0
+    assert float(kept.float().mean()) == pytest.approx(1 - p, abs=0.005)
+    torch.testing.assert_close(found[kept], torch.full_like(found[kept], 2 / (1 - p)), rtol=1e-4, atol=0)
+    assert float(kept.float().mean(0).std()) < 0.03  # no column is dropped more than others
+    (gradient,) = torch.autograd.grad(found.sum(), x)
+    torch.testing.assert_close(gradient, found.detach() / 2)
+
+
+def test_drawn_anew_each_time_and_again_by_seed():
+    x, dropout = torch.ones(64, 64), fast(0.3)
+    torch.manual_seed(1)
+    first, second = dropout(x), dropout(x)
+    torch.manual_seed(1)
+    assert torch.equal(dropout(x), first)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_none_and_all_are_as_they_were(p):
+    x = torch.ones(4, 4)
+    assert torch.equal(fast(p)(x), nn.Dropout(p)(x))
+
+
+def test_scoring_drops_nothing():
+    x = torch.ones(4, 4)
+    assert fast(0.5).eval()(x) is x
