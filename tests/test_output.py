@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ def bertkit(args, buffered, **streams):
 @pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("args", PRINTERS)
 def test_a_full_output_is_told_in_one_line(args, buffered):
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = bertkit(args, buffered, stdout=full, stderr=subprocess.PIPE)
     line = "bertkit: standard output cannot be written (No space left on device)\n"
     assert (done.returncode, done.stderr) == (2, line)
@@ -35,6 +36,6 @@ def test_a_reader_that_went_away_ends_it_quietly(args, buffered):
 
 
 def test_what_is_refused_keeps_its_status_where_nothing_can_be_told():
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = bertkit(["nonsense"], True, stdout=full, stderr=full)
     assert done.returncode == 2

@@ -19,7 +19,7 @@ class ReaderGone(UserError):
 class Stream:
     """A stream that says in one line why it cannot be written to.
 
-    As an `OSError` that would be a bug, and where the reader is gone Typer and rich would leave with status 1.
+    An `OSError` would count as a bug, and where the reader is gone Typer and rich would leave with status 1.
     """
 
     def __init__(self, stream: Any, name: str) -> None:
