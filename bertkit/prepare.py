@@ -5,18 +5,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bertkit import rundir
+from bertkit import locks, rundir
 from bertkit.checked import checked
 from bertkit.config import RunConfig, fill, saved_settings, settings_of
-from bertkit.data.features import Features
 from bertkit.data.rows import Splits
 from bertkit.data.sources import Found, data_directory
 from bertkit.data.split import arrange, draw
 from bertkit.errors import UserError
 from bertkit.modeling import loading
-from bertkit.modeling.heads import CHOICE, QUESTION, SEQUENCE, TAGGER, TOKEN, has_head
 from bertkit.modeling.loading import ModelSource
 from bertkit.recipes import read_recipe
 from bertkit.reporter import Reporter
@@ -25,6 +23,9 @@ from bertkit.tasks.base import Task
 from bertkit.training import precision
 from bertkit.training.advice import advise
 from bertkit.training.arguments import parse_set
+
+if TYPE_CHECKING:
+    from bertkit.data.features import Features
 
 MANY_UNKNOWN, TOO_MANY_UNKNOWN = 0.05, 0.30  # shares of unknown pieces: warned of, refused
 PATHS = ("output_dir", "validation", "test")
@@ -43,7 +44,7 @@ class Prepared:
     precision: str
     model_given: bool
     max_length_given: int | None
-    features: dict[str, Features] = field(default_factory=dict)
+    features: dict[str, "Features"] = field(default_factory=dict)
 
     @property
     def config(self) -> Any:
@@ -64,15 +65,21 @@ def settings(
     """
     values = checked(kind, given, f"{name.replace('-', '_')}()")
     values |= {key: str(Path(values[key]).expanduser()) for key in PATHS if values.get(key)}
+    if values.get("output_dir"):
+        rundir.check_folder(Path(values["output_dir"]))
+        locks.require_free(Path(values["output_dir"]))
     if values.get("resume"):
         return _resumed(name, kind, values)
     if recipe is not None:
         values = {**read_recipe(recipe, name, kind).settings, **values}
     config = kind(**values)
     parse_set(config)
+    if config.validation and config.validation_fraction is not None:
+        raise UserError(
+            "--validation-fraction: nothing is set aside beside --validation; leave one of them out"
+        )
     if config.output_dir is not None:
-        overwrite = None if "overwrite" in kind.without else config.overwrite
-        rundir.check_writable(Path(config.output_dir), overwrite)
+        rundir.check_writable(Path(config.output_dir), config.overwrite)
     return config, None
 
 
@@ -102,12 +109,15 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     config = fill(config, {"data": config.named_data()})
     if not config.data:
         raise UserError("--data is missing: a known name (bertkit data ls), a file, a folder, or sample")
-    chosen, reason = precision.choose(config)
+    precision.check(config)
     directory = data_directory(config.data_dir)
-    config = fill(config, {"data_dir": str(directory) if directory else None, "bf16": chosen == "bf16"})
+    config = fill(config, {"data_dir": str(directory) if directory else None})
     task, given_model = task_class(task_name)(config), config.model is not None
     found = task.find(reporter)
-    task.config = fill(task.config, _defaults(found, type(task)))
+    from bertkit.modeling.heads import CHOICE, QUESTION, SEQUENCE, TAGGER, TOKEN, has_head
+
+    chosen, reason = precision.choose(config)
+    task.config = fill(task.config, {"bf16": chosen == "bf16"} | _defaults(found, type(task)))
     found, splits = _arranged(task, found, reporter)
     source = task.source(given_model, reporter)
     model_config = loading.load_config(source)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,17 +17,23 @@ NOISY = [
     "httpx",
     "httpcore",
 ]
+VERBOSITY = "TRANSFORMERS_VERBOSITY"
 
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Errors only, no warnings, no progress bars of others; everything is put back afterwards."""
+    """Errors only, no warnings, no progress bars of others; everything is put back afterwards.
+
+    transformers takes a second to import, and what is refused before may need none of it. Where it is
+    imported meanwhile, it finds in the environment how loud to be, and its bars as those of the Hub.
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     levels = {name: logging.getLogger(name).level for name in NOISY}
-    from transformers.utils import logging as transformers_logging
+    said, os.environ[VERBOSITY] = os.environ.get(VERBOSITY), "error"
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
+    bars = not are_progress_bars_disabled()
+    _show_bars(False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in NOISY:
@@ -36,5 +43,18 @@ def quiet_libraries() -> Iterator[None]:
         finally:
             for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
+            del os.environ[VERBOSITY]
+            os.environ.update({VERBOSITY: said} if said is not None else {})
             if bars:
-                transformers_logging.enable_progress_bar()
+                _show_bars(True)
+
+
+def _show_bars(shown: bool) -> None:
+    """Those of the Hub, and of transformers where it is imported."""
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+
+    (enable_progress_bars if shown else disable_progress_bars)()
+    if "transformers" in sys.modules:
+        from transformers.utils import logging as of_transformers
+
+        (of_transformers.enable_progress_bar if shown else of_transformers.disable_progress_bar)()

@@ -3,22 +3,24 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bertkit import rundir
+from bertkit import locks, rundir
 from bertkit.card import model_card
+from bertkit.config import RunConfig
 from bertkit.data.rows import fingerprint
-from bertkit.dry_run import dry_run
 from bertkit.errors import Stopped, UserError
 from bertkit.files import write_jsonl, write_parts, write_text
 from bertkit.modeling.loading import takes_token_type_ids
 from bertkit.prepare import Prepared, parameters_of, prepare, settings
 from bertkit.quiet import quiet_libraries
 from bertkit.reporter import Reporter
-from bertkit.session import Session
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Outputs, Task
 from bertkit.training.parts import log_lines
+
+if TYPE_CHECKING:
+    from bertkit.session import Session
 
 
 @dataclass(frozen=True)
@@ -48,26 +50,38 @@ def train(
         reporter.say("the run is finished; these are its scores")
         return Run(Path(config.output_dir or ""), finished)
     with quiet_libraries():
-        prepared = prepare(task_name, config, reporter)
-        data = fingerprint(prepared.splits)
-        if data_before not in (None, data):
-            raise UserError(
-                f"--resume {config.output_dir}: its data has changed (fingerprint {data_before} then, "
-                f"{data} now); restore the data, or start again with --overwrite"
-            )
-        if seen := prepared.task.preview(prepared.features["train"], prepared.tokenizer):
-            return Run(None, seen.rates, seen.samples)
-        if config.dry_run:
-            return Run(None, dry_run(prepared, reporter))
-        return _train(prepared, data, reporter)
+        if config.output_dir is None:
+            return _run(task_name, config, data_before, reporter)
+        with locks.held(Path(config.output_dir)):  # from now on: another run would work in vain
+            return _run(task_name, config, data_before, reporter)
 
 
-def _train(prepared: Prepared, data: str, reporter: Reporter) -> Run:
-    config, task = prepared.config, prepared.task
-    if config.output_dir is None:
-        folder = rundir.reserve_default(task.name, prepared.found.name, prepared.source.name)
-    else:
-        folder = Path(config.output_dir)
+def _run(task_name: str, config: RunConfig, data_before: str | None, reporter: Reporter) -> Run:
+    prepared = prepare(task_name, config, reporter)
+    data = fingerprint(prepared.splits)
+    if data_before not in (None, data):
+        raise UserError(
+            f"--resume {config.output_dir}: its data has changed (fingerprint {data_before} then, "
+            f"{data} now); restore the data, or start again with --overwrite"
+        )
+    if seen := prepared.task.preview(prepared.features["train"], prepared.tokenizer):
+        return Run(None, seen.rates, seen.samples)
+    if config.dry_run:
+        from bertkit.dry_run import dry_run
+
+        return Run(None, dry_run(prepared, reporter))
+    if config.output_dir is not None:
+        return _train(prepared, Path(config.output_dir), data, reporter)
+    named = (prepared.task.name, prepared.found.name, prepared.source.name)
+    with locks.held(rundir.reserve_default(*named)) as folder:
+        return _train(prepared, folder, data, reporter)
+
+
+def _train(prepared: Prepared, folder: Path, data: str, reporter: Reporter) -> Run:
+    """Train in a directory that is held, from nothing or from the last checkpoint in it."""
+    from bertkit.session import Session
+
+    config = prepared.config
     if not config.resume:
         rundir.check_writable(folder, config.overwrite)
         rundir.require_room(folder, parameters_of(prepared.model_config))
@@ -79,7 +93,7 @@ def _train(prepared: Prepared, data: str, reporter: Reporter) -> Run:
         untouched = False
         if not config.resume:
             rundir.create(folder, config.overwrite)
-            rundir.write_settings(folder, task.name, config, data)
+            rundir.write_settings(folder, prepared.task.name, config, data)
         figures = session.train()
         rundir.drop_replaced(folder)
         return _finish(session, figures, data)
@@ -93,7 +107,7 @@ def _train(prepared: Prepared, data: str, reporter: Reporter) -> Run:
         raise
 
 
-def _finish(session: Session, figures: dict[str, Any], data: str) -> Run:
+def _finish(session: "Session", figures: dict[str, Any], data: str) -> Run:
     """Score every split and write the run directory, `metrics.json` last."""
     prepared, folder = session.prepared, session.folder
     task, splits = prepared.task, prepared.splits
@@ -131,7 +145,7 @@ def _finish(session: Session, figures: dict[str, Any], data: str) -> Run:
     return Run(folder, metrics)
 
 
-def _write_model(session: Session) -> None:
+def _write_model(session: "Session") -> None:
     """Model and tokenizer, as `transformers` loads them; `max_length` and the side to cut go along.
 
     A tokenizer that says nothing of segments would let `pipeline()` read both texts of a pair as one.

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -60,10 +60,8 @@ def reserve_default(*parts: str) -> Path:
         return folder
 
 
-def check_writable(folder: Path, overwrite: bool | None) -> None:
-    """Refuse, before any work, a directory that holds something or cannot be written.
-
-    `overwrite` is None where there is no such flag.
+def check_writable(folder: Path, overwrite: bool) -> None:
+    """Refuse, before any work, a directory that holds something.
 
     Raises:
         UserError: naming the directory and the way out.
@@ -72,19 +70,23 @@ def check_writable(folder: Path, overwrite: bool | None) -> None:
         if not (folder / SETTINGS).exists():
             raise UserError(f"--output-dir {folder}: holds files that are no run; name another directory")
         if not overwrite:
-            way = "name another directory" if overwrite is None else "--overwrite replaces it"
-            raise UserError(f"--output-dir {folder}: holds a run; {way}, --resume goes on with it")
-    check_folder(folder)
+            ways = "--overwrite replaces it, --resume goes on with it"
+            raise UserError(f"--output-dir {folder}: holds a run; {ways}")
 
 
 def check_folder(folder: Path) -> None:
     """Refuse a directory that is a file or cannot be written, whatever it holds."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--output-dir {folder}: is a file")
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"--output-dir {folder}: is a file")
+    except OSError as error:  # a name that is too long, say
+        raise UserError(
+            f"--output-dir {folder}: cannot be made ({error.strerror}); name another directory"
+        ) from error
     there = folder.absolute()
     while not there.exists():
         there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    if not there.is_dir() or not os.access(there, os.R_OK | os.W_OK | os.X_OK):
         raise UserError(f"--output-dir {folder}: cannot be written, {there} refuses it")
 
 
@@ -104,24 +106,23 @@ def require_room(folder: Path, parameters: int) -> None:
 def create(folder: Path, overwrite: bool) -> None:
     """Make the directory, and with `overwrite` put the run in it aside (and only what runs hold)."""
     try:
-        if overwrite and (folder / SETTINGS).exists():
-            (folder / REPLACED).mkdir(exist_ok=True)
-            _move(folder, folder / REPLACED)
+        if overwrite:
+            put_aside(folder)
         (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output-dir {folder}: cannot be made ({error.strerror})") from error
 
 
-def make(folder: Path) -> None:
-    """Make a directory, unless it is there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output-dir {folder}: cannot be made ({error.strerror})") from error
+def put_aside(folder: Path, more: Sequence[str] = ()) -> None:
+    """Put the run in a directory aside, until the new one has a checkpoint; `more` is what it holds too."""
+    if (folder / SETTINGS).exists():
+        drop_replaced(folder)  # of an --overwrite that was killed
+        (folder / REPLACED).mkdir()
+        _move(folder, folder / REPLACED, [*CONTENT, *more])
 
 
-def _move(source: Path, target: Path) -> None:
-    for pattern in CONTENT:
+def _move(source: Path, target: Path, patterns: Sequence[str]) -> None:
+    for pattern in patterns:
         for path in source.glob(pattern):
             path.replace(target / path.name)
 
@@ -138,7 +139,7 @@ def discard_unstarted(folder: Path) -> None:
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     (folder / SETTINGS).unlink(missing_ok=True)
     if (folder / REPLACED).is_dir():
-        _move(folder / REPLACED, folder)
+        _move(folder / REPLACED, folder, ["*"])
         drop_replaced(folder)
     if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
         folder.rmdir()

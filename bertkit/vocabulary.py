@@ -74,9 +74,14 @@ def train_tokenizer(given: Mapping[str, Any], reporter: Reporter | None = None) 
     config = TokenizerConfig(**checked(TokenizerConfig, given, "train_tokenizer()"))
     if not config.data:
         raise UserError("--data is missing: a file of plain text, a folder, a pattern, or sample")
-    if config.output_dir is not None:
-        _check_place(Path(config.output_dir).expanduser(), config.overwrite)
-    return _train(config, config.data, reporter)
+    if config.output_dir is None:
+        return _train(config, config.data, reporter)
+    from bertkit import locks
+
+    folder = Path(config.output_dir).expanduser()
+    _check_place(folder, config.overwrite)
+    with locks.held(folder):
+        return _train(config, config.data, reporter)
 
 
 def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> Vocabulary:
@@ -130,7 +135,6 @@ def _write(tokenizer: Any, config: TokenizerConfig, name: str) -> Path:
         folder = rundir.reserve_default("tokenizer", name)
     else:
         folder = Path(config.output_dir).expanduser()
-        rundir.make(folder)
     with rundir.written_aside(folder, "the tokenizer", "make room") as aside:
         tokenizer.save_pretrained(aside)
         tokenizer.backend_tokenizer.model.save(str(aside))  # vocab.txt, a piece a line

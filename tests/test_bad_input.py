@@ -4,9 +4,15 @@ import gzip
 import json
 import shutil
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 from conftest import assert_refused, save_tiny, toy_rows, write_rows
+
+from bertkit import UserError
+from bertkit.infer import Predictor
+from bertkit.reporter import Reporter
+from bertkit.tasks import task_class
 
 GOOD_ROWS = toy_rows(60)
 Disk = namedtuple("Disk", "total used free")
@@ -167,6 +173,20 @@ def test_python_calls_are_checked_like_recipes():
         bertkit.classify(data="sample", learning=3)
 
 
+@pytest.mark.parametrize(
+    ("task", "column"),
+    {"classify": "text", "nli": "premise", "ner": "token", "qa": "question", "swag": "context"}.items(),
+)
+def test_a_row_without_any_column_is_not_passed_over(task, column):
+    kind = task_class(task)
+    learned = kind(kind.Config(data="sample"))
+    learned.columns(learned.find(Reporter()))
+    for rows in ([{}], [{}, {}], [{"label": "kept from it"}]):
+        with pytest.raises(UserError, match=rf"^rows: .*no column .*\b{column}\b"):
+            Predictor(learned, None, None).predict(rows)
+    assert list(Predictor(learned, None, None).predict([])) == []
+
+
 def test_models_that_are_none(cli, toy, tmp_path, tiny):
     def model(name, change):
         shutil.copytree(tiny, tmp_path / name)
@@ -196,11 +216,30 @@ def test_output_directories(cli, tiny, toy, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     assert_refused(cli, tmp_path, [*args, tmp_path / "file"], ["is a file"])
     assert_refused(cli, tmp_path, [*args, tmp_path / "file" / "run"], ["cannot be written"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "n" / ("x" * 300)], ["cannot be made", "too long"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     assert_refused(cli, tmp_path, [*args, tmp_path / "mine", "--overwrite"], ["files that are no run"])
     monkeypatch.setattr("os.access", lambda *_: False)
     assert_refused(cli, tmp_path, [*args, tmp_path / "run"], ["cannot be written"])
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="there is no such place")
+@pytest.mark.parametrize("further", [[], ["--dry-run"]])
+def test_a_place_where_no_directory_can_be_made(cli, tiny, toy, tmp_path, further):
+    args = ["--data", toy, "--model", tiny, "--output-dir", "/proc/x", *further]
+    assert_refused(cli, tmp_path, args, ["/proc/x: cannot be made there", "name another directory"])
+
+
+def test_a_share_to_set_aside_beside_validation_rows(cli, tiny, toy, tmp_path):
+    dev = write_rows(tmp_path / "dev.jsonl", toy_rows(20, seed=1))
+    args = ["--model", tiny, "--validation-fraction", 0.2, "--output-dir", tmp_path / "run"]
+    given = [*args, "--data", toy, "--validation", dev]
+    assert_refused(cli, tmp_path, given, ["--validation-fraction", "--validation", "leave one"])
+    own = write_rows(tmp_path / "folder" / "dev.jsonl", toy_rows(20, seed=1)).parent
+    shutil.copy(toy, own / "train.jsonl")
+    status, _, err = cli("classify", *args, "--data", own, "--dry-run")
+    assert (status, "--validation-fraction is not used" in err) == (0, True)
 
 
 def test_a_run_is_replaced_only_with_overwrite_and_only_what_is_its(cli, tiny, toy, tmp_path):

@@ -159,6 +159,23 @@ def test_refused_before_anything_is_written(cli, four, toy, tmp_path, args, word
     assert_refused(cli, tmp_path, args, words, "feature-based")
 
 
+def test_a_dry_run_tells_the_rows_and_writes_nothing(cli, four, toy, tmp_path):
+    args = ["feature-based", "--data", toy, "--model", four, "--features", "last,embeddings", "--dry-run"]
+    status, out, _ = cli(*args, "-o", tmp_path / "run", "--json")
+    runs = json.loads(out)["runs"]
+    assert (status, [run["folder"] for run in runs]) == (0, ["embeddings", "last"])
+    assert (runs[1]["recipe"], runs[1]["data"]) == ("ner/feature-based/last", str(toy))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_overwrite_replaces_the_rows(cli, four, toy, tmp_path):
+    args = ["feature-based", "--data", toy, "--model", four, *FLAGS, "-o", tmp_path / "run"]
+    assert cli(*args, "--features", "last")[0] == 0
+    assert cli(*args, "--features", "embeddings", "--overwrite")[0] == 0
+    made = {path.name for path in (tmp_path / "run").iterdir()}
+    assert made == {"embeddings", "run.yaml", "metrics.json", "README.md"}
+
+
 def test_a_model_with_too_few_layers_is_told_before_the_first_run(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "-o", tmp_path / "run"]
     words = ["--features sum-last-4: needs 4 layers and the model has 2"]

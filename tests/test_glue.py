@@ -286,8 +286,39 @@ def test_data_that_is_missing_is_told_before_the_first_run(cli, no_hub, tiny, gl
 def test_a_directory_that_holds_runs_is_not_touched(cli, command, whole):
     before = sorted(whole.output_dir.rglob("*"))
     status, _, err = cli(*command, "-o", whole.output_dir)
-    assert (status, "--resume goes on with it" in err, "--overwrite" in err) == (2, True, False)
+    assert (status, "--overwrite replaces it, --resume goes on with it" in err) == (2, True)
     assert sorted(whole.output_dir.rglob("*")) == before
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_overwrite_replaces_the_runs_and_only_them(cli, command, tmp_path):
+    args = [*command, "--max-steps", 1, "-o", tmp_path / "run"]
+    assert cli(*args, "--tasks", "rte,sst2")[0] == 0
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    before = contents(tmp_path / "run")
+    assert cli(*args, "--tasks", "cola", "--overwrite", "--max-length", 999)[0] == 2
+    assert contents(tmp_path / "run") == before
+    assert cli(*args, "--tasks", "cola", "--overwrite")[0] == 0
+    made = {path.name for path in (tmp_path / "run").iterdir()}
+    assert made == {"cola", "submission", "run.yaml", "metrics.json", "README.md", "notes.txt"}
+    assert [path.name for path in (tmp_path / "run" / "submission").iterdir()] == ["CoLA.tsv"]
+
+
+def test_a_dry_run_tells_the_runs_and_writes_nothing(cli, command, glue_data, tmp_path):
+    args = [*command, "--tasks", "rte,sst2", "--learning-rates", "1e-4,5e-5", "--seeds", 2, "--dry-run"]
+    status, out, _ = cli(*args, "-o", tmp_path / "run", "--json")
+    found = json.loads(out)
+    assert (status, found["task"], list(tmp_path.iterdir())) == (0, "glue", [])
+    names = ["lr0.0001-seed0", "lr5e-05-seed0", "lrBEST-seed1"]
+    assert [run["folder"] for run in found["runs"]] == [f"{t}/{n}" for t in ("sst2", "rte") for n in names]
+    assert found["runs"][0]["recipe"] == "glue/sst2"
+    assert found["runs"][0]["data"] == str(glue_data / "SST-2")
+    status, out, _ = cli(*args)
+    assert ("6 runs" in out, "rte/lrBEST-seed1" in out, list(tmp_path.iterdir())) == (True, True, [])
+    assert cli(*args, "--tasks", "nothing")[0] == 2
 
 
 def test_test_rows_left_out_leave_no_files_for_the_leaderboard(cli, command, tmp_path):

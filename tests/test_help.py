@@ -31,6 +31,42 @@ def test_nothing_heavy_is_loaded(args):
     assert done.returncode == 0, done.stderr
 
 
+SLOW = ["torch", "transformers", "datasets", "accelerate", "sklearn", "scipy"]
+NAMED = [["qa", "--squad", "v2"], ["classify", "--data", "sst2"], ["ner", "--data", "wnut17"]]
+
+
+@pytest.mark.parametrize("args", NAMED)
+def test_data_that_is_nowhere_is_told_before_what_is_slow_to_import(no_hub, args):
+    code = (
+        f"import sys; sys.argv = ['bertkit', *{args!r}]\n"
+        "from bertkit.cli.app import main\n"
+        "try: main()\nexcept SystemExit as stop: assert stop.code == 2, stop.code\n"
+        f"slow = [name for name in {SLOW!r} if name in sys.modules]\n"
+        "assert not slow, slow"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "cannot be reached" in done.stderr
+
+
+QUIET = """
+import huggingface_hub.utils
+from bertkit.quiet import quiet_libraries
+with quiet_libraries():
+    from transformers.utils import logging
+    assert not logging.get_logger().isEnabledFor(logging.WARNING)
+    assert not logging.is_progress_bar_enabled()
+assert logging.get_logger().isEnabledFor(logging.WARNING)
+assert logging.is_progress_bar_enabled()
+assert not huggingface_hub.utils.are_progress_bars_disabled()
+"""
+
+
+def test_what_is_imported_late_is_quiet_too_and_put_back():
+    done = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_package_is_light_to_import():
     code = f"import bertkit, sys; assert not [n for n in {HEAVY!r} if n in sys.modules]"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

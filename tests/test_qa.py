@@ -1,5 +1,6 @@
 """`qa` from rows to answers: windows, spans, thresholds, files, and what is refused."""
 
+import dataclasses
 import json
 import time
 
@@ -205,13 +206,14 @@ def test_descending_sorts_the_highest_first_whatever_the_sign(scores):
 
 
 def test_windows_of_a_question_compete_and_no_answer_is_the_least_of_them():
-    contexts = [" ".join([f"film {n}", "good", "food"] * 12) for n in range(4)]
+    """Against all spans of all windows; of those with one text, which are many here, only the best."""
+    contexts = [" ".join([f"film {n}", "Good", "food"] * 12) for n in range(20)]
     features = built(contexts)
     torch.manual_seed(0)
     logits = torch.randn(len(features), 2, 24)
     kept = features.kept(logits, np.arange(len(features)), {}).numpy()
     nbest = merge(kept, features)
-    for question in range(4):
+    for question in range(20):
         spans, null = {}, []
         for window in range(features.windows[question], features.windows[question + 1]):
             place = features.place(np.array([window]))[0]
@@ -222,11 +224,31 @@ def test_windows_of_a_question_compete_and_no_answer_is_the_least_of_them():
                 at = features.start[window]
                 key = int(features.paragraphs.start[at + i]), int(features.paragraphs.stop[at + j])
                 spans[key] = max(score, spans.get(key, -np.inf))
-        wanted = sorted(spans.items(), key=lambda item: -item[1])[: LIMITS.n_best]
+        best = {}
+        for (start, stop), score in sorted(spans.items(), key=lambda item: -item[1]):
+            best.setdefault(contexts[question][start:stop], ((start, stop), score))
+        wanted = list(best.values())[: LIMITS.n_best]
+        assert len(wanted) == LIMITS.n_best
         ours = slice(nbest.offsets[question], nbest.offsets[question + 1])
         assert [*zip(nbest.start[ours], nbest.stop[ours], strict=True)] == [key for key, _ in wanted]
         assert nbest.score[ours] == pytest.approx([score for _, score in wanted], abs=1e-5)
         assert nbest.null_odds[question] == pytest.approx(min(null) - wanted[0][1], abs=1e-5)
+
+
+def test_a_text_that_stands_in_many_places_leaves_room_for_others():
+    """Far more than the best few places must be looked at, and the few texts there are all come."""
+    contexts = ["a " * 17 + "it", "It it a"]
+    features = built(contexts, limits=dataclasses.replace(LIMITS, n_best=30))
+    nbest = merge(features.kept(torch.zeros(2, 2, 24), np.arange(2), {}).numpy(), features)
+    found = [
+        sorted(context[nbest.start[at] : nbest.stop[at]] for at in range(*nbest.offsets[number : number + 2]))
+        for number, context in enumerate(contexts)
+    ]
+    runs = {" ".join("a" * size) for size in range(1, 18)}
+    every = runs | {f"{run} it" for run in runs} | {"it"}
+    assert len(found[0]) == 30
+    assert len({*found[0]} & every) == 30
+    assert found[1] == ["It", "It it", "It it a", "a", "it", "it a"]
 
 
 def test_a_paragraph_of_which_no_piece_is_left_has_the_empty_answer():
@@ -462,6 +484,21 @@ def test_articles_stay_whole(tiny, tmp_path, cli):
     assert "whole articles" in err
     titles = {record["title"] for record in predictions(tmp_path / "run")}
     assert len(predictions(tmp_path / "run")) == 4 * len(titles) > 0
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_question_that_is_also_evaluated_on_is_not_trained_on(tiny, tmp_path, cli, split):
+    """As in the other tasks; of ids alone nothing is to be said, since files count each by itself."""
+    rows = qa_rows(60)
+    both, others = rows[:7], [{**row, "id": f"q{n}"} for n, row in enumerate(qa_rows(20, seed=9))]
+    write_rows(tmp_path / "data" / "train.jsonl", rows)
+    write_rows(tmp_path / "data" / f"{split}.jsonl", [{**row, "id": f"other {row['id']}"} for row in both])
+    write_rows(tmp_path / "data" / f"{'test' if split == 'validation' else 'validation'}.jsonl", others)
+    args = ["--data", tmp_path / "data", "--model", tiny, "--max-length", 40, "--dry-run", "--json"]
+    status, out, err = cli("qa", *args)
+    assert status == 0, err
+    assert "7 training rows left out: their text is also evaluated on" in err
+    assert json.loads(out)["data"]["train"] == 53
 
 
 def test_validation_rows_may_all_be_impossible(tiny, tmp_path):

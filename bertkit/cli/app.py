@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import signal
 import sys
 from contextlib import suppress
@@ -17,6 +16,7 @@ from bertkit.cli.ablation import ablation
 from bertkit.cli.feature_based import feature_based
 from bertkit.cli.glue import glue
 from bertkit.cli.options import training_command
+from bertkit.cli.output import told_streams
 from bertkit.cli.tokenizer import train_tokenizer
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_class
@@ -76,30 +76,34 @@ app.command("env")(environment.env)
 
 
 def main() -> None:
-    """Run the app: 0 done, 1 a bug (its traceback), 2 mendable, 130 stopped; see `bertkit.errors`."""
+    """Run the app: 0 done, 1 a bug (its traceback), 2 mendable, 130 stopped, 141 nobody reads its output."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 stops nothing
     with suppress(ValueError):  # not in the main thread, where signals are somebody else's
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    with told_streams():
+        status = _status()
+    sys.exit(status)
+
+
+def _status() -> int:
     try:
-        status = app(standalone_mode=False)
-        if status == 130:  # Typer's own way to say that it was interrupted
-            _complain("stopped; nothing was kept", 130)
+        status = app(standalone_mode=False) or 0
+        print(end="", flush=True)
+        # 130 is Typer's own way to say that it was interrupted
+        return _complain("stopped; nothing was kept", 130) if status == 130 else status
     except UserError as error:
-        status = _complain(str(error), error.exit_code)
+        return _complain(str(error), error.exit_code)
     except TyperException as error:
-        status = _complain(getattr(error, "format_message", error.__str__)(), 2)
+        return _complain(getattr(error, "format_message", error.__str__)(), 2)
     except (KeyboardInterrupt, typer.Abort):
-        status = _complain("stopped", 130)
-    except BrokenPipeError:  # the reader of our output went away, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
-    sys.exit(status or 0)
+        return _complain("stopped", 130)
 
 
 def _complain(message: str, status: int) -> int:
     if not message:  # a group of commands without one: its help was printed
         return status
-    print(f"bertkit: {' '.join(message.split())}", file=sys.stderr)
+    with suppress(UserError):  # there is no other place to complain in
+        print(f"bertkit: {' '.join(message.split())}", file=sys.stderr)
     return status

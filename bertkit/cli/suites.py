@@ -11,12 +11,18 @@ if TYPE_CHECKING:
 
 
 def print_suite(run: "Run", as_json: bool, show: Callable[[Mapping[str, Any], object], None]) -> None:
-    """The scores as one JSON object, or by `show` and with where the runs lie."""
+    """The scores as one JSON object, or by `show` and with where the runs lie; of a dry run the plan."""
     if as_json:
-        typer.echo(json.dumps({**run.metrics, "output_dir": str(run.output_dir)}, ensure_ascii=False))
+        where = {"output_dir": str(run.output_dir)} if run.output_dir else {}
+        typer.echo(json.dumps({**run.metrics, **where}, ensure_ascii=False))
         return
     from bertkit.cli.console import out
 
+    if run.output_dir is None:
+        plan = run.metrics["runs"]
+        title = f"dry run of {len(plan)} runs with {run.metrics['model']}: nothing was written"
+        print_table(title, list(plan[0]), [list(row.values()) for row in plan], "", len(plan[0]))
+        return
     show(run.metrics, run.output_dir)
     out.print(f"runs: {run.output_dir}", markup=False, soft_wrap=True)
 

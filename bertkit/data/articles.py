@@ -30,7 +30,8 @@ def require_some(rows: Rows) -> None:
         UserError: an empty object, or one whose `data` is no list.
     """
     if not rows.columns:
-        raise UserError(f"{rows.files[0]}: the file holds neither articles nor rows of questions")
+        none = "it has no column 'question', nor any other"
+        raise UserError(f"{rows.files[0]}: holds neither articles nor rows of questions; {none}")
     if rows.columns.keys() <= {"version", "data"}:
         held = rows.columns.get("data", [None])[0]
         raise UserError(

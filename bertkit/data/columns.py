@@ -48,7 +48,7 @@ def guess_label(rows: Rows) -> str:
 def require(rows: Rows, column: str, flag: str) -> None:
     """Raise a `UserError` where a named column is not there, listing what is."""
     if column not in rows.columns:
-        there = f"it has {listed(rows.columns)}"
+        there = f"it has {listed(rows.columns) or 'none at all'}"
         raise UserError(
             f"{rows.files[0]}: no column {column!r} ({flag}){nearest(column, rows.columns) or ';'} {there}"
         )
@@ -73,7 +73,7 @@ def guess(rows: Rows, usual: list[str], role: str) -> str:
     found = next(filter(None, (find(rows, name) for name in usual)), None)
     if found is None:
         raise UserError(
-            f"{rows.files[0]}: no column looks like the {role} (it has {listed(rows.columns)}); "
-            f"name it with --{role}-column"
+            f"{rows.files[0]}: no column looks like the {role} "
+            f"(it has {listed(rows.columns) or 'none at all'}); name it with --{role}-column"
         )
     return found

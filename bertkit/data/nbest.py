@@ -7,6 +7,8 @@ import numpy as np
 from bertkit.data.question_features import QuestionFeatures
 from bertkit.modeling.spans import descending
 
+OF_TEXT = 0xD1B54A32D192ED03  # odd: what is multiplied by it, modulo 2**64, is spread over all bits
+
 
 @dataclass(frozen=True)
 class NBest:
@@ -47,7 +49,7 @@ class NBest:
 
 
 def merge(kept: np.ndarray, features: QuestionFeatures) -> NBest:
-    """The answers of all windows of each question put together, the same one counted once.
+    """The answers of all windows of each question put together, of those with the same text the best.
 
     s_null is the least of the windows', as in google's `run_squad.py`: a window without the answer says
     nothing of the others.
@@ -61,12 +63,13 @@ def merge(kept: np.ndarray, features: QuestionFeatures) -> NBest:
     there = np.isfinite(found).all(1)
     pieces = np.where(there[:, None], pieces, 0)
     start, stop = features.paragraphs.start[pieces[:, 0]], features.paragraphs.stop[pieces[:, 1]]
+    text = np.where(stop > start, features.spelling.of(pieces[:, 0], pieces[:, 1]), 0)
     question = np.broadcast_to(features.question[:, None], start.shape)
     null = _least(kept[:, :2], features)
     lone = np.flatnonzero(np.bincount(question[there], minlength=len(null)) == 0)  # no piece is left of it
     nothing = np.zeros(len(lone), start.dtype)
     return _sorted(
-        np.concatenate([question[there], lone]),
+        np.concatenate([question[there], lone]), np.concatenate([text[there], nothing.astype(text.dtype)]),
         np.concatenate([start[there], nothing]), np.concatenate([stop[there], nothing]),
         np.concatenate([found[:, 0][there], null[lone, 0]]),
         np.concatenate([found[:, 1][there], null[lone, 1]]), null, n,
@@ -80,16 +83,15 @@ def _least(null: np.ndarray, features: QuestionFeatures) -> np.ndarray:
 
 
 def _sorted(
-    question: np.ndarray, start: np.ndarray, stop: np.ndarray, start_logit: np.ndarray,
-    end_logit: np.ndarray, null: np.ndarray, n: int,
+    question: np.ndarray, text: np.ndarray, start: np.ndarray, stop: np.ndarray,
+    start_logit: np.ndarray, end_logit: np.ndarray, null: np.ndarray, n: int,
 ) -> NBest:  # fmt: skip
-    """The best `n` of each question; of one answer that overlapping windows have, the better.
+    """The best `n` of each question; of answers with one text, from two windows or two places, the better.
 
     Those of a window come sorted, so the stable sort, which looks for what is sorted, has little to do.
     """
     order = np.argsort((question << 32) + descending(start_logit + end_logit), kind="stable")
-    size = stop.max(initial=0) + 1
-    answer = (question * size + start) * size + stop
+    answer = text * np.uint64(OF_TEXT) + question.astype(np.uint64)
     order = order[np.sort(np.unique(answer[order], return_index=True)[1])]
     counts = np.bincount(question[order], minlength=len(null))
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)

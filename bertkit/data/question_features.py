@@ -14,8 +14,9 @@ from bertkit.data.located import Located, locate
 from bertkit.data.ragged import Ragged
 from bertkit.data.rows import Rows
 from bertkit.data.sequences import Template, encode
+from bertkit.data.spelling import Spelling, spelling
 from bertkit.errors import UserError, listed
-from bertkit.modeling.spans import best_spans
+from bertkit.modeling.spans import distinct_spans
 
 Answer = Mapping[str, Any]
 
@@ -42,7 +43,7 @@ class QuestionFeatures(Features):
         template: of the special pieces; `null_piece` is the one that stands for no answer, [CLS].
         questions: their pieces.
         asked: [questions] how many of its pieces a question keeps.
-        paragraphs: the distinct ones.
+        paragraphs, texts: the distinct ones, in pieces and as they are.
         windows: [questions + 1] the first window of each question.
         question: [n] that of each window.
         start, stop: [n] its stretch of the paragraph.
@@ -57,6 +58,7 @@ class QuestionFeatures(Features):
     questions: Ragged
     asked: np.ndarray
     paragraphs: Located
+    texts: Sequence[str]
     windows: np.ndarray
     question: np.ndarray
     start: np.ndarray
@@ -96,6 +98,11 @@ class QuestionFeatures(Features):
         """[pieces] whether a piece of a paragraph stands for any characters."""
         return self.paragraphs.stop > self.paragraphs.start
 
+    @cached_property
+    def spelling(self) -> Spelling:
+        """How the paragraphs are spelt: of answers with the same text one is told."""
+        return spelling(self.texts, self.paragraphs)
+
     def place(self, windows: np.ndarray) -> np.ndarray:
         """[windows] where in its sequence each begins."""
         return self.template.before(~1) + self.asked[self.question[windows]]
@@ -107,15 +114,21 @@ class QuestionFeatures(Features):
         return self.template.before(self.null_piece) + asked * (~0 in before) + size * (~1 in before)
 
     def kept(self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """[windows, 2 + 4 n_best]: start and end logit of [CLS], then of the best answers their start and
-        end logits, and their first and last pieces, counted from the window's first.
+        """[windows, 2 + 4 n_best]: start and end logit of [CLS], then of the best answers, no two of one
+        text, their start and end logits, and their first and last pieces, counted from the window's first.
         """
         place, start, stop = self.place(examples), self.start[examples], self.stop[examples]
-        pieces = np.arange(logits.shape[-1]) + (start - place)[:, None]
+        shift = (start - place)[:, None]
+        pieces = np.arange(logits.shape[-1]) + shift
         inside = (pieces >= start[:, None]) & (pieces < stop[:, None])
         allowed = inside & self.visible.take(pieces, mode="clip")
         scores = logits.cpu().numpy()  # many small steps, for which an accelerator is no help
-        places, found = best_spans(scores, allowed, self.limits.n_best, self.limits.max_answer_length)
+
+        def text(places: np.ndarray) -> np.ndarray:
+            return self.spelling.of(places[:, 0] + shift, places[:, 1] + shift)
+
+        limits = self.limits
+        places, found = distinct_spans(scores, allowed, limits.n_best, limits.max_answer_length, text)
         of_null = scores[np.arange(len(examples)), :, self.null(examples)]
         places -= place[:, None, None]
         kept = [of_null, found.reshape(len(examples), -1), places.reshape(len(examples), -1)]
@@ -148,7 +161,7 @@ def build_questions(
     question = np.repeat(np.arange(len(questions)), counts)
     features = QuestionFeatures(
         template=template, null_piece=_null_piece(template, tokenizer), limits=limits,
-        questions=asked, asked=kept, paragraphs=paragraphs,
+        questions=asked, asked=kept, paragraphs=paragraphs, texts=list(number),
         windows=np.concatenate([[0], np.cumsum(counts)]), question=question, start=start, stop=stop,
         first=np.arange(len(question) + 1), labels=None,
         longest=int((kept + np.diff(bounds)[paragraph]).max(initial=0)) + template.special,

@@ -30,14 +30,18 @@ class Rows:
     @classmethod
     def of(cls, columns: dict[str, list[Any]], file: str) -> "Rows":
         """All rows of one file, in order."""
-        size = len(next(iter(columns.values()), []))
+        return cls._numbered(columns, file, len(next(iter(columns.values()), [])))
+
+    @classmethod
+    def _numbered(cls, columns: dict[str, list[Any]], file: str, size: int) -> "Rows":
         return cls(columns, (file,), np.zeros(size, np.int32), np.arange(1, size + 1))
 
     @classmethod
     def from_dicts(cls, rows: Sequence[dict[str, Any]], file: str) -> "Rows":
         """Rows given one by one; a key that a row lacks is None there."""
         names = list(dict.fromkeys(key for row in rows for key in row))
-        return cls.of({name: [row.get(name) for row in rows] for name in names}, file)
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        return cls._numbered(columns, file, len(rows))  # rows may have no column at all
 
     @classmethod
     def concatenate(cls, parts: Sequence["Rows"]) -> "Rows":

@@ -102,6 +102,8 @@ def arrange(
     if len(kept) < len(train):
         notes.append(f"{len(train) - len(kept):,} training rows left out: their text is also evaluated on")
         train = train.select(kept)
+    if "validation" in splits and fraction is not None:
+        notes.append("--validation-fraction is not used: the data has validation rows of its own")
     if "validation" not in splits:
         keys, rows = keys_of(train), len(train)
         train, splits["validation"] = _parted(train, keys, fraction, seed)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bertkit import rundir
+from bertkit import locks, rundir
 from bertkit.config import RunConfig, fill, saved_settings
 from bertkit.data.known import plain
 from bertkit.data.sources import data_directory
@@ -25,16 +25,18 @@ class Suite(ABC):
     Attributes:
         name: the command.
         own: settings that are the suite's, and not handed on to its runs.
+        leaves: what it may leave beside the files of a run: what --overwrite removes.
         parts: the folders of the runs, or of several runs each.
     """
 
     name: ClassVar[str]
     Config: ClassVar[type[RunConfig]]
     own: ClassVar[frozenset[str]]
+    leaves: ClassVar[list[str]]
     parts: list[str]
 
     def __init__(self, config: Any, reporter: Reporter) -> None:
-        precision.choose(config)
+        precision.check(config)
         directory = data_directory(config.data_dir)
         self.config: Any = fill(config, {"data_dir": str(directory) if directory else None})
         self.reporter = reporter
@@ -46,6 +48,10 @@ class Suite(ABC):
         Raises:
             UserError: naming what is not.
         """
+
+    @abstractmethod
+    def planned(self) -> list[dict[str, Any]]:
+        """What each run would be: its `folder`, its `recipe`, the `data`, and what else tells it apart."""
 
     @abstractmethod
     def results(self, folder: Path) -> dict[str, Any]:
@@ -61,16 +67,24 @@ class Suite(ABC):
 
     def run(self, called: list[str]) -> Run:
         """All runs that are not finished yet, then what they come to."""
-        folder = self._folder(called)
+        named = self.config.output_dir
+        with locks.held(Path(named) if named else rundir.reserve_default(self.name, *called)) as folder:
+            return self._run(folder)
+
+    def _run(self, folder: Path) -> Run:
+        if not self.config.resume:
+            rundir.check_writable(folder, self.config.overwrite)
+            rundir.put_aside(folder, self.leaves)
+            rundir.write_settings(folder, self.name, self.config, "")
         try:
             results = self.results(folder)
         except (Stopped, KeyboardInterrupt) as error:
-            if not _has_runs(folder):
+            if not self._has_runs(folder):
                 raise
             way_on = f"bertkit {self.name} --resume --output-dir {shlex.quote(str(folder))}"
             raise Stopped(f"stopped; go on with: {way_on}") from error
         finally:
-            self._discard_unstarted(folder)
+            self._settle(folder)
         metrics = self.metrics(folder, results)
         write_text(folder / "README.md", self.page(metrics))
         rundir.write_metrics(folder, metrics)
@@ -90,26 +104,17 @@ class Suite(ABC):
         shutil.rmtree(place / rundir.CHECKPOINTS, ignore_errors=True)  # it is finished
         return run
 
-    def _folder(self, called: list[str]) -> Path:
-        if self.config.output_dir is None:
-            folder = rundir.reserve_default(self.name, *called)
-        else:
-            folder = Path(self.config.output_dir)
-        if not self.config.resume:
-            folder.mkdir(parents=True, exist_ok=True)
-            rundir.write_settings(folder, self.name, self.config, "")
-        return folder
+    def _settle(self, folder: Path) -> None:
+        """Leave nothing of a suite whose first run was refused, and else nothing of the one it replaces."""
+        if self._has_runs(folder):
+            rundir.drop_replaced(folder)
+            return
+        for part in self.parts:
+            shutil.rmtree(folder / part, ignore_errors=True)
+        rundir.discard_unstarted(folder)
 
-    def _discard_unstarted(self, folder: Path) -> None:
-        """Leave nothing of a suite whose first run was refused."""
-        if not _has_runs(folder):
-            for part in self.parts:
-                shutil.rmtree(folder / part, ignore_errors=True)
-            rundir.discard_unstarted(folder)
-
-
-def _has_runs(folder: Path) -> bool:
-    return any(folder.glob(f"*/**/{rundir.SETTINGS}"))
+    def _has_runs(self, folder: Path) -> bool:
+        return any(found for part in self.parts for found in folder.glob(f"{part}/**/{rundir.SETTINGS}"))
 
 
 def run_suite(
@@ -128,7 +133,10 @@ def run_suite(
         reporter.say("all runs are finished; these are their scores")
         return Run(Path(config.output_dir or ""), finished)
     suite = kind(config, reporter)
-    return suite.run(suite.require_all())
+    called = suite.require_all()
+    if config.dry_run:
+        return Run(None, {"task": kind.name, "model": suite.config.model, "runs": suite.planned()})
+    return suite.run(called)
 
 
 def chosen(flag: str, names: Sequence[str] | None, known: Sequence[str], what: str) -> list[str]:

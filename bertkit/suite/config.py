@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.config import DATA, MODEL, TRAINING, RunConfig, setting
+from bertkit.config import DATA, MODEL, OUTPUT, TRAINING, RunConfig, setting
 from bertkit.tasks.ner import NerConfig
 from bertkit.tasks.pretraining import PretrainConfig
+
+DRY_RUN = "Look for data and model, and tell what the runs would be; write nothing."
 
 
 @dataclass(frozen=True, kw_only=True)
 class GlueConfig(RunConfig):
     """What is said here goes before what the recipes `glue/TASK` say."""
 
-    without = frozenset(
-        {"data", "validation", "test", "validation_fraction", "split_seed", "dry_run", "overwrite"}
-    )
+    without = frozenset({"data", "validation", "test", "validation_fraction", "split_seed"})
 
     tasks: list[str] | None = setting(
         None, "Tasks to run: repeatable, or parted by commas.", DATA, default_text="all nine"
@@ -29,6 +29,7 @@ class GlueConfig(RunConfig):
     seeds: int = setting(
         1, "Runs of each task, with seeds --seed, --seed + 1, ...: mean and standard deviation.", min=1
     )
+    dry_run: bool = setting(False, DRY_RUN, OUTPUT, saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class FeatureBasedConfig(NerConfig):
     A default that is not None is theirs too: settings that have their default are not handed on.
     """
 
-    without = frozenset({"head", "freeze", "layer_decay", "dry_run", "overwrite"})
+    without = frozenset({"head", "freeze", "layer_decay"})
 
     data: str | None = setting(
         None,
@@ -59,6 +60,7 @@ class FeatureBasedConfig(NerConfig):
     features: list[str] | None = setting(  # type: ignore[assignment]  # rows, where a run has one
         None, "Rows of the table to run: repeatable, or parted by commas.", MODEL, default_text="all six"
     )
+    dry_run: bool = setting(False, DRY_RUN, OUTPUT, saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)

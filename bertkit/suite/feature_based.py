@@ -38,6 +38,7 @@ class FeatureBasedSuite(Suite):
     name = "feature-based"
     Config = FeatureBasedConfig
     own = frozenset({"features"})
+    leaves = list(PAPER)
 
     def __init__(self, config: FeatureBasedConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
@@ -52,7 +53,12 @@ class FeatureBasedSuite(Suite):
         for features in self.parts:
             layers_of(model_config, features)
         found = find(str(self.config.data), Ner.name, self.config.data_dir, Dialect(words=Ner.words))
+        self.found = found.source
         return [found.name, self.source.name]
+
+    def planned(self) -> list[dict[str, Any]]:
+        """A run of each row."""
+        return [{"folder": row, "recipe": recipe_of(row), "data": self.found} for row in self.parts]
 
     def results(self, folder: Path) -> dict[str, Run]:
         """A run of each row."""

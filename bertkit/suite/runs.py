@@ -17,7 +17,7 @@ from bertkit.run import Run
 from bertkit.suite.base import Suite, chosen, run_suite
 from bertkit.suite.config import GlueConfig
 from bertkit.suite.glue import GLUE, PAPER_RATES, GlueTask
-from bertkit.suite.submission import write_submission
+from bertkit.suite.submission import ARCHIVE, FOLDER, write_submission
 from bertkit.suite.table import table
 
 
@@ -72,6 +72,7 @@ class GlueSuite(Suite):
     name = "glue"
     Config = GlueConfig
     own = frozenset({"tasks", "learning_rates", "seeds", "seed"})
+    leaves = [FOLDER, ARCHIVE, *(task.name for task in GLUE)]
 
     def __init__(self, config: GlueConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
@@ -82,10 +83,11 @@ class GlueSuite(Suite):
     def require_all(self) -> list[str]:
         """Data and model of every task must be at hand. Raises `UserError` naming those that are not."""
         self.source = loading.find_model(str(self.config.model))
-        missing, reason = [], ""
+        missing, reason, self.found = [], "", {}
         for task in self.tasks:
             try:
-                find(task.name, read_task(f"glue/{task.name}"), self.config.data_dir)
+                found = find(task.name, read_task(f"glue/{task.name}"), self.config.data_dir)
+                self.found[task.name] = found.source
             except UserError as error:
                 missing.append(task.name)
                 reason = reason or str(error)
@@ -94,6 +96,20 @@ class GlueSuite(Suite):
             way = f"; run the others with --tasks {','.join(rest)}" if rest else ""
             raise UserError(f"no data for {listed(missing)}{way} ({reason})")
         return [self.source.name]
+
+    def planned(self) -> list[dict[str, Any]]:
+        """A run for each learning rate of each task, and one for each further seed, at the best of them."""
+        tried = [(rate, self.config.seed) for rate in self.rates]
+        tried += [(None, self.config.seed + more) for more in range(1, self.config.seeds)]
+        return [
+            {
+                "folder": f"{task.name}/{self._called(rate, seed)}",
+                "recipe": f"glue/{task.name}",
+                "data": self.found[task.name],
+            }
+            for task in self.tasks
+            for rate, seed in tried
+        ]
 
     def results(self, folder: Path) -> dict[str, list[Trial]]:
         """The runs of each task at its best learning rate."""
@@ -110,14 +126,19 @@ class GlueSuite(Suite):
         return [best, *(self._trial(task, folder, best.learning_rate, seed) for seed in seeds)]
 
     def _trial(self, task: GlueTask, folder: Path, rate: float | None, seed: int) -> Trial:
-        name = f"seed{seed}" if self.config.learning_rates is None else f"lr{rate:g}-seed{seed}"
-        place = folder / task.name / name
+        place = folder / task.name / self._called(rate, seed)
         self.reporter.say(f"{task.name}: {place}")
         recipe = f"glue/{task.name}"
         own = {"seed": seed, "split_seed": self.config.seed}
         own |= {} if rate is None else {"learning_rate": rate}
         run = self.train(read_task(recipe), recipe, own, place)
         return Trial(rundir.read_settings(place)["learning_rate"], seed, place, run.metrics)
+
+    def _called(self, rate: float | None, seed: int) -> str:
+        """`seed0`, where rates are searched `lr5e-05-seed0`; None is the best of them."""
+        if self.config.learning_rates is None:
+            return f"seed{seed}"
+        return f"lr{'BEST' if rate is None else format(rate, 'g')}-seed{seed}"
 
     def metrics(self, folder: Path, results: dict[str, list[Trial]]) -> dict[str, Any]:
         """The scores of each task; the files for the leaderboard are written on the way."""

@@ -39,6 +39,8 @@ def parse_set(config: RunConfig) -> dict[str, Any]:
     Raises:
         UserError: no such argument, one that has a flag of its own, or one that bertkit keeps.
     """
+    if not config.set:  # transformers takes a second to import, and a refusal may need none of it
+        return {}
     from transformers import TrainingArguments
 
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}

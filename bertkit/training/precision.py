@@ -4,19 +4,24 @@ from bertkit.config import RunConfig
 from bertkit.errors import UserError
 
 
-def choose(config: RunConfig) -> tuple[str, str]:
-    """`fp32`, `bf16` or `fp16` for training, and the reason. Scores are always fp32.
+def check(config: RunConfig) -> None:
+    """Refuse what cannot be trained in.
 
     Raises:
         UserError: --fp16 with no accelerator (Trainer lets it pass in silence), or with --bf16.
     """
-    import torch
-
     if config.fp16 and config.bf16:
         raise UserError("--fp16 and --bf16 exclude each other; leave one out")
     if config.fp16:
+        import torch
+
         if not torch.accelerator.is_available():
             raise UserError("--fp16 needs an accelerator and there is none; leave it out, or try --bf16")
+
+
+def choose(config: RunConfig) -> tuple[str, str]:
+    """`fp32`, `bf16` or `fp16` for training, and the reason. Scores are always fp32."""
+    if config.fp16:
         return "fp16", "as asked"
     if config.bf16 is not None:
         return ("bf16" if config.bf16 else "fp32"), "as asked"

@@ -1,0 +1,73 @@
+"""A directory belongs to one run at a time."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bertkit.errors import UserError
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[Path]:
+    """Make a directory, unless it is there, and keep other runs out of it; made for nothing, it goes again.
+
+    Raises:
+        UserError: it cannot be made, or another run holds it.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    lock = None
+    try:
+        while lock is None:
+            _make(folder)
+            lock = _lock(folder)
+        yield folder
+    finally:
+        for path in missing if lock is not None else missing[1:]:  # not one that another made meanwhile
+            with suppress(OSError):  # not empty
+                path.rmdir()
+        if lock is not None:
+            os.close(lock)
+
+
+def require_free(folder: Path) -> None:
+    """Refuse, before any work, a directory that another run holds."""
+    with suppress(OSError):  # what cannot be opened is told of where it is made
+        lock = _lock(folder)
+        if lock is not None:
+            os.close(lock)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--output-dir {folder}: cannot be made there ({error.strerror}); name another directory"
+        ) from error
+
+
+def _lock(folder: Path) -> int | None:
+    """The directory, open and locked: that leaves no file in it, and ends with the process.
+
+    None where it is gone: a run that left nothing took it away.
+    """
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise UserError(
+            f"--output-dir {folder}: another run is at work in it; wait for it, or name another directory"
+        ) from error
+    except OSError:  # a file system without locks
+        return handle
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(handle), folder.stat()):
+            return handle
+    os.close(handle)
+    return None

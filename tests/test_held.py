@@ -1,0 +1,102 @@
+"""Of two runs in one directory the second is refused; the lock leaves nothing and ends with its process."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import assert_refused
+
+from bertkit import locks, rundir
+from bertkit.errors import UserError
+
+HOLDER = "import sys, pathlib\nfrom bertkit import locks\n" + (
+    "with locks.held(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+)
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another process that holds the directory `run`."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def finished(cli, tiny, toy, tmp_path):
+    """The arguments of a finished run in `run`."""
+    args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--max-steps", 1]
+    assert cli("classify", *args)[0] == 0
+    return args
+
+
+@pytest.mark.parametrize("further", [[], ["--overwrite"], ["--dry-run"]])
+def test_a_second_run_is_refused(cli, tiny, toy, tmp_path, other, further):
+    args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", *further]
+    line = assert_refused(cli, tmp_path, args, ["another run is at work in it"])
+    assert str(tmp_path / "run") in line
+
+
+@pytest.mark.parametrize("command", ["glue", "feature-based"])
+def test_suites_are_refused_as_well(cli, tiny, tmp_path, other, command):
+    args = ["--model", tiny, "--output-dir", tmp_path / "run"]
+    assert_refused(cli, tmp_path, args, ["another run is at work in it"], command)
+
+
+def test_a_tokenizer_is_refused_as_well(cli, tmp_path, other):
+    data = tmp_path / "text.txt"
+    data.write_text("warm food\n" * 50)
+    args = ["--data", data, "--output-dir", tmp_path / "run"]
+    assert_refused(cli, tmp_path, args, ["another run is at work in it"], "train-tokenizer")
+
+
+def test_a_run_is_held_while_it_trains_whoever_named_its_directory(cli, tiny, toy, tmp_path, monkeypatch):
+    """From within the training, the same directory is refused to `--resume`."""
+    seen = []
+    write_metrics = rundir.write_metrics
+
+    def look(folder, metrics):
+        with pytest.raises(UserError, match="another run is at work"), locks.held(Path(folder)):
+            pass
+        seen.append(cli("classify", "--resume", "--output-dir", folder)[0])
+        write_metrics(folder, metrics)
+
+    monkeypatch.setattr(rundir, "write_metrics", look)
+    args = ["--data", toy, "--model", tiny, "--max-steps", 1]
+    assert cli("classify", *args)[0] == cli("classify", *args, "--output-dir", tmp_path / "run")[0] == 0
+    assert seen == [2, 2]
+
+
+def test_the_lock_ends_with_its_process(cli, finished, other, tmp_path):
+    os.kill(other.pid, signal.SIGKILL)
+    other.wait()
+    assert cli("classify", *finished, "--overwrite")[0] == 0
+
+
+def test_a_directory_made_for_nothing_goes_again_and_another_stays(tmp_path):
+    with locks.held(tmp_path / "a" / "b"):
+        assert list(tmp_path.rglob("*")) == [tmp_path / "a", tmp_path / "a" / "b"]
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    with locks.held(tmp_path / "mine" / "run"):
+        (tmp_path / "mine" / "run" / "x").touch()
+    with locks.held(tmp_path / "mine"):
+        pass
+    assert [*tmp_path.rglob("*")] == [
+        tmp_path / "mine",
+        tmp_path / "mine" / "run",
+        tmp_path / "mine" / "run" / "x",
+    ]
+
+
+def test_who_is_refused_leaves_the_directory_to_who_holds_it(tmp_path):
+    with locks.held(tmp_path / "run"):
+        with pytest.raises(UserError, match="at work"), locks.held(tmp_path / "run"):
+            pass
+        assert (tmp_path / "run").is_dir()
