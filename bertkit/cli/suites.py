@@ -20,7 +20,8 @@ def print_suite(run: "Run", as_json: bool, show: Callable[[Mapping[str, Any], ob
 
     if run.output_dir is None:
         plan = run.metrics["runs"]
-        title = f"dry run of {len(plan)} runs with {run.metrics['model']}: nothing was written"
+        model = f" with {run.metrics['model']}" if run.metrics["model"] else ""
+        title = f"dry run of {len(plan)} runs{model}: nothing was written"
         print_table(title, list(plan[0]), [list(row.values()) for row in plan], "", len(plan[0]))
         return
     show(run.metrics, run.output_dir)

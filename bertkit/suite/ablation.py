@@ -34,6 +34,7 @@ class AblationSuite(Suite):
 
     name = "ablation"
     Config = AblationConfig
+    leaves = [PRETRAINED, *(row.name for table in TABLES.values() for row in table.rows)]
     own = frozenset({"table", "rows", "tasks", "task_train_samples", "task_eval_samples"})
 
     def __init__(self, config: AblationConfig, reporter: Reporter) -> None:
@@ -52,26 +53,39 @@ class AblationSuite(Suite):
 
     def require_all(self) -> list[str]:
         """The text and the tasks' data. Raises `UserError` for what is not there."""
-        text = find_text(self.config.data, self.config.data_dir, self.config.text_column)
+        self.text = find_text(self.config.data, self.config.data_dir, self.config.text_column)
         self.tasks = self._at_hand()
-        return [text.name, self.config.table]
+        return [self.text.name, self.config.table]
 
     def _at_hand(self) -> list[TunedTask]:
         """The tasks that were chosen, or else those whose data is there."""
         known = [task.name for task in self.table.tasks]
         names = chosen("--tasks", self.config.tasks, known, "task of the table")
-        found, missing, reason = [], [], ""
+        missing, reason = [], ""
+        self.found: dict[str, str] = {}
         for task in (task for task in self.table.tasks if task.name in names):
             try:
-                find(task.known, task.kind, self.config.data_dir)
-                found.append(task)
+                self.found[task.name] = find(task.known, task.kind, self.config.data_dir).source
             except UserError as error:
                 missing.append(task.title)
                 reason = reason or str(error)
-        if missing and (self.config.tasks or not found):
+        if missing and (self.config.tasks or not self.found):
             raise UserError(f"no data for {listed(missing)} ({reason})")
         if missing:
             self.reporter.say(f"no data for {listed(missing)}: not in the table")
+        return [task for task in self.table.tasks if task.name in self.found]
+
+    def planned(self) -> list[dict[str, Any]]:
+        """A run of pre-training for each recipe, and one of fine-tuning for each task of each row."""
+        begun = {
+            row.pretrained: {"recipe": _recipe(row.pretrained), "data": self.text.where} for row in self.rows
+        }
+        found = [{"folder": f"{PRETRAINED}/{name}", **about} for name, about in begun.items()]
+        for row in self.rows:
+            found += [
+                {"folder": f"{row.name}/{task.name}", "recipe": "", "data": self.found[task.name]}
+                for task in self.tasks
+            ]
         return found
 
     def results(self, folder: Path) -> dict[str, dict[str, Run]]:

@@ -65,9 +65,12 @@ class FeatureBasedConfig(NerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class AblationConfig(PretrainConfig):
-    """Of the pre-training of all rows, before what their recipes say; fine-tuning has the last three."""
+    """What is said here goes before what the recipes `pretrain/...` of the rows say.
 
-    without = PretrainConfig.without | {"model", "objective", "preview", "dry_run", "overwrite"}
+    Of fine-tuning are `tasks`, `task_train_samples` and `task_eval_samples`.
+    """
+
+    without = PretrainConfig.without | {"model", "objective", "preview"}
 
     data: str | None = setting(
         None,
@@ -93,6 +96,7 @@ class AblationConfig(PretrainConfig):
     task_eval_samples: int | None = setting(
         None, "Validate each task on this many rows, drawn by seed.", DATA, min=1
     )
+    dry_run: bool = setting(False, DRY_RUN, OUTPUT, saved=False)
 
 
 HELP = "Run the GLUE tasks one after the other; the paper's table, and the files of the leaderboard."
