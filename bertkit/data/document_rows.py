@@ -1,18 +1,52 @@
 """The documents of a corpus as rows, so that they are split, drawn and told apart as any rows are."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from bertkit.data.corpus import Corpus
+from bertkit.data.corpus import Corpus, corpus_of
 from bertkit.data.rows import Rows
 from bertkit.data.text_files import TextFile
+from bertkit.data.text_source import TextSource
+from bertkit.data.texts import TextOptions
+from bertkit.reporter import Reporter
 
 FEW = 20  # documents: too few to set whole ones aside
 LEAST = 2  # sentences of a stretch
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """The corpora of a run, their documents numbered one after the other.
+
+    Attributes:
+        begun: the number of each corpus's first document, and the corpus.
+    """
+
+    begun: list[tuple[int, Corpus]] = field(default_factory=list)
+
+    def read(
+        self, text: TextSource, options: TextOptions, tokenizer: Any, reporter: Reporter, few: bool
+    ) -> tuple[Rows, list[str]]:
+        """A row a document, and notes; where there are `few`, a row a stretch of one, see `cut_few`."""
+        corpus = corpus_of(text.files, options, tokenizer, reporter)
+        notes = list(corpus.notes)
+        if few:
+            corpus, more = cut_few(corpus)
+            notes += more
+        first = sum(len(other.documents) for _, other in self.begun)
+        self.begun.append((first, corpus))
+        return rows_of(corpus, text.files, first), notes
+
+    def of(self, rows: Rows) -> tuple[Corpus, np.ndarray]:
+        """The corpus of these rows, and the numbers of their documents in it."""
+        numbers = np.array(rows["document"])
+        first, corpus = next(found for found in reversed(self.begun) if found[0] <= numbers[0])
+        return corpus, numbers - first
 
 
 def rows_of(corpus: Corpus, files: Sequence[TextFile], first: int) -> Rows:

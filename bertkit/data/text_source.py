@@ -106,7 +106,7 @@ def _from_known(data: str, data_dir: str | None, column: str | None) -> TextSour
 
 def _written(name: str, texts: list[str]) -> Path:
     """The texts as a file of rows, kept in the cache."""
-    digest = blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    digest = blake2b("\0".join([name, *texts]).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def write(folder: Path) -> None:
         write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts))

@@ -11,7 +11,7 @@ from bertkit.errors import UserError, listed
 from bertkit.recipes import read_recipe
 from bertkit.reporter import Reporter
 from bertkit.run import Run
-from bertkit.suite.ablations import TABLES, Row, TunedTask
+from bertkit.suite.ablations import FALLBACK, TABLES, Row, TunedTask
 from bertkit.suite.base import Suite, chosen, markdown, run_suite
 from bertkit.suite.config import AblationConfig
 from bertkit.tasks.pretrain import Pretrain
@@ -39,6 +39,7 @@ class AblationSuite(Suite):
 
     def __init__(self, config: AblationConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
+        self.found: dict[str, str] = {}  # task -> where its data is
         self.table = TABLES[config.table]
         names = chosen("--rows", config.rows, [row.name for row in self.table.rows], "row of the table")
         self.rows = [row for row in self.table.rows if row.name in names]
@@ -60,20 +61,27 @@ class AblationSuite(Suite):
     def _at_hand(self) -> list[TunedTask]:
         """The tasks that were chosen, or else those whose data is there."""
         known = [task.name for task in self.table.tasks]
-        names = chosen("--tasks", self.config.tasks, known, "task of the table")
+        names = chosen("--tasks", self.config.tasks, [*known, FALLBACK.name], "task of the table")
+        missing, reason = self._look_for([task for task in self.table.tasks if task.name in names])
+        asked = bool(self.config.tasks)
+        if FALLBACK.name in names and (asked or not self.found):
+            missing += self._look_for([FALLBACK])[0]
+        if missing and (asked or not self.found):
+            raise UserError(f"no data for {listed(missing)} ({reason})")
+        if missing:
+            self.reporter.say(f"no data for {listed(missing)}: not in the table")
+        return [task for task in [*self.table.tasks, FALLBACK] if task.name in self.found]
+
+    def _look_for(self, tasks: list[TunedTask]) -> tuple[list[str], str]:
+        """Note where their data is; gives those whose is not there, and why the first is not."""
         missing, reason = [], ""
-        self.found: dict[str, str] = {}
-        for task in (task for task in self.table.tasks if task.name in names):
+        for task in tasks:
             try:
                 self.found[task.name] = find(task.known, task.kind, self.config.data_dir).source
             except UserError as error:
                 missing.append(task.title)
                 reason = reason or str(error)
-        if missing and (self.config.tasks or not self.found):
-            raise UserError(f"no data for {listed(missing)} ({reason})")
-        if missing:
-            self.reporter.say(f"no data for {listed(missing)}: not in the table")
-        return [task for task in self.table.tasks if task.name in self.found]
+        return missing, reason
 
     def planned(self) -> list[dict[str, Any]]:
         """A run of pre-training for each recipe, and one of fine-tuning for each task of each row."""
@@ -159,7 +167,7 @@ def _minutes(runs: Mapping[str, Any]) -> str:
 def _tasks(metrics: Mapping[str, Any]) -> list[TunedTask]:
     """The tasks that were run."""
     run = next(iter(metrics["rows"].values()))
-    return [task for task in TABLES[metrics["table"]].tasks if task.name in run]
+    return [task for task in [*TABLES[metrics["table"]].tasks, FALLBACK] if task.name in run]
 
 
 def headings(metrics: Mapping[str, Any]) -> list[str]:

@@ -61,7 +61,7 @@ def _on(name: str, title: str, kind: str) -> TunedTask:
 MNLI, QNLI = _on("mnli", "MNLI-m", "nli"), _on("qnli", "QNLI", "classify")
 MRPC, SST2 = _on("mrpc", "MRPC", "classify"), _on("sst2", "SST-2", "classify")
 SQUAD = TunedTask("squad", "SQuAD", "qa", "f1", "squad", {"squad": "v1"}, 1.0)
-IMDB = _on("imdb", "IMDB", "classify")  # not the paper's, but at hand without the Hub
+FALLBACK = _on("imdb", "IMDB", "classify")  # not the paper's, but at hand where nothing else is
 
 
 def _objective(name: str, pretrained: str, *figures: float, **own: Any) -> Row:
@@ -84,7 +84,7 @@ OBJECTIVES = Table(
         _objective("ltr+bilstm", "ltr", 82.1, 84.1, 75.7, 91.6, 84.9, head="bilstm"),
         _objective("mlm+sop", "mlm-sop"),
     ],
-    [MNLI, QNLI, MRPC, SST2, SQUAD, IMDB],
+    [MNLI, QNLI, MRPC, SST2, SQUAD],
     "Devlin et al. 2018, table 5 (BERT-BASE)",
 )
 SIZES = Table(
@@ -98,7 +98,7 @@ SIZES = Table(
         _size(12, 1024, 16, 3.54, 85.7, 86.9, 93.3),
         _size(24, 1024, 16, 3.23, 86.6, 87.8, 93.7),
     ],
-    [MNLI, MRPC, SST2, IMDB],
+    [MNLI, MRPC, SST2],
     "Devlin et al. 2018, table 6",
 )
 TABLES = {"objectives": OBJECTIVES, "sizes": SIZES}

@@ -88,7 +88,7 @@ class AblationConfig(PretrainConfig):
         None,
         "Tasks to fine-tune each row on: repeatable, or parted by commas.",
         DATA,
-        default_text="those of the table whose data is at hand",
+        default_text="those of the table whose data is at hand, else imdb",
     )
     task_train_samples: int | None = setting(
         None, "Fine-tune each task on this many rows, drawn by seed.", DATA, min=1

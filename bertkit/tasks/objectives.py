@@ -51,6 +51,23 @@ class Objective:
 
         return getattr(pairs, self.drawn)
 
+    def collator(
+        self, config: PretrainConfig, tokenizer: Any, pad: Callable[..., Any], max_length: int
+    ) -> Any:
+        """Pads, and says of examples of at most `max_length` pieces what is to be predicted."""
+        from bertkit.masking.collator import MaskedPad, NextPiece, masking_of, special_pieces
+
+        special = special_pieces(tokenizer)
+        if self.causal:
+            return NextPiece(pad, special)
+        most = config.max_predictions_per_seq or max(1, round(config.mlm_probability * max_length))
+        masking = masking_of(
+            tokenizer, special, config.whole_word_masking, mlm_probability=config.mlm_probability,
+            mask_share=config.mask_share, random_share=config.random_share, max_predictions_per_seq=most,
+            seed=config.seed,
+        )  # fmt: skip
+        return MaskedPad(pad, masking, special, config.pairs)
+
     @property
     def auto_class(self) -> Any:
         """See `model`."""

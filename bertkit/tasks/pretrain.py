@@ -13,6 +13,7 @@ from bertkit.tasks.pretraining import SIZES, PretrainConfig
 
 if TYPE_CHECKING:
     from bertkit.data.corpus_features import CorpusFeatures
+    from bertkit.data.document_rows import Corpora
     from bertkit.data.features import Features
     from bertkit.data.phases import Phase
     from bertkit.data.rows import Rows, Splits
@@ -31,7 +32,7 @@ class Pretrain(Task):
     """Masked language model and next sentence prediction (Devlin et al. 2018, 3.1), and its ablations (5.1).
 
     Attributes:
-        corpora: the first number of each corpus's documents, and the corpus.
+        corpora: the texts in pieces; known after `find`.
         begins: the model or the tokenizer that training begins with.
         tokenizer: known after `find`; `collate` after `collator`.
     """
@@ -45,13 +46,13 @@ class Pretrain(Task):
     rows_told = False
     drawn_to_fit = True
     told = "masked_samples"
+    corpora: "Corpora"
     begins: "ModelSource"
     collate: Any
     tokenizer: Any
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
-        self.corpora: list[tuple[int, Any]] = []
         if self.config.phases is not None:
             from bertkit.data.phases import for_phases
 
@@ -78,6 +79,7 @@ class Pretrain(Task):
 
     def find(self, reporter: "Reporter") -> "Found":
         """The documents that `--data` names, in pieces."""
+        from bertkit.data.document_rows import Corpora
         from bertkit.data.sources import Found
         from bertkit.data.text_source import find_text
         from bertkit.modeling.loading import load_tokenizer
@@ -93,10 +95,11 @@ class Pretrain(Task):
         if self.tokenizer.mask_token_id is None and not self.objective.causal:
             flag = "--model" if config.model else "--tokenizer"
             raise UserError(f"{flag} {self.begins.name}: its tokenizer has no [MASK] piece")
-        splits, notes = {}, list(train.notes)
+        self.corpora, splits, notes = Corpora(), {}, list(train.notes)
         for split, source in sources.items():
             few = split == "train" and "validation" not in sources
-            splits[split], more = self._documents(source, reporter, few)
+            options = self._options(source)
+            splits[split], more = self.corpora.read(source, options, self.tokenizer, reporter, few)
             notes += more
         return Found(train.name, train.where, splits, notes=notes)
 
@@ -107,20 +110,6 @@ class Pretrain(Task):
         config = self.config
         decoding = Decoding(config.encoding, config.on_bad_bytes)
         return TextOptions(config.form, config.document_separator, text.column, decoding)
-
-    def _documents(self, source: "TextSource", reporter: "Reporter", few: bool) -> tuple["Rows", list[str]]:
-        """A row a document; where there are `few` and some must be set aside, a row a stretch of one."""
-        from bertkit.data.corpus import corpus_of
-        from bertkit.data.document_rows import cut_few, rows_of
-
-        corpus = corpus_of(source.files, self._options(source), self.tokenizer, reporter)
-        notes = list(corpus.notes)
-        if few:
-            corpus, more = cut_few(corpus)
-            notes += more
-        first = sum(len(other.documents) for _, other in self.corpora)
-        self.corpora.append((first, corpus))
-        return rows_of(corpus, source.files, first), notes
 
     # ---- the model to begin with
 
@@ -210,7 +199,7 @@ class Pretrain(Task):
         from bertkit.data.sequences import Template
         from bertkit.masking import pairs
 
-        config, (corpus, chosen) = self.config, self._text(rows)
+        config, (corpus, chosen) = self.config, self.corpora.of(rows)
         template = Template.of(tokenizer, pair=config.pairs)
         room, share = max_length - template.special, config.short_seq_prob
         draw = partial(self.objective.draw, corpus, chosen, room, config.seed, short_seq_prob=share)
@@ -220,14 +209,6 @@ class Pretrain(Task):
         if config.objective == "mlm+nsp":
             features.told.extend(pairs.notes(corpus, chosen, features.plan(0)))
         return features
-
-    def _text(self, rows: "Rows") -> tuple[Any, Any]:
-        """The corpus of these rows, and the numbers of their documents in it."""
-        import numpy as np
-
-        numbers = np.array(rows["document"])
-        first, corpus = next(found for found in reversed(self.corpora) if found[0] <= numbers[0])
-        return corpus, numbers - first
 
     def preview(self, features: Any, tokenizer: Any) -> "Preview | None":
         """Some examples of the first epoch (and phase), from all over the text, as they are masked."""
@@ -239,7 +220,7 @@ class Pretrain(Task):
 
         left = tokenizer.padding_side == "left"
         pad, features = Pad(tokenizer.pad_token_id, left, token_type_ids=False), features.parts[0]
-        collate = self._predicted(tokenizer, pad, self.phases[0].length)
+        collate = self.objective.collator(self.config, tokenizer, pad, self.phases[0].length)
         numbers = drawn(features, self.config.preview)
         shown = list(samples(features, collate, tokenizer, numbers))
         return Preview(rates(features, collate, continues(tokenizer), numbers), shown)
@@ -249,25 +230,11 @@ class Pretrain(Task):
         from bertkit.data.phases import PhasedCollator
 
         pad = super().collator(tokenizer, model)
-        self.collate = self._predicted(tokenizer, pad, self.config.max_length)
+        self.collate = self.objective.collator(self.config, tokenizer, pad, self.config.max_length)
         return PhasedCollator(
-            [self._predicted(tokenizer, pad, phase.length) for phase in self.phases], self.collate
+            [self.objective.collator(self.config, tokenizer, pad, phase.length) for phase in self.phases],
+            self.collate,
         )
-
-    def _predicted(self, tokenizer: Any, pad: Callable[..., Any], max_length: int) -> Any:
-        from bertkit.masking.collator import MaskedPad, NextPiece, masking_of, special_pieces
-
-        config = self.config
-        special = special_pieces(tokenizer)
-        if self.objective.causal:
-            return NextPiece(pad, special)
-        most = config.max_predictions_per_seq or max(1, round(config.mlm_probability * max_length))
-        masking = masking_of(
-            tokenizer, special, config.whole_word_masking, mlm_probability=config.mlm_probability,
-            mask_share=config.mask_share, random_share=config.random_share, max_predictions_per_seq=most,
-            seed=config.seed,
-        )  # fmt: skip
-        return MaskedPad(pad, masking, special, config.pairs)
 
     def advice(self) -> dict[str, Any]:
         """Devlin et al. 2018, A.2, with batches that a small machine takes."""
@@ -309,7 +276,7 @@ class Pretrain(Task):
         """`unigram`: each piece is as likely as it is frequent in the training text."""
         from bertkit.metrics.pretraining import unigram
 
-        return {"unigram": unigram(*self._text(train), *self._text(rows))}
+        return {"unigram": unigram(*self.corpora.of(train), *self.corpora.of(rows))}
 
     def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """Some examples as they were masked, with the mean loss in nats of their masked pieces."""

@@ -6,7 +6,7 @@ models take higher rates (google-research/bert README, "smaller BERT models": 3e
 
 from typing import Any
 
-SMALL_MODEL, LARGE_MODEL = 50e6, 200e6
+TINY_MODEL, SMALL_MODEL, LARGE_MODEL = 10e6, 50e6, 200e6
 FEW_ROWS, MANY_ROWS = 5_000, 100_000
 
 
@@ -27,6 +27,8 @@ def advise(rows: int, parameters: int) -> tuple[dict[str, Any], str]:
 
 
 def _learning_rate(rows: int, parameters: int) -> float:
+    if parameters < TINY_MODEL:
+        return 3e-4
     if parameters < SMALL_MODEL:
         return 1e-4 if rows <= MANY_ROWS else 5e-5
     if parameters > LARGE_MODEL:
