@@ -44,7 +44,7 @@ class AblationSuite(Suite):
         names = chosen("--rows", config.rows, [row.name for row in self.table.rows], "row of the table")
         self.rows = [row for row in self.table.rows if row.name in names]
         self.parts = [PRETRAINED, *names]
-        self.config = fill(self.config, {"data": self._settings(self.rows[0])["data"]})
+        self.config = fill(self.config, {"data": self._settings(self.rows[0]).get("data", FALLBACK.known)})
         if config.table == "sizes" and (given := [name for name in OF_A_SHAPE if getattr(config, name)]):
             raise UserError(f"--{given[0]}: the rows of --table sizes have their own; choose with --rows")
 
