@@ -95,8 +95,7 @@ def measure(kind: str, steps: int, dropout: float) -> Figures:
     from bertkit.session import peak_memory_mb
 
     torch.manual_seed(SEED)
-    config = bert_config(VOCABULARY, LAYERS, HIDDEN, HEADS, 0)
-    config.update({"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout})
+    config = bert_config(VOCABULARY, (LAYERS, HIDDEN, HEADS), 0, dropout)
     model = BertForPreTraining(config).train()
     step = {STOCK: stock, BERTKIT: bertkit}[kind](model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)

@@ -91,7 +91,7 @@ def test_the_loss_is_that_of_the_stock_model_over_all_places():
 @pytest.mark.parametrize(("size", "millions"), [("base", 110), ("large", 336)])
 def test_sizes_have_the_parameters_of_the_paper(size, millions):
     with torch.device("meta"):
-        model = BertForPreTraining(bert_config(30522, *SIZES[size], 0))
+        model = BertForPreTraining(bert_config(30522, SIZES[size], 0))
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=1)
 
 
@@ -300,6 +300,24 @@ def test_a_preview_measures_and_writes_nothing(cli, text, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_dropout_is_as_in_the_paper_or_as_asked(text, tmp_path):
+    for given, expected in (({}, 0.1), ({"dropout": 0.0}, 0.0)):
+        run = pretrained(
+            text, tmp_path / str(expected), hidden=16, heads=2, max_steps=1, vocab_size=60, **given
+        )
+        config = BertConfig.from_pretrained(run.output_dir)
+        assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (expected, expected)
+
+
+def test_new_weights_of_a_layer_put_out_what_varies_alike_at_any_width():
+    shapes = [SIZES[size] for size in ("tiny", "small", "base", "large")]
+    spread = [bert_config(100, shape, 0).initializer_range for shape in shapes]
+    assert spread[2:] == [0.02, 0.02]  # the paper's
+    assert [s * math.sqrt(h) for s, (_, h, _) in zip(spread[:3], shapes[:3], strict=True)] == pytest.approx(
+        [0.02 * math.sqrt(768)] * 3
+    )
+
+
 # ---- scores
 
 
@@ -348,9 +366,10 @@ def test_an_empty_text_is_refused(cli, tmp_path):
     assert_refused(cli, tmp_path, ["--data", tmp_path / "empty.txt"], ["--data", "no text"], COMMAND)
 
 
-def test_scratch_settings_beside_a_model_are_refused(cli, text, tiny, tmp_path):
-    args = ["--data", text, "--model", tiny, "--size", "base"]
-    assert_refused(cli, tmp_path, args, ["--size", "from scratch", "--model"], COMMAND)
+@pytest.mark.parametrize("given", [("--size", "base"), ("--dropout", 0)])
+def test_scratch_settings_beside_a_model_are_refused(given, cli, text, tiny, tmp_path):
+    args = ["--data", text, "--model", tiny, *given]
+    assert_refused(cli, tmp_path, args, [given[0], "from scratch", "--model"], COMMAND)
 
 
 def test_a_model_that_judges_no_pairs_is_refused_for_them(cli, text, tmp_path):

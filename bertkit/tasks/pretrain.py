@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bertkit.reporter import Reporter
 
 SHOWN = 100  # masked samples in a run
+OF_SCRATCH = ("size", "layers", "hidden", "heads", "dropout", "tokenizer", "vocab_size")
 
 
 class Pretrain(Task):
@@ -119,8 +120,7 @@ class Pretrain(Task):
 
         config = self.config
         if config.model:
-            given = [name for name in ("size", "layers", "hidden", "heads", "tokenizer", "vocab_size")
-                     if getattr(config, name) is not None]  # fmt: skip
+            given = [name for name in OF_SCRATCH if getattr(config, name) is not None]
             if given:
                 flag = "--" + given[0].replace("_", "-")
                 raise UserError(f"{flag}: belongs to a model from scratch; leave it out, or --model")
