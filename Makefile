@@ -44,7 +44,7 @@ bench: $(INSTALLED) ## Training speed, side by side (BERTKIT_DATA_DIR must hold 
 	$(BIN)/python benchmarks/qa_speed.py
 	$(BIN)/python benchmarks/masking_speed.py
 
-SAMPLES := --task-train-samples 2000 --task-eval-samples 1000
+SAMPLES := --task-train-samples 1500 --task-eval-samples 800
 
 ablation: $(INSTALLED) ## The paper's table of pre-training objectives, small, within an hour on two cores
 	$(BIN)/bertkit ablation $(SAMPLES)
