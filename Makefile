@@ -43,6 +43,7 @@ bench: $(INSTALLED) ## Training speed, side by side (BERTKIT_DATA_DIR must hold 
 	$(BIN)/python benchmarks/ner_speed.py --rounds 3
 	$(BIN)/python benchmarks/qa_speed.py
 	$(BIN)/python benchmarks/masking_speed.py
+	$(BIN)/python benchmarks/pretrain_step.py
 
 SAMPLES := --task-train-samples 1500 --task-eval-samples 800
 
