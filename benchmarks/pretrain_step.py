@@ -91,12 +91,14 @@ def measure(kind: str, steps: int, dropout: float) -> Figures:
     """Train in this process."""
     from transformers import BertForPreTraining
 
+    from bertkit.modeling.dropout import set_dropout
     from bertkit.modeling.pretraining import bert_config
     from bertkit.session import peak_memory_mb
 
     torch.manual_seed(SEED)
-    config = bert_config(VOCABULARY, (LAYERS, HIDDEN, HEADS), 0, dropout)
+    config = bert_config(VOCABULARY, (LAYERS, HIDDEN, HEADS), 0)
     model = BertForPreTraining(config).train()
+    set_dropout(model, dropout)
     step = {STOCK: stock, BERTKIT: bertkit}[kind](model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     losses, started = [], 0.0

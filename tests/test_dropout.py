@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from conftest import save_tiny
 from torch import nn
+from transformers import AutoModel
 
-from bertkit.modeling.dropout import FastDropout, draw_fast
+from bertkit.modeling.dropout import FastDropout, draw_fast, set_dropout
 
 
 def fast(p):
@@ -45,3 +47,13 @@ def test_none_and_all_are_as_they_were(p):
 def test_scoring_drops_nothing():
     x = torch.ones(4, 4)
     assert fast(0.5).eval()(x) is x
+
+
+def test_none_is_dropped_anywhere_in_a_model_once_it_is_said(tmp_path):
+    model = AutoModel.from_pretrained(save_tiny(tmp_path / "model")).train()
+    ids = torch.arange(5, 15)[None]
+    first, second = (model(ids).last_hidden_state for _ in range(2))
+    assert not torch.equal(first, second)
+    set_dropout(model, 0.0)
+    first, second = (model(ids).last_hidden_state for _ in range(2))
+    assert torch.equal(first, second)

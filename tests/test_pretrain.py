@@ -300,13 +300,15 @@ def test_a_preview_measures_and_writes_nothing(cli, text, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_dropout_is_as_in_the_paper_or_as_asked(text, tmp_path):
-    for given, expected in (({}, 0.1), ({"dropout": 0.0}, 0.0)):
-        run = pretrained(
-            text, tmp_path / str(expected), hidden=16, heads=2, max_steps=1, vocab_size=60, **given
-        )
-        config = BertConfig.from_pretrained(run.output_dir)
-        assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (expected, expected)
+@pytest.mark.parametrize(("given", "share"), [({}, 0.1), ({"dropout": 0.0}, 0.0), ({"dropout": 0.3}, 0.3)])
+def test_dropout_is_of_pre_training_alone(given, share, text, tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr("bertkit.session.draw_fast", trained.append)
+    run = pretrained(text, tmp_path / "run", hidden=16, heads=2, max_steps=1, vocab_size=60, **given)
+    found = {module.p for module in trained[0].modules() if isinstance(module, torch.nn.Dropout)}
+    config = BertConfig.from_pretrained(run.output_dir)
+    assert found == {share}
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
 
 
 def test_new_weights_of_a_layer_put_out_what_varies_alike_at_any_width():

@@ -16,6 +16,13 @@ def drawn(shape: torch.Size, dropped: int) -> torch.Tensor:
     return (bits >= dropped - DRAWS // 2).view(shape)
 
 
+def set_dropout(model: nn.Module, p: float) -> None:
+    """Drop with probability `p` in all of `model` here; its config, by which others train it, stays."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = p
+
+
 def draw_fast(model: nn.Module) -> None:
     """Have every `nn.Dropout` of `model` draw so where it trains on a CPU; elsewhere it is as it was."""
     for module in model.modules():

@@ -7,7 +7,6 @@ import torch
 
 POSITIONS = 512
 INITIAL, OF_WIDTH = 0.02, 768  # BERT's standard deviation of new weights, and BASE's width
-DROPOUT = 0.1
 PLACES = "masked_lm_positions"
 
 
@@ -27,9 +26,7 @@ class Predictions(NamedTuple):
         return Predictions(self.words.float(), None if self.sentence is None else self.sentence.float())
 
 
-def bert_config(
-    vocabulary: int, shape: tuple[int, int, int], pad_token_id: int, dropout: float | None = None
-) -> Any:
+def bert_config(vocabulary: int, shape: tuple[int, int, int], pad_token_id: int) -> Any:
     """The config of a BERT of any size: 4 times the width in between, 512 positions, dropout 0.1.
 
     New weights of a width below BASE's are drawn wider, so that what a layer puts out varies as much as
@@ -40,11 +37,10 @@ def bert_config(
     """
     from transformers import BertConfig
 
-    (layers, hidden, heads), dropout = shape, DROPOUT if dropout is None else dropout
+    layers, hidden, heads = shape
     return BertConfig(
         vocab_size=vocabulary, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
         intermediate_size=4 * hidden, max_position_embeddings=POSITIONS, pad_token_id=pad_token_id,
-        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
         initializer_range=INITIAL * math.sqrt(max(1.0, OF_WIDTH / hidden)),
     )  # fmt: skip
 

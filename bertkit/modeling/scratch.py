@@ -55,7 +55,7 @@ def begin(
     atexit.register(scratch.cleanup)
     tokenizer.save_pretrained(scratch.name)
     pieces = max(tokenizer.get_vocab().values()) + 1
-    bert_config(pieces, shape, tokenizer.pad_token_id, config.dropout).save_pretrained(scratch.name)
+    bert_config(pieces, shape, tokenizer.pad_token_id).save_pretrained(scratch.name)
     return ModelSource(name, Path(scratch.name))
 
 

@@ -242,13 +242,17 @@ class Pretrain(Task):
 
     def model(self, model_config: Any, source: "ModelSource") -> Any:
         """The encoder with its heads over the vocabulary and, with pairs, over [CLS]."""
+        from bertkit.modeling.dropout import set_dropout
         from bertkit.modeling.loading import load_model
         from bertkit.modeling.pretraining import predict_at_masked
 
         kind = self.objective.auto_class
         if self.config.model and any(source.folder.glob("*.safetensors")):
             return predict_at_masked(load_model(kind, source, model_config))
-        return predict_at_masked(kind.from_config(model_config))
+        model = kind.from_config(model_config)
+        if self.config.dropout is not None:
+            set_dropout(model, self.config.dropout)
+        return predict_at_masked(model)
 
     def loss(self, train: Any) -> "Loss":
         """Both parts, each with its own mean."""

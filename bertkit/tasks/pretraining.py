@@ -38,7 +38,7 @@ class PretrainConfig(RunConfig):
     hidden: int | None = setting(None, "Width, where not that of --size.", MODEL, min=2)
     heads: int | None = setting(None, "Attention heads, where not those of --size.", MODEL, min=1)
     dropout: float | None = setting(
-        None, "Of a model from scratch, in its layers and its attention.", MODEL, min=0.0, max=0.9,
+        None, "Of a model from scratch, in pre-training alone; fine-tuning has 0.1.", MODEL, min=0.0, max=0.9,
         default_text="0.1",
     )  # fmt: skip
     tokenizer: str | None = setting(
