@@ -17,7 +17,6 @@ from bertkit.quiet import quiet_libraries
 from bertkit.reporter import Reporter
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Outputs, Task
-from bertkit.training.parts import log_lines
 
 if TYPE_CHECKING:
     from bertkit.session import Session
@@ -109,6 +108,8 @@ def _train(prepared: Prepared, folder: Path, data: str, reporter: Reporter) -> R
 
 def _finish(session: "Session", figures: dict[str, Any], data: str) -> Run:
     """Score every split and write the run directory, `metrics.json` last."""
+    from bertkit.training.parts import log_lines
+
     prepared, folder = session.prepared, session.folder
     task, splits = prepared.task, prepared.splits
     outputs = {split: session.outputs(split) for split in splits if split != "train"}

@@ -20,7 +20,7 @@ def learned(tiny, tmp_path_factory):
     data = write_rows(folder / "toy.jsonl", toy_rows(200))
     test = write_rows(folder / "test.jsonl", toy_rows(30, seed=9))
     return bertkit.classify(
-        data=str(data), test=str(test), model=str(tiny), epochs=6, output_dir=str(folder / "run"), **FAST
+        data=str(data), test=str(test), model=str(tiny), epochs=8, output_dir=str(folder / "run"), **FAST
     )
 
 

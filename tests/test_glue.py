@@ -132,7 +132,7 @@ def test_each_run_is_an_ordinary_run_directory(whole):
         for figure in task.figures:
             found = whole.metrics["tasks"][task.name][figure.split][figure.metric]
             assert found == metrics[figure.split][figure.metric]
-        assert whole.metrics["tasks"][task.name]["learning_rate"] == 1e-4  # by the size of the model
+        assert whole.metrics["tasks"][task.name]["learning_rate"] == 3e-4  # by the size of the model
         assert not (run / "checkpoints").exists()
         assert (run / "model.safetensors").exists()
         assert "diagnostic" not in (run / "metrics.json").read_text() or task.name == "mnli"

@@ -124,7 +124,9 @@ def test_learns_and_others_go_on_with_it(text, tmp_path):
     said = namespace["found"][0]["generated_text"]
     assert said.startswith("[CLS] the film")
     assert len(said) > len("[CLS] the film")
-    again = pretrained(text, tmp_path / "again", objective="ltr", model=str(run.output_dir), max_steps=2)
+    again = pretrained(
+        text, tmp_path / "again", objective="ltr", model=str(run.output_dir), max_steps=2, learning_rate=1e-5
+    )
     assert again.metrics["validation"]["mlm_loss"] < found["mlm_loss"] + 0.3
 
 
