@@ -41,7 +41,7 @@ def test_metrics_hold_what_the_contract_says(learned):
         "seconds", "steps", "examples_per_second", "tokens_per_second", "peak_memory_mb", "loss", "precision",
         "resumed_from",
     }  # fmt: skip
-    assert metrics["training"]["steps"] == 6 * 23
+    assert metrics["training"]["steps"] == 8 * 23
 
 
 def test_the_pipeline_gives_the_same_probabilities(learned):
