@@ -180,7 +180,8 @@ def _resolve(prepared: Prepared, reporter: Reporter) -> None:
         raise UserError(f"--max-length {wanted}: {source.name} has {limit} positions{way}")
     longest = min(wanted or task.config.max_length or task.default_max_length, limit or sys.maxsize)
     task.config = dataclasses.replace(task.config, max_length=longest)
-    task.config = fill(task.config, {"model": source.name})
+    if not source.new:
+        task.config = fill(task.config, {"model": source.name})
     for name, rows in prepared.splits.items():
         make = task.prepare_training if name == "train" else task.prepare
         prepared.features[name] = make(rows, prepared.tokenizer)

@@ -185,22 +185,15 @@ def test_bf16_trains(text, tiny, tmp_path):
     assert math.isfinite(run.metrics["validation"]["loss"])
 
 
-def test_resumes_in_the_middle_of_an_epoch_to_the_same_weights(cli, tiny, text, tmp_path, monkeypatch):
+@pytest.mark.parametrize("scratch", [True, False])
+def test_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
+    scratch, cli, tiny, text, tmp_path, monkeypatch
+):
     from bertkit.training.callbacks import Progress
 
-    options = [
-        "--data",
-        text,
-        "--model",
-        tiny,
-        "--epochs",
-        2,
-        "--batch-size",
-        8,
-        "--max-length",
-        32,
-        "--no-bf16",
-    ]
+    new = ["--hidden", 16, "--heads", 2, "--vocab-size", 60]
+    options = ["--data", text, *(new if scratch else ["--model", tiny])]
+    options += ["--epochs", 2, "--batch-size", 8, "--max-length", 32, "--no-bf16"]
     whole, cut, told = tmp_path / "whole", tmp_path / "cut", Progress.on_step_end
     status, out, _ = cli(COMMAND, *options, "-o", whole, "--json")
     assert status == 0
@@ -366,6 +359,14 @@ def test_refusals(case, cli, text, tmp_path):
 def test_an_empty_text_is_refused(cli, tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
     assert_refused(cli, tmp_path, ["--data", tmp_path / "empty.txt"], ["--data", "no text"], COMMAND)
+
+
+def test_a_run_from_scratch_is_repeated_by_its_settings(cli, text, tmp_path):
+    shape = ["--hidden", 16, "--heads", 2, "--vocab-size", 60, "--max-steps", 1]
+    assert cli(COMMAND, "--data", text, *shape, "-o", tmp_path / "one")[0] == 0
+    assert cli(COMMAND, "--recipe", tmp_path / "one" / "run.yaml", "-o", tmp_path / "two")[0] == 0
+    one, two = (tmp_path / name / "model.safetensors" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
 
 
 @pytest.mark.parametrize("given", [("--size", "base"), ("--dropout", 0)])

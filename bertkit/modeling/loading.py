@@ -26,10 +26,15 @@ OFFSET_POSITIONS = {
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model found: the name the user knows it by, and the folder it lies in."""
+    """A model found: the name the user knows it by, and the folder it lies in.
+
+    Attributes:
+        new: it is from scratch, and its name finds nothing.
+    """
 
     name: str
     folder: Path
+    new: bool = False
 
 
 def default_model() -> str:

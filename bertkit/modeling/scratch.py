@@ -56,7 +56,7 @@ def begin(
     tokenizer.save_pretrained(scratch.name)
     pieces = max(tokenizer.get_vocab().values()) + 1
     bert_config(pieces, shape, tokenizer.pad_token_id).save_pretrained(scratch.name)
-    return ModelSource(name, Path(scratch.name))
+    return ModelSource(name, Path(scratch.name), new=True)
 
 
 def _named(config: Any) -> Any:
