@@ -345,6 +345,7 @@ REFUSED = {
     "positions": (["--max-length", 513], ["--max-length 513", "512 positions"]),
     "shares": (["--mask-share", 0.8, "--random-share", 0.3], ["--mask-share 0.8", "together at most 1"]),
     "vocabulary": (["--vocab-size", 20], ["--vocab-size 20", "characters"]),
+    "no tokenizer": (["--tokenizer", "./nowhere"], ["--tokenizer ./nowhere", "no such folder"]),
     "two tokenizers": (["--vocab-size", 90, "--tokenizer", "minilm"], ["--vocab-size", "--tokenizer"]),
 }
 

@@ -63,7 +63,9 @@ def _named(config: Any) -> Any:
     if config.vocab_size is not None:
         raise UserError("--vocab-size: belongs to a new tokenizer; leave it out, or --tokenizer")
     folder = Path(config.tokenizer).expanduser()
-    source = ModelSource(folder.name, folder) if folder.is_dir() else find_model(config.tokenizer)
+    source = (
+        ModelSource(folder.name, folder) if folder.is_dir() else find_model(config.tokenizer, "--tokenizer")
+    )
     return load_tokenizer(source)
 
 

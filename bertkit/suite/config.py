@@ -70,7 +70,7 @@ class AblationConfig(PretrainConfig):
     Of fine-tuning are `tasks`, `task_train_samples` and `task_eval_samples`.
     """
 
-    without = PretrainConfig.without | {"model", "objective", "preview"}
+    without = PretrainConfig.without | {"model", "objective", "phases", "preview"}
 
     data: str | None = setting(
         None,

@@ -110,7 +110,7 @@ class Objective:
     def pipeline(self, tokenizer: Any) -> Pipeline:
         """A text is gone on with behind its first piece, without the last one."""
         if not self.causal:
-            return Pipeline("fill-mask", {}, {})
+            return Pipeline("fill-mask", {}, {}, f"... {tokenizer.mask_token} ...")
         called_with = {"add_special_tokens": False, "max_new_tokens": 20}
         return Pipeline("text-generation", {}, called_with, f"{tokenizer.cls_token} ...")
 
