@@ -139,6 +139,15 @@ def _answers() -> bool:
     return True
 
 
+def connection_errors() -> tuple[type[Exception], ...]:
+    """What is raised where a connection fails or breaks: the system's errors, and the base of those of the
+    library's HTTP client, whichever its version has. Others are bugs.
+    """
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return (OSError, *(base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)))
+
+
 def refusal(error: Exception, kind: str, repo: str) -> str:
     """Why the Hub does not give a repository."""
     status = getattr(getattr(error, "response", None), "status_code", None)

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from bertkit.cache import cached
 from bertkit.errors import UserError
-from bertkit.hub import FILES, lack, reason, refusal, require_reachable
+from bertkit.hub import FILES, connection_errors, lack, reason, refusal, require_reachable
 
 BLOCK = 4 << 20  # bytes of a request, where not all of a file is read from its beginning to its end
 ABOUT = "dataset_infos.json"  # tells of the files beside it
@@ -107,10 +107,10 @@ class _Stream(io.RawIOBase):
 
 @contextmanager
 def _told(file: HubFile) -> Iterator[None]:
-    """Any error of the library as one line: those of its HTTP client come through, whichever that is."""
+    """What the Hub or the way to it refuses, as one line."""
     try:
         yield
-    except Exception as error:
+    except connection_errors() as error:
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403, 404):
             raise UserError(f"{file}: {refusal(error, 'dataset', file.repo)}") from error
         raise UserError(f"{file}: {BROKE} ({reason(error)}); try again") from error
@@ -158,7 +158,7 @@ def _on_hub(repo: str, revision: str | None, part: str | None, *, flag: str, oth
         files = []
     except HfHubHTTPError as error:
         raise UserError(f"{flag}: {refusal(error, 'dataset', repo)}") from error
-    except Exception as error:
+    except connection_errors() as error:
         raise UserError(f"{flag}: {BROKE} ({reason(error)}); try again") from error
     if not files:
         raise UserError(f"{flag}: {lack(repo, 'dataset', revision, part)}")

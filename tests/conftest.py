@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import sys
 
 # The tests run in a process a core, and models are tiny: threads would only wait for one another.
@@ -27,6 +28,25 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("BERTKIT_DATA_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def stop_at(monkeypatch):
+    """Have SIGTERM come once, after this many optimizer steps of all runs from now on."""
+    from bertkit.training.callbacks import Progress
+
+    def arrange(step):
+        told, steps = Progress.on_step_end, []
+
+        def interrupt(self, args, state, control, **more):
+            told(self, args, state, control, **more)
+            steps.append(state.global_step)
+            if len(steps) == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        monkeypatch.setattr(Progress, "on_step_end", interrupt)
+
+    return arrange
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """`ablation`: rows pre-trained on one text and fine-tuned on the same tasks, beside the paper's figures."""
 
 import json
-import os
-import signal
 
 import pytest
 import yaml
@@ -110,20 +108,12 @@ def test_recipes_have_the_shapes_and_settings_of_their_rows():
     assert all(some == same[0] for some in same)
 
 
+def of_sst2(text, sets):
+    return ["--data", text, "--data-dir", sets, "--tasks", "sst2", *FLAGS]
+
+
 def test_sizes_are_rows_too(cli, text, sets, tmp_path):
-    args = [
-        "--table",
-        "sizes",
-        "--rows",
-        "2-128-2",
-        "--data",
-        text,
-        "--data-dir",
-        sets,
-        "--tasks",
-        "sst2",
-        *FLAGS,
-    ]
+    args = ["--table", "sizes", "--rows", "2-128-2", *of_sst2(text, sets)]
     status, out, _ = cli("ablation", *args, "-o", tmp_path / "run", "--json")
     found = json.loads(out)
     assert (status, found["table"], list(found["rows"]["2-128-2"])) == (0, "sizes", ["pretrained", "sst2"])
@@ -131,33 +121,12 @@ def test_sizes_are_rows_too(cli, text, sets, tmp_path):
     assert (saved["layers"], saved["hidden"], saved["heads"]) == (2, 128, 2)
 
 
-def test_it_goes_on_where_it_was_stopped(cli, text, sets, tmp_path, monkeypatch):
-    from bertkit.training.callbacks import Progress
-
+@pytest.mark.parametrize("step", [1, 3])  # of pre-training, which has two, and of fine-tuning
+def test_it_goes_on_where_it_was_stopped(step, cli, text, sets, tmp_path, stop_at):
     shape = [part for key, value in SHAPE.items() for part in (f"--{key}", value)]
-    args = [
-        "ablation",
-        "--data",
-        text,
-        "--data-dir",
-        sets,
-        "--tasks",
-        "sst2",
-        "--rows",
-        "mlm",
-        *FLAGS,
-        *shape,
-    ]
-    steps = []
-
-    def interrupt(self, *_, **__):
-        steps.append(1)
-        if len(steps) == 3:  # the first of fine-tuning
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    stop_at(step)
+    args = ["ablation", "--rows", "mlm", *of_sst2(text, sets), *shape]
     status, _, err = cli(*args, "-o", tmp_path / "cut")
-    monkeypatch.undo()
     assert status == 130
     assert f"go on with: bertkit ablation --resume --output-dir {tmp_path / 'cut'}" in err
     status, out, _ = cli("ablation", "--resume", "-o", tmp_path / "cut", "--json")

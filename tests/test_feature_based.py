@@ -1,8 +1,6 @@
 """`feature-based`: a run for each row of the paper's table, on a frozen encoder."""
 
 import json
-import os
-import signal
 
 import pytest
 import yaml
@@ -113,22 +111,12 @@ def test_recipes_and_settings_agree():
     )
 
 
-def test_it_goes_on_where_it_was_stopped(cli, four, toy, tmp_path, monkeypatch):
-    from bertkit.training.callbacks import Progress
-
+def test_it_goes_on_where_it_was_stopped(cli, four, toy, tmp_path, stop_at):
     args = ["feature-based", "--data", toy, "--model", four, *FLAGS, "--epochs", 2]
     args += ["--features", "embeddings", "--features", "last"]
     assert cli(*args, "-o", tmp_path / "whole")[0] == 0
-    steps = []
-
-    def interrupt(self, *_, **__):
-        steps.append(1)
-        if len(steps) == 12:  # a run has ten
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    stop_at(12)  # a run has ten
     status, _, err = cli(*args, "-o", tmp_path / "cut")
-    monkeypatch.undo()
     assert status == 130
     assert f"go on with: bertkit feature-based --resume --output-dir {tmp_path / 'cut'}" in err
     assert (tmp_path / "cut" / "embeddings" / "metrics.json").exists()

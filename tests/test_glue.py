@@ -1,9 +1,7 @@
 """`glue`: all nine tasks in the files GLUE distributes, the table, and the files its leaderboard takes."""
 
 import json
-import os
 import shutil
-import signal
 import statistics
 import zipfile
 from pathlib import Path
@@ -175,21 +173,11 @@ def command(tiny, glue_data):
     return ["glue", "--model", tiny, "--data-dir", glue_data, "--batch-size", 8, "--no-bf16"]
 
 
-def test_it_goes_on_where_it_was_stopped(cli, command, tmp_path, monkeypatch):
-    from bertkit.training.callbacks import Progress
-
+def test_it_goes_on_where_it_was_stopped(cli, command, tmp_path, monkeypatch, stop_at):
     args = [*command, "--tasks", "sst2,rte", "--epochs", 2]
     assert cli(*args, "-o", tmp_path / "whole")[0] == 0
-    steps = []
-
-    def interrupt(self, *_, **__):
-        steps.append(1)
-        if len(steps) == 6:  # SST-2 has four
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    stop_at(6)  # SST-2 has four
     status, _, err = cli(*args, "-o", tmp_path / "cut")
-    monkeypatch.undo()
     assert status == 130
     assert f"go on with: bertkit glue --resume --output-dir {tmp_path / 'cut'}" in err
     assert (tmp_path / "cut" / "sst2" / "seed0" / "metrics.json").exists()

@@ -1,8 +1,6 @@
 """Lengths in turn: which examples a step gets, and that runs of several lengths are as sound as others."""
 
 import json
-import os
-import signal
 
 import numpy as np
 import pytest
@@ -164,26 +162,20 @@ def test_8_x_1_is_2_x_4_is_1_x_8(calm, few, tmp_path):
 @pytest.mark.parametrize(
     "share", [0.4, 0.7, 0.9]
 )  # of the steps: in the first phase, at the switch, in the last
-def test_resumes_in_any_phase_to_the_same_weights_and_log(share, cli, tiny, few, tmp_path, monkeypatch):
-    from bertkit.training.callbacks import Progress
-
+def test_resumes_in_any_phase_to_the_same_weights_and_log(
+    share, cli, tiny, few, tmp_path, monkeypatch, stop_at
+):
     options = ["--data", few, "--model", tiny, "--epochs", 1.5, "--batch-size", 8, "--phases", PHASES,
                "--no-bf16"]  # fmt: skip
-    whole, cut, told = tmp_path / "whole", tmp_path / "cut", Progress.on_step_end
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
     status, out, err = cli(COMMAND, *options, "-o", whole, "--json")
     assert status == 0
     steps = json.loads(out)["training"]["steps"]
     assert f"step {round(0.7 * steps)}: examples of 48 pieces" in err
     assert "validation and test are scored at 48" in err
 
-    def interrupt(self, args, state, control, **more):
-        told(self, args, state, control, **more)
-        if state.global_step == round(share * steps) - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    stop_at(round(share * steps) - 1)
     assert cli(COMMAND, *options, "-o", cut)[0] == 130
-    monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert cli(COMMAND, "--resume", "-o", cut)[0] == 0
     for name in ("model.safetensors", "masked_samples.jsonl", "training_log.jsonl"):

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import signal
 
 import numpy as np
 import pytest
@@ -187,26 +185,18 @@ def test_bf16_trains(text, tiny, tmp_path):
 
 @pytest.mark.parametrize("scratch", [True, False])
 def test_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
-    scratch, cli, tiny, text, tmp_path, monkeypatch
+    scratch, cli, tiny, text, tmp_path, monkeypatch, stop_at
 ):
-    from bertkit.training.callbacks import Progress
-
     new = ["--hidden", 16, "--heads", 2, "--vocab-size", 60]
     options = ["--data", text, *(new if scratch else ["--model", tiny])]
     options += ["--epochs", 2, "--batch-size", 8, "--max-length", 32, "--no-bf16"]
-    whole, cut, told = tmp_path / "whole", tmp_path / "cut", Progress.on_step_end
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
     status, out, _ = cli(COMMAND, *options, "-o", whole, "--json")
     assert status == 0
     middle = json.loads(out)["training"]["steps"] * 3 // 4  # of the second epoch
 
-    def interrupt(self, args, state, control, **more):
-        told(self, args, state, control, **more)
-        if state.global_step == middle:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    stop_at(middle)
     assert cli(COMMAND, *options, "-o", cut)[0] == 130
-    monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert cli(COMMAND, "--resume", "-o", cut)[0] == 0
     for name in ("model.safetensors", "masked_samples.jsonl", "training_log.jsonl"):
