@@ -47,7 +47,7 @@ bench: $(INSTALLED) ## Training speed, side by side (BERTKIT_DATA_DIR must hold 
 
 SAMPLES := --task-train-samples 1500 --task-eval-samples 800
 
-ablation: $(INSTALLED) ## The paper's table of pre-training objectives, small, within an hour on two cores
+ablation: $(INSTALLED) ## The paper's table of pre-training objectives, at a small size
 	$(BIN)/bertkit ablation $(SAMPLES)
 
 sizes: $(INSTALLED) ## The paper's table of model sizes, its two smallest rows here
