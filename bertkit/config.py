@@ -28,6 +28,7 @@ class Setting:
     max: float | None = None
     default_text: str | None = None
     argument: str | None = None  # the TrainingArguments field it becomes, unchanged
+    positional: bool = False  # given by its place, not by a flag; without a default it must be given
     saved: bool = True  # False: belongs to one call, not to the run (--resume, --json)
 
 

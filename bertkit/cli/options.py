@@ -1,5 +1,6 @@
 """From a config's declared settings to a Typer command: no flag is written twice."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -55,6 +56,8 @@ def _was_set(context: typer.Context, name: str) -> bool:
 
 
 def _parameter(name: str, kind: Any, about: Setting, default: Any) -> inspect.Parameter:
+    if about.positional:
+        return _positional(name, kind, about, default)
     unsaid = default is None or default == ()
     option = typer.Option(
         *(about.flags or (flag_of(name, about),)),
@@ -70,6 +73,12 @@ def _parameter(name: str, kind: Any, about: Setting, default: Any) -> inspect.Pa
         default=None if unsaid else default,
         annotation=Annotated[_optional(kind, unsaid), option],
     )
+
+
+def _positional(name: str, kind: Any, about: Setting, default: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if default is dataclasses.MISSING else default
+    argument = typer.Argument(help=about.help, metavar=name.upper())
+    return inspect.Parameter(name, KEYWORD, default=default, annotation=Annotated[kind, argument])
 
 
 def _optional(kind: Any, unsaid: bool) -> Any:
