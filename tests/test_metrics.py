@@ -12,7 +12,7 @@ from sklearn import metrics as sk
 
 from bertkit.metrics.baselines import majority, tfidf
 from bertkit.metrics.classification import multi_label, regression, single_label
-from bertkit.metrics.intervals import intervals
+from bertkit.metrics.intervals import Scorer, intervals
 
 CASES = json.loads((Path(__file__).parent / "golden" / "glue_scores.json").read_text())
 pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=50)
@@ -86,7 +86,8 @@ def test_intervals_hold_the_score_and_shrink_with_more_rows():
     def width(size):
         gold = np.arange(size) % 2
         predicted = np.where(np.arange(size) % 5 == 0, 1 - gold, gold)
-        found = intervals(lambda rows: single_label(gold[rows], predicted[rows], 2), size)
+        score = Scorer(lambda rows: single_label(gold[rows], predicted[rows], 2), size, gold == predicted)
+        found = intervals(score)
         assert all(low < 0.8 < high for low, high in (found["accuracy"], found["f1"]))
         wide = 2 * 1.96 * (0.8 * 0.2 / size) ** 0.5  # the normal approximation of a share
         assert [high - low for low, high in found.values()][:2] == pytest.approx([wide, wide], rel=0.15)
@@ -97,7 +98,8 @@ def test_intervals_hold_the_score_and_shrink_with_more_rows():
 
 def test_all_right_is_not_certainty():
     gold = np.ones(50, int)
-    low, high = intervals(lambda rows: {"accuracy": float((gold[rows] == 1).mean())}, 50)["accuracy"]
+    score = Scorer(lambda rows: {"accuracy": float((gold[rows] == 1).mean())}, 50, gold == 1)
+    low, high = intervals(score)["accuracy"]
     assert high == 1.0
     assert 0.9 < low < 0.95
 

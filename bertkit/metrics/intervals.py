@@ -1,46 +1,63 @@
 """95 % intervals: what the score would be on other rows of the same kind."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
+
+from bertkit.metrics.classification import Scores
 
 RESAMPLES = 1000
 
 
-def bootstrap(
-    score: Callable[[np.ndarray], dict[str, float]], size: int, seed: int = 0
-) -> dict[str, list[float]]:
-    """Percentiles 2.5 and 97.5 of each score, by drawing rows with replacement.
+@dataclass(frozen=True)
+class Scorer:
+    """The scores of any draw of a split's rows.
 
-    A draw may lack a score of all rows: that of the questions without answer, say, where it has none.
-
-    Args:
-        score: gives the scores of the rows at some indices [size].
+    Attributes:
+        of: gives the scores of the rows at some indices [size]. A draw may lack a score of all rows: that of
+            the questions without answer, say, where it has none.
         size: how many rows there are.
+        right: [size] bool, where "accuracy" is the share of the rows that are right.
     """
+
+    of: Callable[[np.ndarray], Scores]
+    size: int
+    right: np.ndarray | None = None
+
+    def all(self) -> Scores:
+        """Those of all rows."""
+        return self.of(np.arange(self.size))
+
+
+def bootstrap(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
+    """Percentiles 2.5 and 97.5 of each score, by drawing rows with replacement."""
+    drawn = [scorer.of(rows) for rows in draws(scorer.size, seed)]
+    found = {name: [scores[name] for scores in drawn if name in scores] for name in scorer.all()}
+    return {name: middle(values) for name, values in found.items() if values}
+
+
+def draws(size: int, seed: int) -> Iterator[np.ndarray]:
+    """`RESAMPLES` draws of as many rows as there are, with replacement."""
     rng = np.random.default_rng(seed)
-    drawn = [score(rng.integers(0, size, size)) for _ in range(RESAMPLES)]
-    found = {name: [scores[name] for scores in drawn if name in scores] for name in score(np.arange(size))}
-    return {
-        name: [float(bound) for bound in np.percentile(values, [2.5, 97.5])]
-        for name, values in found.items()
-        if values
-    }
+    return (rng.integers(0, size, size) for _ in range(RESAMPLES))
 
 
-def intervals(
-    score: Callable[[np.ndarray], dict[str, float]], size: int, seed: int = 0
-) -> dict[str, list[float]]:
-    """`bootstrap`, but for "accuracy", which is a share of the rows.
+def middle(values: list[float] | np.ndarray) -> list[float]:
+    """The bounds of the middle 95 % of them."""
+    return [float(bound) for bound in np.percentile(values, [2.5, 97.5])]
+
+
+def intervals(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
+    """`bootstrap`, but for "accuracy" where it is a share of the rows.
 
     It gets Wilson's interval, which stays honest where all answers are right and the bootstrap would
     say [1, 1].
     """
     from scipy.stats import binomtest
 
-    bounds = bootstrap(score, size, seed)
-    if "accuracy" in bounds:
-        right = round(score(np.arange(size))["accuracy"] * size)
-        wilson = binomtest(right, size).proportion_ci(method="wilson")
+    bounds = bootstrap(scorer, seed)
+    if scorer.right is not None and "accuracy" in bounds:
+        wilson = binomtest(int(scorer.right.sum()), scorer.size).proportion_ci(method="wilson")
         bounds["accuracy"] = [float(wilson.low), float(wilson.high)]
     return bounds

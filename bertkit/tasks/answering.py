@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from bertkit.data.nbest import NBest
     from bertkit.data.rows import Rows
+    from bertkit.metrics.intervals import Scorer
     from bertkit.metrics.squad import Marks
 
 SHOWN = 11  # thresholds of the sweep in a run's tables
@@ -43,9 +44,9 @@ class Answering:
             scores |= best_thresholds(self._marks(gold, spans), nbest.null_odds, has, empty)
         return scores | self._korean(gold, final)
 
-    def intervals(self, outputs: Outputs, seed: int) -> dict[str, list[float]]:
-        """Bootstrap over the questions; the threshold stays as it is."""
-        from bertkit.metrics.intervals import bootstrap
+    def scorer(self, outputs: Outputs) -> "Scorer":
+        """By questions; the threshold stays as it is."""
+        from bertkit.metrics.intervals import Scorer
 
         gold = gold_texts(outputs.rows)
         marks = self._marks(gold, self.final(outputs, self.nbest(outputs)))
@@ -61,7 +62,7 @@ class Answering:
                 if inside[rows].any()
             }
 
-        return bootstrap(score, len(gold), seed)
+        return Scorer(score, len(gold))
 
     def best_threshold(self, outputs: Outputs) -> float:
         """Tau with the best F1 on this split (Devlin et al. 2018, 4.3)."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.sources import Found
     from bertkit.data.split import Keys
+    from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.reporter import Reporter
@@ -220,8 +221,14 @@ class Task(ABC):
         """Scores of a labelled split."""
 
     @abstractmethod
+    def scorer(self, outputs: Outputs) -> "Scorer":
+        """The scores of any draw of a labelled split's rows, quickly: a bootstrap asks a thousand times."""
+
     def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
-        """The 95 % interval of each score."""
+        """The 95 % interval of each score: a bootstrap over the rows; of a share of them Wilson's."""
+        from bertkit.metrics.intervals import intervals
+
+        return intervals(self.scorer(outputs), self.config.seed)
 
     def details(self, outputs: Outputs) -> dict[str, Scores]:
         """Scores of the parts of a labelled split, by name: each type of entity, say."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bertkit.data.sources import Found
     from bertkit.data.split import Keys
     from bertkit.data.word_features import WordFeatures
+    from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.reporter import Reporter
@@ -250,14 +251,14 @@ class Ner(Task):
 
         return scores(*self.tagging.counts(outputs))
 
-    def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
-        """Bootstrap over the sentences, since the tokens of one are no independent draws."""
+    def scorer(self, outputs: Outputs) -> "Scorer":
+        """By sentences, since the tokens of one are no independent draws."""
         from bertkit.metrics.entities import scores
-        from bertkit.metrics.intervals import bootstrap
+        from bertkit.metrics.intervals import Scorer
 
         entities, tokens = self.tagging.counts(outputs)
         entities = entities.sum(1)
-        return bootstrap(lambda rows: scores(entities[rows], tokens[rows]), len(tokens), self.config.seed)
+        return Scorer(lambda rows: scores(entities[rows], tokens[rows]), len(tokens))
 
     def details(self, outputs: Outputs) -> dict[str, Scores]:
         """The scores of each type."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bertkit.data.split import Keys
     from bertkit.data.text_source import TextSource
     from bertkit.data.texts import TextOptions
+    from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.reporter import Reporter
@@ -268,13 +269,13 @@ class Pretrain(Task):
 
         return scores(outputs.logits, self.config.pairs)
 
-    def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
-        """Bootstrap over the examples."""
-        from bertkit.metrics.intervals import bootstrap
+    def scorer(self, outputs: Outputs) -> "Scorer":
+        """By examples."""
+        from bertkit.metrics.intervals import Scorer
         from bertkit.metrics.pretraining import scores
 
         logits = outputs.logits
-        return bootstrap(lambda rows: scores(logits[rows], self.config.pairs), len(logits), self.config.seed)
+        return Scorer(lambda rows: scores(logits[rows], self.config.pairs), len(logits))
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """`unigram`: each piece is as likely as it is frequent in the training text."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.sources import Found
     from bertkit.data.split import Keys
+    from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -245,9 +246,9 @@ class Qa(Task):
         """`exact` and `f1` in percent as the official scripts print them, and with v2 their parts."""
         return self.answering.metrics(outputs)
 
-    def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
-        """Bootstrap over the questions."""
-        return self.answering.intervals(outputs, self.config.seed)
+    def scorer(self, outputs: Outputs) -> "Scorer":
+        """By questions."""
+        return self.answering.scorer(outputs)
 
     def details(self, outputs: Outputs) -> dict[str, Scores]:
         """With v2 exact and F1 at some thresholds."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.sources import Found
     from bertkit.data.split import Keys
+    from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -235,14 +236,16 @@ class SequenceTask(Task):
         assert outputs.features.labels is not None
         return self.problem.score(outputs.features.labels, self.problem.decide(outputs.logits))
 
-    def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
-        """Bootstrap over the rows; Wilson's for the accuracy."""
-        from bertkit.metrics.intervals import intervals
+    def scorer(self, outputs: Outputs) -> "Scorer":
+        """By kind of label; of single ones which are right."""
+        from bertkit.metrics.intervals import Scorer
 
         gold, predicted = outputs.features.labels, self.problem.decide(outputs.logits)
         assert gold is not None
-        score = self.problem.score
-        return intervals(lambda rows: score(gold[rows], predicted[rows]), len(gold), self.config.seed)
+        score, right = self.problem.score, isinstance(self.problem, SingleLabel)
+        return Scorer(
+            lambda rows: score(gold[rows], predicted[rows]), len(gold), gold == predicted if right else None
+        )
 
     def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """`gold`, `predicted` and `probabilities`; of regression, numbers."""

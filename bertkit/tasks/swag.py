@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.sources import Found
     from bertkit.data.split import Keys
+    from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -193,13 +194,13 @@ class Swag(Task):
         assert outputs.features.labels is not None
         return _accuracy(outputs.features.labels, outputs.logits.argmax(-1))
 
-    def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
-        """Wilson's."""
-        from bertkit.metrics.intervals import intervals
+    def scorer(self, outputs: Outputs) -> "Scorer":
+        """Which are right."""
+        from bertkit.metrics.intervals import Scorer
 
         gold, predicted = outputs.features.labels, outputs.logits.argmax(-1)
         assert gold is not None
-        return intervals(lambda rows: _accuracy(gold[rows], predicted[rows]), len(gold), self.config.seed)
+        return Scorer(lambda rows: _accuracy(gold[rows], predicted[rows]), len(gold), gold == predicted)
 
     def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """`gold` and `predicted`, numbers of endings counted from 0; `scores` and `probabilities` of each."""
