@@ -19,6 +19,7 @@ OTHER_MAGIC = {
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
 }
+CONVERT = "convert it, for example with iconv -f latin1 -t utf-8"
 # Of zipfile the last three too: for a name, an entry, and a password or a method that it cannot read.
 UNREADABLE = (
     EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError, struct.error, RuntimeError,
@@ -63,7 +64,7 @@ def decoded(path: Path, raw: bytes, encoding: str | None = None) -> str:
         row = raw.count(b"\n", 0, error.start) + 1
         raise UserError(
             f"{path}: line {row}: not UTF-8 (byte 0x{raw[error.start]:02x} at offset {error.start}); "
-            "convert it, for example with iconv -f latin1 -t utf-8"
+            f"{CONVERT}"
         ) from error
 
 

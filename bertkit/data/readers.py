@@ -7,7 +7,9 @@ import csv
 import json
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +84,20 @@ def _parquet(path: Path, raw: bytes) -> Rows:
         raise UserError(f"{path}: a broken Parquet file ({str(error).splitlines()[0]})") from error
     if table.num_rows == 0:
         raise UserError(f"{path}: the file has no rows")
-    names = _class_names(table.schema.metadata or {})
-    columns = {name: table.column(name).to_pylist() for name in table.column_names}
-    for column, labels in names.items():
+    return Rows.of(named_columns(table), str(path))
+
+
+def named_columns(table: Any) -> dict[str, list[Any]]:
+    """The columns of an Arrow table or batch as plain values, class numbers by the names that it brings."""
+    import pyarrow as pa
+
+    columns = {name: table.column(name).to_pylist() for name in table.schema.names}
+    for column, labels in _class_names(table.schema.metadata or {}).items():
         if pa.types.is_integer(table.schema.field(column).type):
             columns[column] = [labels[v] if v is not None and v >= 0 else None for v in columns[column]]
         else:
             columns[column] = name_tags(columns[column], labels)
-    return Rows.of(columns, str(path))
+    return columns
 
 
 def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
@@ -172,31 +180,41 @@ def _rows_of(path: Path, document: Any, words: bool = False) -> Rows:
 
 
 def _delimited(path: Path, text: str, dialect: Dialect) -> Rows:
-    first = text.lstrip("\r\n").split("\n", 1)[0]
-    delimiter = next((mark for mark in "\t,;" if mark in first), ",")
-    quoting = dialect.quoting
-    if quoting is None:
-        quoting = delimiter != "\t" or quotes_are_quoting(text)
-    records = _records(path, text, delimiter, quoting)
-    names = (
-        [name.strip() for name in records[0]] if dialect.header else [str(i) for i in range(len(records[0]))]
-    )
-    body = records[1:] if dialect.header else records
+    names, *body = delimited(path, text.split("\n"), text, dialect)
     if not body:
         json_ = " (it begins with neither { nor [, as JSON does)" if ".json" in path.name else ""
         raise UserError(f"{path}: the file has a header and no rows{json_}")
     _check_names(path, names)
-    if dialect.ragged:
-        body = [(row + [""] * len(names))[: len(names)] for row in body]
-    for number, row in enumerate(body, start=1):
+    return Rows.of(
+        {name: list(values) for name, values in zip(names, zip(*body, strict=True), strict=True)}, str(path)
+    )
+
+
+def delimited(path: Path, lines: Iterable[str], sample: str, dialect: Dialect) -> Iterator[list[str]]:
+    """The names of the columns, and then row by row their values.
+
+    Args:
+        lines: of the text, not cut by `splitlines`: a text may hold U+2028 or a form feed.
+        sample: so much of the text that delimiter and quoting can be seen.
+    """
+    first = sample.lstrip("\r\n").split("\n", 1)[0]
+    delimiter = next((mark for mark in "\t,;" if mark in first), ",")
+    quoting = dialect.quoting
+    if quoting is None:
+        quoting = delimiter != "\t" or quotes_are_quoting(sample)
+    records = _records(path, lines, delimiter, quoting)
+    head = next(records)
+    names = [name.strip() for name in head] if dialect.header else [str(i) for i in range(len(head))]
+    yield names
+    for number, row in enumerate(records if dialect.header else chain([head], records), start=1):
+        if dialect.ragged:
+            row = (row + [""] * len(names))[: len(names)]
         if len(row) != len(names):
             raise UserError(
                 f"{path}: row {number}: {len(row)} fields where the header has {len(names)} "
                 f"({', '.join(names)})"
             )
-    return Rows.of(
-        {name: list(values) for name, values in zip(names, zip(*body, strict=True), strict=True)}, str(path)
-    )
+        yield row
 
 
 def _check_names(path: Path, names: list[str]) -> None:
@@ -224,16 +242,17 @@ def quotes_are_quoting(text: str) -> bool:
     )
 
 
-def _records(path: Path, text: str, delimiter: str, quoting: bool) -> list[list[str]]:
-    lines = text.split("\n")  # not splitlines(): a text may hold U+2028 or a form feed
+def _records(path: Path, lines: Iterable[str], delimiter: str, quoting: bool) -> Iterator[list[str]]:
     if not quoting:
-        return [line.rstrip("\r").split(delimiter) for line in lines if line.strip("\r\n")]
+        yield from (line.rstrip("\r").split(delimiter) for line in lines if line.strip("\r\n"))
+        return
     csv.field_size_limit(sys.maxsize)
     reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
-    records: list[list[str]] = []
+    number = 0
     try:
-        records.extend(row for row in reader if row)
+        for row in filter(None, reader):
+            number += 1
+            yield row
     except csv.Error as error:
-        message = f"{path}: row {len(records)}: broken CSV ({error}; near line {reader.line_num})"
+        message = f"{path}: row {number}: broken CSV ({error}; near line {reader.line_num})"
         raise UserError(message) from error
-    return records

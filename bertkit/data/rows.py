@@ -28,20 +28,22 @@ class Rows:
     by_line: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, columns: dict[str, list[Any]], file: str) -> "Rows":
-        """All rows of one file, in order."""
-        return cls._numbered(columns, file, len(next(iter(columns.values()), [])))
+    def of(cls, columns: dict[str, list[Any]], file: str, first: int = 1) -> "Rows":
+        """Rows of one file, in order, from its row number `first` on."""
+        return cls._numbered(columns, file, len(next(iter(columns.values()), [])), first)
 
     @classmethod
-    def _numbered(cls, columns: dict[str, list[Any]], file: str, size: int) -> "Rows":
-        return cls(columns, (file,), np.zeros(size, np.int32), np.arange(1, size + 1))
+    def _numbered(cls, columns: dict[str, list[Any]], file: str, size: int, first: int) -> "Rows":
+        return cls(columns, (file,), np.zeros(size, np.int32), np.arange(first, first + size))
 
     @classmethod
-    def from_dicts(cls, rows: Sequence[dict[str, Any]], file: str) -> "Rows":
-        """Rows given one by one; a key that a row lacks is None there."""
-        names = list(dict.fromkeys(key for row in rows for key in row))
+    def from_dicts(
+        cls, rows: Sequence[dict[str, Any]], file: str, first: int = 1, names: Iterable[str] = ()
+    ) -> "Rows":
+        """Rows given one by one; what a row lacks, of its fellows' keys and of `names`, is None there."""
+        names = list(dict.fromkeys([*names, *(key for row in rows for key in row)]))
         columns = {name: [row.get(name) for row in rows] for name in names}
-        return cls._numbered(columns, file, len(rows))  # rows may have no column at all
+        return cls._numbered(columns, file, len(rows), first)  # rows may have no column at all
 
     @classmethod
     def concatenate(cls, parts: Sequence["Rows"]) -> "Rows":

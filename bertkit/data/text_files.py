@@ -41,10 +41,12 @@ class Decoding:
     Attributes:
         encoding: that of the files; None: UTF-8, with or without its mark.
         on_bad_bytes: "stop" at bytes that are no text in it, or "skip" them and count.
+        way_out: of bytes that are no text, for people.
     """
 
     encoding: str | None = None
     on_bad_bytes: Literal["stop", "skip"] = "stop"
+    way_out: str = "name its --encoding, or leave such bytes out with --on-bad-bytes skip"
 
     def __post_init__(self) -> None:
         try:
@@ -161,7 +163,7 @@ def _not_decoded(
     line = lines + error.object.count(b"\n", held, max(error.start, held)) + 1
     return UserError(
         f"{path}: line {line}: not {decoding.name.upper()} (byte 0x{error.object[error.start]:02x} at offset "
-        f"{offset}); name its --encoding, or leave such bytes out with --on-bad-bytes skip"
+        f"{offset}); {decoding.way_out}"
     )
 
 

@@ -1,0 +1,108 @@
+"""The rows of a file some at a time, so that memory does not grow with the file."""
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.contents import CONVERT, ZIP
+from bertkit.data.readers import OBJECTS, PARQUET, Dialect, delimited, named_columns, read_file
+from bertkit.data.rows import Rows
+from bertkit.data.text_files import CHUNK, Decoding, chunks, lines, text
+from bertkit.errors import UserError
+
+ROWS = 2048
+UTF8 = Decoding(way_out=CONVERT)
+
+
+def row_chunks(
+    path: Path, dialect: Dialect | None = None, size: int = ROWS, small: int = CHUNK
+) -> Iterator[Rows]:
+    """The rows of `read_file`, `size` at a time.
+
+    Parquet, JSON lines and delimited text of more than `small` bytes are never held whole; what has no rows
+    of its own until it is read to its end is: one JSON document, a column file, a zip archive.
+
+    Raises:
+        UserError: as `read_file`, where reading has come to it.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    head = next(chunks(path), b"") if path.stat().st_size > small else b""
+    if head.startswith(PARQUET):
+        return _parquet(path, size)
+    records = _records(path, dialect) if head and not head.startswith(ZIP) else None
+    if records is None:
+        return cut(read_file(path, dialect), size)
+    return in_chunks(records, str(path), size)
+
+
+def cut(rows: Rows, size: int = ROWS) -> Iterator[Rows]:
+    """Rows that are all there, `size` at a time."""
+    return (rows.select(range(at, min(at + size, len(rows)))) for at in range(0, len(rows), size))
+
+
+def in_chunks(records: Iterable[dict[str, Any]], file: str, size: int = ROWS) -> Iterator[Rows]:
+    """Rows that come one by one, `size` at a time; the columns of the first ones are there in all."""
+    records, first, names = iter(records), 1, list[str]()
+    while some := list(islice(records, size)):
+        rows = Rows.from_dicts(some, file, first, names)
+        names = names or list(rows.columns)
+        yield rows
+        first += len(some)
+
+
+def json_lines(path: str, some: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The object of each line that is not blank."""
+    for number, line in enumerate(some, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+            raise UserError(f"{path}: row {number}: broken JSON ({reason})") from error
+        if not isinstance(record, dict):
+            raise UserError(f"{path}: row {number}: not a JSON object with named columns")
+        yield record
+
+
+def _records(path: Path, dialect: Dialect | None) -> Iterator[dict[str, Any]] | None:
+    """The rows of JSON lines and of delimited text; None of other files."""
+    sample = next(text(path, UTF8))
+    if OBJECTS.match(sample):
+        return json_lines(str(path), lines(text(path, UTF8), longest=None)) if _is_lines(sample) else None
+    if (dialect and dialect.words) or sample.lstrip()[:1] in ("{", "["):
+        return None
+    return _delimited(path, sample, dialect or Dialect())
+
+
+def _is_lines(sample: str) -> bool:
+    """Whether at least two lines are an object each."""
+    some = [line for line in sample.split("\n")[:-1] if line.strip()][:2]
+    try:
+        return len(some) == 2 and all(isinstance(json.loads(line), dict) for line in some)
+    except json.JSONDecodeError:
+        return False
+
+
+def _delimited(path: Path, sample: str, dialect: Dialect) -> Iterator[dict[str, Any]]:
+    whole = sample.rpartition("\n")[0] or sample
+    rows = delimited(path, lines(text(path, UTF8), longest=None), whole, dialect)
+    names = next(rows)
+    return (dict(zip(names, row, strict=True)) for row in rows)
+
+
+def _parquet(path: Path, size: int) -> Iterator[Rows]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    first = 1
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            for batch in file.iter_batches(size):
+                yield Rows.of(named_columns(batch), str(path), first)
+                first += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: a broken Parquet file ({str(error).splitlines()[0]})") from error
