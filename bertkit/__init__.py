@@ -8,7 +8,8 @@ from bertkit.errors import Stopped, UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bertkit.infer import Predictor
+    from bertkit.infer.predict import Predictions
+    from bertkit.infer.predictor import Predictor
     from bertkit.reporter import Reporter
     from bertkit.run import Run
     from bertkit.vocabulary import Vocabulary
@@ -28,6 +29,7 @@ __all__ = [
     "load",
     "ner",
     "nli",
+    "predict",
     "pretrain_mlm_nsp",
     "qa",
     "swag",
@@ -123,6 +125,19 @@ def load(run: "str | Path") -> "Predictor":
     Raises:
         UserError: not a finished run.
     """
-    from bertkit.infer import load as load_run
+    from bertkit.infer.predictor import load as load_run
 
     return load_run(run)
+
+
+def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Predictions":
+    """Predictions of a finished run, made while they are read: what `bertkit predict` does.
+
+    `for record in predict(RUN, data="new.csv")` takes a file of any size; see `load` for rows at hand.
+
+    Raises:
+        UserError: no finished run, or a row that cannot be predicted.
+    """
+    from bertkit.infer.predict import predict as predict_run
+
+    return predict_run({"run": str(run), **settings}, reporter)

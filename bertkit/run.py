@@ -1,6 +1,6 @@
 """The one training pipeline: settings and data in, a run directory out. It knows no task by name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from bertkit.prepare import Prepared, parameters_of, prepare, settings
 from bertkit.quiet import quiet_libraries
 from bertkit.reporter import Reporter
 from bertkit.tasks import task_class
-from bertkit.tasks.base import Outputs, Task
+from bertkit.tasks.records import records
 
 if TYPE_CHECKING:
     from bertkit.session import Session
@@ -160,22 +160,3 @@ def _write_model(session: "Session") -> None:
     with rundir.written_aside(session.folder) as aside:
         session.model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
-
-
-def records(task: Task, outputs: Outputs) -> Iterator[dict[str, Any]]:
-    """Predictions with the input columns before them; a column that clashes becomes `input_NAME`."""
-    rows, predictions = outputs.rows, task.decode(outputs)
-    if not task.rows_told:
-        yield from ({"id": number, **prediction} for number, prediction in enumerate(predictions))
-        return
-    for number, (row, prediction) in enumerate(zip(rows, predictions, strict=True)):
-        keys = {"id", *prediction}
-        inputs: dict[str, Any] = {}
-        for name, value in row.items():
-            if name in task.retold:
-                continue
-            while name in keys:
-                name = f"input_{name}"
-            keys.add(name)
-            inputs[name] = value
-        yield {"id": number, **inputs, **prediction}

@@ -10,7 +10,7 @@ import pytest
 from conftest import assert_refused, save_tiny, toy_rows, write_rows
 
 from bertkit import UserError
-from bertkit.infer import Predictor
+from bertkit.infer.predictor import Predictor
 from bertkit.reporter import Reporter
 from bertkit.tasks import task_class
 
@@ -183,7 +183,7 @@ def test_a_row_without_any_column_is_not_passed_over(task, column):
     learned.columns(learned.find(Reporter()))
     for rows in ([{}], [{}, {}], [{"label": "kept from it"}]):
         with pytest.raises(UserError, match=rf"^rows: .*no column .*\b{column}\b"):
-            Predictor(learned, None, None).predict(rows)
+            list(Predictor(learned, None, None).predict(rows))
     assert list(Predictor(learned, None, None).predict([])) == []
 
 

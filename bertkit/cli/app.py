@@ -17,6 +17,7 @@ from bertkit.cli.feature_based import feature_based
 from bertkit.cli.glue import glue
 from bertkit.cli.options import training_command
 from bertkit.cli.output import told_streams
+from bertkit.cli.predict import predict
 from bertkit.cli.tokenizer import train_tokenizer
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_class
@@ -70,6 +71,7 @@ app.command("glue")(glue)
 app.command("feature-based")(feature_based)
 app.command("ablation")(ablation)
 app.command("train-tokenizer")(train_tokenizer)
+app.command("predict")(predict)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
 app.command("env")(environment.env)

@@ -1,6 +1,6 @@
 """What a person sees: progress and messages on standard error, results on standard output."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -176,3 +176,19 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def print_records(records: Sequence[Mapping[str, Any]]) -> None:
+    """Predictions as a table, long texts cut to what fits beside the others."""
+    table, names = Table(), list(dict.fromkeys(name for record in records for name in record))
+    for name in names:
+        table.add_column(escape(name), overflow="ellipsis", no_wrap=True)
+    for record in records:
+        table.add_row(*(Text(_cell(record.get(name))) for name in names))
+    out.print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return "" if value is None else " ".join(str(value).split())

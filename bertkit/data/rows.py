@@ -84,6 +84,10 @@ class Rows:
         """The same rows with one column added or replaced."""
         return replace(self, columns={**self.columns, name: values})
 
+    def with_columns(self, columns: dict[str, list[Any]]) -> "Rows":
+        """The same rows with other columns in place of all."""
+        return replace(self, columns=columns)
+
     def where(self, index: int, place: int = 0) -> str:
         """`train.csv: row 12`, for error messages; of a token at `place` its own line in a column file."""
         file = self.files[self.file_of[index]]

@@ -133,13 +133,13 @@ class Answering:
         nbest, names = self.nbest(outputs), outputs.rows["id"]
         files = {
             "predictions.json": _object(names, self.final(outputs, nbest)),
-            "nbest_predictions.json": _object(names, self._listed(nbest, outputs.rows)),
+            "nbest_predictions.json": _object(names, self.listed(nbest, outputs.rows)),
         }
         if self.rules == "v2":
             files["null_odds.json"] = _object(names, nbest.null_odds.tolist())
         return files
 
-    def _listed(self, nbest: "NBest", rows: "Rows") -> Iterator[list[dict[str, Any]]]:
+    def listed(self, nbest: "NBest", rows: "Rows") -> Iterator[list[dict[str, Any]]]:
         """Each question's answers, with v2 no answer among them, and their shares of a softmax."""
         from itertools import islice
 

@@ -6,8 +6,9 @@ task's file: the command line loads it to build `--help`.
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -74,6 +75,7 @@ class Task(ABC):
         drawn_to_fit: whether examples are drawn so that they fit: none is too long.
         told: what the file of predictions is called, without its ending.
         rows_told: whether a prediction belongs to a row and is told with its columns.
+        caches: whether what is made of texts is kept for the next run on them.
     """
 
     name: ClassVar[str]
@@ -95,6 +97,7 @@ class Task(ABC):
 
     def __init__(self, config: RunConfig) -> None:
         self.config: Any = config
+        self.caches = not config.dry_run
 
     def find(self, reporter: "Reporter") -> "Found":
         """The rows that `--data` names, by split; the files of --validation and --test go before its own."""
@@ -153,6 +156,28 @@ class Task(ABC):
     @abstractmethod
     def readable(self, rows: "Rows") -> "Rows":
         """Rows to predict in the form the task works on. Raises `UserError` naming the row that lacks it."""
+
+    def together(self, rows: "Rows") -> list[Any] | None:
+        """What rows in a row that must be read together have in common; None: each is by itself."""
+        return None
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """What a row to predict is made of, without a file: the flags, in order -> the columns they fill."""
+        return dict(zip(("text", "text_pair"), self.text_columns, strict=False))
+
+    def asked_rows(self, said: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+        """A row for each of the texts said by flag; one alone goes with all of another flag.
+
+        Raises:
+            UserError: the flags have unlike numbers of texts.
+        """
+        count = max(map(len, said.values()))
+        if any(len(texts) not in (1, count) for texts in said.values()):
+            told = ", ".join(f"{len(texts)} of --{flag.replace('_', '-')}" for flag, texts in said.items())
+            raise UserError(f"{told}: give as many of each, or one that goes with all of the others")
+        columns = {self.asked[flag]: texts * (count // len(texts)) for flag, texts in said.items()}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def example(self) -> dict[str, Any]:
         """A row to predict, for documentation."""
@@ -237,6 +262,14 @@ class Task(ABC):
     @abstractmethod
     def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """Readable predictions, a record a row, with the keys of `predictions.jsonl`."""
+
+    def brief(self, record: dict[str, Any]) -> dict[str, Any]:
+        """A record of `decode` without the scores of what was not predicted."""
+        return record
+
+    def all_scores(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+        """What `decode` leaves out of each row's scores."""
+        return repeat({})
 
     def files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
         """Further files of predictions, in the forms that the field's own tools read: name -> its parts."""

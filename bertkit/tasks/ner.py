@@ -141,6 +141,18 @@ class Ner(Task):
         in_documents = self.config.context == "document" and document_column(rows)
         return placed(rows) if in_documents else rows
 
+    def together(self, rows: "Rows") -> list[Any] | None:
+        """Documents, where they are read around a sentence."""
+        from bertkit.data.documents import document_column
+
+        column = document_column(rows) if self.config.context == "document" else None
+        return rows[column] if column else None
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """A text, of which words are made as in training on texts."""
+        return {"text": self.config.token_column}
+
     def summary(self) -> str:
         """Tokens, tags, their scheme and types, and how many tokens are outside of all."""
         columns = [self.config.token_column, self.config.tag_column]
@@ -201,7 +213,7 @@ class Ner(Task):
 
         return build_words(
             rows["tokens"], rows["text"], self.tagging.gold(rows), tokenizer, self.config.max_length,
-            rows["context"] if self.config.context == "document" else None, cache=not self.config.dry_run,
+            rows["context"] if self.config.context == "document" else None, cache=self.caches,
         )  # fmt: skip
 
     def advice(self) -> dict[str, Any]:
@@ -269,6 +281,10 @@ class Ner(Task):
     def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """`tokens`, `gold` and `predicted` tags in the data's scheme, and `entities` by characters."""
         return self.tagging.records(outputs)
+
+    def all_scores(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+        """The probability of each token's predicted tag."""
+        return ({"probabilities": some} for some in self.tagging.probabilities(outputs))
 
     def files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
         """`predictions.conll`: token, gold tag (where there is one), predicted tag."""

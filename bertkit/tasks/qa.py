@@ -161,6 +161,11 @@ class Qa(Task):
         """The id and the answers."""
         return {"id", "answers"}
 
+    @property
+    def asked(self) -> dict[str, str]:
+        """A question and a paragraph."""
+        return {"question": self.config.question_column, "context": self.config.context_column}
+
     def summary(self) -> str:
         """The rules."""
         rules = {"v1": "every question has an answer", "v2": "a question may have no answer"}
@@ -191,7 +196,7 @@ class Qa(Task):
 
         features = build_questions(
             rows["question"], rows["context"], rows.columns.get("answers"), tokenizer,
-            self._limits(tokenizer), cache=not self.config.dry_run,
+            self._limits(tokenizer), cache=self.caches,
         )  # fmt: skip
         room = self.config.max_length - features.template.special - int(features.asked.max())
         stride = features.limits.doc_stride
@@ -257,6 +262,11 @@ class Qa(Task):
     def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """`answer`, its `start` and `end` in the paragraph, `score`, `null_odds`."""
         return self.answering.records(outputs)
+
+    def all_scores(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+        """The best answers of each question."""
+        nbest = self.answering.nbest(outputs)
+        return ({"nbest": some} for some in self.answering.listed(nbest, outputs.rows))
 
     def files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
         """`predictions.json`, `nbest_predictions.json`, `null_odds.json`: what the official tools read."""

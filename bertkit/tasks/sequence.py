@@ -200,7 +200,7 @@ class SequenceTask(Task):
 
         return build_features(
             [rows[column] for column in self.text_columns], self._targets(rows), tokenizer,
-            self.config.max_length, self.config.long, cache=not self.config.dry_run,
+            self.config.max_length, self.config.long, cache=self.caches,
         )  # fmt: skip
 
     def model(self, model_config: Any, source: "ModelSource") -> Any:
@@ -260,6 +260,14 @@ class SequenceTask(Task):
                 named = zip(self.labels, probabilities[index].tolist(), strict=True)
                 record["probabilities"] = dict(named)
             yield record
+
+    def brief(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The probabilities of the labels that are predicted."""
+        if "probabilities" not in record:
+            return record
+        found, every = record["predicted"], record["probabilities"]
+        there = found if isinstance(found, list) else [found]
+        return record | {"probabilities": {label: every[label] for label in there}}
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """`majority`, and a bag of words under the task's name for it."""

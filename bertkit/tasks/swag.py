@@ -1,12 +1,12 @@
 """`swag`: which of several endings follows a context?"""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertkit.config import DATA, RunConfig, fill, setting
-from bertkit.errors import listed
+from bertkit.errors import UserError, listed
 from bertkit.tasks.base import Outputs, Scores, Task
 
 if TYPE_CHECKING:
@@ -119,6 +119,27 @@ class Swag(Task):
         self._endings(rows)
         return rows
 
+    @property
+    def asked(self) -> dict[str, str]:
+        """A context and several endings."""
+        return {"context": self.config.context_column, "ending": self.config.ending_columns[0]}
+
+    def asked_rows(self, said: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+        """One row of all endings.
+
+        Raises:
+            UserError: several contexts, or more endings than there are columns of them.
+        """
+        columns, endings = self.config.ending_columns, said["ending"]
+        if len(said["context"]) != 1:
+            raise UserError("--context: one, with an --ending for each choice; --data takes many")
+        if len(endings) < 2 or len(endings) > len(columns) > 1:
+            most = f" to {len(columns)}, as in training" if len(columns) > 1 else " or more"
+            raise UserError(f"--ending: {len(endings)} of them, where a choice has 2{most}")
+        row = dict.fromkeys(self.text_columns, "") | {self.config.context_column: said["context"][0]}
+        filled = {columns[0]: endings} if len(columns) == 1 else zip(columns, endings, strict=False)
+        return [row | dict(filled)]
+
     def example(self) -> dict[str, Any]:
         """A row with texts, and a list of them where the endings are in one column."""
         row: dict[str, Any] = super().example()
@@ -170,7 +191,7 @@ class Swag(Task):
             endings = [[f"{s} {e}".strip() for e in some] for s, some in zip(starts, endings, strict=True)]
         return build_choices(
             contexts, endings, self._targets(rows), tokenizer, self.config.max_length,
-            cache=not self.config.dry_run,
+            cache=self.caches,
         )  # fmt: skip
 
     def model(self, model_config: Any, source: "ModelSource") -> Any:

@@ -56,7 +56,7 @@ class Tagging:
         from bertkit.data.spans import entities_in
 
         gold, predicted, iob2 = self.written(outputs)
-        sure, rows = self._probabilities(outputs), outputs.rows
+        sure, rows = self.probabilities(outputs), outputs.rows
         for index, (tokens, text) in enumerate(zip(rows["tokens"], rows["text"], strict=True)):
             yield {
                 "tokens": tokens,
@@ -100,7 +100,7 @@ class Tagging:
 
         return emissions(outputs.logits, outputs.features, self.tags)
 
-    def _probabilities(self, outputs: Outputs) -> list[list[float]]:
+    def probabilities(self, outputs: Outputs) -> list[list[float]]:
         """Of each token's predicted tag."""
         import numpy as np
 

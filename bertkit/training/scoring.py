@@ -18,6 +18,7 @@ def predict_logits(
     collator: Callable[..., dict[str, torch.Tensor]],
     batch_size: int,
     reporter: Reporter,
+    what: str = "scoring",
 ) -> np.ndarray:
     """Logits in fp32, the rows of example i at outputs[i] to outputs[i + 1] of the features.
 
@@ -39,7 +40,7 @@ def predict_logits(
     model.eval()
     found: list[np.ndarray] = []
     with torch.no_grad():
-        for rows in reporter.track(batches, len(batches), "scoring"):
+        for rows in reporter.track(batches, len(batches), what):
             batch = collator([features[row] for row in rows])
             batch = {name: tensor.to(device) for name, tensor in batch.items()}
             found.append(features.kept(logits_of(forward, batch).float(), rows, batch).cpu().numpy())

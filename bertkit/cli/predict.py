@@ -1,0 +1,80 @@
+"""`bertkit predict`: predictions as a table, JSON lines, CSV or a column file."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from bertkit.cli.options import settings_command
+from bertkit.errors import UserError
+from bertkit.infer.predict import HELP, PredictConfig
+
+if TYPE_CHECKING:
+    from bertkit.infer.predict import Predictions
+
+
+def _run(given: dict[str, Any], as_json: bool) -> None:
+    from bertkit.cli.console import ConsoleReporter
+    from bertkit.infer.predict import predict
+
+    output, form = given.get("output"), _form(given, as_json)
+    piped = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
+    made = predict(given, ConsoleReporter(), piped)
+    if output:
+        count = _to_file(made, Path(output), form)
+        if as_json:
+            typer.echo(json.dumps({"output": output, "rows": count}))
+    elif as_json:
+        typer.echo(json.dumps({"predictions": list(made)}, ensure_ascii=False, default=str))
+    else:
+        _to_console(made, form)
+
+
+def _form(given: dict[str, Any], as_json: bool) -> Any:
+    """As asked, by the file's ending, or as fits who reads."""
+    from bertkit.infer.formats import format_of
+
+    form, output = given.get("format"), given.get("output")
+    if as_json and (form or output is None):
+        if form:
+            raise UserError(f"--format {form}: --json has a form of its own; leave out one of them")
+        return None
+    if output and form == "table":
+        raise UserError(
+            f"--format table: is for the terminal; a file takes jsonl, csv or conll (--output {output})"
+        )
+    return form or (format_of(output) if output else "table" if sys.stdout.isatty() else "jsonl")
+
+
+def _to_file(made: "Predictions", path: Path, form: Any) -> int:
+    from bertkit.files import write_parts
+    from bertkit.infer.formats import written
+
+    count = 0
+
+    def counted() -> Any:
+        nonlocal count
+        for part in made.parts:
+            count += len(part.records)
+            yield part
+
+    write_parts(path, written(counted(), form))
+    typer.echo(f"{path}: {count:,} predictions", err=True)
+    return count
+
+
+def _to_console(made: "Predictions", form: Any) -> None:
+    from bertkit.cli.console import print_records
+    from bertkit.infer.formats import flat, written
+
+    if form != "table":
+        for text in written(made.parts, form):
+            sys.stdout.write(text)
+        return
+    for part in made.parts:
+        print_records([flat(record) for record in part.records])
+
+
+predict = settings_command(PredictConfig, HELP, _run)

@@ -1,0 +1,73 @@
+"""What is to be predicted: rows of a file or a known set, texts of flags, lines on standard input."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.readers import Dialect
+from bertkit.data.row_chunks import cut, in_chunks, json_lines, row_chunks
+from bertkit.data.rows import Rows
+from bertkit.errors import UserError, listed
+from bertkit.reporter import Reporter
+from bertkit.tasks.base import Task
+
+STDIN = "standard input"
+
+
+def rows_of_data(task: Task, data: str, data_dir: str | None, reporter: Reporter) -> Iterator[Rows]:
+    """The rows of a file, some at a time; of a folder or a named set those of one split, which is said."""
+    from bertkit.data.sources import find
+
+    dialect, path = Dialect(words=True) if task.words else None, Path(data).expanduser()
+    if path.is_file():
+        return row_chunks(path, dialect)
+    splits = find(data, task.name, data_dir, dialect).splits
+    split = next(name for name in ("test", "validation", *splits) if name in splits)
+    if len(splits) > 1:
+        reporter.say(f"--data {data}: of its splits {listed(splits)}, {split}")
+    return cut(splits[split])
+
+
+def rows_of_flags(task: Task, said: Mapping[str, list[str]]) -> Iterator[Rows]:
+    """The rows that `--text` and its like make up.
+
+    Raises:
+        UserError: flags of another task, or one that is missing.
+    """
+    wanted = [_flag(name) for name in task.asked]
+    for name in said:
+        if name not in task.asked:
+            raise UserError(f"{_flag(name)}: this run is of {task.name}, which takes {listed(wanted)}")
+    missing = [_flag(name) for name in task.asked if name not in said]
+    if missing:
+        raise UserError(f"{missing[0]}: is missing; a row of this run is {' and '.join(wanted)}")
+    return cut(Rows.from_dicts(task.asked_rows(said), "the command line"))
+
+
+def rows_of_lines(task: Task, lines: Iterable[str]) -> Iterator[Rows]:
+    """The rows of standard input: JSON objects, or a text a line; several texts are parted by TABs."""
+    rest = (line.rstrip("\r\n") for line in lines)
+    first = next(rest, None)
+    if first is None:
+        flags = f"--data or {_flag(next(iter(task.asked)))}"
+        raise UserError(f"{STDIN}: is empty; give rows there, or by {flags}")
+    some = chain([first], rest)
+    if first.lstrip().startswith("{"):
+        return in_chunks(json_lines(STDIN, some), STDIN)
+    return in_chunks((_row(task, number, line) for number, line in enumerate(some, start=1)), STDIN)
+
+
+def _row(task: Task, number: int, line: str) -> dict[str, Any]:
+    *names, last = task.asked
+    parts = line.split("\t") if names else [line]
+    said = {name: [part] for name, part in zip(names, parts, strict=False)} | {last: parts[len(names) :]}
+    rows = task.asked_rows(said) if len(parts) > len(names) else []
+    if len(rows) != 1:
+        wanted = f"{', a TAB, '.join(task.asked)}, or a JSON object"
+        raise UserError(f"{STDIN}: line {number}: has {len(parts)} parts; a row is {wanted}")
+    return rows[0]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

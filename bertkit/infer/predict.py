@@ -1,0 +1,137 @@
+"""`predict`: rows in, predictions out, some at a time."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bertkit.checked import checked
+from bertkit.config import DATA, OUTPUT, Settings, setting
+from bertkit.errors import UserError
+from bertkit.reporter import Reporter
+
+if TYPE_CHECKING:
+    from bertkit.data.rows import Rows
+    from bertkit.infer.formats import Part
+    from bertkit.infer.predictor import Predictor
+    from bertkit.tasks.base import Task
+
+HELP = "Predict with a finished run: rows of a file, texts, or lines on standard input."
+SAID = ("text", "text_pair", "question", "context", "ending")  # settings that are texts of a row
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictConfig(Settings):
+    """The settings of `bertkit predict`."""
+
+    run: str = setting(
+        dataclasses.MISSING, "A finished run, or a folder that it was exported to.", OUTPUT, positional=True
+    )
+    data: str | None = setting(None, "Rows in any form that training reads.", DATA)
+    data_dir: str | None = setting(
+        None, "Where data sets lie as they are distributed (environment: BERTKIT_DATA_DIR).", DATA
+    )
+    text: list[str] = setting((), "A text. Repeatable, as the flags that follow.", DATA)
+    text_pair: list[str] = setting((), "The second text, of a run on pairs.", DATA)
+    question: list[str] = setting((), "The question, of a run of qa.", DATA)
+    context: list[str] = setting((), "The paragraph, of a run of qa, or the context, of one of swag.", DATA)
+    ending: list[str] = setting((), "An ending, of a run of swag.", DATA)
+    all_scores: bool = setting(False, "Also the scores of what is not predicted.", OUTPUT)
+    output: str | None = setting(
+        None, "File for the predictions, .jsonl, .csv or .conll.", OUTPUT, flags=("--output", "-o"),
+        default_text="standard output",
+    )  # fmt: skip
+    overwrite: bool = setting(False, "Replace the file of --output.", OUTPUT)
+    format: Literal["table", "jsonl", "csv", "conll"] | None = setting(
+        None,
+        "Their form.",
+        OUTPUT,
+        default_text="by the file's ending; else a table at a terminal, else jsonl",
+    )
+    batch_size: int | None = setting(
+        None, "Rows scored at a time.", OUTPUT, min=1, default_text="as in training"
+    )
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions that are made while they are read.
+
+    Attributes:
+        parts: some records at a time, with what they were made from.
+    """
+
+    parts: "Iterator[Part]"
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (record for part in self.parts for record in part.records)
+
+
+def predict(
+    settings: Mapping[str, Any], reporter: Reporter | None = None, lines: Iterable[str] | None = None
+) -> Predictions:
+    """The predictions of a finished run.
+
+    Args:
+        settings: those of `PredictConfig`.
+        lines: standard input, where rows may come from.
+
+    Raises:
+        UserError: no finished run, nothing to predict or two sources of it; and while they are read, a row
+            that cannot be predicted.
+    """
+    from bertkit.infer.predictor import load
+
+    config, reporter = PredictConfig(**checked(PredictConfig, settings, "predict()")), reporter or Reporter()
+    said = {name: list(texts) for name in SAID if (texts := getattr(config, name))}
+    if config.data and said:
+        flag = "--" + next(iter(said)).replace("_", "-")
+        raise UserError(f"--data {config.data}: leave it out, or {flag}; rows come from one of them")
+    _check_output(config)
+    predictor = load(config.run)
+    if config.batch_size:
+        predictor.task.config = dataclasses.replace(predictor.task.config, eval_batch_size=config.batch_size)
+    rows = _asked(predictor.task, config, said, lines, reporter)
+    return Predictions(_parts(predictor, rows, config.all_scores, reporter))
+
+
+def _check_output(config: PredictConfig) -> None:
+    if config.output is None:
+        return
+    path = Path(config.output)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UserError(f"--output {path}: {'is a folder' if path.is_dir() else 'no such folder'}")
+    if path.exists() and not config.overwrite:
+        raise UserError(f"--output {path}: is there already; --overwrite replaces it")
+
+
+def _asked(
+    task: "Task", config: PredictConfig, said: Mapping[str, list[str]], lines: Iterable[str] | None,
+    reporter: Reporter,
+) -> Iterator["Rows"]:  # fmt: skip
+    from bertkit.infer import asked
+    from bertkit.infer.predictor import whole
+
+    if config.data:
+        parts = asked.rows_of_data(task, config.data, config.data_dir, reporter)
+    elif said:
+        parts = asked.rows_of_flags(task, said)
+    elif lines is not None:
+        parts = asked.rows_of_lines(task, lines)
+    else:
+        flags = ", ".join("--" + name.replace("_", "-") for name in task.asked)
+        raise UserError(f"nothing to predict: give --data FILE, {flags}, or lines on standard input")
+    return whole(task, parts)
+
+
+def _parts(
+    predictor: "Predictor", parts: Iterable["Rows"], all_scores: bool, reporter: Reporter
+) -> Iterator["Part"]:
+    from bertkit.infer.formats import Part
+    from bertkit.quiet import quiet_libraries
+
+    for rows in parts:
+        with quiet_libraries():
+            outputs = predictor.outputs(rows, reporter, f"rows {rows.number[0]:,} to {rows.number[-1]:,}")
+        yield Part(list(predictor.records(rows, outputs, all_scores)), predictor.task, outputs)

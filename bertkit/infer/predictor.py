@@ -1,0 +1,114 @@
+"""A finished run at work on new rows, from its directory alone."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit import rundir
+from bertkit.data.row_chunks import ROWS, in_chunks
+from bertkit.data.rows import Rows
+from bertkit.errors import UserError
+from bertkit.modeling import loading
+from bertkit.quiet import quiet_libraries
+from bertkit.recipes import read_recipe
+from bertkit.reporter import Reporter
+from bertkit.tasks import task_class
+from bertkit.tasks.base import Outputs, Task
+from bertkit.tasks.records import beside
+from bertkit.training.scoring import predict_logits
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A task with its model and tokenizer. The same code cuts, pools and decodes as in training."""
+
+    task: Task
+    model: Any
+    tokenizer: Any
+
+    def predict(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """A record for each row, in order, with the keys of `predictions.jsonl`.
+
+        Rows are taken some at a time, so there may be any number of them.
+
+        Raises:
+            UserError: a row lacks a text column.
+        """
+        for part in whole(self.task, in_chunks(map(_named, rows), "rows", ROWS)):
+            yield from self.task.decode(self.outputs(part))
+
+    def outputs(self, rows: Rows, reporter: Reporter | None = None, what: str = "scoring") -> Outputs:
+        """Scored rows. What is to be predicted is not read, if it is there at all."""
+        gold = self.task.gold_columns
+        asked = {name: values for name, values in rows.columns.items() if name not in gold}
+        return self.scored(self.task.readable(rows.with_columns(asked)), reporter, what)
+
+    def scored(self, rows: Rows, reporter: Reporter | None = None, what: str = "scoring") -> Outputs:
+        """Scored rows in the form that the task works on, with their gold labels where they have any."""
+        features = self.task.prepare(rows, self.tokenizer)
+        collator, size = self.task.collator(self.tokenizer, self.model), self.task.config.eval_batch_size
+        logits = predict_logits(self.model, features, collator, size, reporter or Reporter(), what)
+        return Outputs(logits, features, rows)
+
+    def records(self, rows: Rows, outputs: Outputs, all_scores: bool = False) -> Iterator[dict[str, Any]]:
+        """As `predictions.jsonl` has them: numbered, with the input columns, but no gold label of our own."""
+        task, first = self.task, int(rows.number[0]) - 1 if len(rows) else 0
+        gold = {name: rows[name] for name in task.gold_columns if name in rows.columns}
+        told = rows.with_columns({**outputs.rows.columns, **gold}) if len(rows) == len(outputs.rows) else None
+        scores = task.all_scores(outputs)
+        for number, (row, found) in enumerate(zip(told or outputs.rows, task.decode(outputs), strict=True)):
+            found = {name: value for name, value in found.items() if name != "gold"}
+            found = found | next(scores) if all_scores else task.brief(found)
+            yield beside(first + number, row, task.retold - set(gold), found)
+
+
+def whole(task: Task, parts: Iterable[Rows]) -> Iterator[Rows]:
+    """The same rows cut where the task can read each part by itself: between documents, not within one."""
+    held: Rows | None = None
+    for part in parts:
+        held = part if held is None else Rows.concatenate([held, part])
+        names = task.together(held)
+        cut = len(held) if names is None else _last_begin(held, names)
+        if cut:
+            yield held.select(range(cut))
+            held = held.select(range(cut, len(held)))
+    if held is not None and len(held):
+        yield held
+
+
+def _last_begin(rows: Rows, names: list[Any]) -> int:
+    """Where the last run of equal names begins."""
+    return next((at for at in range(len(rows) - 1, 0, -1) if names[at] != names[at - 1]), 0)
+
+
+def _named(row: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        raise UserError(f"rows must be dictionaries of columns, such as {{'text': '...'}}, not {row!r}")
+    return dict(row)
+
+
+def load(run: str | Path) -> Predictor:
+    """The predictor of a finished run. Raises `UserError` where the directory holds none."""
+    folder = Path(run)
+    metrics = rundir.read_metrics(folder) if folder.is_dir() else None
+    if metrics is None:
+        raise UserError(f"{folder}: not a finished run (no {rundir.METRICS} in it)")
+    kind = task_class(metrics["task"])
+    settings = read_recipe(str(folder / rundir.SETTINGS), kind.name, kind.Config).settings
+    task = kind(kind.Config(**settings))
+    task.caches = False
+    source = loading.find_model(str(folder))
+    with quiet_libraries():
+        config = loading.load_config(source)
+        task.restore(config)
+        model = task.model(config, source)
+        return Predictor(task, _placed(model.eval()), loading.load_tokenizer(source))
+
+
+def _placed(model: Any) -> Any:
+    """On the accelerator, where there is one."""
+    import torch
+
+    there = torch.accelerator.is_available()
+    return model.to(torch.accelerator.current_accelerator()) if there else model

@@ -1,0 +1,206 @@
+"""`bertkit predict` says of new rows what the run said of its validation rows, in any form."""
+
+import csv
+import io
+import json
+
+import pytest
+from conftest import ROWS, assert_refused, predictions, write_rows
+
+from bertkit import load
+from bertkit.data.row_chunks import row_chunks
+from bertkit.data.rows import Rows
+from bertkit.infer.predictor import whole
+
+FLAGS = {"classify": [], "nli": [], "ner": [], "qa": ["--squad", "v2"], "swag": []}
+MORE = {"qa": {"unanswerable": 5}}
+GOLD = {"classify": "label", "nli": "label", "ner": "tags", "qa": "answers", "swag": "label"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, tiny):
+    """A run of each task, trained a little."""
+    import bertkit
+
+    folder = tmp_path_factory.mktemp("runs")
+    for task, rows in ROWS.items():
+        data = write_rows(folder / f"{task}.jsonl", rows(60, **MORE.get(task, {})))
+        settings = {"squad": "v2"} if task == "qa" else {}
+        bertkit_task = getattr(bertkit, task)
+        bertkit_task(data=data, model=tiny, output_dir=folder / task, epochs=2, max_length=32, **settings)
+    return folder
+
+
+def lines(out):
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def close(found, wanted):
+    """The same but for the last bits of numbers: rows stand in other batches."""
+    if isinstance(wanted, dict):
+        return set(found) == set(wanted) and all(close(found[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(close, found, wanted))
+    return found == (pytest.approx(wanted, abs=1e-5) if isinstance(wanted, float) else wanted)
+
+
+def texts_of(row):
+    return next(str(row[name]) for name in ("context", "premise", "tokens", "text") if name in row)
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_the_numbers_are_those_of_predictions_jsonl(runs, cli, tmp_path, task):
+    told = predictions(runs / task)
+    rows = map(json.loads, (runs / f"{task}.jsonl").read_text("utf-8").splitlines())
+    by_text = {texts_of(row): row for row in rows}
+    kept = [by_text[texts_of(one)] for one in told]
+    data = write_rows(tmp_path / "new.jsonl", kept)
+    status, out, err = cli("predict", runs / task, "--data", data, "--all-scores")
+    assert (status, len(lines(out))) == (0, len(told)), err
+    for found, wanted, row in zip(lines(out), told, kept, strict=True):
+        for key in set(wanted) - {"gold", "id", *row}:
+            assert close(found[key], wanted[key]), key
+        assert "gold" not in found
+        assert task == "qa" or found[GOLD[task]] == row[GOLD[task]]  # an input column like any other
+
+
+def test_columns_and_order_are_kept_and_a_clash_is_renamed(runs, cli, tmp_path):
+    rows = [{"text": f"{word} film", "id": "x", "predicted": 1, "n": n} for n, word in enumerate("abc")]
+    _, out, _ = cli("predict", runs / "classify", "--data", write_rows(tmp_path / "new.jsonl", rows))
+    found = lines(out)
+    assert [row["n"] for row in found] == [0, 1, 2]
+    assert [(row["id"], row["input_id"], row["input_predicted"]) for row in found] == [
+        (0, "x", 1), (1, "x", 1), (2, "x", 1),
+    ]  # fmt: skip
+
+
+def test_only_what_is_predicted_has_a_probability_unless_all_are_asked_for(runs, cli):
+    _, out, _ = cli("predict", runs / "classify", "--text", "a good film")
+    [brief] = lines(out)
+    assert list(brief["probabilities"]) == [brief["predicted"]]
+    _, out, _ = cli("predict", runs / "classify", "--text", "a good film", "--all-scores")
+    assert sum(lines(out)[0]["probabilities"].values()) == pytest.approx(1)
+
+
+ASKED = {
+    "classify": (["--text", "a good film"], "a good film"),
+    "nli": (["--text", "a film", "--text-pair", "it was good"], "a film\tit was good"),
+    "ner": (["--text", "we saw warm food"], "we saw warm food"),
+    "qa": (["--question", "was it good", "--context", "the food was warm"], "was it good\tthe food was warm"),
+    "swag": (["--context", "a film", "--ending", "good", "--ending", "bad"], "a film\tgood\tbad"),
+}
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_flags_lines_and_objects_say_the_same(runs, cli, monkeypatch, task):
+    flags, line = ASKED[task]
+    status, by_flag, err = cli("predict", runs / task, *flags)
+    assert status == 0, err
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{line}\n"))
+    _, by_line, _ = cli("predict", runs / task)
+    assert by_line == by_flag
+    names = ("text", "premise", "hypothesis", "question", "context", "endings")
+    inputs = {name: value for name, value in lines(by_flag)[0].items() if name in names}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(inputs) + "\n"))
+    _, by_object, _ = cli("predict", runs / task)
+    assert by_object == by_flag
+
+
+def test_one_context_goes_with_all_questions(runs, cli):
+    flags = ["--question", "was it good", "--question", "was it warm", "--context", "the food was warm"]
+    _, out, _ = cli("predict", runs / "qa", *flags)
+    assert [row["context"] for row in lines(out)] == ["the food was warm"] * 2
+
+
+def test_answers_stand_where_they_say(runs, cli):
+    _, out, _ = cli("predict", runs / "qa", "--data", runs / "qa.jsonl", "--all-scores")
+    for row in lines(out):
+        assert not row["answer"] or row["context"][row["start"] : row["end"]] == row["answer"]
+        assert sum(entry["probability"] for entry in row["nbest"]) == pytest.approx(1)
+
+
+def test_as_csv(runs, cli, tmp_path):
+    file = tmp_path / "out.csv"
+    status, out, err = cli("predict", runs / "classify", "--data", runs / "classify.jsonl", "-o", file)
+    assert (status, out) == (0, ""), err
+    rows = list(csv.DictReader(file.open(encoding="utf-8")))
+    assert list(rows[0]) == ["id", "text", "label", "predicted", "probability"]
+    assert len(rows) == 60
+    assert "60 predictions" in err
+
+
+def test_as_a_column_file(runs, cli, tmp_path):
+    file = tmp_path / "out.conll"
+    cli("predict", runs / "ner", "--data", runs / "ner.jsonl", "-o", file)
+    sentences = [some.split("\n") for some in file.read_text("utf-8").strip().split("\n\n")]
+    rows = map(json.loads, (runs / "ner.jsonl").open(encoding="utf-8"))
+    wanted = [row["predicted"] for row in load(runs / "ner").predict(rows)]
+    assert [[line.split("\t")[-1] for line in some] for some in sentences] == wanted
+
+
+def test_as_one_object(runs, cli, tmp_path):
+    _, out, _ = cli("predict", runs / "classify", "--text", "good", "--json")
+    assert json.loads(out)["predictions"][0]["text"] == "good"
+    file = tmp_path / "out.jsonl"
+    _, out, _ = cli("predict", runs / "classify", "--text", "good", "--json", "-o", file)
+    assert json.loads(out) == {"output": str(file), "rows": 1}
+
+
+def test_rows_by_the_part_are_rows_at_once(runs, cli, monkeypatch):
+    _, at_once, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")
+    monkeypatch.setattr("bertkit.infer.asked.row_chunks", lambda path, _: row_chunks(path, size=7, small=0))
+    _, by_the_part, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")
+    assert close(lines(by_the_part), lines(at_once))
+    assert [row["id"] for row in lines(by_the_part)] == list(range(60))
+
+
+def test_documents_stay_whole():
+    class Reads:
+        def together(self, rows):
+            return rows["document"]
+
+    names = ["a", "a", "a", "b", "c", "c"]
+    parts = [Rows.of({"document": names[at : at + 2]}, "f", at + 1) for at in range(0, 6, 2)]
+    assert [part["document"] for part in whole(Reads(), parts)] == [["a", "a", "a"], ["b"], ["c", "c"]]
+
+
+@pytest.mark.parametrize(
+    ("task", "flags", "words"),
+    [
+        ("classify", [], ["nothing to predict", "--data", "--text"]),
+        ("classify", ["--question", "x"], ["--question", "classify", "--text"]),
+        ("nli", ["--text", "x"], ["--text-pair", "missing"]),
+        ("qa", ["--question", "a", "--question", "b", "--question", "c", "--context", "d", "--context", "e"],
+         ["3 of --question", "2 of --context"]),
+        ("swag", ["--context", "a", "--ending", "b"], ["--ending", "2 or more"]),
+        ("classify", ["--text", "x", "--data", "y"], ["--data y", "--text"]),
+        ("classify", ["--data", "none.csv"], ["none.csv", "no such file"]),
+        ("classify", ["--text", "x", "-o", "out.txt"], ["out.txt", ".jsonl"]),
+        ("classify", ["--text", "x", "-o", "no/out.csv"], ["no/out.csv", "no such folder"]),
+        ("classify", ["--text", "x", "--format", "conll", "-o", "out.jsonl"], ["conll", "tags no tokens"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused(runs, cli, tmp_path, monkeypatch, task, flags, words):
+    monkeypatch.setattr("sys.stdin", None)
+    assert_refused(cli, tmp_path, [runs / task, *flags], words, "predict")
+
+
+def test_a_file_is_not_replaced_unasked(runs, cli, tmp_path):
+    file = tmp_path / "out.jsonl"
+    file.write_text("mine")
+    assert_refused(cli, tmp_path, [runs / "classify", "--text", "x", "-o", file], ["--overwrite"], "predict")
+    assert file.read_text() == "mine"
+    assert cli("predict", runs / "classify", "--text", "x", "-o", file, "--overwrite")[0] == 0
+    assert lines(file.read_text())[0]["text"] == "x"
+
+
+def test_a_bad_row_leaves_no_half_file(runs, cli, tmp_path):
+    data = write_rows(tmp_path / "new.jsonl", [{"text": "a"}, {"text": None}])
+    words = ["new.jsonl: row 2", "has no text"]
+    assert_refused(
+        cli, tmp_path, [runs / "classify", "--data", data, "-o", tmp_path / "out.csv"], words, "predict"
+    )
+
+
+def test_no_run(cli, tmp_path):
+    assert_refused(cli, tmp_path, [tmp_path, "--text", "x"], ["not a finished run"], "predict")
