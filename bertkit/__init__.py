@@ -24,6 +24,7 @@ __all__ = [
     "UserError",
     "ablation",
     "classify",
+    "evaluate",
     "feature_based",
     "glue",
     "load",
@@ -141,3 +142,10 @@ def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
     from bertkit.infer.predict import predict as predict_run
 
     return predict_run({"run": str(run), **settings}, reporter)
+
+
+def evaluate(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Scores of a finished run on other data: what `bertkit evaluate` does. As `classify` otherwise."""
+    from bertkit.infer.evaluate import evaluate as evaluate_run
+
+    return evaluate_run({"run": str(run), **settings}, reporter)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit import locks, rundir
 from bertkit.checked import checked
 from bertkit.config import RunConfig, fill, saved_settings, settings_of
-from bertkit.data.rows import Splits
+from bertkit.data.rows import Splits, fingerprint
 from bertkit.data.sources import Found, data_directory
 from bertkit.data.split import arrange, draw
 from bertkit.errors import UserError
@@ -225,3 +225,18 @@ def parameters_of(model_config: Any) -> int:
 
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in AutoModel.from_config(model_config).parameters())
+
+
+def rows_again(folder: Path) -> tuple[Found, Splits]:
+    """The rows of a finished run, read again by its settings and split as they were.
+
+    Raises:
+        UserError: they are not to be had any more, or are others now.
+    """
+    name = str((rundir.read_metrics(folder) or {})["task"])
+    kind = task_class(name)
+    task = kind(kind.Config(**read_recipe(str(folder / rundir.SETTINGS), name, kind.Config).settings))
+    found, splits = _arranged(task, task.find(Reporter()), Reporter())
+    if fingerprint(splits) != rundir.read_made_with(folder)["data"]:
+        raise UserError(f"{folder}: the data that it was trained on has changed since")
+    return found, splits

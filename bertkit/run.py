@@ -10,13 +10,13 @@ from bertkit.card import model_card
 from bertkit.config import RunConfig
 from bertkit.data.rows import fingerprint
 from bertkit.errors import Stopped, UserError
-from bertkit.files import write_jsonl, write_parts, write_text
+from bertkit.files import write_jsonl, write_text
 from bertkit.modeling.loading import takes_token_type_ids
 from bertkit.prepare import Prepared, parameters_of, prepare, settings
 from bertkit.quiet import quiet_libraries
 from bertkit.reporter import Reporter
+from bertkit.results import about_data, scores, write_predictions
 from bertkit.tasks import task_class
-from bertkit.tasks.records import records
 
 if TYPE_CHECKING:
     from bertkit.session import Session
@@ -116,28 +116,15 @@ def _finish(session: "Session", figures: dict[str, Any], data: str) -> Run:
     session.model.config.update(settled := task.settle(outputs["validation"]))
     for name, value in settled.items():
         session.reporter.say(f"{name} {value:.3f}: chosen on the validation split, kept in config.json")
-    scores = {
-        split: task.metrics(found) for split, found in outputs.items() if found.features.labels is not None
-    }
-    sizes = {split: len(rows) for split, rows in splits.items()}
     metrics = {
         "task": task.name,
-        "data": {"name": prepared.found.name, "source": prepared.found.source, "fingerprint": data, **sizes},
+        "data": about_data(prepared.found, data, splits),
         "model": prepared.source.name,
-        "validation": {}, "test": {}, **scores,
-        "intervals": task.intervals(outputs["validation"]),
-        "baselines": task.baselines(splits["train"], splits["validation"]),
+        **scores(task, outputs, splits["train"]),
         "training": figures,
-    }  # fmt: skip
-    if details := {split: parts for split in scores if (parts := task.details(outputs[split]))}:
-        metrics["details"] = details
+    }
     _write_model(session)
-    for split, found in outputs.items():
-        suffix = "" if split == "validation" else f"-{split}"
-        write_jsonl(folder / f"{task.told}{suffix}.jsonl", records(task, found))
-        for name, lines in task.files(found).items():
-            stem, dot, ending = name.partition(".")
-            write_parts(folder / f"{stem}{suffix}{dot}{ending}", lines)
+    write_predictions(folder, task, outputs)
     write_jsonl(folder / rundir.LOG, log_lines(session.trainer.state.log_history))
     made_with = rundir.read_made_with(folder)
     card = model_card(folder, metrics, task, made_with)

@@ -104,14 +104,36 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
         if metrics.get(split):
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
             out.print(f"{split} ({sizes[split]:,} rows): {scores}", markup=False, soft_wrap=True)
-    figures = metrics["training"]
+    if "compared" in metrics:
+        _print_compared(metrics["compared"])
+    if "training" in metrics:
+        _print_training(metrics["training"], sizes["train"])
+    out.print(f"run: {output_dir}", markup=False, soft_wrap=True)
+
+
+def _print_training(figures: Mapping[str, Any], rows: int) -> None:
     out.print(
-        f"trained on {sizes['train']:,} rows in {figures['seconds']:.0f} s: "
+        f"trained on {rows:,} rows in {figures['seconds']:.0f} s: "
         f"{figures['examples_per_second']:.1f} examples/s, {figures['tokens_per_second']:,.0f} tokens/s, "
         f"{figures['precision']}, at most {figures['peak_memory_mb']:,.0f} MB",
         markup=False, soft_wrap=True,
     )  # fmt: skip
-    out.print(f"run: {output_dir}", markup=False, soft_wrap=True)
+
+
+def _print_compared(compared: Mapping[str, Any]) -> None:
+    """The other run's scores, what this one's are above them, and whether that is more than luck."""
+    table = Table(title=f"beside {compared['with']}, on the same rows", title_justify="left")
+    for heading in ("validation", "the other", "above it", "95 % interval", "p"):
+        table.add_column(heading, justify="left" if heading == "validation" else "right")
+    for name, found in compared["difference"].items():
+        low, high = found["interval"]
+        row = (
+            f"{compared['validation'][name]:.3f}",
+            f"{found['difference']:+.3f}",
+            f"{low:+.3f} to {high:+.3f}",
+        )
+        table.add_row(name, *row, f"{found['p']:.3g} ({found['test']})")
+    out.print(table)
 
 
 def _print_details(metrics: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """A finished run at work on new rows, from its directory alone."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,14 @@ class Predictor:
         collator, size = self.task.collator(self.tokenizer, self.model), self.task.config.eval_batch_size
         logits = predict_logits(self.model, features, collator, size, reporter or Reporter(), what)
         return Outputs(logits, features, rows)
+
+    def called_as(self, other: Task) -> "Predictor":
+        """The same on rows whose columns are called as `other` calls them."""
+        ours = self.task.config
+        names = {name: getattr(other.config, name) for name in vars(ours) if "_column" in name}
+        self.task.config = dataclasses.replace(ours, **names)
+        self.task.restore(self.model.config)
+        return self
 
     def records(self, rows: Rows, outputs: Outputs, all_scores: bool = False) -> Iterator[dict[str, Any]]:
         """As `predictions.jsonl` has them: numbered, with the input columns, but no gold label of our own."""

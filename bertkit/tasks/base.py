@@ -154,6 +154,14 @@ class Task(ABC):
         """Take from a finished run's config what `columns` and `adopt` found out when it was trained."""
 
     @abstractmethod
+    def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
+        """Rows to score a finished run by, in the form the task works on, and notes on what is left out.
+
+        Raises:
+            UserError: they have no answers, or one that the run does not know.
+        """
+
+    @abstractmethod
     def readable(self, rows: "Rows") -> "Rows":
         """Rows to predict in the form the task works on. Raises `UserError` naming the row that lacks it."""
 

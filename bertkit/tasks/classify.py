@@ -11,6 +11,9 @@ from bertkit.tasks.sequence import SequenceConfig, SequenceTask
 if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.sources import Found
+    from bertkit.modeling.loading import ModelSource
+
+SEPARATOR = "label_separator"  # in the model's config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,13 @@ class Classify(SequenceTask):
             raise UserError(f"{flag}: regression has no classes")
         super().check(splits)
 
+    def adopt(self, model_config: Any, source: "ModelSource") -> Any:
+        """As in every sequence task; how labels are parted in one text goes along."""
+        vars(model_config).pop(SEPARATOR, None)  # another run's
+        if isinstance(self.problem, LabelSet):
+            setattr(model_config, SEPARATOR, self.problem.separator)
+        return super().adopt(model_config, source)
+
     def summary(self) -> str:
         """The kind of problem, its texts and classes."""
         return f"{self.config.problem} of {super().summary()}"
@@ -105,7 +115,9 @@ class Classify(SequenceTask):
             return Number([])
         names = [model_config.id2label[number] for number in range(model_config.num_labels)]
         if self.config.problem == "multi-label":
-            return LabelSet(names)
+            sets = LabelSet(names)
+            sets.separator = getattr(model_config, SEPARATOR, None)
+            return sets
         problem = SingleLabel(names)
         problem.positive = self.config.positive_label
         return problem

@@ -128,6 +128,18 @@ class Ner(Task):
                     f"{rows.files[0]}: no tags in column {self.config.tag_column!r} to score with"
                 )
 
+    def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
+        """Sentences with tags of types that the run knows."""
+        from bertkit.data import tagged
+        from bertkit.data.documents import placed
+
+        names = (self.config.token_column, self.config.tag_column)
+        rows, scheme, notes = tagged.read_split(rows, split, names, self.scheme)
+        if scheme is None:
+            raise UserError(f"{rows.files[0]}: no tags in column {names[1]!r} to score with")
+        tagged.check_types(rows, self.types)
+        return (placed(rows) if self.config.context == "document" else rows), notes
+
     def readable(self, rows: "Rows") -> "Rows":
         """Every row has tokens, or a text; with `--context document` its place in its document, if told."""
         from bertkit.data import tagged

@@ -95,5 +95,14 @@ class Nli(SequenceTask):
         """What the hypotheses alone give away."""
         return "hypothesis_only", self.text_columns[1:]
 
+    def _named(self, rows: "Rows") -> "Rows":
+        """0, 1 and 2 as the large sets number them, where the model has names."""
+        from bertkit.data.labels import label_text, name_numbers
+
+        column, numbers = self.config.label_column, {str(number) for number in range(len(NUMBERED))}
+        if set(self.labels) != set(NUMBERED) or not {*map(label_text, rows[column])} <= numbers:
+            return rows
+        return rows.with_column(column, name_numbers(rows[column], NUMBERED))
+
     def _problem_of(self, model_config: Any) -> Problem:
         return Inference([model_config.id2label[number] for number in range(model_config.num_labels)])

@@ -165,6 +165,10 @@ class Pretrain(Task):
                 phase.check(model_config, source.name)
         return self.objective.adopt(model_config, source.name, self.tokenizer)
 
+    def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
+        """Text is its own label."""
+        return rows, []
+
     def restore(self, model_config: Any) -> None:
         """Not of use for rows.
 

@@ -139,6 +139,21 @@ class Qa(Task):
                     f"needs them (--answers-column){none if self.config.squad == 'v2' else ''}"
                 )
 
+    def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
+        """Questions with answers, by the run's rules."""
+        from bertkit.data.answers import where
+        from bertkit.data.questions import unanswerable
+        from bertkit.data.repair import repaired
+
+        flat = self.readable(rows)
+        if "answers" not in flat.columns:
+            raise UserError(f"{rows.files[0]}: no answers to score with")
+        flat, notes = repaired(flat, split)
+        if self.config.squad == "v1" and (index := unanswerable(flat)) is not None:
+            way = "which a run of v1 does not know; take one of v2"
+            raise UserError(f"{where(flat, index)}: the question has no answer, {way}")
+        return flat, notes
+
     def readable(self, rows: "Rows") -> "Rows":
         """Every row has a question and a paragraph."""
         from bertkit.data.questions import Questions, in_questions

@@ -158,6 +158,20 @@ class SequenceTask(Task):
         require_texts(rows, self.text_columns)
         return rows
 
+    def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
+        """Those with a gold label, which the model has to know."""
+        from bertkit.data.columns import require
+        from bertkit.data.undecided import without_undecided
+
+        require(rows, self.config.label_column, "the label")
+        found, notes = without_undecided({"train": rows}, self.config.label_column)
+        self._targets(rows := self._named(self.readable(found["train"])), required=True)
+        return rows, [note.replace("train", split) for note in notes]
+
+    def _named(self, rows: "Rows") -> "Rows":
+        """With labels that are numbers by their names, where they have any."""
+        return rows
+
     def summary(self) -> str:
         """The texts, the label and its classes."""
         classes = f", classes {listed(self.labels)}" if self.labels else ""

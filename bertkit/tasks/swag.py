@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
+FIRST = "first_ending"  # in the model's config
+
 
 @dataclass(frozen=True, kw_only=True)
 class SwagConfig(RunConfig):
@@ -109,6 +111,14 @@ class Swag(Task):
                 require(rows, self.config.label_column, f"the {name} split needs it")
             self._targets(rows, required=name in ("train", "validation"))
 
+    def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
+        """Choices with a label that names one of them."""
+        from bertkit.data.columns import require
+
+        require(rows, self.config.label_column, "the label")
+        self._targets(rows := self.readable(self._unmarked(rows)), required=True)
+        return rows, []
+
     def readable(self, rows: "Rows") -> "Rows":
         """Every row has a context and at least two endings."""
         from bertkit.data.columns import require, require_texts
@@ -174,11 +184,13 @@ class Swag(Task):
 
         fits = has_head(model_config, CHOICE) and stands_on(model_config, self.config.head)
         self.new_head = self.config.new_head or not fits
+        setattr(model_config, FIRST, self.first)
         return model_config
 
     def restore(self, model_config: Any) -> None:
-        """The columns, as trained."""
+        """The columns, and from where labels are counted, as trained."""
         self._set_text_columns()
+        self.first = getattr(model_config, FIRST, 0)
         self.new_head = False
 
     def prepare(self, rows: "Rows", tokenizer: Any) -> "Features":

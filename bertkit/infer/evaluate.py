@@ -1,0 +1,204 @@
+"""`evaluate`: a finished run scored on other data, or beside another run on the same."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.checked import checked
+from bertkit.config import DATA, OUTPUT, Settings, setting
+from bertkit.errors import UserError, listed
+from bertkit.reporter import Reporter
+
+if TYPE_CHECKING:
+    from bertkit.data.rows import Rows, Splits
+    from bertkit.data.sources import Found
+    from bertkit.infer.predictor import Predictor
+    from bertkit.run import Run
+    from bertkit.tasks.base import Outputs, Task
+
+HELP = "Score a finished run on other data, with intervals and baselines; --compare tests it against another."
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(Settings):
+    """The settings of `bertkit evaluate`."""
+
+    run: str = setting(
+        dataclasses.MISSING, "A finished run, or what was exported of it.", OUTPUT, positional=True
+    )
+    data: str | None = setting(
+        None,
+        "A file, a folder, a known name, a Hub data set.",
+        DATA,
+        default_text="what the run was scored on",
+    )
+    data_dir: str | None = setting(
+        None, "Where data sets lie as they are distributed (environment: BERTKIT_DATA_DIR).", DATA
+    )
+    max_eval_samples: int | None = setting(
+        None, "Score on this many rows, drawn by the run's seed.", DATA, min=1
+    )
+    compare: str | None = setting(None, "Another finished run of the task, scored on the same rows.", DATA)
+    batch_size: int | None = setting(
+        None, "Rows scored at a time.", OUTPUT, min=1, default_text="as in training"
+    )
+    output_dir: str | None = setting(
+        None, "Where scores, predictions and the report are put.", OUTPUT, flags=("--output-dir", "-o"),
+        default_text="runs/evaluate-RUN-DATA",
+    )  # fmt: skip
+    overwrite: bool = setting(False, "Replace the evaluation in --output-dir.", OUTPUT)
+
+
+def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "Run":
+    """Score a run; the directory holds `metrics.json`, the predictions and the settings of the run.
+
+    Raises:
+        UserError: no finished run, no labelled rows, labels that the run does not know, runs of two tasks.
+    """
+    from bertkit import rundir
+    from bertkit.data.split import draw
+    from bertkit.infer.predictor import load
+
+    config = EvaluateConfig(**checked(EvaluateConfig, settings, "evaluate()"))
+    reporter = reporter or Reporter()
+    if config.output_dir:
+        rundir.check_folder(Path(config.output_dir))
+        rundir.check_writable(Path(config.output_dir), config.overwrite)
+    predictor = _sized(load(config.run), config)
+    other = _sized(load(config.compare), config) if config.compare else None
+    if other and other.task.name != predictor.task.name:
+        names = f"{other.task.name}, and {config.run} of {predictor.task.name}"
+        raise UserError(f"--compare {config.compare}: is a run of {names}; compare runs of one task")
+    found, splits, train = _rows(predictor.task, config, reporter)
+    splits = {
+        name: draw(rows, config.max_eval_samples, predictor.task.config.seed) for name, rows in splits.items()
+    }
+    return _scored(config, predictor, other, (found, splits, train), reporter)
+
+
+def _sized(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
+    if config.batch_size:
+        task = predictor.task
+        task.config = dataclasses.replace(task.config, eval_batch_size=config.batch_size)
+    return predictor
+
+
+# ---- rows
+
+
+def _rows(
+    task: "Task", config: EvaluateConfig, reporter: Reporter
+) -> tuple["Found", "Splits", "Rows | None"]:
+    """What to score by, split by split, and the run's own training rows, where they are still to be had."""
+    from bertkit.prepare import rows_again
+
+    try:
+        own, again = rows_again(Path(config.run))
+        train = again["train"]
+    except UserError as error:
+        if not config.data:
+            raise UserError(f"{error}; score the run on other rows with --data") from error
+        reporter.warn(f"no baselines, which are fitted on the rows it was trained on: {error}")
+        train = None
+    if not config.data:
+        return own, {name: rows for name, rows in again.items() if name != "train"}, train
+    found, splits = _other_rows(task, config, reporter)
+    if train is not None:
+        _tell_overlap(task, train, splits["validation"], reporter)
+    return found, splits, train
+
+
+def _other_rows(task: "Task", config: EvaluateConfig, reporter: Reporter) -> tuple["Found", "Splits"]:
+    """The labelled splits of `--data`; a single file, or a set that has nothing else, is all to score by."""
+    from bertkit.data.readers import Dialect
+    from bertkit.data.sources import find
+
+    dialect = Dialect(words=True) if task.words else None
+    found = find(str(config.data), task.name, config.data_dir, dialect)
+    splits = {name: rows for name, rows in found.splits.items() if name != "train"}
+    scored: Splits = {}
+    refusals: list[UserError] = []
+    for name, rows in (splits or {"validation": found.splits["train"]}).items():
+        try:
+            scored[name], notes = task.labelled(rows, name)
+        except UserError as error:
+            refusals.append(error)
+            continue
+        for note in notes:
+            reporter.say(note)
+    if not scored:
+        raise refusals[0]
+    for refusal in refusals:
+        reporter.warn(f"left out: {refusal}")
+    if "validation" not in scored:
+        scored = {"validation": scored.pop(next(iter(scored))), **scored}
+    reporter.say(f"data: {found.name} from {found.source}; {listed(scored)}")
+    return found, scored
+
+
+def _tell_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter) -> None:
+    """Rows that stand among the training rows too flatter a model."""
+    known = set(task.keys(train).identity)
+    seen = sum(key in known for key in task.keys(rows).identity)
+    if seen:
+        reporter.warn(f"{seen:,} of {len(rows):,} rows stand among the rows it was trained on too")
+
+
+# ---- scores
+
+
+def _scored(
+    config: EvaluateConfig, predictor: "Predictor", other: "Predictor | None", data: Any, reporter: Reporter
+) -> "Run":
+    from bertkit.data.rows import fingerprint
+    from bertkit.quiet import quiet_libraries
+    from bertkit.results import about_data, scores
+    from bertkit.run import Run
+
+    found, splits, train = data
+    with quiet_libraries():
+        outputs = {name: predictor.scored(rows, reporter, name) for name, rows in splits.items()}
+        metrics = {
+            "task": predictor.task.name,
+            "data": about_data(found, fingerprint(splits), splits),
+            "model": config.run,
+            **scores(predictor.task, outputs, train),
+        }
+        if other:
+            metrics["compared"] = _compared(config, predictor, other, outputs["validation"], reporter)
+    folder = _write(config, predictor.task, outputs, metrics)
+    return Run(folder, metrics)
+
+
+def _compared(
+    config: EvaluateConfig, predictor: "Predictor", other: "Predictor", outputs: "Outputs", reporter: Reporter
+) -> dict[str, Any]:
+    """The other run's scores on the validation rows, and what this one's are above them."""
+    from bertkit.metrics.paired import paired
+
+    theirs = other.called_as(predictor.task).scored(outputs.rows, reporter, str(config.compare))
+    task, seed = predictor.task, predictor.task.config.seed
+    differences = paired(other.task.scorer(theirs), task.scorer(outputs), seed)
+    return {
+        "with": config.compare,
+        "validation": other.task.metrics(theirs),
+        "difference": {name: found.as_dict() for name, found in differences.items()},
+    }
+
+
+def _write(
+    config: EvaluateConfig, task: "Task", outputs: Mapping[str, "Outputs"], metrics: dict[str, Any]
+) -> Path:
+    from bertkit import rundir
+    from bertkit.results import write_predictions
+
+    names = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
+    folder = Path(config.output_dir) if config.output_dir else rundir.reserve_default(*names)
+    rundir.create(folder, config.overwrite)
+    rundir.write_settings(folder, task.name, task.config, metrics["data"]["fingerprint"])
+    write_predictions(folder, task, outputs)
+    rundir.write_metrics(folder, metrics)
+    rundir.drop_replaced(folder)
+    return folder

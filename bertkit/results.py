@@ -1,0 +1,44 @@
+"""What scored splits say: the part of `metrics.json` that is about scores, and the files of predictions."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.rows import Rows, Splits
+from bertkit.data.sources import Found
+from bertkit.files import write_jsonl, write_parts
+from bertkit.tasks.base import Outputs, Task
+from bertkit.tasks.records import records
+
+
+def about_data(found: Found, fingerprint: str, splits: Splits) -> dict[str, Any]:
+    """Where the rows are from, what they are known by, and how many there are."""
+    sizes = {split: len(rows) for split, rows in splits.items()}
+    return {"name": found.name, "source": found.source, "fingerprint": fingerprint, **sizes}
+
+
+def scores(task: Task, outputs: Mapping[str, Outputs], train: Rows | None) -> dict[str, Any]:
+    """The scores of each split, with the intervals and baselines of the validation split and all details.
+
+    Args:
+        train: what baselines are fitted on; None: there are none.
+    """
+    found = {name: task.metrics(some) for name, some in outputs.items() if some.features.labels is not None}
+    judged = outputs["validation"]
+    told = {
+        "validation": {}, "test": {}, **found,
+        "intervals": task.intervals(judged),
+        "baselines": {} if train is None else task.baselines(train, judged.rows),
+    }  # fmt: skip
+    details = {split: parts for split in found if (parts := task.details(outputs[split]))}
+    return told | ({"details": details} if details else {})
+
+
+def write_predictions(folder: Path, task: Task, outputs: Mapping[str, Outputs]) -> None:
+    """The files of predictions of each split; those of the validation split have no name of it in theirs."""
+    for split, found in outputs.items():
+        suffix = "" if split == "validation" else f"-{split}"
+        write_jsonl(folder / f"{task.told}{suffix}.jsonl", records(task, found))
+        for name, lines in task.files(found).items():
+            stem, dot, ending = name.partition(".")
+            write_parts(folder / f"{stem}{suffix}{dot}{ending}", lines)

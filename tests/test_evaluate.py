@@ -1,0 +1,156 @@
+"""`bertkit evaluate` scores other rows as training scored its own, and knows luck from a difference."""
+
+import json
+import shutil
+
+import pytest
+from conftest import ROWS, assert_refused, predictions, toy_rows, write_rows
+
+import bertkit
+from bertkit import rundir
+
+MORE = {"qa": {"unanswerable": 5}}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, tiny):
+    """A run of each task, trained a little."""
+    folder = tmp_path_factory.mktemp("runs")
+    for task, rows in ROWS.items():
+        data = write_rows(folder / f"{task}.jsonl", rows(60, **MORE.get(task, {})))
+        settings = {"squad": "v2"} if task == "qa" else {}
+        getattr(bertkit, task)(
+            data=data, model=tiny, output_dir=folder / task, epochs=2, max_length=32, **settings
+        )
+    return folder
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_its_own_rows_give_the_scores_it_has(runs, cli, tmp_path, task):
+    status, out, err = cli("evaluate", runs / task, "-o", tmp_path / "again", "--json")
+    assert status == 0, err
+    found, was = json.loads(out), rundir.read_metrics(runs / task)
+    for part in ("validation", "baselines"):
+        assert found[part].keys() == was[part].keys()
+    assert found["validation"] == pytest.approx(was["validation"], abs=1e-6)
+    assert found["baselines"] == was["baselines"]
+    assert {name: pytest.approx(bounds) for name, bounds in found["intervals"].items()} == was["intervals"]
+    told = [{**one, "predicted": one.get("predicted", one.get("answer"))} for one in predictions(runs / task)]
+    again = predictions(tmp_path / "again")
+    assert [one.get("predicted", one.get("answer")) for one in again] == [one["predicted"] for one in told]
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_other_rows_of_a_file(runs, cli, tmp_path, task):
+    data = write_rows(tmp_path / "new.jsonl", ROWS[task](30, seed=5, **MORE.get(task, {})))
+    status, out, err = cli("evaluate", runs / task, "--data", data, "-o", tmp_path / "scored", "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    assert found["data"]["validation"] == 30
+    assert found["baselines"]
+    assert set(found["validation"]) >= set(rundir.read_metrics(runs / task)["validation"])
+    assert len(predictions(tmp_path / "scored")) == 30
+
+
+def test_what_stands_in_training_too_is_told(runs, cli, tmp_path):
+    rows = [json.loads(line) for line in (runs / "classify.jsonl").read_text("utf-8").splitlines()]
+    _, _, err = cli("evaluate", runs / "classify", "--data", write_rows(tmp_path / "new.jsonl", rows))
+    assert "54 of 60 rows stand among the rows it was trained on" in err
+
+
+def test_labels_are_matched_by_name(runs, cli, tmp_path):
+    rows = [row for row in toy_rows(40, seed=5) if row["label"] == "positive"]
+    status, out, err = cli(
+        "evaluate", runs / "classify", "--data", write_rows(tmp_path / "new.jsonl", rows), "--json"
+    )
+    assert status == 0, err
+    share = sum(
+        row["predicted"] == "positive" for row in predictions(tmp_path / json.loads(out)["output_dir"])
+    )
+    assert json.loads(out)["validation"]["accuracy"] == share / len(rows)
+
+
+def test_nli_takes_numbers_for_the_names_they_stand_for(runs, cli, tmp_path):
+    from conftest import nli_rows
+
+    names = ["entailment", "neutral", "contradiction"]
+    rows = nli_rows(30, seed=5)
+    numbered = [row | {"label": names.index(row["label"])} for row in rows]
+    found = []
+    for number, some in enumerate((rows, numbered)):
+        flags = ["--data", write_rows(tmp_path / f"{number}.jsonl", some), "--json"]
+        found.append(json.loads(cli("evaluate", runs / "nli", *flags)[1])["validation"])
+    assert found[0] == found[1]
+
+
+def test_label_sets_parted_by_a_mark(cli, tmp_path, tiny):
+    rows = [
+        row | {"label": f"{row['label']}|seen" if n % 3 else "seen"} for n, row in enumerate(toy_rows(60))
+    ]
+    data = write_rows(tmp_path / "sets.jsonl", rows)
+    bertkit.classify(data=data, model=tiny, output_dir="run", max_steps=4, problem="multi-label")
+    status, out, err = cli(
+        "evaluate", "run", "--data", write_rows(tmp_path / "new.jsonl", rows[:9]), "--json"
+    )
+    assert (status, "micro_f1" in json.loads(out)["validation"]) == (0, True), err
+
+
+def test_two_runs_on_the_same_rows(runs, cli, tmp_path, tiny):
+    worse, data = tmp_path / "worse", write_rows(tmp_path / "new.jsonl", toy_rows(100, seed=5))
+    bertkit.classify(
+        data=runs / "classify.jsonl", model=tiny, output_dir=worse, max_steps=1, learning_rate=1e-9
+    )
+    flags = ["--data", data, "--compare", worse, "-o", tmp_path / "both"]
+    status, out, err = cli("evaluate", runs / "classify", *flags)
+    assert status == 0, err
+    compared = rundir.read_metrics(tmp_path / "both")["compared"]
+    accuracy = compared["difference"]["accuracy"]
+    ours = rundir.read_metrics(tmp_path / "both")["validation"]["accuracy"]
+    assert accuracy["test"] == "mcnemar"
+    assert accuracy["difference"] == pytest.approx(ours - compared["validation"]["accuracy"])
+    assert f"{accuracy['difference']:+.3f}" in out
+
+
+def test_a_run_beside_itself_differs_in_nothing(runs, cli):
+    _, out, _ = cli("evaluate", runs / "ner", "--compare", runs / "ner", "--json")
+    found = json.loads(out)["compared"]["difference"]["f1"]
+    assert (found["difference"], found["interval"], found["p"]) == (0.0, [0.0, 0.0], 1.0)
+
+
+def test_runs_whose_columns_have_other_names(runs, cli, tmp_path, tiny):
+    rows = [{"review": row["text"], "verdict": row["label"]} for row in toy_rows(60)]
+    data = write_rows(tmp_path / "other.jsonl", rows)
+    flags = {"text_column": "review", "label_column": "verdict"}
+    bertkit.classify(data=data, model=tiny, output_dir="other", max_steps=2, **flags)
+    status, _, err = cli("evaluate", runs / "classify", "--compare", "other")
+    assert status == 0, err
+
+
+def test_without_its_training_rows_there_are_no_baselines(runs, cli, tmp_path):
+    run = shutil.copytree(runs / "classify", tmp_path / "moved")
+    text = (run / "run.yaml").read_text("utf-8").replace("classify.jsonl", "gone.jsonl")
+    (run / "run.yaml").write_text(text, "utf-8")
+    assert_refused(cli, tmp_path, [run], ["gone.jsonl", "--data"], "evaluate")
+    _, out, err = cli("evaluate", run, "--data", write_rows(tmp_path / "new.jsonl", toy_rows(9)), "--json")
+    assert json.loads(out)["baselines"] == {}
+    assert "no baselines" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--data", "none.csv"], ["none.csv"]),
+        (["--data", "unlabelled.jsonl"], ["unlabelled.jsonl", "no column 'label'"]),
+        (["--data", "strange.jsonl"], ["strange.jsonl: row 2", "'odd'"]),
+        (["--compare", "RUNS/ner"], ["--compare", "ner", "classify"]),
+        (["--compare", "nowhere"], ["nowhere: not a finished run"]),
+        (["-o", "RUNS/classify"], ["holds a run", "--overwrite"]),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(runs, cli, tmp_path, flags, words):
+    write_rows(tmp_path / "unlabelled.jsonl", [{"text": "a"}])
+    write_rows(
+        tmp_path / "strange.jsonl", [{"text": "a", "label": "positive"}, {"text": "b", "label": "odd"}]
+    )
+    flags = [flag.replace("RUNS", str(runs)) for flag in flags]
+    assert_refused(cli, tmp_path, [runs / "classify", *flags], words, "evaluate")
