@@ -104,36 +104,39 @@ def _complete(folder: Path, kind: str) -> bool:
 
 def require_reachable(what: str, other_way: str = "") -> None:
     """Raise `Unreachable` within seconds where the Hub cannot be reached."""
+    if why := unreachable():
+        ways = " ".join(filter(None, [other_way, "or connect once, so that it is cached"]))
+        raise Unreachable(f"{what} and {why}; {ways.removeprefix('or ')}")
+
+
+def unreachable() -> str:
+    """Why the Hub cannot be reached; empty where it can."""
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
-        why = "and HF_HUB_OFFLINE is set"
-    elif reachable():
-        return
-    else:
-        why = f"and {constants.ENDPOINT} cannot be reached"
-    ways = " ".join(filter(None, [other_way, "or connect once, so that it is cached"]))
-    raise Unreachable(f"{what} {why}; {ways.removeprefix('or ')}")
+        return "HF_HUB_OFFLINE is set"
+    return "" if reachable() else f"{constants.ENDPOINT} cannot be reached"
 
 
-def reachable() -> bool:
-    """Whether the Hub answers at all within `PROBE_SECONDS`, name resolution included.
+def reachable(address: str | None = None) -> bool:
+    """Whether the Hub, or another address, answers at all within `PROBE_SECONDS`, name resolution included.
 
     A daemon thread, since resolving a name knows no time limit and must not keep the program alive.
     """
-    answers: list[bool] = []
-    probe = threading.Thread(target=lambda: answers.append(_answers()), daemon=True)
+    from huggingface_hub import constants
+
+    address, answers = address or constants.ENDPOINT, list[bool]()
+    probe = threading.Thread(target=lambda: answers.append(_answers(address)), daemon=True)
     probe.start()
     probe.join(PROBE_SECONDS)
     return bool(answers and answers[0])
 
 
-def _answers() -> bool:
+def _answers(address: str) -> bool:
     import requests
-    from huggingface_hub import constants
 
     try:
-        requests.head(constants.ENDPOINT, timeout=PROBE_SECONDS)
+        requests.head(address, timeout=PROBE_SECONDS)
     except requests.RequestException:
         return False
     return True
