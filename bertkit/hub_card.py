@@ -42,12 +42,12 @@ def _metadata(metrics: Mapping[str, Any], settings: Mapping[str, Any], repo: str
 
     kind = task_class(metrics["task"])
     task, data = kind(kind.Config(**settings)), str(settings.get("data", ""))
-    base = settings.get("model")  # a folder is kept by its whole path
+    base = settings.get("model", "")  # a folder is kept by its whole path
     data_set = data_on_hub(data)
     return ModelCardData(
         library_name=library,
         pipeline_tag=task.hub_task,
-        base_model=None if base in (None, *PACKAGED) or Path(base).is_absolute() else base,
+        base_model=None if base in ("", *PACKAGED) or Path(base).is_absolute() else base,
         datasets=[data_set] if data_set else None,
         tags=["bertkit"],
         model_name=repo.partition("/")[2],

@@ -49,7 +49,7 @@ def check(config: RunConfig) -> None:
 
 def _check_name(name: str, flag: str) -> None:
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(name)
@@ -116,9 +116,10 @@ def _operations(folder: Path, card: str) -> list[Any]:
 @contextmanager
 def _told(what: str, way_out: str) -> Iterator[None]:
     """What the Hub or the way to it refuses, as one line."""
+    refused = (ValueError, RuntimeError, *connection_errors())  # the first two: of the card, of a large file
     try:
         yield
-    except (ValueError, RuntimeError, *connection_errors()) as error:  # the first two: bad uploads
+    except refused as error:
         raise UserError(f"{what} ({reason(error)}); {way_out}") from error
 
 

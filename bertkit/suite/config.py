@@ -78,6 +78,7 @@ class AblationConfig(PretrainConfig):
         None,
         "The text: a known name, files, a folder, a pattern, or a Hub data set.",
         DATA,
+        values="data",
         default_text="imdb",
     )
     table: Literal["objectives", "sizes"] = setting(
