@@ -118,25 +118,24 @@ def unreachable() -> str:
     return "" if reachable() else f"{constants.ENDPOINT} cannot be reached"
 
 
-def reachable(address: str | None = None) -> bool:
-    """Whether the Hub, or another address, answers at all within `PROBE_SECONDS`, name resolution included.
+def reachable() -> bool:
+    """Whether the Hub answers at all within `PROBE_SECONDS`, name resolution included.
 
     A daemon thread, since resolving a name knows no time limit and must not keep the program alive.
     """
-    from huggingface_hub import constants
-
-    address, answers = address or constants.ENDPOINT, list[bool]()
-    probe = threading.Thread(target=lambda: answers.append(_answers(address)), daemon=True)
+    answers: list[bool] = []
+    probe = threading.Thread(target=lambda: answers.append(_answers()), daemon=True)
     probe.start()
     probe.join(PROBE_SECONDS)
     return bool(answers and answers[0])
 
 
-def _answers(address: str) -> bool:
+def _answers() -> bool:
     import requests
+    from huggingface_hub import constants
 
     try:
-        requests.head(address, timeout=PROBE_SECONDS)
+        requests.head(constants.ENDPOINT, timeout=PROBE_SECONDS)
     except requests.RequestException:
         return False
     return True

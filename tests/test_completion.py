@@ -37,7 +37,7 @@ def complete(typed, shell="bash", **more):
     environment = {**os.environ, **asked, "_BERTKIT_COMPLETE": f"complete_{shell}", **more}
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
+    return done.stdout.split("\n")[:-1] if done.stdout.strip() else []
 
 
 def test_commands_and_flags():

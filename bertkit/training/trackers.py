@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import UserError, nearest
-from bertkit.hub import reachable
+from bertkit.hub import reason
 
 TRACKERS = ("tensorboard", "trackio", "wandb")  # each a package of that name; Trainer knows more
 OFFLINE = ("offline", "disabled", "dryrun")  # what WANDB_MODE says where nothing is sent
@@ -41,13 +41,17 @@ def _check_wandb() -> None:
     """Without a key it would ask for one at a terminal, without a network wait for a minute and a half."""
     import wandb
 
-    settings, instead = wandb.setup().settings, "or WANDB_MODE=offline keeps all on this machine"
-    if settings.mode in OFFLINE:
+    instead = "or WANDB_MODE=offline keeps all on this machine"
+    if wandb.setup().settings.mode in OFFLINE:
         return
-    if not wandb.api.api_key:
+    try:
+        known = wandb.login(prompt=False)
+    except wandb.Error as error:
+        raise UserError(
+            f"--report-to wandb: {reason(error).rstrip('.')}; try again, wandb login, {instead}"
+        ) from error
+    if not known:
         raise UserError(f"--report-to wandb: no key; wandb login, {instead}")
-    if not reachable(settings.base_url):
-        raise UserError(f"--report-to wandb: {settings.base_url} cannot be reached; try again, {instead}")
 
 
 def log_into(trainer: Any, folder: Path) -> None:
