@@ -91,12 +91,10 @@ def test_every_role_that_a_setting_names_is_known_and_data_and_models_have_their
         assert roles.keys() >= {"data", "model"} & settings_of(config).keys()
 
 
-@pytest.mark.parametrize("role", ["tasks", "runs"])
-def test_roles_of_no_setting_yet(role, tmp_path, monkeypatch):
+def test_runs_by_their_place(tmp_path):
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "metrics.json").touch()
-    expected = {"tasks": list(TASKS), "runs": ["runs/mine"]}
-    assert [name for name, _ in ROLES[role](None, "")] == expected[role]
+    assert complete("bertkit predict ") == ["runs/mine"]
 
 
 def test_the_script_of_the_shell_is_shown(tmp_path):
