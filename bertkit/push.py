@@ -116,7 +116,8 @@ def _operations(folder: Path, card: str) -> list[Any]:
 @contextmanager
 def _told(what: str, way_out: str) -> Iterator[None]:
     """What the Hub or the way to it refuses, as one line."""
-    refused = (ValueError, RuntimeError, *connection_errors())  # the first two: of the card, of a large file
+    # The first two: of the card, and of a large file.
+    refused: tuple[type[Exception], ...] = (ValueError, RuntimeError, *connection_errors())
     try:
         yield
     except refused as error:
