@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 MAX_SEED = 2**32 - 1  # NumPy's
 Head = Literal["linear", "bilstm"]
 DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
+PUSHING = frozenset({"push_to_hub", "hub_model_id", "hub_private_repo"})  # of one run, not of a suite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class Setting:
     argument: str | None = None  # the TrainingArguments field it becomes, unchanged
     positional: bool = False  # given by its place, not by a flag; without a default it must be given
     saved: bool = True  # False: belongs to one call, not to the run (--resume, --json)
+    values: str | None = None  # what a shell completes it with; see `bertkit.cli.completion`
 
 
 def setting(default: Any, help: str, panel: str = TRAINING, **more: Any) -> Any:
@@ -60,7 +62,10 @@ class RunConfig(Settings):
         return self.data
 
     data: str | None = setting(
-        None, "A known name, a file, a folder, or a Hub data set (ORG/NAME[:CONFIG]).", DATA
+        None,
+        "A known name, a file, a folder, or a Hub data set (ORG/NAME[:CONFIG]).",
+        DATA,
+        values="data",
     )
     validation: str | None = setting(None, "File of validation rows.", DATA)
     test: str | None = setting(None, "File of test rows, with or without labels.", DATA)
@@ -93,6 +98,7 @@ class RunConfig(Settings):
         "A known name (minilm), a path, or a Hub model.",
         MODEL,
         flags=("--model", "-m"),
+        values="models",
         default_text="bert-base-uncased with an accelerator, else minilm",
     )
     max_length: int | None = setting(
@@ -208,9 +214,26 @@ class RunConfig(Settings):
     )
     report_to: str | None = setting(
         None,
-        "Trainer's experiment trackers, such as tensorboard or wandb.",
+        "Log to tensorboard, trackio or wandb, or another of Trainer's trackers; none: to no tracker.",
         OUTPUT,
         argument="report_to",
+        values="trackers",
+    )
+    push_to_hub: bool = setting(
+        False, "Upload the finished run to the Hugging Face Hub.", OUTPUT, saved=False
+    )
+    hub_model_id: str | None = setting(
+        None,
+        "Where --push-to-hub uploads to: NAME or ORG/NAME.",
+        OUTPUT,
+        saved=False,
+        default_text="the run directory's name, in your own account",
+    )
+    hub_private_repo: bool = setting(
+        False,
+        "Make the repository of --push-to-hub private; else it is public, or as its organization has it.",
+        OUTPUT,
+        saved=False,
     )
 
 

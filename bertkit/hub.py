@@ -104,16 +104,18 @@ def _complete(folder: Path, kind: str) -> bool:
 
 def require_reachable(what: str, other_way: str = "") -> None:
     """Raise `Unreachable` within seconds where the Hub cannot be reached."""
+    if why := unreachable():
+        ways = " ".join(filter(None, [other_way, "or connect once, so that it is cached"]))
+        raise Unreachable(f"{what} and {why}; {ways.removeprefix('or ')}")
+
+
+def unreachable() -> str:
+    """Why the Hub cannot be reached; empty where it can."""
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
-        why = "and HF_HUB_OFFLINE is set"
-    elif reachable():
-        return
-    else:
-        why = f"and {constants.ENDPOINT} cannot be reached"
-    ways = " ".join(filter(None, [other_way, "or connect once, so that it is cached"]))
-    raise Unreachable(f"{what} {why}; {ways.removeprefix('or ')}")
+        return "HF_HUB_OFFLINE is set"
+    return "" if reachable() else f"{constants.ENDPOINT} cannot be reached"
 
 
 def reachable() -> bool:

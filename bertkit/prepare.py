@@ -23,6 +23,7 @@ from bertkit.tasks.base import Task
 from bertkit.training import precision
 from bertkit.training.advice import advise
 from bertkit.training.arguments import parse_set
+from bertkit.training.trackers import check_tracker
 
 if TYPE_CHECKING:
     from bertkit.data.features import Features
@@ -74,6 +75,7 @@ def settings(
         values = {**read_recipe(recipe, name, kind).settings, **values}
     config = kind(**values)
     parse_set(config)
+    check_tracker(config.report_to)
     if config.validation and config.validation_fraction is not None:
         raise UserError(
             "--validation-fraction: nothing is set aside beside --validation; leave one of them out"
@@ -98,7 +100,13 @@ def _resumed(name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[
             raise UserError(
                 f"--resume keeps the run's settings: {key} is {getattr(before, key)!r} there, not {value!r}"
             )
-    return dataclasses.replace(before, resume=True, output_dir=str(folder)), saved.made_with.get("data", "")
+    of_the_call = {
+        key: values[key]
+        for key, (_, about, _) in settings_of(kind).items()
+        if key in values and not about.saved
+    }
+    check_tracker(before.report_to)
+    return dataclasses.replace(before, **of_the_call), saved.made_with.get("data", "")
 
 
 # ---- data and model, without weights

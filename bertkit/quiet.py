@@ -5,7 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 
 NOISY = [
     "transformers",
@@ -24,8 +24,9 @@ VERBOSITY = "TRANSFORMERS_VERBOSITY"
 def quiet_libraries() -> Iterator[None]:
     """Errors only, no warnings, no progress bars of others; everything is put back afterwards.
 
-    transformers takes a second to import, and what is refused before may need none of it. Where it is
-    imported meanwhile, it finds in the environment how loud to be, and its bars as those of the Hub.
+    What they print all the same goes to standard error: standard output has results only. transformers
+    takes a second to import, and what is refused before may need none of it. Where it is imported
+    meanwhile, it finds in the environment how loud to be, and its bars as those of the Hub.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     levels = {name: logging.getLogger(name).level for name in NOISY}
@@ -34,7 +35,7 @@ def quiet_libraries() -> Iterator[None]:
 
     bars = not are_progress_bars_disabled()
     _show_bars(False)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore")
         for name in NOISY:
             logging.getLogger(name).setLevel(logging.ERROR)

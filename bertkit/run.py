@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import locks, rundir
+from bertkit import locks, push, rundir
 from bertkit.card import model_card
 from bertkit.config import RunConfig
 from bertkit.data.rows import fingerprint
@@ -45,14 +45,23 @@ def train(
     """
     reporter = reporter or Reporter()
     config, data_before = settings(task_name, task_class(task_name).Config, given, recipe)
+    with quiet_libraries():
+        push.check(config)
+        run = _made(task_name, config, data_before, reporter)
+        if config.push_to_hub and run.output_dir:
+            push.push(task_name, run.output_dir, config, reporter)
+        return run
+
+
+def _made(task_name: str, config: RunConfig, data_before: str | None, reporter: Reporter) -> Run:
+    """The run, where it is finished already as it is."""
     if config.resume and (finished := rundir.read_metrics(Path(config.output_dir or ""))):
         reporter.say("the run is finished; these are its scores")
         return Run(Path(config.output_dir or ""), finished)
-    with quiet_libraries():
-        if config.output_dir is None:
-            return _run(task_name, config, data_before, reporter)
-        with locks.held(Path(config.output_dir)):  # from now on: another run would work in vain
-            return _run(task_name, config, data_before, reporter)
+    if config.output_dir is None:
+        return _run(task_name, config, data_before, reporter)
+    with locks.held(Path(config.output_dir)):  # from now on: another run would work in vain
+        return _run(task_name, config, data_before, reporter)
 
 
 def _run(task_name: str, config: RunConfig, data_before: str | None, reporter: Reporter) -> Run:
@@ -89,6 +98,8 @@ def _train(prepared: Prepared, folder: Path, data: str, reporter: Reporter) -> R
         session = Session(prepared, folder, reporter)
         if not config.resume:
             session.check_head()
+        if config.push_to_hub:
+            push.create(config, folder)
         untouched = False
         if not config.resume:
             rundir.create(folder, config.overwrite)
@@ -128,7 +139,7 @@ def _finish(session: "Session", figures: dict[str, Any], data: str) -> Run:
     write_jsonl(folder / rundir.LOG, log_lines(session.trainer.state.log_history))
     made_with = rundir.read_made_with(folder)
     card = model_card(folder, metrics, task, made_with)
-    write_text(folder / "README.md", card)
+    write_text(folder / rundir.CARD, card)
     rundir.write_metrics(folder, metrics)
     return Run(folder, metrics)
 

@@ -23,15 +23,18 @@ from bertkit.files import as_yaml, write_text
 SETTINGS, METRICS, CHECKPOINTS, LOG = "run.yaml", "metrics.json", "checkpoints", "training_log.jsonl"
 DEFAULT_PARENT = "runs"
 REPLACED = ".replaced"  # the run that --overwrite replaces, until the new one has a checkpoint
+CARD, TENSORBOARD = "README.md", "tensorboard"
+# Model and tokenizer: what transformers loads.
+MODEL = [
+    "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
+    "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
+    "spiece.model", "spm.model", "sentencepiece*.model", "chat_template.jinja",
+]  # fmt: skip
 # All that a run may hold: what --overwrite removes, and nothing else.
 CONTENT = [
-    SETTINGS, METRICS, CHECKPOINTS, LOG, "README.md", "report.html", "masked_samples*.jsonl",
+    SETTINGS, METRICS, CHECKPOINTS, LOG, CARD, TENSORBOARD, "report.html", "masked_samples*.jsonl",
     "predictions*.jsonl", "predictions*.conll", "predictions*.json", "nbest_predictions*.json",
-    "null_odds*.json",
-    "config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer*", "vocab.*",
-    "merges.txt",
-    "special_tokens_map.json", "added_tokens.json", "spiece.model", "spm.model", "sentencepiece*.model",
-    "training_args.bin", "chat_template.jinja", "generation_config.json",
+    "null_odds*.json", *MODEL, "training_args.bin",
 ]  # fmt: skip
 PACKAGES = ["bertkit", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn"]
 
@@ -136,7 +139,8 @@ def discard_unstarted(folder: Path) -> None:
     """Remove a run that failed before its first checkpoint, and put back the one it was to replace."""
     if last_checkpoint(folder):
         return
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    for part in (CHECKPOINTS, TENSORBOARD):
+        shutil.rmtree(folder / part, ignore_errors=True)
     (folder / SETTINGS).unlink(missing_ok=True)
     if (folder / REPLACED).is_dir():
         _move(folder / REPLACED, folder, ["*"])

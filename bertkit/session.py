@@ -1,7 +1,6 @@
 """One training session: the model, the trainer around it, and the scores of each split."""
 
 import resource
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -17,10 +16,12 @@ from bertkit.modeling.attention import attend_by_parts
 from bertkit.modeling.dropout import draw_fast
 from bertkit.modeling.layers import freeze
 from bertkit.prepare import Prepared
+from bertkit.push import resume_command
 from bertkit.reporter import Reporter
 from bertkit.tasks.base import Outputs, Scores
 from bertkit.training.arguments import parse_set, training_arguments
 from bertkit.training.stopping import StopRequest
+from bertkit.training.trackers import log_into
 
 HEAD_ROWS = 200  # validation rows by which a model's own head is judged before training
 
@@ -66,6 +67,7 @@ class Session:
         )  # fmt: skip
         self._accepted(trainer.try_optimizer)
         trainer.remove_callback(PrinterCallback)
+        log_into(trainer, self.folder / rundir.TENSORBOARD)
         trainer.add_callback(Schedule(trainer.steps_per_epoch, config.save_steps, self.stop))
         trainer.add_callback(Progress(self.reporter, trainer.batches().switches()))
         return trainer
@@ -132,8 +134,7 @@ class Session:
     @property
     def way_on(self) -> str:
         """How to go on with a run that was stopped."""
-        folder = shlex.quote(str(self.folder))
-        return f"go on with: bertkit {self.prepared.task.name} --resume --output-dir {folder}"
+        return f"go on with: {resume_command(self.prepared.task.name, self.folder, self.prepared.config)}"
 
     def _figures(self, seconds: float, before: int) -> dict[str, Any]:
         """Throughput counts the training loop with its first step and checkpoints, without evaluation."""

@@ -29,6 +29,7 @@ class TokenizerConfig(Settings):
         None,
         "Text: files (also JSONL, CSV, Parquet), a folder, a pattern ('texts/*.txt'), a known name, sample.",
         DATA,
+        values="data",
     )
     vocab_size: int = setting(30_000, "Pieces to have at most, special ones included.", VOCABULARY, min=6)
     cased: bool = setting(False, "Keep capital letters.", VOCABULARY)

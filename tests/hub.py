@@ -1,8 +1,8 @@
 """A small Hugging Face Hub on loopback, so that tests run the real download code.
 
-Only what loading needs of the protocol is here: repository information, the file tree and the
-files, read from a folder, whole or by ranges.  No file is large enough for LFS or Xet, and nothing is
-uploaded.
+Only what loading and uploading need of the protocol is here: repository information, the file tree and the
+files, read from a folder, whole or by ranges; accounts, new repositories and commits, in ``hub_uploads.py``.
+Large files go the way of LFS, not Xet.
 A ``conftest.py`` gives the fixtures to the tests beside it with ``from hub import hub, no_hub``.
 """
 
@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
+from hub_uploads import Uploads
 from huggingface_hub import close_session
 from huggingface_hub.hf_api import api as shared_api
 
@@ -105,7 +106,7 @@ class Hub:
     A revision other than main lies beside its repository, in ``NAME@REVISION`` with the slashes
     of the revision quoted.  ``requests`` holds what was asked, and ``sent`` the bytes of files that were
     given, for tests of what a load costs.  Of the data sets named in ``gated`` nobody gets a file, and after
-    ``breaks_after`` bytes of files each connection breaks.
+    ``breaks_after`` bytes of files each connection breaks.  ``uploads`` has accounts and what they commit.
     """
 
     def __init__(self, root: Path) -> None:
@@ -115,6 +116,7 @@ class Hub:
         self.sent = 0
         self.gated: set[str] = set()
         self.breaks_after: int | None = None
+        self.uploads = Uploads(root)
         self._server: ThreadingHTTPServer | None = None
 
     def __enter__(self) -> Hub:
@@ -183,6 +185,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
+        if self.hub.uploads.asked_for(self.path):
+            self.do_POST()
+            return
         self.hub.requests.append((self.command, self.path))
         try:
             body, headers = self._answer()
@@ -196,6 +201,22 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self._send(body, is_file="ETag" in headers)
+
+    def do_PUT(self) -> None:
+        self.do_POST()
+
+    def do_POST(self) -> None:
+        self.hub.requests.append((self.command, self.path))
+        status, answer = self._uploaded(urlsplit(self.path).path)
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _uploaded(self, path: str) -> tuple[int, object]:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        return self.hub.uploads.answer(path, self.headers.get("Authorization"), body, self.hub.url)
 
     def _send(self, body: bytes | memoryview, is_file: bool) -> None:
         """The body, or what is left of it before the connection breaks."""
@@ -249,6 +270,7 @@ def _settings(url: str, home: Path) -> list[tuple[str, str, object]]:
         ("huggingface_hub.constants", "HUGGINGFACE_CO_URL_TEMPLATE", url + resolve + "{filename}"),
         ("huggingface_hub.constants", "HF_HUB_CACHE", str(home / "hub")),
         ("huggingface_hub.constants", "HF_HUB_OFFLINE", False),
+        ("huggingface_hub.constants", "HF_HUB_DISABLE_XET", True),
         ("huggingface_hub.constants", "HF_TOKEN_PATH", str(home / "token")),
         ("huggingface_hub.utils._detect_agent", "_registry", no_agents),
         ("transformers.utils.hub", "_hf_api", None),  # its client, made at the first load and kept
@@ -272,6 +294,7 @@ def _use(url: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "HF_HUB_CACHE": str(home / "hub"),
         "no_proxy": "127.0.0.1",
         "DISABLE_SAFETENSORS_CONVERSION": "1",  # else a .bin model asks a public service for help
+        "HF_HUB_DISABLE_XET": "1",
         "HF_UPDATE_DOWNLOAD_COUNTS": "0",  # else a data set reports that it was loaded
     }
     for key, value in environment.items():

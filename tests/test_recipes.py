@@ -45,6 +45,12 @@ def test_ls_show_and_cp(cli, tmp_path):
     status, out, _ = cli("recipes", "ls")
     assert status == 0
     assert sorted(line.split()[0] for line in out.splitlines()) == sorted(shipped())
+    _, out, _ = cli("recipes", "ls", "nli")
+    assert [line.split()[0] for line in out.splitlines()][-1] == "nli/mnli"
+    assert "glue/sst2" not in out
+    status, _, err = cli("recipes", "ls", "classfy")
+    assert (status, "did you mean 'classify'" in err) == (2, True)
+    assert "recipe imbd: neither" in cli("recipes", "show", "imbd")[2]
     _, shown, _ = cli("recipes", "show", "imdb")
     assert shown == shipped()["classify/imdb"].read_text()
     assert cli("recipes", "cp", "imdb", tmp_path / "mine.yaml")[0] == 0

@@ -27,7 +27,6 @@ app = typer.Typer(
     name="bertkit",
     help="BERT from one command: fine-tune, score and look. `bertkit COMMAND --help` tells more.",
     pretty_exceptions_enable=False,
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

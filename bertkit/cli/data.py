@@ -1,8 +1,11 @@
 """`bertkit data`: the known data sets and where each would be taken from."""
 
+import json
 from typing import Annotated
 
 import typer
+
+from bertkit.cli.completion import SAMPLE
 
 app = typer.Typer(help="The known data sets.", no_args_is_help=True)
 
@@ -10,11 +13,17 @@ app = typer.Typer(help="The known data sets.", no_args_is_help=True)
 @app.command("ls")
 def list_data(
     data_dir: Annotated[str | None, typer.Option("--data-dir", help="As in training.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Name, where it was found, and what it is."""
     from bertkit.data.known import known_sets
     from bertkit.data.sources import locate
 
-    for known in known_sets().values():
-        typer.echo(f"{known.name:<16} {locate(known, data_dir):<45} {known.title}")
-    typer.echo(f"{'sample':<16} {'shipped with bertkit':<45} about 40 rows for each task, for first tries")
+    found = {known.name: (locate(known, data_dir), known.title) for known in known_sets().values()}
+    found["sample"] = ("shipped with bertkit", SAMPLE)
+    if as_json:
+        about = {name: {"found": where, "title": title} for name, (where, title) in found.items()}
+        typer.echo(json.dumps(about, ensure_ascii=False))
+        return
+    for name, (where, title) in found.items():
+        typer.echo(f"{name:<16} {where:<45} {title}")

@@ -1,29 +1,55 @@
 """`bertkit env`: versions, devices, what can be reached."""
 
+import json
 import os
 import platform
+from typing import Annotated
 
 import typer
 
 
-def env() -> None:
+def env(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
     """Print versions, devices, what can be reached and where caches lie: what a bug report needs."""
+    found = {**_versions(), **_device(), **_places()}
+    if as_json:
+        typer.echo(json.dumps(found, ensure_ascii=False))
+        return
+    for name, value in found.items():
+        typer.echo(f"{name:<18} {value}")
+
+
+def _versions() -> dict[str, str]:
+    from bertkit.rundir import PACKAGES, installed_versions
+    from bertkit.training.trackers import TRACKERS
+
+    python = f"{platform.python_version()} on {platform.platform()}"
+    return {"python": python, **installed_versions([*PACKAGES, "huggingface-hub", *TRACKERS])}
+
+
+def _device() -> dict[str, str]:
     import torch
 
-    from bertkit.cache import cache_directory, cache_size
-    from bertkit.hub import reachable
-    from bertkit.rundir import PACKAGES, installed_versions
     from bertkit.training.precision import bf16_is_faster
 
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    lines = {
-        "python": f"{platform.python_version()} on {platform.platform()}",
-        **installed_versions(PACKAGES),
+    return {
         "device": f"{accelerator}" if accelerator else f"CPU, {torch.get_num_threads()} threads",
         "bf16": "native" if bf16_is_faster() else "not native: fp32 is chosen",
-        "Hub": "reachable" if reachable() else "not reachable",
+    }
+
+
+def _places() -> dict[str, str]:
+    from huggingface_hub import constants, get_token
+
+    from bertkit.cache import cache_directory, cache_size
+    from bertkit.hub import unreachable
+
+    return {
+        "Hub": unreachable() or f"{constants.ENDPOINT} is reached",
+        "Hub token": "set" if get_token() else "none",
+        "Hub cache": constants.HF_HUB_CACHE,
         "BERTKIT_DATA_DIR": os.environ.get("BERTKIT_DATA_DIR") or "unset",
         "cache": f"{cache_directory()} ({cache_size() / 1e6:,.0f} MB, safe to delete)",
     }
-    for name, value in lines.items():
-        typer.echo(f"{name:<18} {value}")

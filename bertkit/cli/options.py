@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperOption
 
+from bertkit.cli.completion import completer
 from bertkit.config import OUTPUT, RunConfig, Setting, Settings, flag_of, settings_of
 from bertkit.recipes import read_recipe
 
@@ -66,6 +67,7 @@ def _parameter(name: str, kind: Any, about: Setting, default: Any) -> inspect.Pa
         max=about.max,
         rich_help_panel=about.panel,
         show_default=about.default_text or (not unsaid),
+        autocompletion=completer(about.values) if about.values else None,
     )
     return inspect.Parameter(
         name,
@@ -77,7 +79,8 @@ def _parameter(name: str, kind: Any, about: Setting, default: Any) -> inspect.Pa
 
 def _positional(name: str, kind: Any, about: Setting, default: Any) -> inspect.Parameter:
     default = inspect.Parameter.empty if default is dataclasses.MISSING else default
-    argument = typer.Argument(help=about.help, metavar=name.upper())
+    complete = completer(about.values) if about.values else None
+    argument = typer.Argument(help=about.help, metavar=name.upper(), autocompletion=complete)
     return inspect.Parameter(name, KEYWORD, default=default, annotation=Annotated[kind, argument])
 
 
@@ -98,6 +101,7 @@ def _recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Parameter:
 
     option = typer.Option(
         "--recipe", "-r", is_eager=True, callback=load, rich_help_panel=OUTPUT,
+        autocompletion=completer("recipes"),
         help="A recipe, by file or shipped name (bertkit recipes ls); flags go before it.",
     )  # fmt: skip
     return inspect.Parameter("recipe", KEYWORD, default=None, annotation=Annotated[str | None, option])

@@ -5,33 +5,41 @@ from typing import Annotated
 
 import typer
 
-from bertkit.errors import UserError
+from bertkit.cli.completion import completer
+from bertkit.errors import UserError, listed, nearest
 from bertkit.files import write_text
-from bertkit.recipes import find_recipe, shipped
+from bertkit.recipes import find_recipe, first_line, shipped, task_of
 
 app = typer.Typer(help="List, show and copy recipes: settings to start from.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="A shipped name, or a file.", autocompletion=completer("recipes"))]
 
 
 @app.command("ls")
-def list_recipes() -> None:
+def list_recipes(
+    task: Annotated[
+        str, typer.Argument(help="Those of this task alone.", autocompletion=completer("tasks"))
+    ] = "",
+) -> None:
     """Name and first line of each shipped recipe."""
-    known = shipped()
+    known = {name: path for name, path in shipped().items() if task in ("", task_of(path))}
+    if not known:
+        there = list(dict.fromkeys(map(task_of, shipped().values())))
+        raise UserError(f"recipes ls {task}: no recipes for it{nearest(task, there)} ({listed(there)})")
     width = max(map(len, known))
     for name, path in known.items():
-        first = path.read_text("utf-8").splitlines()[0].lstrip("# ")
-        typer.echo(f"{name:<{width}}  {first}")
+        typer.echo(f"{name:<{width}}  {first_line(path)}")
 
 
 @app.command("show")
-def show(name: str) -> None:
+def show(name: Name) -> None:
     """Print a recipe."""
-    typer.echo(find_recipe(name).read_text("utf-8"), nl=False)
+    typer.echo(_find(name).read_text("utf-8"), nl=False)
 
 
 @app.command("cp")
-def copy(name: str, file: Annotated[Path, typer.Argument(help="Where to; never overwritten.")]) -> None:
+def copy(name: Name, file: Annotated[Path, typer.Argument(help="Where to; never overwritten.")]) -> None:
     """Copy a recipe to a file of your own."""
-    source = find_recipe(name)
+    source = _find(name)
     target = file / source.name if file.is_dir() else file
     if target.exists():
         raise UserError(f"{target}: is there already; name another file")
@@ -39,3 +47,7 @@ def copy(name: str, file: Annotated[Path, typer.Argument(help="Where to; never o
         raise UserError(f"{target.parent}: no such folder")
     write_text(target, source.read_text("utf-8"))
     typer.echo(f"{target}", err=True)
+
+
+def _find(name: str) -> Path:
+    return find_recipe(name, flag="recipe")

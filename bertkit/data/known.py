@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass, field, fields
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bertkit.data.readers import Dialect
+from bertkit.data.table import table
 from bertkit.errors import UserError, listed, nearest
 
 
@@ -88,7 +86,7 @@ def form_of(about: dict[str, Any]) -> Form:
 @cache
 def known_sets() -> dict[str, Known]:
     """All known data sets by name, in their usual configuration."""
-    return {name: _known(name, about) for name, about in _table().items()}
+    return {name: _known(name, about) for name, about in table().items()}
 
 
 def find_known(data: str) -> Known | None:
@@ -106,12 +104,7 @@ def find_known(data: str) -> Known | None:
     if config not in known.configs:
         there = f"{nearest(config, known.configs)}; it has {', '.join(known.configs)}"
         raise UserError(f"--data {data}: {known.name} has no configuration {config!r}{there}")
-    return _known(known.name, _table()[known.name], config)
-
-
-@cache
-def _table() -> dict[str, dict[str, Any]]:
-    return yaml.safe_load((Path(__file__).parent / "known.yaml").read_text("utf-8"))
+    return _known(known.name, table()[known.name], config)
 
 
 def _known(name: str, about: dict[str, Any], asked: str | None = None) -> Known:

@@ -26,9 +26,10 @@ class PredictConfig(Settings):
     """The settings of `bertkit predict`."""
 
     run: str = setting(
-        dataclasses.MISSING, "A finished run, or a folder that it was exported to.", OUTPUT, positional=True
-    )
-    data: str | None = setting(None, "Rows in any form that training reads.", DATA)
+        dataclasses.MISSING, "A finished run, or a folder that it was exported to.", OUTPUT, positional=True,
+        values="runs",
+    )  # fmt: skip
+    data: str | None = setting(None, "Rows in any form that training reads.", DATA, values="data")
     data_dir: str | None = setting(
         None, "Where data sets lie as they are distributed (environment: BERTKIT_DATA_DIR).", DATA
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.config import DATA, MODEL, OUTPUT, TRAINING, RunConfig, setting
+from bertkit.config import DATA, MODEL, OUTPUT, PUSHING, TRAINING, RunConfig, setting
 from bertkit.tasks.ner import NerConfig
 from bertkit.tasks.pretraining import PretrainConfig
 
@@ -14,7 +14,7 @@ DRY_RUN = "Look for data and model, and tell what the runs would be; write nothi
 class GlueConfig(RunConfig):
     """What is said here goes before what the recipes `glue/TASK` say."""
 
-    without = frozenset({"data", "validation", "test", "validation_fraction", "split_seed"})
+    without = PUSHING | {"data", "validation", "test", "validation_fraction", "split_seed"}
 
     tasks: list[str] | None = setting(
         None, "Tasks to run: repeatable, or parted by commas.", DATA, default_text="all nine"
@@ -39,12 +39,13 @@ class FeatureBasedConfig(NerConfig):
     A default that is not None is theirs too: settings that have their default are not handed on.
     """
 
-    without = frozenset({"head", "freeze", "layer_decay"})
+    without = PUSHING | {"head", "freeze", "layer_decay"}
 
     data: str | None = setting(
         None,
         "A known name, a file, a folder, or a Hub data set (ORG/NAME[:CONFIG]).",
         DATA,
+        values="data",
         default_text="conll2003",
     )
     model: str | None = setting(
@@ -52,6 +53,7 @@ class FeatureBasedConfig(NerConfig):
         "A known name (minilm), a path, or a Hub model.",
         MODEL,
         flags=("--model", "-m"),
+        values="models",
         default_text="bert-base-cased",
     )
     context: Literal["sentence", "document"] = setting(
@@ -70,12 +72,13 @@ class AblationConfig(PretrainConfig):
     Of fine-tuning are `tasks`, `task_train_samples` and `task_eval_samples`.
     """
 
-    without = PretrainConfig.without | {"model", "objective", "phases", "preview"}
+    without = PretrainConfig.without | PUSHING | {"model", "objective", "phases", "preview"}
 
     data: str | None = setting(
         None,
         "The text: a known name, files, a folder, a pattern, or a Hub data set.",
         DATA,
+        values="data",
         default_text="imdb",
     )
     table: Literal["objectives", "sizes"] = setting(

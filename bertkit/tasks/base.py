@@ -66,6 +66,7 @@ class Task(ABC):
         text_columns: the columns a person would read, known after `columns`.
         new_head: whether the head starts afresh, known after `adopt`.
         pipeline: how `transformers.pipeline()` does the task; None where it has no such pipeline.
+        hub_task: what the Hub calls the task, known from the settings.
         ours_alone: where `pipeline` is None though the stock one would load the model, what it does wrong.
         known_as: names under which the known data sets list this task's column settings.
         several: what the sequences of one example are, where it may have more than one.
@@ -81,6 +82,7 @@ class Task(ABC):
     name: ClassVar[str]
     help: ClassVar[str]
     Config: ClassVar[type[RunConfig]]
+    hub_task: str
     pipeline: Pipeline | None = None
     ours_alone: str = ""
     known_as: ClassVar[dict[str, str]] = {}

@@ -61,6 +61,7 @@ class Ner(Task):
     name = "ner"
     help = "Fine-tune on named entities, or any tags of tokens."
     Config = NerConfig
+    hub_task = "token-classification"
     words = True
     best = ("f1", 1)
     in_windows = True
@@ -72,7 +73,7 @@ class Ner(Task):
     @property
     def pipeline(self) -> Pipeline | None:  # type: ignore[override]
         """Of the stock model; others are bertkit's own."""
-        stock = Pipeline("token-classification", {"aggregation_strategy": "first"}, {})
+        stock = Pipeline(self.hub_task, {"aggregation_strategy": "first"}, {})
         return None if self._is_tagger else stock
 
     @property

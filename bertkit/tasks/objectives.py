@@ -107,12 +107,17 @@ class Objective:
             model_config.update({"is_decoder": True, "use_cache": False, **ends})
         return model_config
 
+    @property
+    def hub_task(self) -> str:
+        """What the Hub, and `transformers.pipeline()`, call what the model does."""
+        return "text-generation" if self.causal else "fill-mask"
+
     def pipeline(self, tokenizer: Any) -> Pipeline:
         """A text is gone on with behind its first piece, without the last one."""
         if not self.causal:
-            return Pipeline("fill-mask", {}, {}, f"... {tokenizer.mask_token} ...")
+            return Pipeline(self.hub_task, {}, {}, f"... {tokenizer.mask_token} ...")
         called_with = {"add_special_tokens": False, "max_new_tokens": 20}
-        return Pipeline("text-generation", {}, called_with, f"{tokenizer.cls_token} ...")
+        return Pipeline(self.hub_task, {}, called_with, f"{tokenizer.cls_token} ...")
 
 
 _PAIRS = "AutoModelForPreTraining"

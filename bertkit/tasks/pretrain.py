@@ -77,6 +77,11 @@ class Pretrain(Task):
         """That of the objective's model."""
         return self.objective.pipeline(self.tokenizer)
 
+    @property
+    def hub_task(self) -> str:  # type: ignore[override]
+        """That of the objective's model."""
+        return self.objective.hub_task
+
     # ---- text
 
     def find(self, reporter: "Reporter") -> "Found":

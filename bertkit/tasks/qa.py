@@ -71,6 +71,7 @@ class Qa(Task):
     name = "qa"
     help = "Fine-tune on extractive question answering: SQuAD v1.1, v2.0 and their like."
     Config = QaConfig
+    hub_task = "question-answering"
     best = ("f1", 1)
     in_windows = True
     default_max_length = 384

@@ -48,6 +48,7 @@ class SequenceTask(Task):
         causal: whether the model reads from left to right, known after `adopt`.
     """
 
+    hub_task = "text-classification"
     roles: ClassVar[tuple[str, str]]
     causal: bool = False
     problem: Problem
@@ -55,7 +56,7 @@ class SequenceTask(Task):
     @property
     def pipeline(self) -> Pipeline | None:  # type: ignore[override]
         """Of the stock model."""
-        stock = Pipeline("text-classification", {"top_k": None}, {"truncation": True})
+        stock = Pipeline(self.hub_task, {"top_k": None}, {"truncation": True})
         return None if self.ours_alone else stock
 
     @property

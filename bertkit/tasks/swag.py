@@ -49,6 +49,7 @@ class Swag(Task):
     name = "swag"
     help = "Fine-tune on multiple choice: a context and any number of endings."
     Config = SwagConfig
+    hub_task = "multiple-choice"
     several = "choice"
     best = ("accuracy", 1)
     first: int = 0  # the number of the first ending in the labels

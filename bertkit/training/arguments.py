@@ -80,18 +80,6 @@ def _value(text: str) -> Any:
         return value
 
 
-def _check_trackers(report_to: str | None) -> None:
-    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK as TRACKERS
-    from transformers.integrations.integration_utils import get_available_reporting_integrations
-
-    if report_to in (None, "none", "all"):
-        return
-    if report_to not in TRACKERS:
-        raise UserError(f"--report-to {report_to}: no such tracker{nearest(report_to, TRACKERS)}")
-    if report_to not in get_available_reporting_integrations():
-        raise UserError(f"--report-to {report_to}: its package is not installed")
-
-
 def training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> "TrainingArguments":
     """The arguments of a resolved config. Raises `UserError` where `TrainingArguments` refuses a value."""
     import torch
@@ -108,11 +96,11 @@ def training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> 
         "bf16": precision == "bf16",
         "fp16": precision == "fp16",
         "report_to": config.report_to or "none",
+        "run_name": checkpoints.parent.name,
         "accelerator_config": {"even_batches": False},  # it would repeat rows
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "activation_checkpointing_kwargs": {"use_reentrant": False},
     }
-    _check_trackers(config.report_to)
     if config.compile and not torch.accelerator.is_available() and shutil.which("g++") is None:
         raise UserError("--compile: on a CPU it needs a C++ compiler (g++) and there is none")
     try:

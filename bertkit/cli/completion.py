@@ -1,0 +1,95 @@
+"""What a shell completes values with, by the role that a setting names as its `values`.
+
+Only names are given here: where none begins with what was typed, the shell completes files by itself.
+Nothing is read but names, and nothing heavy is imported, so that pressing TAB is no wait.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import typer
+
+from bertkit.recipes import first_line, shipped, task_of
+
+SAMPLE = "about 40 rows for each task, for first tries"
+Values = Iterator[tuple[str, str]]  # with what is said of each
+
+
+def completer(role: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
+    """What Typer calls with what was typed so far."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        found = [value for value in ROLES[role](context, incomplete) if value[0].startswith(incomplete)]
+        return found + _here(incomplete) if found and role in WITH_FILES else found
+
+    return complete
+
+
+def _here(incomplete: str) -> list[tuple[str, str]]:
+    """Files that begin so too: the shell adds none where there is a name. Only once something is typed."""
+    if not incomplete:
+        return []
+    names = (path.name for path in Path().iterdir() if path.name.startswith(incomplete))
+    return [(name, "") for name in sorted(names)]
+
+
+def _recipes(context: typer.Context, incomplete: str) -> Values:
+    """Those of the task that is typed, its own folder's first; of `recipes show` all, by their whole name."""
+    known, task = shipped(), str(context.info_name)
+    if context.parent and context.parent.info_name == "recipes":
+        yield from ((name, first_line(path)) for name, path in known.items())
+        return
+    of_the_task = [name for name, path in known.items() if task_of(path) == task]
+    for name in sorted(of_the_task, key=lambda name: not name.startswith(f"{task}/")):
+        short = name.rpartition("/")[2]
+        clear = name == f"{task}/{short}" or sum(other.endswith(f"/{short}") for other in known) == 1
+        yield short if clear and "/" not in incomplete else name, first_line(known[name])
+
+
+def _data(*_: object) -> Values:
+    from bertkit.data.table import table
+
+    yield "sample", SAMPLE
+    yield from ((name, about["title"]) for name, about in table().items())
+
+
+def _models(*_: object) -> Values:
+    from bertkit.modeling.loading import PACKAGED
+
+    yield from ((name, "from the package index") for name in PACKAGED)
+    yield from _runs()
+    yield from ((name, "in the Hugging Face cache") for name in _cached())
+
+
+def _cached() -> Iterator[str]:
+    """Models in the Hugging Face cache: its folders are called after them."""
+    from huggingface_hub import constants
+
+    for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
+        yield folder.name.removeprefix("models--").replace("--", "/")
+
+
+def _runs(*_: object) -> Values:
+    from bertkit.rundir import DEFAULT_PARENT, METRICS
+
+    for path in sorted(Path(DEFAULT_PARENT).glob(f"*/{METRICS}")):
+        yield str(path.parent), "a finished run"
+
+
+def _tasks(*_: object) -> Values:
+    from bertkit.tasks import TASKS, task_class
+
+    yield from ((name, task_class(name).help) for name in TASKS)
+
+
+def _trackers(*_: object) -> Values:
+    from bertkit.training.trackers import TRACKERS
+
+    yield from ((name, "") for name in (*TRACKERS, "none"))
+
+
+ROLES: dict[str, Callable[[typer.Context, str], Values]] = {
+    "data": _data, "models": _models, "recipes": _recipes, "runs": _runs, "tasks": _tasks,
+    "trackers": _trackers,
+}  # fmt: skip
+WITH_FILES = ("data", "models", "recipes", "runs")

@@ -1,0 +1,77 @@
+"""The model card of a run as it stands on the Hub: metadata before it, and the model loaded from there."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertkit import rundir
+from bertkit.data.known import find_known
+from bertkit.data.sources import hub_name
+from bertkit.modeling.loading import PACKAGED
+from bertkit.tasks import task_class
+
+STRING = r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""  # as `repr` writes it
+STOCK, OURS = re.compile(rf"(pipeline\('[\w-]+', ){STRING}"), re.compile(rf"bertkit\.load\({STRING}\)")
+
+
+def hub_card(folder: Path, repo: str) -> str:
+    """The card of a finished run for the repository `ORG/NAME`."""
+    metrics = rundir.read_metrics(folder) or {}
+    text = from_hub((folder / rundir.CARD).read_text("utf-8"), repo)
+    about = _metadata(
+        metrics, rundir.read_settings(folder), repo, "transformers" if STOCK.search(text) else "bertkit"
+    )
+    return f"---\n{about.to_yaml()}\n---\n\n{text}"
+
+
+def from_hub(card: str, repo: str) -> str:
+    """A run's card with the repository in place of the run directory."""
+    _, _, rest = card.partition("\n")  # its title is the run directory's name
+    rest = STOCK.sub(lambda found: found[1] + repr(repo), rest)
+    rest = OURS.sub(f"bertkit.load(snapshot_download({repo!r}))", rest)
+    rest = rest.replace(
+        "import bertkit\n", "import bertkit\nfrom huggingface_hub import snapshot_download\n", 1
+    )
+    return f"# {repo.partition('/')[2]}\n{rest}"
+
+
+def _metadata(metrics: Mapping[str, Any], settings: Mapping[str, Any], repo: str, library: str) -> Any:
+    """What the Hub shows and searches by; the language and the licence are not known."""
+    from huggingface_hub import ModelCardData
+
+    kind = task_class(metrics["task"])
+    task, data = kind(kind.Config(**settings)), str(settings.get("data", ""))
+    base = settings.get("model", "")  # a folder is kept by its whole path
+    data_set = data_on_hub(data)
+    return ModelCardData(
+        library_name=library,
+        pipeline_tag=task.hub_task,
+        base_model=None if base in ("", *PACKAGED) or Path(base).is_absolute() else base,
+        datasets=[data_set] if data_set else None,
+        tags=["bertkit"],
+        model_name=repo.partition("/")[2],
+        eval_results=_results(metrics, task.hub_task, data_set),
+    )
+
+
+def data_on_hub(data: str) -> str | None:
+    """The repository of the data that `--data` named, if it is known to be on the Hub."""
+    if Path(data).is_absolute():
+        return None
+    known = find_known(data)
+    there = known.hub if known else hub_name(data)
+    return there["id"] if there else None
+
+
+def _results(metrics: Mapping[str, Any], task: str, data_set: str | None) -> list[Any]:
+    """The scores of the validation and test splits, for the Hub's `model-index`."""
+    from huggingface_hub import EvalResult
+
+    name = metrics["data"]["name"]
+    of_data = {"dataset_type": data_set or name, "dataset_name": name}
+    return [
+        EvalResult(task_type=task, **of_data, dataset_split=split, metric_type=metric, metric_value=value)
+        for split in ("validation", "test")
+        for metric, value in metrics[split].items()
+    ]
