@@ -1,0 +1,46 @@
+"""What is found where data is looked at before training: one form for every kind of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from bertkit.data.answers import where
+from bertkit.data.questions import Questions
+from bertkit.data.rows import Rows
+
+Level = Literal["error", "warning", "note"]
+FIRST = 5  # rows that a finding names
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something about the data that its owner should know.
+
+    Attributes:
+        level: "error" where training refuses it, "warning" where scores suffer, "note" where it is good to know.
+        name: of its kind, for programs.
+        message: one line, for people.
+        way_out: what to do about it.
+        count: of the rows (or what the message counts).
+        rows: the first few of them, as `file: row n`.
+    """
+
+    level: Level
+    name: str
+    message: str
+    way_out: str = ""
+    count: int = 0
+    rows: list[str] = field(default_factory=list)
+
+
+def places(rows: Rows, indices: Sequence[int] | np.ndarray) -> list[str]:
+    """Where the first few of these rows stand; of questions also their ids."""
+    name = where if isinstance(rows, Questions) else Rows.where
+    return [name(rows, int(index)) for index in indices[:FIRST]]
+
+
+def share(part: int, whole: int) -> str:
+    """`1,234 (5.6 %)`, the form in which messages count."""
+    return f"{part:,} ({part / max(1, whole):.1%})"
