@@ -1,14 +1,12 @@
 """The settings of `bertkit check TASK`: those of the task that concern data and model, and its own."""
 
 import dataclasses
-from functools import cache
 
 from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, setting, settings_of
 
 HELP = "Look at the data before training: exit 2 where training would refuse it."
 
 
-@cache
 def check_config(kind: type[RunConfig]) -> type[RunConfig]:
     """A task's config with the flags of its Data and Model panels alone, and `--strict`."""
     others = {name for name, (_, about, _) in settings_of(kind).items() if about.panel not in (DATA, MODEL)}

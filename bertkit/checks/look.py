@@ -1,7 +1,7 @@
 """The look at the data: what training would read, counted, and what is wrong with it."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,7 @@ from bertkit.checks import pieces, refusals, rows
 from bertkit.checks.config import check_config
 from bertkit.config import fill
 from bertkit.data.findings import Finding, Level
-from bertkit.data.rows import Rows, Splits
+from bertkit.data.rows import Splits
 from bertkit.data.scripts import scripts
 from bertkit.data.sources import Found
 from bertkit.errors import UserError, listed, nearest
@@ -69,7 +69,7 @@ def check(task_name: str, given: Mapping[str, Any], reporter: Reporter | None = 
         found = dataclasses.replace(found, splits=_in_order(found.splits))
         seen = Checked(task.name, {"name": found.name, "source": found.source})
         seen.findings += _notes(found.notes)
-        _look(seen, task, found, (config.model is not None, config.max_length), reporter)
+        _Look(seen, task, config.model is not None, config.max_length).at(found)
     seen.findings.sort(key=lambda finding: LEVELS.index(finding.level))
     return seen
 
@@ -80,89 +80,107 @@ def _in_order(splits: Splits) -> Splits:
     return {name: splits[name] for name in [*usual, *splits]}
 
 
-def _look(
-    seen: Checked, task: Task, found: Found, given: tuple[bool, int | None], reporter: Reporter
-) -> None:
-    """Look at rows, splits and pieces, as far as there is something to go on with."""
-    refused = refusals.Refusals()
-    task, found, read = refusals.columns(task, found, refused)
-    if read is None:
-        seen.findings += refused.findings()
-        seen.splits = {name: {"rows": len(part)} for name, part in found.splits.items()}
-        return
-    good = refusals.values(task, read.splits, refused)
-    seen.findings += refused.findings()
-    seen.summary = task.summary()
-    good = {name: part for name, part in good.items() if len(part)}
-    if "train" not in good:
-        return
-    notes = read.notes[len(found.notes) :]
-    trying = _Trying(seen)
-    trying(lambda: task.check(good))
-    good = {name: task.readable(part) for name, part in good.items()}
-    seen.findings += task.findings(found, dataclasses.replace(read, splits=good), notes)
-    seen.findings += _of_rows(task, good)
-    splits, notes = trying(lambda: parted(task, good)) or (good, [])
-    seen.findings += _notes(note for note in notes if "evaluated on" not in note)
-    seen.splits = {name: _figures(task, part) for name, part in _in_order(splits).items()}
-    seen.findings += rows.balance({name: figures["labels"] for name, figures in seen.splits.items()})
-    seen.findings += rows.written_otherwise({name: part["scripts"] for name, part in seen.splits.items()})
-    trying(lambda: _look_at_pieces(seen, task, splits, given, reporter))
+def _notes(notes: Iterable[str]) -> list[Finding]:
+    return [Finding("note", "reading", note) for note in notes]
 
 
-@dataclass(frozen=True)
-class _Trying:
-    """Calls what may refuse, and takes that down as an error."""
+class _Heard(Reporter):
+    """Takes what would be warned of down as a finding."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self._findings = findings
+
+    def warn(self, message: str) -> None:
+        """Of the model, say."""
+        self._findings.append(Finding("warning", "model", message))
+
+
+@dataclass
+class _Look:
+    """The steps of a look, each as far as there is something to go on with.
+
+    Attributes:
+        seen: what is found is added to it.
+        model_given, length_given: whether the user named a model, and the `--max-length` that he named.
+    """
 
     seen: Checked
+    task: Task
+    model_given: bool
+    length_given: int | None
 
-    def __call__(self, what: Callable[[], Any]) -> Any:
+    def at(self, found: Found) -> None:
+        """Columns, then values, then all that is left of the rows."""
+        refused = refusals.Refusals()
+        self.task, found, read = refusals.columns(self.task, found, refused)
+        values = refusals.values(self.task, read.splits, refused) if read else {}
+        self.seen.findings += refused.findings()
+        if read is None:
+            self.seen.splits = {name: {"rows": len(rows)} for name, rows in found.splits.items()}
+            return
+        self.seen.summary = self.task.summary()
+        if len(values["train"]):
+            self._at_rows(found, dataclasses.replace(read, splits=values))
+
+    def _at_rows(self, found: Found, read: Found) -> None:
+        """Rows by themselves and beside each other, then the splits as training would have them."""
+        seen, task = self.seen, self.task
+        good = {name: rows for name, rows in read.splits.items() if len(rows)}
+        self._try(lambda: task.check(good))
+        good = {name: task.readable(rows) for name, rows in good.items()}
+        notes = read.notes[len(found.notes) :]
+        seen.findings += task.findings(found, dataclasses.replace(read, splits=good), notes)
+        self._beside_each_other(good)
+        whole = len(good) == len(read.splits)  # else a share would be set aside in place of what is refused
+        splits, notes = (whole and self._try(lambda: parted(task, good))) or (good, [])
+        seen.findings += _notes(notes)
+        self._count(_in_order(splits))
+        self._try(lambda: self._at_pieces(splits))
+
+    def _beside_each_other(self, splits: Splits) -> None:
+        looked = [rows.Split.of(name, part, self.task) for name, part in splits.items()]
+        for split in looked:
+            self.seen.findings += rows.blank(split.name, split.rows, self.task.texts(split.rows))
+            self.seen.findings += rows.repeated(split)
+        self.seen.findings += rows.overlap(looked)
+
+    def _count(self, splits: Splits) -> None:
+        """Rows, labels and scripts of each split."""
+        figures: dict[str, dict[str, Any]] = {}
+        for name, part in splits.items():
+            texts = (text for column in self.task.texts(part) for text in column)
+            figures[name] = {"rows": len(part), "labels": self.task.balance(part), "scripts": scripts(texts)}
+        self.seen.splits = figures
+        self.seen.findings += rows.balance({name: some["labels"] for name, some in figures.items()})
+        self.seen.findings += rows.written_otherwise(
+            {name: some["scripts"] for name, some in figures.items()}
+        )
+
+    def _at_pieces(self, splits: Splits) -> None:
+        """With the tokenizer of the model that training would take; of the model nothing else is loaded."""
+        seen, task = self.seen, self.task
+        try:
+            source = task.tokenizer_source(self.model_given, _Heard(seen.findings))
+        except UserError as error:
+            level: Level = "error" if self.model_given else "note"
+            seen.findings.append(Finding(level, "no-model", str(error), "the texts were not cut into pieces"))
+            return
+        if source is None:
+            return
+        reader = pieces.Reader.of(task, source, self.model_given, self.length_given)
+        seen.model, seen.max_length = reader.name, task.config.max_length
+        for name, part in splits.items():
+            counts = task.count_pieces(part, reader.tokenizer)
+            seen.splits[name] |= pieces.figures(task, counts)
+            seen.findings += pieces.unknown(name, part, counts, reader)
+            seen.findings += pieces.over(name, part, counts, task, reader)
+            seen.findings += task.findings_in_pieces(name, part, reader.tokenizer)
+
+    def _try(self, what: Callable[[], Any]) -> Any:
+        """Take a refusal down as an error, once; None then."""
         try:
             return what()
         except UserError as error:
             if str(error) not in (finding.message for finding in self.seen.findings):
                 self.seen.findings.append(Finding("error", "refused", str(error), "training stops here"))
             return None
-
-
-def _notes(notes: Iterable[str]) -> list[Finding]:
-    return [Finding("note", "reading", note) for note in notes]
-
-
-def _of_rows(task: Task, splits: Splits) -> Iterator[Finding]:
-    looked = [rows.Split.of(name, part, task) for name, part in splits.items()]
-    for split in looked:
-        yield from rows.blank(split.name, split.rows, task.texts(split.rows))
-        yield from rows.repeated(split)
-    yield from rows.overlap(looked)
-
-
-def _figures(task: Task, part: Rows) -> dict[str, Any]:
-    texts = (text for column in task.texts(part) for text in column)
-    return {"rows": len(part), "labels": task.balance(part), "scripts": scripts(texts)}
-
-
-def _look_at_pieces(
-    seen: Checked, task: Task, splits: Splits, given: tuple[bool, int | None], reporter: Reporter
-) -> None:
-    """With the tokenizer of the model that training would take; of the model nothing else is loaded.
-
-    Args:
-        given: whether the user named the model, and the length he named.
-    """
-    try:
-        source = task.tokenizer_source(given[0], reporter)
-    except UserError as error:
-        level: Level = "error" if given[0] else "note"
-        seen.findings.append(Finding(level, "no-model", str(error), "the texts were not cut into pieces"))
-        return
-    if source is None:
-        return
-    reader = pieces.Reader.of(task, source, *given)
-    seen.model, seen.max_length = reader.name, task.config.max_length
-    for name, part in splits.items():
-        counts = task.count_pieces(part, reader.tokenizer)
-        seen.splits[name] |= pieces.figures(task, counts)
-        seen.findings += pieces.unknown(name, part, counts, reader)
-        seen.findings += pieces.over(name, part, counts, task, reader)
-        seen.findings += task.findings_in_pieces(name, part, reader.tokenizer)

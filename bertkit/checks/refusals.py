@@ -36,7 +36,7 @@ class Refusals:
     complete: bool = True
 
     def findings(self) -> Iterator[Finding]:
-        """One of each kind, in the words of the first of them: errors that differ in place and values alone."""
+        """One of each kind (they differ in place and values alone), in the words of the first of them."""
         kinds: dict[str, list[str]] = {}
         for error in self.errors:
             kinds.setdefault(VALUE.sub("_", PLACE.sub("", error, count=1)), []).append(error)

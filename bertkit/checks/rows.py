@@ -7,6 +7,7 @@ from itertools import combinations
 
 from bertkit.data.findings import Finding, places, share
 from bertkit.data.rows import Rows
+from bertkit.data.tags import OUTSIDE
 from bertkit.errors import listed
 from bertkit.tasks.base import Task
 
@@ -57,8 +58,10 @@ def repeated(split: Split) -> Iterator[Finding]:
     if gold and unlike:
         before = [first[split.identity[i]] for i in unlike]
         yield Finding(
-            "warning", "conflicts", f"{share(len(unlike), len(rows))} {split.name} rows are copies with another label",
-            "decide on one label: a model cannot get both right", len(unlike), _beside(rows, unlike, before, gold),
+            "warning", "conflicts",
+            f"{share(len(unlike), len(rows))} {split.name} rows are copies with another label",
+            "decide on one label: a model cannot get both right", len(unlike),
+            _beside(rows, unlike, before, gold),
         )  # fmt: skip
 
 
@@ -77,7 +80,9 @@ def _beside(
 
 
 def _short(label: Hashable) -> str:
-    text = " ".join(map(str, label)) if isinstance(label, tuple) else str(label)
+    if isinstance(label, tuple):  # tags, or several labels
+        label = " ".join(str(part) for part in label if part != OUTSIDE) or OUTSIDE
+    text = str(label)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
@@ -87,12 +92,11 @@ def overlap(splits: Sequence[Split]) -> Iterator[Finding]:
         known = set(one.identity)
         shared = [index for index, key in enumerate(other.identity) if key in known]
         if shared:
-            training = one.name == "train"
-            then = "training leaves them out of the training rows" if training else "both are scored on them"
             yield Finding(
                 "warning", "overlap",
                 f"{share(len(shared), len(other.rows))} {other.name} rows also stand in the {one.name} rows",
-                f"{then}; look how the splits were made", len(shared), places(other.rows, shared),
+                "look how the splits were made: scores tell little of what was seen before", len(shared),
+                places(other.rows, shared),
             )  # fmt: skip
 
 
@@ -134,6 +138,7 @@ def written_otherwise(scripts: Mapping[str, Mapping[str, float]]) -> Iterator[Fi
     for name, script in mostly.items():
         if script != mostly.get("train", script):
             yield Finding(
-                "warning", "script", f"the {name} texts are mostly {script}, the training texts {mostly['train']}",
+                "warning", "script",
+                f"the {name} texts are mostly {script}, the training texts {mostly['train']}",
                 "look whether the files belong together", 0,
             )  # fmt: skip

@@ -24,8 +24,9 @@ def misplaced(split: str, rows: Questions) -> Iterator[Finding]:
     kinds = [
         ("warning", "offset", found.moved, "are not at their offset and stand elsewhere in their paragraph",
          "training puts them right; offsets count characters from 0, not bytes or words"),
-        ("warning", "nowhere", found.lost, "are not at their offset, and their text stands nowhere or several times "
-         f"in their paragraph: {then}", "copy answers from their paragraph letter for letter, with their offset"),
+        ("warning", "nowhere", found.lost,
+         f"are not at their offset, and their text stands nowhere or several times in the paragraph: {then}",
+         "copy answers from their paragraph letter for letter, with their offset"),
         ("note", "no-offset", found.found, "have no offset; it is that of their text", ""),
     ]  # fmt: skip
     for level, name, indices, message, way_out in kinds:
@@ -41,7 +42,7 @@ def shared_paragraphs(split: str, train: Rows, rows: Rows) -> Iterator[Finding]:
     if shared:
         yield Finding(
             "warning", "same-paragraph",
-            f"{share(len(shared), len(rows))} {split} questions are about paragraphs that training questions are about",
+            f"{share(len(shared), len(rows))} {split} questions are about paragraphs of training questions",
             "give whole paragraphs, better articles, to one split: the scores would be too high", len(shared),
             places(rows, shared),
         )  # fmt: skip
@@ -54,7 +55,8 @@ def lost(split: str, rows: Rows, features: QuestionFeatures) -> Iterator[Finding
         yield Finding(
             "note", "question-cut",
             f"{share(len(cut), len(rows))} {split} questions are over {features.asked.max()} pieces and cut",
-            f"--max-query-length {features.questions.lengths.max()} keeps all of them", len(cut), places(rows, cut),
+            f"--max-query-length {features.questions.lengths.max()} keeps all of them",
+            len(cut), places(rows, cut),
         )  # fmt: skip
     if features.labels is None:
         return
@@ -76,7 +78,8 @@ def lost(split: str, rows: Rows, features: QuestionFeatures) -> Iterator[Finding
     if len(long):
         yield Finding(
             "note", "answer-long",
-            f"{share(len(long), int(answered.sum()))} {split} answers are over {limits.max_answer_length} pieces "
-            f"and cannot be predicted (the longest {sizes.max()})",
-            f"--max-answer-length {sizes.max()}, where such answers are meant", len(long), places(rows, long),
+            f"{share(len(long), int(answered.sum()))} {split} answers are over {limits.max_answer_length} "
+            f"pieces and cannot be predicted (the longest {sizes.max()})",
+            f"--max-answer-length {sizes.max()}, where such answers are meant",
+            len(long), places(rows, long),
         )  # fmt: skip

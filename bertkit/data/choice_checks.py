@@ -37,7 +37,7 @@ def equal(
     if unfair:
         yield Finding(
             "warning", "right-twice",
-            f"{share(len(unfair), len(rows))} {split} rows have their right ending once more among the wrong ones",
+            f"{share(len(unfair), len(rows))} {split} rows have their right ending among the wrong ones too",
             "leave one of the two out: a model cannot tell them apart", len(unfair), places(rows, unfair),
         )  # fmt: skip
     if rest := sorted(set(twice) - set(unfair)):

@@ -1,4 +1,4 @@
-"""Running text, looked at before it is cut into pieces: its documents as rows, and what is wrong with them."""
+"""Running text before it is cut into pieces: its documents as rows, and what is wrong with them."""
 
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
@@ -7,7 +7,7 @@ import numpy as np
 
 from bertkit.data.corpus import Corpus
 from bertkit.data.document_rows import FEW, cut_few
-from bertkit.data.findings import FIRST, Finding, places, share
+from bertkit.data.findings import FIRST, Finding, share
 from bertkit.data.rows import Rows
 from bertkit.data.text_files import Notes
 from bertkit.data.text_source import TextSource
@@ -76,7 +76,8 @@ def corpus_findings(split: str, rows: Rows, pairs: bool) -> Iterator[Finding]:
         yield Finding(
             "warning", "one-sentence",
             f"{share(len(single), len(rows))} {split} documents have one sentence, so nothing follows it",
-            "part documents by blank lines or --document-separator, sentences by lines (--form); or --objective mlm",
+            "part documents by blank lines or --document-separator, sentences by lines (--form); or take "
+            "--objective mlm",
             len(single), _numbered(single),
         )  # fmt: skip
 

@@ -12,6 +12,7 @@ from bertkit.data.rows import Rows
 
 Level = Literal["error", "warning", "note"]
 FIRST = 5  # rows that a finding names
+LEAST = 0.001  # share that is told in percent
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Finding:
     """Something about the data that its owner should know.
 
     Attributes:
-        level: "error" where training refuses it, "warning" where scores suffer, "note" where it is good to know.
+        level: "error": training refuses it; "warning": scores suffer; "note": it is good to know.
         name: of its kind, for programs.
         message: one line, for people.
         way_out: what to do about it.
@@ -42,5 +43,6 @@ def places(rows: Rows, indices: Sequence[int] | np.ndarray) -> list[str]:
 
 
 def share(part: int, whole: int) -> str:
-    """`1,234 (5.6 %)`, the form in which messages count."""
-    return f"{part:,} ({part / max(1, whole):.1%})"
+    """`1,234 of 20,000 (6.2%)`, the form in which messages count."""
+    percent = part / max(1, whole)
+    return f"{part:,} of {whole:,}" + (f" ({percent:.1%})" if percent >= LEAST else "")

@@ -28,7 +28,7 @@ def same_texts(split: str, rows: Rows, columns: Sequence[str]) -> Iterator[Findi
     if same:
         yield Finding(
             "note", "equal-pair",
-            f"{share(len(same), len(rows))} {split} rows have the same text in {columns[0]!r} and {columns[1]!r}",
+            f"{share(len(same), len(rows))} {split} rows have one text in {columns[0]!r} and {columns[1]!r}",
             "look whether both columns were meant", len(same), places(rows, same),
         )  # fmt: skip
 
@@ -50,16 +50,14 @@ def beyond(numbers: Mapping[str, np.ndarray], splits: Mapping[str, Rows]) -> Ite
         numbers: [n] of each split.
     """
     low, high = numbers["train"].min(), numbers["train"].max()
-    yield Finding(
-        "note", "range", f"the numbers to learn go from {low:g} to {high:g}", count=len(numbers["train"])
-    )
+    yield Finding("note", "range", f"the numbers to learn go from {low:g} to {high:g}")
     for split, values in numbers.items():
         outside = ((values < low) | (values > high)).nonzero()[0]
         if len(outside):
             yield Finding(
                 "warning", "beyond",
-                f"{share(len(outside), len(values))} {split} numbers lie beyond {low:g} to {high:g}, the range "
-                "of the training rows",
+                f"{share(len(outside), len(values))} {split} numbers lie beyond {low:g} to {high:g}, the "
+                "range of the training rows",
                 "a model seldom predicts what it has not seen; look whether the scales are the same",
                 len(outside), places(splits[split], outside),
             )  # fmt: skip

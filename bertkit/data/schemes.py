@@ -122,7 +122,7 @@ class Misfits:
     offsets: np.ndarray
 
     def of_kinds(self) -> dict[str, np.ndarray]:
-        """Kind -> where its tags stand: `type-changes`, `inside-first` (before it is nothing), `ill-formed`."""
+        """Kind -> where its tags stand: `type-changes`, `inside-first` (nothing began), `ill-formed`."""
         kinds = {
             "type-changes": self.goes_on & self.changes,
             "inside-first": self.goes_on & ~self.changes,

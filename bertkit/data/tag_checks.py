@@ -17,13 +17,17 @@ KINDS = {
     "type-changes": "go on with an entity of another type",
     "ill-formed": "are written otherwise than the scheme would",
 }
-AS_READ = (
-    "conlleval's rule is followed: an entity begins there; write the tag that begins one, or the right type"
-)
+AS_READ = "read by conlleval's rule: an entity begins there; write the tag that begins one, or the right type"
 
 
 def tag_faults(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
-    """Tags that are illegal in the scheme, by kind; `rows` have `tokens` and `tags`."""
+    """Tags that are illegal in the split's own scheme, by kind.
+
+    Args:
+        rows: with `tokens` and `tags`.
+        scheme: of the training tags.
+    """
+    scheme = detect(rows["tags"], scheme)
     found = misfits(rows["tags"], scheme)
     for kind, at in found.of_kinds().items():
         lines = [rows.where(*_place(found.offsets, index)) for index in at[:FIRST]]
@@ -43,7 +47,8 @@ def other_scheme(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
     if own != scheme:
         yield Finding(
             "warning", "schemes", f"the {split} tags are {own}, the training tags {scheme}",
-            "they are brought to one form; write them alike so that none is misread", len(rows), [rows.files[0]],
+            "they are brought to one form; write them alike so that none is misread",
+            len(rows), [rows.files[0]],
         )  # fmt: skip
 
 
@@ -54,7 +59,8 @@ def without_tokens(split: str, found: Rows, read: Rows) -> Iterator[Finding]:
     gone = [index for index, number in enumerate(numbers) if number not in there]
     if gone:
         yield Finding(
-            "note", "no-tokens", f"{share(len(gone), len(found))} {split} rows have no tokens and are left out",
+            "note", "no-tokens",
+            f"{share(len(gone), len(found))} {split} rows have no tokens and are left out",
             "", len(gone), places(found, gone),
         )  # fmt: skip
 
@@ -90,7 +96,7 @@ def without_pieces(split: str, rows: Rows, carrier: np.ndarray, offsets: np.ndar
         index = np.unique(sentence_numbers(gone, offsets))
         yield Finding(
             "note", "no-pieces",
-            f"{share(len(gone), len(carrier))} {split} tokens have no piece in this tokenizer (control characters, say)",
+            f"{share(len(gone), len(carrier))} {split} tokens have no piece (control characters, say)",
             "they are tagged by their neighbours; take them out where they are in the way", len(gone),
             places(rows, index),
         )  # fmt: skip
@@ -103,6 +109,7 @@ def too_long(split: str, rows: Rows) -> Iterator[Finding]:
     if len(long):
         yield Finding(
             "warning", "long-sentences",
-            f"{share(len(long), len(rows))} {split} sentences have more than {LONG} tokens (the longest {sizes.max():,})",
+            f"{share(len(long), len(rows))} {split} sentences have more than {LONG} tokens (the longest "
+            f"{sizes.max():,})",
             "look whether blank lines between sentences are missing", len(long), places(rows, long),
         )  # fmt: skip

@@ -193,6 +193,7 @@ class Ner(Task):
     def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
         """Faults of the tags by kind, schemes that are mixed, types seen once, sentences without an end."""
         from bertkit.data import tag_checks
+        from bertkit.data.tagged import WIDER
 
         for split, rows in read.splits.items():
             yield from tag_checks.without_tokens(split, found.splits[split], rows)
@@ -201,7 +202,7 @@ class Ner(Task):
                 yield from tag_checks.other_scheme(split, rows, self.scheme)
                 yield from tag_checks.tag_faults(split, rows, self.scheme)
         yield from tag_checks.once(read.splits["train"])
-        yield from super().findings(found, read, [note for note in notes if "spans end inside" in note])
+        yield from super().findings(found, read, [note for note in notes if WIDER in note])
 
     def count_pieces(self, rows: "Rows", tokenizer: Any) -> "PieceCounts":
         """Of the sentence by itself."""
