@@ -80,7 +80,7 @@ IN_TRAIN = {  # finding: (task, level, what makes the rows have it, settings)
     "spelling": ("classify", "warning", one(label="POSITIVE"), {}),
     "cut": ("classify", "warning", each(text=lambda _, text: text * 9), {"max_length": 64}),
     "unknown": ("classify", "warning", each(text=lambda _, text: text + " 좋"), {}),
-    "script": ("classify", "warning", each(text=lambda at, text: f"좋은 영화 {at}"), {}),
+    "script": ("classify", "warning", each(text=lambda at, _: f"좋은 영화 {at}"), {}),
     "refused": ("classify", "error", one(text=None), {}),
     "no-labels": ("classify", "note", each(label=lambda at, label: [label] * (at != 7)), {}),
     "range": ("classify", "note", each(label=lambda at, _: at / 8), {}),

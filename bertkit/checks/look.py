@@ -182,5 +182,5 @@ class _Look:
             return what()
         except UserError as error:
             if str(error) not in (finding.message for finding in self.seen.findings):
-                self.seen.findings.append(Finding("error", "refused", str(error), "training stops here"))
+                self.seen.findings.append(Finding("error", "refused", str(error), refusals.TO_MEND))
             return None

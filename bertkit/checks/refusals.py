@@ -21,6 +21,7 @@ from bertkit.tasks.base import Task
 MOST = 20  # rows left aside where each takes another pass over all of the data
 CHUNK = 256  # rows asked for at once where they are asked for in parts
 PLACE = re.compile(r"(?P<file>.+?): (row|line) (?P<number>\d+)")
+TO_MEND = "to be mended first: training stops here"
 VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 
 
@@ -43,7 +44,7 @@ class Refusals:
         for alike in kinds.values():
             found = [match[0] for error in alike[:FIRST] if (match := PLACE.match(error))]
             more = f" ({len(alike):,} rows are refused so)" if len(alike) > 1 else ""
-            yield Finding("error", "refused", alike[0] + more, "training stops here", len(alike), found)
+            yield Finding("error", "refused", alike[0] + more, TO_MEND, len(alike), found)
         if not self.complete:
             yield Finding("note", "not-all", "there may be more of this: the rows behind were not looked at")
 

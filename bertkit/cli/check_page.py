@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -40,7 +41,7 @@ def _splits(seen: Checked) -> Table:
         "unknown": partial(_share, "unknown"),
         "script": _scripts,
     }
-    table = Table(f"in pieces of {seen.model}" if seen.model else "")
+    table = Table(escape(f"in pieces of {seen.model}") if seen.model else "")
     shown = {head: tell for head, tell in heads.items() if any(map(tell, seen.splits.values()))}
     for head in shown:
         table.add_column(head, justify="left" if head == "script" else "right")
@@ -91,7 +92,7 @@ def _print_finding(finding: Finding) -> None:
     head = Text(finding.level, STYLES[finding.level])
     out.print(head.append(f"  {finding.message}", "default"), soft_wrap=True)
     more = finding.count - len(finding.rows)
-    if finding.rows:
+    if finding.rows and finding.rows != [row for row in finding.rows if row in finding.message]:
         rest = f", and {more:,} more" if more > 0 else ""
         out.print(f"    {_in_files(finding.rows)}{rest}", markup=False, soft_wrap=True, style="dim")
     if finding.way_out:
