@@ -8,6 +8,7 @@ from bertkit.errors import Stopped, UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bertkit.checks.look import Checked
     from bertkit.infer.predict import Predictions
     from bertkit.infer.predictor import Predictor
     from bertkit.reporter import Reporter
@@ -23,6 +24,7 @@ __all__ = [
     "Stopped",
     "UserError",
     "ablation",
+    "check",
     "classify",
     "evaluate",
     "feature_based",
@@ -118,6 +120,19 @@ def train_tokenizer(*, reporter: "Reporter | None" = None, **settings: Any) -> "
     from bertkit.vocabulary import train_tokenizer as train
 
     return train(settings, reporter)
+
+
+def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> "Checked":
+    """Look at data before training: what `bertkit check TASK` does, with the task's settings.
+
+    `check("classify", data="reviews.csv")` returns a `Checked` with `.splits` (counts) and `.findings`.
+
+    Raises:
+        UserError: there is no data to look at.
+    """
+    from bertkit.checks.look import check as look
+
+    return look(task, settings, reporter)
 
 
 def load(run: "str | Path") -> "Predictor":

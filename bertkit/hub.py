@@ -13,6 +13,7 @@ PROBE_SECONDS = 3.0
 FILES = {
     # Weights as safetensors only: nothing downloaded is ever unpickled.
     "model": ["*.json", "*.txt", "*.model", "*.safetensors"],
+    "tokenizer": ["*.json", "*.txt", "*.model"],  # of a model, without its weights
     "dataset": ["*.parquet", "*.csv", "*.tsv", "*.json", "*.jsonl", "*.txt", "*.gz", "*.zst"],
 }
 
@@ -29,7 +30,7 @@ def snapshot(
 
     Args:
         repo: `ORG/NAME`.
-        kind: "model" or "dataset".
+        kind: "model", "tokenizer" (of a model) or "dataset".
         part: the folder in it that is wanted: of XNLI's 15 languages, one.
         flag: what the user typed, for the error (`--data imdb`).
         other_way: what else the user can do, for the error.
@@ -73,7 +74,8 @@ def _fetch(repo: str, kind: str, revision: str | None, part: str | None, **how: 
     from huggingface_hub import snapshot_download
 
     patterns = [f"{part}/{pattern}" if part else pattern for pattern in FILES[kind]]
-    which: dict[str, Any] = {"repo_id": repo, "repo_type": kind, "revision": revision}
+    type = "model" if kind == "tokenizer" else kind
+    which: dict[str, Any] = {"repo_id": repo, "repo_type": type, "revision": revision}
     return Path(snapshot_download(**which, allow_patterns=patterns, **how)) / (part or "")
 
 
@@ -99,6 +101,8 @@ def _complete(folder: Path, kind: str) -> bool:
     """Whether a cached snapshot is all of it: a cache may hold a single file of a repository."""
     if kind == "model":
         return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
+    if kind == "tokenizer":
+        return (folder / "config.json").exists() and any(folder.glob("tokenizer*"))
     return any(path for pattern in FILES[kind] for path in folder.rglob(pattern))
 
 

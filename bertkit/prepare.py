@@ -114,18 +114,13 @@ def _resumed(name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[
 
 def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     """Load, split, check and tokenize the data; find the model; fill in what the user left open."""
-    config = fill(config, {"data": config.named_data()})
-    if not config.data:
-        raise UserError("--data is missing: a known name (bertkit data ls), a file, a folder, or sample")
+    task, given_model = task_of(task_name, config), config.model is not None
     precision.check(config)
-    directory = data_directory(config.data_dir)
-    config = fill(config, {"data_dir": str(directory) if directory else None})
-    task, given_model = task_class(task_name)(config), config.model is not None
     found = task.find(reporter)
     from bertkit.modeling.heads import CHOICE, QUESTION, SEQUENCE, TAGGER, TOKEN, has_head
 
     chosen, reason = precision.choose(config)
-    task.config = fill(task.config, {"bf16": chosen == "bf16"} | _defaults(found, type(task)))
+    task.config = fill(task.config, {"bf16": chosen == "bf16"} | defaults_of(found, type(task)))
     found, splits = _arranged(task, found, reporter)
     source = task.source(given_model, reporter)
     model_config = loading.load_config(source)
@@ -143,7 +138,17 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
     return prepared
 
 
-def _defaults(found: Found, kind: type[Task]) -> dict[str, Any]:
+def task_of(task_name: str, config: RunConfig) -> Task:
+    """The task with its settings, which say what data and where to look for it."""
+    config = fill(config, {"data": config.named_data()})
+    if not config.data:
+        raise UserError("--data is missing: a known name (bertkit data ls), a file, a folder, or sample")
+    directory = data_directory(config.data_dir)
+    config = fill(config, {"data_dir": str(directory) if directory else None})
+    return task_class(task_name)(config)
+
+
+def defaults_of(found: Found, kind: type[Task]) -> dict[str, Any]:
     """The set's defaults that the task has; columns only where the rows have them.
 
     A set may come in a layout of its own, and a task may call a column by another role.
@@ -165,28 +170,29 @@ def _arranged(task: Task, found: Found, reporter: Reporter) -> tuple[Found, Spli
     found = dataclasses.replace(
         found, splits={name: task.readable(rows) for name, rows in found.splits.items()}
     )
-    config = task.config
-    seed = config.seed if config.split_seed is None else config.split_seed
-    splits, notes = arrange(found.splits, task.keys, config.validation_fraction, seed)
-    limits = {"train": config.max_train_samples}
-    splits = {
-        name: draw(rows, limits.get(name, config.max_eval_samples), seed) for name, rows in splits.items()
-    }
+    splits, notes = parted(task, found.splits)
     task.check(splits)
     for note in [*found.notes, *notes]:
         reporter.say(note)
     return found, splits
 
 
+def parted(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
+    """A validation split beside the training split, no example in both, rows drawn; and notes."""
+    config = task.config
+    seed = config.seed if config.split_seed is None else config.split_seed
+    splits, notes = arrange(splits, task.keys, config.validation_fraction, seed)
+    limits = {"train": config.max_train_samples}
+    drawn = {
+        name: draw(rows, limits.get(name, config.max_eval_samples), seed) for name, rows in splits.items()
+    }
+    return drawn, notes
+
+
 def _resolve(prepared: Prepared, reporter: Reporter) -> None:
     """Fill in what the texts and sizes decide: max_length, features, epochs, batch size, learning rate."""
     task, source = prepared.task, prepared.source
-    limit = loading.usable_positions(prepared.model_config)
-    wanted = prepared.max_length_given
-    if wanted is not None and limit is not None and wanted > limit:
-        way = "; --long windows reads longer texts" if hasattr(task.config, "long") else ""
-        raise UserError(f"--max-length {wanted}: {source.name} has {limit} positions{way}")
-    longest = min(wanted or task.config.max_length or task.default_max_length, limit or sys.maxsize)
+    longest = max_length(task, source, prepared.model_config, prepared.max_length_given)
     task.config = dataclasses.replace(task.config, max_length=longest)
     if not source.new:
         task.config = fill(task.config, {"model": source.name})
@@ -202,6 +208,15 @@ def _resolve(prepared: Prepared, reporter: Reporter) -> None:
     if unsaid:
         words = ", ".join(f"{key} {value:g}" for key, value in unsaid.items())
         reporter.say(f"chosen {reason}: {words}")
+
+
+def max_length(task: Task, source: ModelSource, model_config: Any, wanted: int | None) -> int:
+    """What `--max-length` comes to with this model. Raises `UserError` where it cannot take as much."""
+    limit = loading.usable_positions(model_config)
+    if wanted is not None and limit is not None and wanted > limit:
+        way = "; --long windows reads longer texts" if hasattr(task.config, "long") else ""
+        raise UserError(f"--max-length {wanted}: {source.name} has {limit} positions{way}")
+    return min(wanted or task.config.max_length or task.default_max_length, limit or sys.maxsize)
 
 
 def _look_at_pieces(prepared: Prepared, reporter: Reporter) -> None:

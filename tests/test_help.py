@@ -15,7 +15,13 @@ HEAVY = [
 
 
 NAMES = [*TASKS, "glue", "feature-based", "ablation", "train-tokenizer"]
-COMMANDS = [["--help"], ["recipes", "ls"], ["--version"], *([name, "--help"] for name in NAMES)]
+COMMANDS = [
+    ["--help"],
+    ["recipes", "ls"],
+    ["--version"],
+    ["check", "qa", "--help"],
+    *([name, "--help"] for name in NAMES),
+]
 
 
 @pytest.mark.parametrize("args", COMMANDS)

@@ -11,7 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from bertkit import __version__
-from bertkit.cli import data, environment, recipes
+from bertkit.cli import check, data, environment, recipes
 from bertkit.cli.ablation import ablation
 from bertkit.cli.evaluate import evaluate
 from bertkit.cli.feature_based import feature_based
@@ -73,6 +73,7 @@ app.command("ablation")(ablation)
 app.command("train-tokenizer")(train_tokenizer)
 app.command("predict")(predict)
 app.command("evaluate")(evaluate)
+app.add_typer(check.app, name="check")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
 app.command("env")(environment.env)

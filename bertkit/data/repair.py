@@ -1,6 +1,7 @@
 """Answers that do not stand where they say: put right where there is one place, else left out, and told."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from bertkit.data.answers import START, Answer, short, where
 from bertkit.data.rows import Rows
@@ -19,19 +20,40 @@ def repaired(rows: Rows, split: str) -> tuple[Rows, list[str]]:
     """
     if "answers" not in rows.columns:
         return rows, []
-    answers = list(rows["answers"])
-    moved, found, lost = [], 0, []
+    looked = looked_for(rows)
+    notes = _notes(rows, split, looked.moved, len(looked.found), looked.lost)
+    return _without(rows.with_column("answers", looked.answers), split, sorted(set(looked.lost))), notes
+
+
+@dataclass
+class Looked:
+    """The answers where they stand (None: no place is theirs), and the row of each that stood elsewhere.
+
+    Attributes:
+        moved: at another offset than they said.
+        found: they said none.
+        lost: their text stands nowhere, or several times.
+    """
+
+    answers: list[list[Answer]]
+    moved: list[int] = field(default_factory=list)
+    found: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+
+
+def looked_for(rows: Rows) -> Looked:
+    """Look for each answer that is not where it says. Raises `UserError` at one beyond its paragraph."""
+    looked = Looked(list(rows["answers"]))
     for index in _misplaced(rows):
-        answers[index] = [_placed(rows, index, answer) for answer in answers[index]]
-        for before, after in zip(rows["answers"][index], answers[index], strict=True):
+        looked.answers[index] = [_placed(rows, index, answer) for answer in looked.answers[index]]
+        for before, after in zip(rows["answers"][index], looked.answers[index], strict=True):
             if after[START] is None:
-                lost.append(index)
+                looked.lost.append(index)
             elif before[START] is None:
-                found += 1
+                looked.found.append(index)
             elif before[START] != after[START]:
-                moved.append(index)
-    notes = _notes(rows, split, moved, found, lost)
-    return _without(rows.with_column("answers", answers), split, sorted(set(lost))), notes
+                looked.moved.append(index)
+    return looked
 
 
 def _misplaced(rows: Rows) -> list[int]:

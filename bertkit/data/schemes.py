@@ -102,8 +102,43 @@ def from_iob2(sentences: Sentences, scheme: Scheme) -> list[list[str]]:
 
 def faults(sentences: Sentences, scheme: Scheme) -> int:
     """How many tags the scheme would have written otherwise, such as an I with nothing before it in IOB2."""
+    return int(np.count_nonzero(misfits(sentences, scheme).wrong))
+
+
+@dataclass(frozen=True)
+class Misfits:
+    """The tags that a scheme would have written otherwise; all are flat [total] but the offsets.
+
+    Attributes:
+        wrong: whether each is one.
+        goes_on: whether its letter goes on with an entity (I, M, E, L).
+        changes: whether the token before it, in its sentence, is in an entity of another type.
+        offsets: [n + 1] the first token of each sentence.
+    """
+
+    wrong: np.ndarray
+    goes_on: np.ndarray
+    changes: np.ndarray
+    offsets: np.ndarray
+
+    def of_kinds(self) -> dict[str, np.ndarray]:
+        """Kind -> where its tags stand: `type-changes`, `inside-first` (nothing began), `ill-formed`."""
+        kinds = {
+            "type-changes": self.goes_on & self.changes,
+            "inside-first": self.goes_on & ~self.changes,
+            "ill-formed": ~self.goes_on,
+        }
+        found = {kind: (self.wrong & mask).nonzero()[0] for kind, mask in kinds.items()}
+        return {kind: at for kind, at in found.items() if len(at)}
+
+
+def misfits(sentences: Sentences, scheme: Scheme) -> Misfits:
+    """Which tags the scheme would have written otherwise, and in what way they stand."""
     read = _Read.of(sentences, scheme)
-    return int(np.count_nonzero(read.written(scheme) != read.letters))
+    before = np.where(sentence_starts(read.offsets), -1, np.roll(read.types, 1))
+    goes_on = np.isin(read.letters, [LETTERS.index(letter) for letter in "IMEL"])
+    wrong = read.written(scheme) != read.letters
+    return Misfits(wrong, goes_on, (before >= 0) & (before != read.types), read.offsets)
 
 
 @dataclass(frozen=True)

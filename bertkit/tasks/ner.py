@@ -1,7 +1,7 @@
 """`ner`: a tag for each token; entities are what is scored."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,8 @@ from bertkit.tasks.tagging import Tagging
 
 if TYPE_CHECKING:
     from bertkit.data import features
+    from bertkit.data.findings import Finding
+    from bertkit.data.piece_counts import PieceCounts
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.schemes import Scheme
     from bertkit.data.sources import Found
@@ -184,6 +186,51 @@ class Ner(Task):
     def retold(self) -> set[str]:
         """Tokens, text and tags, and what stands around a sentence."""
         return {"tokens", "text", "tags", "iob2", "context"}
+
+    # ---- looked at before training
+
+    def texts(self, rows: "Rows") -> list[Sequence[str]]:
+        """The sentences."""
+        return [rows["text"]]
+
+    def gold(self, rows: "Rows") -> list[Hashable] | None:
+        """The tags."""
+        return [tuple(tags) for tags in rows["iob2"]] if "iob2" in rows.columns else None
+
+    def balance(self, rows: "Rows") -> dict[str, int]:
+        """Entities by type."""
+        from bertkit.data.tag_checks import entities
+
+        return dict(entities(rows).most_common()) if "iob2" in rows.columns else {}
+
+    def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
+        """Faults of the tags by kind, schemes that are mixed, types seen once, sentences without an end."""
+        from bertkit.data import tag_checks
+        from bertkit.data.tagged import WIDER
+
+        for split, rows in read.splits.items():
+            yield from tag_checks.without_tokens(split, found.splits[split], rows)
+            yield from tag_checks.too_long(split, rows)
+            if "tags" in rows.columns:
+                yield from tag_checks.other_scheme(split, rows, self.scheme)
+                yield from tag_checks.tag_faults(split, rows, self.scheme)
+        yield from tag_checks.once(read.splits["train"])
+        yield from super().findings(found, read, [note for note in notes if WIDER in note])
+
+    def count_pieces(self, rows: "Rows", tokenizer: Any) -> "PieceCounts":
+        """Of the sentence by itself."""
+        from bertkit.data.piece_counts import PieceCounts
+
+        return PieceCounts.of_located(rows["text"], tokenizer)
+
+    def findings_in_pieces(self, split: str, rows: "Rows", tokenizer: Any) -> Iterator["Finding"]:
+        """Tokens of which no piece is left."""
+        from bertkit.data.tag_checks import without_pieces
+        from bertkit.data.words import Sentences, encode_words
+
+        sentences = Sentences.of(rows["tokens"], rows["text"])
+        carrier = encode_words(sentences, tokenizer).carrier
+        return without_pieces(split, rows, carrier, sentences.offsets)
 
     # ---- model
 

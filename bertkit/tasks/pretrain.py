@@ -1,6 +1,6 @@
 """`pretrain-mlm-nsp`: BERT from plain text, from scratch or continued."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bertkit.data.corpus_features import CorpusFeatures
     from bertkit.data.document_rows import Corpora
     from bertkit.data.features import Features
+    from bertkit.data.findings import Finding
     from bertkit.data.phases import Phase
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.sources import Found
@@ -88,15 +89,11 @@ class Pretrain(Task):
         """The documents that `--data` names, in pieces."""
         from bertkit.data.document_rows import Corpora
         from bertkit.data.sources import Found
-        from bertkit.data.text_source import find_text
         from bertkit.modeling.loading import load_tokenizer
 
         config = self.config
-        train = find_text(config.data, config.data_dir, config.text_column)
-        sources = {split: replace(train, splits={"train": files}) for split, files in train.splits.items()}
-        for split in ("validation", "test"):
-            if name := getattr(config, split):
-                sources[split] = find_text(name, config.data_dir, config.text_column, flag=f"--{split}")
+        sources = self._sources()
+        train = sources["train"]
         self.begins = self._begins(train, reporter)
         self.tokenizer = load_tokenizer(self.begins)
         if self.tokenizer.mask_token_id is None and not self.objective.causal:
@@ -109,6 +106,18 @@ class Pretrain(Task):
             splits[split], more = self.corpora.read(source, options, self.tokenizer, reporter, few)
             notes += more
         return Found(train.name, train.where, splits, notes=notes)
+
+    def _sources(self) -> "dict[str, TextSource]":
+        """The text of each split."""
+        from bertkit.data.text_source import find_text
+
+        config = self.config
+        train = find_text(config.data, config.data_dir, config.text_column)
+        sources = {split: replace(train, splits={"train": files}) for split, files in train.splits.items()}
+        for split in ("validation", "test"):
+            if name := getattr(config, split):
+                sources[split] = find_text(name, config.data_dir, config.text_column, flag=f"--{split}")
+        return sources
 
     def _options(self, text: "TextSource") -> "TextOptions":
         from bertkit.data.text_files import Decoding
@@ -125,15 +134,18 @@ class Pretrain(Task):
         from bertkit.modeling.scratch import begin
 
         config = self.config
+        self._check_scratch()
         if config.model:
-            given = [name for name in OF_SCRATCH if getattr(config, name) is not None]
-            if given:
-                flag = "--" + given[0].replace("_", "-")
-                raise UserError(f"{flag}: belongs to a model from scratch; leave it out, or --model")
             return find_model(config.model)
         return begin(config, SIZES, text, self._options(text), reporter)
 
-    def source(self, given: bool, reporter: "Reporter") -> "ModelSource":
+    def _check_scratch(self) -> None:
+        given = [name for name in OF_SCRATCH if getattr(self.config, name) is not None]
+        if self.config.model and given:
+            flag = "--" + given[0].replace("_", "-")
+            raise UserError(f"{flag}: belongs to a model from scratch; leave it out, or --model")
+
+    def source(self, given: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
         """Found with the text: the tokenizer is needed to read it."""
         return self.begins
 
@@ -186,6 +198,39 @@ class Pretrain(Task):
     def gold_columns(self) -> set[str]:
         """None."""
         return set()
+
+    # ---- looked at before training
+
+    def survey(self, reporter: "Reporter") -> "Found":
+        """The documents, not cut into pieces: that would take a tokenizer, which may not be there yet."""
+        from bertkit.data.document_checks import surveyed
+        from bertkit.data.sources import Found
+
+        self._check_scratch()
+        sources, splits = self._sources(), {}
+        notes = list(sources["train"].notes)
+        for split, source in sources.items():
+            few = split == "train" and "validation" not in sources
+            splits[split], more = surveyed(source, self._options(source), few)
+            notes += more
+        return Found(sources["train"].name, sources["train"].where, splits, notes=notes)
+
+    def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
+        """How much text there is, and documents of one sentence."""
+        from bertkit.data.document_checks import corpus_findings
+
+        yield from super().findings(found, read, notes)
+        for split, rows in read.splits.items():
+            yield from corpus_findings(split, rows, self.config.pairs)
+
+    def tokenizer_source(self, given: bool, reporter: "Reporter") -> "ModelSource | None":
+        """A new tokenizer knows the text that it is made of."""
+        from bertkit.modeling.loading import find_model
+        from bertkit.modeling.scratch import named_tokenizer
+
+        if self.config.model:
+            return find_model(self.config.model, weights=False)
+        return named_tokenizer(self.config.tokenizer) if self.config.tokenizer else None
 
     # ---- examples
 

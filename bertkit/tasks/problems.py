@@ -1,6 +1,7 @@
 """Kinds of labels a sequence can have: each knows its targets, loss, decision, scores and names."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertkit.tasks.base import Scores
@@ -30,6 +31,12 @@ class Problem(ABC):
     @abstractmethod
     def targets(self, rows: "Rows", column: str) -> "np.ndarray":
         """[n, ...] the labels as numbers. Raises `UserError` at a row without a valid one."""
+
+    def gold(self, value: Any) -> Hashable | None:
+        """A row's label in a form that can be compared; None where there is none."""
+        from bertkit.data.labels import label_text
+
+        return label_text(value)
 
     @abstractmethod
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
@@ -106,6 +113,13 @@ class LabelSet(Problem):
         from bertkit.data.labels import class_sets
 
         return class_sets(rows, column, self.names, self.separator)
+
+    def gold(self, value: Any) -> Hashable | None:
+        """The names, sorted."""
+        from bertkit.data.labels import label_set
+
+        labels = label_set(value, self.separator)
+        return None if labels is None else tuple(sorted(labels))
 
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """Binary cross-entropy over all decisions."""

@@ -1,7 +1,7 @@
 """`qa`: the answer to a question as a stretch of a paragraph, or that there is none."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +11,8 @@ from bertkit.tasks.answering import Answering
 from bertkit.tasks.base import Outputs, Scores, Task
 
 if TYPE_CHECKING:
+    from bertkit.data.findings import Finding
+    from bertkit.data.piece_counts import PieceCounts
     from bertkit.data.question_features import Limits, QuestionFeatures
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.sources import Found
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
+    from bertkit.reporter import Reporter
 
 SETS = {"v1": "squad", "v2": "squad_v2"}  # what --squad names where there is no --data
 DOC_STRIDE = 128
@@ -188,6 +191,51 @@ class Qa(Task):
         return f"answers to {self.config.question_column} in {self.config.context_column}, SQuAD " + (
             f"{self.config.squad}: {rules[self.config.squad]}"
         )
+
+    # ---- looked at before training
+
+    def survey(self, reporter: "Reporter") -> "Found":
+        """A row a question."""
+        from bertkit.data.articles import are_nested, flattened
+
+        found = self.find(reporter)
+        flat = {name: flattened(rows) if are_nested(rows) else rows for name, rows in found.splits.items()}
+        return dataclasses.replace(found, splits=flat)
+
+    def gold(self, rows: "Rows") -> list[Hashable] | None:
+        """Whether there is an answer: answers themselves differ from person to person."""
+        if "answers" not in rows.columns:
+            return None
+        return ["answered" if some else "no answer" for some in rows["answers"]]
+
+    def balance(self, rows: "Rows") -> dict[str, int]:
+        """With v2."""
+        return super().balance(rows) if self.config.squad == "v2" else {}
+
+    def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
+        """Answers not at their offset, with their rows where notes have ids; paragraphs in two splits."""
+        from bertkit.data import answer_checks
+        from bertkit.data.questions import in_questions
+
+        config = self.config
+        names = (config.question_column, config.context_column, config.answers_column)
+        for split, rows in found.splits.items():
+            yield from answer_checks.misplaced(split, in_questions(rows, names))
+        for split, rows in read.splits.items():
+            if split != "train":
+                yield from answer_checks.shared_paragraphs(split, read.splits["train"], rows)
+
+    def count_pieces(self, rows: "Rows", tokenizer: Any) -> "PieceCounts":
+        """Of the question and its whole paragraph."""
+        from bertkit.data.piece_counts import PieceCounts
+
+        return PieceCounts.of_questions(rows["question"], rows["context"], tokenizer)
+
+    def findings_in_pieces(self, split: str, rows: "Rows", tokenizer: Any) -> Iterator["Finding"]:
+        """Answers that no window holds."""
+        from bertkit.data.answer_checks import lost
+
+        return lost(split, rows, self.prepare(rows, tokenizer))
 
     # ---- model
 

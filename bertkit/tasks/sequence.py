@@ -2,19 +2,21 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.config import DATA, MODEL, RunConfig, fill, flag_of, setting, settings_of
 from bertkit.errors import UserError, listed
 from bertkit.tasks.base import Outputs, Pipeline, Scores, Task
-from bertkit.tasks.problems import Problem, SingleLabel
+from bertkit.tasks.problems import LabelSet, Number, Problem, SingleLabel
 
 if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.features import Features
+    from bertkit.data.findings import Finding
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.sources import Found
     from bertkit.data.split import Keys
@@ -184,6 +186,40 @@ class SequenceTask(Task):
 
         column = self.config.label_column
         return self.problem.targets(rows, column) if required or has_labels(rows, column) else None
+
+    # ---- looked at before training
+
+    def gold(self, rows: "Rows") -> list[Hashable] | None:
+        """The labels."""
+        from bertkit.data.labels import has_labels
+
+        column = self.config.label_column
+        return [self.problem.gold(v) for v in rows[column]] if has_labels(rows, column) else None
+
+    def balance(self, rows: "Rows") -> dict[str, int]:
+        """Of label sets each label by itself; numbers are not counted."""
+        gold = self.gold(rows)
+        if gold is None or isinstance(self.problem, Number):
+            return {}
+        if isinstance(self.problem, LabelSet):
+            gold = [label for labels in gold for label in labels or ()]  # type: ignore[attr-defined]
+        return {str(name): count for name, count in Counter(gold).most_common()}
+
+    def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
+        """Labels spelled alike, pairs of one text, rows without any label, numbers beyond the range."""
+        from bertkit.data import label_checks
+
+        yield from super().findings(found, read, notes)
+        yield from label_checks.spelled_alike(self.labels)
+        for split, rows in read.splits.items():
+            if len(self.text_columns) > 1:
+                yield from label_checks.same_texts(split, rows, self.text_columns)
+            if isinstance(self.problem, LabelSet):
+                yield from label_checks.empty_sets(split, rows, self.gold(rows) or [])
+        if isinstance(self.problem, Number):
+            found_ = {split: self._targets(rows) for split, rows in read.splits.items()}
+            numbers = {split: targets for split, targets in found_.items() if targets is not None}
+            yield from label_checks.beyond(numbers, read.splits)
 
     # ---- model
 

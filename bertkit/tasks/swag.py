@@ -1,7 +1,8 @@
 """`swag`: which of several endings follows a context?"""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.features import Features
+    from bertkit.data.findings import Finding
+    from bertkit.data.piece_counts import PieceCounts
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.sources import Found
     from bertkit.data.split import Keys
@@ -177,6 +180,49 @@ class Swag(Task):
             return None
         return right_endings(rows, column, self._endings(rows), self.first)
 
+    # ---- looked at before training
+
+    def texts(self, rows: "Rows") -> list[Sequence[str]]:
+        """The contexts, and each row's endings as one text."""
+        return [*(rows[column] for column in self.contexts), [" ".join(some) for some in self._endings(rows)]]
+
+    def gold(self, rows: "Rows") -> list[Hashable] | None:
+        """The right endings, whose number says nothing where the order is another."""
+        targets = self._targets(rows)
+        if targets is None:
+            return None
+        return [some[number] for some, number in zip(self._endings(rows), targets, strict=True)]
+
+    def balance(self, rows: "Rows") -> dict[str, int]:
+        """At which place the right ending stands, counted as the labels are."""
+        targets = self._targets(rows)
+        counts = Counter([] if targets is None else (targets + self.first).tolist())
+        return {f"ending {place}": count for place, count in counts.most_common()}
+
+    def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
+        """How many endings rows have, and endings that are equal."""
+        from bertkit.data import choice_checks
+
+        yield from super().findings(found, read, notes)
+        for split, rows in read.splits.items():
+            endings, right = self._endings(rows), self.gold(rows)
+            yield from choice_checks.sizes(split, rows, endings)
+            yield from choice_checks.equal(split, rows, endings, right)  # type: ignore[arg-type]
+
+    def count_pieces(self, rows: "Rows", tokenizer: Any) -> "PieceCounts":
+        """Of the context with its longest ending."""
+        from bertkit.data.piece_counts import PieceCounts
+
+        return PieceCounts.of_choices(rows[self.config.context_column], self._whole_endings(rows), tokenizer)
+
+    def _whole_endings(self, rows: "Rows") -> list[list[str]]:
+        """With what they begin with."""
+        endings = self._endings(rows)
+        if not self.config.start_column:
+            return endings
+        starts = rows[self.config.start_column]
+        return [[f"{s} {e}".strip() for e in some] for s, some in zip(starts, endings, strict=True)]
+
     # ---- model
 
     def adopt(self, model_config: Any, source: "ModelSource") -> Any:
@@ -198,10 +244,7 @@ class Swag(Task):
         """A pair for each ending: the context, and what the ending begins with and the ending."""
         from bertkit.data.features import build_choices
 
-        contexts, endings = rows[self.config.context_column], self._endings(rows)
-        if self.config.start_column:
-            starts = rows[self.config.start_column]
-            endings = [[f"{s} {e}".strip() for e in some] for s, some in zip(starts, endings, strict=True)]
+        contexts, endings = rows[self.config.context_column], self._whole_endings(rows)
         return build_choices(
             contexts, endings, self._targets(rows), tokenizer, self.config.max_length,
             cache=self.caches,

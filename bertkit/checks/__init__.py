@@ -1,0 +1,1 @@
+"""A look at the data before any training: what `bertkit check` finds."""

@@ -1,0 +1,86 @@
+"""Running text before it is cut into pieces: its documents as rows, and what is wrong with them."""
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from bertkit.data.corpus import Corpus
+from bertkit.data.document_rows import FEW, cut_few
+from bertkit.data.findings import FIRST, Finding, share
+from bertkit.data.rows import Rows
+from bertkit.data.text_files import Notes
+from bertkit.data.text_source import TextSource
+from bertkit.data.texts import TextOptions, documents
+from bertkit.masking.pairs import MANY
+
+OPENING = 1_000  # characters of a document that are kept to look at
+LITTLE = 1_000_000  # characters: less than this teaches a model little
+
+
+def surveyed(text: TextSource, options: TextOptions, few: bool) -> tuple[Rows, list[str]]:
+    """A row a document (`digest`, `sentences`, `characters`, and its beginning as `text`), and notes.
+
+    Where there are `few`, a row a stretch of one, as training cuts them.
+    """
+    notes, columns = Notes(), {name: [] for name in ("digest", "sentences", "characters", "text")}  # type: ignore[var-annotated]
+    for document in documents(text.files, options, notes):
+        digest, sentences, characters, opening = blake2b(digest_size=8), 0, 0, ""
+        for sentence in document:
+            digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")
+            sentences, characters = sentences + 1, characters + len(sentence)
+            opening += f"{sentence[:OPENING]} " if len(opening) < OPENING else ""
+        values = (digest.hexdigest(), sentences, characters, opening[:OPENING])
+        for column, value in zip(columns.values(), values, strict=True):
+            column.append(value)
+    rows = Rows.of(columns, str(text.files[0]))
+    more: list[str] = []
+    if few and len(rows) < FEW:
+        rows, more = _in_stretches(rows)
+    return rows, [*notes.lines(), *more]
+
+
+def _in_stretches(rows: Rows) -> tuple[Rows, list[str]]:
+    """The documents cut as `cut_few` cuts them, by their sentences."""
+    none, sizes = np.zeros(1, np.int64), np.array(rows["sentences"])
+    corpus, notes = cut_few(Corpus(none, none, np.concatenate([[0], np.cumsum(sizes)])))
+    if corpus.origins is None:
+        return rows, notes
+    sentences, stretches = np.diff(corpus.documents), rows.select(corpus.origins)
+    shares = (np.array(stretches["characters"]) * sentences / sizes[corpus.origins]).astype(int)
+    digests = [f"{digest}-{number}" for number, digest in enumerate(stretches["digest"])]
+    cut = {"digest": digests, "sentences": sentences.tolist(), "characters": shares.tolist()}
+    for name, values in cut.items():
+        stretches = stretches.with_column(name, values)
+    return stretches, notes
+
+
+def corpus_findings(split: str, rows: Rows, pairs: bool) -> Iterator[Finding]:
+    """How much text there is, and documents that make no pair.
+
+    Args:
+        pairs: whether an example has two texts.
+    """
+    sentences, characters = np.array(rows["sentences"]), sum(rows["characters"])
+    documents = len(
+        {digest.partition("-")[0] for digest in rows["digest"]}
+    )  # a stretch has its number behind
+    size = f"{documents:,} documents, {sentences.sum():,} sentences, {characters:,} characters"
+    little = split == "train" and characters < LITTLE
+    yield Finding(
+        "warning" if little else "note", "little-text" if little else "size", f"the {split} text: {size}",
+        "too little to learn a language from; go on from a model with --model" if little else "", len(rows),
+    )  # fmt: skip
+    single = (sentences == 1).nonzero()[0]
+    if pairs and len(single) > MANY * len(rows):
+        yield Finding(
+            "warning", "one-sentence",
+            f"{share(len(single), len(rows))} {split} documents have one sentence, so nothing follows it",
+            "part documents by blank lines or --document-separator, sentences by lines (--form); or take "
+            "--objective mlm",
+            len(single), _numbered(single),
+        )  # fmt: skip
+
+
+def _numbered(indices: Sequence[int] | np.ndarray) -> list[str]:
+    return [f"document {int(index) + 1}" for index in indices[:FIRST]]

@@ -1,0 +1,63 @@
+"""What can be wrong with the labels of texts, beyond what training refuses."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from bertkit.data.findings import Finding, places, share
+from bertkit.data.rows import Rows
+from bertkit.errors import listed
+
+
+def spelled_alike(names: Sequence[str]) -> Iterator[Finding]:
+    """Labels that differ in capitals or blanks alone: two classes where one was meant."""
+    forms: dict[str, list[str]] = {}
+    for name in names:
+        forms.setdefault("".join(name.casefold().split()), []).append(name)
+    for alike in (some for some in forms.values() if len(some) > 1):
+        yield Finding(
+            "warning", "spelling", f"labels {listed(map(repr, alike))} differ in capitals or blanks alone",
+            "write them alike, or they are learned as different classes", len(alike),
+        )  # fmt: skip
+
+
+def same_texts(split: str, rows: Rows, columns: Sequence[str]) -> Iterator[Finding]:
+    """Pairs of a text and itself."""
+    first, second = (rows[column] for column in columns)
+    same = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a.strip() == b.strip()]
+    if same:
+        yield Finding(
+            "note", "equal-pair",
+            f"{share(len(same), len(rows))} {split} rows have one text in {columns[0]!r} and {columns[1]!r}",
+            "look whether both columns were meant", len(same), places(rows, same),
+        )  # fmt: skip
+
+
+def empty_sets(split: str, rows: Rows, gold: Sequence[Hashable]) -> Iterator[Finding]:
+    """Rows of a multi-label set without any label."""
+    none = [index for index, labels in enumerate(gold) if labels == ()]
+    if none:
+        yield Finding(
+            "note", "no-labels", f"{share(len(none), len(rows))} {split} rows have none of the labels",
+            "right if that is what is meant; else leave them out", len(none), places(rows, none),
+        )  # fmt: skip
+
+
+def beyond(numbers: Mapping[str, np.ndarray], splits: Mapping[str, Rows]) -> Iterator[Finding]:
+    """Numbers of other splits that lie outside of those to learn from.
+
+    Args:
+        numbers: [n] of each split.
+    """
+    low, high = numbers["train"].min(), numbers["train"].max()
+    yield Finding("note", "range", f"the numbers to learn go from {low:g} to {high:g}")
+    for split, values in numbers.items():
+        outside = ((values < low) | (values > high)).nonzero()[0]
+        if len(outside):
+            yield Finding(
+                "warning", "beyond",
+                f"{share(len(outside), len(values))} {split} numbers lie beyond {low:g} to {high:g}, the "
+                "range of the training rows",
+                "a model seldom predicts what it has not seen; look whether the scales are the same",
+                len(outside), places(splits[split], outside),
+            )  # fmt: skip

@@ -1,0 +1,361 @@
+"""`bertkit check`: each kind of finding in a small file that has it, and not in one that has not."""
+
+import json
+from dataclasses import fields
+
+import pytest
+from conftest import BAD, GOOD, ROWS, document_rows, save_tiny, toy_rows, write_rows
+
+import bertkit
+from bertkit.checks.config import check_config
+from bertkit.data.document_checks import LITTLE
+from bertkit.data.findings import FIRST
+from bertkit.tasks import TASKS, task_class
+
+
+@pytest.fixture(scope="module")
+def blind(tmp_path_factory):
+    """A model whose weights are none: whoever loads them stumbles."""
+    folder = save_tiny(tmp_path_factory.mktemp("blind"))
+    for weights in folder.glob("*.safetensors"):
+        weights.write_bytes(b"")
+    return str(folder)
+
+
+@pytest.fixture
+def look(tmp_path, blind):
+    """Check training and validation rows; gives what was seen, and its findings by name."""
+
+    def call(task, train, validation, **settings):
+        data, other = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
+        write_rows(data, train)
+        write_rows(other, validation)
+        seen = bertkit.check(task, data=str(data), validation=str(other), **{"model": blind, **settings})
+        return seen, {finding.name: finding for finding in seen.findings}
+
+    return call
+
+
+def rows_of(task, seed=0):
+    """60 rows without fault."""
+    if task == "pretrain-mlm-nsp":
+        return [{"text": row["text"] + " and more. And more."} for row in document_rows(60, seed)]
+    return ROWS[task](60, seed=seed)
+
+
+def with_row(rows, index, **values):
+    """The rows with other values in one of them."""
+    return [{**row, **values} if number == index else row for number, row in enumerate(rows)]
+
+
+def answer(text, start):
+    return [{"text": text, "answer_start": start}]
+
+
+def each(**change):
+    """Rows in each of which columns are what a function of its number and of the column before makes them."""
+    return lambda rows: [
+        {**row, **{name: make(at, row.get(name)) for name, make in change.items()}}
+        for at, row in enumerate(rows)
+    ]
+
+
+def one(**values):
+    """The same in the eighth row alone."""
+    return lambda rows: with_row(rows, 7, **values)
+
+
+def few(at, _):
+    return "few" if at < 4 else "most"
+
+
+LONG_ANSWER = ("good " * 60).strip()
+TWICE = ["it", "so", "it"]
+IN_TRAIN = {  # finding: (task, level, what makes the rows have it, settings)
+    "empty": ("classify", "warning", one(text="  "), {}),
+    "duplicates": ("classify", "warning", lambda rows: [*rows, rows[7]], {}),
+    "conflicts": ("classify", "warning", lambda rows: [*rows, {**rows[7], "label": "negative"}], {}),
+    "majority": ("classify", "warning", each(label=few), {}),
+    "rare": ("classify", "warning", each(label=few), {}),
+    "spelling": ("classify", "warning", one(label="POSITIVE"), {}),
+    "cut": ("classify", "warning", each(text=lambda _, text: text * 9), {"max_length": 64}),
+    "unknown": ("classify", "warning", each(text=lambda _, text: text + " 좋"), {}),
+    "script": ("classify", "warning", each(text=lambda at, _: f"좋은 영화 {at}"), {}),
+    "refused": ("classify", "error", one(text=None), {}),
+    "no-labels": ("classify", "note", each(label=lambda at, label: [label] * (at != 7)), {}),
+    "range": ("classify", "note", each(label=lambda at, _: at / 8), {}),
+    "equal-pair": ("nli", "note", one(hypothesis="good", premise="good "), {}),
+    "inside-first": ("ner", "warning", one(tokens=["a", "bad", "room"], tags=["O", "I-MEAN", "O"]), {}),
+    "type-changes": ("ner", "warning", one(tokens=["bad", "good"], tags=["B-MEAN", "I-NICE"]), {}),
+    "ill-formed": ("ner", "warning", one(tokens=["bad", "good"], tags=["S-MEAN", "O"]), {}),
+    "type-once": ("ner", "warning", one(tokens=["bad", "good"], tags=["B-ONCE", "O"]), {}),
+    "no-tokens": ("ner", "note", one(tokens=[], tags=[]), {}),
+    "no-pieces": ("ner", "note", one(tokens=["\u200e", "good"], tags=["O", "B-NICE"]), {}),
+    "long-sentences": ("ner", "warning", one(tokens=["good"] * 251, tags=["O"] * 251), {}),
+    "windows": ("ner", "note", one(tokens=["good"] * 90, tags=["O"] * 90), {"max_length": 64}),
+    "offset": ("qa", "warning", one(context="a good room", answers=answer("good", 0)), {}),
+    "nowhere": ("qa", "warning", one(answers=answer("nowhere", 0)), {}),
+    "no-offset": ("qa", "note", one(context="a good room", answers=answer("good", None)), {}),
+    "contradicted": ("qa", "warning", one(is_impossible=True), {}),
+    "question-cut": ("qa", "note", one(question="was it good " * 9), {"max_query_length": 9}),
+    "answer-lost": (
+        "qa", "warning", one(context="the " + LONG_ANSWER, answers=answer(LONG_ANSWER, 4)),
+        {"max_length": 32},
+    ),
+    "answer-long": (
+        "qa", "note", one(context="the good good room", answers=answer("good good", 4)),
+        {"max_answer_length": 1},
+    ),
+    "right-twice": ("swag", "warning", one(endings=TWICE, label=0), {}),
+    "wrong-twice": ("swag", "note", one(endings=TWICE, label=1), {}),
+    "one-sentence": ("pretrain-mlm-nsp", "warning", each(text=lambda at, _: f"It was good {at}"), {}),
+}  # fmt: skip
+WHOLE = {
+    "majority",
+    "rare",
+    "spelling",
+    "script",
+    "range",
+    "contradicted",
+    "one-sentence",
+}  # of no single row
+MANY = {"unknown", "cut"}
+
+
+@pytest.mark.parametrize("name", IN_TRAIN)
+def test_each_kind_is_found_in_the_training_rows_that_have_it(name, look):
+    task, level, spoil, settings = IN_TRAIN[name]
+    clean, others = rows_of(task), rows_of(task, seed=1)
+    settings = {"model": None, **settings} if task == "pretrain-mlm-nsp" else settings
+    _, without = look(task, clean, others, **settings)
+    assert name not in without
+    _, found = look(task, spoil(clean), others, **settings)
+    assert found[name].level == level
+    if name not in WHOLE | MANY:
+        row = 61 if name in ("duplicates", "conflicts") else 8
+        assert found[name].count == 1
+        assert [place.split(": ")[1].split(" ")[:2] for place in found[name].rows] == [["row", str(row)]]
+    if name in MANY:
+        assert len(found[name].rows) == FIRST < found[name].count
+
+
+IN_BOTH = {  # finding: (task, what makes the validation rows have it, in which row)
+    "overlap": ("classify", lambda rows, others: [*others, rows[7]], 61),
+    "beyond": ("classify", lambda _, others: with_row(others, 7, label=99.5), 8),
+    "not-validated": ("ner", lambda _, others: each(tags=plain_nice)(others), None),
+    "schemes": ("ner", lambda _, others: each(tags=plain_single)(others), None),
+    "same-paragraph": (
+        "qa", lambda rows, others: with_row(others, 7, **{**rows[0], "id": "new", "question": "and how"}), 8,
+    ),
+}  # fmt: skip
+
+
+def plain_nice(_, tags):
+    return ["O" if "MEAN" in tag else tag for tag in tags]
+
+
+def plain_single(_, tags):
+    return [tag.replace("B-", "S-") if tag[0] == "B" else "O" for tag in tags]
+
+
+@pytest.mark.parametrize("name", IN_BOTH)
+def test_each_kind_is_found_where_two_splits_do_not_go_together(name, look):
+    task, spoil, row = IN_BOTH[name]
+    clean, others = rows_of(task), rows_of(task, seed=1)
+    if name == "beyond":
+        clean, others = (
+            [{**row, "label": at / 8} for at, row in enumerate(some)] for some in (clean, others)
+        )
+    _, without = look(task, clean, others)
+    assert name not in without
+    _, found = look(task, clean, spoil(clean, others))
+    assert name in found
+    if row:
+        assert found[name].rows[0].partition(" (")[0].endswith(f"dev.jsonl: row {row}")
+
+
+def test_every_refused_row_is_told_in_the_words_of_training_and_the_rest_is_looked_at(look):
+    rows = rows_of("classify")
+    others = [{**row, "label": "so-so"} if at % 2 else row for at, row in enumerate(rows_of("classify", 1))]
+    seen, _ = look("classify", with_row(rows, 3, text=None), others)
+    errors = [finding for finding in seen.findings if finding.level == "error"]
+    assert sorted((finding.count, len(finding.rows)) for finding in errors) == [(1, 1), (30, FIRST)]
+    assert "label 'so-so' does not occur in the training rows" in errors[1].message
+    with pytest.raises(bertkit.UserError) as refused:
+        bertkit.classify(data=errors[0].rows[0].split(":")[0], model="none", dry_run=True)
+    assert errors[0].message == str(refused.value)
+    assert {name: figures["rows"] for name, figures in seen.splits.items()} == {"train": 59, "validation": 30}
+
+
+def test_rows_that_stop_training_early_are_left_aside_one_by_one(look):
+    rows = rows_of("ner")
+    for at in (2, 9):
+        rows = with_row(rows, at, tags=["O"])
+    seen, found = look("ner", rows, rows_of("ner", 1))
+    assert (found["refused"].count, len(found["refused"].rows)) == (2, 2)
+    assert seen.splits["train"]["rows"] == 58
+
+
+def test_where_very_many_rows_are_refused_it_says_that_it_stopped(look):
+    seen, found = look("ner", [{**row, "tags": ["O"]} for row in rows_of("ner")], rows_of("ner", 1))
+    assert {"refused", "not-all"} <= set(found)
+    assert seen.summary == ""
+
+
+def test_what_is_no_row_is_refused_too(look):
+    seen, found = look("classify", [{"story": "a film"}] * 9, rows_of("classify"))
+    assert "no column looks like the text" in found["refused"].message
+    assert {name: figures["rows"] for name, figures in seen.splits.items()} == {"train": 9, "validation": 60}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_rows_without_fault_have_no_errors_and_counts_of_everything(task, look):
+    model = {"model": None} if task == "pretrain-mlm-nsp" else {}
+    seen, _ = look(task, rows_of(task), rows_of(task, seed=1), **model)
+    assert seen.count("error") == 0
+    train = seen.splits["train"]
+    assert train["rows"] == 60
+    assert train["scripts"] == {"Latin": 1.0}
+    if task != "pretrain-mlm-nsp":
+        assert 0 < train["lengths"]["median"] <= train["lengths"]["95%"] <= train["lengths"]["longest"]
+        assert train["over"] == train["unknown"] == 0
+    if task in ("classify", "nli", "ner"):
+        assert len(train["labels"]) == {"classify": 2, "nli": 3, "ner": 2}[task]
+
+
+def test_lengths_are_those_of_training(look):
+    rows = [
+        {"text": " ".join(GOOD[:1] * size), "label": ("negative", "positive")[size % 2]}
+        for size in range(1, 41)
+    ]
+    seen, _ = look("classify", rows, rows_of("classify"), max_length=22)
+    assert seen.splits["train"]["lengths"] == {"median": 23, "95%": 40, "longest": 42}
+    assert seen.splits["train"]["over"] == 0.5  # [CLS], [SEP] and more than 20 pieces
+
+
+def test_endings_are_counted(look):
+    same = [{**row, "endings": [*row["endings"], "so", "it"][:2], "label": 0} for row in rows_of("swag")]
+    same = [
+        {**row, "endings": [f"it was {GOOD[at % 8]}", f"it was {BAD[at % 8]}"]} for at, row in enumerate(same)
+    ]
+    _, found = look("swag", same, same[:9])
+    assert (found["endings"].count, "each has 2" in found["endings"].message) == (0, True)
+    seen, _ = look("swag", with_row(same, 7, endings=["a", "b", "c"]), same[:9])
+    [first, *_] = [finding for finding in seen.findings if finding.name == "endings"]
+    assert (first.count, first.rows[0].endswith("row 8")) == (1, True)
+
+
+def test_little_text_is_a_warning(look):
+    _, found = look(
+        "pretrain-mlm-nsp", rows_of("pretrain-mlm-nsp"), rows_of("pretrain-mlm-nsp", 1), model=None
+    )
+    assert found["little-text"].level == "warning"
+    much = [{"text": f"{row['text']} {'and so on ' * 2000}"} for row in rows_of("pretrain-mlm-nsp")]
+    assert sum(len(row["text"]) for row in much) > LITTLE
+    _, found = look("pretrain-mlm-nsp", much, rows_of("pretrain-mlm-nsp", 1), model=None)
+    assert "little-text" not in found
+
+
+def test_few_documents_are_cut_as_in_training(look, tmp_path):
+    book = write_rows(tmp_path / "book.jsonl", [{"text": "It was good. " * 50}])
+    seen = bertkit.check("pretrain-mlm-nsp", data=str(book))
+    assert any("cut into 20 stretches" in finding.message for finding in seen.findings)
+    assert sum(figures["rows"] for figures in seen.splits.values()) == 20
+
+
+def test_unknown_pieces_of_a_given_tokenizer(look, blind):
+    texts = [{"text": f"좋은 영화. 나쁜 영화 {at}."} for at in range(60)]
+    _, found = look("pretrain-mlm-nsp", texts, texts[:2], model=None, tokenizer=blind)
+    assert found["unknown"].level == "warning"
+    assert "unknown" not in look("pretrain-mlm-nsp", texts, texts[:2], model=None)[1]
+
+
+def test_a_model_that_is_not_to_be_had_is_no_error_where_nobody_named_it(look, monkeypatch):
+    from bertkit.modeling import loading
+
+    monkeypatch.setattr(loading, "default_model", lambda: "./nowhere")
+    seen, found = look("classify", rows_of("classify"), rows_of("classify", 1), model=None)
+    assert (found["no-model"].level, seen.model, seen.count("error")) == ("note", None, 0)
+    assert (
+        look("classify", rows_of("classify"), rows_of("classify", 1), model="./nowhere")[1]["no-model"].level
+        == "error"
+    )
+
+
+# ---- the command
+
+
+@pytest.fixture
+def command(cli, tmp_path, blind):
+    def call(rows, *args):
+        data = write_rows(tmp_path / "my" / "reviews.jsonl", rows)
+        return cli("check", "classify", "--data", data, "--model", blind, *args)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("spoil", "args", "status"),
+    [
+        ({}, [], 0),
+        ({"text": ""}, [], 0),
+        ({"text": ""}, ["--strict"], 2),
+        ({"text": None}, [], 2),
+        ({"label": None}, [], 2),
+    ],
+)
+def test_exit_status(command, spoil, args, status):
+    rows = toy_rows(60)
+    found, out, err = command(with_row(rows, 7, **spoil), *args)
+    assert found == status
+    assert ("reviews.jsonl: row 8" in out) == bool(spoil)
+    assert [line[:12] for line in err.splitlines()] == (
+        ["bertkit: 1 " + ("w" if args else "e")] if status else []
+    )
+    found, out, err = command(with_row(rows, 7, **spoil), *args, "--json")
+    told = json.loads(out)
+    assert found == status
+    assert (told["errors"], told["warnings"]) == (int(status == 2 and not args), int("" in spoil.values()))
+    assert told["task"] == "classify"
+
+
+def test_data_that_is_nowhere_is_refused_as_by_training(cli):
+    checked, trained = (
+        cli("check", "classify", "--data", "nowhere.csv"),
+        cli("classify", "--data", "nowhere.csv"),
+    )
+    assert checked == trained
+    assert checked[0] == 2
+
+
+def test_a_person_reads_counts_before_findings(command):
+    _, out, _ = command([*toy_rows(60), {**toy_rows(60)[3], "label": "negative"}])
+    places = [
+        out.index(word)
+        for word in ("reviews from", "Latin 100%", "positive │ █", "another label", "2 warnings")
+    ]
+    assert places == sorted(places)
+    assert "reviews.jsonl: row 61 (negative) as row 4 (positive)" in out
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_flags_are_those_of_the_task_about_data_and_model(cli, task):
+    status, out, _ = cli("check", task, "--help")
+    config = check_config(task_class(task).Config)
+    own = {field.name for field in fields(config)} - config.without
+    assert status == 0
+    assert {"data", "validation", "test", "data_dir", "max_length", "model", "strict"} <= own
+    assert not {"epochs", "learning_rate", "output_dir", "overwrite"} & own
+    assert "--strict" in out
+    assert "--learning-rate" not in out
+
+
+def test_a_split_of_which_nothing_is_left_is_not_made_up(look):
+    strange = [{**row, "label": "so-so"} for row in rows_of("classify", 1)]
+    seen, found = look("classify", rows_of("classify"), strange)
+    assert (found["refused"].count, list(seen.splits)) == (60, ["train"])
+
+
+def test_a_task_that_is_none_is_named():
+    with pytest.raises(bertkit.UserError, match="did you mean 'classify'"):
+        bertkit.check("clasify", data="sample")
