@@ -154,3 +154,25 @@ def test_what_cannot_be_scored_is_refused(runs, cli, tmp_path, flags, words):
     )
     flags = [flag.replace("RUNS", str(runs)) for flag in flags]
     assert_refused(cli, tmp_path, [runs / "classify", *flags], words, "evaluate")
+
+
+def test_columns_of_usual_names_are_found(runs, cli, tmp_path):
+    rows = toy_rows(30, seed=5)
+    called = [{"sentence": row["text"], "sentiment": row["label"]} for row in rows]
+    found = []
+    for name, some in (("same", rows), ("other", called)):
+        flags = ["--data", write_rows(tmp_path / f"{name}.jsonl", some), "--json"]
+        _, out, err = cli("evaluate", runs / "classify", *flags)
+        found.append(json.loads(out))
+    assert "read as text of training: sentence" in err
+    assert [found[0][part] for part in ("validation", "baselines")] == [
+        found[1][part] for part in ("validation", "baselines")
+    ]
+
+
+def test_choices_of_other_names_are_found(runs, cli, tmp_path):
+    rows = ROWS["swag"](30, seed=5)
+    called = [{"question": r["context"], "choices": r["endings"], "target": r["label"]} for r in rows]
+    flags = ["--data", write_rows(tmp_path / "new.jsonl", called), "--json"]
+    status, out, err = cli("evaluate", runs / "swag", *flags)
+    assert (status, len(json.loads(out)["baselines"])) == (0, 2), err

@@ -71,7 +71,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     if other and other.task.name != predictor.task.name:
         names = f"{other.task.name}, and {config.run} of {predictor.task.name}"
         raise UserError(f"--compare {config.compare}: is a run of {names}; compare runs of one task")
-    found, splits, train = _rows(predictor.task, config, reporter)
+    found, splits, train = _rows(predictor, config, reporter)
     splits = {
         name: draw(rows, config.max_eval_samples, predictor.task.config.seed) for name, rows in splits.items()
     }
@@ -89,9 +89,10 @@ def _sized(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
 
 
 def _rows(
-    task: "Task", config: EvaluateConfig, reporter: Reporter
+    predictor: "Predictor", config: EvaluateConfig, reporter: Reporter
 ) -> tuple["Found", "Splits", "Rows | None"]:
     """What to score by, split by split, and the run's own training rows, where they are still to be had."""
+    from bertkit.infer.predictor import renamed
     from bertkit.prepare import rows_again
 
     try:
@@ -104,23 +105,28 @@ def _rows(
         train = None
     if not config.data:
         return own, {name: rows for name, rows in again.items() if name != "train"}, train
-    found, splits = _other_rows(task, config, reporter)
+    trained = predictor.task.config
+    found, splits = _other_rows(predictor, config, reporter)
     if train is not None:
-        _tell_overlap(task, train, splits["validation"], reporter)
+        train = renamed(train, trained, predictor.task.config)
+        _tell_overlap(predictor.task, train, splits["validation"], reporter)
     return found, splits, train
 
 
-def _other_rows(task: "Task", config: EvaluateConfig, reporter: Reporter) -> tuple["Found", "Splits"]:
+def _other_rows(
+    predictor: "Predictor", config: EvaluateConfig, reporter: Reporter
+) -> tuple["Found", "Splits"]:
     """The labelled splits of `--data`; a single file, or a set that has nothing else, is all to score by."""
     from bertkit.data.readers import Dialect
     from bertkit.data.sources import find
 
-    dialect = Dialect(words=True) if task.words else None
+    task, dialect = predictor.task, Dialect(words=True) if predictor.task.words else None
     found = find(str(config.data), task.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in found.splits.items() if name != "train"}
     scored: Splits = {}
     refusals: list[UserError] = []
     for name, rows in (splits or {"validation": found.splits["train"]}).items():
+        predictor.meet(rows, reporter)
         try:
             scored[name], notes = task.labelled(rows, name)
         except UserError as error:

@@ -133,6 +133,7 @@ def _parts(
     from bertkit.quiet import quiet_libraries
 
     for rows in parts:
+        predictor.meet(rows, reporter)
         with quiet_libraries():
             outputs = predictor.outputs(rows, reporter, f"rows {rows.number[0]:,} to {rows.number[-1]:,}")
         yield Part(list(predictor.records(rows, outputs, all_scores)), predictor.task, outputs)

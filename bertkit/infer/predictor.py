@@ -9,7 +9,7 @@ from typing import Any
 from bertkit import rundir
 from bertkit.data.row_chunks import ROWS, in_chunks
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError
+from bertkit.errors import UserError, listed
 from bertkit.modeling import loading
 from bertkit.quiet import quiet_libraries
 from bertkit.recipes import read_recipe
@@ -37,7 +37,15 @@ class Predictor:
             UserError: a row lacks a text column.
         """
         for part in whole(self.task, in_chunks(map(_named, rows), "rows", ROWS)):
+            self.meet(part)
             yield from self.task.decode(self.outputs(part))
+
+    def meet(self, rows: Rows, reporter: Reporter | None = None) -> None:
+        """Take the columns of new rows by the names they have there, and say which."""
+        before = self.task.text_columns
+        self.task.meet(rows)
+        if reporter and self.task.text_columns != before:
+            reporter.say(f"read as {listed(before)} of training: {listed(self.task.text_columns)}")
 
     def outputs(self, rows: Rows, reporter: Reporter | None = None, what: str = "scoring") -> Outputs:
         """Scored rows. What is to be predicted is not read, if it is there at all."""
@@ -54,9 +62,7 @@ class Predictor:
 
     def called_as(self, other: Task) -> "Predictor":
         """The same on rows whose columns are called as `other` calls them."""
-        ours = self.task.config
-        names = {name: getattr(other.config, name) for name in vars(ours) if "_column" in name}
-        self.task.config = dataclasses.replace(ours, **names)
+        self.task.config = dataclasses.replace(self.task.config, **columns_of(other.config))
         self.task.restore(self.model.config)
         return self
 
@@ -70,6 +76,21 @@ class Predictor:
             found = {name: value for name, value in found.items() if name != "gold"}
             found = found | next(scores) if all_scores else task.brief(found)
             yield beside(first + number, row, task.retold - set(gold), found)
+
+
+def columns_of(config: Any) -> dict[str, Any]:
+    """The settings that name columns."""
+    return {name: value for name, value in vars(config).items() if "_column" in name}
+
+
+def renamed(rows: Rows, before: Any, after: Any) -> Rows:
+    """Rows whose columns are called as in one config, called as in another."""
+    there = dict(rows.columns)
+    for name, old in columns_of(before).items():
+        new = columns_of(after)[name]
+        pairs = zip(old, new, strict=False) if isinstance(old, list) and new else [(old, new)]
+        there |= {theirs: rows[ours] for ours, theirs in pairs if ours in rows.columns and theirs}
+    return rows.with_columns(there)
 
 
 def whole(task: Task, parts: Iterable[Rows]) -> Iterator[Rows]:

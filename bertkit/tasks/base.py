@@ -169,6 +169,10 @@ class Task(Looks, ABC):
     def readable(self, rows: "Rows") -> "Rows":
         """Rows to predict in the form the task works on. Raises `UserError` naming the row that lacks it."""
 
+    def meet(self, rows: "Rows") -> None:
+        """Take the columns of rows that training did not see by their usual names, where they have others."""
+        return
+
     def together(self, rows: "Rows") -> list[Any] | None:
         """What rows in a row that must be read together have in common; None: each is by itself."""
         return None

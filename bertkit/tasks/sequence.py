@@ -4,6 +4,7 @@ import dataclasses
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -160,6 +161,23 @@ class SequenceTask(Task):
             require(rows, column, what)
         require_texts(rows, self.text_columns)
         return rows
+
+    def meet(self, rows: "Rows") -> None:
+        """Texts and label, each as training called it or else as it is usually called."""
+        from bertkit.data import columns as guess
+
+        trained, count = self.config, len(self.text_columns)
+        with suppress(UserError):  # then what training called them is what is missed
+            if not set(self.text_columns) <= set(rows.columns):
+                self.config = dataclasses.replace(trained, **dict.fromkeys(self.roles))
+                self._guess_texts(rows)
+                self._set_text_columns()
+        if len(self.text_columns) != count or not set(self.text_columns) <= set(rows.columns):
+            self.config = trained
+            self._set_text_columns()
+        with suppress(UserError):
+            if trained.label_column not in rows.columns:
+                self.config = dataclasses.replace(self.config, label_column=guess.guess_label(rows))
 
     def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
         """Those with a gold label, which the model has to know."""

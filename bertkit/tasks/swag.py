@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,23 @@ class Swag(Task):
             if name in ("train", "validation"):
                 require(rows, self.config.label_column, f"the {name} split needs it")
             self._targets(rows, required=name in ("train", "validation"))
+
+    def meet(self, rows: "Rows") -> None:
+        """Context, endings and label, each as training called it or else as it is usually called."""
+        from bertkit.data import choices
+        from bertkit.data.columns import guess_label
+
+        with suppress(UserError):  # then what training called them is what is missed
+            if self.config.context_column not in rows.columns:
+                found = {"start_column": None} | choices.guess_context(rows)
+                self.config = dataclasses.replace(self.config, **found)
+        with suppress(UserError):
+            if self.config.ending_columns[0] not in rows.columns:
+                self.config = dataclasses.replace(self.config, ending_columns=choices.guess_endings(rows))
+        with suppress(UserError):
+            if self.config.label_column not in rows.columns:
+                self.config = dataclasses.replace(self.config, label_column=guess_label(rows))
+        self._set_text_columns()
 
     def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
         """Choices with a label that names one of them."""
