@@ -158,6 +158,17 @@ def test_equally_rare_characters_are_kept_or_left_out_together():
     assert covering(counts, 0.5, 4) == ["a", "b", "c", "d"]
 
 
+def test_a_word_that_is_unknown_however_it_is_cut_is_counted_and_not_learned_from():
+    """The trainer's time grows with the square of a word: of this one it would take a quarter of an hour."""
+    endless = "lowest" * 200_000
+    made = train(["low low lowest", endless, "q" * 100, "x" * 101])
+    assert any("2 words are longer than 100 characters" in note for note in made.notes)
+    assert made.tokenizer.tokenize(endless) == ["[UNK]"]
+    assert "##qq" in made.tokenizer.get_vocab()
+    assert "##xx" not in made.tokenizer.get_vocab()
+    assert not any("longer" in note for note in train(ENGLISH).notes)
+
+
 def test_half_of_a_surrogate_pair_stops_nothing():
     assert train([*ENGLISH, "bread \ud800"]).alphabet > 20
 
