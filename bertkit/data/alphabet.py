@@ -100,7 +100,7 @@ def spelling(counts: Mapping[str, int], normalizer: BertNormalizer, within: set[
 
 
 class Words:
-    """The texts, read once, with their words between blanks; those that are too long are left out and counted.
+    """The texts, read once, with their words between blanks; those too long are left out and counted.
 
     Nothing can be learned from them, and the trainer's time grows with the square of a word.
     """

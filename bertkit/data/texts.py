@@ -14,6 +14,7 @@ from bertkit.data.text_files import Decoding, Notes, TextFile, lines, text
 from bertkit.data.text_rows import kind_of, texts
 from bertkit.errors import UserError, listed
 from bertkit.hub_files import require_there
+from bertkit.text_config import TextConfig
 
 Documents = Iterator[Iterator[str]]
 ROWS_JUDGED = 1_000
@@ -45,6 +46,12 @@ class TextOptions:
     text_column: str | None = None
     decoding: Decoding = field(default_factory=Decoding)
     language: str | None = None
+
+    @classmethod
+    def of(cls, config: TextConfig, column: str | None, form: Form | None = None) -> "TextOptions":
+        """As the settings say it, with the column that was found."""
+        decoding = Decoding(config.encoding, config.on_bad_bytes)
+        return cls(form, config.document_separator, column, decoding)
 
 
 def documents(files: Sequence[TextFile], options: TextOptions, notes: Notes | None = None) -> Documents:
@@ -112,8 +119,8 @@ def _in_lines(texts: Iterable[str]) -> Iterator[str]:
     return chain.from_iterable(one.removesuffix("\n").split("\n") for one in texts)
 
 
-def uncut(files: Sequence[TextFile], options: TextOptions) -> Iterator[str]:
-    """The texts of the files as they are: rows where they are files of rows, else lines.
+def uncut(files: Sequence[TextFile], options: TextOptions, notes: Notes | None = None) -> Iterator[str]:
+    """The texts of the files as they are: rows where they are files of rows, else lines but for separators.
 
     Raises:
         UserError: as `documents` does.
@@ -122,6 +129,8 @@ def uncut(files: Sequence[TextFile], options: TextOptions) -> Iterator[str]:
     for path in files:
         kind = kind_of(path, options.text_column, options.decoding)
         if kind:
-            yield from texts(path, kind, options.text_column, options.decoding)
+            yield from texts(path, kind, options.text_column, options.decoding, notes)
         else:
-            yield from lines(text(path, options.decoding))
+            read = lines(text(path, options.decoding, notes))
+            separator = options.document_separator
+            yield from (line for line in read if line.strip() != separator) if separator else read

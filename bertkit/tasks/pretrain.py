@@ -120,12 +120,9 @@ class Pretrain(Task):
         return sources
 
     def _options(self, text: "TextSource") -> "TextOptions":
-        from bertkit.data.text_files import Decoding
         from bertkit.data.texts import TextOptions
 
-        config = self.config
-        decoding = Decoding(config.encoding, config.on_bad_bytes)
-        return TextOptions(config.form, config.document_separator, text.column, decoding)
+        return TextOptions.of(self.config, text.column, self.config.form)
 
     # ---- the model to begin with
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, setting
+from bertkit.text_config import TextConfig
 
 MASKING = "Masking"
 SIZES = {  # layers, width, heads: Devlin et al. 2018, 3; the small ones are google's
@@ -13,23 +14,17 @@ SIZES = {  # layers, width, heads: Devlin et al. 2018, 3; the small ones are goo
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainConfig(RunConfig):
+class PretrainConfig(TextConfig, RunConfig):
     """The settings of `pretrain-mlm-nsp` beside the shared ones."""
 
     without = frozenset({"new_head", "head"})
 
-    text_column: str | None = setting(
-        None, "The texts, in files of rows; each is a document.", DATA, default_text="guessed"
-    )
     form: Literal["sentences", "prose", "wikitext"] | None = setting(
         None,
         "Of running text: a sentence a line and blank lines between documents, or prose, or WikiText.",
         DATA,
         default_text="seen from the text",
     )
-    document_separator: str | None = setting(None, "A line between two documents of prose.", DATA)
-    encoding: str | None = setting(None, "Of text files.", DATA, default_text="utf-8")
-    on_bad_bytes: Literal["stop", "skip"] = setting("stop", "Where bytes are no text.", DATA)
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = setting(
         None, "Of a model from scratch.", MODEL, default_text="tiny on a CPU, base with an accelerator"
