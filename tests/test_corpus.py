@@ -19,7 +19,7 @@ from bertkit.data.encoded import ahead
 from bertkit.data.prose import form_of
 from bertkit.data.sentences import LONGEST, cut
 from bertkit.data.text_files import Decoding, Notes, files_of, lines, text
-from bertkit.data.texts import TextOptions, documents, documents_of
+from bertkit.data.texts import TextOptions, documents, documents_of, uncut
 from bertkit.errors import UserError
 from bertkit.reporter import Reporter
 
@@ -257,13 +257,26 @@ def test_running_text_is_not_taken_for_rows(file, prose):
         "pdf": (b"%PDF-1.4", "not a text file but a PDF"),
         "gzip": (gzip.compress(NOVEL.encode() * 99)[:-30], "cannot be read"),
         "parquet": (b"PAR1" + b"x" * 20, "a broken Parquet file"),
-        "empty": (b"", "no text in there"),
-        "blank": (b"\n \n\n", "no text in there"),
+        "empty": (b"", "no text in there: the file is empty"),
+        "blank": (b"\n \n\n", "no text in there: it holds only blanks"),
+        "no rows": (b"text\n", "no text in there: it has no rows"),
+        "nulls": (
+            '{"text": null}\n{"text": null}\n',
+            r"no text in there: its rows \(2\) have nothing .*--text-column",
+        ),
     }.values(),
 )
 def test_what_cannot_be_read_is_named(file, content, message):
     with pytest.raises(UserError, match=f"data.bin: .*{message}"):
         read(file(content))
+
+
+@pytest.mark.parametrize("reader", [documents, uncut])
+def test_files_without_text_are_named_each_with_its_cause(file, reader):
+    files = [file("", "a.txt"), file(" ", "b.txt"), file("", "c.txt")]
+    with pytest.raises(UserError, match=r"a.txt, .*c.txt: .* the file is empty; .*b.txt: .* only blanks"):
+        list(reader(files, TextOptions()))
+    assert list(reader([*files, file("Some.", "d.txt")], TextOptions()))
 
 
 def test_rows_without_a_text_are_counted(file):

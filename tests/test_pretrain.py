@@ -349,7 +349,15 @@ def test_refusals(case, cli, text, tmp_path):
 
 def test_an_empty_text_is_refused(cli, tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
-    assert_refused(cli, tmp_path, ["--data", tmp_path / "empty.txt"], ["--data", "no text"], COMMAND)
+    assert_refused(cli, tmp_path, ["--data", tmp_path / "empty.txt"], ["empty.txt", "only blanks"], COMMAND)
+
+
+def test_a_text_of_which_nothing_can_be_set_aside_is_refused(cli, tiny, tmp_path):
+    (tmp_path / "one.txt").write_text("One film.")
+    args = ["--data", tmp_path / "one.txt", "--model", tiny]
+    assert_refused(
+        cli, tmp_path, args, ["one.txt", "only one sentence", "more text", "--validation"], COMMAND
+    )
 
 
 def test_a_run_from_scratch_is_repeated_by_its_settings(cli, text, tmp_path):
@@ -383,7 +391,9 @@ def test_a_tokenizer_without_a_mask_is_refused(cli, text, tmp_path):
 def test_too_little_text_for_a_pair_is_refused(cli, text, tiny, tmp_path):
     data = write_rows(tmp_path / "one.jsonl", [{"text": "Good the."}])
     args = ["--data", data, "--validation", text, "--model", tiny]
-    assert_refused(cli, tmp_path, args, ["one.jsonl", "too little text", "mlm+nsp"], COMMAND)
+    assert_refused(
+        cli, tmp_path, args, ["one.jsonl", "too little text", "mlm+nsp", "--objective mlm"], COMMAND
+    )
 
 
 def test_documents_of_one_sentence_are_told_of(cli, tiny, tmp_path):

@@ -71,7 +71,7 @@ def documents(files: Sequence[TextFile], options: TextOptions, notes: Notes | No
         found = True
         yield document
     if not found:
-        raise UserError(f"{listed(files)}: no text in there")
+        raise _no_text(files, options)
 
 
 def documents_of(texts: Iterable[str], options: TextOptions) -> Documents:
@@ -119,6 +119,24 @@ def _in_lines(texts: Iterable[str]) -> Iterator[str]:
     return chain.from_iterable(one.removesuffix("\n").split("\n") for one in texts)
 
 
+def _no_text(files: Sequence[TextFile], options: TextOptions) -> UserError:
+    """Why there is none: the same of all files, or of each some other."""
+    causes: dict[str, list[TextFile]] = {}
+    for path in files:
+        causes.setdefault(_why_none(path, options), []).append(path)
+    return UserError("; ".join(f"{listed(paths)}: no text in there: {why}" for why, paths in causes.items()))
+
+
+def _why_none(path: TextFile, options: TextOptions) -> str:
+    kind = kind_of(path, options.text_column, options.decoding)
+    if kind:
+        rows = sum(1 for _ in texts(path, kind, options.text_column, options.decoding))
+        column = f"in column {options.text_column!r}" if options.text_column else "where texts should be"
+        empty = f"its rows ({rows:,}) have nothing {column}; --text-column names another"
+        return empty if rows else "it has no rows"
+    return "it holds only blanks" if any(text(path, options.decoding)) else "the file is empty"
+
+
 def uncut(files: Sequence[TextFile], options: TextOptions, notes: Notes | None = None) -> Iterator[str]:
     """The texts of the files as they are: rows where they are files of rows, else lines but for separators.
 
@@ -126,6 +144,17 @@ def uncut(files: Sequence[TextFile], options: TextOptions, notes: Notes | None =
         UserError: as `documents` does.
     """
     require_there(files)
+    whole = _as_they_are(files, options, notes)
+    for one in whole:
+        yield one
+        if one and not one.isspace():
+            break
+    else:
+        raise _no_text(files, options)
+    yield from whole
+
+
+def _as_they_are(files: Sequence[TextFile], options: TextOptions, notes: Notes | None) -> Iterator[str]:
     for path in files:
         kind = kind_of(path, options.text_column, options.decoding)
         if kind:

@@ -75,7 +75,7 @@ def train_wordpiece(
     normalizer = BertNormalizer(True, True, strip, lowercase)
     found = normalised(counts, normalizer)
     if not found:
-        raise UserError("--data: there is no text in it, only blanks; name files that hold some")
+        raise UserError("no text in there: only blanks and control characters")
     characters = covering(found, coverage, int(ROOM * vocab_size / 2))
     within = continuing(found, normalizer)
     notes += _left_out(found, characters)

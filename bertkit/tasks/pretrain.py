@@ -257,7 +257,11 @@ class Pretrain(Task):
         draw = partial(self.objective.draw, corpus, chosen, room, config.seed, short_seq_prob=share)
         features = CorpusFeatures.of(corpus, draw, template, config.seed)
         if not len(features):
-            raise UserError(f"{rows.files[0]}: too little text for an example of {config.objective}")
+            raise UserError(
+                f"{rows.files[0]}: too little text for an example of {config.objective}: a pair takes "
+                "sentences that follow each other in a document; give more text, or --objective mlm, which "
+                "takes single ones"
+            )
         if config.objective == "mlm+nsp":
             features.told.extend(pairs.notes(corpus, chosen, features.plan(0)))
         return features
