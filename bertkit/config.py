@@ -29,6 +29,9 @@ class Setting:
     max: float | None = None
     default_text: str | None = None
     argument: str | None = None  # the TrainingArguments field it becomes, unchanged
+    instead_of: tuple[
+        str, ...
+    ] = ()  # settings it takes the place of: said, either drops the other of a recipe
     positional: bool = False  # given by its place, not by a flag; without a default it must be given
     saved: bool = True  # False: belongs to one call, not to the run (--resume, --json)
     values: str | None = None  # what a shell completes it with; see `bertkit.cli.completion`
@@ -76,6 +79,7 @@ class RunConfig(Settings):
         min=0.0,
         max=0.9,
         default_text="0.1",
+        instead_of=("validation",),
     )
     max_train_samples: int | None = setting(None, "Train on this many rows, drawn by seed.", DATA, min=1)
     max_eval_samples: int | None = setting(

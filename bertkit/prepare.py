@@ -16,7 +16,7 @@ from bertkit.data.split import arrange, draw
 from bertkit.errors import UserError
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
-from bertkit.recipes import read_recipe
+from bertkit.recipes import behind, read_recipe
 from bertkit.reporter import Reporter
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Task
@@ -65,14 +65,14 @@ def settings(
         name: the command, `kind` its settings.
     """
     values = checked(kind, given, f"{name.replace('-', '_')}()")
+    if recipe is not None:
+        values = behind(read_recipe(recipe, name, kind).settings, values, kind)
     values |= {key: str(Path(values[key]).expanduser()) for key in PATHS if values.get(key)}
     if values.get("output_dir"):
         rundir.check_folder(Path(values["output_dir"]))
         locks.require_free(Path(values["output_dir"]))
     if values.get("resume"):
         return _resumed(name, kind, values)
-    if recipe is not None:
-        values = {**read_recipe(recipe, name, kind).settings, **values}
     config = kind(**values)
     parse_set(config)
     check_tracker(config.report_to)

@@ -25,6 +25,7 @@ class GlueConfig(RunConfig):
         "by commas.",
         TRAINING,
         default_text="one, by data and model size",
+        instead_of=("learning_rate",),
     )
     seeds: int = setting(
         1, "Runs of each task, with seeds --seed, --seed + 1, ...: mean and standard deviation.", min=1

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bertkit.config import RunConfig
+from bertkit.config import RunConfig, flag_of, settings_of
 from bertkit.errors import UserError
 from bertkit.tasks.base import Outputs, Pipeline, Preview, Scores, Task
 from bertkit.tasks.objectives import OBJECTIVES, Objective
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from bertkit.reporter import Reporter
 
 SHOWN = 100  # masked samples in a run
-OF_SCRATCH = ("size", "layers", "hidden", "heads", "dropout", "tokenizer", "vocab_size")
 
 
 class Pretrain(Task):
@@ -137,10 +136,10 @@ class Pretrain(Task):
         return begin(config, SIZES, text, self._options(text), reporter)
 
     def _check_scratch(self) -> None:
-        given = [name for name in OF_SCRATCH if getattr(self.config, name) is not None]
-        if self.config.model and given:
-            flag = "--" + given[0].replace("_", "-")
-            raise UserError(f"{flag}: belongs to a model from scratch; leave it out, or --model")
+        for name, (_, about, _) in settings_of(type(self.config)).items() if self.config.model else ():
+            if "model" in about.instead_of and getattr(self.config, name) is not None:
+                flag = flag_of(name, about)
+                raise UserError(f"{flag}: belongs to a model from scratch; leave it out, or --model")
 
     def source(self, given: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
         """Found with the text: the tokenizer is needed to read it."""

@@ -27,24 +27,33 @@ class PretrainConfig(TextConfig, RunConfig):
     )
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = setting(
-        None, "Of a model from scratch.", MODEL, default_text="tiny on a CPU, base with an accelerator"
+        None, "Of a model from scratch.", MODEL, default_text="tiny on a CPU, base with an accelerator",
+        instead_of=("model",),
+    )  # fmt: skip
+    layers: int | None = setting(
+        None, "Layers, where not those of --size.", MODEL, min=1, instead_of=("model",)
     )
-    layers: int | None = setting(None, "Layers, where not those of --size.", MODEL, min=1)
-    hidden: int | None = setting(None, "Width, where not that of --size.", MODEL, min=2)
-    heads: int | None = setting(None, "Attention heads, where not those of --size.", MODEL, min=1)
+    hidden: int | None = setting(
+        None, "Width, where not that of --size.", MODEL, min=2, instead_of=("model",)
+    )
+    heads: int | None = setting(
+        None, "Attention heads, where not those of --size.", MODEL, min=1, instead_of=("model",)
+    )
     dropout: float | None = setting(
         None, "Of a model from scratch, in pre-training alone; fine-tuning has 0.1.", MODEL, min=0.0, max=0.9,
-        default_text="0.1",
+        default_text="0.1", instead_of=("model",),
     )  # fmt: skip
     tokenizer: str | None = setting(
         None,
         "Of a model from scratch: a folder, a known or Hub model.",
         MODEL,
         default_text="a new WordPiece",
+        instead_of=("model", "vocab_size"),
     )
     vocab_size: int | None = setting(
-        None, "Pieces of a new WordPiece tokenizer, trained first.", MODEL, min=6, default_text="30000"
-    )
+        None, "Pieces of a new WordPiece tokenizer, trained first.", MODEL, min=6, default_text="30000",
+        instead_of=("model",),
+    )  # fmt: skip
     cased: bool = setting(False, "Keep capital letters, in a new tokenizer.", MODEL)
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr"] = setting(
         "mlm+nsp",
@@ -72,6 +81,7 @@ class PretrainConfig(TextConfig, RunConfig):
         None,
         "Lengths and their shares of the steps, such as 128:0.9,512:0.1.",
         default_text="--max-length alone",
+        instead_of=("max_length",),
     )
     preview: int | None = setting(
         None, "Show this many masked examples and what was measured over them; write nothing.", OUTPUT,
