@@ -16,6 +16,7 @@ class TextConfig(Settings):
         "the Hub (ORG/NAME[:CONFIG]), or sample.",
         DATA,
         values="data",
+        path=True,
     )
     text_column: str | None = setting(
         None, "The texts, in files of rows; each is a document.", DATA, default_text="guessed"

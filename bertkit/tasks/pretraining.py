@@ -49,6 +49,7 @@ class PretrainConfig(TextConfig, RunConfig):
         MODEL,
         default_text="a new WordPiece",
         instead_of=("model", "vocab_size"),
+        path=True,
     )
     vocab_size: int | None = setting(
         None, "Pieces of a new WordPiece tokenizer, trained first.", MODEL, min=6, default_text="30000",
