@@ -77,6 +77,11 @@ def test_the_same_settings_name_files_everywhere(config):
     assert paths == named & settings_of(config).keys()
 
 
+def test_an_empty_setting_is_told_with_what_it_is():
+    with pytest.raises(UserError, match=r"r: phases: is empty; .* Lengths and their shares .* 128:0.9,512:0.1"):
+        checked(PretrainConfig, {"phases": ""}, "r")
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [("2e-5", None), (1, None), (True, "a number"), ("fast", "a number"), (-1.0, "at least 0")],
