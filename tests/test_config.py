@@ -78,7 +78,9 @@ def test_the_same_settings_name_files_everywhere(config):
 
 
 def test_an_empty_setting_is_told_with_what_it_is():
-    with pytest.raises(UserError, match=r"r: phases: is empty; .* Lengths and their shares .* 128:0.9,512:0.1"):
+    with pytest.raises(
+        UserError, match=r"r: phases: is empty; .* Lengths and their shares .* 128:0.9,512:0.1"
+    ):
         checked(PretrainConfig, {"phases": ""}, "r")
 
 

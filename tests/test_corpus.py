@@ -122,6 +122,18 @@ def test_wikitext_has_a_document_from_each_title_on_and_no_headings(file):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("missing", ["before", "behind"])
+def test_a_title_has_a_blank_line_on_one_side_at_least(file, missing):
+    gone = (
+        ("dear . \n \n = Kites", "dear . \n = Kites")
+        if missing == "before"
+        else ("Kites = \n \n", "Kites = \n")
+    )
+    text = WIKITEXT.replace(*gone)
+    assert text != WIKITEXT
+    assert read(file(text)) == read(file(WIKITEXT))
+
+
 @pytest.mark.parametrize(
     ("sample", "form"),
     {

@@ -20,7 +20,7 @@ from bertkit.data.texts import TextOptions, documents
 from bertkit.errors import UserError, listed
 from bertkit.reporter import Reporter
 
-FORMAT = 3  # to be raised when the same files would give another corpus
+FORMAT = 4  # to be raised when the same files would give another corpus
 
 
 @dataclass(frozen=True)
