@@ -19,6 +19,7 @@ from bertkit.data.encoded import ahead
 from bertkit.data.prose import form_of
 from bertkit.data.sentences import LONGEST, cut
 from bertkit.data.text_files import Decoding, Notes, files_of, lines, text
+from bertkit.data.text_source import find_text
 from bertkit.data.texts import TextOptions, documents, documents_of, uncut
 from bertkit.errors import UserError
 from bertkit.reporter import Reporter
@@ -371,6 +372,25 @@ def test_files_folders_and_patterns(file, tmp_path):
     for missing in ("t/*.csv", "nowhere"):
         with pytest.raises(UserError, match="no such file, folder or pattern"):
             files_of(missing)
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    {
+        "news.txt": "news",
+        ".": "here",
+        "news-*.txt": "news",
+        "old/[mn]*.txt": "old",
+        "old/**/*": "old",
+        "*.txt": "here",
+    }.items(),
+)
+def test_a_text_is_called_after_its_files(data, name, tmp_path, monkeypatch):
+    (tmp_path / "here" / "old").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    for place in ("news.txt", "news-1.txt", "old/moon.txt"):
+        (tmp_path / "here" / place).write_text("Some.")
+    assert find_text(data).name == name
 
 
 def test_notes_name_the_files_together(file):

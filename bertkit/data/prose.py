@@ -68,8 +68,8 @@ def unwrapped(lines: list[str]) -> str:
 def wikitext(lines: Iterable[str]) -> Blocks:
     """The lines that are paragraphs; None before each article. Headings, also of sections, are left out.
 
-    A heading of an article has one `=` a side, and a blank line before it or behind: in the middle of lines it
-    is a formula.
+    A heading of an article has one `=` a side, and a blank line before it or behind: between two lines it is
+    a formula.
     What WikiText takes apart, as in `well @-@ known` and `1 @,@ 000`, is put together again.
     """
     before = ""
