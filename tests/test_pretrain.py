@@ -360,6 +360,13 @@ def test_a_text_of_which_nothing_can_be_set_aside_is_refused(cli, tiny, tmp_path
     )
 
 
+def test_a_preview_of_fewer_examples_than_asked_for_says_so(cli, text, tiny):
+    args = [COMMAND, "--data", text, "--model", tiny, "--max-length", 32, "--json", "--preview"]
+    there = int(json.loads(cli(*args, 9999)[1])["examples"])
+    assert f"an epoch has {there:,} examples: these are all of them" in cli(*args, there + 1)[2]
+    assert "these are all" not in cli(*args, there)[2]
+
+
 def test_a_run_from_scratch_is_repeated_by_its_settings(cli, text, tmp_path):
     shape = ["--hidden", 16, "--heads", 2, "--vocab-size", 60, "--max-steps", 1]
     assert cli(COMMAND, "--data", text, *shape, "-o", tmp_path / "one")[0] == 0

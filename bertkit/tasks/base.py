@@ -52,10 +52,11 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Preview:
-    """Training examples as a model reads them: what was measured over them, and each of them."""
+    """Training examples as a model reads them: what was measured over them, each of them, and what to say."""
 
     rates: Scores
     samples: list[dict[str, Any]]
+    notes: list[str]
 
 
 class Task(Looks, ABC):

@@ -278,7 +278,9 @@ class Pretrain(Task):
         collate = self.objective.collator(self.config, tokenizer, pad, self.phases[0].length)
         numbers = drawn(features, self.config.preview)
         shown = list(samples(features, collate, tokenizer, numbers))
-        return Preview(rates(features, collate, continues(tokenizer), numbers), shown)
+        found = rates(features, collate, continues(tokenizer), numbers)
+        fewer = [f"an epoch has {len(features):,} examples: these are all of them"]
+        return Preview(found, shown, fewer if len(features) < self.config.preview else [])
 
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Pads, masks, and tells what is to be predicted."""
