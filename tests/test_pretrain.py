@@ -113,6 +113,12 @@ def test_learns_and_others_load_it(text, tmp_path):
     tuned = bertkit.classify(data=str(data), model=str(run.output_dir), max_steps=2, bf16=False,
                              output_dir=str(tmp_path / "tuned"))  # fmt: skip
     assert tuned.metrics["model"] == "run"
+    assert "`bert-tiny` pre-trained from new weights by `pretrain-mlm-nsp` on" in card_of(run.output_dir)
+    assert "`run` fine-tuned for `classify` on" in card_of(tmp_path / "tuned")
+
+
+def card_of(folder):
+    return (folder / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("objective", ["mlm", "mlm+sop"])
@@ -128,6 +134,7 @@ def test_goes_on_from_any_architecture(name, text, tmp_path):
     run = pretrained(
         text, tmp_path / "run", model=str(folder), objective="mlm", max_steps=2, whole_word_masking=True
     )
+    assert "`model` further pre-trained by `pretrain-mlm-nsp` on" in card_of(run.output_dir)
     assert math.isfinite(run.metrics["validation"]["mlm_loss"])
     _, info = AutoModelForMaskedLM.from_pretrained(run.output_dir, output_loading_info=True)
     assert not info["missing_keys"]

@@ -146,6 +146,11 @@ class Task(Looks, ABC):
     def check(self, splits: "Splits") -> None:
         """Check every value of every split. Raises `UserError` naming the row."""
 
+    @property
+    def trained(self) -> str:
+        """What was done to the model, as its card says it before the task's name."""
+        return "fine-tuned for"
+
     @abstractmethod
     def summary(self) -> str:
         """One line on what is to be learned: the classes, say."""

@@ -171,6 +171,11 @@ class Pretrain(Task):
         share = "each piece" if self.objective.causal else f"{self.config.mlm_probability:.0%} of the {unit}"
         return share + self.objective.learned
 
+    @property
+    def trained(self) -> str:
+        """Begun with the weights of a model, or with new ones."""
+        return "further pre-trained by" if self.config.model else "pre-trained from new weights by"
+
     def adopt(self, model_config: Any, source: "ModelSource") -> Any:
         """The config as it is, where it can do the objective."""
         if self.config.phases is not None:
