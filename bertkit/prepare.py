@@ -131,9 +131,8 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
         task, found, splits, source, model_config, tokenizer, chosen, given_model, config.max_length
     )
     reporter.say(f"data: {found.name} from {found.source}; {task.summary()}")
-    instead = "a new head in place of its own, " if had_head else ""
-    head = instead if task.new_head else "its own head, "
-    reporter.say(f"model: {source.name}; {head}{chosen} ({reason})")
+    about = ", ".join(filter(None, [task.heads(had_head), f"{chosen} ({reason})"]))
+    reporter.say(f"model: {source.name}; {about}")
     _resolve(prepared, reporter)
     return prepared
 

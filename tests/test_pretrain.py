@@ -388,6 +388,22 @@ def test_scratch_settings_beside_a_model_are_refused(given, cli, text, tiny, tmp
     assert_refused(cli, tmp_path, args, [given[0], "from scratch", "--model"], COMMAND)
 
 
+NEW = {
+    "mlm+nsp": "new heads over pieces and pairs, of which its weights have none",
+    "mlm": "new heads over pieces,",
+}
+
+
+@pytest.mark.parametrize("objective", NEW)
+def test_heads_that_begin_anew_are_told(objective, cli, text, tiny, tmp_path):
+    args = ["--data", text, "--max-length", 32, "--objective", objective, "--preview", 1, "--model"]
+    assert f"; {NEW[objective]}" in cli(COMMAND, *args, "minilm")[2]
+    run = pretrained(text, tmp_path / "run", model=str(tiny), objective="mlm", max_steps=1)
+    err = cli(COMMAND, *args, run.output_dir)[2]
+    assert ("new heads over pairs" in err) == (objective == "mlm+nsp")
+    assert "pieces" not in err.split("model: run; ")[1].splitlines()[0]
+
+
 def test_a_model_that_judges_no_pairs_is_refused_for_them(cli, text, tmp_path):
     folder, _ = tiny_of("roberta", tmp_path / "model")
     args = ["--data", text, "--model", folder]

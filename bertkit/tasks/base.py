@@ -159,6 +159,16 @@ class Task(Looks, ABC):
     def adopt(self, model_config: Any, source: "ModelSource") -> Any:
         """The model's config with this task's head; labels are matched with the model's own by name."""
 
+    def heads(self, had_head: bool) -> str:
+        """What is said of the head beside the model's name, once it is adopted.
+
+        Args:
+            had_head: whether the checkpoint came with one, of any task.
+        """
+        if not self.new_head:
+            return "its own head"
+        return "a new head in place of its own" if had_head else ""
+
     @abstractmethod
     def restore(self, model_config: Any) -> None:
         """Take from a finished run's config what `columns` and `adopt` found out when it was trained."""

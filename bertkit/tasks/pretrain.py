@@ -187,6 +187,16 @@ class Pretrain(Task):
         """Text is its own label."""
         return rows, []
 
+    def heads(self, had_head: bool) -> str:
+        """Which begin anew in a model that training goes on from."""
+        from bertkit.modeling.loading import load_config
+        from bertkit.modeling.pretraining import new_heads
+
+        if not self.config.model:
+            return ""
+        found = new_heads(self.objective.auto_class, self.begins, load_config(self.begins))
+        return f"new heads over {' and '.join(found)}, of which its weights have none" if found else ""
+
     def restore(self, model_config: Any) -> None:
         """Not of use for rows.
 
