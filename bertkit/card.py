@@ -27,7 +27,7 @@ def model_card(folder: Path, metrics: Mapping[str, Any], task: Task, made_with: 
     data = metrics["data"]
     parts = [
         f"# {folder.name}",
-        f"`{metrics['model']}` fine-tuned for `{metrics['task']}` on `{data['name']}` ({data['source']}; "
+        f"`{metrics['model']}` {task.trained} `{metrics['task']}` on `{data['name']}` ({data['source']}; "
         f"{data['train']:,} training and {data['validation']:,} validation rows; "
         f"fingerprint `{data['fingerprint']}`).",
         "What is learned: " + task.summary() + ".",

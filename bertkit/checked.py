@@ -33,7 +33,7 @@ def _converted(value: Any, wanted: Any, about: Setting, where: str) -> Any:
     if value is None and type(None) in choices:
         return None
     if value == "":
-        raise UserError(f"{where}: is empty; leave it out, or say something")
+        raise UserError(f"{where}: is empty; leave it out, or give what it is: {about.help}")
     kinds = [kind for kind in choices if kind is not type(None)]
     for kind in kinds:
         fitted = _fitted(value, kind)

@@ -6,6 +6,7 @@ size) fill in what is None, so the precedence is one rule, `fill`.
 """
 
 import dataclasses
+import glob
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ class Setting:
     max: float | None = None
     default_text: str | None = None
     argument: str | None = None  # the TrainingArguments field it becomes, unchanged
+    instead_of: tuple[str, ...] = ()  # settings it takes the place of: either drops the other of a recipe
+    path: bool = False  # may name files: saved so that it names them from any folder
     positional: bool = False  # given by its place, not by a flag; without a default it must be given
     saved: bool = True  # False: belongs to one call, not to the run (--resume, --json)
     values: str | None = None  # what a shell completes it with; see `bertkit.cli.completion`
@@ -66,9 +69,10 @@ class RunConfig(Settings):
         "A known name, a file, a folder, or a Hub data set (ORG/NAME[:CONFIG]).",
         DATA,
         values="data",
+        path=True,
     )
-    validation: str | None = setting(None, "File of validation rows.", DATA)
-    test: str | None = setting(None, "File of test rows, with or without labels.", DATA)
+    validation: str | None = setting(None, "File of validation rows.", DATA, path=True)
+    test: str | None = setting(None, "File of test rows, with or without labels.", DATA, path=True)
     validation_fraction: float | None = setting(
         None,
         "Share of the training rows to set aside, where there is no validation file.",
@@ -76,6 +80,7 @@ class RunConfig(Settings):
         min=0.0,
         max=0.9,
         default_text="0.1",
+        instead_of=("validation",),
     )
     max_train_samples: int | None = setting(None, "Train on this many rows, drawn by seed.", DATA, min=1)
     max_eval_samples: int | None = setting(
@@ -90,7 +95,7 @@ class RunConfig(Settings):
         default_text="--seed",
     )
     data_dir: str | None = setting(
-        None, "Where data sets lie as they are distributed (environment: BERTKIT_DATA_DIR).", DATA
+        None, "Where data sets lie as they are distributed (environment: BERTKIT_DATA_DIR).", DATA, path=True
     )
 
     model: str | None = setting(
@@ -100,6 +105,7 @@ class RunConfig(Settings):
         flags=("--model", "-m"),
         values="models",
         default_text="bert-base-uncased with an accelerator, else minilm",
+        path=True,
     )
     max_length: int | None = setting(
         None,
@@ -271,6 +277,13 @@ def saved_settings(config: RunConfig) -> dict[str, Any]:
         value: Any = getattr(config, name)
         value = list(value) if isinstance(value, (tuple, list)) else value
         if about.saved and value != default and value not in (None, []):
-            is_path = name in ("data", "validation", "test", "data_dir", "model")
-            plain[name] = str(Path(value).resolve()) if is_path and Path(value).exists() else value
+            plain[name] = _from_anywhere(value) if about.path else value
     return plain
+
+
+def _from_anywhere(name: str) -> str:
+    """The whole path of what is a file, a folder or a pattern of files; a name as it is."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return str(path.resolve())
+    return str(path.absolute()) if glob.has_magic(name) else name

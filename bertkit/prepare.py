@@ -16,7 +16,7 @@ from bertkit.data.split import arrange, draw
 from bertkit.errors import UserError
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
-from bertkit.recipes import read_recipe
+from bertkit.recipes import behind, read_recipe
 from bertkit.reporter import Reporter
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Task
@@ -65,14 +65,14 @@ def settings(
         name: the command, `kind` its settings.
     """
     values = checked(kind, given, f"{name.replace('-', '_')}()")
+    if recipe is not None:
+        values = behind(read_recipe(recipe, name, kind).settings, values, kind)
     values |= {key: str(Path(values[key]).expanduser()) for key in PATHS if values.get(key)}
     if values.get("output_dir"):
         rundir.check_folder(Path(values["output_dir"]))
         locks.require_free(Path(values["output_dir"]))
     if values.get("resume"):
         return _resumed(name, kind, values)
-    if recipe is not None:
-        values = {**read_recipe(recipe, name, kind).settings, **values}
     config = kind(**values)
     parse_set(config)
     check_tracker(config.report_to)
@@ -131,9 +131,8 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> Prepared:
         task, found, splits, source, model_config, tokenizer, chosen, given_model, config.max_length
     )
     reporter.say(f"data: {found.name} from {found.source}; {task.summary()}")
-    instead = "a new head in place of its own, " if had_head else ""
-    head = instead if task.new_head else "its own head, "
-    reporter.say(f"model: {source.name}; {head}{chosen} ({reason})")
+    about = ", ".join(filter(None, [task.heads(had_head), f"{chosen} ({reason})"]))
+    reporter.say(f"model: {source.name}; {about}")
     _resolve(prepared, reporter)
     return prepared
 

@@ -1,6 +1,7 @@
 """Recipes: YAML files with `task` and `settings`; shipped ones, a user's own, and every `run.yaml`."""
 
 import importlib.resources
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import yaml
 
 from bertkit.checked import checked
-from bertkit.config import RunConfig
+from bertkit.config import RunConfig, settings_of
 from bertkit.errors import UserError, listed, nearest
 
 KEYS = ("task", "settings", "made_with")
@@ -31,6 +32,19 @@ def shipped() -> dict[str, Path]:
     return {
         path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))
     }
+
+
+def behind(recipe: Mapping[str, Any], given: Mapping[str, Any], config: type[RunConfig]) -> dict[str, Any]:
+    """The settings of a recipe with those given before them, which drop what they are said instead of."""
+    known = settings_of(config)
+    said = {name for name, value in given.items() if value is not None}
+    kept = {
+        name: value
+        for name, value in recipe.items()
+        if not said & set(known[name][1].instead_of)
+        and not any(name in known[other][1].instead_of for other in said)
+    }
+    return {**kept, **given}
 
 
 def find_recipe(name: str, task: str = "", flag: str = "--recipe") -> Path:

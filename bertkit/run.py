@@ -73,6 +73,8 @@ def _run(task_name: str, config: RunConfig, data_before: str | None, reporter: R
             f"{data} now); restore the data, or start again with --overwrite"
         )
     if seen := prepared.task.preview(prepared.features["train"], prepared.tokenizer):
+        for note in seen.notes:
+            reporter.say(note)
         return Run(None, seen.rates, seen.samples)
     if config.dry_run:
         from bertkit.dry_run import dry_run

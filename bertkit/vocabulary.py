@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.checked import checked
-from bertkit.config import DATA, OUTPUT, Settings, setting
+from bertkit.config import OUTPUT, setting
 from bertkit.errors import UserError, listed
 from bertkit.reporter import Reporter
+from bertkit.text_config import TextConfig
 
 if TYPE_CHECKING:
     from bertkit.data.wordpiece import WordPiece
@@ -22,15 +23,9 @@ EXAMPLE = 12  # words
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenizerConfig(Settings):
+class TokenizerConfig(TextConfig):
     """The settings of `bertkit train-tokenizer`."""
 
-    data: str | None = setting(
-        None,
-        "Text: files (also JSONL, CSV, Parquet), a folder, a pattern ('texts/*.txt'), a known name, sample.",
-        DATA,
-        values="data",
-    )
     vocab_size: int = setting(30_000, "Pieces to have at most, special ones included.", VOCABULARY, min=6)
     cased: bool = setting(False, "Keep capital letters.", VOCABULARY)
     strip_accents: bool | None = setting(
@@ -86,18 +81,19 @@ def train_tokenizer(given: Mapping[str, Any], reporter: Reporter | None = None) 
 
 
 def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> Vocabulary:
+    from bertkit.data.text_files import Notes
     from bertkit.data.text_source import find_text
     from bertkit.data.texts import TextOptions, uncut
     from bertkit.data.wordpiece import look, train_wordpiece
 
-    source = find_text(data)
+    source, notes = find_text(data, column=config.text_column), Notes()
     for note in source.notes:
         reporter.say(note)
-    texts = partial(uncut, source.files, TextOptions(text_column=source.column))
+    texts = partial(uncut, source.files, TextOptions.of(config, source.column), notes)
     made = train_wordpiece(
         texts, config.vocab_size, not config.cased, config.strip_accents, config.character_coverage
     )
-    for note in made.notes:
+    for note in [*notes.lines(), *made.notes]:
         reporter.say(note)
     figures = {
         "vocab_size": len(made.tokenizer),

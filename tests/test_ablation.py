@@ -148,6 +148,23 @@ def test_refused_before_anything_is_written(cli, text, sets, tmp_path, args, wor
     assert_refused(cli, tmp_path, args, words, "ablation")
 
 
+def test_a_dry_run_names_each_run_whole(cli, text, sets, tmp_path):
+    args = ["--data", text, "--data-dir", sets, "--rows", "ltr+bilstm", "--dry-run", "-o", tmp_path / "run"]
+    status, out, _ = cli("ablation", *args)
+    assert status == 0
+    lines = [line.split("  ") for line in out.splitlines()]
+    assert [cells[0] for cells in lines[2:]] == [
+        "pretrained/objective-ltr",
+        "ltr+bilstm/sst2",
+        "ltr+bilstm/squad",
+    ]
+    assert [cells[-1].strip() for cells in lines[2:]] == [
+        str(text),
+        f"{sets}/SST-2",
+        f"{sets}/squad",
+    ]
+
+
 def test_tasks_without_data_are_left_out_and_told(cli, text, sets, tmp_path):
     args = ["--data", text, "--data-dir", sets, "--rows", "mlm", *FLAGS, "--task-train-samples", 8]
     status, out, err = cli("ablation", *args, "-o", tmp_path / "run", "--json")

@@ -297,6 +297,10 @@ def test_defaults_follow_data_size_and_model_size():
     assert advise(1_000, 110_000_000)[0] == {"epochs": 4.0, "batch_size": 16, "learning_rate": 3e-5}
     assert advise(200_000, 110_000_000)[0] == {"epochs": 2.0, "batch_size": 32, "learning_rate": 2e-5}
     assert advise(20_000, 23_000_000)[0]["learning_rate"] == 1e-4
+    told = [
+        advise(9, size)[1].split(" and ")[1] for size in (412_128, 999_499, 999_500, 4_386_178, 109_482_240)
+    ]
+    assert [words.split()[0] for words in told] == ["412k", "999k", "1.0M", "4.4M", "109M"]
     assert advise(200_000, 4_000_000)[0]["learning_rate"] == 3e-4
     assert advise(20_000, 340_000_000)[0]["learning_rate"] == 2e-5
 

@@ -11,7 +11,10 @@ from bertkit.checked import checked
 from bertkit.config import fill, flag_of, saved_settings, settings_of
 from bertkit.errors import UserError
 from bertkit.files import as_yaml
+from bertkit.suite.config import AblationConfig, FeatureBasedConfig
+from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.classify import ClassifyConfig
+from bertkit.tasks.pretraining import PretrainConfig
 
 
 def test_lower_layers_fill_only_what_was_not_said():
@@ -55,6 +58,30 @@ def test_saved_settings_read_back_as_they_were(values):
     same = [field for field in dataclasses.fields(config) if field.name != "set"]
     assert all(getattr(again, field.name) == getattr(config, field.name) for field in same)
     assert list(again.set) == list(config.set)
+
+
+def test_what_names_files_is_saved_so_that_it_names_them_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "pieces").mkdir()
+    monkeypatch.chdir(tmp_path)
+    said = {"data": "texts/*.txt", "validation": "a.txt", "model": "org/pieces", "tokenizer": "pieces"}
+    found = saved_settings(PretrainConfig(**said))
+    assert found == said | {"data": f"{tmp_path}/texts/*.txt", "tokenizer": f"{tmp_path}/pieces"}
+
+
+@pytest.mark.parametrize(
+    "config", [task_class(name).Config for name in TASKS] + [AblationConfig, FeatureBasedConfig]
+)
+def test_the_same_settings_name_files_everywhere(config):
+    paths = {name for name, (_, about, _) in settings_of(config).items() if about.path}
+    named = {"data", "validation", "test", "data_dir", "model", "tokenizer"}
+    assert paths == named & settings_of(config).keys()
+
+
+def test_an_empty_setting_is_told_with_what_it_is():
+    with pytest.raises(
+        UserError, match=r"r: phases: is empty; .* Lengths and their shares .* 128:0.9,512:0.1"
+    ):
+        checked(PretrainConfig, {"phases": ""}, "r")
 
 
 @pytest.mark.parametrize(

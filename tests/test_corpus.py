@@ -19,7 +19,8 @@ from bertkit.data.encoded import ahead
 from bertkit.data.prose import form_of
 from bertkit.data.sentences import LONGEST, cut
 from bertkit.data.text_files import Decoding, Notes, files_of, lines, text
-from bertkit.data.texts import TextOptions, documents, documents_of
+from bertkit.data.text_source import find_text
+from bertkit.data.texts import TextOptions, documents, documents_of, uncut
 from bertkit.errors import UserError
 from bertkit.reporter import Reporter
 
@@ -120,6 +121,18 @@ def test_wikitext_has_a_document_from_each_title_on_and_no_headings(file):
          "as tobacco was dear ."],
         ["A kite flies in the wind ."],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", ["before", "behind"])
+def test_a_title_has_a_blank_line_on_one_side_at_least(file, missing):
+    gone = (
+        ("dear . \n \n = Kites", "dear . \n = Kites")
+        if missing == "before"
+        else ("Kites = \n \n", "Kites = \n")
+    )
+    text = WIKITEXT.replace(*gone)
+    assert text != WIKITEXT
+    assert read(file(text)) == read(file(WIKITEXT))
 
 
 @pytest.mark.parametrize(
@@ -257,13 +270,26 @@ def test_running_text_is_not_taken_for_rows(file, prose):
         "pdf": (b"%PDF-1.4", "not a text file but a PDF"),
         "gzip": (gzip.compress(NOVEL.encode() * 99)[:-30], "cannot be read"),
         "parquet": (b"PAR1" + b"x" * 20, "a broken Parquet file"),
-        "empty": (b"", "no text in there"),
-        "blank": (b"\n \n\n", "no text in there"),
+        "empty": (b"", "no text in there: the file is empty"),
+        "blank": (b"\n \n\n", "no text in there: it holds only blanks"),
+        "no rows": (b"text\n", "no text in there: it has no rows"),
+        "nulls": (
+            '{"text": null}\n{"text": null}\n',
+            r"no text in there: its rows \(2\) have nothing .*--text-column",
+        ),
     }.values(),
 )
 def test_what_cannot_be_read_is_named(file, content, message):
     with pytest.raises(UserError, match=f"data.bin: .*{message}"):
         read(file(content))
+
+
+@pytest.mark.parametrize("reader", [documents, uncut])
+def test_files_without_text_are_named_each_with_its_cause(file, reader):
+    files = [file("", "a.txt"), file(" ", "b.txt"), file("", "c.txt")]
+    with pytest.raises(UserError, match=r"a.txt, .*c.txt: .* the file is empty; .*b.txt: .* only blanks"):
+        list(reader(files, TextOptions()))
+    assert list(reader([*files, file("Some.", "d.txt")], TextOptions()))
 
 
 def test_rows_without_a_text_are_counted(file):
@@ -346,6 +372,25 @@ def test_files_folders_and_patterns(file, tmp_path):
     for missing in ("t/*.csv", "nowhere"):
         with pytest.raises(UserError, match="no such file, folder or pattern"):
             files_of(missing)
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    {
+        "news.txt": "news",
+        ".": "here",
+        "news-*.txt": "news",
+        "old/[mn]*.txt": "old",
+        "old/**/*": "old",
+        "*.txt": "here",
+    }.items(),
+)
+def test_a_text_is_called_after_its_files(data, name, tmp_path, monkeypatch):
+    (tmp_path / "here" / "old").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    for place in ("news.txt", "news-1.txt", "old/moon.txt"):
+        (tmp_path / "here" / place).write_text("Some.")
+    assert find_text(data).name == name
 
 
 def test_notes_name_the_files_together(file):

@@ -121,7 +121,9 @@ def test_it_goes_on_where_it_was_stopped(cli, four, toy, tmp_path, stop_at):
     assert f"go on with: bertkit feature-based --resume --output-dir {tmp_path / 'cut'}" in err
     assert (tmp_path / "cut" / "embeddings" / "metrics.json").exists()
     assert not (tmp_path / "cut" / "last" / "metrics.json").exists()
-    status, out, _ = cli("feature-based", "--resume", "-o", tmp_path / "cut", "--json")
+    status, out, err = cli("feature-based", "--resume", "-o", tmp_path / "cut", "--json")
+    assert "finished before" in err
+    assert "these are its scores" not in err
     assert (status, list(json.loads(out)["features"])) == (0, ["embeddings", "last"])
     for features in ("embeddings", "last"):
         one, two = (tmp_path / name / features / "model.safetensors" for name in ("whole", "cut"))

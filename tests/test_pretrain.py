@@ -113,6 +113,12 @@ def test_learns_and_others_load_it(text, tmp_path):
     tuned = bertkit.classify(data=str(data), model=str(run.output_dir), max_steps=2, bf16=False,
                              output_dir=str(tmp_path / "tuned"))  # fmt: skip
     assert tuned.metrics["model"] == "run"
+    assert "`bert-tiny` pre-trained from new weights by `pretrain-mlm-nsp` on" in card_of(run.output_dir)
+    assert "`run` fine-tuned for `classify` on" in card_of(tmp_path / "tuned")
+
+
+def card_of(folder):
+    return (folder / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("objective", ["mlm", "mlm+sop"])
@@ -128,6 +134,7 @@ def test_goes_on_from_any_architecture(name, text, tmp_path):
     run = pretrained(
         text, tmp_path / "run", model=str(folder), objective="mlm", max_steps=2, whole_word_masking=True
     )
+    assert "`model` further pre-trained by `pretrain-mlm-nsp` on" in card_of(run.output_dir)
     assert math.isfinite(run.metrics["validation"]["mlm_loss"])
     _, info = AutoModelForMaskedLM.from_pretrained(run.output_dir, output_loading_info=True)
     assert not info["missing_keys"]
@@ -349,7 +356,22 @@ def test_refusals(case, cli, text, tmp_path):
 
 def test_an_empty_text_is_refused(cli, tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
-    assert_refused(cli, tmp_path, ["--data", tmp_path / "empty.txt"], ["--data", "no text"], COMMAND)
+    assert_refused(cli, tmp_path, ["--data", tmp_path / "empty.txt"], ["empty.txt", "only blanks"], COMMAND)
+
+
+def test_a_text_of_which_nothing_can_be_set_aside_is_refused(cli, tiny, tmp_path):
+    (tmp_path / "one.txt").write_text("One film.")
+    args = ["--data", tmp_path / "one.txt", "--model", tiny]
+    assert_refused(
+        cli, tmp_path, args, ["one.txt", "only one sentence", "more text", "--validation"], COMMAND
+    )
+
+
+def test_a_preview_of_fewer_examples_than_asked_for_says_so(cli, text, tiny):
+    args = [COMMAND, "--data", text, "--model", tiny, "--max-length", 32, "--json", "--preview"]
+    there = int(json.loads(cli(*args, 9999)[1])["examples"])
+    assert f"an epoch has {there:,} examples: these are all of them" in cli(*args, there + 1)[2]
+    assert "these are all" not in cli(*args, there)[2]
 
 
 def test_a_run_from_scratch_is_repeated_by_its_settings(cli, text, tmp_path):
@@ -364,6 +386,22 @@ def test_a_run_from_scratch_is_repeated_by_its_settings(cli, text, tmp_path):
 def test_scratch_settings_beside_a_model_are_refused(given, cli, text, tiny, tmp_path):
     args = ["--data", text, "--model", tiny, *given]
     assert_refused(cli, tmp_path, args, [given[0], "from scratch", "--model"], COMMAND)
+
+
+NEW = {
+    "mlm+nsp": "new heads over pieces and pairs, of which its weights have none",
+    "mlm": "new heads over pieces,",
+}
+
+
+@pytest.mark.parametrize("objective", NEW)
+def test_heads_that_begin_anew_are_told(objective, cli, text, tiny, tmp_path):
+    args = ["--data", text, "--max-length", 32, "--objective", objective, "--preview", 1, "--model"]
+    assert f"; {NEW[objective]}" in cli(COMMAND, *args, "minilm")[2]
+    run = pretrained(text, tmp_path / "run", model=str(tiny), objective="mlm", max_steps=1)
+    err = cli(COMMAND, *args, run.output_dir)[2]
+    assert ("new heads over pairs" in err) == (objective == "mlm+nsp")
+    assert "pieces" not in err.split("model: run; ")[1].splitlines()[0]
 
 
 def test_a_model_that_judges_no_pairs_is_refused_for_them(cli, text, tmp_path):
@@ -383,7 +421,9 @@ def test_a_tokenizer_without_a_mask_is_refused(cli, text, tmp_path):
 def test_too_little_text_for_a_pair_is_refused(cli, text, tiny, tmp_path):
     data = write_rows(tmp_path / "one.jsonl", [{"text": "Good the."}])
     args = ["--data", data, "--validation", text, "--model", tiny]
-    assert_refused(cli, tmp_path, args, ["one.jsonl", "too little text", "mlm+nsp"], COMMAND)
+    assert_refused(
+        cli, tmp_path, args, ["one.jsonl", "too little text", "mlm+nsp", "--objective mlm"], COMMAND
+    )
 
 
 def test_documents_of_one_sentence_are_told_of(cli, tiny, tmp_path):

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import assert_refused
 
+from bertkit.errors import UserError
 from bertkit.recipes import read_recipe, shipped
 from bertkit.tasks import task_class
 
@@ -66,6 +68,35 @@ def test_flags_go_before_the_recipe(cli, tiny, tmp_path):
     made = yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["settings"]
     assert status == 0
     assert (made["epochs"], made["batch_size"], made["data"]) == (7.0, 16, "sample")
+
+
+RIVALS = {
+    "phases": ("pretrain/size-3-768-12", ["--max-length", 16], {"max_length": 16, "phases": None}),
+    "max_length": ("pretrain/size-2-128-2", ["--phases", "8:0.5,16:0.5"], {"phases": "8:0.5,16:0.5"}),
+    "size": ("pretrain/imdb-tiny", ["--model", "minilm"], {"size": None, "vocab_size": None}),
+    "vocab_size": ("pretrain/imdb-tiny", ["--tokenizer", "minilm"], {"size": "tiny", "vocab_size": None}),
+}
+
+
+@pytest.mark.parametrize("case", RIVALS)
+def test_a_flag_goes_before_what_it_takes_the_place_of_in_a_recipe(case, cli, tmp_path, monkeypatch):
+    recipe, flags, wanted = RIVALS[case]
+    seen = []
+
+    def see(task, config, *_):
+        seen.append(task_class(task)(config).config)
+        raise UserError("seen")
+
+    monkeypatch.setattr("bertkit.run._run", see)
+    assert "seen" in cli("pretrain-mlm-nsp", "--recipe", recipe, *flags)[2]
+    assert {name: getattr(seen[0], name) for name in wanted} == wanted
+
+
+def test_what_goes_with_nothing_is_refused_in_one_recipe(cli, tiny, tmp_path):
+    recipe = tmp_path / "both.yaml"
+    recipe.write_text("task: pretrain-mlm-nsp\nsettings: {phases: '8:0.5,16:0.5', max_length: 32}\n")
+    args = ["--data", "sample", "--model", tiny, "--recipe", recipe]
+    assert_refused(cli, tmp_path, args, ["--max-length 32", "--phases"], "pretrain-mlm-nsp")
 
 
 def test_a_wheel_carries_recipes_samples_and_known_sets(tmp_path):

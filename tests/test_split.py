@@ -1,11 +1,13 @@
 """Shares set aside: by seed, stratified, and never the same text on both sides."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.rows import Rows
 from bertkit.data.split import Keys, arrange, draw, set_aside
+from bertkit.errors import UserError
 
 texts_and_labels = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2)), min_size=1, max_size=80)
 
@@ -51,3 +53,9 @@ def test_draw_keeps_the_order_and_the_places():
     assert [rows["text"][number - 1] for number in some.number] == some["text"]
     assert draw(rows, 99, 1) is rows
     assert np.array_equal(draw(rows, 3, 1).number, some.number)
+
+
+def test_of_one_row_nothing_can_be_set_aside_whatever_the_share():
+    keys = Keys(["a"], ["a"], [0])
+    with pytest.raises(UserError, match=r"f: all there is is one row, .* give more, or --validation FILE$"):
+        arrange({"train": Rows.of({"text": ["a"]}, "f")}, lambda _: keys, 0.5, 0)

@@ -158,6 +158,17 @@ def test_equally_rare_characters_are_kept_or_left_out_together():
     assert covering(counts, 0.5, 4) == ["a", "b", "c", "d"]
 
 
+def test_a_word_that_is_unknown_however_it_is_cut_is_counted_and_not_learned_from():
+    """The trainer's time grows with the square of a word: of this one it would take a quarter of an hour."""
+    endless = "lowest" * 200_000
+    made = train(["low low lowest", endless, "q" * 100, "x" * 101])
+    assert any("2 words are longer than 100 characters" in note for note in made.notes)
+    assert made.tokenizer.tokenize(endless) == ["[UNK]"]
+    assert "##qq" in made.tokenizer.get_vocab()
+    assert "##xx" not in made.tokenizer.get_vocab()
+    assert not any("longer" in note for note in train(ENGLISH).notes)
+
+
 def test_half_of_a_surrogate_pair_stops_nothing():
     assert train([*ENGLISH, "bread \ud800"]).alphabet > 20
 
@@ -191,6 +202,25 @@ def test_files_folders_patterns_and_the_sample(cli, tmp_path):
     assert made[0] == made[1] == made[2]
     status, out, err = cli("train-tokenizer", "--data", "sample")
     assert (status, "runs/tokenizer-sample" in out, "accents are stripped" in err) == (0, True, True)
+
+
+def test_text_is_read_as_for_pre_training(cli, tmp_path):
+    """The column, the encoding and the line between documents are what the user says."""
+    rows = [json.dumps({"lyrics": text, "note": "Zzz"}) for text in ENGLISH]
+    files = {
+        "rows": (write(tmp_path / "rows.jsonl", rows), ["--text-column", "lyrics"]),
+        "utf-16": (tmp_path / "wide.txt", ["--encoding", "utf-16"]),
+        "separator": (write(tmp_path / "parts.txt", ["%%%", *ENGLISH]), ["--document-separator", "%%%"]),
+        "bad bytes": (tmp_path / "bad.txt", ["--on-bad-bytes", "skip"]),
+    }  # fmt: skip
+    files["utf-16"][0].write_text("\n".join(ENGLISH), "utf-16")
+    files["bad bytes"][0].write_bytes(b"\xff\n".join(text.encode() for text in ENGLISH))
+    wanted = train(ENGLISH).tokenizer.get_vocab()
+    for name, (file, more) in files.items():
+        args = ["--data", file, "--vocab-size", 400, "-o", tmp_path / name, *more]
+        status, _, err = cli("train-tokenizer", *args)
+        assert (status, AutoTokenizer.from_pretrained(tmp_path / name).get_vocab()) == (0, wanted), name
+    assert err.count("bad.txt: 2 bytes that are not UTF-8 were left out") == 1
 
 
 def test_a_tokenizer_is_replaced_only_when_asked(cli, tmp_path):

@@ -20,7 +20,7 @@ def training_command(
 ) -> Callable[..., None]:
     """A command with a flag for each setting of `config`, which calls `run(name, given, recipe, json)`.
 
-    `given` has only what the user or the recipe set; the rest is for lower layers to fill in.
+    `given` has only what the user said; what the recipe says and lower layers fill in goes behind it.
     """
 
     def with_recipe(given: dict[str, Any], as_json: bool, recipe: str | None) -> None:
@@ -53,7 +53,7 @@ def settings_command(
 
 def _was_set(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
-    return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP")
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _parameter(name: str, kind: Any, about: Setting, default: Any) -> inspect.Parameter:

@@ -19,13 +19,24 @@ def print_suite(run: "Run", as_json: bool, show: Callable[[Mapping[str, Any], ob
     from bertkit.cli.console import out
 
     if run.output_dir is None:
-        plan = run.metrics["runs"]
-        model = f" with {run.metrics['model']}" if run.metrics["model"] else ""
-        title = f"dry run of {len(plan)} runs{model}: nothing was written"
-        print_table(title, list(plan[0]), [list(row.values()) for row in plan], "", len(plan[0]))
+        _print_plan(run.metrics)
         return
     show(run.metrics, run.output_dir)
     out.print(f"runs: {run.output_dir}", markup=False, soft_wrap=True)
+
+
+def _print_plan(metrics: Mapping[str, Any]) -> None:
+    """A line a run, however wide the terminal: what stands there is to be copied."""
+    from bertkit.cli.console import out
+
+    plan = metrics["runs"]
+    model = f" with {metrics['model']}" if metrics["model"] else ""
+    out.print(f"dry run of {len(plan)} runs{model}: nothing was written", markup=False, soft_wrap=True)
+    lines = [list(plan[0]), *(row.values() for row in plan)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for cells in lines:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        out.print(line.rstrip(), markup=False, soft_wrap=True)
 
 
 def print_table(
@@ -38,7 +49,7 @@ def print_table(
 
     table = Table(title=title, title_justify="left", caption_justify="left", caption=source)
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number < texts else "right")
+        table.add_column(heading, justify="left" if number < texts else "right", overflow="fold")
     for cells in rows:
         table.add_row(*cells)
     out.print(table)

@@ -1,7 +1,8 @@
-"""The characters of a text, counted: which get pieces of their own, and which stripping accents would
-take apart.
+"""The characters of a text, counted: which get pieces of their own, which stripping accents would take
+apart, and how words are spelled with them.
 """
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,8 @@ from bertkit.data.sequences import valid
 
 BATCH = 1_000_000  # characters read at a time
 CODE_POINTS = 0x110000
+LONGEST_WORD = 100  # characters: BERT's tokenizers make a longer word [UNK], whatever pieces there are
+TOO_LONG = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 # A mark on a letter of these is an accent; of others it is a vowel, a voicing, or a third of a syllable.
 ACCENTED = {"LATIN", "GREEK", "CYRILLIC", "COMBINING"}
 
@@ -94,3 +97,29 @@ def spelling(counts: Mapping[str, int], normalizer: BertNormalizer, within: set[
         return "".join(part if part in within or part.isspace() else f" {part} " for part in parts)
 
     return {ord(character): spelled(character) for character in counts}
+
+
+class Words:
+    """The texts, read once, with their words between blanks; those too long are left out and counted.
+
+    Nothing can be learned from them, and the trainer's time grows with the square of a word.
+    """
+
+    def __init__(self, texts: Iterable[str], spelled: dict[int, str]) -> None:
+        self.texts, self.spelled, self.too_long = texts, spelled, 0
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for batch in batched(self.texts):
+            yield [self._fitting(text.translate(self.spelled)) for text in batch]
+
+    def _fitting(self, text: str) -> str:
+        fitting, count = TOO_LONG.subn("", text)
+        self.too_long += count
+        return fitting
+
+    def notes(self) -> list[str]:
+        """What was left out so far, if anything."""
+        if not self.too_long:
+            return []
+        words = "1 word is" if self.too_long == 1 else f"{self.too_long:,} words are"
+        return [f"{words} longer than {LONGEST_WORD} characters: [UNK] in any case, so nothing is learned"]

@@ -17,10 +17,10 @@ from bertkit.data.corpus_files import CorpusFiles
 from bertkit.data.encoded import encoded
 from bertkit.data.text_files import Notes, TextFile, told
 from bertkit.data.texts import TextOptions, documents
-from bertkit.errors import UserError
+from bertkit.errors import UserError, listed
 from bertkit.reporter import Reporter
 
-FORMAT = 3  # to be raised when the same files would give another corpus
+FORMAT = 4  # to be raised when the same files would give another corpus
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def corpus_of(files: Sequence[TextFile], options: TextOptions, tokenizer: Any, r
     def write(folder: Path) -> None:
         reporter.say(f"cutting {told(files)} into pieces")
         notes = Notes()
-        build(documents(files, options, notes), tokenizer, folder, notes)
+        build(documents(files, options, notes), tokenizer, folder, notes, listed(files))
 
     folder = cached("corpus", _key(files, options, tokenizer), write)
     return load(folder or _temporary(write))
@@ -86,7 +86,11 @@ def _key(files: Sequence[TextFile], options: TextOptions, tokenizer: Any) -> str
 
 
 def build(
-    documents: Iterable[Iterable[str]], tokenizer: Any, folder: Path, notes: Notes | None = None
+    documents: Iterable[Iterable[str]],
+    tokenizer: Any,
+    folder: Path,
+    notes: Notes | None = None,
+    named: str = "the documents",
 ) -> Corpus:
     """Write the pieces of all sentences, and where sentences and documents begin.
 
@@ -97,6 +101,7 @@ def build(
         tokenizer: a fast one, as `load_tokenizer` gives it.
         folder: an empty one, which holds the corpus from then on.
         notes: kept with the corpus, as they are when the last document has been read.
+        named: what the error calls them.
 
     Raises:
         UserError: not one piece.
@@ -107,7 +112,9 @@ def build(
         for batch in encoded(documents, tokenizer, dtype):
             files.add(batch)
     if not files.counts["tokens"]:
-        raise UserError("no text that the tokenizer could make pieces of")
+        raise UserError(
+            f"{named}: no text in there that the tokenizer makes pieces of, only control characters"
+        )
     about = {"dtypes": files.dtypes, "counts": files.counts, "notes": notes.lines() if notes else []}
     (folder / "corpus.json").write_text(json.dumps(about), "utf-8")
     return load(folder)

@@ -13,6 +13,7 @@ from bertkit.data.rows import Rows
 from bertkit.data.text_files import TextFile
 from bertkit.data.text_source import TextSource
 from bertkit.data.texts import TextOptions
+from bertkit.errors import UserError, listed
 from bertkit.reporter import Reporter
 
 FEW = 20  # documents: too few to set whole ones aside
@@ -38,6 +39,7 @@ class Corpora:
         if few:
             corpus, more = cut_few(corpus)
             notes += more
+            _require_two(corpus, text.files)
         first = sum(len(other.documents) for _, other in self.begun)
         self.begun.append((first, corpus))
         return rows_of(corpus, text.files, first), notes
@@ -49,6 +51,16 @@ class Corpora:
         return corpus, numbers - first
 
 
+def _require_two(corpus: Corpus, files: Sequence[TextFile]) -> None:
+    if len(corpus.documents) == 2:
+        sentences = len(corpus.sentences) - 1
+        held = "only one sentence" if sentences == 1 else f"one document of only {sentences} sentences"
+        raise UserError(
+            f"{listed(files)}: holds {held}, so nothing can be set aside for validation; give more text, or "
+            "--validation FILE"
+        )
+
+
 def rows_of(corpus: Corpus, files: Sequence[TextFile], first: int) -> Rows:
     """A row a document: its number, counted from `first`, and a digest of its pieces."""
     numbers = list(range(first, first + len(corpus.documents) - 1))
@@ -57,7 +69,7 @@ def rows_of(corpus: Corpus, files: Sequence[TextFile], first: int) -> Rows:
         blake2b(corpus.pieces[start:stop].tobytes(), digest_size=8).hexdigest()
         for start, stop in pairwise(begins)
     ]
-    return Rows.of({"document": numbers, "digest": digests}, str(files[0]))
+    return Rows.of({"document": numbers, "digest": digests}, listed(files))
 
 
 def cut_few(corpus: Corpus) -> tuple[Corpus, list[str]]:

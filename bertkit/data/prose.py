@@ -68,13 +68,14 @@ def unwrapped(lines: list[str]) -> str:
 def wikitext(lines: Iterable[str]) -> Blocks:
     """The lines that are paragraphs; None before each article. Headings, also of sections, are left out.
 
-    A heading of an article has one `=` a side, and blank lines around: formulas look like it otherwise.
+    A heading of an article has one `=` a side, and a blank line before it or behind: between two lines it is
+    a formula.
     What WikiText takes apart, as in `well @-@ known` and `1 @,@ 000`, is put together again.
     """
     before = ""
     for line, after in pairwise(chain(lines, [""])):
         level = _level(line)
-        if level == 1 and not before and not after:
+        if level == 1 and not (before and after):
             yield None
         elif line and level < 2:
             yield SPACED.sub(r"\1", line)

@@ -122,9 +122,15 @@ def _parted(train: Rows, keys: Keys, fraction: float | None, seed: int) -> tuple
         raise UserError("--validation-fraction 0 sets nothing aside; give more, or --validation FILE")
     stay, aside = set_aside(keys.together, keys.stratum, _share(fraction), seed)
     if not len(aside) or not len(stay):
-        count = f"{len(set(keys.together))} {keys.whole}s" if keys.whole else f"{len(train)} rows"
+        n, what = len(set(keys.together)), keys.whole or "row"
+        if n == 1:
+            raise UserError(
+                f"{train.files[0]}: all there is is one {what}, so none can be set aside for validation; "
+                "give more, or --validation FILE"
+            )
         raise UserError(
-            f"{train.files[0]}: {count} are too few to set {_share(fraction):.0%} aside for "
-            "validation; give --validation FILE or a larger --validation-fraction"
+            f"{train.files[0]}: {n if keys.whole else len(train)} {what}s are too few to set "
+            f"{_share(fraction):.0%} aside for validation; give --validation FILE or a larger "
+            "--validation-fraction"
         )
     return train.select(stay), train.select(aside)

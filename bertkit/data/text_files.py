@@ -23,15 +23,15 @@ NO_TEXTS = ("readme", "license", "licence")
 class Notes:
     """What turned up while files were read: what to say -> the files it is said of."""
 
-    said: dict[str, list[str]] = field(default_factory=dict)
+    said: dict[str, dict[TextFile, None]] = field(default_factory=dict)
 
     def say(self, path: TextFile, what: str) -> None:
-        """Something the user should know of a file."""
-        self.said.setdefault(what, []).append(path.name)
+        """Something the user should know of a file, once however often it is read."""
+        self.said.setdefault(what, {})[path] = None
 
     def lines(self) -> list[str]:
         """`FILES: what is said of them`, in the order it turned up."""
-        return [f"{listed(files)}: {what}" for what, files in self.said.items()]
+        return [f"{listed(file.name for file in files)}: {what}" for what, files in self.said.items()]
 
 
 @dataclass(frozen=True)

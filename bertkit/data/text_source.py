@@ -1,5 +1,6 @@
 """What `--data` names where running text is wanted: files, on disk or on the Hub, or a known set's texts."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -68,9 +69,19 @@ def find_text(
     if path.exists() or not (find_known(data) or hub_name(data)):
         files = {file: file.relative_to(path) if path.is_dir() else PurePath() for file in files_of(data)}
         splits, notes = _by_split(files if flag == "--data" else dict.fromkeys(files, PurePath()))
-        return TextSource(path.stem.strip("*") or path.parent.name, data, splits, column, notes)
+        return TextSource(_called(path), data, splits, column, notes)
     hub = only_on_hub(data, data_dir)
     return _from_hub(data, *hub, column) if hub else _from_known(data, data_dir, column)
+
+
+def _called(path: Path) -> str:
+    """A file's or folder's name without its ending; of a pattern what its last part begins with, or the parts
+    before it: `news` of `news-*.txt`, `texts` of `texts/[ab]*.txt`.
+    """
+    if path.exists():
+        return path.stem.strip(".") or path.resolve().stem
+    begun = (re.split(r"[*?[]", part)[0].strip("-_. ") for part in reversed(path.absolute().parts))
+    return next((name for name in begun if name.strip("/")), "text")
 
 
 def _by_split(

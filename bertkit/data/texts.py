@@ -14,6 +14,7 @@ from bertkit.data.text_files import Decoding, Notes, TextFile, lines, text
 from bertkit.data.text_rows import kind_of, texts
 from bertkit.errors import UserError, listed
 from bertkit.hub_files import require_there
+from bertkit.text_config import TextConfig
 
 Documents = Iterator[Iterator[str]]
 ROWS_JUDGED = 1_000
@@ -46,6 +47,12 @@ class TextOptions:
     decoding: Decoding = field(default_factory=Decoding)
     language: str | None = None
 
+    @classmethod
+    def of(cls, config: TextConfig, column: str | None, form: Form | None = None) -> "TextOptions":
+        """As the settings say it, with the column that was found."""
+        decoding = Decoding(config.encoding, config.on_bad_bytes)
+        return cls(form, config.document_separator, column, decoding)
+
 
 def documents(files: Sequence[TextFile], options: TextOptions, notes: Notes | None = None) -> Documents:
     """The sentences of each document of the files.
@@ -64,7 +71,7 @@ def documents(files: Sequence[TextFile], options: TextOptions, notes: Notes | No
         found = True
         yield document
     if not found:
-        raise UserError(f"{listed(files)}: no text in there")
+        raise _no_text(files, options)
 
 
 def documents_of(texts: Iterable[str], options: TextOptions) -> Documents:
@@ -112,16 +119,47 @@ def _in_lines(texts: Iterable[str]) -> Iterator[str]:
     return chain.from_iterable(one.removesuffix("\n").split("\n") for one in texts)
 
 
-def uncut(files: Sequence[TextFile], options: TextOptions) -> Iterator[str]:
-    """The texts of the files as they are: rows where they are files of rows, else lines.
+def _no_text(files: Sequence[TextFile], options: TextOptions) -> UserError:
+    """Why there is none: the same of all files, or of each some other."""
+    causes: dict[str, list[TextFile]] = {}
+    for path in files:
+        causes.setdefault(_why_none(path, options), []).append(path)
+    return UserError("; ".join(f"{listed(paths)}: no text in there: {why}" for why, paths in causes.items()))
+
+
+def _why_none(path: TextFile, options: TextOptions) -> str:
+    kind = kind_of(path, options.text_column, options.decoding)
+    if kind:
+        rows = sum(1 for _ in texts(path, kind, options.text_column, options.decoding))
+        column = f"in column {options.text_column!r}" if options.text_column else "where texts should be"
+        empty = f"its rows ({rows:,}) have nothing {column}; --text-column names another"
+        return empty if rows else "it has no rows"
+    return "it holds only blanks" if any(text(path, options.decoding)) else "the file is empty"
+
+
+def uncut(files: Sequence[TextFile], options: TextOptions, notes: Notes | None = None) -> Iterator[str]:
+    """The texts of the files as they are: rows where they are files of rows, else lines but for separators.
 
     Raises:
         UserError: as `documents` does.
     """
     require_there(files)
+    whole = _as_they_are(files, options, notes)
+    for one in whole:
+        yield one
+        if one and not one.isspace():
+            break
+    else:
+        raise _no_text(files, options)
+    yield from whole
+
+
+def _as_they_are(files: Sequence[TextFile], options: TextOptions, notes: Notes | None) -> Iterator[str]:
     for path in files:
         kind = kind_of(path, options.text_column, options.decoding)
         if kind:
-            yield from texts(path, kind, options.text_column, options.decoding)
+            yield from texts(path, kind, options.text_column, options.decoding, notes)
         else:
-            yield from lines(text(path, options.decoding))
+            read = lines(text(path, options.decoding, notes))
+            separator = options.document_separator
+            yield from (line for line in read if line.strip() != separator) if separator else read

@@ -13,6 +13,7 @@ from tokenizers.trainers import WordPieceTrainer
 
 from bertkit.data.alphabet import (
     BATCH,
+    Words,
     batched,
     continuing,
     covering,
@@ -74,13 +75,13 @@ def train_wordpiece(
     normalizer = BertNormalizer(True, True, strip, lowercase)
     found = normalised(counts, normalizer)
     if not found:
-        raise UserError("--data: there is no text in it, only blanks; name files that hold some")
+        raise UserError("no text in there: only blanks and control characters")
     characters = covering(found, coverage, int(ROOM * vocab_size / 2))
     within = continuing(found, normalizer)
     notes += _left_out(found, characters)
-    spelled = spelling(counts, normalizer, within)
-    words = ([text.translate(spelled) for text in batch] for batch in batched(texts()))
-    vocabulary = _pieces(words, vocab_size, characters, within)
+    words = Words(texts(), spelling(counts, normalizer, within))
+    vocabulary = _pieces(iter(words), vocab_size, characters, within)
+    notes += words.notes()
     if len(vocabulary) < vocab_size:
         notes.append(f"{len(vocabulary):,} pieces, not {vocab_size:,}: no others stand in the text twice")
     return WordPiece(_tokenizer(vocabulary, lowercase, strip), strip, len(characters), notes)

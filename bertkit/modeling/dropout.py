@@ -1,4 +1,4 @@
-"""Dropout on a CPU: what is dropped is drawn with 16 bits, four draws from each number, in half the time."""
+"""Dropout on a CPU: what is dropped is drawn with 16 bits, four draws from each random number."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ DRAWS = 2**16
 
 
 def drawn(shape: torch.Size, dropped: int) -> torch.Tensor:
-    """bool, false for `dropped` of `DRAWS`: four draws from each number, several times as fast as one."""
+    """bool, false for `dropped` of `DRAWS`: four draws from each number, since drawing is what takes time."""
     n = shape.numel()
     bits = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n]
     return (bits >= dropped - DRAWS // 2).view(shape)

@@ -130,6 +130,17 @@ def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool
     return model
 
 
+def weight_names(folder: Path) -> set[str]:
+    """What the weights in a folder are of."""
+    from safetensors import safe_open
+
+    found: set[str] = set()
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            found |= set(file.keys())
+    return found
+
+
 def read_weights(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
     """Name -> tensor of the weights whose names are wanted, from one file or from several."""
     from safetensors import safe_open

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from bertkit.modeling.loading import ModelSource, weight_names
+
 POSITIONS = 512
 INITIAL, OF_WIDTH = 0.02, 768  # BERT's standard deviation of new weights, and BASE's width
 PLACES = "masked_lm_positions"
@@ -43,6 +45,20 @@ def bert_config(vocabulary: int, shape: tuple[int, int, int], pad_token_id: int)
         intermediate_size=4 * hidden, max_position_embeddings=POSITIONS, pad_token_id=pad_token_id,
         initializer_range=INITIAL * math.sqrt(max(1.0, OF_WIDTH / hidden)),
     )  # fmt: skip
+
+
+def new_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:
+    """Which heads, over "pieces" and over "pairs", the weights of a model lack."""
+    with torch.device("meta"):
+        model = auto_class.from_config(config)
+    inside, there = model.base_model_prefix + ".", weight_names(source.folder)
+    lacking = [
+        weight
+        for name, weight in model.named_parameters()  # not that of the output layer, which is the embeddings'
+        if weight.ndim > 1 and not name.startswith(inside) and name not in there
+    ]
+    pairs = [len(weight) == 2 for weight in lacking]
+    return [name for name, new in (("pieces", not all(pairs)), ("pairs", any(pairs))) if new]
 
 
 def predict_at_masked(model: Any) -> Any:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bertkit.data.wordpiece import WordPiece
 
 Shape = tuple[int, int, int]
-FORMAT = 1  # to be raised when the same text would give another tokenizer
+FORMAT = 2  # to be raised when the same text would give another tokenizer
 NOTES = "notes.json"
 PIECES = 30_000  # Devlin et al. 2018, 3: WordPiece with a vocabulary of 30,000
 

@@ -96,7 +96,10 @@ class Suite(ABC):
 
     def train(self, kind: str, recipe: str | None, own: Mapping[str, Any], place: Path) -> Run:
         """One run of task `kind`, or the rest of it; `own` goes before the suite's settings."""
-        if (place / rundir.SETTINGS).exists():
+        if finished := rundir.read_metrics(place):
+            self.reporter.say("finished before")
+            run = Run(place, finished)
+        elif (place / rundir.SETTINGS).exists():
             run = train(kind, {"resume": True, "output_dir": str(place)}, None, self.reporter)
         else:
             given = {**self.shared(kind), **own, "output_dir": str(place)}

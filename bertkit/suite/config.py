@@ -25,6 +25,7 @@ class GlueConfig(RunConfig):
         "by commas.",
         TRAINING,
         default_text="one, by data and model size",
+        instead_of=("learning_rate",),
     )
     seeds: int = setting(
         1, "Runs of each task, with seeds --seed, --seed + 1, ...: mean and standard deviation.", min=1
@@ -47,6 +48,7 @@ class FeatureBasedConfig(NerConfig):
         DATA,
         values="data",
         default_text="conll2003",
+        path=True,
     )
     model: str | None = setting(
         None,
@@ -55,6 +57,7 @@ class FeatureBasedConfig(NerConfig):
         flags=("--model", "-m"),
         values="models",
         default_text="bert-base-cased",
+        path=True,
     )
     context: Literal["sentence", "document"] = setting(
         "document", "What is read around a sentence: nothing, or its document, as far as it fits.", MODEL
@@ -80,6 +83,7 @@ class AblationConfig(PretrainConfig):
         DATA,
         values="data",
         default_text="imdb",
+        path=True,
     )
     table: Literal["objectives", "sizes"] = setting(
         "objectives", "What the rows differ in: the paper's table 5, or its table 6.", MODEL

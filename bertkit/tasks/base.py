@@ -52,10 +52,11 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Preview:
-    """Training examples as a model reads them: what was measured over them, and each of them."""
+    """Training examples as a model reads them: what was measured over them, each of them, and what to say."""
 
     rates: Scores
     samples: list[dict[str, Any]]
+    notes: list[str]
 
 
 class Task(Looks, ABC):
@@ -145,6 +146,11 @@ class Task(Looks, ABC):
     def check(self, splits: "Splits") -> None:
         """Check every value of every split. Raises `UserError` naming the row."""
 
+    @property
+    def trained(self) -> str:
+        """What was done to the model, as its card says it before the task's name."""
+        return "fine-tuned for"
+
     @abstractmethod
     def summary(self) -> str:
         """One line on what is to be learned: the classes, say."""
@@ -152,6 +158,16 @@ class Task(Looks, ABC):
     @abstractmethod
     def adopt(self, model_config: Any, source: "ModelSource") -> Any:
         """The model's config with this task's head; labels are matched with the model's own by name."""
+
+    def heads(self, had_head: bool) -> str:
+        """What is said of the head beside the model's name, once it is adopted.
+
+        Args:
+            had_head: whether the checkpoint came with one, of any task.
+        """
+        if not self.new_head:
+            return "its own head"
+        return "a new head in place of its own" if had_head else ""
 
     @abstractmethod
     def restore(self, model_config: Any) -> None:

@@ -1,43 +1,33 @@
 """`pretrain-mlm-nsp`: BERT from plain text, from scratch or continued."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
-from bertkit.tasks.base import Outputs, Pipeline, Preview, Scores, Task
+from bertkit.tasks.base import Outputs, Pipeline, Preview, Scores
+from bertkit.tasks.corpora import TextTask
 from bertkit.tasks.objectives import OBJECTIVES, Objective
-from bertkit.tasks.pretraining import SIZES, PretrainConfig
+from bertkit.tasks.pretraining import PretrainConfig
 
 if TYPE_CHECKING:
     from bertkit.data.corpus_features import CorpusFeatures
-    from bertkit.data.document_rows import Corpora
     from bertkit.data.features import Features
-    from bertkit.data.findings import Finding
     from bertkit.data.phases import Phase
     from bertkit.data.rows import Rows, Splits
-    from bertkit.data.sources import Found
-    from bertkit.data.split import Keys
-    from bertkit.data.text_source import TextSource
-    from bertkit.data.texts import TextOptions
     from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
-    from bertkit.reporter import Reporter
 
 SHOWN = 100  # masked samples in a run
-OF_SCRATCH = ("size", "layers", "hidden", "heads", "dropout", "tokenizer", "vocab_size")
 
 
-class Pretrain(Task):
+class Pretrain(TextTask):
     """Masked language model and next sentence prediction (Devlin et al. 2018, 3.1), and its ablations (5.1).
 
     Attributes:
-        corpora: the texts in pieces; known after `find`.
-        begins: the model or the tokenizer that training begins with.
-        tokenizer: known after `find`; `collate` after `collator`.
+        collate: as examples are scored; known after `collator`.
     """
 
     name = "pretrain-mlm-nsp"
@@ -45,14 +35,9 @@ class Pretrain(Task):
     Config = PretrainConfig
     best = ("loss", -1)
     default_max_length = 128
-    text_columns = ["text"]
-    rows_told = False
     drawn_to_fit = True
     told = "masked_samples"
-    corpora: "Corpora"
-    begins: "ModelSource"
     collate: Any
-    tokenizer: Any
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
@@ -83,87 +68,13 @@ class Pretrain(Task):
         """That of the objective's model."""
         return self.objective.hub_task
 
-    # ---- text
+    # ---- what is learned
 
-    def find(self, reporter: "Reporter") -> "Found":
-        """The documents that `--data` names, in pieces."""
-        from bertkit.data.document_rows import Corpora
-        from bertkit.data.sources import Found
-        from bertkit.modeling.loading import load_tokenizer
-
-        config = self.config
-        sources = self._sources()
-        train = sources["train"]
-        self.begins = self._begins(train, reporter)
-        self.tokenizer = load_tokenizer(self.begins)
+    def check_tokenizer(self) -> None:
+        """Refuse one without a mask where something is masked."""
         if self.tokenizer.mask_token_id is None and not self.objective.causal:
-            flag = "--model" if config.model else "--tokenizer"
+            flag = "--model" if self.config.model else "--tokenizer"
             raise UserError(f"{flag} {self.begins.name}: its tokenizer has no [MASK] piece")
-        self.corpora, splits, notes = Corpora(), {}, list(train.notes)
-        for split, source in sources.items():
-            few = split == "train" and "validation" not in sources
-            options = self._options(source)
-            splits[split], more = self.corpora.read(source, options, self.tokenizer, reporter, few)
-            notes += more
-        return Found(train.name, train.where, splits, notes=notes)
-
-    def _sources(self) -> "dict[str, TextSource]":
-        """The text of each split."""
-        from bertkit.data.text_source import find_text
-
-        config = self.config
-        train = find_text(config.data, config.data_dir, config.text_column)
-        sources = {split: replace(train, splits={"train": files}) for split, files in train.splits.items()}
-        for split in ("validation", "test"):
-            if name := getattr(config, split):
-                sources[split] = find_text(name, config.data_dir, config.text_column, flag=f"--{split}")
-        return sources
-
-    def _options(self, text: "TextSource") -> "TextOptions":
-        from bertkit.data.text_files import Decoding
-        from bertkit.data.texts import TextOptions
-
-        config = self.config
-        decoding = Decoding(config.encoding, config.on_bad_bytes)
-        return TextOptions(config.form, config.document_separator, text.column, decoding)
-
-    # ---- the model to begin with
-
-    def _begins(self, text: "TextSource", reporter: "Reporter") -> "ModelSource":
-        from bertkit.modeling.loading import find_model
-        from bertkit.modeling.scratch import begin
-
-        config = self.config
-        self._check_scratch()
-        if config.model:
-            return find_model(config.model)
-        return begin(config, SIZES, text, self._options(text), reporter)
-
-    def _check_scratch(self) -> None:
-        given = [name for name in OF_SCRATCH if getattr(self.config, name) is not None]
-        if self.config.model and given:
-            flag = "--" + given[0].replace("_", "-")
-            raise UserError(f"{flag}: belongs to a model from scratch; leave it out, or --model")
-
-    def source(self, given: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
-        """Found with the text: the tokenizer is needed to read it."""
-        return self.begins
-
-    # ---- rows
-
-    def columns(self, found: "Found") -> "Found":
-        """Nothing to look for."""
-        return found
-
-    def readable(self, rows: "Rows") -> "Rows":
-        """As they are."""
-        return rows
-
-    def keys(self, rows: "Rows") -> "Keys":
-        """The same document is the same example."""
-        from bertkit.data.split import Keys
-
-        return Keys(rows["digest"], rows["digest"], [0] * len(rows))
 
     def check(self, splits: "Splits") -> None:
         """Documents were checked when they were read; masking by rates that leave something to predict."""
@@ -175,6 +86,11 @@ class Pretrain(Task):
         share = "each piece" if self.objective.causal else f"{self.config.mlm_probability:.0%} of the {unit}"
         return share + self.objective.learned
 
+    @property
+    def trained(self) -> str:
+        """Begun with the weights of a model, or with new ones."""
+        return "further pre-trained by" if self.config.model else "pre-trained from new weights by"
+
     def adopt(self, model_config: Any, source: "ModelSource") -> Any:
         """The config as it is, where it can do the objective."""
         if self.config.phases is not None:
@@ -182,55 +98,15 @@ class Pretrain(Task):
                 phase.check(model_config, source.name)
         return self.objective.adopt(model_config, source.name, self.tokenizer)
 
-    def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
-        """Text is its own label."""
-        return rows, []
+    def heads(self, had_head: bool) -> str:
+        """Which begin anew in a model that training goes on from."""
+        from bertkit.modeling.loading import load_config
+        from bertkit.modeling.pretraining import new_heads
 
-    def restore(self, model_config: Any) -> None:
-        """Not of use for rows.
-
-        Raises:
-            UserError: always.
-        """
-        raise UserError("a pre-trained model predicts no rows; fine-tune it with --model")
-
-    @property
-    def gold_columns(self) -> set[str]:
-        """None."""
-        return set()
-
-    # ---- looked at before training
-
-    def survey(self, reporter: "Reporter") -> "Found":
-        """The documents, not cut into pieces: that would take a tokenizer, which may not be there yet."""
-        from bertkit.data.document_checks import surveyed
-        from bertkit.data.sources import Found
-
-        self._check_scratch()
-        sources, splits = self._sources(), {}
-        notes = list(sources["train"].notes)
-        for split, source in sources.items():
-            few = split == "train" and "validation" not in sources
-            splits[split], more = surveyed(source, self._options(source), few)
-            notes += more
-        return Found(sources["train"].name, sources["train"].where, splits, notes=notes)
-
-    def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
-        """How much text there is, and documents of one sentence."""
-        from bertkit.data.document_checks import corpus_findings
-
-        yield from super().findings(found, read, notes)
-        for split, rows in read.splits.items():
-            yield from corpus_findings(split, rows, self.config.pairs)
-
-    def tokenizer_source(self, given: bool, reporter: "Reporter") -> "ModelSource | None":
-        """A new tokenizer knows the text that it is made of."""
-        from bertkit.modeling.loading import find_model
-        from bertkit.modeling.scratch import named_tokenizer
-
-        if self.config.model:
-            return find_model(self.config.model, weights=False)
-        return named_tokenizer(self.config.tokenizer) if self.config.tokenizer else None
+        if not self.config.model:
+            return ""
+        found = new_heads(self.objective.auto_class, self.begins, load_config(self.begins))
+        return f"new heads over {' and '.join(found)}, of which its weights have none" if found else ""
 
     # ---- examples
 
@@ -260,7 +136,11 @@ class Pretrain(Task):
         draw = partial(self.objective.draw, corpus, chosen, room, config.seed, short_seq_prob=share)
         features = CorpusFeatures.of(corpus, draw, template, config.seed)
         if not len(features):
-            raise UserError(f"{rows.files[0]}: too little text for an example of {config.objective}")
+            raise UserError(
+                f"{rows.files[0]}: too little text for an example of {config.objective}: a pair takes "
+                "sentences that follow each other in a document; give more text, or --objective mlm, which "
+                "takes single ones"
+            )
         if config.objective == "mlm+nsp":
             features.told.extend(pairs.notes(corpus, chosen, features.plan(0)))
         return features
@@ -278,7 +158,9 @@ class Pretrain(Task):
         collate = self.objective.collator(self.config, tokenizer, pad, self.phases[0].length)
         numbers = drawn(features, self.config.preview)
         shown = list(samples(features, collate, tokenizer, numbers))
-        return Preview(rates(features, collate, continues(tokenizer), numbers), shown)
+        found = rates(features, collate, continues(tokenizer), numbers)
+        fewer = [f"an epoch has {len(features):,} examples: these are all of them"]
+        return Preview(found, shown, fewer if len(features) < self.config.preview else [])
 
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Pads, masks, and tells what is to be predicted."""

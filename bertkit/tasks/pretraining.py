@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, setting
+from bertkit.text_config import TextConfig
 
 MASKING = "Masking"
 SIZES = {  # layers, width, heads: Devlin et al. 2018, 3; the small ones are google's
@@ -13,43 +14,47 @@ SIZES = {  # layers, width, heads: Devlin et al. 2018, 3; the small ones are goo
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainConfig(RunConfig):
+class PretrainConfig(TextConfig, RunConfig):
     """The settings of `pretrain-mlm-nsp` beside the shared ones."""
 
     without = frozenset({"new_head", "head"})
 
-    text_column: str | None = setting(
-        None, "The texts, in files of rows; each is a document.", DATA, default_text="guessed"
-    )
     form: Literal["sentences", "prose", "wikitext"] | None = setting(
         None,
         "Of running text: a sentence a line and blank lines between documents, or prose, or WikiText.",
         DATA,
         default_text="seen from the text",
     )
-    document_separator: str | None = setting(None, "A line between two documents of prose.", DATA)
-    encoding: str | None = setting(None, "Of text files.", DATA, default_text="utf-8")
-    on_bad_bytes: Literal["stop", "skip"] = setting("stop", "Where bytes are no text.", DATA)
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = setting(
-        None, "Of a model from scratch.", MODEL, default_text="tiny on a CPU, base with an accelerator"
+        None, "Of a model from scratch.", MODEL, default_text="tiny on a CPU, base with an accelerator",
+        instead_of=("model",),
+    )  # fmt: skip
+    layers: int | None = setting(
+        None, "Layers, where not those of --size.", MODEL, min=1, instead_of=("model",)
     )
-    layers: int | None = setting(None, "Layers, where not those of --size.", MODEL, min=1)
-    hidden: int | None = setting(None, "Width, where not that of --size.", MODEL, min=2)
-    heads: int | None = setting(None, "Attention heads, where not those of --size.", MODEL, min=1)
+    hidden: int | None = setting(
+        None, "Width, where not that of --size.", MODEL, min=2, instead_of=("model",)
+    )
+    heads: int | None = setting(
+        None, "Attention heads, where not those of --size.", MODEL, min=1, instead_of=("model",)
+    )
     dropout: float | None = setting(
         None, "Of a model from scratch, in pre-training alone; fine-tuning has 0.1.", MODEL, min=0.0, max=0.9,
-        default_text="0.1",
+        default_text="0.1", instead_of=("model",),
     )  # fmt: skip
     tokenizer: str | None = setting(
         None,
         "Of a model from scratch: a folder, a known or Hub model.",
         MODEL,
         default_text="a new WordPiece",
+        instead_of=("model", "vocab_size"),
+        path=True,
     )
     vocab_size: int | None = setting(
-        None, "Pieces of a new WordPiece tokenizer, trained first.", MODEL, min=6, default_text="30000"
-    )
+        None, "Pieces of a new WordPiece tokenizer, trained first.", MODEL, min=6, default_text="30000",
+        instead_of=("model",),
+    )  # fmt: skip
     cased: bool = setting(False, "Keep capital letters, in a new tokenizer.", MODEL)
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr"] = setting(
         "mlm+nsp",
@@ -77,6 +82,7 @@ class PretrainConfig(RunConfig):
         None,
         "Lengths and their shares of the steps, such as 128:0.9,512:0.1.",
         default_text="--max-length alone",
+        instead_of=("max_length",),
     )
     preview: int | None = setting(
         None, "Show this many masked examples and what was measured over them; write nothing.", OUTPUT,

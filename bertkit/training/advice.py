@@ -17,13 +17,20 @@ def advise(rows: int, parameters: int) -> tuple[dict[str, Any], str]:
         rows: training examples.
         parameters: of the whole model.
     """
-    size = f"{rows:,} training rows and {parameters / 1e6:.0f}M parameters"
+    size = f"{rows:,} training rows and {_told(parameters)} parameters"
     advice = {
         "epochs": 4.0 if rows < FEW_ROWS else 3.0 if rows <= MANY_ROWS else 2.0,
         "batch_size": 16 if rows < FEW_ROWS else 32,
         "learning_rate": _learning_rate(rows, parameters),
     }
     return advice, f"for {size}"
+
+
+def _told(parameters: int) -> str:
+    """`412k`, `4.4M` or `110M`."""
+    if parameters < 999_500:
+        return f"{parameters / 1e3:.0f}k"
+    return f"{parameters / 1e6:.{1 if parameters < 9.95e6 else 0}f}M"
 
 
 def _learning_rate(rows: int, parameters: int) -> float:

@@ -1,0 +1,167 @@
+"""What a task on documents of running text has to do with text; what is learned of it is the task's own."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bertkit.config import flag_of, settings_of
+from bertkit.errors import UserError
+from bertkit.tasks.base import Task
+from bertkit.tasks.pretraining import SIZES
+
+if TYPE_CHECKING:
+    from bertkit.data.document_rows import Corpora
+    from bertkit.data.findings import Finding
+    from bertkit.data.rows import Rows
+    from bertkit.data.sources import Found
+    from bertkit.data.split import Keys
+    from bertkit.data.text_source import TextSource
+    from bertkit.data.texts import TextOptions
+    from bertkit.modeling.loading import ModelSource
+    from bertkit.reporter import Reporter
+
+
+class TextTask(Task):
+    """A task whose rows are documents, which are in pieces before anything else is done.
+
+    Attributes:
+        corpora: the texts in pieces; known after `find`.
+        begins: the model or the tokenizer that training begins with; known after `find`.
+        tokenizer: known after `find`.
+    """
+
+    text_columns = ["text"]
+    rows_told = False
+    corpora: "Corpora"
+    begins: "ModelSource"
+    tokenizer: Any
+
+    # ---- text
+
+    def find(self, reporter: "Reporter") -> "Found":
+        """The documents that `--data` names, in pieces."""
+        from bertkit.data.document_rows import Corpora
+        from bertkit.data.sources import Found
+        from bertkit.modeling.loading import load_tokenizer
+
+        sources = self._sources()
+        train = sources["train"]
+        self.begins = self._begins(train, reporter)
+        self.tokenizer = load_tokenizer(self.begins)
+        self.check_tokenizer()
+        self.corpora, splits, notes = Corpora(), {}, list(train.notes)
+        for split, source in sources.items():
+            few = split == "train" and "validation" not in sources
+            options = self._options(source)
+            splits[split], more = self.corpora.read(source, options, self.tokenizer, reporter, few)
+            notes += more
+        return Found(train.name, train.where, splits, notes=notes)
+
+    def _sources(self) -> "dict[str, TextSource]":
+        """The text of each split."""
+        from bertkit.data.text_source import find_text
+
+        config = self.config
+        train = find_text(config.data, config.data_dir, config.text_column)
+        sources = {split: replace(train, splits={"train": files}) for split, files in train.splits.items()}
+        for split in ("validation", "test"):
+            if name := getattr(config, split):
+                sources[split] = find_text(name, config.data_dir, config.text_column, flag=f"--{split}")
+        return sources
+
+    def _options(self, text: "TextSource") -> "TextOptions":
+        from bertkit.data.texts import TextOptions
+
+        return TextOptions.of(self.config, text.column, self.config.form)
+
+    def check_tokenizer(self) -> None:
+        """Refuse a tokenizer that lacks what the task needs."""
+        return
+
+    # ---- the model to begin with
+
+    def _begins(self, text: "TextSource", reporter: "Reporter") -> "ModelSource":
+        from bertkit.modeling.loading import find_model
+        from bertkit.modeling.scratch import begin
+
+        config = self.config
+        self._check_scratch()
+        if config.model:
+            return find_model(config.model)
+        return begin(config, SIZES, text, self._options(text), reporter)
+
+    def _check_scratch(self) -> None:
+        for name, (_, about, _) in settings_of(type(self.config)).items() if self.config.model else ():
+            if "model" in about.instead_of and getattr(self.config, name) is not None:
+                flag = flag_of(name, about)
+                raise UserError(f"{flag}: belongs to a model from scratch; leave it out, or --model")
+
+    def source(self, given: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
+        """Found with the text: the tokenizer is needed to read it."""
+        return self.begins
+
+    # ---- rows
+
+    def columns(self, found: "Found") -> "Found":
+        """Nothing to look for."""
+        return found
+
+    def readable(self, rows: "Rows") -> "Rows":
+        """As they are."""
+        return rows
+
+    def keys(self, rows: "Rows") -> "Keys":
+        """The same document is the same example."""
+        from bertkit.data.split import Keys
+
+        return Keys(rows["digest"], rows["digest"], [0] * len(rows))
+
+    def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
+        """Text is its own label."""
+        return rows, []
+
+    def restore(self, model_config: Any) -> None:
+        """Not of use for rows.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("a pre-trained model predicts no rows; fine-tune it with --model")
+
+    @property
+    def gold_columns(self) -> set[str]:
+        """None."""
+        return set()
+
+    # ---- looked at before training
+
+    def survey(self, reporter: "Reporter") -> "Found":
+        """The documents, not cut into pieces: that would take a tokenizer, which may not be there yet."""
+        from bertkit.data.document_checks import surveyed
+        from bertkit.data.sources import Found
+
+        self._check_scratch()
+        sources, splits = self._sources(), {}
+        notes = list(sources["train"].notes)
+        for split, source in sources.items():
+            few = split == "train" and "validation" not in sources
+            splits[split], more = surveyed(source, self._options(source), few)
+            notes += more
+        return Found(sources["train"].name, sources["train"].where, splits, notes=notes)
+
+    def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
+        """How much text there is, and documents of one sentence."""
+        from bertkit.data.document_checks import corpus_findings
+
+        yield from super().findings(found, read, notes)
+        for split, rows in read.splits.items():
+            yield from corpus_findings(split, rows, self.config.pairs)
+
+    def tokenizer_source(self, given: bool, reporter: "Reporter") -> "ModelSource | None":
+        """A new tokenizer knows the text that it is made of."""
+        from bertkit.modeling.loading import find_model
+        from bertkit.modeling.scratch import named_tokenizer
+
+        if self.config.model:
+            return find_model(self.config.model, weights=False)
+        return named_tokenizer(self.config.tokenizer) if self.config.tokenizer else None
