@@ -240,7 +240,7 @@ def test_words_begin_and_end_where_words_do():
 
 
 def test_occurrences_that_are_cut_off_are_told(cli, tiny):
-    text = "film " + "good " * 20 + "film"
+    text = "film " + "good " * 7 + "film"  # of ten pieces eight are the text's
     status, out, err = cli("embed", tiny, "--text", text, "--word", "film", "--max-length", "10")
     assert status == 0
     assert "1 of its occurrences stand" in err

@@ -11,9 +11,12 @@ import bertkit
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 ARCHITECTURES = {
-    "bert": {}, "roberta": {"pad_token_id": 0, "max_position_embeddings": 65}, "albert": {"embedding_size": 16},
-    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64}, "electra": {"embedding_size": 16},
-}  # fmt: skip
+    "bert": {},
+    "roberta": {"pad_token_id": 0, "max_position_embeddings": 65},
+    "albert": {"embedding_size": 16},
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64},
+    "electra": {"embedding_size": 16},
+}
 
 
 def saved(model, folder, mask="[MASK]"):
@@ -34,13 +37,8 @@ def bert(tmp_path):
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_as_the_pipeline(name, tmp_path):
-    settings = {
-        "vocab_size": len(make_tokenizer()),
-        "max_position_embeddings": 64,
-        **SIZE,
-        **ARCHITECTURES[name],
-    }
-    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(name, **settings))
+    size = SIZE | {"vocab_size": len(make_tokenizer()), "max_position_embeddings": 64}
+    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(name, **size | ARCHITECTURES[name]))
     folder = saved(model, tmp_path / name, "<mask>" if name == "roberta" else "[MASK]")
     texts = ["the [MASK] was good", "[MASK] and it was [MASK] today, very warm"]
     found = bertkit.fill_mask(model=folder, text=texts, top=3)
@@ -70,8 +68,6 @@ def test_the_models_own_mask_is_one_too(tmp_path):
 def test_other_masks_of_a_text_hold_their_best_words(bert):
     [one] = bertkit.fill_mask(model=bert, text=["a [MASK] film was [MASK]"], top=2).texts
     first, second = one["masks"]
-    best = make_tokenizer().decode
-    assert all(best(make_tokenizer()(first[0]["word"]).input_ids[1:-1]) for _ in first)
     assert first[0]["filled"] == second[0]["filled"]
     assert first[1]["filled"] != second[1]["filled"]
 

@@ -63,7 +63,7 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
     if dialect is None and start == "[":
         return _json_document(path, text)
     if dialect is None and start == "{":
-        return json_lines(path, text)
+        return _json_lines(path, text)
     return _delimited(path, text, dialect or Dialect())
 
 
@@ -71,7 +71,7 @@ def _words(path: Path, text: str) -> Rows:
     """A column file, unless it is JSON."""
     if not OBJECTS.match(text):
         return read_columns(path, text)
-    return _json_document(path, text) if text.lstrip()[0] == "[" else json_lines(path, text, words=True)
+    return _json_document(path, text) if text.lstrip()[0] == "[" else _json_lines(path, text, words=True)
 
 
 def _parquet(path: Path, raw: bytes) -> Rows:
@@ -132,7 +132,7 @@ def _json_document(path: Path, text: str) -> Rows:
     return _rows_of(path, document)
 
 
-def json_lines(path: Path, text: str, words: bool = False) -> Rows:
+def _json_lines(path: Path, text: str, words: bool = False) -> Rows:
     """One object a line; a file that is one object of columns or of `data` is taken as that."""
     rows = []
     for number, line in enumerate(text.split("\n"), start=1):

@@ -25,10 +25,12 @@ class EmbedConfig(Settings):
     model: str = setting(
         dataclasses.MISSING, "A known name (minilm), a path, a run of any task, or a Hub model.", MODEL,
         positional=True,
+        values="models",
     )  # fmt: skip
     data: str | None = setting(
         None, "Rows to embed: a known name, a file, a folder, or a Hub data set.", DATA,
         default_text="lines, or JSON objects, on standard input",
+        values="data",
     )  # fmt: skip
     split: str = setting("train", "Which split of --data; a single file is all of one.", DATA)
     text: list[str] = setting((), "A text to embed. Repeatable.", DATA)

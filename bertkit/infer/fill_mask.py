@@ -21,7 +21,7 @@ class FillMaskConfig(Settings):
 
     model: str = setting(
         dataclasses.MISSING, "A pre-trained model with its head over the vocabulary: a path, a run of "
-        "pretrain-mlm-nsp, or a Hub model.", MODEL, positional=True,
+        "pretrain-mlm-nsp, or a Hub model.", MODEL, positional=True, values="models",
     )  # fmt: skip
     text: list[str] = setting(
         (), "Texts with [MASK], or the model's own mask; else lines on standard input.", DATA, positional=True

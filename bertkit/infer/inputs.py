@@ -6,7 +6,8 @@ from typing import Any, BinaryIO
 
 from bertkit.data.columns import guess_texts, require, require_texts
 from bertkit.data.contents import decoded
-from bertkit.data.readers import OBJECTS, json_lines
+from bertkit.data.readers import OBJECTS
+from bertkit.data.row_chunks import json_lines
 from bertkit.data.rows import Rows
 from bertkit.data.sources import data_directory, find
 from bertkit.errors import UserError, listed
@@ -79,7 +80,8 @@ def piped_rows(piped: BinaryIO | None, ways: str) -> Rows:
         raise UserError(f"no texts: give {ways}, or lines on standard input")
     text = decoded(Path(STANDARD_INPUT), raw)
     if OBJECTS.match(text):
-        return json_lines(Path(STANDARD_INPUT), text)
+        objects = json_lines(STANDARD_INPUT, text.split("\n"))
+        return Rows.from_dicts(list(objects), STANDARD_INPUT)
     lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
     return Rows.of({"text": lines}, STANDARD_INPUT)
 
