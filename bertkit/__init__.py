@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bertkit.checks.look import Checked
+    from bertkit.infer.embed import Embedded
+    from bertkit.infer.fill_mask import Filled
     from bertkit.infer.predict import Predictions
     from bertkit.infer.predictor import Predictor
     from bertkit.reporter import Reporter
@@ -26,8 +28,10 @@ __all__ = [
     "ablation",
     "check",
     "classify",
+    "embed",
     "evaluate",
     "feature_based",
+    "fill_mask",
     "glue",
     "load",
     "ner",
@@ -133,6 +137,27 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
     from bertkit.checks.look import check as look
 
     return look(task, settings, reporter)
+
+
+def embed(*, reporter: "Reporter | None" = None, **settings: Any) -> "Embedded":
+    """Vectors of texts, or of one word in them: what `bertkit embed` does, with the same settings.
+
+    `embed(model="minilm", text=["..."])` returns `.vectors`, float32 [n, d]; with `output` they are in a file
+    too, with `query` the nearest rows are in `.results`, with `word` what is known of it in `.word`.
+    """
+    from bertkit.infer.embed import embed as embed_texts
+
+    return embed_texts(settings, reporter)
+
+
+def fill_mask(*, reporter: "Reporter | None" = None, **settings: Any) -> "Filled":
+    """The most probable words for each [MASK]: what `bertkit fill-mask` does.
+
+    `fill_mask(model="bert-base-uncased", text=["It was [MASK]."])` returns `.texts`, each with its `masks`.
+    """
+    from bertkit.infer.fill_mask import fill_mask as fill
+
+    return fill(settings, reporter)
 
 
 def load(run: "str | Path") -> "Predictor":

@@ -14,7 +14,7 @@ HEAVY = [
 ]  # fmt: skip
 
 
-NAMES = [*TASKS, "glue", "feature-based", "ablation", "train-tokenizer"]
+NAMES = [*TASKS, "glue", "feature-based", "ablation", "train-tokenizer", "embed", "fill-mask"]
 COMMANDS = [
     ["--help"],
     ["recipes", "ls"],

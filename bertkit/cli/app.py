@@ -13,8 +13,10 @@ from typer.exceptions import TyperException
 from bertkit import __version__
 from bertkit.cli import check, data, environment, recipes
 from bertkit.cli.ablation import ablation
+from bertkit.cli.embed import embed
 from bertkit.cli.evaluate import evaluate
 from bertkit.cli.feature_based import feature_based
+from bertkit.cli.fill_mask import fill_mask
 from bertkit.cli.glue import glue
 from bertkit.cli.options import training_command
 from bertkit.cli.output import told_streams
@@ -74,6 +76,8 @@ app.command("train-tokenizer")(train_tokenizer)
 app.command("predict")(predict)
 app.command("evaluate")(evaluate)
 app.add_typer(check.app, name="check")
+app.command("embed")(embed)
+app.command("fill-mask")(fill_mask)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
 app.command("env")(environment.env)

@@ -95,7 +95,7 @@ def vectors_of(
 
     def write(folder: Path) -> None:
         _require_room(int(np.prod(shape)) * 2)
-        _fill(_allocated(folder / FILE, shape), model, features, collator, batch_size, reporter)
+        _fill(allocated(folder / FILE, shape, np.float16), model, features, collator, batch_size, reporter)
 
     folder = cached("vectors", _key(model, features, collator), write)
     if folder:
@@ -130,9 +130,9 @@ def _require_room(needed: int) -> None:
         )
 
 
-def _allocated(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+def allocated(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
     """A memory-mapped array whose room is taken now: a disk that fills up later would kill the process."""
-    array = np.lib.format.open_memmap(path, "w+", np.float16, shape)
+    array = np.lib.format.open_memmap(path, "w+", dtype, shape)
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

@@ -113,21 +113,42 @@ def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool
     Raises:
         UserError: weights that cannot be read, or that do not fit the config.
     """
+    model, missing = _load(auto_class, source, config, new_head)
+    if new_head:
+        _start_afresh(model, auto_class, missing)
+    return model
+
+
+def load_trained(auto_class: Any, source: ModelSource, config: Any, head: str, ways: str) -> Any:
+    """The model with its head as trained: none of it may start afresh.
+
+    Args:
+        head: what it is over, `ways` what else the user can name, for the error.
+
+    Raises:
+        UserError: as `load_model`, or weights without such a head.
+    """
+    model, missing = _load(auto_class, source, config, False)
+    if missing:
+        raise UserError(f"{source.name}: its weights have no head over {head}; {ways}")
+    return model
+
+
+def _load(auto_class: Any, source: ModelSource, config: Any, other_sizes: bool) -> tuple[Any, set[str]]:
+    """The model, and the names of the parameters that its weights do not have."""
     import safetensors
     import torch
 
     try:
         model, info = auto_class.from_pretrained(
             source.folder, config=config, dtype=torch.float32, use_safetensors=True,
-            ignore_mismatched_sizes=new_head, output_loading_info=True,
+            ignore_mismatched_sizes=other_sizes, output_loading_info=True,
         )  # fmt: skip
     except (OSError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--model {source.name}: its weights cannot be loaded ({reason})") from error
     vars(model.config).pop(HEAD_KEY, None)  # of the run it comes from; who has such a head says so again
-    if new_head:
-        _start_afresh(model, auto_class, set(info["missing_keys"]))
-    return model
+    return model, set(info["missing_keys"])
 
 
 def weight_names(folder: Path) -> set[str]:

@@ -1,0 +1,46 @@
+"""`bertkit fill-mask`: the words a model expects."""
+
+import json
+from typing import Any
+
+import typer
+
+from bertkit.cli.options import settings_command
+from bertkit.cli.piped import piped
+from bertkit.infer.fill_mask import HELP, FillMaskConfig
+
+
+def _run(given: dict[str, Any], as_json: bool) -> None:
+    from bertkit.cli.console import ConsoleReporter
+    from bertkit.infer.fill_mask import fill_mask
+
+    found = fill_mask(given, ConsoleReporter(), piped())
+    if as_json:
+        typer.echo(json.dumps({"model": found.model, "texts": found.texts}, ensure_ascii=False))
+        return
+    for one in found.texts:
+        _print_text(one)
+
+
+def _print_text(one: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from bertkit.cli.console import out
+
+    table = Table(title=Text(one["text"]), title_justify="left")
+    several = len(one["masks"]) > 1
+    if several:
+        table.add_column("mask", justify="right")
+    table.add_column("word")
+    table.add_column("probability", justify="right")
+    table.add_column("filled")
+    for number, words in enumerate(one["masks"], start=1):
+        for word in words:
+            first = [str(number)] if several else []
+            table.add_row(*first, Text(word["word"]), f"{word['probability']:.3f}", Text(word["filled"]))
+        table.add_section()
+    out.print(table)
+
+
+fill_mask = settings_command(FillMaskConfig, HELP, _run)

@@ -1,0 +1,101 @@
+"""Texts to work on: rows that `--data` names, texts of `--text`, or what comes in on standard input."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bertkit.data.columns import guess_texts, require, require_texts
+from bertkit.data.contents import decoded
+from bertkit.data.readers import OBJECTS
+from bertkit.data.row_chunks import json_lines
+from bertkit.data.rows import Rows
+from bertkit.data.sources import data_directory, find
+from bertkit.errors import UserError, listed
+from bertkit.reporter import Reporter
+
+STANDARD_INPUT = "standard input"
+COLUMNS = ("text_column", "text_pair_column")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Rows, and which of their columns are the text and, of pairs, the second one."""
+
+    rows: Rows
+    columns: list[str]
+
+    @property
+    def shown(self) -> list[str]:
+        """[n] the text of each row, or both, for people."""
+        return [" | ".join(texts) for texts in self.rows.texts(self.columns)]
+
+
+def find_texts(config: Any, piped: BinaryIO | None, reporter: Reporter) -> Texts:
+    """The texts that the settings name, else those on standard input.
+
+    Args:
+        config: has `data`, `data_dir`, `split`, `text` and the names of columns.
+        piped: standard input, unless a person sits at it; read only where nothing else is named.
+
+    Raises:
+        UserError: no texts, no such column, or a row without a text (its number).
+    """
+    if config.data and config.text:
+        raise UserError("--text: the texts are those of --data; leave one of them out")
+    defaults: dict[str, Any] = {}
+    if config.data:
+        rows, defaults = _split(config, reporter)
+    elif config.text:
+        rows = Rows.of({"text": list(config.text)}, "--text")
+    else:
+        rows = piped_rows(piped, "--data, --text")
+    columns = _columns(rows, {key: getattr(config, key) for key in COLUMNS}, defaults)
+    require_texts(rows, columns)
+    return Texts(rows, columns)
+
+
+def _split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
+    """The rows of one split, and what a known set says of its columns."""
+    directory = data_directory(config.data_dir)
+    found = find(config.data, "classify", str(directory) if directory else None)
+    if config.split not in found.splits:
+        raise UserError(f"--split {config.split}: {config.data} has {listed(found.splits)}")
+    for note in found.notes:
+        reporter.say(note)
+    rows = found.splits[config.split]
+    others = [name for name in found.splits if name != config.split]
+    beside = f", split {config.split} (--split: {listed(others)})" if others else ""
+    reporter.say(f"data: {found.name} from {found.source}{beside}; {len(rows):,} rows")
+    return rows, found.defaults
+
+
+def piped_rows(piped: BinaryIO | None, ways: str) -> Rows:
+    """The rows on standard input: a JSON object a line, or a text a line, empty ones too.
+
+    Raises:
+        UserError: nothing comes in, naming the other `ways`; or what comes cannot be read (its line).
+    """
+    raw = piped.read() if piped else b""
+    if not raw.strip():
+        raise UserError(f"no texts: give {ways}, or lines on standard input")
+    text = decoded(Path(STANDARD_INPUT), raw)
+    if OBJECTS.match(text):
+        objects = json_lines(STANDARD_INPUT, text.split("\n"))
+        return Rows.from_dicts(list(objects), STANDARD_INPUT)
+    lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
+    return Rows.of({"text": lines}, STANDARD_INPUT)
+
+
+def _columns(rows: Rows, named: dict[str, str | None], defaults: dict[str, Any]) -> list[str]:
+    """The columns named, else those the known set has, else those with the usual names."""
+    for key, column in named.items():
+        if column:
+            require(rows, column, "--" + key.replace("_", "-"))
+    if not named["text_column"]:
+        known = {key: column for key in COLUMNS if (column := defaults.get(key)) in rows.columns}
+        guessed = known if "text_column" in known else dict(zip(COLUMNS, guess_texts(rows), strict=True))
+        named = {key: column or guessed.get(key) for key, column in named.items()}
+    columns = [column for key in COLUMNS if (column := named[key])]
+    if len(set(columns)) < len(columns):
+        raise UserError(f"--text-pair-column {columns[1]}: is the first text already; name another column")
+    return columns

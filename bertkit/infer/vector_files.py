@@ -1,0 +1,208 @@
+"""Files of vectors, and what they were made with: .npy, .parquet and .safetensors."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.rows import Rows
+from bertkit.data.vectors import allocated
+from bertkit.errors import UserError, listed
+from bertkit.files import write_text
+
+ENDINGS = (".npy", ".parquet", ".safetensors")
+KEY, VECTORS, VECTOR = "bertkit", "embeddings", "embedding"
+GROUP = 10_000  # rows of Parquet written at a time
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What vectors were made with: what a query must be made with too.
+
+    Attributes:
+        model, weights: its name, and the fingerprint of its weights.
+        layer: its number, 0 the embeddings, or concat-last-4.
+        word: the one word whose vectors they are; None of whole texts.
+        texts: the columns of the texts, where the file has them.
+    """
+
+    model: str
+    weights: str
+    layer: str
+    pooling: str
+    max_length: int
+    word: str | None = None
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Index:
+    """Vectors [n, d] from a file, with the text of each where the file has them."""
+
+    vectors: np.ndarray
+    texts: list[str] | None
+    origin: Origin
+
+
+def sidecar(path: Path) -> Path:
+    """What is known of a .npy file, which holds numbers alone: `vectors.npy.json`."""
+    return path.with_name(path.name + ".json")
+
+
+# ---- written
+
+
+def check_output(path: Path, overwrite: bool) -> None:
+    """Refuse, before any work, a file that cannot be written or is there. Raises `UserError`."""
+    if path.suffix not in ENDINGS:
+        raise UserError(f"--output {path}: must end in {listed(ENDINGS)}")
+    if not path.parent.is_dir():
+        raise UserError(f"--output {path}: no folder {path.parent}; make it first")
+    if path.is_dir() or (path.exists() and not overwrite):
+        way = (
+            "is a folder; name a file in it" if path.is_dir() else "is there already; --overwrite replaces it"
+        )
+        raise UserError(f"--output {path}: {way}")
+
+
+def kept_as(column: str) -> str:
+    """The name of an input column in a file: one that clashes becomes `input_NAME`, as in predictions."""
+    return f"input_{column}" if column == VECTOR else column
+
+
+def columns_table(rows: Rows) -> Any:
+    """The rows as an Arrow table, for Parquet. Raises `UserError` where a column holds several kinds."""
+    import pyarrow as pa
+
+    columns = {}
+    for name, values in rows.columns.items():
+        try:
+            columns[kept_as(name)] = pa.array(values)
+        except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
+            raise UserError(
+                f"{rows.files[0]}: column {name!r} cannot be kept in Parquet ({str(error).splitlines()[0]}); "
+                "write a .npy file"
+            ) from error
+    return pa.table(columns)
+
+
+@contextmanager
+def written(path: Path, shape: tuple[int, int], rows: Rows, origin: Origin) -> Iterator[np.ndarray]:
+    """Vectors [n, d] in fp32, memory-mapped, to be filled within; then the file takes its name, whole.
+
+    Raises:
+        UserError: it cannot be written (a full disk, no right to); nothing is left behind.
+    """
+    table = columns_table(rows) if path.suffix == ".parquet" else None
+    aside = None
+    try:
+        aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        vectors = allocated(aside / "vectors.npy", shape, np.float32)
+        yield vectors
+        _save(aside, path, vectors, table, rows, origin)
+    except OSError as error:
+        raise UserError(f"--output {path}: cannot be written ({error.strerror})") from error
+    finally:
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _save(aside: Path, path: Path, vectors: np.ndarray, table: Any, rows: Rows, origin: Origin) -> None:
+    made = aside / "vectors.npy"
+    if path.suffix == ".npy":
+        vectors.flush()  # type: ignore[attr-defined]
+        write_text(sidecar(path), json.dumps(asdict(origin), ensure_ascii=False) + "\n")
+    else:
+        made = aside / "vectors"
+        if table is not None:
+            _write_parquet(made, vectors, table, origin)
+        else:
+            _write_safetensors(made, vectors, rows, origin)
+    made.chmod(0o644)
+    made.replace(path)
+
+
+def _write_parquet(path: Path, vectors: np.ndarray, table: Any, origin: Origin) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kind = pa.list_(pa.float32(), vectors.shape[1])
+    schema = table.schema.append(pa.field(VECTOR, kind)).with_metadata({KEY: json.dumps(asdict(origin))})
+    with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
+        for start in range(0, len(vectors), GROUP):
+            part = vectors[start : start + GROUP]
+            column = pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), type=kind)
+            group = table.slice(start, GROUP).append_column(pa.field(VECTOR, kind), column)
+            writer.write_table(group.cast(schema))
+
+
+def _write_safetensors(path: Path, vectors: np.ndarray, rows: Rows, origin: Origin) -> None:
+    from safetensors.numpy import save_file
+
+    tensors = {VECTORS: vectors}
+    ids = rows.columns.get("id", [None])
+    if all(type(value) is int for value in ids):
+        tensors["ids"] = np.array(ids, np.int64)
+    save_file(tensors, path, {KEY: json.dumps(asdict(replace(origin, texts=())))})
+
+
+# ---- read
+
+
+def read_index(path: Path) -> Index:
+    """A file that `written` made.
+
+    Raises:
+        UserError: no such file, another kind of file, or one that does not say what it was made with.
+    """
+    import pyarrow as pa
+    from safetensors import SafetensorError
+
+    readers = {".npy": _read_npy, ".parquet": _read_parquet, ".safetensors": _read_safetensors}
+    if not path.is_file():
+        raise UserError(f"--index {path}: no such file")
+    if path.suffix not in readers:
+        raise UserError(f"--index {path}: must end in {listed(ENDINGS)}")
+    try:
+        vectors, about, table = readers[path.suffix](path)
+    except (OSError, ValueError, SafetensorError, pa.ArrowException) as error:
+        raise UserError(f"--index {path}: cannot be read ({str(error).splitlines()[0]})") from error
+    if vectors is None or not about:
+        raise UserError(
+            f"--index {path}: does not say what it was made with; make it with bertkit embed --output"
+        )
+    origin = Origin(**json.loads(about))
+    columns = [table[name] for name in origin.texts if name in table]
+    return Index(vectors, [" | ".join(row) for row in zip(*columns, strict=True)] or None, origin)
+
+
+def _read_npy(path: Path) -> tuple[Any, str | None, dict[str, Any]]:
+    about = sidecar(path)
+    return np.load(path, mmap_mode="r"), about.read_text("utf-8") if about.is_file() else None, {}
+
+
+def _read_parquet(path: Path) -> tuple[Any, str | None, dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    about = (pq.read_schema(path).metadata or {}).get(KEY.encode())
+    if about is None:
+        return None, None, {}
+    table = pq.read_table(path)
+    flat = table.column(VECTOR).combine_chunks()
+    vectors = flat.flatten().to_numpy().reshape(len(table), -1)
+    names = [name for name in json.loads(about)["texts"] if name in table.column_names]
+    return vectors, about.decode(), {name: table.column(name).to_pylist() for name in names}
+
+
+def _read_safetensors(path: Path) -> tuple[Any, str | None, dict[str, Any]]:
+    from safetensors import safe_open
+
+    with safe_open(path, "np") as file:
+        about = (file.metadata() or {}).get(KEY)
+        return file.get_tensor(VECTORS) if about else None, about, {}

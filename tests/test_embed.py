@@ -1,0 +1,247 @@
+"""`embed`: vectors that padding does not change, files that say what they hold, search, one word."""
+
+import io
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import assert_refused, make_tokenizer, save_tiny, toy_rows, write_rows
+from safetensors.numpy import load_file
+from test_architectures import ARCHITECTURES, tiny_of
+from transformers import AutoModel, AutoTokenizer
+
+import bertkit
+from bertkit.infer.similar import find_word
+from bertkit.modeling.loading import find_model
+
+TEXTS = ["good", "the film was very good and it was warm today", "a bad room", "", "we saw it here"]
+FORMATS = ["npy", "parquet", "safetensors"]
+
+
+def states_of(folder, text, pair=None):
+    """[layers + 1, pieces, width] of one text by the stock model."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(text, pair, return_tensors="pt", return_token_type_ids=pair is not None)
+    with torch.no_grad():
+        return torch.stack(model(**batch, output_hidden_states=True).hidden_states)[:, 0].numpy()
+
+
+def piped(monkeypatch, text):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+# ---- vectors
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_vectors_are_the_stock_models_whatever_stands_beside_in_the_batch(name, tmp_path):
+    folder, _ = tiny_of(name, tmp_path / "model")
+    states = [states_of(folder, text) for text in TEXTS]
+    wanted = {
+        ("cls", "-1"): [some[-1][0] for some in states],
+        ("mean", "-1"): [some[-1].mean(0) for some in states],
+        ("mean", "1"): [some[1].mean(0) for some in states],
+        ("cls", "0"): [some[0][0] for some in states],
+    }
+    for (pooling, layer), expected in wanted.items():
+        found = bertkit.embed(model=folder, text=TEXTS, pooling=pooling, layer=layer, batch_size=3).vectors
+        assert found.dtype == np.float32
+        assert np.allclose(found, expected, atol=1e-5), (pooling, layer)
+
+
+def test_the_last_four_layers_stand_side_by_side(tmp_path):
+    folder = save_tiny(tmp_path / "model", num_hidden_layers=5)
+    found = bertkit.embed(model=folder, text=TEXTS[:1], layer="concat-last-4", pooling="mean").vectors
+    assert np.allclose(found[0], np.concatenate(states_of(folder, TEXTS[0]).mean(1)[2:]), atol=1e-5)
+
+
+def test_a_tokenizer_that_pads_on_the_left_moves_no_positions(tiny, tmp_path):
+    folder = save_tiny(tmp_path / "left")
+    config = folder / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"padding_side": "left"}))
+    assert AutoTokenizer.from_pretrained(folder).padding_side == "left"
+    right, left = (bertkit.embed(model=one, text=TEXTS, pooling="mean").vectors for one in (tiny, folder))
+    assert np.allclose(left, right, atol=1e-6)
+
+
+def test_of_a_model_that_reads_from_left_to_right_the_last_piece_is_taken(tmp_path):
+    folder = save_tiny(tmp_path / "model", is_decoder=True)
+    found = bertkit.embed(model=folder, text=TEXTS).vectors
+    assert np.allclose(found, [states_of(folder, text)[-1][-1] for text in TEXTS], atol=1e-5)
+
+
+def test_pairs_are_read_as_pairs(tiny, tmp_path):
+    data = write_rows(tmp_path / "pairs.jsonl", [{"sentence1": "a film", "sentence2": "was good"}])
+    found = bertkit.embed(model=tiny, data=data, pooling="mean").vectors
+    assert np.allclose(found[0], states_of(tiny, "a film", "was good")[-1].mean(0), atol=1e-5)
+
+
+def test_mean_is_what_a_sentence_transformers_model_was_trained_with():
+    """Its definition: the mean over all pieces that are no padding, scaled to length 1."""
+    found = bertkit.embed(model="minilm", text=TEXTS, normalize=True)
+    assert found.figures["pooling"] == "mean"
+    folder = find_model("minilm").folder
+    means = np.array([states_of(folder, text)[-1].mean(0) for text in TEXTS])
+    assert np.allclose(found.vectors, means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
+
+
+def test_a_finished_run_of_a_task_is_embedded_by_its_encoder(tiny, tmp_path, toy):
+    run = bertkit.classify(
+        data=toy, model=tiny, max_steps=2, max_length=16, bf16=False, output_dir=tmp_path / "run"
+    )
+    found = bertkit.embed(model=run.output_dir, text=["a good film"])
+    assert (found.figures["pooling"], found.figures["max_length"]) == ("cls", 16)
+    assert np.allclose(found.vectors[0], states_of(run.output_dir, "a good film")[-1][0], atol=1e-5)
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_files_hold_the_vectors_in_the_order_of_the_rows_and_are_searched(ending, cli, tiny, toy, tmp_path):
+    path = tmp_path / f"vectors.{ending}"
+    status, out, err = cli("embed", tiny, "--data", toy, "--pooling", "mean", "-o", path, "--json")
+    assert status == 0, err
+    rows, told = toy_rows(80), json.loads(out)
+    assert (told["rows"], told["dimensions"], told["dtype"]) == (80, 32, "float32")
+    if ending == "npy":
+        vectors = np.load(path)
+    elif ending == "parquet":
+        table = pq.read_table(path)
+        assert table.column("text").to_pylist() == [row["text"] for row in rows]
+        assert table.schema.field("embedding").type.list_size == 32
+        vectors = np.array(table.column("embedding").to_pylist(), np.float32)
+    else:
+        vectors = load_file(path)["embeddings"]
+    alone = bertkit.embed(
+        model=tiny, text=[row["text"] for row in rows], pooling="mean", batch_size=1
+    ).vectors
+    assert np.allclose(vectors, alone, atol=1e-5)
+    status, out, err = cli("embed", tiny, "--index", path, "--query", rows[7]["text"], "--top", "2", "--json")
+    assert status == 0, err
+    first, second = json.loads(out)["results"][0]["hits"]
+    assert (first["rank"], first["row"], first.get("text")) == (
+        1, 7, rows[7]["text"] if ending == "parquet" else None,
+    )  # fmt: skip
+    assert 1.0001 > first["cosine"] > max(0.9999, second["cosine"])
+
+
+def test_input_columns_that_clash_are_renamed_and_ids_go_along(tiny, tmp_path):
+    data = write_rows(
+        tmp_path / "rows.jsonl", [{"id": 7, "embedding": "good film"}, {"id": 3, "embedding": ""}]
+    )
+    given = {"model": tiny, "data": data, "text_column": "embedding"}
+    bertkit.embed(**given, output=tmp_path / "a.parquet")
+    assert pq.read_table(tmp_path / "a.parquet").column_names == ["id", "input_embedding", "embedding"]
+    hits = bertkit.embed(model=tiny, index=tmp_path / "a.parquet", query=["x"]).results[0]["hits"]
+    assert {hit["text"] for hit in hits} == {"good film", ""}
+    bertkit.embed(**given, output=tmp_path / "a.safetensors")
+    assert load_file(tmp_path / "a.safetensors")["ids"].tolist() == [7, 3]
+
+
+def test_a_query_is_made_as_the_index_was_or_refused(cli, tiny, toy, tmp_path):
+    path = tmp_path / "vectors.npy"
+    bertkit.embed(model=tiny, data=toy, layer=1, pooling="mean", output=path)
+    query = ["--index", path, "--query", "good"]
+    told = json.loads(cli("embed", tiny, *query, "--layer", "-2", "--json")[1])
+    assert (told["layer"], told["pooling"]) == ("1", "mean")
+    other = save_tiny(tmp_path / "other", hidden_size=16)
+    assert_refused(cli, tmp_path, [tiny, *query, "--layer", "2"], ["--layer 2", "made with 1"], "embed")
+    assert_refused(cli, tmp_path, [tiny, *query, "--pooling", "cls"], ["made with mean"], "embed")
+    assert_refused(cli, tmp_path, [other, *query], ["made with tiny", "MODEL is other"], "embed")
+    bertkit.embed(model=tiny, text=["a film"], word="film", output=path, overwrite=True)
+    assert_refused(cli, tmp_path, [tiny, *query], ["of the word 'film'"], "embed")
+    (tmp_path / "vectors.npy.json").unlink()
+    assert_refused(cli, tmp_path, [tiny, *query], ["does not say what it was made with"], "embed")
+
+
+# ---- texts
+
+
+def test_lines_and_objects_on_standard_input(cli, tiny, monkeypatch, tmp_path):
+    piped(monkeypatch, "a good film\r\n\nwe saw it\n")
+    status, out, err = cli("embed", tiny, "-o", tmp_path / "a.parquet", "--json")
+    assert (status, json.loads(out)["rows"]) == (0, 3), err
+    assert pq.read_table(tmp_path / "a.parquet").column("text").to_pylist() == [
+        "a good film",
+        "",
+        "we saw it",
+    ]
+    piped(monkeypatch, '{"id": 1, "review": "good"}\n{"id": 2, "review": "bad"}\n')
+    status, out, err = cli("embed", tiny, "--query", "good", "--json")
+    assert status == 0, err
+    assert [hit["text"] for hit in json.loads(out)["results"][0]["hits"]] == ["good", "bad"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--output", "a.npy"], ["no texts", "--data, --text"]),
+        (["--text", "a"], ["--output is missing"]),
+        (["--text", "a", "-o", "a.csv"], ["must end in .npy"]),
+        (["--text", "a", "-o", "none/a.npy"], ["no folder none"]),
+        (["--text", "a", "--data", "sample", "-o", "a.npy"], ["leave one of them out"]),
+        (["--data", "sample", "--split", "dev", "-o", "a.npy"], ["--split dev", "train"]),
+        (["--data", "sample", "--text-column", "txt", "-o", "a.npy"], ["no column 'txt'", "--text-column"]),
+        (["--text", "a", "--layer", "7", "-o", "a.npy"], ["--layer 7", "0 (embeddings) to 2"]),
+        (["--text", "a", "--layer", "concat-last-4", "-o", "a.npy"], ["needs four layers"]),
+        (["--text", "a", "--max-length", "999", "-o", "a.npy"], ["--max-length 999", "128 positions"]),
+        (["--index", "a.npy", "--query", "a"], ["--index a.npy: no such file"]),
+        (["--index", "a.npy"], ["--query"]),
+        (["--text", "a", "--word", "film"], ["--word film: in none of the 1 texts"]),
+        (["--text", "a", "--word", "film", "--query", "a"], ["--word: --query"]),
+    ],
+)
+def test_what_cannot_be_is_told(args, words, cli, tiny, tmp_path, monkeypatch):
+    piped(monkeypatch, "")
+    assert_refused(cli, tmp_path, [tiny, *args], words, "embed")
+
+
+def test_a_file_is_never_replaced_unasked_and_nothing_is_half_written(cli, tiny, tmp_path):
+    path = tmp_path / "a.parquet"
+    path.write_text("mine")
+    assert_refused(cli, tmp_path, [tiny, "--text", "a", "-o", path], ["--overwrite replaces it"], "embed")
+    rows = write_rows(tmp_path / "rows.jsonl", [{"text": "a", "more": 1}, {"text": "b", "more": "x"}])
+    args = [tiny, "--data", rows, "-o", tmp_path / "b.parquet"]
+    assert_refused(cli, tmp_path, args, ["column 'more' cannot be kept in Parquet"], "embed")
+    assert path.read_text() == "mine"
+    assert cli("embed", tiny, "--text", "a", "-o", path, "--overwrite")[0] == 0
+    assert sorted(one.name for one in tmp_path.iterdir() if one.name != "cache") == [
+        "a.parquet",
+        "rows.jsonl",
+    ]
+
+
+# ---- a word
+
+
+def test_the_vector_of_a_word_is_the_mean_of_its_pieces(tiny):
+    texts = ["the filmx was good", "good", "it was a Filmx, a filmx"]  # in pieces: film ##x
+    found = bertkit.embed(model=tiny, text=texts, word="filmX")
+    assert [(one["row"], one["start"]) for one in found.word["occurrences"]] == [(0, 4), (2, 9), (2, 18)]
+    assert found.word["without"] == [1]
+    pieces = make_tokenizer().tokenize(texts[0])
+    assert pieces[1:3] == ["film", "##x"]
+    assert np.allclose(found.vectors[0], states_of(tiny, texts[0])[-1][2:4].mean(0), atol=1e-5)
+    cosines = np.array(found.word["similarities"])
+    assert np.allclose(np.diag(cosines), 1)
+    assert cosines[0, 1] < 0.999
+    assert np.allclose(found.word["static"], 1)
+
+
+def test_words_begin_and_end_where_words_do():
+    texts = ["배가 아프다", "담배를", "배우가 배를 타다", "The art of ART-work, smart artist", "日本語の本"]
+    found = {word: find_word(word, texts, make_tokenizer()) for word in ("배", "art", "本")}
+    assert found["배"].row.tolist() == [0, 2, 2]
+    assert found["art"].start.tolist() == [4, 11]
+    assert found["本"].start.tolist() == [1, 4]
+
+
+def test_occurrences_that_are_cut_off_are_told(cli, tiny):
+    text = "film " + "good " * 7 + "film"  # of ten pieces eight are the text's
+    status, out, err = cli("embed", tiny, "--text", text, "--word", "film", "--max-length", "10")
+    assert status == 0
+    assert "1 of its occurrences stand" in err
+    assert "static" in out
