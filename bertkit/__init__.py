@@ -8,6 +8,7 @@ from bertkit.errors import Stopped, UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bertkit.infer.export import Exported
     from bertkit.infer.predict import Predictions
     from bertkit.infer.predictor import Predictor
     from bertkit.reporter import Reporter
@@ -24,6 +25,7 @@ __all__ = [
     "UserError",
     "ablation",
     "classify",
+    "export",
     "feature_based",
     "glue",
     "load",
@@ -119,8 +121,20 @@ def train_tokenizer(*, reporter: "Reporter | None" = None, **settings: Any) -> "
     return train(settings, reporter)
 
 
+def export(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Exported":
+    """A finished run as an ONNX model: what `bertkit export` does.
+
+    `export(RUN, quantize="int8")` returns an `Exported` with `.figures` and an `.output_dir` for `load`.
+    """
+    from bertkit.infer.export import export as export_run
+
+    return export_run({"run": str(run), **settings}, reporter)
+
+
 def load(run: "str | Path") -> "Predictor":
     """A finished run as a predictor: `load(RUN).predict([{"text": "..."}])` yields readable records.
+
+    What `export` made of a run is loaded in the same way, and onnxruntime computes.
 
     Raises:
         UserError: not a finished run.

@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from bertkit import __version__
 from bertkit.cli import data, environment, recipes
 from bertkit.cli.ablation import ablation
+from bertkit.cli.export import export
 from bertkit.cli.feature_based import feature_based
 from bertkit.cli.glue import glue
 from bertkit.cli.options import training_command
@@ -72,6 +73,7 @@ app.command("feature-based")(feature_based)
 app.command("ablation")(ablation)
 app.command("train-tokenizer")(train_tokenizer)
 app.command("predict")(predict)
+app.command("export")(export)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
 app.command("env")(environment.env)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.config import RunConfig
@@ -59,6 +60,10 @@ class Pretrain(Task):
             from bertkit.data.phases import for_phases
 
             self.config = for_phases(self.config)
+
+    def of_run(self, folder: Path) -> RunConfig:
+        """It is from scratch no more."""
+        return replace(super().of_run(folder), **dict.fromkeys(OF_SCRATCH))
 
     @property
     def phases(self) -> "list[Phase]":
