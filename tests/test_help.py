@@ -14,7 +14,7 @@ HEAVY = [
 ]  # fmt: skip
 
 
-NAMES = [*TASKS, "glue", "feature-based", "ablation", "train-tokenizer"]
+NAMES = [*TASKS, "glue", "feature-based", "ablation", "train-tokenizer", "export"]
 COMMANDS = [["--help"], ["recipes", "ls"], ["--version"], *([name, "--help"] for name in NAMES)]
 
 

@@ -135,8 +135,9 @@ def _told(found: "Material", metrics: Mapping[str, Any]) -> dict[str, str]:
     told = {
         "bertkit_version": bertkit.__version__, "task": metrics["task"], "opset": str(OPSET),
         "max_length": str(found.task.config.max_length),
-        "labels": json.dumps(config.id2label, ensure_ascii=False),
     }  # fmt: skip
+    if any(name != f"LABEL_{number}" for number, name in config.id2label.items()):  # what no one named
+        told["labels"] = json.dumps(config.id2label, ensure_ascii=False)
     return told | {name: json.dumps(value) for name, value in found.task.settled.items()}
 
 

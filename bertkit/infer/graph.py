@@ -113,10 +113,13 @@ def quantize(source: Path, target: Path) -> None:
     A scale for each output of a layer, and 7 of the 8 bits: without VNNI a processor adds up products in
     16 bits, which would overflow.
     """
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    model = onnx.load(source)
+    del model.graph.value_info[:]  # weights that the exporter turned over have their old shapes there
     with _quiet():
-        quantize_dynamic(source, target, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
+        quantize_dynamic(model, target, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
 
 
 @contextmanager
