@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from bertkit.checks.look import Checked
     from bertkit.infer.embed import Embedded
+    from bertkit.infer.export import Exported
     from bertkit.infer.fill_mask import Filled
     from bertkit.infer.predict import Predictions
     from bertkit.infer.predictor import Predictor
@@ -30,6 +31,7 @@ __all__ = [
     "classify",
     "embed",
     "evaluate",
+    "export",
     "feature_based",
     "fill_mask",
     "glue",
@@ -160,8 +162,20 @@ def fill_mask(*, reporter: "Reporter | None" = None, **settings: Any) -> "Filled
     return fill(settings, reporter)
 
 
+def export(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Exported":
+    """A finished run as an ONNX model: what `bertkit export` does.
+
+    `export(RUN, quantize="int8")` returns an `Exported` with `.figures` and an `.output_dir` for `load`.
+    """
+    from bertkit.infer.export import export as export_run
+
+    return export_run({"run": str(run), **settings}, reporter)
+
+
 def load(run: "str | Path") -> "Predictor":
     """A finished run as a predictor: `load(RUN).predict([{"text": "..."}])` yields readable records.
+
+    What `export` made of a run is loaded in the same way, and onnxruntime computes.
 
     Raises:
         UserError: not a finished run.

@@ -13,6 +13,8 @@ NOISY = [
     "datasets",
     "huggingface_hub",
     "torch",
+    "onnxscript",
+    "onnx_ir",
     "filelock",
     "httpx",
     "httpcore",

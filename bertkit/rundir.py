@@ -22,6 +22,8 @@ from bertkit.files import as_yaml, write_text
 
 SETTINGS, METRICS, CHECKPOINTS, LOG = "run.yaml", "metrics.json", "checkpoints", "training_log.jsonl"
 DEFAULT_PARENT = "runs"
+ONNX = "onnx"  # what `export` makes of a run, unless it is told to put it elsewhere
+PARTIAL = ".partial"  # what is being written
 REPLACED = ".replaced"  # the run that --overwrite replaces, until the new one has a checkpoint
 CARD, TENSORBOARD = "README.md", "tensorboard"
 # Model and tokenizer: what transformers loads.
@@ -32,7 +34,7 @@ MODEL = [
 ]  # fmt: skip
 # All that a run may hold: what --overwrite removes, and nothing else.
 CONTENT = [
-    SETTINGS, METRICS, CHECKPOINTS, LOG, CARD, TENSORBOARD, "report.html", "masked_samples*.jsonl",
+    SETTINGS, METRICS, CHECKPOINTS, LOG, CARD, ONNX, TENSORBOARD, "report.html", "masked_samples*.jsonl",
     "predictions*.jsonl", "predictions*.conll", "predictions*.json", "nbest_predictions*.json",
     "null_odds*.json", *MODEL, "training_args.bin",
 ]  # fmt: skip
@@ -204,17 +206,26 @@ def written_aside(
     Raises:
         UserError: they could not be written; nothing of them is left.
     """
-    aside = folder / ".partial"
+    try:
+        with moved_when_done(folder) as aside:
+            yield aside
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{folder}: {what} could not be written ({reason}); {way_out}") from error
+
+
+@contextmanager
+def moved_when_done(folder: Path) -> Iterator[Path]:
+    """A folder to write into, whose content moves to `folder` at the end; else nothing of it is left."""
+    aside = folder / PARTIAL
     shutil.rmtree(aside, ignore_errors=True)
     try:
         aside.mkdir()
         yield aside
         for path in aside.iterdir():
-            path.chmod(0o644)  # safetensors makes its files private
+            if path.is_file():
+                path.chmod(0o644)  # safetensors makes its files private
             path.replace(folder / path.name)
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{folder}: {what} could not be written ({reason}); {way_out}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

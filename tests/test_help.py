@@ -4,7 +4,9 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
+from bertkit.cli.app import app
 from bertkit.cli.options import flags_of
 from bertkit.tasks import TASKS, task_class
 
@@ -14,13 +16,13 @@ HEAVY = [
 ]  # fmt: skip
 
 
-NAMES = [*TASKS, "glue", "feature-based", "ablation", "train-tokenizer", "embed", "fill-mask"]
+TABLE = typer.main.get_command(app).commands
 COMMANDS = [
     ["--help"],
     ["recipes", "ls"],
     ["--version"],
     ["check", "qa", "--help"],
-    *([name, "--help"] for name in NAMES),
+    *([name, "--help"] for name in TABLE),
 ]
 
 

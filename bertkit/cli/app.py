@@ -15,6 +15,7 @@ from bertkit.cli import check, data, environment, recipes
 from bertkit.cli.ablation import ablation
 from bertkit.cli.embed import embed
 from bertkit.cli.evaluate import evaluate
+from bertkit.cli.export import export
 from bertkit.cli.feature_based import feature_based
 from bertkit.cli.fill_mask import fill_mask
 from bertkit.cli.glue import glue
@@ -78,6 +79,7 @@ app.command("evaluate")(evaluate)
 app.add_typer(check.app, name="check")
 app.command("embed")(embed)
 app.command("fill-mask")(fill_mask)
+app.command("export")(export)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
 app.command("env")(environment.env)

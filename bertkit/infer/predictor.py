@@ -10,6 +10,7 @@ from bertkit import rundir
 from bertkit.data.row_chunks import ROWS, in_chunks
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, listed
+from bertkit.infer.onnx import find_onnx, onnx_model
 from bertkit.modeling import loading
 from bertkit.quiet import quiet_libraries
 from bertkit.recipes import read_recipe
@@ -119,7 +120,11 @@ def _named(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load(run: str | Path) -> Predictor:
-    """The predictor of a finished run. Raises `UserError` where the directory holds none."""
+    """The predictor of a finished run, or of what was exported of it.
+
+    Raises:
+        UserError: the directory holds neither.
+    """
     folder = Path(run)
     metrics = rundir.read_metrics(folder) if folder.is_dir() else None
     if metrics is None:
@@ -128,12 +133,13 @@ def load(run: str | Path) -> Predictor:
     settings = read_recipe(str(folder / rundir.SETTINGS), kind.name, kind.Config).settings
     task = kind(kind.Config(**settings))
     task.caches = False
-    source = loading.find_model(str(folder))
+    exported = find_onnx(folder)
+    source = exported or loading.find_model(str(folder))
     with quiet_libraries():
         config = loading.load_config(source)
         task.restore(config)
-        model = task.model(config, source)
-        return Predictor(task, _placed(model.eval()), loading.load_tokenizer(source))
+        model = onnx_model(exported) if exported else _placed(task.model(config, source))
+        return Predictor(task, model.eval(), loading.load_tokenizer(source))
 
 
 def _placed(model: Any) -> Any:

@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+ONNX_LSTM = 14  # the opset that defines it
+
 
 class ScalarMix(nn.Module):
     """A learned weighted sum of layers: softmax-normalized weights times a scale (Peters et al. 2018, eq. 1).
@@ -33,18 +35,46 @@ class BiLstm(nn.Module):
     def forward(self, vectors: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """[sequences, length, inputs] to [sequences, length, 2 * hidden], zeros where the mask is 0.
 
-        Packed sequences begin at the front, so pieces behind padding move there and back. Always in fp32:
-        not every CPU has an LSTM in bf16.
+        Packed sequences begin at the front, so pieces behind padding move there and back.
         """
-        mask = attention_mask.bool()
-        front = (~mask).byte().argsort(dim=1, stable=True)  # real pieces first, in their order
-        with torch.autocast(vectors.device.type, enabled=False):
-            packed = pack_padded_sequence(
-                moved(vectors.float(), front), mask.sum(1).cpu(), batch_first=True, enforce_sorted=False
-            )
-            found = self.lstm(packed)[0]
-        found, _ = pad_packed_sequence(found, batch_first=True, total_length=mask.shape[1])
-        return moved(found, front.argsort(dim=1))
+        length, first = attention_mask.shape[1], attention_mask.argmax(1, keepdim=True)
+        places = torch.arange(length, device=vectors.device)
+        front = torch.where(places + first < length, places + first, places + first - length)
+        back = torch.where(places < first, places - first + length, places - first)
+        run = _in_onnx if torch.compiler.is_exporting() else _packed
+        return moved(run(self.lstm, moved(vectors.float(), front), attention_mask.sum(1)), back)
+
+
+def _packed(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Always in fp32: not every CPU has an LSTM in bf16."""
+    with torch.autocast(vectors.device.type, enabled=False):
+        packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        found = lstm(packed)[0]
+    return pad_packed_sequence(found, batch_first=True, total_length=vectors.shape[1])[0]
+
+
+def _in_onnx(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """The same as ONNX has it, where it is exported: packed sequences are not, but its LSTM knows lengths."""
+    states = vectors.transpose(0, 1)
+    length, count, _ = states.shape
+    for layer in range(lstm.num_layers):
+        weights, recurrent, of_inputs, of_states = (
+            torch.stack([_gates(getattr(lstm, f"{name}_l{layer}{side}")) for side in ("", "_reverse")])
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        found = torch.onnx.ops.symbolic(
+            "LSTM", (states, weights, recurrent, torch.cat([of_inputs, of_states], 1), lengths.int()),
+            {"hidden_size": lstm.hidden_size, "direction": "bidirectional"},
+            dtype=states.dtype, shape=(length, 2, count, lstm.hidden_size), version=ONNX_LSTM,
+        )  # fmt: skip
+        states = found.transpose(1, 2).flatten(2)
+    return states.transpose(0, 1)
+
+
+def _gates(weight: torch.Tensor) -> torch.Tensor:
+    """From PyTorch's order (input, forget, cell, output) to that of ONNX (input, output, forget, cell)."""
+    first, forget, cell, output = weight.chunk(4)
+    return torch.cat([first, output, forget, cell])
 
 
 def moved(vectors: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

@@ -67,8 +67,9 @@ def _places(mask: torch.Tensor, causal: bool) -> torch.Tensor:
     In a causal model the first real piece and the last change places; neither is ever a word. What is read as
     the whole text also stands at the very first place, be it padding: heads look there.
     """
-    rows, length = torch.arange(len(mask), device=mask.device), mask.shape[1]
-    places = torch.arange(length, device=mask.device).repeat(len(mask), 1)
+    count, length = mask.shape  # len() would be a constant in an exported graph
+    rows = torch.arange(count, device=mask.device)
+    places = torch.arange(length, device=mask.device).repeat(count, 1)
     first, last = mask.argmax(1), length - 1 - mask.flip(1).argmax(1)
     if causal:
         places[rows, first], places[rows, last] = last, first

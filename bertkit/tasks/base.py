@@ -103,6 +103,10 @@ class Task(Looks, ABC):
         self.config: Any = config
         self.caches = not config.dry_run
 
+    def of_run(self, folder: Path) -> RunConfig:
+        """The settings, with a finished run of theirs in the place of the model that it began with."""
+        return dataclasses.replace(self.config, model=str(folder), new_head=False, fp16=False, bf16=False)
+
     def find(self, reporter: "Reporter") -> "Found":
         """The rows that `--data` names, by split; the files of --validation and --test go before its own."""
         from bertkit.data.readers import Dialect, read_file
@@ -271,6 +275,11 @@ class Task(Looks, ABC):
 
     def settle(self, outputs: Outputs) -> dict[str, Any]:
         """What is chosen on the validation split once training is over; it goes into the model's config."""
+        return {}
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """What `settle` chose, or `restore` found."""
         return {}
 
     @abstractmethod

@@ -307,7 +307,13 @@ class Qa(Task):
         if self.config.squad == "v1":
             return {}
         self.answering = dataclasses.replace(self.answering, threshold=self.answering.best_threshold(outputs))
-        return {THRESHOLD: self.answering.threshold}
+        return self.settled
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Tau, where it is known."""
+        threshold = self.answering.threshold
+        return {} if threshold is None else {THRESHOLD: threshold}
 
     # ---- results
 

@@ -32,8 +32,7 @@ def predict_logits(
     Accelerate wraps the instance's forward in autocast under bf16 and fp16; the class's forward is
     untouched, and so it is the one called here.
     """
-    order = np.argsort(-features.sizes, kind="stable")
-    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    batches = batches_of(features, batch_size)
     forward = type(model).forward.__get__(model)
     device = next(model.parameters()).device
     was_training = model.training
@@ -45,6 +44,17 @@ def predict_logits(
             batch = {name: tensor.to(device) for name, tensor in batch.items()}
             found.append(features.kept(logits_of(forward, batch).float(), rows, batch).cpu().numpy())
     model.train(was_training)
+    return in_order(features, batches, found)
+
+
+def batches_of(features: Features, batch_size: int) -> list[np.ndarray]:
+    """The numbers of the examples of each batch, the longest first."""
+    order = np.argsort(-features.sizes, kind="stable")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def in_order(features: Features, batches: list[np.ndarray], found: list[np.ndarray]) -> np.ndarray:
+    """What was found of each batch, where it belongs."""
     outputs = features.outputs
     logits = np.full((outputs[-1], max(part.shape[-1] for part in found)), -np.inf, np.float32)
     for rows, part in zip(batches, found, strict=True):

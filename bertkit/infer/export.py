@@ -1,0 +1,191 @@
+"""`export`: a finished run as an ONNX model, checked against the PyTorch model on real rows."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import bertkit
+from bertkit.checked import checked
+from bertkit.config import DATA, OUTPUT, Settings, setting
+from bertkit.errors import UserError
+from bertkit.reporter import Reporter
+
+if TYPE_CHECKING:
+    from bertkit.infer.material import Material
+
+HELP = "Export a finished run to ONNX, checked against its PyTorch model and scored on its validation rows."
+TOLERANCE = 1e-4  # of logits
+MOST_AT_ONCE = 32  # rows: more are no faster on a CPU, and logits over a vocabulary are large
+INT8 = "int8"
+PYTORCH, FP32 = "pytorch", "onnx"  # the forms of a model beside it
+PACKAGES = ["onnx", "onnxruntime", "onnxscript"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig(Settings):
+    """The settings of `bertkit export`."""
+
+    run: str = setting(dataclasses.MISSING, "A finished run.", OUTPUT, positional=True)
+    format: Literal["onnx"] = setting("onnx", "What to export to.", OUTPUT)
+    quantize: Literal["int8"] | None = setting(
+        None, "Also write the weights in 8 bits, and tell what that costs and gains.", OUTPUT
+    )
+    max_eval_samples: int | None = setting(
+        None, "Check and score on this many validation rows, drawn by seed.", DATA, min=1, default_text="all"
+    )
+    output_dir: str | None = setting(
+        None, "Where the model is put.", OUTPUT, flags=("--output-dir", "-o"), default_text="RUN/onnx"
+    )
+    overwrite: bool = setting(False, "Replace the model in --output-dir.", OUTPUT)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model that was exported: where it lies, and what was measured of it."""
+
+    output_dir: Path
+    figures: dict[str, Any]
+
+
+class Differs(UserError):
+    """The exported model computes something else: no fault of the user's, so the status is that of a bug."""
+
+    exit_code = 1
+
+
+def export(given: Mapping[str, Any], reporter: Reporter | None = None) -> Exported:
+    """Export a run.
+
+    Raises:
+        UserError: anything the caller can mend, in one line, before the work; nothing is written then.
+        Differs: the greatest difference of logits is above 1e-4; nothing is left of it.
+    """
+    from bertkit import locks, rundir
+    from bertkit.infer.onnx import require
+    from bertkit.quiet import quiet_libraries
+    from bertkit.tasks import TASKS
+
+    config = ExportConfig(**checked(ExportConfig, given, "export()"))
+    run = Path(config.run).expanduser()
+    metrics = rundir.read_metrics(run) if run.is_dir() else None
+    if metrics is None:
+        raise UserError(f"{run}: not a finished run (no {rundir.METRICS} in it)")
+    if metrics["task"] not in TASKS:
+        raise UserError(f"{run}: is several runs; export one of those in it")
+    require(PACKAGES, "bertkit export")
+    folder = Path(config.output_dir).expanduser() if config.output_dir else run / rundir.ONNX
+    _check_place(run, folder, config.overwrite)
+    with locks.held(folder), quiet_libraries():
+        return _export(config, run, folder, metrics, reporter or Reporter())
+
+
+def _check_place(run: Path, folder: Path, overwrite: bool) -> None:
+    """Refuse an exported model for a run, and a directory that holds something else, or cannot be written."""
+    from bertkit import rundir
+    from bertkit.infer.onnx import FILE
+
+    if (run / FILE).exists():
+        raise UserError(f"{run}: is an exported model; name the run that it was made of")
+    rundir.check_folder(folder)
+    there = {path.name for path in folder.iterdir()} - {rundir.PARTIAL} if folder.is_dir() else set()
+    if there and FILE not in there:
+        raise UserError(f"--output-dir {folder}: holds files that are no export; name another directory")
+    if there and not overwrite:
+        raise UserError(f"--output-dir {folder}: holds an exported model; --overwrite replaces it")
+
+
+def _export(
+    config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any], reporter: Reporter
+) -> Exported:
+    from bertkit import rundir
+    from bertkit.infer.graph import check_architecture, quantize, write_graph
+    from bertkit.infer.material import material
+    from bertkit.infer.onnx import FILE
+    from bertkit.modeling.loading import ModelSource, load_config
+
+    check_architecture(load_config(ModelSource(run.name, run)))
+    found = material(run, metrics, config.max_eval_samples, reporter)
+    try:
+        with rundir.moved_when_done(folder) as aside:
+            places = {FP32: aside, **({INT8: aside / INT8} if config.quantize else {})}
+            reporter.say(f"exporting {run}")
+            write_graph(found.model, found.task.several == "choice", aside / FILE, _told(found, metrics))
+            if config.quantize:
+                places[INT8].mkdir()
+                quantize(aside / FILE, places[INT8] / FILE)
+            figures = _measured(found, places, run, metrics, reporter)
+            for place in places.values():
+                _complete(place, run, found.tokenizer, {**metrics, "export": figures})
+            if (folder / INT8).is_dir():
+                shutil.rmtree(folder / INT8)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror or error}); make room") from error
+    return Exported(folder, figures)
+
+
+def _told(found: "Material", metrics: Mapping[str, Any]) -> dict[str, str]:
+    """What the file says of itself."""
+    from bertkit.infer.graph import OPSET
+
+    config = found.model.config
+    told = {
+        "bertkit_version": bertkit.__version__, "task": metrics["task"], "opset": str(OPSET),
+        "max_length": str(found.task.config.max_length),
+    }  # fmt: skip
+    if any(name != f"LABEL_{number}" for number, name in config.id2label.items()):  # what no one named
+        told["labels"] = json.dumps(config.id2label, ensure_ascii=False)
+    return told | {name: json.dumps(value) for name, value in found.task.settled.items()}
+
+
+def _measured(
+    found: "Material", places: Mapping[str, Path], run: Path, metrics: Mapping[str, Any], reporter: Reporter
+) -> dict[str, Any]:
+    """Differences, scores and speeds of PyTorch and of what was written, on the same rows.
+
+    Raises:
+        Differs: what was written in fp32 is another model.
+    """
+    from bertkit.infer.compare import compare
+    from bertkit.infer.graph import OPSET
+    from bertkit.infer.onnx import FILE, OnnxModel
+    from bertkit.modeling.loading import WEIGHTS
+
+    files = {name: place / FILE for name, place in places.items()}
+    models = {PYTORCH: found.model, **{name: OnnxModel(path) for name, path in files.items()}}
+    collator = found.task.collator(found.tokenizer, found.model)
+    size = min(MOST_AT_ONCE, found.task.config.eval_batch_size)
+    measured, logits = compare(models, found.features, collator, size, reporter)
+    if not measured[FP32].difference <= TOLERANCE:
+        raise Differs(
+            f"{run}: the exported model differs from PyTorch's by {measured[FP32].difference:.1e} in its "
+            f"logits, more than {TOLERANCE:g}; nothing was written. This is a bug in the export of "
+            f"{found.model.config.model_type}"
+        )
+    count, then = len(found.features), {"metrics.json": metrics["validation"]} if found.as_then else {}
+    weights = {PYTORCH: run / WEIGHTS, **files}
+    return {
+        "format": "onnx", "opset": OPSET, "rows": count, "rows_from": found.rows_from,
+        "greatest_difference": {name: one.difference for name, one in measured.items() if name != PYTORCH},
+        "scores": then | {name: found.scores(some) for name, some in logits.items()},
+        "rows_per_second": {name: count / one.seconds for name, one in measured.items()},
+        "megabytes": {name: _megabytes(path) for name, path in weights.items()},
+    }  # fmt: skip
+
+
+def _megabytes(path: Path) -> float:
+    """A file with what lies beside it under its name."""
+    return sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}*{path.suffix}*")) / 1e6
+
+
+def _complete(place: Path, run: Path, tokenizer: Any, metrics: dict[str, Any]) -> None:
+    """What `bertkit.load` reads beside the model, `metrics.json` last."""
+    from bertkit import rundir
+
+    for name in ("config.json", rundir.SETTINGS):
+        shutil.copyfile(run / name, place / name)
+    tokenizer.save_pretrained(place)
+    rundir.write_metrics(place, metrics)
