@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bertkit.infer.predict import Predictions
     from bertkit.infer.predictor import Predictor
     from bertkit.reporter import Reporter
+    from bertkit.reports import Report
     from bertkit.run import Run
     from bertkit.vocabulary import Vocabulary
 
@@ -35,6 +36,7 @@ __all__ = [
     "predict",
     "pretrain_mlm_nsp",
     "qa",
+    "report",
     "swag",
     "train_tokenizer",
 ]
@@ -133,6 +135,16 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
     from bertkit.checks.look import check as look
 
     return look(task, settings, reporter)
+
+
+def report(*, reporter: "Reporter | None" = None, **settings: Any) -> "Report":
+    """Write the page of a finished run anew, or compare several: what `bertkit report` does.
+
+    `report(runs=["runs/a", "runs/b"], output="a-b.html")` returns a `Report` with `.path` and `.figures`.
+    """
+    from bertkit.reports import report as write
+
+    return write(settings, reporter)
 
 
 def load(run: "str | Path") -> "Predictor":

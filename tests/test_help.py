@@ -10,11 +10,11 @@ from bertkit.tasks import TASKS, task_class
 
 HEAVY = [
     "torch", "transformers", "datasets", "evaluate", "sklearn", "numpy", "scipy", "pyarrow", "accelerate",
-    "huggingface_hub",
+    "huggingface_hub", "matplotlib", "jinja2",
 ]  # fmt: skip
 
 
-NAMES = [*TASKS, "glue", "feature-based", "ablation", "train-tokenizer"]
+NAMES = [*TASKS, "glue", "feature-based", "ablation", "train-tokenizer", "report"]
 COMMANDS = [
     ["--help"],
     ["recipes", "ls"],
