@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format smoke bench ablation sizes clean
+.PHONY: help install demo test check format smoke bench screenshots ablation sizes clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -44,6 +44,9 @@ bench: $(INSTALLED) ## Training speed, side by side (BERTKIT_DATA_DIR must hold 
 	$(BIN)/python benchmarks/qa_speed.py
 	$(BIN)/python benchmarks/masking_speed.py
 	$(BIN)/python benchmarks/pretrain_step.py
+
+screenshots: $(INSTALLED) ## The pictures of report.html in the README, by Chromium
+	$(BIN)/python tests/screenshots.py
 
 SAMPLES := --task-train-samples 1500 --task-eval-samples 800
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bertkit.infer.predict import Predictions
     from bertkit.infer.predictor import Predictor
     from bertkit.reporter import Reporter
+    from bertkit.reports import Report
     from bertkit.run import Run
     from bertkit.vocabulary import Vocabulary
 
@@ -41,6 +42,7 @@ __all__ = [
     "predict",
     "pretrain_mlm_nsp",
     "qa",
+    "report",
     "swag",
     "train_tokenizer",
 ]
@@ -170,6 +172,16 @@ def export(run: "str | Path", *, reporter: "Reporter | None" = None, **settings:
     from bertkit.infer.export import export as export_run
 
     return export_run({"run": str(run), **settings}, reporter)
+
+
+def report(*, reporter: "Reporter | None" = None, **settings: Any) -> "Report":
+    """Write the page of a finished run anew, or compare several: what `bertkit report` does.
+
+    `report(runs=["runs/a", "runs/b"], output="a-b.html")` returns a `Report` with `.path` and `.figures`.
+    """
+    from bertkit.reports import report as write
+
+    return write(settings, reporter)
 
 
 def load(run: "str | Path") -> "Predictor":

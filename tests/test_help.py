@@ -12,7 +12,7 @@ from bertkit.tasks import TASKS, task_class
 
 HEAVY = [
     "torch", "transformers", "datasets", "evaluate", "sklearn", "numpy", "scipy", "pyarrow", "accelerate",
-    "huggingface_hub",
+    "huggingface_hub", "matplotlib", "jinja2",
 ]  # fmt: skip
 
 

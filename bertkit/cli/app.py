@@ -22,6 +22,7 @@ from bertkit.cli.glue import glue
 from bertkit.cli.options import training_command
 from bertkit.cli.output import told_streams
 from bertkit.cli.predict import predict
+from bertkit.cli.report import report
 from bertkit.cli.tokenizer import train_tokenizer
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_class
@@ -76,6 +77,7 @@ app.command("ablation")(ablation)
 app.command("train-tokenizer")(train_tokenizer)
 app.command("predict")(predict)
 app.command("evaluate")(evaluate)
+app.command("report")(report)
 app.add_typer(check.app, name="check")
 app.command("embed")(embed)
 app.command("fill-mask")(fill_mask)

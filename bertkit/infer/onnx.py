@@ -53,7 +53,11 @@ class OnnxModel(nn.Module):
         token_type_ids: torch.Tensor | None = None, **_: Any,
     ) -> Output:  # fmt: skip
         """The graph's outputs; of logits over the vocabulary those at the places that were told, if any."""
-        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        given: dict[str, Any] = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+        }
         if token_type_ids is None:
             given["token_type_ids"] = torch.zeros_like(input_ids)
         found = self.session.run(self.outputs, {name: given[name].numpy() for name in self.inputs})

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.config import flag_of, settings_of
+from bertkit.config import RunConfig, flag_of, settings_of
 from bertkit.errors import UserError
 from bertkit.tasks.base import Task
 from bertkit.tasks.pretraining import SIZES
@@ -90,10 +91,18 @@ class TextTask(Task):
             return find_model(config.model)
         return begin(config, SIZES, text, self._options(text), reporter)
 
+    def of_run(self, folder: Path) -> RunConfig:
+        """It is from scratch no more."""
+        return replace(super().of_run(folder), **dict.fromkeys(self._of_scratch()))
+
+    def _of_scratch(self) -> dict[str, str]:
+        """The settings that make a model from scratch -> their flags."""
+        known = settings_of(type(self.config)).items()
+        return {name: flag_of(name, about) for name, (_, about, _) in known if "model" in about.instead_of}
+
     def _check_scratch(self) -> None:
-        for name, (_, about, _) in settings_of(type(self.config)).items() if self.config.model else ():
-            if "model" in about.instead_of and getattr(self.config, name) is not None:
-                flag = flag_of(name, about)
+        for name, flag in self._of_scratch().items() if self.config.model else ():
+            if getattr(self.config, name) is not None:
                 raise UserError(f"{flag}: belongs to a model from scratch; leave it out, or --model")
 
     def source(self, given: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":

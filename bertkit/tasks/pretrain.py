@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.config import RunConfig
@@ -46,10 +45,6 @@ class Pretrain(TextTask):
             from bertkit.data.phases import for_phases
 
             self.config = for_phases(self.config)
-
-    def of_run(self, folder: Path) -> RunConfig:
-        """It is from scratch no more."""
-        return replace(super().of_run(folder), **dict.fromkeys(OF_SCRATCH))
 
     @property
     def phases(self) -> "list[Phase]":

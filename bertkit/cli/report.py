@@ -1,0 +1,23 @@
+"""`bertkit report`: the page of a run, or a comparison of several."""
+
+import json
+from typing import Any
+
+import typer
+
+from bertkit.cli.options import settings_command
+from bertkit.reports import HELP, ReportConfig
+
+
+def _run(given: dict[str, Any], as_json: bool) -> None:
+    from bertkit.cli.console import ConsoleReporter
+    from bertkit.reports import report
+
+    made = report(given, ConsoleReporter())
+    if as_json:
+        typer.echo(json.dumps({"report": str(made.path), **made.figures}, ensure_ascii=False))
+        return
+    typer.echo(f"report: {made.path} ({made.figures['bytes'] / 1e6:.1f} MB)")
+
+
+report = settings_command(ReportConfig, HELP, _run)

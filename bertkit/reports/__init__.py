@@ -1,0 +1,61 @@
+"""`report`: the page of a finished run, and the comparison of several, from their directories alone."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.checked import checked
+from bertkit.config import OUTPUT, Settings, setting
+from bertkit.reporter import Reporter
+
+HELP = "Write the page of a finished run anew, or compare several runs in one."
+PAGE = "report.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig(Settings):
+    """The settings of `bertkit report`."""
+
+    runs: list[str] = setting(
+        dataclasses.MISSING, "Finished runs. Several are compared with the first.", OUTPUT, positional=True
+    )
+    output: str | None = setting(
+        None,
+        "The page to write.",
+        OUTPUT,
+        flags=("--output", "-o"),
+        default_text=f"RUN/{PAGE}, of several runs {PAGE}",
+    )
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page that was written: where it lies, and what it tells, as plain values."""
+
+    path: Path
+    figures: dict[str, Any]
+
+
+def report(given: Mapping[str, Any], reporter: Reporter | None = None) -> Report:
+    """Write the page of one run, or the comparison of several.
+
+    Raises:
+        UserError: no finished run, runs of different tasks, or a page that cannot be written.
+    """
+    from bertkit.files import write_text
+    from bertkit.reports.comparison import compare
+    from bertkit.reports.page import page
+    from bertkit.reports.recorded import read
+
+    reporter = reporter or Reporter()
+    config = ReportConfig(**checked(ReportConfig, given, "report()"))
+    runs = [read(Path(run).expanduser()) for run in config.runs]
+    if len(runs) == 1:
+        path, (text, figures) = runs[0].folder / PAGE, (page(runs[0]), {"runs": config.runs})
+    else:
+        path, (text, figures) = Path(PAGE), compare(runs, reporter)
+    path = Path(config.output).expanduser() if config.output else path
+    write_text(path, text)
+    return Report(path, figures | {"bytes": path.stat().st_size})

@@ -1,0 +1,80 @@
+"""The page of one run: everything in one file that asks nobody for anything."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from bertkit import __version__
+from bertkit.card import detail_rows, score_rows
+from bertkit.reports.browser import browser
+from bertkit.reports.curves import training_charts
+from bertkit.reports.recorded import Recorded
+from bertkit.reports.views import view_of
+
+TEMPLATES = Path(__file__).parent / "templates"
+SPLITS = ("test", "validation_mismatched", "test_mismatched")
+
+
+def page(run: Recorded) -> str:
+    """The page of a run: settings and data, scores, training, what was right and wrong."""
+    view = view_of(run)
+    examples = view.examples() if view else []
+    return render(
+        "page.html",
+        title=run.name,
+        run=run,
+        scores=[(*row, strip(run.metrics, row[0])) for row in score_rows(run.metrics)],
+        details=detail_rows(run.metrics),
+        others={split: run.metrics[split] for split in SPLITS if run.metrics.get(split)},
+        training=training_charts(run.log),
+        results=view.charts() if view else [],
+        browser=browser(examples, view.measure, view.named) if view else None,
+    )
+
+
+def strip(metrics: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """Where a score, its interval and the baselines lie, in percent of all there is; None of a loss."""
+    value, interval = metrics["validation"][name], metrics["intervals"].get(name)
+    beside = {baseline: found[name] for baseline, found in metrics["baselines"].items() if name in found}
+    known = [value, *(interval or []), *beside.values()]
+    whole = 100.0 if max(known) > 1 else 1.0
+    if interval is None or min(known) < 0 or max(known) > whole or name.endswith(("loss", "perplexity")):
+        return None
+    places = {"at": value, "low": interval[0], "high": interval[1]}
+    shares = {key: round(100 * place / whole, 2) for key, place in places.items()}
+    return {**shares, "beside": {key: round(100 * place / whole, 2) for key, place in beside.items()}}
+
+
+def render(template: str, **values: Any) -> str:
+    """A page: style and script stand in it, and nothing else may run or be loaded."""
+    style, script = (Markup((TEMPLATES / name).read_text("utf-8")) for name in ("page.css", "browser.js"))  # noqa: S704
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return _environment().get_template(template).render(
+        style=style, script=script, digest=digest, version=__version__, **values
+    )  # fmt: skip
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["number"] = _number
+    return environment
+
+
+def _number(value: Any) -> str:
+    """A figure as people write it; other values in words."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,107 @@
+"""Answers in paragraphs: `qa`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertkit.metrics.calibration import calibration
+from bertkit.metrics.intervals import Scorer
+from bertkit.metrics.squad import Marks, marks_v1, marks_v2
+from bertkit.metrics.thresholds import sweep
+from bertkit.reports.charts import Chart, reliability, threshold_curve
+from bertkit.reports.example import Example, Field, overlaid
+from bertkit.reports.recorded import Recorded
+from bertkit.reports.views.base import View
+
+NONE, SOME = "no answer", "an answer"
+POINTS = 400  # of a curve
+
+
+class Answers(View):
+    """Records with a question, its paragraph, gold answers, and the answer that is given ("" for none)."""
+
+    decided = frozenset({"answer", "start", "end", "score", "null_odds"})
+
+    def __init__(self, run: Recorded, records: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(run, records)
+        self.nbest = run.content("nbest_predictions.json")
+        self.may_lack = run.settings.get("squad") == "v2"
+        self.gold = [record["gold"] for record in self.records]
+        self.marks = self._marked([record["answer"] for record in self.records])
+
+    @classmethod
+    def fits(cls, record: Mapping[str, Any]) -> bool:
+        """An answer in a context."""
+        return "answer" in record and "context" in record
+
+    def _marked(self, answers: list[str]) -> Marks:
+        return (marks_v2 if self.may_lack else marks_v1)(self.gold, answers)
+
+    def examples(self) -> list[Example]:
+        """The less of the gold answer was found, and the surer of that, the sooner."""
+        sure = self._confidence()
+        return [
+            Example(
+                record["id"], [SOME if record["gold"] else NONE], [SOME if record["answer"] else NONE],
+                bool(exact), share, 1 - f1 + (share or 0.0) / 10,
+                [Field("question", record["question"]), _paragraph(record)],
+                (" / ".join(dict.fromkeys(record["gold"])) or NONE, record["answer"] or NONE),
+            )
+            for record, exact, f1, share in zip(
+                self.records, self.marks.exact.tolist(), self.marks.f1.tolist(), sure, strict=True
+            )
+        ]  # fmt: skip
+
+    def _confidence(self) -> list[float | None]:
+        """The share of the answer that is given among the best ones."""
+        return [
+            next((best["probability"] for best in self.nbest.get(str(record["id"]), [])
+                  if best["text"] == record["answer"]), None)
+            for record in self.records
+        ]  # fmt: skip
+
+    def charts(self) -> list[Chart]:
+        """With v2 the scores under every threshold; how often an answer is right that is held likely."""
+        sure = np.array([np.nan if share is None else share for share in self._confidence()])
+        known = ~np.isnan(sure)
+        found = [self._curve()] if self.may_lack and self.nbest else []
+        if known.any():
+            found.append(reliability(calibration(sure[known], self.marks.exact[known] > 0), "answers"))
+        return found
+
+    def scorer(self) -> Scorer:
+        """Exact and F1 in percent."""
+        values = {"exact": self.marks.exact, "f1": self.marks.f1}
+        return Scorer(
+            lambda rows: {name: 100.0 * float(some[rows].mean()) for name, some in values.items()},
+            len(self.records),
+        )
+
+    def _curve(self) -> Chart:
+        spans = [
+            next((best["text"] for best in self.nbest.get(str(record["id"]), []) if best["text"]), "")
+            for record in self.records
+        ]
+        found = sweep(self._marked(spans), self.column("null_odds"), self._marked([""] * len(spans)).exact)
+        shown = np.unique(np.linspace(0, len(found.threshold) - 1, POINTS).round().astype(int))
+        used = self.run.content("config.json").get("null_odds_threshold")
+        note = "Questions whose null odds are above τ get no answer; τ was chosen for the best F1."
+        scores = {"F1": found.f1[shown], "exact": found.exact[shown]}
+        return threshold_curve("Threshold", found.threshold[shown], scores, used, note)
+
+
+def _paragraph(record: Mapping[str, Any]) -> Field:
+    """The paragraph; a gold answer is marked where its text stands, next to the answer that is given."""
+    context, given = record["context"], [(record["start"], record["end"])] if record["answer"] else []
+    near = given[0][0] if given else 0
+    gold = {span for text in record["gold"] if text and (span := _nearest(context, text, near))}
+    return Field("paragraph", context, overlaid(sorted(gold), given))
+
+
+def _nearest(context: str, text: str, near: int) -> tuple[int, int] | None:
+    """Where a text stands nearest to a place; None where it does not."""
+    before, after = context.rfind(text, 0, near + len(text)), context.find(text, near)
+    places = [place for place in (before, after) if place >= 0]
+    start = min(places, key=lambda place: abs(place - near), default=None)
+    return None if start is None else (start, start + len(text))

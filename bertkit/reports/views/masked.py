@@ -1,0 +1,40 @@
+"""Masked texts: samples of pre-training."""
+
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any
+
+from bertkit.reports.example import Example, Field, Mark
+from bertkit.reports.views.base import View
+
+
+class Masked(View):
+    """Records with a text as it was masked, and what belongs at each place that is predicted."""
+
+    decided = frozenset({"masked", "places", "pieces", "mlm_loss"})
+    measure = "loss"
+    named = ("pair", "predicted")
+
+    @classmethod
+    def fits(cls, record: Mapping[str, Any]) -> bool:
+        """A masked text."""
+        return "masked" in record and "places" in record
+
+    def examples(self) -> list[Example]:
+        """The higher the mean loss of its masked pieces, the sooner."""
+        return [
+            Example(
+                record["id"], [record["pair"]] if "pair" in record else [], [], None, record["mlm_loss"],
+                record["mlm_loss"], [Field("text", record["masked"], _marks(record))],
+            )
+            for record in self.records
+        ]  # fmt: skip
+
+
+def _marks(record: Mapping[str, Any]) -> list[Mark]:
+    pieces = record["masked"].split(" ")
+    starts = [0, *accumulate(len(piece) + 1 for piece in pieces)]
+    return [
+        Mark(starts[place], starts[place] + len(pieces[place]), "masked", piece)
+        for place, piece in zip(record["places"], record["pieces"], strict=True)
+    ]

@@ -1,0 +1,67 @@
+"""Debian's Chromium, headless, for tests and screenshots of pages."""
+
+import json
+import shutil
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--disable-dev-shm-usage",
+]  # fmt: skip
+BROWSER, DRIVER = "chromium", "chromedriver"
+
+
+def missing():
+    """What is missing for it, None where all is there."""
+    with suppress(ImportError):
+        import selenium  # noqa: F401
+
+        absent = [name for name in (BROWSER, DRIVER) if not shutil.which(name)]
+        return f"{' and '.join(absent)} is not installed" if absent else None
+    return "selenium is not installed"
+
+
+@contextmanager
+def chromium():
+    """A driver with a profile of its own, which logs the console and every request."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    with tempfile.TemporaryDirectory() as profile:
+        options = webdriver.ChromeOptions()
+        options.binary_location = shutil.which(BROWSER)
+        for flag in [*FLAGS, f"--user-data-dir={profile}"]:
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        driver = webdriver.Chrome(options=options, service=Service(shutil.which(DRIVER)))
+        try:
+            yield driver
+        finally:
+            driver.quit()
+
+
+def look(driver, width=1280, height=900, dark=False, scale=1):
+    """Screen size and preferred colours."""
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+        "width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600,
+    })  # fmt: skip
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+
+def requests(driver):
+    """The addresses asked for since the last call."""
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    return [
+        message["params"]["request"]["url"]
+        for message in messages
+        if message["method"] == "Network.requestWillBeSent"
+    ]
+
+
+def address(path):
+    """Of a file."""
+    return Path(path).absolute().as_uri()

@@ -1,0 +1,282 @@
+"""The page of a run and the comparison of several, from run directories alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROWS, document_rows, write_rows
+
+import bertkit
+from bertkit.reports.browser import BUDGET, browser
+from bertkit.reports.example import Example, Field, Mark, overlaid
+from bertkit.reports.page import page
+from bertkit.reports.recorded import read
+from bertkit.reports.views import VIEWS, view_of
+
+TRAINING = {
+    "seconds": 1.0, "steps": 2, "examples_per_second": 8.0, "tokens_per_second": 64.0, "peak_memory_mb": 1.0,
+    "loss": 0.5, "precision": "fp32", "resumed_from": None,
+}  # fmt: skip
+LOG = [
+    {"step": 1, "epoch": 0.5, "loss": 0.9, "learning_rate": 1e-4},
+    {"step": 2, "epoch": 1.0, "loss": 0.4, "learning_rate": 0.0, "eval_accuracy": 0.5},
+]
+
+
+def write_run(folder, records, task="classify", scores=None, config=None, **settings):
+    """A finished run, as a directory."""
+    folder.mkdir(parents=True)
+    data = {"name": "toy", "source": "toy.jsonl", "fingerprint": "f", "train": 8, "validation": len(records)}
+    metrics = {
+        "task": task, "data": data, "model": "tiny", "validation": scores or {"accuracy": 0.5}, "test": {},
+        "intervals": {"accuracy": [0.3, 0.7]}, "baselines": {"majority": {"accuracy": 0.4}},
+        "training": TRAINING,
+    }  # fmt: skip
+    made_with = {"command": "from Python", "data": "f", "python": "3.11", "packages": {}}
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    (folder / "run.yaml").write_text(
+        yaml.safe_dump({"task": task, "settings": settings, "made_with": made_with})
+    )
+    (folder / "config.json").write_text(json.dumps(config or {}))
+    write_rows(folder / "predictions.jsonl", records)
+    write_rows(folder / "training_log.jsonl", LOG)
+    return folder
+
+
+def labelled(number, text, gold, predicted, sure=0.9, names=("bad", "good")):
+    """A record of `classify`."""
+    rest = (1 - sure) / (len(names) - 1)
+    shares = {name: sure if name == predicted else rest for name in names}
+    return {"id": number, "text": text, "gold": gold, "predicted": predicted, "probabilities": shares}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with one error that it was sure of, one that it was not, and a right answer."""
+    records = [
+        labelled(0, "fine film", "good", "good"), labelled(1, "dull film", "bad", "good", 0.6),
+        labelled(2, "poor film", "bad", "good", 0.99),
+    ]  # fmt: skip
+    return write_run(tmp_path / "run", records)
+
+
+# ---- what training leaves
+
+
+@pytest.fixture(scope="module")
+def of_each_task(tiny, tmp_path_factory):
+    """A run of each task, of a few steps; of `classify` one of each kind of labels."""
+    folder = tmp_path_factory.mktemp("runs")
+    toy, sets, numbers = (ROWS["classify"](40) for _ in range(3))
+    for at, row in enumerate(sets):
+        row["label"] = [[], ["a"], ["b"], ["a", "b"]][at % 4]
+    for at, row in enumerate(numbers):
+        row["label"] = at / 7 + 0.01
+    questions = ROWS["qa"](40, unanswerable=12)
+    rows = {"classify": toy, "sets": sets, "numbers": numbers, "qa": questions}
+    rows |= {task: ROWS[task](40) for task in ("ner", "nli", "swag")}
+    found = {}
+    for name, some in rows.items():
+        task = getattr(bertkit, name, bertkit.classify)
+        file = write_rows(folder / f"{name}.jsonl", some)
+        found[name] = task(
+            data=str(file), model=str(tiny), max_steps=3, batch_size=8, bf16=False,
+            output_dir=str(folder / name), set=["logging_steps=1"],
+        )  # fmt: skip
+    text = write_rows(folder / "text.jsonl", document_rows(60))
+    found["pretrain"] = bertkit.pretrain_mlm_nsp(
+        data=str(text), model=str(tiny), max_steps=3, batch_size=8, bf16=False, max_length=64,
+        output_dir=str(folder / "pretrain"), set=["logging_steps=1"],
+    )  # fmt: skip
+    return found
+
+
+def test_every_run_leaves_its_page_and_it_can_be_written_again(of_each_task):
+    views = set()
+    for name, run in of_each_task.items():
+        written = (run.output_dir / "report.html").read_text("utf-8")
+        assert bertkit.report(runs=[str(run.output_dir)]).path.read_text("utf-8") == written
+        assert "<svg" in written
+        assert len(written) < 400_000, name
+        views.add(type(view_of(read(run.output_dir))))
+    assert views == set(VIEWS)
+
+
+def test_scores_from_records_are_those_of_the_run(of_each_task):
+    compared = 0
+    for run in of_each_task.values():
+        scorer = view_of(read(run.output_dir)).scorer()
+        scores = scorer.all() if scorer else {}
+        told = {name: value for name, value in run.metrics["validation"].items() if name in scores}
+        assert {name: scores[name] for name in told} == pytest.approx(told, abs=1e-6)
+        compared += bool(told)
+    assert compared == len(of_each_task) - 1  # all but pre-training, of which there are samples alone
+
+
+def test_a_run_beside_itself_does_not_differ(of_each_task, tmp_path, monkeypatch):
+    for name, run in of_each_task.items():
+        folder = str(run.output_dir)
+        made = bertkit.report(runs=[folder, folder], output=str(tmp_path / f"{name}.html"))
+        [differences] = made.figures["differences"]
+        assert all(test["difference"] == 0 and test["p"] == 1 for test in differences.values())
+        assert bool(differences) == (name != "pretrain")
+
+
+# ---- one run
+
+
+def test_the_page_asks_nobody_for_anything_and_runs_no_other_script(run):
+    text = page(read(run))
+    assert "default-src 'none'" in text
+    assert "http" not in text.replace("http-equiv", "").replace(
+        "http://www.w3.org/", ""
+    )  # of the SVGs' names
+    assert 'src="' not in text
+
+
+def test_the_worst_come_first_and_what_is_right_last(run):
+    view = view_of(read(run))
+    data = json.loads(browser(view.examples(), view.measure, view.named).data)
+    assert [row["id"] for row in data["rows"]] == ["2", "1", "0"]
+    assert [row["right"] for row in data["rows"]] == [False, False, True]
+
+
+def test_hostile_text_stays_text(tmp_path):
+    name = "</script><script>alert(1)</script>"
+    records = [labelled(0, name, name, "$x^2$", names=(name, "$x^2$", "#010201"))] * 3
+    text = page(read(write_run(tmp_path / "<b>run", records)))
+    assert "<script>alert" not in text
+    assert "<b>" not in text.split("<body>")[1].split("</h1>")[0]
+    assert "$x^2$</text>" in text
+    assert "#010201</text>" in text
+
+
+def test_a_page_of_ten_thousand_long_examples_has_at_most_5_mb(tmp_path):
+    long = "좋은 영화 " * 150
+    records = [labelled(n, f"{n} {long}", "good", "good" if n % 3 else "bad") for n in range(10_001)]
+    text = page(read(write_run(tmp_path / "run", records)))
+    assert BUDGET * 0.5 < len(text.encode()) < 5_000_000
+    assert "the 10,000 worst of 10,001 examples" in text
+    assert "characters are shortened (10,000 of them)" in text
+
+
+def test_a_text_is_shortened_around_its_marks():
+    field = Field("paragraph", "a" * 5000 + "b" * 10 + "a" * 5000, [Mark(5000, 5010, "gold")])
+    examples = [Example(0, [], [], None, None, 0.0, [replace_start(field, n)]) for n in range(2000)]
+    data = json.loads(browser(examples, "", ("", "")).data)
+    [_, number, [[start, end, *_]]] = data["rows"][0]["fields"][0]
+    assert data["texts"][number][start:end] == "b" * 10
+    assert len(data["texts"][number]) < 3100
+
+
+def replace_start(field, number):
+    """The same field of another text."""
+    return Field(field.name, f"{number:05}{field.text[5:]}", field.marks)
+
+
+def test_gold_and_predicted_are_marked_together_and_apart():
+    assert overlaid([(0, 4), (0, 9)], [(4, 12)]) == [
+        Mark(0, 4, "gold"),
+        Mark(4, 9, "both"),
+        Mark(9, 12, "predicted"),
+    ]
+
+
+def test_gold_answers_are_marked_where_they_stand_nearest(tmp_path):
+    record = {"id": "q", "question": "which", "context": "two and one two", "gold": ["two"], "answer": "one",
+              "start": 8, "end": 11, "score": 1.0, "null_odds": 0.0}  # fmt: skip
+    folder = write_run(tmp_path / "run", [record], "qa", {"exact": 0.0}, squad="v1")
+    [example] = view_of(read(folder)).examples()
+    assert example.fields[1].marks == [Mark(8, 11, "predicted"), Mark(12, 15, "gold")]
+
+
+def test_many_classes_are_shown_by_those_with_the_most_errors(tmp_path):
+    names = [f"class {n}" for n in range(40)]
+    records = [labelled(n, f"text {n}", names[n], names[0 if n < 5 else n], names=names) for n in range(40)]
+    text = page(read(write_run(tmp_path / "run", records)))
+    assert "The 13 of 40 classes with the most errors." in text
+    assert "The 24 most frequent of 40." in text
+
+
+def test_a_damaged_file_is_named_with_its_line(cli, run):
+    with (run / "predictions.jsonl").open("a") as file:
+        file.write('{"id": 3, "te')
+    status, _, err = cli("report", run)
+    assert status == 2
+    assert f"{run}/predictions.jsonl:4: not JSON" in err
+
+
+def test_the_command_says_where_the_page_is(cli, run):
+    status, out, _ = cli("report", run, "--json")
+    assert (status, json.loads(out)["report"]) == (0, str(run / "report.html"))
+    status, out, _ = cli("report", run, "-o", run.parent / "other.html")
+    assert (status, out.split()[1]) == (0, str(run.parent / "other.html"))
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, ["no: not a finished run"]),
+        ({"metrics.json": '{"task": "glue"}', "a/b/metrics.json": "{}"}, ["a/b"]),
+    ],
+)
+def test_what_is_no_run_is_refused(cli, tmp_path, files, words):
+    for name, content in files.items():
+        (tmp_path / "no" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "no" / name).write_text(content)
+    status, _, err = cli("report", tmp_path / "no")
+    assert status == 2
+    assert [word for word in words if word not in err] == []
+
+
+# ---- several runs
+
+
+def test_differences_are_tested_on_the_same_rows_in_any_order(cli, tmp_path):
+    rows = [(n, f"text {n}", ("bad", "good")[n % 2]) for n in range(30)]
+    right = [labelled(*row, row[2]) for row in rows]
+    half = [labelled(number, text, gold, "good") for number, text, gold in rows[::-1]]
+    first = write_run(tmp_path / "first", half, scores={"accuracy": 0.5}, positive_label="good", epochs=1.0)
+    second = write_run(
+        tmp_path / "second", right, scores={"accuracy": 1.0}, positive_label="good", epochs=3.0
+    )
+    status, out, _ = cli("report", first, second, "--json")
+    figures = json.loads(out)
+    [differences] = figures["differences"]
+    assert (status, figures["report"]) == (0, "report.html")
+    assert (differences["accuracy"]["difference"], differences["accuracy"]["test"]) == (0.5, "mcnemar")
+    assert differences["accuracy"]["p"] == pytest.approx(2 * 0.5**15)
+    text = Path("report.html").read_text("utf-8")
+    assert "p = 6.1e-05" in text
+    assert '<th>epochs</th><td dir="auto">1</td><td dir="auto">3</td>' in text
+    assert "second (15)" not in text  # that is for the script to count
+    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    assert {row["predicted"][0] for row in data["rows"]} == {"all", "second"}
+
+
+def test_runs_of_other_rows_are_shown_without_a_test(cli, tmp_path, run):
+    other = write_run(tmp_path / "other", [labelled(0, "another text", "good", "good")])
+    status, out, err = cli("report", run, other, "--json")
+    assert (status, json.loads(out)["differences"]) == (0, [{}])
+    assert "other was not scored on the rows of run" in err
+
+
+def test_runs_of_different_tasks_are_refused(cli, tmp_path, run):
+    other = write_run(tmp_path / "other", [], "swag")
+    status, _, err = cli("report", run, other)
+    assert status == 2
+    assert "runs of different tasks (classify, swag)" in err
+
+
+def test_runs_that_are_called_alike_are_told_apart(cli, tmp_path, run):
+    other = write_run(tmp_path / "more" / "run", [labelled(0, "another text", "good", "good")])
+    cli("report", run, other)
+    assert str(other) in Path("report.html").read_text("utf-8")
+
+
+def test_charts_are_loaded_for_pages_alone():
+    code = "import bertkit.run, bertkit.infer, bertkit.reports, sys; assert 'matplotlib' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
