@@ -93,7 +93,8 @@ class TextTask(Task):
 
     def of_run(self, folder: Path) -> RunConfig:
         """It is from scratch no more."""
-        return replace(super().of_run(folder), **dict.fromkeys(self._of_scratch()))
+        unsaid: dict[str, Any] = dict.fromkeys(self._of_scratch())
+        return replace(super().of_run(folder), **unsaid)
 
     def _of_scratch(self) -> dict[str, str]:
         """The settings that make a model from scratch -> their flags."""
