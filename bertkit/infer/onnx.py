@@ -28,7 +28,7 @@ class OnnxModel(nn.Module):
     It computes on the CPU, with as many threads as PyTorch.
 
     Args:
-        path: the graph. Those of its inputs that a call lacks it does without; what it lacks is not read.
+        path: the graph. Inputs that it has not are not read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,13 +53,8 @@ class OnnxModel(nn.Module):
         token_type_ids: torch.Tensor | None = None, **_: Any,
     ) -> Output:  # fmt: skip
         """The graph's outputs; of logits over the vocabulary those at the places that were told, if any."""
-        given: dict[str, Any] = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-        }
-        if token_type_ids is None:
-            given["token_type_ids"] = torch.zeros_like(input_ids)
+        kinds = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": kinds}
         found = self.session.run(self.outputs, {name: given[name].numpy() for name in self.inputs})
         output = Output(zip(self.outputs, map(torch.from_numpy, found), strict=True))
         places = self.__dict__.pop(PLACES, None)

@@ -37,12 +37,13 @@ class BiLstm(nn.Module):
 
         Packed sequences begin at the front, so pieces behind padding move there and back.
         """
-        length, first = attention_mask.shape[1], attention_mask.argmax(1, keepdim=True)
+        mask = attention_mask.long()
+        length, first = mask.shape[1], mask.argmax(1, keepdim=True)
         places = torch.arange(length, device=vectors.device)
         front = torch.where(places + first < length, places + first, places + first - length)
         back = torch.where(places < first, places - first + length, places - first)
         run = _in_onnx if torch.compiler.is_exporting() else _packed
-        return moved(run(self.lstm, moved(vectors.float(), front), attention_mask.sum(1)), back)
+        return moved(run(self.lstm, moved(vectors.float(), front), mask.sum(1)), back)
 
 
 def _packed(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
