@@ -121,9 +121,7 @@ def _train(prepared: Prepared, folder: Path, data: str, reporter: Reporter) -> R
 
 def _finish(session: "Session", figures: dict[str, Any], data: str) -> Run:
     """Score every split and write the run directory, `metrics.json` last."""
-    from bertkit.reports import PAGE
-    from bertkit.reports.page import page
-    from bertkit.reports.recorded import Recorded
+    from bertkit.reports.page import write_page
     from bertkit.training.parts import log_lines
 
     prepared, folder = session.prepared, session.folder
@@ -145,7 +143,7 @@ def _finish(session: "Session", figures: dict[str, Any], data: str) -> Run:
     made_with = rundir.read_made_with(folder)
     card = model_card(folder, metrics, task, made_with)
     write_text(folder / rundir.CARD, card)
-    write_text(folder / PAGE, page(Recorded(folder, metrics)))
+    write_page(folder, metrics)
     rundir.write_metrics(folder, metrics)
     return Run(folder, metrics)
 

@@ -235,6 +235,21 @@ def test_what_is_no_run_is_refused(cli, tmp_path, files, words):
 # ---- several runs
 
 
+def test_an_evaluation_has_its_page_and_is_compared_too(of_each_task, tmp_path):
+    made = [
+        bertkit.evaluate(run=str(of_each_task[name].output_dir), output_dir=str(tmp_path / name))
+        for name in ("classify", "qa", "ner")
+    ]
+    for done, run in zip(made, ("classify", "qa", "ner"), strict=True):
+        assert "<svg" in (done.output_dir / "report.html").read_text("utf-8")
+        again = bertkit.report(
+            runs=[str(of_each_task[run].output_dir), str(done.output_dir)], output="two.html"
+        )
+        [differences] = again.figures["differences"]
+        assert all(test["difference"] == pytest.approx(0) for test in differences.values())
+        assert differences
+
+
 def test_differences_are_tested_on_the_same_rows_in_any_order(cli, tmp_path):
     rows = [(n, f"text {n}", ("bad", "good")[n % 2]) for n in range(30)]
     right = [labelled(*row, row[2]) for row in rows]

@@ -198,6 +198,7 @@ def _write(
     config: EvaluateConfig, task: "Task", outputs: Mapping[str, "Outputs"], metrics: dict[str, Any]
 ) -> Path:
     from bertkit import rundir
+    from bertkit.reports.page import write_page
     from bertkit.results import write_predictions
 
     names = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
@@ -205,6 +206,7 @@ def _write(
     rundir.create(folder, config.overwrite)
     rundir.write_settings(folder, task.name, task.config, metrics["data"]["fingerprint"])
     write_predictions(folder, task, outputs)
+    write_page(folder, metrics)
     rundir.write_metrics(folder, metrics)
     rundir.drop_replaced(folder)
     return folder

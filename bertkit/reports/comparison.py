@@ -152,7 +152,10 @@ def _settings(runs: Sequence[Recorded]) -> list[tuple[str, list[Any]]]:
     taken = ("seconds", "steps", "examples_per_second", "peak_memory_mb")
     return [
         *rows,
-        *((name.replace("_", " "), [run.metrics["training"].get(name) for run in runs]) for name in taken),
+        *(
+            (name.replace("_", " "), [run.metrics.get("training", {}).get(name) for run in runs])
+            for name in taken
+        ),
     ]
 
 

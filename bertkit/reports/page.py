@@ -13,6 +13,8 @@ from markupsafe import Markup
 
 from bertkit import __version__
 from bertkit.card import detail_rows, score_rows
+from bertkit.files import write_text
+from bertkit.reports import PAGE
 from bertkit.reports.browser import browser
 from bertkit.reports.curves import training_charts
 from bertkit.reports.recorded import Recorded
@@ -20,6 +22,11 @@ from bertkit.reports.views import view_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 SPLITS = ("test", "validation_mismatched", "test_mismatched")
+
+
+def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:
+    """The page of a run that is about to end: all of it is written but `metrics.json`, which is last."""
+    write_text(folder / PAGE, page(Recorded(folder, metrics)))
 
 
 def page(run: Recorded) -> str:
