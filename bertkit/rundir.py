@@ -108,12 +108,16 @@ def require_room(folder: Path, parameters: int) -> None:
         )
 
 
-def create(folder: Path, overwrite: bool) -> None:
-    """Make the directory, and with `overwrite` put the run in it aside (and only what runs hold)."""
+def create(folder: Path, overwrite: bool, trained: bool = True) -> None:
+    """Make the directory, and with `overwrite` put the run in it aside (and only what runs hold).
+
+    Args:
+        trained: whether it will hold checkpoints.
+    """
     try:
         if overwrite:
             put_aside(folder)
-        (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        (folder / CHECKPOINTS if trained else folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output-dir {folder}: cannot be made ({error.strerror})") from error
 

@@ -50,6 +50,9 @@ def test_other_rows_of_a_file(runs, cli, tmp_path, task):
     assert found["baselines"]
     assert set(found["validation"]) >= set(rundir.read_metrics(runs / task)["validation"])
     assert len(predictions(tmp_path / "scored")) == 30
+    files = {path.name for path in (tmp_path / "scored").iterdir()}
+    assert {"metrics.json", "run.yaml", "report.html"} <= files
+    assert "checkpoints" not in files
 
 
 def test_what_stands_in_training_too_is_told(runs, cli, tmp_path):

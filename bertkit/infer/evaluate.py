@@ -203,7 +203,7 @@ def _write(
 
     names = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
     folder = Path(config.output_dir) if config.output_dir else rundir.reserve_default(*names)
-    rundir.create(folder, config.overwrite)
+    rundir.create(folder, config.overwrite, trained=False)
     rundir.write_settings(folder, task.name, task.config, metrics["data"]["fingerprint"])
     write_predictions(folder, task, outputs)
     write_page(folder, metrics)
