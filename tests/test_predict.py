@@ -31,6 +31,11 @@ def runs(tmp_path_factory, tiny):
     return folder
 
 
+def pipe(monkeypatch, text):
+    raw = text if isinstance(text, bytes) else text.encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
+
+
 def lines(out):
     return [json.loads(line) for line in out.splitlines()]
 
@@ -96,12 +101,12 @@ def test_flags_lines_and_objects_say_the_same(runs, cli, monkeypatch, task):
     flags, line = ASKED[task]
     status, by_flag, err = cli("predict", runs / task, *flags)
     assert status == 0, err
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{line}\n"))
+    pipe(monkeypatch, f"{line}\n")
     _, by_line, _ = cli("predict", runs / task)
     assert by_line == by_flag
     names = ("text", "premise", "hypothesis", "question", "context", "endings")
     inputs = {name: value for name, value in lines(by_flag)[0].items() if name in names}
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(inputs) + "\n"))
+    pipe(monkeypatch, json.dumps(inputs) + "\n")
     _, by_object, _ = cli("predict", runs / task)
     assert by_object == by_flag
 
@@ -167,7 +172,7 @@ def test_documents_stay_whole():
 @pytest.mark.parametrize(
     ("task", "flags", "words"),
     [
-        ("classify", [], ["nothing to predict", "--data", "--text"]),
+        ("classify", [], ["no texts", "--data", "--text"]),
         ("classify", ["--question", "x"], ["--question", "classify", "--text"]),
         ("nli", ["--text", "x"], ["--text-pair", "missing"]),
         ("qa", ["--question", "a", "--question", "b", "--question", "c", "--context", "d", "--context", "e"],
@@ -204,3 +209,22 @@ def test_a_bad_row_leaves_no_half_file(runs, cli, tmp_path):
 
 def test_no_run(cli, tmp_path):
     assert_refused(cli, tmp_path, [tmp_path, "--text", "x"], ["not a finished run"], "predict")
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", ["standard input"]),
+        (b"good\nb\xe9d\n", ["standard input: line 2", "UTF-8"]),
+        (b'{"text": "a"}\nplain\n', ["standard input: row 2", "JSON"]),
+    ],
+)
+def test_what_comes_in_and_is_no_text_is_refused(runs, cli, tmp_path, monkeypatch, raw, words):
+    pipe(monkeypatch, raw)
+    assert_refused(cli, tmp_path, [runs / "classify", "-o", "x.csv"], words, "predict")
+
+
+def test_an_empty_line_is_a_row_too(runs, cli, monkeypatch):
+    for task in ("classify", "ner"):
+        pipe(monkeypatch, "good film\n\nbad\n")
+        assert [row["text"] for row in lines(cli("predict", runs / task)[1])] == ["good film", "", "bad"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from bertkit.cli.options import settings_command
+from bertkit.cli.piped import piped
 from bertkit.errors import UserError
 from bertkit.infer.predict import HELP, PredictConfig
 
@@ -20,8 +21,7 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
     from bertkit.infer.predict import predict
 
     output, form = given.get("output"), _form(given, as_json)
-    piped = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
-    made = predict(given, ConsoleReporter(), piped)
+    made = predict(given, ConsoleReporter(), piped())
     if output:
         count = _to_file(made, Path(output), form)
         if as_json:

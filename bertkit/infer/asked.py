@@ -1,18 +1,17 @@
 """What is to be predicted: rows of a file or a known set, texts of flags, lines on standard input."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from bertkit.data.readers import Dialect
-from bertkit.data.row_chunks import cut, in_chunks, json_lines, row_chunks
+from bertkit.data.row_chunks import cut, in_chunks, row_chunks
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, listed
+from bertkit.infer.piped import STANDARD_INPUT, piped_rows
 from bertkit.reporter import Reporter
 from bertkit.tasks.base import Task
-
-STDIN = "standard input"
 
 
 def rows_of_data(task: Task, data: str, data_dir: str | None, reporter: Reporter) -> Iterator[Rows]:
@@ -45,17 +44,10 @@ def rows_of_flags(task: Task, said: Mapping[str, list[str]]) -> Iterator[Rows]:
     return cut(Rows.from_dicts(task.asked_rows(said), "the command line"))
 
 
-def rows_of_lines(task: Task, lines: Iterable[str]) -> Iterator[Rows]:
+def rows_of_lines(task: Task, piped: BinaryIO | None) -> Iterator[Rows]:
     """The rows of standard input: JSON objects, or a text a line; several texts are parted by TABs."""
-    rest = (line.rstrip("\r\n") for line in lines)
-    first = next(rest, None)
-    if first is None:
-        flags = f"--data or {_flag(next(iter(task.asked)))}"
-        raise UserError(f"{STDIN}: is empty; give rows there, or by {flags}")
-    some = chain([first], rest)
-    if first.lstrip().startswith("{"):
-        return in_chunks(json_lines(STDIN, some), STDIN)
-    return in_chunks((_row(task, number, line) for number, line in enumerate(some, start=1)), STDIN)
+    ways = ", ".join(["--data FILE", *(_flag(name) for name in task.asked)])
+    return in_chunks(piped_rows(piped, ways, partial(_row, task)), STANDARD_INPUT)
 
 
 def _row(task: Task, number: int, line: str) -> dict[str, Any]:
@@ -65,7 +57,7 @@ def _row(task: Task, number: int, line: str) -> dict[str, Any]:
     rows = task.asked_rows(said) if len(parts) > len(names) else []
     if len(rows) != 1:
         wanted = f"{', a TAB, '.join(task.asked)}, or a JSON object"
-        raise UserError(f"{STDIN}: line {number}: has {len(parts)} parts; a row is {wanted}")
+        raise UserError(f"{STANDARD_INPUT}: line {number}: has {len(parts)} parts; a row is {wanted}")
     return rows[0]
 
 

@@ -73,9 +73,9 @@ def _texts(config: FillMaskConfig, piped: BinaryIO | None) -> list[str]:
     if config.text:
         return list(config.text)
     from bertkit.data.columns import guess_texts, require_texts
-    from bertkit.infer.inputs import piped_rows
+    from bertkit.infer.inputs import piped_texts
 
-    rows = piped_rows(piped, "TEXT")
+    rows = piped_texts(piped, "TEXT")
     column, _ = guess_texts(rows)
     require_texts(rows, [column])
     return [text for text in rows[column] if text.strip()]

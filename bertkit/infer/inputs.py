@@ -1,19 +1,15 @@
 """Texts to work on: rows that `--data` names, texts of `--text`, or what comes in on standard input."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertkit.data.columns import guess_texts, require, require_texts
-from bertkit.data.contents import decoded
-from bertkit.data.readers import OBJECTS
-from bertkit.data.row_chunks import json_lines
 from bertkit.data.rows import Rows
 from bertkit.data.sources import data_directory, find
 from bertkit.errors import UserError, listed
+from bertkit.infer.piped import STANDARD_INPUT, piped_rows
 from bertkit.reporter import Reporter
 
-STANDARD_INPUT = "standard input"
 COLUMNS = ("text_column", "text_pair_column")
 
 
@@ -48,7 +44,7 @@ def find_texts(config: Any, piped: BinaryIO | None, reporter: Reporter) -> Texts
     elif config.text:
         rows = Rows.of({"text": list(config.text)}, "--text")
     else:
-        rows = piped_rows(piped, "--data, --text")
+        rows = piped_texts(piped, "--data, --text")
     columns = _columns(rows, {key: getattr(config, key) for key in COLUMNS}, defaults)
     require_texts(rows, columns)
     return Texts(rows, columns)
@@ -69,21 +65,10 @@ def _split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
     return rows, found.defaults
 
 
-def piped_rows(piped: BinaryIO | None, ways: str) -> Rows:
-    """The rows on standard input: a JSON object a line, or a text a line, empty ones too.
-
-    Raises:
-        UserError: nothing comes in, naming the other `ways`; or what comes cannot be read (its line).
-    """
-    raw = piped.read() if piped else b""
-    if not raw.strip():
-        raise UserError(f"no texts: give {ways}, or lines on standard input")
-    text = decoded(Path(STANDARD_INPUT), raw)
-    if OBJECTS.match(text):
-        objects = json_lines(STANDARD_INPUT, text.split("\n"))
-        return Rows.from_dicts(list(objects), STANDARD_INPUT)
-    lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
-    return Rows.of({"text": lines}, STANDARD_INPUT)
+def piped_texts(piped: BinaryIO | None, ways: str) -> Rows:
+    """All rows on standard input."""
+    rows = piped_rows(piped, ways, lambda _, line: {"text": line})
+    return Rows.from_dicts(list(rows), STANDARD_INPUT)
 
 
 def _columns(rows: Rows, named: dict[str, str | None], defaults: dict[str, Any]) -> list[str]:

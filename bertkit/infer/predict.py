@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from bertkit.checked import checked
 from bertkit.config import DATA, OUTPUT, Settings, setting
@@ -70,13 +70,13 @@ class Predictions:
 
 
 def predict(
-    settings: Mapping[str, Any], reporter: Reporter | None = None, lines: Iterable[str] | None = None
+    settings: Mapping[str, Any], reporter: Reporter | None = None, piped: BinaryIO | None = None
 ) -> Predictions:
     """The predictions of a finished run.
 
     Args:
         settings: those of `PredictConfig`.
-        lines: standard input, where rows may come from.
+        piped: standard input, read where nothing else is named.
 
     Raises:
         UserError: no finished run, nothing to predict or two sources of it; and while they are read, a row
@@ -93,7 +93,7 @@ def predict(
     predictor = load(config.run)
     if config.batch_size:
         predictor.task.config = dataclasses.replace(predictor.task.config, eval_batch_size=config.batch_size)
-    rows = _asked(predictor.task, config, said, lines, reporter)
+    rows = _asked(predictor.task, config, said, piped, reporter)
     return Predictions(_parts(predictor, rows, config.all_scores, reporter))
 
 
@@ -108,7 +108,7 @@ def _check_output(config: PredictConfig) -> None:
 
 
 def _asked(
-    task: "Task", config: PredictConfig, said: Mapping[str, list[str]], lines: Iterable[str] | None,
+    task: "Task", config: PredictConfig, said: Mapping[str, list[str]], piped: BinaryIO | None,
     reporter: Reporter,
 ) -> Iterator["Rows"]:  # fmt: skip
     from bertkit.infer import asked
@@ -118,11 +118,8 @@ def _asked(
         parts = asked.rows_of_data(task, config.data, config.data_dir, reporter)
     elif said:
         parts = asked.rows_of_flags(task, said)
-    elif lines is not None:
-        parts = asked.rows_of_lines(task, lines)
     else:
-        flags = ", ".join("--" + name.replace("_", "-") for name in task.asked)
-        raise UserError(f"nothing to predict: give --data FILE, {flags}, or lines on standard input")
+        parts = asked.rows_of_lines(task, piped)
     return whole(task, parts)
 
 

@@ -1,0 +1,83 @@
+"""Measure how fast examples of pre-training are made of a corpus: pairs drawn, padded and masked.
+
+    python benchmarks/examples_speed.py --data TEXTS --out examples.md
+
+Epochs in one thread, with next sentences and whole words, as training takes them but for the model. TEXTS
+is anything that `bertkit pretrain-mlm-nsp --data` takes. The report goes to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bertkit.prepare import prepare
+from bertkit.reporter import Reporter
+from bertkit.tasks.pretraining import PretrainConfig
+from side_by_side import every_round, publish, report
+
+BATCH = 64
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default="imdb", help="the text (default: imdb)")
+    parser.add_argument("--max-length", type=int, default=128, help="pieces of a pair (default: 128)")
+    parser.add_argument("--rounds", type=int, default=3, help="epochs, of which the median is shown")
+    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    return parser.parse_args(argv)
+
+
+def epochs(args: argparse.Namespace) -> list[tuple[int, float, float]]:
+    """Of each epoch, its pieces (padding apart), and the seconds of drawing pairs and of making batches."""
+    config = PretrainConfig(
+        data=args.data, size="tiny", vocab_size=8000, max_length=args.max_length, whole_word_masking=True
+    )
+    prepared = prepare("pretrain-mlm-nsp", config, Reporter())
+    model = prepared.task.model(prepared.model_config, prepared.source)
+    features = prepared.features["train"].parts[0]  # type: ignore[attr-defined]
+    collate = prepared.task.collator(prepared.tokenizer, model)
+    found = []
+    for epoch in range(1, args.rounds + 1):
+        started = time.perf_counter()
+        features.plan(epoch)
+        drawn = time.perf_counter()
+        keys = features.keys(epoch, np.arange(len(features)))
+        pieces = 0
+        for start in range(0, len(keys), BATCH):
+            batch = collate([features[int(key)] for key in keys[start : start + BATCH]])
+            pieces += int(batch["attention_mask"].sum())
+        found.append((pieces, drawn - started, time.perf_counter() - drawn))
+    return found
+
+
+def main() -> None:
+    """Time the epochs and report."""
+    args = parse_args()
+    torch.set_num_threads(1)
+    found = epochs(args)
+    rates = [pieces / (drawing + making) for pieces, drawing, making in found]
+    pieces, drawing, making = found[int(np.argsort(rates)[len(rates) // 2])]
+    lines = [
+        "| | |", "|---|---:|",
+        f"| pieces of an epoch | {pieces:,} |",
+        f"| drawing the pairs, s | {drawing:.2f} |",
+        f"| making the batches, s | {making:.2f} |",
+        f"| pieces a second | {float(np.median(rates)):,.0f} |",
+        *every_round("pieces a second", {"bertkit": [f"{rate:,.0f}" for rate in rates]}),
+    ]  # fmt: skip
+    about = (
+        f"{args.data}, pairs of at most {args.max_length} pieces, batches of {BATCH}, whole words, "
+        f"one thread; the median of {args.rounds} epochs."
+    )
+    own = f"python benchmarks/examples_speed.py --data {args.data} --rounds {args.rounds}"
+    publish(report("Examples of pre-training", about, lines, [own]), args.out)
+
+
+if __name__ == "__main__":
+    main()
