@@ -332,4 +332,4 @@ def test_predicting_reads_no_labels(learned):
     rows = [{"text": "a good film", "label": "unheard of"}, {"text": "a bad film"}]
     assert [r["gold"] for r in bertkit.load(learned.output_dir).predict(rows)] == [None, None]
     with pytest.raises(UserError, match="rows must be dictionaries"):
-        bertkit.load(learned.output_dir).predict(["a good film"])
+        list(bertkit.load(learned.output_dir).predict(["a good film"]))

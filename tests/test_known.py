@@ -21,7 +21,7 @@ from bertkit.data.known import known_sets
 from bertkit.data.readers import Dialect
 from bertkit.data.sources import find
 from bertkit.errors import UserError
-from bertkit.prepare import _defaults
+from bertkit.prepare import defaults_of
 from bertkit.tasks import task_class
 
 LAYOUTS = [(name, number) for name, known in known_sets().items() for number in range(len(known.layouts))]
@@ -164,7 +164,7 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
                 assert list(found.splits[split].columns) == list(wanted[0])
     assert len(LAYOUTS) > 45
     for kind in tasks_of(known):
-        task = kind(kind.Config(data=name, **_defaults(found, kind)))
+        task = kind(kind.Config(data=name, **defaults_of(found, kind)))
         usable = task.columns(found)
         task.check(usable.splits)
         notes = [note for note in usable.notes if "illegal" not in note]  # tags here are of all kinds
