@@ -1,0 +1,78 @@
+"""Compare the rows per second of transformers' pipeline and of bertkit on one finished run of classify.
+
+    python benchmarks/predict_speed.py RUN --data DATA/SST-2/dev.tsv --out predict.md
+
+The same model in one process: the pipeline row by row, as it is called on a stream; the pipeline with batches
+of 32, padded as rows come; and bertkit, which is given the rows as they come too. Reading them is not timed.
+The report goes to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+from transformers import pipeline
+
+import bertkit
+from bertkit.data.readers import read_file
+from bertkit.quiet import quiet_libraries
+from ner_data import in_turn
+from side_by_side import every_round, median_ratio, publish, report
+
+BATCH = 32
+ALONE = "pipeline, row by row"
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", help="a finished run of classify on single texts")
+    parser.add_argument("--data", type=Path, required=True, help="rows in any form that training reads")
+    parser.add_argument("--column", default="sentence", help="the column of the texts (default: sentence)")
+    parser.add_argument("--rows", type=int, default=500, help="how many of them, from the first on")
+    parser.add_argument("--rounds", type=int, default=3, help="passes over the rows, in turn")
+    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    return parser.parse_args(argv)
+
+
+def ways(run: str, texts: list[str]) -> dict[str, Callable[[], object]]:
+    """What is timed, by the name of its row."""
+    pipe = pipeline("text-classification", run, top_k=None)
+    predictor = bertkit.load(run)
+    rows = [{"text": text} for text in texts]
+    return {
+        ALONE: lambda: [pipe(text, truncation=True) for text in texts],
+        f"pipeline, batches of {BATCH}": lambda: pipe(texts, batch_size=BATCH, truncation=True),
+        "bertkit": lambda: list(predictor.predict(rows)),
+    }
+
+
+def table(seconds: dict[str, list[float]], rows: int) -> list[str]:
+    """Rows a second, ratios to the first way, and every round."""
+    lines = ["| | rows/s | times as fast |", "|---|---:|---:|"]
+    for name, runs in seconds.items():
+        ratio = median_ratio(seconds[ALONE], runs)
+        lines.append(f"| {name} | {rows / statistics.median(runs):,.1f} | {ratio:.2f} |")
+    shown = {name: [f"{run:.2f}" for run in runs] for name, runs in seconds.items()}
+    return [*lines, *every_round("Seconds", shown)]
+
+
+def main() -> None:
+    """Time everything and report."""
+    args = parse_args()
+    texts = read_file(args.data)[args.column][: args.rows]
+    with quiet_libraries():
+        seconds = in_turn(ways(args.run, texts), args.rounds)
+    about = (
+        f"{len(texts):,} rows of {args.data.name}, medians of {args.rounds} rounds in turn. Ratios are taken "
+        "round by round."
+    )
+    own = f"python benchmarks/predict_speed.py RUN --data {args.data.name} --rounds {args.rounds}"
+    publish(report("Speed of predicting", about, table(seconds, len(texts)), [own]), args.out)
+
+
+if __name__ == "__main__":
+    main()
