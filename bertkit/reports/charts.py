@@ -83,9 +83,7 @@ def _inline(svg: str, title: str) -> Markup:
         text = re.sub(r"font-family:[^;\"]*;?", "", text)
         return re.sub(r"#0102[0-9a-f]{2}", lambda colour: f"var(--{VARIABLES[colour[0]]})", text)
 
-    svg = re.sub(
-        r"<[^>]+>", tag, svg[svg.index("<svg") :]
-    )  # in tags alone: what stands between is the data's
+    svg = re.sub(r"<[^>]+>", tag, svg[svg.index("<svg") :])  # what stands between tags is the data's
     svg = re.sub(r'(<svg[^>]*) width="\S+" height="\S+"', r"\1", svg, count=1)
     return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1))  # noqa: S704
 
