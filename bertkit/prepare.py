@@ -18,7 +18,7 @@ from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
 from bertkit.recipes import behind, read_recipe
 from bertkit.reporter import Reporter
-from bertkit.tasks import task_class
+from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
 from bertkit.training import precision
 from bertkit.training.advice import advise
@@ -249,15 +249,28 @@ def parameters_of(model_config: Any) -> int:
         return sum(parameter.numel() for parameter in AutoModel.from_config(model_config).parameters())
 
 
+def task_of_run(folder: Path) -> Task:
+    """The task of a finished run, with the run's settings.
+
+    Raises:
+        UserError: the directory holds none, or a suite of several.
+    """
+    metrics = rundir.read_metrics(folder) if folder.is_dir() else None
+    if metrics is None:
+        raise UserError(f"{folder}: not a finished run (no {rundir.METRICS} in it)")
+    if metrics["task"] not in TASKS:
+        raise UserError(f"{folder}: is several runs; name one of those in it")
+    kind = task_class(metrics["task"])
+    return kind(kind.Config(**read_recipe(str(folder / rundir.SETTINGS), kind.name, kind.Config).settings))
+
+
 def rows_again(folder: Path) -> tuple[Found, Splits]:
     """The rows of a finished run, read again by its settings and split as they were.
 
     Raises:
         UserError: they are not to be had any more, or are others now.
     """
-    name = str((rundir.read_metrics(folder) or {})["task"])
-    kind = task_class(name)
-    task = kind(kind.Config(**read_recipe(str(folder / rundir.SETTINGS), name, kind.Config).settings))
+    task = task_of_run(folder)
     found, splits = _arranged(task, task.find(Reporter()), Reporter())
     if fingerprint(splits) != rundir.read_made_with(folder)["data"]:
         raise UserError(f"{folder}: the data that it was trained on has changed since")

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from conftest import ROWS, assert_refused, predictions, toy_rows, write_rows
+from conftest import ROWS, assert_refused, document_rows, predictions, toy_rows, write_rows
 
 import bertkit
 from bertkit import rundir
@@ -179,3 +179,26 @@ def test_choices_of_other_names_are_found(runs, cli, tmp_path):
     flags = ["--data", write_rows(tmp_path / "new.jsonl", called), "--json"]
     status, out, err = cli("evaluate", runs / "swag", *flags)
     assert (status, len(json.loads(out)["baselines"])) == (0, 2), err
+
+
+def test_a_pre_trained_model_on_other_text(cli, tmp_path):
+    text = write_rows(tmp_path / "text.jsonl", document_rows(120))
+    settings = {"size": "tiny", "vocab_size": 200, "max_length": 32, "max_steps": 4, "batch_size": 8}
+    bertkit.pretrain_mlm_nsp(data=text, output_dir="run", **settings)
+    _, again, err = cli("evaluate", "run", "--json")
+    was = rundir.read_metrics(tmp_path / "run")
+    assert json.loads(again)["validation"] == pytest.approx(was["validation"], abs=1e-5), err
+    other = write_rows(tmp_path / "other.jsonl", document_rows(60, seed=5))
+    status, out, err = cli("evaluate", "run", "--data", other, "--json")
+    found = json.loads(out)
+    assert (status, found["data"]["name"], found["data"]["validation"]) == (0, "other", 60), err
+    assert found["baselines"]["unigram"]["loss"] > 0
+    assert_refused(
+        cli, tmp_path, ["run", "--compare", "run"], ["--compare", "pieces of their own"], "evaluate"
+    )
+
+
+def test_a_suite_is_no_run(cli, tmp_path):
+    rundir.write_metrics(tmp_path, {"task": "glue"})
+    for command in ("evaluate", "predict"):
+        assert_refused(cli, tmp_path, [tmp_path], ["several runs"], command)

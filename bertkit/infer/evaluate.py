@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from bertkit.run import Run
     from bertkit.tasks.base import Outputs, Task
 
+# A run at work, what was found, the rows to score by, and those it was trained on, where they are to be had.
+Material = tuple["Predictor", "Found", "Splits", "Rows | None"]
 HELP = "Score a finished run on other data, with intervals and baselines; --compare tests it against another."
 
 
@@ -59,23 +61,35 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     """
     from bertkit import rundir
     from bertkit.data.split import draw
-    from bertkit.infer.predictor import load
+    from bertkit.prepare import task_of_run
 
     config = EvaluateConfig(**checked(EvaluateConfig, settings, "evaluate()"))
     reporter = reporter or Reporter()
     if config.output_dir:
         rundir.check_folder(Path(config.output_dir))
         rundir.check_writable(Path(config.output_dir), config.overwrite)
-    predictor = _sized(load(config.run), config)
-    other = _sized(load(config.compare), config) if config.compare else None
-    if other and other.task.name != predictor.task.name:
-        names = f"{other.task.name}, and {config.run} of {predictor.task.name}"
-        raise UserError(f"--compare {config.compare}: is a run of {names}; compare runs of one task")
-    found, splits, train = _rows(predictor, config, reporter)
-    splits = {
-        name: draw(rows, config.max_eval_samples, predictor.task.config.seed) for name, rows in splits.items()
-    }
-    return _scored(config, predictor, other, (found, splits, train), reporter)
+    task = task_of_run(Path(config.run))
+    parts = _of_rows(config, reporter) if task.rows_told else _of_text(task, config, reporter)
+    predictor, found, splits, train = parts
+    other = _other(predictor, config) if config.compare else None
+    drawn = {name: draw(rows, config.max_eval_samples, task.config.seed) for name, rows in splits.items()}
+    return _scored(config, predictor, other, (found, drawn, train), reporter)
+
+
+def _other(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
+    """The run to compare with."""
+    from bertkit.infer.predictor import load
+
+    name = predictor.task.name
+    if not predictor.task.rows_told:
+        raise UserError(f"--compare {config.compare}: runs of {name} each predict pieces of their own")
+    other = _sized(load(str(config.compare)), config)
+    if other.task.name != name:
+        raise UserError(
+            f"--compare {config.compare}: is a run of {other.task.name}, and {config.run} of {name}; compare "
+            "runs of one task"
+        )
+    return other
 
 
 def _sized(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
@@ -88,13 +102,30 @@ def _sized(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
 # ---- rows
 
 
-def _rows(
-    predictor: "Predictor", config: EvaluateConfig, reporter: Reporter
-) -> tuple["Found", "Splits", "Rows | None"]:
+def _of_text(task: "Task", config: EvaluateConfig, reporter: Reporter) -> Material:
+    """Of pre-training: the run goes on, as it were, with the text as its validation split."""
+    from bertkit.infer.predictor import Predictor
+    from bertkit.prepare import prepare
+
+    settings = task.of_run(Path(config.run))
+    if config.data:
+        settings = dataclasses.replace(settings, validation=config.data, validation_fraction=None, test=None)
+    prepared = prepare(task.name, settings, reporter)
+    model = prepared.task.model(prepared.model_config, prepared.source).eval()
+    splits = {name: rows for name, rows in prepared.splits.items() if name != "train"}
+    predictor = _sized(Predictor(prepared.task, model, prepared.tokenizer), config)
+    found = prepared.found
+    if config.data:
+        found = dataclasses.replace(found, name=Path(config.data).stem, source=config.data)
+    return predictor, found, splits, prepared.splits["train"]
+
+
+def _of_rows(config: EvaluateConfig, reporter: Reporter) -> Material:
     """What to score by, split by split, and the run's own training rows, where they are still to be had."""
-    from bertkit.infer.predictor import renamed
+    from bertkit.infer.predictor import load, renamed
     from bertkit.prepare import rows_again
 
+    predictor = _sized(load(config.run), config)
     try:
         own, again = rows_again(Path(config.run))
         train = again["train"]
@@ -104,13 +135,13 @@ def _rows(
         reporter.warn(f"no baselines, which are fitted on the rows it was trained on: {error}")
         train = None
     if not config.data:
-        return own, {name: rows for name, rows in again.items() if name != "train"}, train
+        return predictor, own, {name: rows for name, rows in again.items() if name != "train"}, train
     trained = predictor.task.config
     found, splits = _other_rows(predictor, config, reporter)
     if train is not None:
         train = renamed(train, trained, predictor.task.config)
         _tell_overlap(predictor.task, train, splits["validation"], reporter)
-    return found, splits, train
+    return predictor, found, splits, train
 
 
 def _other_rows(

@@ -66,16 +66,13 @@ def export(given: Mapping[str, Any], reporter: Reporter | None = None) -> Export
     """
     from bertkit import locks, rundir
     from bertkit.infer.onnx import require
+    from bertkit.prepare import task_of_run
     from bertkit.quiet import quiet_libraries
-    from bertkit.tasks import TASKS
 
     config = ExportConfig(**checked(ExportConfig, given, "export()"))
     run = Path(config.run).expanduser()
-    metrics = rundir.read_metrics(run) if run.is_dir() else None
-    if metrics is None:
-        raise UserError(f"{run}: not a finished run (no {rundir.METRICS} in it)")
-    if metrics["task"] not in TASKS:
-        raise UserError(f"{run}: is several runs; export one of those in it")
+    task_of_run(run)  # is it one?
+    metrics = rundir.read_metrics(run) or {}
     require(PACKAGES, "bertkit export")
     folder = Path(config.output_dir).expanduser() if config.output_dir else run / rundir.ONNX
     _check_place(run, folder, config.overwrite)

@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit import rundir
 from bertkit.data.rows import Rows, fingerprint
 from bertkit.errors import UserError
 from bertkit.infer.predictor import load
 from bertkit.modeling import loading
-from bertkit.prepare import prepare
-from bertkit.recipes import read_recipe
+from bertkit.prepare import prepare, task_of_run
 from bertkit.reporter import Reporter
-from bertkit.tasks import task_class
 from bertkit.tasks.base import Outputs, Scores, Task
 
 INPUT = "input_"  # before a column of the input whose name a prediction has
@@ -54,9 +51,7 @@ def material(folder: Path, metrics: dict[str, Any], rows: int | None, reporter: 
     Raises:
         UserError: there are neither.
     """
-    kind = task_class(metrics["task"])
-    settings = read_recipe(str(folder / rundir.SETTINGS), kind.name, kind.Config).settings
-    task = kind(kind.Config(**settings))
+    task = task_of_run(folder)
     try:
         return _read_again(folder, task, metrics, rows, reporter)
     except UserError as error:

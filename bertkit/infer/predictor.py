@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit import rundir
 from bertkit.data.row_chunks import ROWS, in_chunks
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, listed
 from bertkit.infer.onnx import find_onnx, onnx_model
 from bertkit.modeling import loading
+from bertkit.prepare import task_of_run
 from bertkit.quiet import quiet_libraries
-from bertkit.recipes import read_recipe
 from bertkit.reporter import Reporter
-from bertkit.tasks import task_class
 from bertkit.tasks.base import Outputs, Task
 from bertkit.tasks.records import beside
 from bertkit.training.scoring import predict_logits
@@ -125,13 +123,7 @@ def load(run: str | Path) -> Predictor:
     Raises:
         UserError: the directory holds neither.
     """
-    folder = Path(run)
-    metrics = rundir.read_metrics(folder) if folder.is_dir() else None
-    if metrics is None:
-        raise UserError(f"{folder}: not a finished run (no {rundir.METRICS} in it)")
-    kind = task_class(metrics["task"])
-    settings = read_recipe(str(folder / rundir.SETTINGS), kind.name, kind.Config).settings
-    task = kind(kind.Config(**settings))
+    folder, task = Path(run), task_of_run(Path(run))
     task.caches = False
     exported = find_onnx(folder)
     source = exported or loading.find_model(str(folder))
