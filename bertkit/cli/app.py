@@ -68,23 +68,26 @@ def run_task(task: str, given: dict[str, Any], recipe: str | None, as_json: bool
         print_scores(run.metrics, run.output_dir)
 
 
+FINE_TUNE, PRE_TRAIN, BEFORE, AFTER = "Fine-tune", "Pre-train", "Before training", "After training"
 for _task in TASKS:
     _about = task_class(_task)
-    app.command(_task)(training_command(_task, _about.Config, _about.help, run_task))
-app.command("glue")(glue)
-app.command("feature-based")(feature_based)
-app.command("ablation")(ablation)
-app.command("train-tokenizer")(train_tokenizer)
-app.command("predict")(predict)
-app.command("evaluate")(evaluate)
-app.command("report")(report)
-app.add_typer(check.app, name="check")
-app.command("embed")(embed)
-app.command("fill-mask")(fill_mask)
-app.command("export")(export)
-app.add_typer(recipes.app, name="recipes")
-app.add_typer(data.app, name="data")
-app.command("env")(environment.env)
+    _panel = FINE_TUNE if _about.rows_told else PRE_TRAIN  # on rows, or on running text
+    app.command(_task, rich_help_panel=_panel)(training_command(_task, _about.Config, _about.help, run_task))
+COMMANDS: dict[str, dict[str, Any]] = {
+    FINE_TUNE: {"glue": glue, "feature-based": feature_based},
+    PRE_TRAIN: {"train-tokenizer": train_tokenizer, "ablation": ablation},
+    BEFORE: {"check": check.app, "recipes": recipes.app, "data": data.app, "env": environment.env},
+    AFTER: {
+        "predict": predict, "evaluate": evaluate, "report": report, "embed": embed, "fill-mask": fill_mask,
+        "export": export,
+    },
+}  # fmt: skip
+for _panel, _commands in COMMANDS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, rich_help_panel=_panel)
+        else:
+            app.command(_name, rich_help_panel=_panel)(_command)
 
 
 def main() -> None:
