@@ -19,6 +19,8 @@ def whole_file(path: Path) -> Iterator[TextIO]:
     Raises:
         UserError: it cannot be written (a full disk, no right to); nothing is left behind.
     """
+    if path.exists() and not path.is_file():  # a device would be replaced, not written to
+        raise UserError(f"{path}: is no file; name another")
     try:
         handle, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     except OSError as error:
@@ -50,11 +52,11 @@ def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Write one JSON object a line."""
     with whole_file(path) as file:
         for record in records:
-            file.write(json.dumps(_plain(record), ensure_ascii=False, default=str) + "\n")
+            file.write(json.dumps(plain(record), ensure_ascii=False, default=str) + "\n")
 
 
-def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows no NaN and no infinity; they become null."""
+def plain(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without NaN and infinity, which JSON does not know; they become null."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
 
 

@@ -79,6 +79,22 @@ def check_writable(folder: Path, overwrite: bool) -> None:
             raise UserError(f"--output-dir {folder}: holds a run; {ways}")
 
 
+def check_evaluation(folder: Path, overwrite: bool) -> None:
+    """Refuse, for the scores of a run, a directory that holds something, and a trained model in any case.
+
+    Raises:
+        UserError: naming the directory and the way out.
+    """
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    trained = (folder / CHECKPOINTS).exists() or any(folder.glob("*.safetensors")) or (folder / ONNX).exists()
+    if trained or not (folder / SETTINGS).exists():
+        what = "a trained run" if trained else "files that are no evaluation"
+        raise UserError(f"--output-dir {folder}: holds {what}; name another directory")
+    if not overwrite:
+        raise UserError(f"--output-dir {folder}: holds an evaluation; --overwrite replaces it")
+
+
 def check_folder(folder: Path) -> None:
     """Refuse a directory that is a file or cannot be written, whatever it holds."""
     try:
@@ -242,4 +258,12 @@ def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
 def read_metrics(folder: Path) -> dict[str, Any] | None:
     """The scores of a finished run, None of an unfinished one."""
     path = folder / METRICS
-    return json.loads(path.read_text("utf-8")) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        metrics = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: broken JSON ({error})") from error
+    if not isinstance(metrics, dict) or "task" not in metrics:
+        raise UserError(f"{path}: is not what a run writes; it has no 'task'")
+    return metrics

@@ -1,6 +1,7 @@
 """`bertkit evaluate` scores other rows as training scored its own, and knows luck from a difference."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -147,7 +148,7 @@ def test_without_its_training_rows_there_are_no_baselines(runs, cli, tmp_path):
         (["--data", "strange.jsonl"], ["strange.jsonl: row 2", "'odd'"]),
         (["--compare", "RUNS/ner"], ["--compare", "ner", "classify"]),
         (["--compare", "nowhere"], ["nowhere: not a finished run"]),
-        (["-o", "RUNS/classify"], ["holds a run", "--overwrite"]),
+        (["-o", "RUNS/classify", "--overwrite"], ["holds a trained run", "another directory"]),
     ],
 )
 def test_what_cannot_be_scored_is_refused(runs, cli, tmp_path, flags, words):
@@ -202,3 +203,28 @@ def test_a_suite_is_no_run(cli, tmp_path):
     rundir.write_metrics(tmp_path, {"task": "glue"})
     for command in ("evaluate", "predict"):
         assert_refused(cli, tmp_path, [tmp_path], ["several runs"], command)
+
+
+def test_an_evaluation_is_replaced_only_when_asked(runs, cli, tmp_path):
+    assert cli("evaluate", runs / "classify", "-o", tmp_path / "e")[0] == 0
+    flags = [runs / "classify", "-o", tmp_path / "e"]
+    told = assert_refused(cli, tmp_path, flags, ["holds an evaluation", "--overwrite"], "evaluate")
+    assert "--resume" not in told
+    assert cli("evaluate", *flags, "--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[]"])
+def test_a_damaged_run_is_told(runs, cli, tmp_path, content):
+    run = shutil.copytree(runs / "classify", tmp_path / "damaged")
+    (run / "metrics.json").write_text(content)
+    for command in ("evaluate", "predict", "report"):
+        assert_refused(cli, tmp_path, [run], ["metrics.json"], command)
+
+
+def test_a_page_replaces_nothing_but_a_page(runs, cli, tmp_path):
+    mine, pipe = tmp_path / "mine.csv", tmp_path / "pipe"
+    mine.write_text("text,label\n")
+    os.mkfifo(pipe)
+    assert_refused(cli, tmp_path, [runs / "classify", "-o", mine], ["mine.csv", "no page"], "report")
+    assert_refused(cli, tmp_path, [runs / "classify", "-o", pipe], ["pipe", "is no file"], "report")
+    assert (mine.read_text(), pipe.is_fifo()) == ("text,label\n", True)

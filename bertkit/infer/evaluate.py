@@ -67,7 +67,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     reporter = reporter or Reporter()
     if config.output_dir:
         rundir.check_folder(Path(config.output_dir))
-        rundir.check_writable(Path(config.output_dir), config.overwrite)
+        rundir.check_evaluation(Path(config.output_dir), config.overwrite)
     task = task_of_run(Path(config.run))
     parts = _of_rows(config, reporter) if task.rows_told else _of_text(task, config, reporter)
     predictor, found, splits, train = parts

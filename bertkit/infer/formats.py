@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from bertkit.errors import UserError, listed
+from bertkit.files import plain
 from bertkit.tasks.base import Outputs, Task
 
 Format = Literal["jsonl", "csv", "conll"]
@@ -45,7 +46,7 @@ def written(parts: Iterable[Part], form: Format) -> Iterator[str]:
 def _jsonl(parts: Iterable[Part]) -> Iterator[str]:
     for part in parts:
         for record in part.records:
-            yield _json(record) + "\n"
+            yield _json(plain(record)) + "\n"
 
 
 def _csv(parts: Iterable[Part]) -> Iterator[str]:

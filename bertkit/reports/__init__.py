@@ -8,6 +8,7 @@ from typing import Any
 
 from bertkit.checked import checked
 from bertkit.config import OUTPUT, Settings, setting
+from bertkit.errors import UserError
 from bertkit.reporter import Reporter
 
 HELP = "Write the page of a finished run anew, or compare several runs in one."
@@ -57,5 +58,12 @@ def report(given: Mapping[str, Any], reporter: Reporter | None = None) -> Report
     else:
         path, (text, figures) = Path(PAGE), compare(runs, reporter)
     path = Path(config.output).expanduser() if config.output else path
+    _require_page(path)
     write_text(path, text)
     return Report(path, figures | {"bytes": path.stat().st_size})
+
+
+def _require_page(path: Path) -> None:
+    """Refuse to write over a file that is no page."""
+    if path.is_file() and not path.read_bytes()[:100].lstrip().lower().startswith(b"<!doctype html"):
+        raise UserError(f"{path}: is there already and no page; name another file with --output")
