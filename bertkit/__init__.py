@@ -205,8 +205,12 @@ def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
     Raises:
         UserError: no finished run, or a row that cannot be predicted.
     """
+    from bertkit.infer.predict import TO_FILE
     from bertkit.infer.predict import predict as predict_run
 
+    for name in TO_FILE:
+        if name in settings:
+            raise UserError(f"predict(): {name}: is the command's; write the records where you want them")
     return predict_run({"run": str(run), **settings}, reporter)
 
 

@@ -218,6 +218,21 @@ def write_rows(path, rows):
     return path
 
 
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory, tiny):
+    """A run of each task, trained a little; nobody writes into them."""
+    import bertkit
+
+    folder = tmp_path_factory.mktemp("runs")
+    for task, rows in ROWS.items():
+        more = {"unanswerable": 5} if task == "qa" else {}
+        settings = {"squad": "v2"} if task == "qa" else {}
+        data = write_rows(folder / f"{task}.jsonl", rows(60, **more))
+        train = getattr(bertkit, task)
+        train(data=data, model=tiny, output_dir=folder / task, epochs=2, max_length=32, **settings)
+    return folder
+
+
 def assert_refused(cli, tmp_path, args, words, command="classify"):
     """The call is refused in one line holding `words`, and leaves every file as it was."""
     before = sorted(tmp_path.rglob("*"))

@@ -359,3 +359,11 @@ def test_a_split_of_which_nothing_is_left_is_not_made_up(look):
 def test_a_task_that_is_none_is_named():
     with pytest.raises(bertkit.UserError, match="did you mean 'classify'"):
         bertkit.check("clasify", data="sample")
+
+
+def test_a_tokenizer_that_is_named_and_not_to_be_had_is_an_error(cli, tmp_path, no_hub):
+    (tmp_path / "text.txt").write_text("One sentence. Another one.\n\nA third. A fourth.\n", "utf-8")
+    flags = ["--data", tmp_path / "text.txt", "--tokenizer", "nosuch"]
+    status, out, _ = cli("check", "pretrain-mlm-nsp", *flags, "--json")
+    assert status == 2
+    assert [f["level"] for f in json.loads(out)["findings"] if "nosuch" in f["message"]] == ["error"]

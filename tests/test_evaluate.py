@@ -13,19 +13,6 @@ from bertkit import rundir
 MORE = {"qa": {"unanswerable": 5}}
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, tiny):
-    """A run of each task, trained a little."""
-    folder = tmp_path_factory.mktemp("runs")
-    for task, rows in ROWS.items():
-        data = write_rows(folder / f"{task}.jsonl", rows(60, **MORE.get(task, {})))
-        settings = {"squad": "v2"} if task == "qa" else {}
-        getattr(bertkit, task)(
-            data=data, model=tiny, output_dir=folder / task, epochs=2, max_length=32, **settings
-        )
-    return folder
-
-
 @pytest.mark.parametrize("task", ROWS)
 def test_its_own_rows_give_the_scores_it_has(runs, cli, tmp_path, task):
     status, out, err = cli("evaluate", runs / task, "-o", tmp_path / "again", "--json")

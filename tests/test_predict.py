@@ -7,28 +7,13 @@ import json
 import pytest
 from conftest import ROWS, assert_refused, predictions, write_rows
 
-from bertkit import load
+import bertkit
+from bertkit import UserError, load
 from bertkit.data.row_chunks import row_chunks
 from bertkit.data.rows import Rows
 from bertkit.infer.predictor import whole
 
-FLAGS = {"classify": [], "nli": [], "ner": [], "qa": ["--squad", "v2"], "swag": []}
-MORE = {"qa": {"unanswerable": 5}}
 GOLD = {"classify": "label", "nli": "label", "ner": "tags", "qa": "answers", "swag": "label"}
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, tiny):
-    """A run of each task, trained a little."""
-    import bertkit
-
-    folder = tmp_path_factory.mktemp("runs")
-    for task, rows in ROWS.items():
-        data = write_rows(folder / f"{task}.jsonl", rows(60, **MORE.get(task, {})))
-        settings = {"squad": "v2"} if task == "qa" else {}
-        bertkit_task = getattr(bertkit, task)
-        bertkit_task(data=data, model=tiny, output_dir=folder / task, epochs=2, max_length=32, **settings)
-    return folder
 
 
 def pipe(monkeypatch, text):
@@ -228,3 +213,10 @@ def test_an_empty_line_is_a_row_too(runs, cli, monkeypatch):
     for task in ("classify", "ner"):
         pipe(monkeypatch, "good film\n\nbad\n")
         assert [row["text"] for row in lines(cli("predict", runs / task)[1])] == ["good film", "", "bad"]
+
+
+def test_from_python_the_records_are_given_and_no_file_is_promised(runs):
+    [record] = bertkit.predict(runs / "classify", text=["a good film"])
+    assert record["text"] == "a good film"
+    with pytest.raises(UserError, match="output: is the command's"):
+        bertkit.predict(runs / "classify", text=["a good film"], output="x.csv")

@@ -162,7 +162,8 @@ class _Look:
         try:
             source = task.tokenizer_source(self.model_given, _Heard(seen.findings))
         except UserError as error:
-            level: Level = "error" if self.model_given else "note"
+            named = self.model_given or getattr(task.config, "tokenizer", None)
+            level: Level = "error" if named else "note"
             seen.findings.append(Finding(level, "no-model", str(error), "the texts were not cut into pieces"))
             return
         if source is None:

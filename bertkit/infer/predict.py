@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.base import Task
 
 HELP = "Predict with a finished run: rows of a file, texts, or lines on standard input."
+TO_FILE = ("output", "overwrite", "format")  # settings of the command alone
 SAID = ("text", "text_pair", "question", "context", "ending")  # settings that are texts of a row
 
 

@@ -86,7 +86,7 @@ class Answers(View):
         found = sweep(self._marked(spans), self.column("null_odds"), self._marked([""] * len(spans)).exact)
         shown = np.unique(np.linspace(0, len(found.threshold) - 1, POINTS).round().astype(int))
         used = self.run.content("config.json").get("null_odds_threshold")
-        note = "Questions whose null odds are above τ get no answer; τ was chosen for the best F1."
+        note = "Questions whose null odds are above τ get no answer; τ is what had the best F1 in training."
         scores = {"F1": found.f1[shown], "exact": found.exact[shown]}
         return threshold_curve("Threshold", found.threshold[shown], scores, used, note)
 
