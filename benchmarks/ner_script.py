@@ -14,14 +14,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import resource
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from peer import peak_memory_mb, training_arguments
+
 if TYPE_CHECKING:
     from datasets import DatasetDict
-    from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
+    from transformers import PreTrainedTokenizerBase, Trainer
 
 IGNORED = -100  # the label that the loss of transformers' models does not count
 
@@ -39,6 +40,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--num_train_epochs", type=float, default=3.0)
     parser.add_argument("--bf16", action="store_true", help="train in bfloat16 mixed precision")
     parser.add_argument("--seed", type=int, default=42)
+    parser.set_defaults(train_sampling_strategy="random")
     return parser.parse_args(argv)
 
 
@@ -79,24 +81,6 @@ def tokenize(
         return {**encoded, "labels": labels}
 
     return tables.map(encode, batched=True, remove_columns=tables["train"].column_names)
-
-
-def training_arguments(args: argparse.Namespace) -> TrainingArguments:
-    """Hand the command line on; what is not on it keeps the defaults of `Trainer`."""
-    import torch
-    from transformers import TrainingArguments
-
-    return TrainingArguments(
-        output_dir=args.output_dir,
-        per_device_train_batch_size=args.per_device_train_batch_size,
-        learning_rate=args.learning_rate,
-        num_train_epochs=args.num_train_epochs,
-        bf16=args.bf16,
-        seed=args.seed,
-        save_strategy="no",  # the model is saved once, after the timed training
-        report_to="none",
-        use_cpu=not torch.cuda.is_available(),  # asked for where bf16 meets no accelerator
-    )
 
 
 def entity_f1(classes: list[str]) -> Callable[[Any], dict[str, float]]:
@@ -143,16 +127,6 @@ def build_trainer(args: argparse.Namespace) -> Trainer:
         data_collator=DataCollatorForTokenClassification(tokenizer),
         compute_metrics=entity_f1(classes),
     )
-
-
-def peak_memory_mb() -> float:
-    """Return the most memory used so far: the device's where there is one, else this process's."""
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 1e6
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def main() -> None:

@@ -36,6 +36,19 @@ def drawn(articles: list[dict[str, Any]], size: int, rng: random.Random) -> list
     return [article for article in kept if article["paragraphs"]]
 
 
+def write(source: Path, folder: Path, train: int, dev: int) -> None:
+    """Write `train` questions to learn from and `dev` to score, drawn from the file of SQuAD's."""
+    content = json.loads(source.read_text("utf-8"))
+    rng = random.Random(0)
+    parts: dict[str, list[dict[str, Any]]] = {"train": [], "dev": []}
+    for article in content["data"]:
+        parts["dev" if article["title"] in HELD_OUT else "train"].append(article)
+    folder.mkdir(parents=True, exist_ok=True)
+    for (name, articles), size in zip(parts.items(), (train, dev), strict=True):
+        some = {"version": content["version"], "data": drawn(articles, size, rng)}
+        (folder / f"{name}.json").write_text(json.dumps(some), "utf-8")
+
+
 def main() -> None:
     """Read, draw and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -44,15 +57,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=1500, help="questions to learn from")
     parser.add_argument("--dev", type=int, default=400, help="questions to score")
     args = parser.parse_args()
-    content = json.loads(args.source.read_text("utf-8"))
-    rng = random.Random(0)
-    parts: dict[str, list[dict[str, Any]]] = {"train": [], "dev": []}
-    for article in content["data"]:
-        parts["dev" if article["title"] in HELD_OUT else "train"].append(article)
-    args.folder.mkdir(parents=True, exist_ok=True)
-    for name, articles in parts.items():
-        some = {"version": content["version"], "data": drawn(articles, getattr(args, name), rng)}
-        (args.folder / f"{name}.json").write_text(json.dumps(some), "utf-8")
+    write(args.source, args.folder, args.train, args.dev)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Fine-tune a model to answer questions with a plain `transformers.Trainer`.
 
-This is the yardstick of `qa_train.py`: windows by the tokenizer, the answer looked for in each with Python
-loops, and every window padded to the maximum length, as such scripts do unless told otherwise. It uses
-bertkit for one thing, to score its answers, so that both sides are scored by the same rule.
+This is a yardstick of `training.py`: windows by the tokenizer, the answer looked for in each with Python
+loops, and every window padded to the maximum length, as such scripts do unless told otherwise. It does not
+use bertkit, and scores nothing: both sides' answers are scored by the same rule.
 
-The last thing it does is to print one line of JSON on standard output; all else goes to standard error.
+The last thing it does is to print one line of JSON with figures and answers on standard output; all else goes
+to standard error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import qa_usual
-from ner_script import peak_memory_mb
+from peer import FirstStep, add_training_options, figures, training_arguments
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -32,15 +33,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--train_file", type=Path, required=True, help="in the form of SQuAD")
     parser.add_argument("--validation_file", type=Path, required=True, help="the same")
-    parser.add_argument("--model_name_or_path", required=True)
-    parser.add_argument("--output_dir", required=True)
-    parser.add_argument("--max_seq_length", type=int, default=384)
     parser.add_argument("--doc_stride", type=int, default=128, help="pieces that two windows share")
-    parser.add_argument("--per_device_train_batch_size", type=int, default=12)
-    parser.add_argument("--learning_rate", type=float, default=5e-5)
-    parser.add_argument("--num_train_epochs", type=float, default=2.0)
-    parser.add_argument("--no_pad_to_max_length", action="store_true", help="pad to the longest of a batch")
-    parser.add_argument("--seed", type=int, default=42)
+    add_training_options(parser, length=384, batch_size=12)
     return parser.parse_args(argv)
 
 
@@ -61,7 +55,7 @@ def windows_of(questions: list[Question], tokenizer: Any, args: argparse.Namespa
         [question["context"] for question in questions],
         truncation="only_second", max_length=args.max_seq_length, stride=args.doc_stride,
         return_overflowing_tokens=True, return_offsets_mapping=True,
-        padding=False if args.no_pad_to_max_length else "max_length",
+        padding="max_length" if args.pad_to_max_length else False,
     )  # fmt: skip
 
 
@@ -90,35 +84,27 @@ def training_rows(questions: list[Question], windows: Any) -> list[dict[str, Any
 
 def build_trainer(args: argparse.Namespace) -> Trainer:
     """Assemble data, tokenizer and model."""
-    import torch
     from transformers import (
         AutoModelForQuestionAnswering,
         AutoTokenizer,
         DataCollatorWithPadding,
         Trainer,
-        TrainingArguments,
         set_seed,
     )
 
     set_seed(args.seed)  # before the model, whose head starts at random
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
     questions = questions_of(args.train_file)
-    arguments = TrainingArguments(
-        output_dir=args.output_dir, per_device_train_batch_size=args.per_device_train_batch_size,
-        learning_rate=args.learning_rate, num_train_epochs=args.num_train_epochs, seed=args.seed,
-        save_strategy="no", report_to="none", use_cpu=not torch.cuda.is_available(),
-    )  # fmt: skip
     return Trainer(
-        model=AutoModelForQuestionAnswering.from_pretrained(args.model_name_or_path), args=arguments,
+        model=AutoModelForQuestionAnswering.from_pretrained(args.model_name_or_path),
+        args=training_arguments(args),
         train_dataset=training_rows(questions, windows_of(questions, tokenizer, args)),
         processing_class=tokenizer, data_collator=DataCollatorWithPadding(tokenizer),
     )  # fmt: skip
 
 
-def scores(trainer: Trainer, args: argparse.Namespace) -> dict[str, float]:
-    """Exact and F1 of the answers, found the usual way."""
-    from bertkit.metrics.squad import marks_v1, scores_v1
-
+def answers(trainer: Trainer, args: argparse.Namespace) -> dict[str, str]:
+    """The answer to each question by its id, found the usual way."""
     questions = questions_of(args.validation_file)
     windows = windows_of(questions, trainer.processing_class, args)
     rows = [{name: windows[name][n] for name in ("input_ids", "attention_mask", "token_type_ids")}
@@ -132,19 +118,19 @@ def scores(trainer: Trainer, args: argparse.Namespace) -> dict[str, float]:
     of = qa_usual.Windows(windows["overflow_to_sample_mapping"], offsets)
     ids, contexts = [one["id"] for one in questions], [one["context"] for one in questions]
     listed = qa_usual.find(np.stack(found[:2], 1), of, ids, contexts, 20, 30).nbest
-    best = [next((span["text"] for span in listed[name] if span["text"]), "") for name in ids]
-    return scores_v1(marks_v1([[answer["text"] for answer in one["answers"]] for one in questions], best))
+    return {name: next((span["text"] for span in listed[name] if span["text"]), "") for name in ids}
 
 
 def main() -> None:
-    """Train, evaluate, and print the figures."""
+    """Train, save, answer, and print the figures."""
     args = parse_args()
     with contextlib.redirect_stdout(sys.stderr):
-        trainer = build_trainer(args)
+        trainer, first = build_trainer(args), FirstStep()
         trained = trainer.train().metrics
-        peak = peak_memory_mb()
-        report = {"examples_per_second": trained["train_samples_per_second"], "peak_memory_mb": peak}
-        report |= scores(trainer, args)
+        masks = [row["attention_mask"] for row in trainer.train_dataset]
+        report = figures(masks, args, trained["train_runtime"], first)
+        trainer.save_model()
+        report["answers"] = answers(trainer, args)
     print(json.dumps(report))
 
 

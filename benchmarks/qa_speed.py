@@ -218,7 +218,7 @@ def memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     built = build_questions(questions, contexts, None, tokenizer, LIMITS, cache=False)
     after = megabytes("VmHWM")
     started = time.perf_counter()
-    pad = Pad(tokenizer.pad_token_id, left=False, token_type_ids=False)
+    pad = Pad(tokenizer.pad_token_id, token_type_ids=False)
     found = predict_logits(StandIn(), built, pad, BATCH_SIZE, Reporter())
     took, raised = time.perf_counter() - started, megabytes("VmHWM") - before
     return [

@@ -42,7 +42,9 @@ class Contestant(Generic[F]):
 # ---- the command line
 
 
-def add_options(parser: argparse.ArgumentParser, data: str, rows: tuple[int, str], rounds: int) -> None:
+def add_options(
+    parser: argparse.ArgumentParser, data: str, rows: tuple[int | None, str], rounds: int
+) -> None:
     """Add the options of every benchmark; `data` and `rows` say what the first two are here."""
     parser.add_argument(
         "--data-dir",
@@ -65,7 +67,7 @@ def check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
     """Refuse a model that is not there, and numbers that make no run."""
     if args.model is None or not (args.model / "config.json").is_file():
         parser.error("no model found: give its folder with --model")
-    if args.rows < 1 or args.rounds < 1:
+    if args.rounds < 1 or (args.rows is not None and args.rows < 1):
         parser.error("--rows and --rounds must be at least 1")
 
 

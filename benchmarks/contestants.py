@@ -1,0 +1,106 @@
+"""Who is set beside whom in `training.py`, and how each is told to do a workload."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from side_by_side import SEED, Contestant
+from training_work import Work, f1
+
+HERE = Path(__file__).resolve().parent
+BASE = "Trainer, padded per batch"  # the row that ratios are to
+OVERLAP = 128  # pieces that two windows share, as question answering scripts count
+STEP = 240  # about the same from one window to the next, as bertkit counts: 384 - 128 - a question
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run of one contestant measured."""
+
+    examples_per_second: float
+    tokens_per_second: float
+    first_step_seconds: float
+    peak_memory_mb: float
+    score: float
+    process_seconds: float
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.examples_per_second:.1f} examples/s, {self.process_seconds:.1f} s in all"
+
+
+def contestants(work: Work, folder: Path, simpletransformers: str | None) -> list[Contestant[Figures]]:
+    """List the rows of the table of the work whose rows lie in `folder`.
+
+    Args:
+        simpletransformers: the interpreter that has it, if any.
+    """
+    from bertkit.training.precision import bf16_is_faster
+
+    best = ("--train_sampling_strategy", "group_by_length", *(["--bf16"] if bf16_is_faster() else []))
+    script = HERE / ("qa_script.py" if work.task == "qa" else "trainer_script.py")
+    trainer, dynamic = [sys.executable, str(script)], "--no_pad_to_max_length"
+    entries = [
+        peer("Trainer, padded to the maximum", work, folder, trainer),
+        peer(BASE, work, folder, [*trainer, dynamic]),
+        peer("Trainer, its best flags", work, folder, [*trainer, dynamic, *best]),
+    ]
+    if simpletransformers and work.task == "classify":
+        named = [simpletransformers, str(HERE / "simpletransformers_script.py")]
+        entries.append(peer("simpletransformers", work, folder, named))
+    return [*entries, bertkit("bertkit", work), bertkit("bertkit --pack", work, "--pack")]
+
+
+def peer(name: str, work: Work, folder: Path, start: Sequence[str]) -> Contestant[Figures]:
+    """Describe a run of a script that prints what `peer.figures` gives."""
+
+    def command(data: Path, model: Path, output: Path) -> list[str]:
+        return [
+            *start,
+            *("--train_file", str(data / f"train.{work.ending}")),
+            *("--validation_file", str(data / f"validation.{work.ending}")),
+            *("--model_name_or_path", str(model), "--output_dir", str(output)),
+            *("--max_seq_length", str(work.max_length), "--num_train_epochs", "1"),
+            *("--per_device_train_batch_size", str(work.batch_size)),
+            *("--learning_rate", str(work.learning_rate), "--seed", str(SEED)),
+            *(["--doc_stride", str(OVERLAP)] if work.task == "qa" else []),
+        ]
+
+    def read(printed: dict[str, Any], seconds: float) -> Figures:
+        answers = printed.get("answers")
+        score = 100 * printed["accuracy"] if answers is None else f1(folder, answers)
+        return _figures(printed, score, seconds)
+
+    return Contestant(name, command, read)
+
+
+def bertkit(name: str, work: Work, *options: str) -> Contestant[Figures]:
+    """Describe a run of bertkit's command."""
+    of_task = ["--squad", "v1", "--doc-stride", str(STEP)] if work.task == "qa" else []
+
+    def command(data: Path, model: Path, output: Path) -> list[str]:
+        return [
+            *(sys.executable, "-m", "bertkit", work.task),
+            *("--data", str(data / f"train.{work.ending}")),
+            *("--validation", str(data / f"validation.{work.ending}")),
+            *("--model", str(model), "--output-dir", str(output)),
+            *("--max-length", str(work.max_length), "--epochs", "1"),
+            *("--batch-size", str(work.batch_size)),
+            *("--learning-rate", str(work.learning_rate), "--seed", str(SEED)),
+            *(*of_task, *options, "--json"),
+        ]
+
+    def read(printed: dict[str, Any], seconds: float) -> Figures:
+        score = printed["validation"][work.score] * (1 if work.task == "qa" else 100)
+        return _figures(printed["training"], score, seconds)
+
+    return Contestant(name, command, read)
+
+
+def _figures(printed: dict[str, Any], score: float, seconds: float) -> Figures:
+    named = ("examples_per_second", "tokens_per_second", "first_step_seconds", "peak_memory_mb", "precision")
+    return Figures(score=score, process_seconds=seconds, **{name: printed[name] for name in named})

@@ -1,0 +1,102 @@
+"""How much of the batches is padding: like lengths together, and by a budget of pieces.
+
+    BERTKIT_DATA_DIR=DATA python benchmarks/padding.py --model minilm --out padding.md
+
+The samplers alone, over real data, no training: an epoch of each is laid out and its places are counted. A
+budget is what a batch of `--batch-size` examples of the greatest length would take. The report goes to
+standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.features import Features
+from bertkit.prepare import prepare
+from bertkit.reporter import Reporter
+from bertkit.tasks import task_class
+from bertkit.training.batches import LengthBatches
+from bertkit.training.token_batches import TokenBatches
+from side_by_side import SEED, publish, report
+
+SETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "SST-2": ("classify", {"data": "sst2", "max_length": 128}),
+    "SQuAD v1, windows of 384": ("qa", {"squad": "v1", "max_length": 384}),
+    "IMDB, cut at 256": ("classify", {"data": "imdb", "max_length": 256}),
+}
+HEADINGS = (
+    "data", "batches of", "padding", "batches", "examples a batch", "most places", "s an epoch",
+)  # fmt: skip
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="minilm", help="whose pieces (default: minilm)")
+    parser.add_argument("--batch-size", type=int, default=32, help="examples a batch (default: 32)")
+    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    return parser.parse_args(argv)
+
+
+def training_features(task: str, model: str, given: dict[str, Any]) -> Features:
+    """The training examples as a run would read them."""
+    config = task_class(task).Config(model=model, seed=SEED, **given)
+    return prepare(task, config, Reporter()).features["train"]
+
+
+def orders(features: Features, size: int, tokens: int) -> dict[str, Callable[[], list[list[int]]]]:
+    """Ways to lay out an epoch: batches of examples."""
+
+    def at_random() -> list[list[int]]:
+        order = np.random.default_rng(SEED).permutation(len(features)).tolist()
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    return {
+        f"{size} examples at random": at_random,
+        f"{size} examples of like length": lambda: list(LengthBatches(features, size, seed=SEED)),
+        f"{tokens:,} pieces": lambda: list(TokenBatches(features, tokens, seed=SEED)),
+    }
+
+
+def row(data: str, name: str, lay_out: Callable[[], list[list[int]]], features: Features) -> str:
+    """What an epoch comes to."""
+    longest = np.maximum.reduceat(features.sequence_lengths, features.first[:-1])
+    sequences = np.diff(features.first)
+    started = time.perf_counter()
+    epoch = lay_out()
+    seconds = time.perf_counter() - started
+    places = [int(longest[batch].max() * sequences[batch].sum()) for batch in epoch]
+    padding = 1 - features.sequence_lengths.sum() / sum(places)
+    few, many = np.percentile([len(batch) for batch in epoch], [1, 99]).astype(int)
+    examples = str(few) if few == many else f"{few} to {many}"
+    figures = (f"{padding:.1%}", f"{len(epoch):,}", examples, f"{max(places):,}", f"{seconds:.2f}")
+    return "| " + " | ".join([data, name, *figures]) + " |"
+
+
+def main() -> None:
+    """Lay out an epoch of each set in each way, and report."""
+    args = parse_args()
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|" + "---:|" * (len(HEADINGS) - 2)]
+    for data, (task, given) in SETS.items():
+        features = training_features(task, args.model, given)
+        size, tokens = args.batch_size, args.batch_size * given["max_length"]
+        for name, lay_out in orders(features, size, tokens).items():
+            lines.append(row(data, name, lay_out, features))
+    about = (
+        "The training split of each, whole. A batch's places are its longest sequence times its sequences; a "
+        "budget is what as many examples of the greatest length would take. Examples a batch are of 98 % "
+        "of the batches."
+    )
+    flags = f"--model {args.model} --batch-size {args.batch_size}"
+    own = f"BERTKIT_DATA_DIR=DATA python benchmarks/padding.py {flags}"
+    publish(report("Padding", about, lines, [own]), args.out)
+
+
+if __name__ == "__main__":
+    main()

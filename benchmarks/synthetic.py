@@ -1,0 +1,76 @@
+"""Made-up text, its tokenizer and a model with random weights, for benchmarks that need no meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from side_by_side import SEED
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
+SENTENCES = 12  # in a document
+
+
+def tokenizer(vocabulary: int) -> Any:
+    """Return a tokenizer to which each of the words `w6`, `w7`, ... is one piece."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = [*SPECIAL, *(f"w{number}" for number in range(len(SPECIAL), vocabulary))]
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    backend = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(piece, numbers[piece]) for piece in ("[CLS]", "[SEP]")],
+    )  # fmt: skip
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+
+
+def write_model(folder: Path, vocabulary: int, shape: tuple[int, int, int]) -> Path:
+    """Write a BERT of these layers, width and heads with random weights, and its tokenizer."""
+    import torch
+    from transformers import BertModel
+
+    from bertkit.modeling.pretraining import bert_config
+
+    torch.manual_seed(SEED)
+    BertModel(bert_config(vocabulary, shape, 0)).save_pretrained(folder)
+    tokenizer(vocabulary).save_pretrained(folder)
+    return folder
+
+
+def write_rows(path: Path, rows: int, length: int, vocabulary: int) -> Path:
+    """Write labelled texts as long as real ones are: many short, a few cut off at `length` pieces."""
+    from bertkit.files import write_jsonl
+
+    rng = np.random.default_rng(SEED)
+    sizes = rng.lognormal(np.log(0.4 * length), 0.6, rows).clip(3, 2 * length).astype(int)
+    texts = (_words(rng, size, vocabulary) for size in sizes)
+    labels = ("negative", "positive")
+    write_jsonl(path, ({"text": text, "label": labels[row % 2]} for row, text in enumerate(texts)))
+    return path
+
+
+def write_text(path: Path, pieces: int, vocabulary: int) -> Path:
+    """Write at least as many pieces in sentences of 5 to 40 words, a sentence a line, in documents."""
+    rng = np.random.default_rng(SEED)
+    lines: list[str] = []
+    written = 0
+    while written < pieces or len(lines) < 3 * SENTENCES:
+        size = int(rng.integers(5, 40))
+        lines.append(_words(rng, size, vocabulary) + " .")
+        if len(lines) % SENTENCES == 0:
+            lines.append("")
+        written += size + 1
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return path
+
+
+def _words(rng: np.random.Generator, size: int, vocabulary: int) -> str:
+    numbers = rng.integers(len(SPECIAL), vocabulary, size)
+    return " ".join(map("w{}".format, numbers.tolist()))

@@ -1,0 +1,84 @@
+"""What `training.py` has done: the workloads, and their rows, which are drawn once for all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import qa_data
+from side_by_side import SEED
+
+
+@dataclass(frozen=True)
+class Work:
+    """A data set and the settings that all contestants are given; `rows` train, `held` are scored."""
+
+    name: str
+    title: str
+    task: str
+    rows: int
+    held: int
+    max_length: int
+    batch_size: int
+    learning_rate: float
+    ending: str = "jsonl"
+    score: str = "accuracy"
+
+    def sized(self, rows: int | None) -> Work:
+        """Return it with as many training rows, and no more to score than that."""
+        return self if rows is None else dataclasses.replace(self, rows=rows, held=min(self.held, rows))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows:,} training examples, {self.held:,} to score, at most {self.max_length} pieces, "
+            f"batches of {self.batch_size}, learning rate {self.learning_rate:g}"
+        )
+
+
+WORKS = {
+    work.name: work
+    for work in (
+        Work("sst2", "SST-2", "classify", 6000, 872, 128, 32, 5e-5),
+        Work("imdb", "IMDB", "classify", 600, 400, 256, 16, 5e-5),
+        Work("squad", "SQuAD v1.1", "qa", 300, 100, 384, 12, 2e-4, "json", "f1"),
+    )
+}
+
+
+def lay_out(work: Work, data_dir: Path, folder: Path) -> None:
+    """Draw the rows with a fixed seed and write them where all contestants read them."""
+    folder.mkdir(parents=True)
+    if work.task == "qa":
+        qa_data.write(data_dir / "squad" / "dev-v1.1.json", folder, work.rows, work.held)
+        (folder / "dev.json").rename(folder / "validation.json")
+        return
+    from bertkit.files import write_jsonl
+    from bertkit.prepare import defaults_of, parted, task_of
+    from bertkit.reporter import Reporter
+    from bertkit.tasks.classify import Classify, ClassifyConfig
+
+    drawn: dict[str, Any] = {"max_train_samples": work.rows, "max_eval_samples": work.held, "seed": SEED}
+    task = task_of(work.task, ClassifyConfig(data=work.name, data_dir=str(data_dir), **drawn))
+    found = task.find(Reporter())
+    task.config = dataclasses.replace(task.config, **defaults_of(found, Classify))
+    splits, _ = parted(task, task.columns(found).splits)
+    for split in ("train", "validation"):
+        texts, labels = (
+            splits[split][getattr(task.config, f"{column}_column")] for column in ("text", "label")
+        )
+        rows = ({"text": text, "label": label} for text, label in zip(texts, labels, strict=True))
+        write_jsonl(folder / f"{split}.jsonl", rows)
+
+
+def f1(folder: Path, answers: dict[str, str]) -> float:
+    """Score answers by SQuAD 1.1's rule."""
+    from bertkit.metrics.squad import marks_v1, scores_v1
+
+    articles = json.loads((folder / "validation.json").read_text("utf-8"))["data"]
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    questions = [question for paragraph in paragraphs for question in paragraph["qas"]]
+    gold = [[answer["text"] for answer in question["answers"]] for question in questions]
+    return scores_v1(marks_v1(gold, [answers[question["id"]] for question in questions]))["f1"]
