@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format smoke bench screenshots ablation sizes clean
+.PHONY: help install demo test check format smoke faults fuzz bench screenshots ablation sizes clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -37,8 +37,18 @@ smoke: $(INSTALLED) ## Every task on its shipped sample, a few steps each
 		$(BIN)/bertkit $$task --data sample --max-steps 4 -o runs/smoke-$$task --overwrite || exit 1; \
 	done
 
-bench: $(INSTALLED) ## Training speed, side by side (BERTKIT_DATA_DIR must hold SST-2, codah, wnut17 and squad)
-	$(BIN)/python benchmarks/classify_speed.py --rounds 3
+FAULTS ?= 120
+
+faults: $(INSTALLED) ## Kill, fill up, damage: that many faults at random, over every kind of run
+	$(BIN)/python tests/faults.py --count $(FAULTS)
+
+EXAMPLES ?= 2000
+
+fuzz: $(INSTALLED) ## Random damage to every kind of file, that many examples a reader
+	$(BIN)/python tests/fuzz.py --examples $(EXAMPLES)
+
+bench: $(INSTALLED) ## Training speed, side by side (BERTKIT_DATA_DIR must hold SST-2, squad, codah and wnut17)
+	$(BIN)/python benchmarks/training.py --rounds 3
 	$(BIN)/python benchmarks/choice_speed.py --rounds 3
 	$(BIN)/python benchmarks/ner_speed.py --rounds 3
 	$(BIN)/python benchmarks/qa_speed.py

@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from bertkit.seals import seal, unlike
+
 
 def cache_directory() -> Path:
     """BERTKIT_CACHE_DIR, else the user's cache folder; empty counts as unset."""
@@ -15,13 +17,15 @@ def cache_directory() -> Path:
 
 
 def cached(kind: str, key: str, write: Callable[[Path], None]) -> Path | None:
-    """The folder `kind/key` in the cache, made by `write(folder)` the first time.
+    """The folder `kind/key` in the cache, made by `write(folder)` the first time, and again if it is damaged.
 
     Returns None where the cache cannot be written: a cache is a convenience, never a reason to stop.
     """
     final = cache_directory() / kind / key
     if final.is_dir():
-        return final
+        if unlike(final) is None:
+            return final
+        shutil.rmtree(final, ignore_errors=True)
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=final.parent))
@@ -29,12 +33,14 @@ def cached(kind: str, key: str, write: Callable[[Path], None]) -> Path | None:
         return None
     try:
         write(partial)
+        seal(partial)
         partial.replace(final)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if not isinstance(error, OSError):  # a full disk, or another process was first
             raise
-    return final if final.is_dir() else None
+        return final if unlike(final) is None else None
+    return final
 
 
 def cache_size() -> int:

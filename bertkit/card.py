@@ -28,7 +28,7 @@ def model_card(folder: Path, metrics: Mapping[str, Any], task: Task, made_with: 
     parts = [
         f"# {folder.name}",
         f"`{metrics['model']}` {task.trained} `{metrics['task']}` on `{data['name']}` ({data['source']}; "
-        f"{data['train']:,} training and {data['validation']:,} validation rows; "
+        f"{data['train']:,} training and {data['validation']:,} validation {task.unit}; "
         f"fingerprint `{data['fingerprint']}`).",
         "What is learned: " + task.summary() + ".",
         "## Scores\n\n" + score_table(metrics),
@@ -71,6 +71,21 @@ def score_table(metrics: Mapping[str, Any]) -> str:
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
             lines.append(f"\n{split}: {scores}")
     return "\n".join(lines)
+
+
+def compared_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Beside another run: each score's name, the other's, what this one's is above it, with its interval, p.
+
+    Empty where the run is compared with none.
+    """
+    compared = metrics.get("compared", {})
+    rows: list[tuple[str, ...]] = []
+    for name, found in compared.get("difference", {}).items():
+        low, high = found["interval"]
+        above = f"{found['difference']:+.3f}", f"{low:+.3f} to {high:+.3f}"
+        p = f"{found['p']:.3g} ({found['test']})"
+        rows.append((name, f"{compared['validation'][name]:.3f}", *above, p))
+    return rows
 
 
 def detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:

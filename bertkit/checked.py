@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from bertkit.config import C, Setting, settings_of
+from bertkit.config import C, Setting, flag_of, settings_of
 from bertkit.errors import UserError, listed, nearest
 
 
-def checked(config: type[C], values: Mapping[str, Any], origin: str) -> dict[str, Any]:
+def checked(config: type[C], values: Mapping[str, Any], origin: str | None = None) -> dict[str, Any]:
     """`values` with each key known and each value of its type and within its bounds.
 
-    `origin` is named in the error: a recipe's path, or "classify()" for a call from Python.
-    Raises `UserError` for an unknown key, a wrong type or a value out of bounds.
+    `origin` is named in the error: a recipe's path, or "classify()" for a call from Python; None names the
+    flag. Raises `UserError` for an unknown key, a wrong type or a value out of bounds.
     """
     known = settings_of(config)
     for key in values:
@@ -23,7 +23,14 @@ def checked(config: type[C], values: Mapping[str, Any], origin: str) -> dict[str
             raise UserError(
                 f"{origin}: unknown setting {str(key)!r}{nearest(key, known) or f' (known: {listed(known)})'}"
             )
-    return {key: _converted(value, *known[key][:2], f"{origin}: {key}") for key, value in values.items()}
+    return {
+        key: _converted(value, *known[key][:2], f"{origin}: {key}" if origin else _typed(key, known[key][1]))
+        for key, value in values.items()
+    }
+
+
+def _typed(name: str, about: Setting) -> str:
+    return name.upper() if about.positional else flag_of(name, about)
 
 
 def _converted(value: Any, wanted: Any, about: Setting, where: str) -> Any:
@@ -40,7 +47,9 @@ def _converted(value: Any, wanted: Any, about: Setting, where: str) -> Any:
         if fitted is not None:
             _check_bounds(fitted, about, where)
             return fitted
-    raise UserError(f"{where}: {value!r} is not {' or '.join(_described(kind) for kind in kinds)}")
+    raise UserError(
+        f"{where}: {value!r} is not {' or '.join(_described(kind) for kind in kinds)}{_near(value, kinds)}"
+    )
 
 
 def _fitted(value: Any, kind: Any) -> Any:
@@ -74,6 +83,15 @@ def _check_bounds(value: Any, about: Setting, where: str) -> None:
     if low or high or infinite:
         bounds = f"at least {about.min:g}" if about.max is None else f"from {about.min:g} to {about.max:g}"
         raise UserError(f"{where}: {value!r} is out of bounds; it must be {bounds}")
+
+
+def _near(value: Any, kinds: list[Any]) -> str:
+    """What a choice may have been meant as."""
+    return nearest(value, [str(name) for kind in kinds for name in _choices(kind)])
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
 
 
 def _described(kind: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 MAX_SEED = 2**32 - 1  # NumPy's
 Head = Literal["linear", "bilstm"]
 DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
-PUSHING = frozenset({"push_to_hub", "hub_model_id", "hub_private_repo"})  # of one run, not of a suite
+OF_ONE_RUN = frozenset({"push_to_hub", "hub_model_id", "hub_private_repo", "nproc"})  # not of a suite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,12 +140,18 @@ class RunConfig(Settings):
         argument="per_device_train_batch_size",
         default_text="by data size",
     )
+    tokens_per_batch: int | None = setting(
+        None,
+        "Pieces a device takes at a time, padding counted: few long examples or many short ones.",
+        min=4,
+        instead_of=("batch_size",),
+    )
     eval_batch_size: int | None = setting(
         None,
         "Examples scored at a time.",
         min=1,
         argument="per_device_eval_batch_size",
-        default_text="twice --batch-size",
+        default_text="twice --batch-size, or what --tokens-per-batch takes of the longest",
     )
     learning_rate: float | None = setting(
         None,
@@ -189,7 +195,19 @@ class RunConfig(Settings):
         flags=("--bf16/--no-bf16",),
         default_text="where the device makes it faster",
     )
-    compile: bool = setting(False, "torch.compile the model; needs a C++ compiler.", argument="torch_compile")
+    nproc: int | None = setting(
+        None,
+        "Processes on this machine, one a GPU, or several on a CPU.",
+        min=1,
+        default_text="1",
+        saved=False,
+    )
+    compile: bool = setting(
+        False, "torch.compile the encoder's layers, once for all shapes; on a CPU it needs a C++ compiler."
+    )
+    pack: bool = setting(
+        False, "Train on the pieces of a batch in one row, without padding; the losses are the same."
+    )
     optim: str = setting("adamw_torch_fused", "Optimizer, by Trainer's names.", argument="optim")
     seed: int = setting(
         0, "Fixes split, order, new weights and dropout.", min=0, max=MAX_SEED, argument="seed"
@@ -282,7 +300,9 @@ def saved_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def _from_anywhere(name: str) -> str:
-    """The whole path of what is a file, a folder or a pattern of files; a name as it is."""
+    """The whole path of what is a file, a folder or a pattern of files; a name or an address as it is."""
+    if "://" in name:
+        return name
     path = Path(name).expanduser()
     if path.exists():
         return str(path.resolve())

@@ -5,13 +5,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bertkit import ranks
 from bertkit.prepare import Prepared
 from bertkit.reporter import Reporter
 from bertkit.session import Session, peak_memory_mb
+from bertkit.training.memory import memory_told, ways_out
 
 
 def dry_run(prepared: Prepared, reporter: Reporter) -> dict[str, Any]:
-    """One step on the longest batch; tells rows, steps, and an estimate of time and memory.
+    """One step on the longest batch, each rank's; tells rows, steps, and an estimate of time and memory.
 
     Nothing is written. The time is that one step's, scaled by pieces, and so about right.
     """
@@ -26,7 +28,8 @@ def _measured(prepared: Prepared, folder: Path, reporter: Reporter) -> dict[str,
     longest = [features[key] for key in batches.longest()]
     lengths = [sum(map(len, example["input_ids"])) for example in longest]
     started = time.perf_counter()
-    loss = _one_step(session, longest)
+    with memory_told(ways_out(config)):
+        loss = _one_step(session, longest)
     seconds = time.perf_counter() - started
     return {
         "task": prepared.task.name,
@@ -42,7 +45,7 @@ def _measured(prepared: Prepared, folder: Path, reporter: Reporter) -> dict[str,
         "longest_batch": [len(longest), max(lengths)],
         "steps": steps,
         "loss": loss,
-        "estimated_seconds": seconds * batches.pieces(0, steps) / sum(lengths),
+        "estimated_seconds": seconds * batches.pieces(0, steps) / sum(lengths) / ranks.count(),
         "peak_memory_mb": peak_memory_mb(),
         "precision": prepared.precision,
     }  # fmt: skip

@@ -6,14 +6,20 @@ shows its traceback.
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 WAYS_OUT_OF_NAN = "try a lower --learning-rate, a longer --warmup, or --no-bf16"
 
 
 class UserError(Exception):
-    """Something the user can mend: one line that names the file, row, column or flag and the way out."""
+    """Something the user can mend: one line that names the file, row, column or flag and the way out.
+
+    Attributes:
+        said_here: of several processes, whether this one says it; None: the first on each machine does.
+    """
 
     exit_code = 2
+    said_here: bool | None = None
 
 
 class Stopped(UserError):
@@ -33,3 +39,14 @@ def listed(names: Iterable[object]) -> str:
     """`a, b, c`, cut after twelve so that the error stays one line."""
     words = [str(name) for name in names]
     return ", ".join(words[:12]) + (f", ... ({len(words)} in all)" if len(words) > 12 else "")
+
+
+def counted(number: int, one: str, several: str | None = None) -> str:
+    """`1 row`, `1,500 rows`: a number with its noun, which in the plural ends in s or is `several`."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def short(value: Any) -> str:
+    """`repr`, cut for error messages."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -26,7 +26,8 @@ def whole_file(path: Path) -> Iterator[TextIO]:
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from error
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+        # Half a surrogate pair, which UTF-8 has not, as \ud800: in JSON that is the same text.
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
         Path(partial).chmod(0o644)
         Path(partial).replace(path)

@@ -3,9 +3,10 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from bertkit import ranks
 from bertkit.errors import UserError
 
 
@@ -13,16 +14,25 @@ from bertkit.errors import UserError
 def held(folder: Path) -> Iterator[Path]:
     """Make a directory, unless it is there, and keep other runs out of it; made for nothing, it goes again.
 
+    Of several ranks the first holds it for all.
+
     Raises:
         UserError: it cannot be made, or another run holds it.
     """
+    with ExitStack() as stack:
+        ranks.once(lambda: stack.enter_context(_held(folder)))
+        yield folder
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     lock = None
     try:
         while lock is None:
             _make(folder)
             lock = _lock(folder)
-        yield folder
+        yield
     finally:
         for path in missing if lock is not None else missing[1:]:  # not one that another made meanwhile
             with suppress(OSError):  # not empty
@@ -33,6 +43,8 @@ def held(folder: Path) -> Iterator[Path]:
 
 def require_free(folder: Path) -> None:
     """Refuse, before any work, a directory that another run holds."""
+    if not ranks.is_main():  # it would meet the first rank's own lock
+        return
     with suppress(OSError):  # what cannot be opened is told of where it is made
         lock = _lock(folder)
         if lock is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import locks, rundir
+from bertkit import locks, ranks, rundir
 from bertkit.checked import checked
 from bertkit.config import RunConfig, fill, saved_settings, settings_of
 from bertkit.data.rows import Splits, fingerprint
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bertkit.data.features import Features
 
 MANY_UNKNOWN, TOO_MANY_UNKNOWN = 0.05, 0.30  # shares of unknown pieces: warned of, refused
+ORDER = "train_sampling_strategy="
 PATHS = ("output_dir", "validation", "test")
 
 
@@ -67,7 +68,10 @@ def settings(
     values = checked(kind, given, f"{name.replace('-', '_')}()")
     if recipe is not None:
         values = behind(read_recipe(recipe, name, kind).settings, values, kind)
-    values |= {key: str(Path(values[key]).expanduser()) for key in PATHS if values.get(key)}
+    _check_processes(values)
+    values |= {
+        key: str(Path(values[key]).expanduser()) for key in PATHS if "://" not in (values.get(key) or "://")
+    }
     if values.get("output_dir"):
         rundir.check_folder(Path(values["output_dir"]))
         locks.require_free(Path(values["output_dir"]))
@@ -80,9 +84,39 @@ def settings(
         raise UserError(
             "--validation-fraction: nothing is set aside beside --validation; leave one of them out"
         )
+    _check_budget(config)
     if config.output_dir is not None:
         rundir.check_writable(Path(config.output_dir), config.overwrite)
     return config, None
+
+
+def _check_budget(config: RunConfig) -> None:
+    """Refuse what does not go with batches by a budget."""
+    if config.tokens_per_batch is None:
+        return
+    if config.batch_size is not None:
+        raise UserError(
+            "--tokens-per-batch: decides how many examples a batch has, as --batch-size does; leave one of "
+            "them out"
+        )
+    if "train_sampling_strategy" in parse_set(config):
+        raise UserError(
+            "--set train_sampling_strategy: --tokens-per-batch has an order of its own; leave one out"
+        )
+
+
+def _check_processes(values: Mapping[str, Any]) -> None:
+    """Refuse what would wait for ever, or would not be what it seems."""
+    if ranks.is_left_alone():
+        raise UserError("WORLD_SIZE is set and RANK is not; start processes with --nproc, or torchrun")
+    several, orders = ranks.started() > 1, [one for one in values.get("set") or () if one.startswith(ORDER)]
+    if (values.get("nproc") or 1) > 1 and not ranks.are_ours():
+        why = "they are started already" if several else "a flag of the command line alone"
+        raise UserError(f"--nproc {values['nproc']}: {why}; leave it out")
+    if orders and several:
+        raise UserError(
+            f"--set {orders[0]}: of several processes only bertkit's own order is right; leave it out"
+        )
 
 
 def _resumed(name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[RunConfig, str]:
@@ -91,7 +125,11 @@ def _resumed(name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[
         found = f"; {folder} holds none" if folder else ""
         raise UserError(f"--resume needs --output-dir with the run to go on with{found}")
     saved = read_recipe(str(Path(folder) / rundir.SETTINGS), name, kind)
-    before = kind(**saved.settings)
+    before, processes = kind(**saved.settings), saved.made_with.get("processes", 1)
+    if processes != ranks.started() and not (Path(folder) / rundir.METRICS).exists():
+        raise UserError(
+            f"--resume {folder}: {processes} processes trained it; go on with --nproc {processes}"
+        )
     for key, value in values.items():
         if key in ("overwrite", "dry_run") and value:
             raise UserError(f"--resume goes on with a run; leave out --{key.replace('_', '-')}")
@@ -193,17 +231,26 @@ def _resolve(prepared: Prepared, reporter: Reporter) -> None:
     task, source = prepared.task, prepared.source
     longest = max_length(task, source, prepared.model_config, prepared.max_length_given)
     task.config = dataclasses.replace(task.config, max_length=longest)
+    most, budget = task.longest_trained, task.config.tokens_per_batch
+    if budget is not None and budget < most:
+        said = "" if prepared.max_length_given else " (its default)"
+        raise UserError(
+            f"--tokens-per-batch {budget}: less than --max-length {most}{said}; at least as much, or a "
+            "smaller --max-length"
+        )
     if not source.new:
         task.config = fill(task.config, {"model": source.name})
     for name, rows in prepared.splits.items():
         make = task.prepare_training if name == "train" else task.prepare
         prepared.features[name] = make(rows, prepared.tokenizer)
     _look_at_pieces(prepared, reporter)
-    advice, reason = advise(len(prepared.splits["train"]), parameters_of(prepared.model_config))
+    advice, reason = advise(len(prepared.splits["train"]), parameters_of(prepared.model_config), task.unit)
     advice |= task.advice()
+    if budget is not None:
+        del advice["batch_size"]
     unsaid = {key: value for key, value in advice.items() if getattr(task.config, key) is None}
     task.config = fill(task.config, unsaid)
-    task.config = fill(task.config, {"eval_batch_size": 2 * task.config.batch_size})
+    task.config = fill(task.config, {"eval_batch_size": 2 * (task.config.batch_size or budget // most)})
     if unsaid:
         words = ", ".join(f"{key} {value:g}" for key, value in unsaid.items())
         reporter.say(f"chosen {reason}: {words}")
@@ -255,13 +302,14 @@ def task_of_run(folder: Path) -> Task:
     Raises:
         UserError: the directory holds none, or a suite of several.
     """
-    metrics = rundir.read_metrics(folder) if folder.is_dir() else None
-    if metrics is None:
-        raise UserError(f"{folder}: not a finished run (no {rundir.METRICS} in it)")
+    metrics = rundir.finished(folder)
     if metrics["task"] not in TASKS:
         raise UserError(f"{folder}: is several runs; name one of those in it")
     kind = task_class(metrics["task"])
-    return kind(kind.Config(**read_recipe(str(folder / rundir.SETTINGS), kind.name, kind.Config).settings))
+    saved = read_recipe(str(folder / rundir.SETTINGS), kind.name, kind.Config)
+    if not saved.made_with:
+        raise UserError(f"{saved.path}: is cut, or not what a run writes; it has no 'made_with'")
+    return kind(kind.Config(**saved.settings))
 
 
 def rows_again(folder: Path) -> tuple[Found, Splits]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertkit import rundir
+from bertkit import ranks, rundir
 from bertkit.config import RunConfig
 from bertkit.errors import Stopped, UserError
 from bertkit.hub import Unreachable, connection_errors, reason, unreachable
@@ -127,6 +127,7 @@ def _told(what: str, way_out: str) -> Iterator[None]:
 def resume_command(task: str, folder: Path, config: RunConfig) -> str:
     """The command that goes on with a run, or uploads it where it is finished."""
     words = ["bertkit", task, "--resume", "--output-dir", str(folder)]
+    words += ["--nproc", str(ranks.count())] if ranks.count() > 1 else []
     if config.push_to_hub:
         words.append(FLAG)
         words += ["--hub-model-id", config.hub_model_id] if config.hub_model_id else []

@@ -1,17 +1,18 @@
 """Recipes: YAML files with `task` and `settings`; shipped ones, a user's own, and every `run.yaml`."""
 
 import importlib.resources
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bertkit.checked import checked
 from bertkit.config import RunConfig, settings_of
-from bertkit.errors import UserError, listed, nearest
+from bertkit.errors import UserError, listed, nearest, short
+from bertkit.yaml_text import read_yaml
 
+COMMAND = re.compile("[a-z][a-z-]*")
 KEYS = ("task", "settings", "made_with")
 
 
@@ -27,8 +28,17 @@ class Recipe:
 
 def shipped() -> dict[str, Path]:
     """Name (`classify/imdb`) -> file of each shipped recipe, from the checkout or the installed package."""
-    installed = Path(str(importlib.resources.files("bertkit"))) / "recipes"
-    folder = installed if installed.is_dir() else Path(__file__).parent.parent / "recipes"
+    return _files("recipes")
+
+
+def profiles() -> dict[str, Path]:
+    """Name (`profiles/ddp`) -> file of each shipped configuration of `accelerate launch`."""
+    return {f"profiles/{name}": path for name, path in _files("profiles").items()}
+
+
+def _files(folder_name: str) -> dict[str, Path]:
+    installed = Path(str(importlib.resources.files("bertkit"))) / folder_name
+    folder = installed if installed.is_dir() else Path(__file__).parent.parent / folder_name
     return {
         path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))
     }
@@ -65,7 +75,8 @@ def find_recipe(name: str, task: str = "", flag: str = "--recipe") -> Path:
         raise UserError(f"{flag} {name}: there are {listed(matches)}; name one of them")
     if not matches:
         raise UserError(
-            f"{flag} {name}: neither a file nor a shipped recipe{nearest(name, known)} (bertkit recipes ls)"
+            f"{flag} {name or repr(name)}: neither a file nor a shipped recipe{nearest(name, known)} "
+            "(bertkit recipes ls)"
         )
     return known[matches[0]]
 
@@ -85,6 +96,20 @@ def first_line(path: Path) -> str:
     return path.read_text("utf-8").partition("\n")[0].lstrip("# ")
 
 
+def read_content(path: Path) -> dict[str, Any]:
+    """What a recipe's file says, whatever its task. Raises `UserError` where it is no recipe."""
+    way_out = "bertkit recipes show imdb is an example of one"
+    content = read_yaml(path, "recipe", way_out)
+    if not isinstance(content, dict) or not isinstance(content.get("settings"), dict):
+        raise UserError(f"{path}: no recipe, which has the keys 'task' and 'settings'; {way_out}")
+    for key in content:
+        if key not in KEYS:
+            raise UserError(
+                f"{path}: unknown key {key!r}{nearest(key, KEYS)}; settings stand under 'settings:'"
+            )
+    return content
+
+
 def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
     """Read a recipe for `task`, whose settings are those of `config`, and check it.
 
@@ -92,20 +117,13 @@ def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
         UserError: not YAML, another task's, or a key or value that is wrong (named with the file).
     """
     path = find_recipe(name, task)
-    try:
-        content = yaml.safe_load(path.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
-    if not isinstance(content, dict) or not isinstance(content.get("settings"), dict):
-        raise UserError(f"{path}: a recipe has the keys 'task' and 'settings'")
-    for key in content:
-        if key not in KEYS:
-            raise UserError(
-                f"{path}: unknown key {key!r}{nearest(key, KEYS)}; settings stand under 'settings:'"
-            )
-    if content.get("task", task) != task:
-        raise UserError(
-            f"{path}: a recipe for {content['task']}; use bertkit {content['task']} --recipe {name}"
-        )
+    content = read_content(path)
+    named, made_with = content.get("task", task), content.get("made_with") or {}
+    if not isinstance(named, str) or not COMMAND.fullmatch(named):
+        raise UserError(f"{path}: task: {named!r} is no command's name; this is read for {task}")
+    if not isinstance(made_with, dict):
+        raise UserError(f"{path}: made_with: {short(made_with)} is no list of keys and values; leave it out")
+    if named != task:
+        raise UserError(f"{path}: a recipe for {named}; use bertkit {named} --recipe {name}")
     settings = checked(config, content["settings"], str(path))
-    return Recipe(path, task, settings, content.get("made_with") or {})
+    return Recipe(path, task, settings, made_with)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import locks, push, rundir
+from bertkit import locks, push, ranks, rundir
 from bertkit.card import model_card
 from bertkit.config import RunConfig
 from bertkit.data.rows import fingerprint
@@ -17,6 +17,7 @@ from bertkit.quiet import quiet_libraries
 from bertkit.reporter import Reporter
 from bertkit.results import about_data, scores, write_predictions
 from bertkit.tasks import task_class
+from bertkit.tasks.base import Outputs
 
 if TYPE_CHECKING:
     from bertkit.session import Session
@@ -43,13 +44,13 @@ def train(
         UserError: anything the user can mend, before weights are loaded where it can be known.
         Stopped: Ctrl-C or SIGTERM; a checkpoint is written.
     """
-    reporter = reporter or Reporter()
+    reporter = reporter if reporter and ranks.is_main() else Reporter()
     config, data_before = settings(task_name, task_class(task_name).Config, given, recipe)
-    with quiet_libraries():
-        push.check(config)
+    with quiet_libraries(), ranks.joined():
+        ranks.once(push.check, config)
         run = _made(task_name, config, data_before, reporter)
         if config.push_to_hub and run.output_dir:
-            push.push(task_name, run.output_dir, config, reporter)
+            ranks.once(push.push, task_name, run.output_dir, config, reporter)
         return run
 
 
@@ -65,7 +66,7 @@ def _made(task_name: str, config: RunConfig, data_before: str | None, reporter: 
 
 
 def _run(task_name: str, config: RunConfig, data_before: str | None, reporter: Reporter) -> Run:
-    prepared = prepare(task_name, config, reporter)
+    prepared = ranks.cached_once(prepare, task_name, config, reporter)
     data = fingerprint(prepared.splits)
     if data_before not in (None, data):
         raise UserError(
@@ -83,35 +84,36 @@ def _run(task_name: str, config: RunConfig, data_before: str | None, reporter: R
     if config.output_dir is not None:
         return _train(prepared, Path(config.output_dir), data, reporter)
     named = (prepared.task.name, prepared.found.name, prepared.source.name)
-    with locks.held(rundir.reserve_default(*named)) as folder:
+    with locks.held(ranks.once(rundir.reserve_default, *named)) as folder:
         return _train(prepared, folder, data, reporter)
 
 
 def _train(prepared: Prepared, folder: Path, data: str, reporter: Reporter) -> Run:
     """Train in a directory that is held, from nothing or from the last checkpoint in it."""
+    from bertkit.retry import trained
     from bertkit.session import Session
 
     config = prepared.config
     if not config.resume:
-        rundir.check_writable(folder, config.overwrite)
-        rundir.require_room(folder, parameters_of(prepared.model_config))
+        ranks.once(rundir.check_writable, folder, config.overwrite)
+        ranks.once(rundir.require_room, folder, parameters_of(prepared.model_config))
     untouched = (folder / rundir.SETTINGS).exists()  # an older run, until it is put aside
     try:
-        session = Session(prepared, folder, reporter)
+        with ranks.agreed():
+            session = Session(prepared, folder, reporter)
         if not config.resume:
             session.check_head()
         if config.push_to_hub:
-            push.create(config, folder)
+            ranks.once(push.create, config, folder)
         untouched = False
         if not config.resume:
-            rundir.create(folder, config.overwrite)
-            rundir.write_settings(folder, prepared.task.name, config, data)
-        figures = session.train()
-        rundir.drop_replaced(folder)
+            ranks.once(rundir.create, folder, config.overwrite)
+            ranks.once(rundir.write_settings, folder, prepared.task.name, config, data)
+        figures = trained(session)
         return _finish(session, figures, data)
     except BaseException as error:
         kept = not untouched and rundir.last_checkpoint(folder)
-        if not untouched:
+        if not untouched and ranks.is_main():
             rundir.discard_unstarted(folder)
         if isinstance(error, KeyboardInterrupt):
             how = session.way_on if kept else "before the first checkpoint; nothing was kept"
@@ -120,13 +122,22 @@ def _train(prepared: Prepared, folder: Path, data: str, reporter: Reporter) -> R
 
 
 def _finish(session: "Session", figures: dict[str, Any], data: str) -> Run:
-    """Score every split and write the run directory, `metrics.json` last."""
+    """Score every split, all ranks together, and have the first write the run directory."""
+    outputs = {split: session.outputs(split) for split in session.prepared.splits if split != "train"}
+    weights = session.trainer.gathered_weights()
+    return Run(session.folder, ranks.once(_write, session, outputs, figures, data, weights))
+
+
+def _write(
+    session: "Session", outputs: dict[str, Outputs], figures: dict[str, Any], data: str, weights: Any
+) -> dict[str, Any]:
+    """The run directory, `metrics.json` last."""
     from bertkit.reports.page import write_page
     from bertkit.training.parts import log_lines
 
     prepared, folder = session.prepared, session.folder
     task, splits = prepared.task, prepared.splits
-    outputs = {split: session.outputs(split) for split in splits if split != "train"}
+    rundir.drop_replaced(folder)
     session.model.config.update(settled := task.settle(outputs["validation"]))
     for name, value in settled.items():
         session.reporter.say(f"{name} {value:.3f}: chosen on the validation split, kept in config.json")
@@ -137,7 +148,7 @@ def _finish(session: "Session", figures: dict[str, Any], data: str) -> Run:
         **scores(task, outputs, splits["train"]),
         "training": figures,
     }
-    _write_model(session)
+    _write_model(session, weights)
     write_predictions(folder, task, outputs)
     write_jsonl(folder / rundir.LOG, log_lines(session.trainer.state.log_history))
     made_with = rundir.read_made_with(folder)
@@ -145,10 +156,10 @@ def _finish(session: "Session", figures: dict[str, Any], data: str) -> Run:
     write_text(folder / rundir.CARD, card)
     write_page(folder, metrics)
     rundir.write_metrics(folder, metrics)
-    return Run(folder, metrics)
+    return metrics
 
 
-def _write_model(session: "Session") -> None:
+def _write_model(session: "Session", weights: Any) -> None:
     """Model and tokenizer, as `transformers` loads them; `max_length` and the side to cut go along.
 
     A tokenizer that says nothing of segments would let `pipeline()` read both texts of a pair as one.
@@ -160,5 +171,5 @@ def _write_model(session: "Session") -> None:
         tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # or it is not saved
     tokenizer.truncation_side = "left" if getattr(config, "long", "head") == "tail" else "right"
     with rundir.written_aside(session.folder) as aside:
-        session.model.save_pretrained(aside)
+        session.model.save_pretrained(aside, state_dict=weights)
         tokenizer.save_pretrained(aside)

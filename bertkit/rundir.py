@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import yaml
 
+from bertkit import ranks
 from bertkit.config import RunConfig, saved_settings
-from bertkit.errors import UserError
+from bertkit.errors import UserError, short
 from bertkit.files import as_yaml, write_text
+from bertkit.yaml_text import read_yaml
 
 SETTINGS, METRICS, CHECKPOINTS, LOG = "run.yaml", "metrics.json", "checkpoints", "training_log.jsonl"
 DEFAULT_PARENT = "runs"
@@ -38,6 +39,7 @@ CONTENT = [
     "predictions*.jsonl", "predictions*.conll", "predictions*.json", "nbest_predictions*.json",
     "null_odds*.json", *MODEL, "training_args.bin",
 ]  # fmt: skip
+SECTIONS = {"data", "validation", "test", "intervals", "baselines", "training"}  # of metrics.json
 PACKAGES = ["bertkit", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn"]
 
 
@@ -168,15 +170,16 @@ def discard_unstarted(folder: Path) -> None:
         _move(folder / REPLACED, folder, ["*"])
         drop_replaced(folder)
     if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
-        folder.rmdir()
-        with suppress(OSError):  # the default's parent, where this was the first run in it
+        with suppress(OSError):  # in a folder of somebody else's; the default's parent, where it holds others
+            folder.rmdir()
             Path(DEFAULT_PARENT).rmdir()
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The checkpoint with the highest step, or None."""
-    paths = (folder / CHECKPOINTS).glob("checkpoint-*")
-    return max(paths, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    steps = {path: path.name.rpartition("-")[2] for path in (folder / CHECKPOINTS).glob("checkpoint-*")}
+    paths = {path: int(step) for path, step in steps.items() if step.isdecimal() and path.is_dir()}
+    return max(paths, key=lambda path: paths[path], default=None)
 
 
 def write_settings(folder: Path, task: str, config: RunConfig, data_fingerprint: str) -> None:
@@ -184,12 +187,23 @@ def write_settings(folder: Path, task: str, config: RunConfig, data_fingerprint:
     made_with = {
         "command": _command(),
         "data": data_fingerprint,
+        **({"processes": ranks.count()} if ranks.count() > 1 else {}),
         "python": platform.python_version(),
         "packages": installed_versions(PACKAGES),
     }
+    _write_settings(folder, task, config, made_with)
+
+
+def _write_settings(folder: Path, task: str, config: RunConfig, made_with: dict[str, Any]) -> None:
     content = {"task": task, "settings": saved_settings(config), "made_with": made_with}
     header = f"# Repeat this run: bertkit {task} --recipe {shlex.quote(str(folder / SETTINGS))}\n"
     write_text(folder / SETTINGS, header + as_yaml(content))
+
+
+def change_settings(folder: Path, config: RunConfig, why: dict[str, Any]) -> None:
+    """Other settings for a run that has begun; `why` goes into what it was made with."""
+    before = read_yaml(folder / SETTINGS)
+    _write_settings(folder, before["task"], config, before["made_with"] | why)
 
 
 def installed_versions(names: list[str]) -> dict[str, str]:
@@ -209,12 +223,21 @@ def _command() -> str:
 
 def read_made_with(folder: Path) -> dict[str, Any]:
     """The `made_with` of a run's settings."""
-    return yaml.safe_load((folder / SETTINGS).read_text("utf-8"))["made_with"]
+    return _saved(folder, "made_with")
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """The settings of a run, as resolved: those that differ from the defaults."""
-    return yaml.safe_load((folder / SETTINGS).read_text("utf-8"))["settings"]
+    return _saved(folder, "settings")
+
+
+def _saved(folder: Path, key: str) -> dict[str, Any]:
+    path = folder / SETTINGS
+    content = read_yaml(path)
+    found = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: is not what a run writes; it has no {key!r}")
+    return found
 
 
 @contextmanager
@@ -262,8 +285,23 @@ def read_metrics(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         metrics = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise UserError(f"{path}: broken JSON ({error})") from error
-    if not isinstance(metrics, dict) or "task" not in metrics:
+    if not isinstance(metrics, dict) or not isinstance(metrics.get("task"), str):
         raise UserError(f"{path}: is not what a run writes; it has no 'task'")
+    for key in SECTIONS & metrics.keys():
+        if not isinstance(metrics[key], dict):
+            raise UserError(f"{path}: is not what a run writes; {key!r} holds {short(metrics[key])}")
+    return metrics
+
+
+def finished(folder: Path) -> dict[str, Any]:
+    """The scores of a finished run. Raises `UserError` where the directory is none."""
+    metrics = read_metrics(folder) if folder.is_dir() else None
+    if metrics is None:
+        why = f"no {METRICS} in it" if folder.is_dir() else "no such folder"
+        raise UserError(
+            f"{folder}: not a finished run ({why}); one is a directory that a training command left, such as "
+            f"{DEFAULT_PARENT}/classify-imdb-minilm"
+        )
     return metrics

@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from bertkit import rundir
+from bertkit import ranks, rundir
 from bertkit.data.features import Features
 from bertkit.data.split import draw
 from bertkit.errors import WAYS_OUT_OF_NAN, Stopped, UserError
 from bertkit.modeling.attention import attend_by_parts
 from bertkit.modeling.dropout import draw_fast
-from bertkit.modeling.layers import freeze
+from bertkit.modeling.layers import compile_layers, freeze
+from bertkit.modeling.packing import pack
 from bertkit.prepare import Prepared
 from bertkit.push import resume_command
 from bertkit.reporter import Reporter
 from bertkit.tasks.base import Outputs, Scores
 from bertkit.training.arguments import parse_set, training_arguments
+from bertkit.training.memory import memory_told, sizes, ways_out
 from bertkit.training.stopping import StopRequest
 from bertkit.training.trackers import log_into
 
@@ -35,26 +37,42 @@ class Session:
     """
 
     def __init__(self, prepared: Prepared, folder: Path, reporter: Reporter) -> None:
-        from transformers import set_seed
-
         self.prepared, self.folder, self.reporter = prepared, folder, reporter
         self.stop = StopRequest()
+        self.set_up()
+
+    def set_up(self) -> None:
+        """Model and trainer, as they are before the first step."""
+        from transformers import set_seed
+
+        prepared = self.prepared
+        self.features = dict(prepared.features)
         self.logits: dict[int, Any] = {}  # step -> validation logits, of the best step so far
-        checkpoints = folder / rundir.CHECKPOINTS
+        checkpoints = self.folder / rundir.CHECKPOINTS
         self.arguments = training_arguments(prepared.config, checkpoints, prepared.precision)
         set_seed(prepared.config.seed)
         self.model = prepared.task.model(prepared.model_config, prepared.source)
         freeze(self.model, prepared.config.freeze)
-        if not prepared.config.compile:
-            attend_by_parts(self.model)
-            draw_fast(self.model)
+        self._speed_up()
         self.collator = prepared.task.collator(prepared.tokenizer, self.model)
         self.trainer = self._trainer()
+        if ranks.rank():  # weights begin alike on all, dropout does not
+            set_seed((prepared.config.seed + ranks.rank()) % 2**32)
+
+    def _speed_up(self) -> None:
+        """The ways to compute the same that were asked for, or that a CPU is better off with."""
+        if not self.prepared.config.compile:
+            attend_by_parts(self.model)
+            draw_fast(self.model)
+        if self.prepared.config.pack:
+            pack(self.model)
+        if self.prepared.config.compile:
+            compile_layers(self.model)
 
     def _trainer(self) -> Any:
         from transformers import PrinterCallback
 
-        from bertkit.training.callbacks import Progress, Schedule
+        from bertkit.training.callbacks import FirstStep, Progress, Schedule
         from bertkit.training.trainer import BertkitTrainer
 
         config, train = self.prepared.config, self.prepared.features["train"]
@@ -63,11 +81,14 @@ class Session:
             model=self.model, args=self.arguments, train_dataset=train, data_collator=self.collator,
             loss=self.prepared.task.loss(train), evaluate_with=self._validate, best=self.prepared.task.best,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
+            tokens_per_batch=config.tokens_per_batch,
             own_order="train_sampling_strategy" not in parse_set(config),
         )  # fmt: skip
         self._accepted(trainer.try_optimizer)
         trainer.remove_callback(PrinterCallback)
         log_into(trainer, self.folder / rundir.TENSORBOARD)
+        self.first_step = FirstStep()
+        trainer.add_callback(self.first_step)
         trainer.add_callback(Schedule(trainer.steps_per_epoch, config.save_steps, self.stop))
         trainer.add_callback(Progress(self.reporter, trainer.batches().switches()))
         return trainer
@@ -101,23 +122,27 @@ class Session:
         features = prepared.task.prepare(rows, prepared.tokenizer)
         return Outputs(self._scored(features), features, rows)
 
-    def train(self) -> dict[str, Any]:
+    def train(self, go_on: bool) -> dict[str, Any]:
         """Train to the end, put the best weights back, and tell the figures of `metrics.json`.
+
+        Args:
+            go_on: from the last checkpoint, where there is one.
 
         Raises:
             Stopped: asked to by a signal; the last checkpoint is what --resume goes on from.
+            OutOfMemory: there is not memory enough for the batches.
         """
-        checkpoint = rundir.last_checkpoint(self.folder) if self.prepared.config.resume else None
+        checkpoint = rundir.last_checkpoint(self.folder) if go_on else None
         self._compute()
         started = time.perf_counter()
         try:
-            with self.stop:
+            with self.stop, memory_told(ways_out(self.prepared.config)):
                 self.trainer.train_from(checkpoint)
         finally:
             self.reporter.training_ended()
         seconds = time.perf_counter() - started - self.trainer.evaluation_seconds
         state = self.trainer.state
-        if self.stop.requested:
+        if self.stop.agreed():
             raise Stopped(f"stopped at step {state.global_step} of {state.max_steps}; {self.way_on}")
         self._restore_best()
         return self._figures(seconds, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
@@ -126,10 +151,10 @@ class Session:
         """What a part of the model that never changes gives, once for all of training and scoring."""
         prepared = self.prepared
         for split, features in prepared.features.items():
-            prepared.features[split] = prepared.task.computed(
-                self.model, features, self.collator, self.reporter
+            self.features[split] = ranks.cached_once(
+                prepared.task.computed, self.model, features, self.collator, self.reporter
             )
-        self.trainer.train_dataset = prepared.features["train"]
+        self.trainer.train_dataset = self.features["train"]
 
     @property
     def way_on(self) -> str:
@@ -139,28 +164,34 @@ class Session:
     def _figures(self, seconds: float, before: int) -> dict[str, Any]:
         """Throughput counts the training loop with its first step and checkpoints, without evaluation."""
         state, batches = self.trainer.state, self.trainer.batches()
+        feed = self.trainer.feed
         examples = len(self.trainer.train_dataset) * (state.global_step - before) / batches.steps
         return {
             "seconds": seconds,
             "steps": state.global_step,
             "examples_per_second": examples / seconds,
             "tokens_per_second": batches.pieces(before, state.global_step) / seconds,
+            "first_step_seconds": self.first_step.seconds,
             "peak_memory_mb": peak_memory_mb(),
             "loss": self.trainer.mean_loss(),
             "precision": self.prepared.precision,
+            "padding": 0.0 if self.prepared.config.pack else feed.padding,
+            "data_wait": feed.waited / seconds,
+            **sizes(self.prepared.config),
             "resumed_from": before or None,
+            **({"processes": ranks.count()} if ranks.count() > 1 else {}),
         }
 
     def _restore_best(self) -> None:
         """Load the weights of the best evaluation, where training went on after it."""
         best = self.trainer.state.best_global_step
         if best is not None and best != self.trainer.state.global_step:
-            self.trainer._load_from_checkpoint(str(self.folder / rundir.CHECKPOINTS / f"checkpoint-{best}"))
+            self.trainer.load_weights(self.folder / rundir.CHECKPOINTS / f"checkpoint-{best}")
             self.reporter.say(f"the best weights are those of step {best}")
 
     def _validate(self) -> Scores:
         outputs = self._outputs("validation")
-        scores = self.prepared.task.metrics(outputs)
+        scores = ranks.once(self.prepared.task.metrics, outputs)
         name, sign = self.prepared.task.best
         best = self.trainer.state.best_metric
         if best is None or sign * scores[name] > sign * best:
@@ -176,10 +207,12 @@ class Session:
         from bertkit.training.scoring import predict_logits
 
         size = self.prepared.config.eval_batch_size
-        return predict_logits(self.model, features, self.collator, size, self.reporter)
+        in_shards = self.trainer.in_shards
+        model = self.trainer.model_wrapped if in_shards else self.model
+        return predict_logits(model, features, self.collator, size, self.reporter, in_shards=in_shards)
 
     def _outputs(self, split: str, logits: Any = None) -> Outputs:
-        features = self.prepared.features[split]
+        features = self.features[split]
         if logits is None:
             logits = self._scored(features)
             if not np.isfinite(logits.max(-1)).all():  # the maximum of a row with NaN is NaN

@@ -1,7 +1,10 @@
 """Any encoder through the same command: a tiny random one of each architecture learns the toy."""
 
+import json
+
 import pytest
 from conftest import (
+    ROWS,
     make_tokenizer,
     ner_rows,
     predictions,
@@ -152,3 +155,20 @@ def test_shared_layers_cannot_be_told_apart(tmp_path):
     with pytest.raises(bertkit.UserError, match="--layer-decay: albert has no separate encoder layers"):
         bertkit.classify(data=str(data), model=str(folder), layer_decay=0.9, output_dir=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("task", ["classify", "ner", "qa", "swag"])
+def test_padding_is_on_the_right_whatever_the_tokenizer_says(task, tmp_path):
+    """On the left it would move BERT's positions, and [CLS] from where stock heads look."""
+    found = []
+    for side in ("right", "left"):
+        folder = save_tiny(tmp_path / side)
+        config = folder / "tokenizer_config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"padding_side": side}))
+        run = getattr(bertkit, task)(
+            data=str(write_rows(tmp_path / "rows.jsonl", ROWS[task](40))), model=str(folder), max_steps=2,
+            batch_size=8, bf16=False, output_dir=str(tmp_path / f"run-{side}"),
+        )  # fmt: skip
+        found.append(predictions(run.output_dir))
+        assert json.loads((run.output_dir / config.name).read_text()).get("padding_side", "right") == "right"
+    assert found[0] == found[1]

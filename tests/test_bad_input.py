@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -29,7 +30,7 @@ def csv_of(rows):
 
 # name: (content of data.csv, further arguments, words the line must hold)
 FILES = {
-    "empty file": (b"", [], ["data.csv", "empty"]),
+    "empty file": (b"", [], ["data.csv", "empty", "name another"]),
     "missing column": (csv_of(GOOD_ROWS), ["--text-column", "txt"],
                        ["txt", "did you mean 'text'", "--text-column"]),
     "no text column": ("a,label\nx,y\nz,w\n", [], ["looks like the text", "--text-column", "a, label"]),
@@ -42,7 +43,8 @@ FILES = {
         ["--problem", "regression"], ["row 5", "'three'", "not a number"],
     ),
     "a broken CSV row": (csv_of(GOOD_ROWS) + "a,b,c\n", [], ["row 61", "3 fields"]),
-    "an open quote": (csv_of(GOOD_ROWS) + '"a,b\n', [], ["row 61", "broken CSV"]),
+    "an open quote": (csv_of(GOOD_ROWS) + '"a,b\n', [], ["row 61", "broken CSV", "twice in it"]),
+    "lines that end in CR": ("text,label\ra,b\rc,d\r", [], ["end in CR alone", "tr '\\r' '\\n'"]),
     "a broken JSON row": (json.dumps(GOOD_ROWS[0]) + "\n{broken\n", [], ["row 2", "broken JSON"]),
     "a text that is a number": (json.dumps(with_row({"text": 5})), [], ["row 8", "holds 5, not a text"]),
     "a text missing": (json.dumps(with_row({"text": None})), [], ["row 8", "has no text"]),
@@ -92,13 +94,31 @@ def test_refused(cli, tiny, tmp_path, name):
     assert_refused(cli, tmp_path, ["--data", path, *model, "--output-dir", tmp_path / "run", *args], words)
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "classify --data",
+        "check classify --data",
+        "classify --data sample --validation",
+        "train-tokenizer --data",
+        "check pretrain-mlm-nsp --data sample --validation",
+    ],
+)
+def test_what_is_no_file_is_said_to_be_what_it_is(cli, tmp_path, typed):
+    os.mkfifo(tmp_path / "pipe")
+    command, *args = typed.split()
+    for path, what in ((tmp_path / "pipe", "a pipe"), ("/dev/null", "a device")):
+        words = [f"{path}: is {what}, no file; write what it gives to a file"]
+        assert_refused(cli, tmp_path, [*args, path], words, command)
+
+
 def test_no_data_named(cli, tmp_path):
     assert_refused(cli, tmp_path, [], ["--data is missing"])
 
 
 def test_empty_names_are_not_the_current_folder(cli, toy, tmp_path):
-    assert_refused(cli, tmp_path, ["--data", ""], ["data: is empty"])
-    assert_refused(cli, tmp_path, ["--data", toy, "--model", ""], ["model: is empty"])
+    assert_refused(cli, tmp_path, ["--data", ""], ["bertkit: --data: is empty"])
+    assert_refused(cli, tmp_path, ["--data", toy, "--model", ""], ["bertkit: --model: is empty"])
 
 
 def test_rows_drawn_that_have_one_label(cli, tiny, toy, tmp_path):
@@ -109,6 +129,31 @@ def test_rows_drawn_that_have_one_label(cli, tiny, toy, tmp_path):
 def test_trainer_refusing_a_value_of_set(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--set", "fsdp=full_shard"]
     assert_refused(cli, tmp_path, args, ["fsdp"])
+
+
+MISTYPED = {  # command: words the line must hold, beside the flag or the command
+    "qa --squad v3": ["bertkit: --squad: 'v3' is not one of 'v1', 'v2'"],
+    "export run --quantize int4": ["bertkit: --quantize: 'int4'", "did you mean 'int8'"],
+    "ablation --table foo": ["bertkit: --table: 'foo' is not one of 'objectives', 'sizes'"],
+    "classify --data sample --text-column": ["bertkit: --text-column: is empty"],
+    "check classify --data sample --text-column": ["bertkit: --text-column: is empty"],
+    "train-tokenizer --data": ["bertkit: --data: is empty"],
+    "export": ["bertkit: RUN: is empty"],
+    "classify --recipe": ["--recipe '': neither a file nor"],
+    "classify --data sample --lr nan": ["bertkit: --learning-rate", "greater than or equal to 0"],
+    "check clasify": ["bertkit check clasify: no such command; did you mean 'classify'", "nli", "swag"],
+    "trian": ["bertkit trian: no such command", "classify", "export"],
+    "recipes cp imdb": ["bertkit: FILE: is empty", "name the file"],
+    "export nosuch": ["nosuch: not a finished run (no such folder)", "runs/classify-imdb-minilm"],
+}
+
+
+@pytest.mark.parametrize("typed", MISTYPED)
+def test_what_was_typed_wrong_is_named_as_it_was_typed(cli, tmp_path, typed):
+    words = typed.split()
+    empty = [""] if any("empty" in word or "''" in word for word in MISTYPED[typed]) else []
+    line = assert_refused(cli, tmp_path, [*words[1:], *empty], MISTYPED[typed], words[0])
+    assert "Value error" not in line
 
 
 @pytest.mark.parametrize(
@@ -154,7 +199,10 @@ RECIPES = {
     "no settings": ("epochs: 3", ["'task' and 'settings'"]),
     "key beside": ("settings: {}\nsetings: {}", ["unknown key 'setings'"]),
     "another task": ("task: nli\nsettings: {}", ["a recipe for nli"]),
-    "not yaml": ("settings: {a", ["not YAML"]),
+    "not yaml": ("settings: {a", ["not YAML", "recipes show imdb"]),
+    "no key": (":", ["no recipe", "recipes show imdb"]),
+    "no mapping": ("a, b", ["no recipe", "recipes show imdb"]),
+    "a day that is none": ("settings: {data: 2026-99-99}", ["not YAML", "recipes show imdb"]),
 }
 
 
@@ -195,7 +243,10 @@ def test_models_that_are_none(cli, toy, tmp_path, tiny):
 
     assert_refused(cli, tmp_path, model("a", lambda f: (f / "config.json").unlink()), ["not a model folder"])
     assert_refused(
-        cli, tmp_path, model("b", lambda f: (f / "model.safetensors").unlink()), ["no *.safetensors"]
+        cli,
+        tmp_path,
+        model("b", lambda f: (f / "model.safetensors").unlink()),
+        ["no weights", "*.safetensors"],
     )
     assert_refused(
         cli,

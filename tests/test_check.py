@@ -69,6 +69,10 @@ def few(at, _):
     return "few" if at < 4 else "most"
 
 
+def star(at, _):
+    return "N/A" if at == 7 else at % 5
+
+
 LONG_ANSWER = ("good " * 60).strip()
 TWICE = ["it", "so", "it"]
 IN_TRAIN = {  # finding: (task, level, what makes the rows have it, settings)
@@ -108,6 +112,7 @@ IN_TRAIN = {  # finding: (task, level, what makes the rows have it, settings)
     ),
     "right-twice": ("swag", "warning", one(endings=TWICE, label=0), {}),
     "wrong-twice": ("swag", "note", one(endings=TWICE, label=1), {}),
+    "gaps": ("classify", "warning", each(label=star), {}),
     "one-sentence": ("pretrain-mlm-nsp", "warning", each(text=lambda at, _: f"It was good {at}"), {}),
 }  # fmt: skip
 WHOLE = {
@@ -139,11 +144,69 @@ def test_each_kind_is_found_in_the_training_rows_that_have_it(name, look):
         assert len(found[name].rows) == FIRST < found[name].count
 
 
+GRADES = [3.5, *(n / 8 for n in range(1, 60))]
+GAPS = ["nan", "N/A", "", None, "1e400"]
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_a_number_that_is_missing_is_told_by_its_row(gap, look):
+    rows = [{**row, "label": gap if at == 7 else GRADES[at]} for at, row in enumerate(rows_of("classify"))]
+    seen, found = look("classify", rows, [{**row, "label": 1.5} for row in rows_of("classify", 1)])
+    assert seen.summary.startswith("regression")
+    assert (found["refused"].count, found["refused"].rows[0].split(": ")[1]) == (1, "row 8")
+
+
+@pytest.mark.parametrize(("label", "at_odds"), [("3.50", False), ("3.4", True)])
+def test_numbers_are_compared_as_numbers_and_may_differ(label, at_odds, look):
+    rows = [{**row, "label": GRADES[at]} for at, row in enumerate(rows_of("classify"))]
+    _, found = look("classify", [*rows, {**rows[0], "label": label}], rows[1:9])
+    assert ("conflicts" in found) == at_odds
+    if at_odds:
+        assert (found["conflicts"].level, found["conflicts"].count) == ("note", 1)
+        assert "between them" in found["conflicts"].way_out
+
+
+OF_CLASSES = {"majority", "rare", "not-validated"}
+UNEVEN = {  # task: rows of which nearly all have one answer, and some another
+    "swag": each(label=lambda at, _: int(at == 7)),
+    "qa": one(answers=[]),
+    "ner": one(tokens=["bad", "dull"], tags=["B-ODD", "B-ODD"]),
+}
+
+
+@pytest.mark.parametrize("task", UNEVEN)
+def test_what_is_true_of_classes_alone_is_not_said_of_others(task, look):
+    settings = {"squad": "v2"} if task == "qa" else {}
+    _, found = look(task, UNEVEN[task](rows_of(task)), rows_of(task, 1), **settings)
+    assert OF_CLASSES & set(found) == ({"rare", "not-validated"} if task == "ner" else set())
+    assert all(found[name].level == "note" for name in OF_CLASSES & set(found))
+
+
+def test_documents_are_told_by_file_and_row_or_line(look, tmp_path):
+    (tmp_path / "a.txt").write_text("One. Two. Three.\n\n=====\n\nThe same.\n\nAgain.\n", "utf-8")
+    (tmp_path / "b.txt").write_text("Four.\nFive.\n=====\nThe same.\n\nAgain.\n", "utf-8")
+    write_rows(tmp_path / "c.jsonl", [{"text": "The same. "}, {"text": " "}, {"text": "The same."}])
+    flags = {"data": str(tmp_path / "[abc].*"), "document_separator": "====="}
+    seen = bertkit.check("pretrain-mlm-nsp", validation=str(tmp_path / "c.jsonl"), **flags)
+    [same] = [
+        finding for finding in seen.findings if finding.name == "duplicates" and "train" in finding.message
+    ]
+    files = [place.removeprefix(f"{tmp_path}/") for place in same.rows]
+    assert files[0] == f"b.txt: line 4 as {tmp_path}/a.txt: line 4"
+    assert "train texts are copies" in same.message
+
+
+def test_all_rows_without_a_text_are_counted(look):
+    rows = [*rows_of("pretrain-mlm-nsp"), *({"text": text} for text in ("", "  ", None)), {"label": 1}]
+    seen, _ = look("pretrain-mlm-nsp", rows, rows_of("pretrain-mlm-nsp", 1), model=None)
+    assert any("4 rows without a text were left out" in finding.message for finding in seen.findings)
+
+
 IN_BOTH = {  # finding: (task, what makes the validation rows have it, in which row)
     "overlap": ("classify", lambda rows, others: [*others, rows[7]], 61),
     "beyond": ("classify", lambda _, others: with_row(others, 7, label=99.5), 8),
     "not-validated": ("ner", lambda _, others: each(tags=plain_nice)(others), None),
-    "schemes": ("ner", lambda _, others: each(tags=plain_single)(others), None),
+    "schemes": ("ner", lambda _, others: each(tags=plain_single)(others), 1),
     "same-paragraph": (
         "qa", lambda rows, others: with_row(others, 7, **{**rows[0], "id": "new", "question": "and how"}), 8,
     ),

@@ -39,9 +39,11 @@ def test_metrics_hold_what_the_contract_says(learned):
     assert set(metrics["baselines"]) == {"majority", "tfidf"}
     assert set(metrics["training"]) == {
         "seconds", "steps", "examples_per_second", "tokens_per_second", "peak_memory_mb", "loss", "precision",
-        "resumed_from",
+        "resumed_from", "first_step_seconds", "padding", "data_wait", "batch_size",
+        "gradient_accumulation_steps",
     }  # fmt: skip
     assert metrics["training"]["steps"] == 8 * 23
+    assert metrics["training"]["first_step_seconds"] > 0
 
 
 def test_the_pipeline_gives_the_same_probabilities(learned):
@@ -68,7 +70,7 @@ def test_load_predicts_as_the_run_did(learned):
     again = list(bertkit.load(learned.output_dir).predict([{"text": r["text"]} for r in records]))
     for record, found in zip(records, again, strict=True):
         assert found["probabilities"] == pytest.approx(record["probabilities"], abs=1e-6)
-        assert found["gold"] is None
+        assert "gold" not in found
 
 
 def test_run_yaml_repeats_the_run(learned, tmp_path):
@@ -330,6 +332,7 @@ def test_small_numbers_for_set_and_odd_values_in_columns(tiny, tmp_path):
 
 def test_predicting_reads_no_labels(learned):
     rows = [{"text": "a good film", "label": "unheard of"}, {"text": "a bad film"}]
-    assert [r["gold"] for r in bertkit.load(learned.output_dir).predict(rows)] == [None, None]
+    found = list(bertkit.load(learned.output_dir).predict(rows))
+    assert [(r["id"], r["label"]) for r in found] == [(0, "unheard of"), (1, None)]  # as any other column
     with pytest.raises(UserError, match="rows must be dictionaries"):
         list(bertkit.load(learned.output_dir).predict(["a good film"]))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from test_help import HEAVY
@@ -54,6 +55,10 @@ def test_recipes_are_those_of_the_task_by_a_name_that_finds_them():
     assert complete("bertkit nli -r g") == ["glue/mnli"]
     assert complete("bertkit classify --recipe classify/i") == ["classify/imdb"]
     assert complete("bertkit recipes show ") == list(shipped())
+    Path("glue-notes.txt").touch()
+    Path("co.yaml").touch()
+    assert set(complete("bertkit recipes show gl")) == {name for name in shipped() if name.startswith("glue")}
+    assert complete("bertkit classify --recipe co") == ["cola", "co.yaml"]
     assert complete("bertkit recipes ls s") == ["swag"]
 
 

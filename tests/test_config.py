@@ -94,3 +94,10 @@ def test_numbers_are_read_as_yaml_writes_them(value, words):
     else:
         with pytest.raises(UserError, match=f"r: learning_rate: .*{words}"):
             checked(ClassifyConfig, {"learning_rate": value}, "r")
+
+
+def test_one_of_a_thing_is_told_as_one():
+    from bertkit.errors import counted
+
+    assert [counted(n, "row") for n in (0, 1, 1500)] == ["0 rows", "1 row", "1,500 rows"]
+    assert counted(2, "stretch", "stretches") == "2 stretches"

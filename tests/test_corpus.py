@@ -265,7 +265,7 @@ def test_running_text_is_not_taken_for_rows(file, prose):
         "number": ('{"text": "a"}\n{"text": 3}\n', "row 2: the text is '3', not a text"),
         "list": ('{"text": "a"}\n[1]\n', "row 2: not a JSON object"),
         "document": ('[{"text": "a"}]', "give one a line"),
-        "fields": (b"id,text\n" + b"1,a\n" * 30 + b"2\n", "row 31: 1 fields where the header has 2"),
+        "fields": (b"id,text\n" + b"1,a\n" * 30 + b"2\n", "row 31: 1 field where the header has 2"),
         "zero": (b"some text\0", "a zero byte at offset 9"),
         "pdf": (b"%PDF-1.4", "not a text file but a PDF"),
         "gzip": (gzip.compress(NOVEL.encode() * 99)[:-30], "cannot be read"),
@@ -296,7 +296,7 @@ def test_rows_without_a_text_are_counted(file):
     notes = Notes()
     content = '{"text": null}\n{"text": "Here."}\n{"id": 1}\n{"text": " "}\n'
     assert read(file(content), notes=notes) == [["Here."]]
-    assert "data.bin: 2 rows without a text were left out" in notes.lines()
+    assert "data.bin: 3 rows without a text were left out" in notes.lines()
 
 
 # ---- bytes and lines

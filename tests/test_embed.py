@@ -190,7 +190,7 @@ def test_lines_and_objects_on_standard_input(cli, tiny, monkeypatch, tmp_path):
         (["--text", "a", "--max-length", "999", "-o", "a.npy"], ["--max-length 999", "128 positions"]),
         (["--index", "a.npy", "--query", "a"], ["--index a.npy: no such file"]),
         (["--index", "a.npy"], ["--query"]),
-        (["--text", "a", "--word", "film"], ["--word film: in none of the 1 texts"]),
+        (["--text", "a", "--word", "film"], ["--word film: does not stand in 1 text;"]),
         (["--text", "a", "--word", "film", "--query", "a"], ["--word: --query"]),
     ],
 )

@@ -99,7 +99,10 @@ def test_two_runs_on_the_same_rows(runs, cli, tmp_path, tiny):
     ours = rundir.read_metrics(tmp_path / "both")["validation"]["accuracy"]
     assert accuracy["test"] == "mcnemar"
     assert accuracy["difference"] == pytest.approx(ours - compared["validation"]["accuracy"])
-    assert f"{accuracy['difference']:+.3f}" in out
+    shown = f"{accuracy['difference']:+.3f}"
+    assert shown in out
+    page = (tmp_path / "both" / "report.html").read_text("utf-8")
+    assert f"{shown}</td>" in page.split(f'Beside <span dir="auto">{worse}</span>')[1]
 
 
 def test_a_run_beside_itself_differs_in_nothing(runs, cli):
@@ -176,6 +179,7 @@ def test_a_pre_trained_model_on_other_text(cli, tmp_path):
     _, again, err = cli("evaluate", "run", "--json")
     was = rundir.read_metrics(tmp_path / "run")
     assert json.loads(again)["validation"] == pytest.approx(was["validation"], abs=1e-5), err
+    assert "Loading weights" not in err
     other = write_rows(tmp_path / "other.jsonl", document_rows(60, seed=5))
     status, out, err = cli("evaluate", "run", "--data", other, "--json")
     found = json.loads(out)
@@ -184,6 +188,8 @@ def test_a_pre_trained_model_on_other_text(cli, tmp_path):
     assert_refused(
         cli, tmp_path, ["run", "--compare", "run"], ["--compare", "pieces of their own"], "evaluate"
     )
+    words = ["run: is a run of pretrain-mlm-nsp", "bertkit fill-mask run", "bertkit embed run"]
+    assert_refused(cli, tmp_path, ["run", "--text", "a"], words, "predict")
 
 
 def test_a_suite_is_no_run(cli, tmp_path):
@@ -215,3 +221,27 @@ def test_a_page_replaces_nothing_but_a_page(runs, cli, tmp_path):
     assert_refused(cli, tmp_path, [runs / "classify", "-o", mine], ["mine.csv", "no page"], "report")
     assert_refused(cli, tmp_path, [runs / "classify", "-o", pipe], ["pipe", "is no file"], "report")
     assert (mine.read_text(), pipe.is_fifo()) == ("text,label\n", True)
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        (lambda row: int(row["label"] == "positive"), ["--compare numbered: ", "same labels"]),
+        (lambda row: len(row["text"]) / 7, ["--compare numbered: ", "same labels"]),
+    ],
+    ids=["other labels", "numbers"],
+)
+def test_runs_of_other_labels_are_not_compared(runs, cli, tmp_path, tiny, label, words):
+    rows = [row | {"label": label(row)} for row in toy_rows(40)]
+    data = write_rows(tmp_path / "numbered.jsonl", rows)
+    bertkit.classify(data=data, model=tiny, output_dir="numbered", max_steps=1)
+    assert_refused(cli, tmp_path, [runs / "classify", "--compare", "numbered"], words, "evaluate")
+
+
+def test_rows_without_labels_are_refused_before_anything_is_said(runs, cli, tmp_path):
+    run = shutil.copytree(runs / "classify", tmp_path / "moved")
+    text = (run / "run.yaml").read_text("utf-8").replace("classify.jsonl", "gone.jsonl")
+    (run / "run.yaml").write_text(text, "utf-8")
+    data = write_rows(tmp_path / "unlabelled.jsonl", [{"text": "a"}])
+    assert_refused(cli, tmp_path, [run, "--data", data], ["no column 'label'"], "evaluate")
+    assert len(cli("evaluate", run, "--data", data)[2].splitlines()) == 1

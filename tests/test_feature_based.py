@@ -11,7 +11,7 @@ from bertkit.config import settings_of
 from bertkit.modeling.tagger import FEATURES
 from bertkit.recipes import read_recipe, shipped
 from bertkit.suite.config import FeatureBasedConfig
-from bertkit.suite.feature_based import PAPER, recipe_of, rows, source
+from bertkit.suite.feature_based import PAPER, FeatureBasedSuite, recipe_of
 from bertkit.tasks.ner import NerConfig
 
 FAST = {"epochs": 1, "batch_size": 16, "max_length": 32, "bf16": False}
@@ -46,7 +46,7 @@ def settings_of_run(folder):
 
 
 def test_the_table_has_all_six_rows_the_baseline_and_the_papers_figures(whole):
-    *found, baseline = rows(whole.metrics)
+    *found, baseline = FeatureBasedSuite.shown(whole.metrics, whole.output_dir).rows
     figures = {features: float(paper) for features, *_, paper in found}
     assert figures == {
         "embeddings": 91.0, "second-to-last": 95.6, "last": 94.9, "sum-last-4": 95.9, "concat-last-4": 96.1,
@@ -65,10 +65,10 @@ def test_the_table_has_all_six_rows_the_baseline_and_the_papers_figures(whole):
 
 def test_the_page_has_the_table_and_says_whose_figures_are_of_which_data(whole):
     page = (whole.output_dir / "README.md").read_text()
-    assert "| " + " | ".join(rows(whole.metrics)[0]) + " |" in page
+    assert "| " + " | ".join(FeatureBasedSuite.shown(whole.metrics, whole.output_dir).rows[0]) + " |" in page
     assert "of the development set of CoNLL-2003; ours are of toy." in page
     of_the_papers = {**whole.metrics, "data": {"name": "conll2003"}}
-    assert "ours" not in source(of_the_papers)
+    assert "ours" not in FeatureBasedSuite.shown(of_the_papers, whole.output_dir).source
 
 
 def test_each_run_is_an_ordinary_run_directory(whole):

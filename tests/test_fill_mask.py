@@ -80,6 +80,7 @@ def test_texts_come_in_on_standard_input_and_out_as_a_table_or_json(cli, bert, m
     status, out, err = cli("fill-mask", bert, "--top", "2")
     assert status == 0, err
     assert (out.count("a [MASK] film"), out.count("probability")) == (1, 2)
+    assert err == "standard input: 1 empty line left out\n"
     piped('{"text": "a [MASK] film"}\n')
     told = json.loads(cli("fill-mask", bert, "--json")[1])
     assert [len(words) for words in told["texts"][0]["masks"]] == [5]
@@ -96,6 +97,8 @@ def test_what_cannot_be_is_told(cli, bert, tiny, tmp_path, monkeypatch):
     config.write_text(json.dumps(json.loads(config.read_text()) | {"mask_token": None}))
     refused(bert, ["good"], "no [MASK] in 'good'")
     refused(bert, [], "no texts", "TEXT")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a [MASK]\n\ngood\n")))
+    refused(bert, [], "standard input: row 3: no [MASK] in 'good'")
     refused(bert, ["good " * 90 + "[MASK]"], "93 pieces", "takes 64")
     refused(tiny, ["a [MASK]"], "no head over the vocabulary", "pretrain-mlm-nsp")
     refused("minilm", ["a [MASK]"], "no head over the vocabulary")

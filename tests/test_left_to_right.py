@@ -68,11 +68,10 @@ def test_a_later_piece_changes_no_earlier_logit(name, tiny):
 # ---- what is predicted
 
 
-@pytest.mark.parametrize("left", [False, True])
-def test_each_piece_but_the_first_is_predicted_at_the_one_before(left):
+def test_each_piece_but_the_first_is_predicted_at_the_one_before():
     texts = [np.array([2, 9, 8, 7, 3]), np.array([2, 6, 3])]
     special = np.isin(np.arange(60), [0, 2, 3])
-    batch = NextPiece(Pad(0, left, token_type_ids=False), special)([{"input_ids": [ids]} for ids in texts])
+    batch = NextPiece(Pad(0, token_type_ids=False), special)([{"input_ids": [ids]} for ids in texts])
     places, labels = batch["masked_lm_positions"], batch["masked_lm_labels"]
     for ids, row, at, wanted in zip(texts, batch["input_ids"], places, labels, strict=True):
         used = wanted != -100
@@ -83,7 +82,7 @@ def test_each_piece_but_the_first_is_predicted_at_the_one_before(left):
 def test_the_loss_is_that_of_the_stock_model(causal):
     model = AutoModelForCausalLM.from_pretrained(causal).eval()
     texts = [np.array([2, 9, 8, 7, 3]), np.array([2, 6, 3])]
-    batch = NextPiece(Pad(0, False, False), np.zeros(100, bool))([{"input_ids": [ids]} for ids in texts])
+    batch = NextPiece(Pad(0, False), np.zeros(100, bool))([{"input_ids": [ids]} for ids in texts])
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     stock = model(batch["input_ids"], batch["attention_mask"], labels=labels).loss
     words = logits_of(predict_at_masked(model), batch).words

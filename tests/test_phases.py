@@ -207,6 +207,14 @@ def test_a_dry_run_takes_the_longest_and_a_preview_the_first(cli, tiny, text):
 # ---- what is refused
 
 
+@pytest.mark.parametrize(
+    ("lengths", "remarked"), [("16:0.5,32:0.5", False), ("32:0.5,16:0.5", True), ("16:0.5,16:0.5", True)]
+)
+def test_phases_that_do_not_grow_are_legal_and_remarked(text, tiny, lengths, remarked):
+    train, *_ = drawn(text, tiny, lengths)
+    assert any("usually each phase is longer" in note for note in train.notes(None)) == remarked
+
+
 def test_phases_are_read():
     assert [(phase.length, phase.share) for phase in phases_of("128:0.9, 512:.1")] == [(128, 0.9), (512, 0.1)]
     thirds = phases_of("8:0.333333,16:0.333333,32:0.333334")

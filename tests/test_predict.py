@@ -186,7 +186,7 @@ def test_a_file_is_not_replaced_unasked(runs, cli, tmp_path):
 
 def test_a_bad_row_leaves_no_half_file(runs, cli, tmp_path):
     data = write_rows(tmp_path / "new.jsonl", [{"text": "a"}, {"text": None}])
-    words = ["new.jsonl: row 2", "has no text"]
+    words = ["new.jsonl: row 2", "has no text; give it one, or leave the row out"]
     assert_refused(
         cli, tmp_path, [runs / "classify", "--data", data, "-o", tmp_path / "out.csv"], words, "predict"
     )
@@ -220,3 +220,96 @@ def test_from_python_the_records_are_given_and_no_file_is_promised(runs):
     assert record["text"] == "a good film"
     with pytest.raises(UserError, match="output: is the command's"):
         bertkit.predict(runs / "classify", text=["a good film"], output="x.csv")
+
+
+def test_in_a_table_the_longest_cells_give_way(monkeypatch):
+    from bertkit.cli import console
+
+    wide = {"id": 0, "text": "a film that was good", "predicted": '["a", "b"]', "probabilities": "x" * 300}
+    table = io.StringIO()
+    monkeypatch.setattr(console, "out", console.SafeConsole(file=table, width=80))
+    console.print_records([wide])
+    assert "a film that was good" in table.getvalue()
+    assert table.getvalue().count("\n") == 5
+
+
+def test_nothing_stands_on_standard_error_where_nobody_watches(runs, cli):
+    assert cli("predict", runs / "classify", "--text", "a good film")[2] == ""
+
+
+HALF = {"text": "a good \ud800 film"}
+
+
+def test_half_a_surrogate_pair_is_kept_in_json(runs, cli, tmp_path):
+    data = tmp_path / "half.jsonl"
+    data.write_text(json.dumps(HALF))
+    args = ["predict", runs / "classify", "--data", data]
+    assert cli(*args, "-o", tmp_path / "out.jsonl")[0] == 0
+    for told in ((tmp_path / "out.jsonl").read_text(), cli(*args)[1]):
+        assert lines(told)[0]["text"] == HALF["text"]
+
+
+def test_how_many_texts_were_cut_is_told(runs, cli, tmp_path):
+    rows = [{"text": "good " * 40}, {"text": "bad"}]
+    _, _, err = cli("predict", runs / "classify", "--data", write_rows(tmp_path / "long.jsonl", rows))
+    assert err == "1 of 2 texts is over 32 pieces and cut (longest 42)\n"
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_loaded_it_says_the_same_as_predict(runs, task):
+    rows = [json.loads(line) for line in (runs / f"{task}.jsonl").read_text("utf-8").splitlines()[:3]]
+    data = write_rows(runs.parent / "three.jsonl", rows)
+    for found, wanted in zip(
+        load(runs / task).predict(rows), bertkit.predict(runs / task, data=data), strict=True
+    ):
+        assert list(found) == list(wanted)
+        assert close({**found, "probabilities": 0}, {**wanted, "probabilities": 0})
+
+
+TABLE = "text\tlabel\ngood film\tpositive\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wanted"),
+    [
+        ("lines.txt", "good film, really\n\nbad\r\n", ["good film, really", "", "bad"]),
+        ("table.txt", TABLE, ["good film"]),
+        ("objects.txt", '{"text": "good film"}\n', ["good film"]),
+    ],
+)
+def test_a_text_file_has_a_text_a_line_unless_it_is_a_table(runs, cli, tiny, tmp_path, name, content, wanted):
+    data = tmp_path / name
+    data.write_bytes(content.encode())
+    _, out, err = cli("predict", runs / "classify", "--data", data)
+    assert [row["text"] for row in lines(out)] == wanted, err
+    assert ("a text a line" in err) == (name == "lines.txt")
+    embedded = bertkit.embed(model=tiny, data=data, query=["good"])
+    assert sorted(hit["text"] for hit in embedded.results[0]["hits"]) == sorted(wanted)
+
+
+def test_a_choice_has_its_own_endings_only(cli, tiny, tmp_path):
+    rows = [{"context": f"a film {n}", **{f"ending{e}": f"good {e}" for e in range(4)}, "label": n % 4}
+            for n in range(20)]  # fmt: skip
+    data = write_rows(tmp_path / "four.jsonl", rows)
+    bertkit.swag(data=data, model=tiny, output_dir="run", max_steps=1)
+    _, out, err = cli("predict", "run", "--context", "a film", "--ending", "good", "--ending", "bad")
+    wanted = {"id", "context", "ending0", "ending1", "predicted", "scores", "probabilities"}
+    assert set(lines(out)[0]) == wanted, err
+    assert len(lines(out)[0]["scores"]) == 2
+    few = [{name: value for name, value in row.items() if name != "ending3"} for row in rows]
+    data = write_rows(tmp_path / "few.jsonl", few)
+    assert_refused(cli, tmp_path, ["run", "--data", data], ["no column 'ending3'"], "evaluate")
+
+
+def test_which_split_is_predicted_is_told(runs, cli, tmp_path):
+    for split in ("train", "test"):
+        write_rows(tmp_path / "set" / f"{split}.jsonl", [{"text": split}])
+    _, _, err = cli("predict", runs / "classify", "--data", tmp_path / "set")
+    assert "its test split is predicted, of test, train" in err
+
+
+def test_columns_keep_their_order_the_gold_one_too(runs, cli, tmp_path):
+    (tmp_path / "new.csv").write_text("zeta,label,text,alpha\n1,positive,good film,2\n")
+    status, out, err = cli("predict", runs / "classify", "--data", tmp_path / "new.csv", "--format", "jsonl")
+    assert status == 0, err
+    assert list(lines(out)[0])[:6] == ["id", "zeta", "label", "text", "alpha", "predicted"]

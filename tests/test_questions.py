@@ -82,9 +82,11 @@ def test_a_csv_without_ids(tmp_path):
         csv.writer(file).writerows(
             [header, ["Where?", RAIN, "Oslo", "13", "web"], ["When?", RAIN, "", "", "book"]]
         )
-    rows = read_file(path)
-    rows = in_questions(rows, column_names(rows, None, None, None))
-    assert rows["id"] == ["1", "2"]
+    raw = read_file(path)
+    names = column_names(raw, None, None, None)
+    rows = in_questions(raw, names)
+    assert rows["id"] == ["0", "1"]  # as rows are counted elsewhere
+    assert in_questions(raw.select([1]), names)["id"] == ["1"]  # a part of the file
     assert rows["answers"] == [TWO[:1], []]
     assert list(rows.columns) == ["id", "question", "context", "answers", "source"]
 
@@ -277,8 +279,7 @@ def test_answers_of_impossible_questions_are_told_of():
         *(row(some, is_impossible=True, id=name) for name, some in zip("bc", (TWO, []), strict=True)),
     )
     assert rows.notes == (
-        "train.json: 1 questions have answers and are marked as impossible; they count as having none "
-        "(ids b)",
+        "train.json: 1 question has answers and is marked as impossible; it counts as having none (ids b)",
     )
     assert read(row([], is_impossible=True)).notes == ()
 
@@ -344,7 +345,7 @@ def test_an_answer_that_stands_in_one_place_is_put_there():
 def test_an_offset_may_be_missing():
     rows, notes = repaired(read(row("rained")), "train")
     assert starts(rows) == [[3]]
-    assert notes == ["1 answers of the train split have no offset; it is that of their text"]
+    assert notes == ["1 answer of the train split has no offset; it is that of its text"]
 
 
 def test_answers_in_their_place_are_left_alone():

@@ -61,6 +61,14 @@ def test_ls_show_and_cp(cli, tmp_path):
     assert (status, "is there already" in err) == (2, True)
 
 
+@pytest.mark.parametrize("content", ["text,label\ngood,yes\n", ":", "- a\n- b\n", "task: classify\n"])
+@pytest.mark.parametrize("args", [["show"], ["cp"]], ids=["show", "cp"])
+def test_a_file_that_is_no_recipe_is_not_shown_or_copied(cli, tmp_path, content, args):
+    (tmp_path / "my.csv").write_text(content)
+    more = ["other.yaml"] * (args == ["cp"])
+    assert_refused(cli, tmp_path, [*args, "my.csv", *more], ["my.csv: no recipe"], "recipes")
+
+
 def test_flags_go_before_the_recipe(cli, tiny, tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("task: classify\nsettings: {data: sample, epochs: 7, batch_size: 4, max_steps: 1}\n")

@@ -1,6 +1,7 @@
 """The page of a run and the comparison of several, from run directories alone."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from conftest import ROWS, document_rows, write_rows
 
 import bertkit
 from bertkit.reports.browser import BUDGET, browser
+from bertkit.reports.charts import curves
 from bertkit.reports.example import Example, Field, Mark, overlaid
 from bertkit.reports.page import page
 from bertkit.reports.recorded import read
@@ -201,12 +203,29 @@ def test_many_classes_are_shown_by_those_with_the_most_errors(tmp_path):
     assert "The 24 most frequent of 40." in text
 
 
-def test_a_damaged_file_is_named_with_its_line(cli, run):
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('{"id": 3, "te', "not JSON"),
+        ("5", "5 is no JSON object"),
+        ("[]", "[] is no JSON object"),
+        ('{"id": 3}', "lacks gold, predicted, probabilities"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_line(cli, run, line, what):
     with (run / "predictions.jsonl").open("a") as file:
-        file.write('{"id": 3, "te')
+        file.write(f"{line}\n")
     status, _, err = cli("report", run)
     assert status == 2
-    assert f"{run}/predictions.jsonl:4: not JSON" in err
+    assert f"{run}/predictions.jsonl:4: {what}" in err
+    assert "must be made again" in err
+
+
+def test_the_labels_of_an_axis_have_room():
+    svg = curves("Learning rate", {"rate": ([0, 1], [0, 2.5e-5])}, "step").svg
+    ends = re.findall(r'<text style="[^"]*text-anchor: end[^"]*"[^>]* x="([\d.]+)"[^>]*>([^<]+)</text>', svg)
+    assert "1.2e-05" in dict(map(reversed, ends))
+    assert [text for x, text in ends if float(x) < 5.5 * len(text)] == []
 
 
 def test_the_command_says_where_the_page_is(cli, run):
@@ -243,6 +262,8 @@ def test_an_evaluation_has_its_page_and_is_compared_too(of_each_task, tmp_path):
         [differences] = bertkit.report(runs=[run, done], output="two.html").figures["differences"]
         assert differences
         assert all(test["difference"] == pytest.approx(0) for test in differences.values())
+        steps = Path("two.html").read_text("utf-8").split("<tr><th>steps</th>")[1].split("</tr>")[0]
+        assert ">–</td>" in steps  # it has no training, of which "default" would be said
 
 
 def test_differences_are_tested_on_the_same_rows_in_any_order(cli, tmp_path):

@@ -73,7 +73,7 @@ def test_a_column_file_is_read_as_training_does(tmp_path):
     [
         ('{"text": "a"}\n{"text": "b"}\n{"text": \n', "row 3: broken JSON"),
         ('{"text": "a"}\n{"text": "b"}\n[1]\n', "row 3: not a JSON object"),
-        ("text,label\na,b\nc\n", "row 2: 1 fields where the header has 2"),
+        ("text,label\na,b\nc\n", "row 2: 1 field where the header has 2"),
         ("", "is empty"),
     ],
 )

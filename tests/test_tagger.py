@@ -298,8 +298,8 @@ def pieces(windows=False):
     return build_features([TEXTS], labels, make_tokenizer(), 8 if windows else 32, "windows", cache=False)
 
 
-def kept(model, features, left=False):
-    collator = Pad(0, left, takes_token_type_ids(model))
+def kept(model, features):
+    collator = Pad(0, takes_token_type_ids(model))
     return vectors_of(model, features, collator, 3, Reporter())
 
 
@@ -363,13 +363,13 @@ def test_vectors_are_computed_once(bert, calls):
     np.testing.assert_array_equal(again, first)
 
 
-@pytest.mark.parametrize("what", ["weights", "layers", "pieces", "side"])
+@pytest.mark.parametrize("what", ["weights", "layers", "pieces"])
 def test_what_vectors_depend_on_is_in_the_key(bert, what, calls):
     kept(tagger(bert, "last"), pieces())
     model, computed = tagger(bert, "second-to-last" if what == "layers" else "last"), len(calls)
     if what == "weights":
         next(model.base_model.parameters()).data[7, 7] += 1e-3
-    kept(model, pieces(windows=what == "pieces"), left=what == "side")
+    kept(model, pieces(windows=what == "pieces"))
     assert len(calls) > computed
 
 

@@ -27,16 +27,17 @@ def test_means_are_over_all_that_is_counted_and_begin_anew():
     assert parts.means(lambda sums: sums) == {}
 
 
-def test_ranks_are_counted_together_and_each_goes_on_with_its_share():
+def test_ranks_are_counted_together_and_each_goes_on_with_its_own():
     def both(sums):
         return torch.cat([sums, torch.tensor([4.0, 0.0, 2.0])])  # as accelerate gathers
 
     parts = Parts()
     parts.add(*figures(6.0, 1, 2.0))
     read = parts.read(both)
-    assert read == {"mlm": [10.0, 1.0, 4.0]}
-    parts.restore(read, 2, torch.device("cpu"))
-    assert parts.sums["mlm"].tolist() == [5.0, 0.5, 2.0]
+    assert read == {"mlm": [[6.0, 1.0, 2.0], [4.0, 0.0, 2.0]]}
+    assert parts.means(both) == {"mlm_loss": 2.5, "mlm_accuracy": 0.25}
+    parts.restore(read, 1, torch.device("cpu"))
+    assert parts.sums["mlm"].tolist() == [4.0, 0.0, 2.0]
 
 
 def test_what_is_right_is_counted_without_what_is_not_predicted():

@@ -2,13 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 from conftest import assert_refused
 from transformers import AutoTokenizer
 
 from bertkit import UserError, train_tokenizer
-from bertkit.data.alphabet import covering
-from bertkit.data.wordpiece import PREFIX, SPECIAL, train_wordpiece
+from bertkit.data.alphabet import covering, sampled
+from bertkit.data.wordpiece import PREFIX, SPECIAL, look, train_wordpiece
 
 ENGLISH = [
     "The baker opens the café at six. The baker's sister opens it at seven on Sundays.",
@@ -167,6 +168,31 @@ def test_a_word_that_is_unknown_however_it_is_cut_is_counted_and_not_learned_fro
     assert "##qq" in made.tokenizer.get_vocab()
     assert "##xx" not in made.tokenizer.get_vocab()
     assert not any("longer" in note for note in train(ENGLISH).notes)
+
+
+TENS = [" ".join(f"w{number}" for number in range(ten, ten + 10)) for ten in range(0, 600_000, 10)]
+SAMPLES = {  # texts, and the share of their words that is sampled
+    "lines": (TENS[:9_000], (1, 1)),
+    "one line": ([" ".join(TENS[:9_000])], (1, 1)),
+    "many lines": (TENS, (0.1, 0.3)),
+    "one long line": ([" ".join(TENS)], (0.1, 0.3)),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_is_of_whole_words_from_all_over_the_texts_and_bounded(name):
+    texts, (least, most) = SAMPLES[name]
+    words = [int(word[1:]) for stretch in sampled(iter(texts)) for word in stretch.split()]
+    total = 10 * len(TENS if most < 1 else TENS[:9_000])
+    assert words == sorted(set(words))
+    assert least * total <= len(words) <= most * total
+    assert np.mean(words) == pytest.approx(total / 2, rel=0.02)
+
+
+def test_what_is_unknown_is_measured_all_over_the_text():
+    texts = ["lowest" * 200_000, *["low low lowest\n" * 70_000] * 2]
+    made = look(train(texts).tokenizer, iter(texts))
+    assert made["unknown"] < 0.01
 
 
 def test_half_of_a_surrogate_pair_stops_nothing():

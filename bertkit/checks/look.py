@@ -140,7 +140,7 @@ class _Look:
     def _beside_each_other(self, splits: Splits) -> None:
         looked = [rows.Split.of(name, part, self.task) for name, part in splits.items()]
         for split in looked:
-            self.seen.findings += rows.blank(split.name, split.rows, self.task.texts(split.rows))
+            self.seen.findings += rows.blank(split, self.task.texts(split.rows))
             self.seen.findings += rows.repeated(split)
         self.seen.findings += rows.overlap(looked)
 
@@ -151,7 +151,9 @@ class _Look:
             texts = (text for column in self.task.texts(part) for text in column)
             figures[name] = {"rows": len(part), "labels": self.task.balance(part), "scripts": scripts(texts)}
         self.seen.splits = figures
-        self.seen.findings += rows.balance({name: some["labels"] for name, some in figures.items()})
+        self.seen.findings += self.task.balance_findings(
+            {name: some["labels"] for name, some in figures.items()}
+        )
         self.seen.findings += rows.written_otherwise(
             {name: some["scripts"] for name, some in figures.items()}
         )

@@ -1,24 +1,17 @@
 """`bertkit ablation`: the paper's tables of what matters in pre-training, and ours beside them."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from bertkit.cli.options import training_command
-from bertkit.cli.suites import print_suite, print_table
+from bertkit.cli.suites import print_suite
 from bertkit.suite.config import ABLATION_HELP, AblationConfig
 
 
 def _run(_: str, given: dict[str, Any], recipe: str | None, as_json: bool) -> None:
     from bertkit.cli.console import ConsoleReporter
-    from bertkit.suite.ablation import run_ablation
+    from bertkit.suite.ablation import AblationSuite, run_ablation
 
-    print_suite(run_ablation(given, recipe, ConsoleReporter()), as_json, _print)
-
-
-def _print(metrics: Mapping[str, Any], _: object) -> None:
-    from bertkit.suite.ablation import headings, rows, source, title
-
-    print_table(title(metrics), headings(metrics), rows(metrics), source(metrics), 1)
+    print_suite(run_ablation(given, recipe, ConsoleReporter()), as_json, AblationSuite.shown)
 
 
 ablation = training_command("ablation", AblationConfig, ABLATION_HELP, _run)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import signal
 import sys
 from contextlib import suppress
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from bertkit import __version__
-from bertkit.cli import check, data, environment, recipes
+from bertkit import __version__, ranks
+from bertkit.cli import check, data, environment, misuse, recipes
 from bertkit.cli.ablation import ablation
 from bertkit.cli.embed import embed
 from bertkit.cli.evaluate import evaluate
@@ -19,11 +18,14 @@ from bertkit.cli.export import export
 from bertkit.cli.feature_based import feature_based
 from bertkit.cli.fill_mask import fill_mask
 from bertkit.cli.glue import glue
+from bertkit.cli.launch import follow, launch
 from bertkit.cli.options import training_command
 from bertkit.cli.output import told_streams
 from bertkit.cli.predict import predict
 from bertkit.cli.report import report
+from bertkit.cli.signals import heard_signals
 from bertkit.cli.tokenizer import train_tokenizer
+from bertkit.cli.visible import visible
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_class
 
@@ -44,11 +46,14 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(
+    context: typer.Context,
+    version: bool = typer.Option(  # noqa: ARG001
         False, "--version", is_eager=True, callback=_version, help="Print the version."
     ),
 ) -> None:
     """Options that belong to no command."""
+    if ranks.started() > 1 and context.invoked_subcommand not in (*TASKS, None):
+        raise UserError(f"{context.invoked_subcommand}: works in one process; leave out what starts several")
 
 
 def run_task(task: str, given: dict[str, Any], recipe: str | None, as_json: bool) -> None:
@@ -56,7 +61,12 @@ def run_task(task: str, given: dict[str, Any], recipe: str | None, as_json: bool
     from bertkit.cli.console import ConsoleReporter, print_dry_run, print_preview, print_scores
     from bertkit.run import train
 
+    if given.get("nproc", 1) > 1 and ranks.started() == 1:
+        sys.exit(launch(given["nproc"]))
+    follow()
     run = train(task, given, recipe, ConsoleReporter())
+    if not ranks.is_main():
+        return
     if as_json:
         where = {"output_dir": str(run.output_dir)} if run.output_dir else {}
         typer.echo(json.dumps({**run.metrics, **where}, ensure_ascii=False))
@@ -94,10 +104,9 @@ def main() -> None:
     """Run the app: 0 done, 1 a bug (its traceback), 2 mendable, 130 stopped, 141 nobody reads its output."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 stops nothing
-    with suppress(ValueError):  # not in the main thread, where signals are somebody else's
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
-    with told_streams():
+            # A terminal without UTF-8 stops nothing; in UTF-8 half a surrogate pair is \ud800, as in JSON.
+            stream.reconfigure(errors="backslashreplace" if stream.encoding.lower() == "utf-8" else "replace")
+    with told_streams(), heard_signals():
         status = _status()
     sys.exit(status)
 
@@ -109,16 +118,17 @@ def _status() -> int:
         # 130 is Typer's own way to say that it was interrupted
         return _complain("stopped; nothing was kept", 130) if status == 130 else status
     except UserError as error:
-        return _complain(str(error), error.exit_code)
+        return _complain(str(error), error.exit_code, error.said_here)
     except TyperException as error:
-        return _complain(getattr(error, "format_message", error.__str__)(), 2)
+        return _complain(misuse.told(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _complain("stopped", 130)
 
 
-def _complain(message: str, status: int) -> int:
-    if not message:  # a group of commands without one: its help was printed
+def _complain(message: str, status: int, here: bool | None = None) -> int:
+    said = ranks.is_first_here() if here is None else here  # of several processes one is enough
+    if not message or not said:  # a group of commands without one: its help was printed
         return status
     with suppress(UserError):  # there is no other place to complain in
-        print(f"bertkit: {' '.join(message.split())}", file=sys.stderr)
+        print(f"bertkit: {visible(' '.join(message.split()))}", file=sys.stderr)
     return status

@@ -5,13 +5,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from bertkit.checks.look import Checked
-from bertkit.cli.console import out
+from bertkit.cli.console import out, plain
+from bertkit.cli.visible import visible
 from bertkit.data.findings import Finding
+from bertkit.tasks import task_class
 
 MOST = 12  # labels shown
 WIDTH = 20  # of the longest bar
@@ -35,13 +36,14 @@ def print_checked(seen: Checked) -> None:
 def _splits(seen: Checked) -> Table:
     """Of each split its rows, how long its texts are in pieces, what is unknown of them, and their script."""
     heads: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "rows": lambda figures: f"{figures['rows']:,}",
+        task_class(seen.task).unit: lambda figures: f"{figures['rows']:,}",
         **{name: partial(_length, name) for name in ("median", "95%", "longest")},
         f"over {seen.max_length}": partial(_share, "over"),
         "unknown": partial(_share, "unknown"),
         "script": _scripts,
     }
-    table = Table(escape(f"in pieces of {seen.model}") if seen.model else "")
+    table = Table()
+    table.add_column(plain(f"in pieces of {seen.model}" if seen.model else ""))
     shown = {head: tell for head, tell in heads.items() if any(map(tell, seen.splits.values()))}
     for head in shown:
         table.add_column(head, justify="left" if head == "script" else "right")
@@ -82,7 +84,7 @@ def _labels(splits: Mapping[str, Mapping[str, Any]]) -> Table:
             f"{some.get(label, 0):,} ({some.get(label, 0) / sum(some.values()):.1%})"
             for some in counts.values()
         ]
-        table.add_row(Text(label), Text(bar if label in first else "", "cyan"), *cells)
+        table.add_row(plain(label), Text(bar if label in first else "", "cyan"), *cells)
     if len(names) > MOST:
         table.add_row(f"... and {len(names) - MOST:,} more", "")
     return table
@@ -90,7 +92,7 @@ def _labels(splits: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _print_finding(finding: Finding) -> None:
     head = Text(finding.level, STYLES[finding.level])
-    out.print(head.append(f"  {finding.message}", "default"), soft_wrap=True)
+    out.print(head.append(f"  {visible(finding.message)}", "default"), soft_wrap=True)
     more = finding.count - len(finding.rows)
     if finding.rows and finding.rows != [row for row in finding.rows if row in finding.message]:
         rest = f", and {more:,} more" if more > 0 else ""

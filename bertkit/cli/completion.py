@@ -33,12 +33,14 @@ def _here(incomplete: str) -> list[tuple[str, str]]:
     return [(name, "") for name in sorted(names)]
 
 
+def _shipped(*_: object) -> Values:
+    """All recipes, by their whole name."""
+    yield from ((name, first_line(path)) for name, path in shipped().items())
+
+
 def _recipes(context: typer.Context, incomplete: str) -> Values:
-    """Those of the task that is typed, its own folder's first; of `recipes show` all, by their whole name."""
+    """Those of the task that is typed, its own folder's first."""
     known, task = shipped(), str(context.info_name)
-    if context.parent and context.parent.info_name == "recipes":
-        yield from ((name, first_line(path)) for name, path in known.items())
-        return
     of_the_task = [name for name, path in known.items() if task_of(path) == task]
     for name in sorted(of_the_task, key=lambda name: not name.startswith(f"{task}/")):
         short = name.rpartition("/")[2]
@@ -89,7 +91,7 @@ def _trackers(*_: object) -> Values:
 
 
 ROLES: dict[str, Callable[[typer.Context, str], Values]] = {
-    "data": _data, "models": _models, "recipes": _recipes, "runs": _runs, "tasks": _tasks,
-    "trackers": _trackers,
+    "data": _data, "models": _models, "recipes": _recipes, "runs": _runs, "shipped": _shipped,
+    "tasks": _tasks, "trackers": _trackers,
 }  # fmt: skip
 WITH_FILES = ("data", "models", "recipes", "runs")

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,12 +15,34 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from bertkit.cli.visible import visible
 from bertkit.reporter import Reporter
+from bertkit.tasks import task_class
 
 T = TypeVar("T")
 SPLITS = ("test", "validation_mismatched", "test_mismatched")
-err = Console(stderr=True, highlight=False, soft_wrap=True)
-out = Console(highlight=False)
+MUCH_WAITING = 0.02  # a share of training worth telling
+
+
+class SafeConsole(Console):
+    """Prints lines without anything of the data's that a terminal would obey; of tables, see `plain`."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich does."""
+        super().print(*(visible(some) if isinstance(some, str) else some for some in objects), **options)
+
+
+err = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
+out = SafeConsole(highlight=False)
+
+
+def plain(text: str, one_line: bool = False) -> Text:
+    """A text of the data's for a cell or a title: no markup, and nothing that a terminal would obey.
+
+    Args:
+        one_line: cut it where it does not fit, rather than go on in the next line.
+    """
+    return Text(visible(text), no_wrap=one_line, overflow="ellipsis" if one_line else None)
 
 
 class ConsoleReporter(Reporter):
@@ -66,8 +87,8 @@ class ConsoleReporter(Reporter):
             self._bar = None
 
     def track(self, batches: Iterable[T], total: int, what: str) -> Iterator[T]:
-        """A bar of its own, or a second one under the training's."""
-        if self._bar is not None:
+        """A bar of its own, for as long as it takes; none beside the training's, or where nobody watches."""
+        if self._bar is not None or not err.is_terminal:
             yield from batches
             return
         columns = (
@@ -91,11 +112,12 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     """The validation scores with their intervals, the baselines beside them, and where the run lies."""
     from bertkit.card import score_rows
 
-    sizes = metrics["data"]
-    table = Table(title=f"{metrics['task']} · {sizes['name']} · {metrics['model']}", title_justify="left")
-    table.add_column(f"validation ({sizes['validation']:,} rows)")
+    sizes, unit = metrics["data"], task_class(metrics["task"]).unit
+    title = f"{metrics['task']} · {sizes['name']} · {metrics['model']}"
+    table = Table(title=plain(title), title_justify="left")
+    table.add_column(f"validation ({sizes['validation']:,} {unit})")
     for heading in (metrics["model"], "95 % interval", *metrics["baselines"]):
-        table.add_column(heading, justify="right")
+        table.add_column(plain(heading), justify="right")
     for name, value, interval, beside in score_rows(metrics):
         table.add_row(name, value, interval, *beside.values())
     out.print(table)
@@ -103,36 +125,37 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     for split in SPLITS:
         if metrics.get(split):
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
-            out.print(f"{split} ({sizes[split]:,} rows): {scores}", markup=False, soft_wrap=True)
+            out.print(f"{split} ({sizes[split]:,} {unit}): {scores}", markup=False, soft_wrap=True)
     if "compared" in metrics:
-        _print_compared(metrics["compared"])
+        _print_compared(metrics)
     if "training" in metrics:
-        _print_training(metrics["training"], sizes["train"])
+        _print_training(metrics["training"], f"{sizes['train']:,} {unit}")
     out.print(f"run: {output_dir}", markup=False, soft_wrap=True)
 
 
-def _print_training(figures: Mapping[str, Any], rows: int) -> None:
-    out.print(
-        f"trained on {rows:,} rows in {figures['seconds']:.0f} s: "
-        f"{figures['examples_per_second']:.1f} examples/s, {figures['tokens_per_second']:,.0f} tokens/s, "
-        f"{figures['precision']}, at most {figures['peak_memory_mb']:,.0f} MB",
-        markup=False, soft_wrap=True,
-    )  # fmt: skip
+def _print_training(figures: Mapping[str, Any], rows: str) -> None:
+    told = [
+        f"{figures['examples_per_second']:.1f} examples/s", f"{figures['tokens_per_second']:,.0f} tokens/s",
+        figures["precision"], f"at most {figures['peak_memory_mb']:,.0f} MB",
+    ]  # fmt: skip
+    if (padding := figures.get("padding")) is not None:
+        told.append(f"{padding:.1%} padding")
+    if (waited := figures.get("data_wait", 0.0)) > MUCH_WAITING:
+        told.append(f"{waited:.1%} of the time waiting for data (--set dataloader_num_workers=2 reads ahead)")
+    about = f"trained on {rows} in {figures['seconds']:.0f} s: {', '.join(told)}"
+    out.print(about, markup=False, soft_wrap=True)
 
 
-def _print_compared(compared: Mapping[str, Any]) -> None:
+def _print_compared(metrics: Mapping[str, Any]) -> None:
     """The other run's scores, what this one's are above them, and whether that is more than luck."""
-    table = Table(title=f"beside {compared['with']}, on the same rows", title_justify="left")
+    from bertkit.card import compared_rows
+
+    title = f"beside {metrics['compared']['with']}, on the same rows"
+    table = Table(title=plain(title), title_justify="left")
     for heading in ("validation", "the other", "above it", "95 % interval", "p"):
         table.add_column(heading, justify="left" if heading == "validation" else "right")
-    for name, found in compared["difference"].items():
-        low, high = found["interval"]
-        row = (
-            f"{compared['validation'][name]:.3f}",
-            f"{found['difference']:+.3f}",
-            f"{low:+.3f} to {high:+.3f}",
-        )
-        table.add_row(name, *row, f"{found['p']:.3g} ({found['test']})")
+    for row in compared_rows(metrics):
+        table.add_row(*row)
     out.print(table)
 
 
@@ -146,7 +169,7 @@ def _print_details(metrics: Mapping[str, Any]) -> None:
     for heading in rows[0][1]:
         table.add_column(heading, justify="right")
     for name, cells in rows:
-        table.add_row(escape(name), *cells.values())
+        table.add_row(plain(name), *cells.values())
     out.print(table)
 
 
@@ -163,7 +186,7 @@ def print_dry_run(found: Mapping[str, Any]) -> None:
     )
     lines = {
         "data": f"{found['data']['name']} from {found['data']['source']}",
-        "rows": ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
+        task_class(found["task"]).unit: ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
         "task": found["summary"],
         "model": f"{found['model']}, {found['precision']}",
         **over,
@@ -174,7 +197,7 @@ def print_dry_run(found: Mapping[str, Any]) -> None:
     }
     table = Table(title="dry run: nothing was written", show_header=False, title_justify="left")
     for name, value in lines.items():
-        table.add_row(name, value)
+        table.add_row(name, plain(value))
     out.print(table)
 
 
@@ -183,10 +206,10 @@ def print_preview(rates: Mapping[str, float], samples: Iterable[Mapping[str, Any
     for sample in samples:
         text, places = Text(), dict(zip(sample["places"], sample["pieces"], strict=True))
         for place, piece in enumerate(sample["masked"].split(" ")):
-            text.append(f"{piece} ", "bold red" if place in places else "")
+            text.append(f"{visible(piece)} ", "bold red" if place in places else "")
             if place in places:
-                text.append(f"({places[place]}) ", "green")
-        out.print(Text(sample.get("pair", ""), "bold"), text, soft_wrap=True)
+                text.append(f"({visible(places[place])}) ", "green")
+        out.print(Text(visible(sample.get("pair", "")), "bold"), text, soft_wrap=True)
     table = Table(title="measured; nothing was written", show_header=False, title_justify="left")
     for name, value in rates.items():
         table.add_row(name, f"{value:g}" if name == "examples" else f"{value:.4f}")
@@ -202,11 +225,12 @@ def duration(seconds: float) -> str:
 
 def print_records(records: Sequence[Mapping[str, Any]]) -> None:
     """Predictions as a table, long texts cut to what fits beside the others."""
-    table, names = Table(), list(dict.fromkeys(name for record in records for name in record))
+    names = list(dict.fromkeys(name for record in records for name in record))
+    table = Table()
     for name in names:
-        table.add_column(escape(name), overflow="ellipsis", no_wrap=True)
-    for record in records:
-        table.add_row(*(Text(_cell(record.get(name))) for name in names))
+        table.add_column(plain(name, one_line=True))
+    for record in records:  # cells that stay on one line in columns that may wrap: the widest gives way first
+        table.add_row(*(plain(_cell(record.get(name)), one_line=True) for name in names))
     out.print(table)
 
 

@@ -29,14 +29,14 @@ def _print(figures: Mapping[str, Any], folder: object) -> None:
 
     from bertkit.cli.console import out
 
-    table = Table(f"{figures['rows_from']} ({figures['rows']:,} rows)")
+    table = Table(f"{figures['rows_from']} ({figures['rows']:,} {figures['counted']})")
     forms = list(figures["scores"])
     for form in forms:
         table.add_column(NAMES.get(form, form), justify="right")
     for name in figures["scores"][PYTORCH]:
         table.add_row(name, *(f"{figures['scores'][form][name]:.3f}" for form in forms))
     table.add_section()
-    for name, key in (("rows a second", "rows_per_second"), ("MB", "megabytes")):
+    for name, key in ((f"{figures['counted']} a second", "rows_per_second"), ("MB", "megabytes")):
         table.add_row(name, *(f"{figures[key][form]:,.1f}" if form in figures[key] else "" for form in forms))
     out.print(table)
     for form, difference in figures["greatest_difference"].items():

@@ -24,11 +24,10 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
 
 def _print_text(one: dict[str, Any]) -> None:
     from rich.table import Table
-    from rich.text import Text
 
-    from bertkit.cli.console import out
+    from bertkit.cli.console import out, plain
 
-    table = Table(title=Text(one["text"]), title_justify="left")
+    table = Table(title=plain(one["text"]), title_justify="left")
     several = len(one["masks"]) > 1
     if several:
         table.add_column("mask", justify="right")
@@ -38,7 +37,7 @@ def _print_text(one: dict[str, Any]) -> None:
     for number, words in enumerate(one["masks"], start=1):
         for word in words:
             first = [str(number)] if several else []
-            table.add_row(*first, Text(word["word"]), f"{word['probability']:.3f}", Text(word["filled"]))
+            table.add_row(*first, plain(word["word"]), f"{word['probability']:.3f}", plain(word["filled"]))
         table.add_section()
     out.print(table)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperOption
 
+from bertkit.checked import checked
 from bertkit.cli.completion import completer
 from bertkit.config import OUTPUT, RunConfig, Setting, Settings, flag_of, settings_of
 from bertkit.recipes import read_recipe
@@ -37,6 +38,7 @@ def settings_command(
     def command(typer_context: typer.Context, **values: Any) -> None:
         as_json, others = values.pop("json"), {one.name: values.pop(one.name) for one in more}
         given = {name: value for name, value in values.items() if _was_set(typer_context, name)}
+        given = checked(config, given)  # once more below; here flags are named, not Python's names
         run(given, as_json, **others)
 
     parameters = [
@@ -92,7 +94,7 @@ def _recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Parameter:
     """An eager option: the parser itself then puts flags before the recipe, and --help shows its values."""
 
     def load(context: typer.Context, value: str | None) -> str | None:
-        if value and not context.resilient_parsing:
+        if value is not None and not context.resilient_parsing:
             context.default_map = read_recipe(value, task, config).settings
             for parameter in context.command.params:
                 if isinstance(parameter, TyperOption) and parameter.name in context.default_map:

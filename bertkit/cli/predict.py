@@ -9,7 +9,7 @@ import typer
 
 from bertkit.cli.options import settings_command
 from bertkit.cli.piped import piped
-from bertkit.errors import UserError
+from bertkit.errors import UserError, counted
 from bertkit.infer.predict import HELP, PredictConfig
 
 if TYPE_CHECKING:
@@ -54,14 +54,14 @@ def _to_file(made: "Predictions", path: Path, form: Any) -> int:
 
     count = 0
 
-    def counted() -> Any:
+    def passed() -> Any:
         nonlocal count
         for part in made.parts:
             count += len(part.records)
             yield part
 
-    write_parts(path, written(counted(), form))
-    typer.echo(f"{path}: {count:,} predictions", err=True)
+    write_parts(path, written(passed(), form))
+    typer.echo(f"{path}: {counted(count, 'prediction')}", err=True)
     return count
 
 

@@ -8,10 +8,10 @@ import typer
 from bertkit.cli.completion import completer
 from bertkit.errors import UserError, listed, nearest
 from bertkit.files import write_text
-from bertkit.recipes import find_recipe, first_line, shipped, task_of
+from bertkit.recipes import find_recipe, first_line, profiles, read_content, shipped, task_of
 
 app = typer.Typer(help="List, show and copy recipes: settings to start from.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="A shipped name, or a file.", autocompletion=completer("recipes"))]
+Name = Annotated[str, typer.Argument(help="A shipped name, or a file.", autocompletion=completer("shipped"))]
 
 
 @app.command("ls")
@@ -37,10 +37,12 @@ def show(name: Name) -> None:
 
 
 @app.command("cp")
-def copy(name: Name, file: Annotated[Path, typer.Argument(help="Where to; never overwritten.")]) -> None:
+def copy(name: Name, file: Annotated[str, typer.Argument(help="Where to; never overwritten.")]) -> None:
     """Copy a recipe to a file of your own."""
     source = _find(name)
-    target = file / source.name if file.is_dir() else file
+    if not file:
+        raise UserError("FILE: is empty; name the file to copy to, or a folder, . for this one")
+    target = Path(file) / source.name if Path(file).is_dir() else Path(file)
     if target.exists():
         raise UserError(f"{target}: is there already; name another file")
     if not target.parent.is_dir():
@@ -50,4 +52,8 @@ def copy(name: Name, file: Annotated[Path, typer.Argument(help="Where to; never 
 
 
 def _find(name: str) -> Path:
-    return find_recipe(name, flag="recipe")
+    if name in profiles():
+        return profiles()[name]
+    path = find_recipe(name, flag="recipe")
+    read_content(path)  # is it one?
+    return path

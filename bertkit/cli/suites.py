@@ -1,17 +1,22 @@
 """How the command line shows a suite."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import JustifyMethod
+
     from bertkit.run import Run
+    from bertkit.suite.shown import Shown
 
 
-def print_suite(run: "Run", as_json: bool, show: Callable[[Mapping[str, Any], object], None]) -> None:
-    """The scores as one JSON object, or by `show` and with where the runs lie; of a dry run the plan."""
+def print_suite(run: "Run", as_json: bool, shown: "Callable[[Mapping[str, Any], Path], Shown]") -> None:
+    """The scores as one JSON object, or as `shown` and with where the runs lie; of a dry run the plan."""
     if as_json:
         where = {"output_dir": str(run.output_dir)} if run.output_dir else {}
         typer.echo(json.dumps({**run.metrics, **where}, ensure_ascii=False))
@@ -21,7 +26,7 @@ def print_suite(run: "Run", as_json: bool, show: Callable[[Mapping[str, Any], ob
     if run.output_dir is None:
         _print_plan(run.metrics)
         return
-    show(run.metrics, run.output_dir)
+    _print_table(shown(run.metrics, run.output_dir))
     out.print(f"runs: {run.output_dir}", markup=False, soft_wrap=True)
 
 
@@ -39,17 +44,19 @@ def _print_plan(metrics: Mapping[str, Any]) -> None:
         out.print(line.rstrip(), markup=False, soft_wrap=True)
 
 
-def print_table(
-    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], source: str, texts: int
-) -> None:
-    """The paper's figures beside ours; the first `texts` columns are no numbers."""
+def _print_table(shown: "Shown") -> None:
+    """The paper's figures beside ours."""
     from rich.table import Table
 
     from bertkit.cli.console import out
 
-    table = Table(title=title, title_justify="left", caption_justify="left", caption=source)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number < texts else "right", overflow="fold")
-    for cells in rows:
+    table = Table(title=shown.title, title_justify="left", caption_justify="left", caption=shown.source)
+    for number, column in enumerate(zip(shown.headings, *shown.rows, strict=True)):
+        justify: JustifyMethod = "left" if number < shown.texts else "right"
+        longest = max(len(word) for cell in column for word in cell.split() or [""])
+        table.add_column(column[0], justify=justify, overflow="fold", min_width=longest)  # no word is broken
+    for cells in shown.rows:
         table.add_row(*cells)
     out.print(table)
+    for note in shown.notes:
+        out.print(note, soft_wrap=True)

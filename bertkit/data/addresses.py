@@ -7,16 +7,15 @@ from pathlib import Path
 
 from bertkit.data.text_files import CHUNK, TextFile
 from bertkit.errors import UserError
-from bertkit.hub_files import HubFile
 
 
 def addresses(files: Sequence[TextFile]) -> list[tuple[str, str]]:
-    """Name and digest of each file; of one on the Hub nothing is read.
+    """Name and digest of each file; of one elsewhere nothing is read.
 
     Raises:
         UserError: a file that cannot be read.
     """
-    return [(file.name, file.digest if isinstance(file, HubFile) else _digest(file)) for file in files]
+    return [(file.name, _digest(file) if isinstance(file, Path) else file.digest) for file in files]
 
 
 def _digest(path: Path) -> str:

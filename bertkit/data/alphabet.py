@@ -14,6 +14,8 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from bertkit.data.sequences import valid
 
 BATCH = 1_000_000  # characters read at a time
+STRETCH = 1_000  # characters of a sample that stand together
+BLANK = re.compile(r"\s")
 CODE_POINTS = 0x110000
 LONGEST_WORD = 100  # characters: BERT's tokenizers make a longer word [UNK], whatever pieces there are
 TOO_LONG = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
@@ -33,6 +35,28 @@ def batched(texts: Iterable[str]) -> Iterator[list[str]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def sampled(texts: Iterable[str]) -> list[str]:
+    """Stretches from word to word, evenly far apart in all of the texts: all of them, or of more than a
+    million characters half a million at least, so that nothing grows with the text.
+    """
+    kept: list[str] = []
+    before, step = 0, STRETCH
+    for batch in batched(texts):
+        text = "\n".join(batch)
+        while (at := len(kept) * step - before) < len(text):
+            kept.append(text[_blank(text, at) : _blank(text, at + STRETCH)])
+            if len(kept) > BATCH // STRETCH:
+                kept, step = kept[::2], 2 * step
+        before += len(text) + 1
+    return kept
+
+
+def _blank(text: str, at: int) -> int:
+    """The first blank from a place on; the place itself where no word ends soon, as in Chinese."""
+    found = BLANK.search(text, at, at + LONGEST_WORD + 1) if at else None
+    return found.start() if found else at
 
 
 def tally(texts: Iterable[str]) -> dict[str, int]:

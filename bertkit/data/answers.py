@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.data.columns import find
+from bertkit.data.json_text import BROKEN
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError
+from bertkit.errors import UserError, short
 
 Answer = dict[str, Any]  # {"text": str, "answer_start": int, or None where it is not known}
 START = "answer_start"
@@ -20,7 +21,7 @@ FORMS = (
     'write {"text": [...], "answer_start": [...]}, a list of {"text": ..., "answer_start": ...}, or the text '
     "itself with a column 'answer_start' beside it"
 )
-WHOLE = re.compile(r"\s*(-?\d+)(\.0*)?\s*")  # a float where a column of numbers has gaps
+WHOLE = re.compile(r"\s*(-?\d{1,18})(\.0*)?\s*")  # a float where a column of numbers has gaps
 OBJECT = re.compile(r"""\s*(\[\s*)?\{.*?["'](text|answer_start)["']\s*:""", re.DOTALL)
 
 
@@ -125,7 +126,7 @@ def _in_a_cell(value: str) -> Any:
         return []
     try:
         return json.loads(value) if OBJECT.match(value) else value
-    except (json.JSONDecodeError, RecursionError):
+    except BROKEN:
         return value
 
 
@@ -157,9 +158,3 @@ def _offset(rows: Rows, index: int, column: str, value: Any) -> int | None:
     raise UserError(
         f"{where(rows, index)}: an answer in column {column!r} begins at {short(value)}, not a whole number"
     )
-
-
-def short(value: Any) -> str:
-    """`repr`, cut for error messages."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

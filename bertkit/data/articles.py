@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.answers import IMPOSSIBLE, short
+from bertkit.data.answers import IMPOSSIBLE
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError
+from bertkit.errors import UserError, short
 
 PARAGRAPHS = "paragraphs"
 IDS = ("id", "guid", "qid", "question_id")  # what a question's identifier is called

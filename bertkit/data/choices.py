@@ -9,7 +9,7 @@ import numpy as np
 from bertkit.data.columns import guess, require
 from bertkit.data.labels import label_text
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, listed, short
 
 LISTS = ["endings", "choices", "options", "answers", "candidates"]
 NUMBERED = re.compile(
@@ -132,13 +132,18 @@ def right_endings(rows: Rows, column: str, endings: Sequence[Sequence[str]], fir
 
 def _number(value: Any, endings: Sequence[str], first: int) -> int | None:
     text = label_text(value) or ""
-    if text in endings and not text.isdecimal():
+    if text in endings and not _is_number(text):
         return list(endings).index(text)
     if re.fullmatch("[A-Za-z]", text):
         number = ord(text.upper()) - ord("A")
     else:
-        number = int(text) - first if text.isdecimal() else -1
+        number = int(text) - first if _is_number(text) else -1
     return number if 0 <= number < len(endings) else None
+
+
+def _is_number(text: str) -> bool:
+    """Whether it can be that of an ending: no row has a billion."""
+    return text.isdecimal() and len(text) < 10
 
 
 def _refusal(rows: Rows, index: int, column: str, size: int, first: int) -> str:
@@ -146,7 +151,7 @@ def _refusal(rows: Rows, index: int, column: str, size: int, first: int) -> str:
     if label_text(value) is None:
         return f"{rows.where(index)}: no label in column {column!r}"
     return (
-        f"{rows.where(index)}: label {value!r} is none of its {size} endings "
+        f"{rows.where(index)}: label {short(value)} is none of its {size} endings "
         f"(a number from {first} to {size - 1 + first}, a letter, or the ending itself)"
     )
 
@@ -156,7 +161,7 @@ def counted_from(values: Sequence[Any], endings: Sequence[Sequence[str]]) -> int
     numbered = [
         (int(text), len(some))
         for value, some in zip(values, endings, strict=True)
-        if (text := label_text(value) or "").isdecimal()
+        if _is_number(text := label_text(value) or "")
     ]
     none_is_zero = all(number > 0 for number, _ in numbered)
     return int(none_is_zero and any(number == size for number, size in numbered))

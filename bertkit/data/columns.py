@@ -48,7 +48,8 @@ def guess_label(rows: Rows) -> str:
 def require(rows: Rows, column: str, flag: str) -> None:
     """Raise a `UserError` where a named column is not there, listing what is."""
     if column not in rows.columns:
-        there = f"it has {listed(rows.columns) or 'none at all'}"
+        way = "name one of these" if flag.startswith("-") else "rename the one that it is"
+        there = f"it has {listed(rows.columns)}; {way}" if rows.columns else "it has none at all"
         raise UserError(
             f"{rows.files[0]}: no column {column!r} ({flag}){nearest(column, rows.columns) or ';'} {there}"
         )
@@ -60,7 +61,8 @@ def require_texts(rows: Rows, columns: list[str]) -> None:
         for index, value in enumerate(rows[column]):
             if not isinstance(value, str):
                 what = "has no text" if value is None else f"holds {value!r}, not a text"
-                raise UserError(f"{rows.where(index)}: column {column!r} {what}")
+                ways = "give it one, or leave the row out"
+                raise UserError(f"{rows.where(index)}: column {column!r} {what}; {ways}")
 
 
 def find(rows: Rows, name: str) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bertkit.data.contents import EMPTY
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
@@ -31,10 +32,12 @@ def read_columns(path: Path, text: str) -> Rows:
         UserError: no tokens, or a line with another number of fields than most.
     """
     lines = text.replace("\r\n", "\n").split("\n")  # not splitlines(): a token may be U+2028
+    if "\r" in lines[0].rstrip("\r"):
+        raise UserError(f"{path}: its lines end in CR alone; save it with LF, as tr '\\r' '\\n' does")
     opens = _ask(str.startswith, lines, OPENING).astype(bool)
     plain = np.fromiter(map(bool, map(str.strip, lines, repeat(WHITE))), bool, len(lines)) & ~opens
     if not plain.any():
-        raise UserError(f"{path}: the file {'has no tokens' if opens.any() else 'is empty'}")
+        raise UserError(f"{path}: {'the file has no tokens' if opens.any() else EMPTY}")
     marked = _ask(str.startswith, lines, "#").astype(bool) & plain
     typical = plain & ~marked if (plain & ~marked).any() else plain
     mark = "\t" if (_ask(str.count, lines, "\t")[typical] > 0).mean() >= 0.5 else " "

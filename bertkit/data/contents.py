@@ -3,6 +3,7 @@
 import gzip
 import io
 import lzma
+import re
 import struct
 import zipfile
 import zlib
@@ -18,12 +19,35 @@ OTHER_MAGIC = {
     b"%PDF": "a PDF",
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+    b"version https://git-lfs.": "a pointer of git LFS; fetch the file with git lfs pull",
 }
+EMPTY = "the file is empty; look at how it was written, or name another"
+PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype html|html[\s>])", re.IGNORECASE)
 CONVERT = "convert it, for example with iconv -f latin1 -t utf-8"
 # Of zipfile the last three too: for a name, an entry, and a password or a method that it cannot read.
 UNREADABLE = (
     EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError, struct.error, RuntimeError,
 )  # fmt: skip
+
+
+def require_file(path: Path, named: object = None) -> None:
+    """Refuse what is no file: also a pipe or a device, which can be read once alone, and perhaps without end.
+
+    Args:
+        named: what the error calls it; None: by its path.
+
+    Raises:
+        UserError: what it is, and the way out.
+    """
+    if path.is_file():
+        return
+    kinds = {
+        "a folder": path.is_dir(), "a pipe": path.is_fifo(), "a socket": path.is_socket(),
+        "a device": path.is_char_device() or path.is_block_device(),
+    }  # fmt: skip
+    what = next((kind for kind, right in kinds.items() if right), None)
+    way_out = "name the file in it" if what == "a folder" else "write what it gives to a file and name that"
+    raise UserError(f"{named or path}: " + (f"is {what}, no file; {way_out}" if what else "no such file"))
 
 
 def unpacked(path: Path) -> bytes:
@@ -51,9 +75,8 @@ def decoded(path: Path, raw: bytes, encoding: str | None = None) -> str:
     Raises:
         UserError: another kind of file, or not UTF-8 (the line).
     """
-    for magic, what in OTHER_MAGIC.items():
-        if raw.startswith(magic):
-            raise UserError(f"{path}: not a data file but {what}")
+    if other := other_kind(raw):
+        raise UserError(f"{path}: not a data file but {other}")
     if b"\0" in raw:
         raise UserError(f"{path}: not a text file (a zero byte at offset {raw.index(0)})")
     try:
@@ -66,6 +89,13 @@ def decoded(path: Path, raw: bytes, encoding: str | None = None) -> str:
             f"{path}: line {row}: not UTF-8 (byte 0x{raw[error.start]:02x} at offset {error.start}); "
             f"{CONVERT}"
         ) from error
+
+
+def other_kind(head: bytes) -> str | None:
+    """What a file is that is no data, by how it begins, and the way out; None where that is not seen."""
+    if PAGE.match(head):
+        return "an HTML page, perhaps what a failed download left; download it again"
+    return next((what for magic, what in OTHER_MAGIC.items() if head.startswith(magic)), None)
 
 
 def _only_file(path: Path, raw: bytes) -> bytes:

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 
 from bertkit.data.corpus import Corpus
 from bertkit.data.document_rows import FEW, cut_few
-from bertkit.data.findings import FIRST, Finding, share
+from bertkit.data.findings import Finding, places, share
 from bertkit.data.rows import Rows
 from bertkit.data.text_files import Notes
 from bertkit.data.text_source import TextSource
-from bertkit.data.texts import TextOptions, documents
+from bertkit.data.texts import Place, TextOptions, documents_at
 from bertkit.masking.pairs import MANY
 
 OPENING = 1_000  # characters of a document that are kept to look at
@@ -24,7 +25,8 @@ def surveyed(text: TextSource, options: TextOptions, few: bool) -> tuple[Rows, l
     Where there are `few`, a row a stretch of one, as training cuts them.
     """
     notes, columns = Notes(), {name: [] for name in ("digest", "sentences", "characters", "text")}  # type: ignore[var-annotated]
-    for document in documents(text.files, options, notes):
+    begins: list[Place] = []
+    for place, document in documents_at(text.files, options, notes):
         digest, sentences, characters, opening = blake2b(digest_size=8), 0, 0, ""
         for sentence in document:
             digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")
@@ -33,11 +35,21 @@ def surveyed(text: TextSource, options: TextOptions, few: bool) -> tuple[Rows, l
         values = (digest.hexdigest(), sentences, characters, opening[:OPENING])
         for column, value in zip(columns.values(), values, strict=True):
             column.append(value)
-    rows = Rows.of(columns, str(text.files[0]))
+        begins.append(place)
+    rows = _placed(columns, begins)
     more: list[str] = []
     if few and len(rows) < FEW:
         rows, more = _in_stretches(rows)
     return rows, [*notes.lines(), *more]
+
+
+def _placed(columns: dict[str, list[Any]], begins: Sequence[Place]) -> Rows:
+    """The documents as rows that know their files and rows or lines."""
+    files = {file: number for number, file in enumerate(dict.fromkeys(place.file for place in begins))}
+    by_line = frozenset(str(place.file) for place in begins if place.by_line)
+    file_of = np.array([files[place.file] for place in begins], np.int32)
+    numbers = np.array([place.number for place in begins])
+    return Rows(columns, tuple(map(str, files)), file_of, numbers, by_line)
 
 
 def _in_stretches(rows: Rows) -> tuple[Rows, list[str]]:
@@ -78,9 +90,5 @@ def corpus_findings(split: str, rows: Rows, pairs: bool) -> Iterator[Finding]:
             f"{share(len(single), len(rows))} {split} documents have one sentence, so nothing follows it",
             "part documents by blank lines or --document-separator, sentences by lines (--form); or take "
             "--objective mlm",
-            len(single), _numbered(single),
+            len(single), places(rows, single),
         )  # fmt: skip
-
-
-def _numbered(indices: Sequence[int] | np.ndarray) -> list[str]:
-    return [f"document {int(index) + 1}" for index in indices[:FIRST]]

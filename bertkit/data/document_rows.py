@@ -13,7 +13,7 @@ from bertkit.data.rows import Rows
 from bertkit.data.text_files import TextFile
 from bertkit.data.text_source import TextSource
 from bertkit.data.texts import TextOptions
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, counted, listed
 from bertkit.reporter import Reporter
 
 FEW = 20  # documents: too few to set whole ones aside
@@ -84,6 +84,7 @@ def cut_few(corpus: Corpus) -> tuple[Corpus, list[str]]:
     cuts = np.linspace(0, sentences, min(FEW, max(1, sentences // LEAST)) + 1).astype(np.int64)
     documents = np.union1d(corpus.documents, cuts).astype(corpus.documents.dtype)
     what = "one document" if there == 1 else f"only {there} documents"
-    note = f"{what}: cut into {len(documents) - 1} stretches, of which whole ones are set aside"
+    stretches = counted(len(documents) - 1, "stretch", "stretches")
+    note = f"{what}: cut into {stretches}, of which whole ones are set aside"
     origins = np.searchsorted(corpus.documents, documents[:-1], "right") - 1
     return replace(corpus, documents=documents, origins=origins), [note]

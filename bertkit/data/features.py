@@ -92,6 +92,13 @@ class Features(ABC):
         """`sizes`, where the examples are drawn anew in every epoch those of this one."""
         return self.sizes
 
+    def drawn_within(self, tokens: int) -> int | None:
+        """Where examples are drawn anew to fill a length, how many a batch of so many pieces takes.
+
+        None: they are the same in every epoch, of any lengths.
+        """
+        return None
+
     def keys(self, epoch: int, examples: np.ndarray) -> np.ndarray:
         """By what the examples of an epoch are asked for: here their numbers, in every epoch the same."""
         return examples

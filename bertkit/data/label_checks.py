@@ -1,12 +1,63 @@
 """What can be wrong with the labels of texts, beyond what training refuses."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from bertkit.data.findings import Finding, places, share
+from bertkit.data.labels import is_gap, label_text, number_of
 from bertkit.data.rows import Rows
 from bertkit.errors import listed
+
+MAJORITY = 0.9  # share of the most frequent class: above it, accuracy says little
+FEW = 10  # rows of a class: fewer teach little
+
+
+def balance(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
+    """Classes that are nearly all, or nearly none, of the training rows, or that nothing is scored on.
+
+    Args:
+        counts: of each split, how often there is each class.
+    """
+    train = Counter(counts.get("train", {}))
+    if not train:
+        return
+    [(label, most)] = train.most_common(1)
+    if len(train) > 1 and most > MAJORITY * train.total():
+        yield Finding(
+            "warning", "majority", f"{share(most, train.total())} of the training labels are {label!r}",
+            "accuracy says little then: look at f1 and at the majority baseline", most,
+        )  # fmt: skip
+    if rare := [name for name, count in train.items() if count < FEW]:
+        yield Finding(
+            "warning", "rare", f"labels with fewer than {FEW} training examples: {listed(rare)}",
+            "too few to learn: add more of them, join them, or leave them out", len(rare),
+        )  # fmt: skip
+    scored = counts.get("validation", {})
+    if scored and (unseen := [name for name in train if name not in scored]):
+        yield Finding(
+            "note", "not-validated", f"labels that no validation row has: {listed(unseen)}",
+            "nothing will be known of how well they are learned", len(unseen),
+        )  # fmt: skip
+
+
+def gaps(split: str, rows: Rows, column: str, names: Sequence[str]) -> Iterator[Finding]:
+    """Classes that say that there is none, beside others that are all numbers.
+
+    Args:
+        names: of the classes.
+    """
+    none = [name for name in names if is_gap(name)]
+    if none and all(number_of(name) is not None for name in set(names) - set(none)):
+        found = [index for index, value in enumerate(rows[column]) if label_text(value) in none]
+        yield Finding(
+            "warning", "gaps",
+            f"{share(len(found), len(rows))} {split} rows have {listed(map(repr, none))} where others have a "
+            "number",
+            "give the number, or leave such rows out: they are learned as a class of their own", len(found),
+            places(rows, found),
+        )  # fmt: skip
 
 
 def spelled_alike(names: Sequence[str]) -> Iterator[Finding]:

@@ -5,11 +5,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bertkit.data.json_text import holds_half_pair
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, listed, nearest
+from bertkit.errors import UserError, listed, nearest, short
 
 Problem = Literal["binary", "multi-class", "multi-label", "regression"]
 SEPARATORS = ("|", ";", ",")
+GAPS = {"n/a", "na", "#n/a", "none", "null", "-", "?"}  # beside what Python reads as no finite number
 MANY_NUMBERS = 20  # more different whole numbers than this are a scale, not classes
 
 
@@ -49,13 +51,26 @@ def label_text(value: Any) -> str | None:
     return str(value).strip() or None
 
 
+def is_gap(text: str | None) -> bool:
+    """Whether a label says that there is none, as programs write it; infinity is none either."""
+    if text is None or text.casefold() in GAPS:
+        return True
+    try:
+        return not np.isfinite(float(text))
+    except ValueError:
+        return False
+
+
 def infer_problem(values: Sequence[Any]) -> Problem:
-    """What kind of labels these are: lists or separated names are label sets, fractions are numbers."""
+    """What kind of labels these are: lists or separated names are label sets, fractions are numbers.
+
+    A gap among numbers (`nan`, `N/A`) makes no classes of them.
+    """
     there = [value for value in values if label_text(value) is not None]
     if any(isinstance(value, (list, tuple)) for value in there):
         return "multi-label"
     distinct = {label_text(value) for value in there}
-    numbers = [_number(text) for text in distinct]
+    numbers = [number_of(text) for text in distinct if not is_gap(text)]
     if numbers and all(number is not None for number in numbers):
         whole = all(float(number or 0).is_integer() for number in numbers)
         if not whole or len(numbers) > MANY_NUMBERS:
@@ -87,7 +102,7 @@ def label_set(value: Any, separator: str | None) -> list[str] | None:
 
 def sorted_names(names: Sequence[str]) -> list[str]:
     """By number where all are numbers, else by name."""
-    numbers = {name: _number(name) for name in set(names)}
+    numbers = {name: number_of(name) for name in set(names)}
     if all(number is not None for number in numbers.values()):
         return sorted(numbers, key=lambda name: numbers[name] or 0.0)
     return sorted(numbers)
@@ -95,6 +110,7 @@ def sorted_names(names: Sequence[str]) -> list[str]:
 
 def class_numbers(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:
     """[n] int: each row's label by its place in `names`. Raises `UserError` at a row without a known one."""
+    _require_plain(rows, column)
     table = {name: number for number, name in enumerate(names)}
     numbers = [table.get(label_text(value) or "") for value in rows[column]]
     if None in numbers:
@@ -104,6 +120,7 @@ def class_numbers(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:
 
 def class_sets(rows: Rows, column: str, names: Sequence[str], separator: str | None) -> np.ndarray:
     """[n, classes] of 0 and 1. Raises `UserError` at a row with an unknown label or none given."""
+    _require_plain(rows, column)
     table = {name: number for number, name in enumerate(names)}
     matrix = np.zeros((len(rows), len(names)), np.int64)
     for index, value in enumerate(rows[column]):
@@ -115,14 +132,27 @@ def class_sets(rows: Rows, column: str, names: Sequence[str], separator: str | N
     return matrix
 
 
+def _require_plain(rows: Rows, column: str) -> None:
+    """Raise a `UserError` at a label that is an object, or a text that no file of predictions can hold."""
+    for index, value in enumerate(rows[column]):
+        for label in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(label, (Mapping, list, tuple, bytes)):
+                raise UserError(f"{rows.where(index)}: column {column!r} holds {short(value)}, no label")
+            if isinstance(label, str) and holds_half_pair(label):
+                raise UserError(
+                    f"{rows.where(index)}: label {label!a} holds half of a surrogate pair, which no file of "
+                    "predictions can; give it another name"
+                )
+
+
 def numbers_of(rows: Rows, column: str) -> np.ndarray:
     """[n] float. Raises `UserError` at a row that holds no finite number."""
-    found = [_number(value) for value in rows[column]]
+    found = [number_of(value) for value in rows[column]]
     if None in found:
         index = found.index(None)
         raise UserError(
             f"{rows.where(index)}: column {column!r} holds {rows[column][index]!r}, not a number, "
-            "and regression needs numbers (--problem says otherwise)"
+            "and regression needs numbers (another --problem of classify does not)"
         )
     return np.array(found, dtype=np.float64)
 
@@ -132,7 +162,8 @@ def has_labels(rows: Rows, column: str) -> bool:
     return column in rows.columns and any(label_text(value) is not None for value in rows[column])
 
 
-def _number(value: Any) -> float | None:
+def number_of(value: Any) -> float | None:
+    """The finite number that a label is; None where it is none."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -146,5 +177,5 @@ def _refuse(rows: Rows, column: str, index: int, names: Sequence[str]) -> None:
         raise UserError(f"{rows.where(index)}: no label in column {column!r}")
     raise UserError(
         f"{rows.where(index)}: label {value!r} does not occur in the training rows "
-        f"(they have {listed(names)}){nearest(value, names)}"
+        f"(they have {listed(names)}){nearest(value, names) or '; write it as one of these'}"
     )

@@ -10,17 +10,16 @@ import torch
 
 @dataclass(frozen=True)
 class Pad:
-    """Collator: pads to the longest of the batch, on the side and with the piece the tokenizer names.
+    """Collator: pads to the longest of the batch, on the right.
 
     Gives `input_ids`, `attention_mask` (and `token_type_ids` where the model takes them), each
     [sequences, length]; under the name in `several` ("document", "choice") [sequences] the example that
     each belongs to; and `labels` [examples, ...]. Where pieces are decided one by one, `sequence` and
     `position` [decisions] say which, and `labels` are [decisions]. Items that bring `vectors` in place of
-    ids give those, padded on the right.
+    ids give those.
     """
 
     pad_token_id: int
-    left: bool
     token_type_ids: bool
     several: str | None = None
 
@@ -31,7 +30,7 @@ class Pad:
             counts = torch.tensor([len(item["input_ids"]) for item in items])
             batch[self.several] = torch.repeat_interleave(torch.arange(len(items)), counts)
         if "positions" in items[0]:
-            batch |= _decisions(items, batch["attention_mask"])
+            batch |= _decisions(items)
         if "labels" in items[0]:
             join = np.concatenate if "positions" in items[0] else np.array
             batch["labels"] = torch.from_numpy(join([item["labels"] for item in items]))
@@ -51,8 +50,7 @@ class Pad:
     def _padded(self, sequences: list[np.ndarray], filler: int) -> torch.Tensor:
         padded = np.full((len(sequences), max(map(len, sequences))), filler, np.int64)
         for row, sequence in zip(padded, sequences, strict=True):
-            start = len(row) - len(sequence) if self.left else 0
-            row[start : start + len(sequence)] = sequence
+            row[: len(sequence)] = sequence
         return torch.from_numpy(padded)
 
 
@@ -61,19 +59,16 @@ def _vectors(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return {"vectors": vectors, "attention_mask": mask}
 
 
-def _decisions(items: list[dict[str, Any]], mask: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Which sequence and which place in it each decided piece has, behind the padding on the left."""
+def _decisions(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Which sequence and which place in it each decided piece has."""
     positions = [some for item in items for some in item["positions"]]
     sequence = torch.repeat_interleave(torch.tensor([len(some) for some in positions]))
     position = torch.from_numpy(np.concatenate(positions).astype(np.int64))
-    return {"sequence": sequence, "position": position + mask.argmax(1)[sequence]}
+    return {"sequence": sequence, "position": position}
 
 
 def pad_vectors(sequences: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors [sequences, longest, layers, hidden] in fp32 and their attention mask, padded on the right.
-
-    The head over them has no side of its own: positions are the encoder's, which has seen them.
-    """
+    """Vectors [sequences, longest, layers, hidden] in fp32 and their attention mask."""
     lengths = np.array([len(sequence) for sequence in sequences])
     padded = np.zeros((len(sequences), lengths.max(), *sequences[0].shape[1:]), np.float32)
     for row, sequence in zip(padded, sequences, strict=True):

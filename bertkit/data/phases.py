@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -123,10 +124,16 @@ class PhasedFeatures(Features):
         """[n] of the first epoch of the first phase."""
         return self.parts[0].sequence_lengths
 
+    def drawn_within(self, tokens: int) -> int:
+        """As many as of the longest phase, since an effective batch has as many examples in all."""
+        return tokens // max(phase.length for phase in self.phases)
+
     def notes(self, rows: Rows) -> list[str]:
         """What lengths there are, where there are several, and of the examples of the first."""
         shares = ", ".join(f"{phase.share:.0%} of {phase.length} pieces" for phase in self.phases)
         last = self.phases[-1].length
+        if any(after.length <= before.length for before, after in pairwise(self.phases)):
+            shares += " (usually each phase is longer than the one before it)"
         lengths = [f"steps: {shares}; validation and test are scored at {last}, previews are of the first"]
         return [*(lengths if len(self.phases) > 1 else []), *self.parts[0].notes(rows)]
 

@@ -15,7 +15,7 @@ from bertkit.data.ragged import Ragged
 from bertkit.data.rows import Rows
 from bertkit.data.sequences import Template, encode
 from bertkit.data.spelling import Spelling, spelling
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, counted, listed
 from bertkit.modeling.spans import distinct_spans
 
 Answer = Mapping[str, Any]
@@ -88,7 +88,7 @@ class QuestionFeatures(Features):
             notes.append(f"{over:.1%} of the training questions are over {self.asked.max()} pieces and cut")
         if self.unread:
             notes.append(
-                f"the tokenizer leaves no piece of {len(self.unread):,} answers, which are learned as if "
+                f"the tokenizer leaves no piece of {counted(len(self.unread), 'answer')}, learned as if "
                 f"there were none (ids {listed(rows['id'][question] for question in self.unread)})"
             )
         return notes

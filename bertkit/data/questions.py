@@ -1,6 +1,5 @@
 """Questions about paragraphs, with the answers that stand in them: from any form to one row a question."""
 
-import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +7,12 @@ from typing import Any
 from bertkit.data import articles
 from bertkit.data.answers import START, answers_in, contradicted, where
 from bertkit.data.columns import find
+from bertkit.data.json_text import holds_half_pair
 from bertkit.data.question_columns import NESTED, Names, id_column, own_names
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, counted, listed
 
 OURS = ("id", "title", "question", "context", "answers")  # columns made here
-SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -66,28 +65,31 @@ def _notes(rows: Rows, overruled: list[int]) -> tuple[str, ...]:
     if not overruled:
         return ()
     ids = listed(rows["id"][index] for index in overruled)
-    return (
-        f"{rows.files[0]}: {len(overruled):,} questions have answers and are marked as impossible; they "
-        f"count as having none (ids {ids})",
+    said = counted(
+        len(overruled),
+        "question has answers and is marked as impossible; it counts",
+        "questions have answers and are marked as impossible; they count",
     )
+    return (f"{rows.files[0]}: {said} as having none (ids {ids})",)
 
 
 def _ids(rows: Rows) -> list[str]:
-    """Each question's identifier; where it has none, its row."""
+    """Each question's identifier; where it has none its place among all rows, counted from 0."""
     column = id_column(rows)
     given = rows[column] if column else [None] * len(rows)
-    ids = [str(row) if value in (None, "") else str(value) for row, value in enumerate(given, start=1)]
+    first = int(rows.number[0]) - 1 if len(rows) else 0  # rows may be read a part at a time
+    ids = [str(place) if value in (None, "") else str(value) for place, value in enumerate(given, first)]
     for row, name in enumerate(ids):
-        if not name.isascii() and SURROGATE.search(name):
+        if holds_half_pair(name):
             raise UserError(
                 f"{rows.where(row)}: id {name!a} holds half of a surrogate pair, which no file of "
                 "predictions can; give the question another id"
             )
     if len(set(ids)) < len(ids):
-        first: dict[str, int] = {}
-        index = next(index for index, name in enumerate(ids) if first.setdefault(name, index) != index)
+        taken: dict[str, int] = {}
+        index = next(index for index, name in enumerate(ids) if taken.setdefault(name, index) != index)
         raise UserError(
-            f"{rows.where(index)}: id {ids[index]!r} is also that of {rows.where(first[ids[index]])}; "
+            f"{rows.where(index)}: id {ids[index]!r} is also that of {rows.where(taken[ids[index]])}; "
             "each question needs one of its own"
         )
     return ids

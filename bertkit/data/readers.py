@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.conll import read_columns
-from bertkit.data.contents import decoded, unpacked
+from bertkit.data.contents import CONVERT, EMPTY, decoded, require_file, unpacked
+from bertkit.data.json_text import BROKEN, why_broken
 from bertkit.data.labels import name_tags
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError
+from bertkit.errors import UserError, counted, listed
 
 PARQUET = b"PAR1"
 # An object with its first name, or a list of such: a column file's first token may be a bracket alone.
@@ -49,8 +50,7 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
     Raises:
         UserError: no such file, empty, not text, not UTF-8, or a row that cannot be parsed (its number).
     """
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
+    require_file(path)
     raw = unpacked(path)
     if raw[:4] == PARQUET:
         return _parquet(path, raw)
@@ -59,7 +59,7 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
         return _words(path, text)
     start = text.lstrip()[:1]
     if not start:
-        raise UserError(f"{path}: the file is empty")
+        raise UserError(f"{path}: {EMPTY}")
     if dialect is None and start == "[":
         return _json_document(path, text)
     if dialect is None and start == "{":
@@ -84,20 +84,46 @@ def _parquet(path: Path, raw: bytes) -> Rows:
         raise UserError(f"{path}: a broken Parquet file ({str(error).splitlines()[0]})") from error
     if table.num_rows == 0:
         raise UserError(f"{path}: the file has no rows")
-    return Rows.of(named_columns(table), str(path))
+    return Rows.of(named_columns(path, table), str(path))
 
 
-def named_columns(table: Any) -> dict[str, list[Any]]:
-    """The columns of an Arrow table or batch as plain values, class numbers by the names that it brings."""
+def named_columns(path: Path, table: Any, first: int = 1) -> dict[str, list[Any]]:
+    """The columns of an Arrow table or batch as plain values, class numbers by the names that it brings.
+
+    Args:
+        path, first: its file, and the number of its first row in it, for errors.
+
+    Raises:
+        UserError: a column that is there twice, a text that is not UTF-8, or a class without a name.
+    """
     import pyarrow as pa
 
-    columns = {name: table.column(name).to_pylist() for name in table.schema.names}
+    _check_names(path, table.schema.names)
+    columns = {name: _plain(path, name, table.column(name)) for name in table.schema.names}
     for column, labels in _class_names(table.schema.metadata or {}).items():
+        if column not in columns:
+            continue
         if pa.types.is_integer(table.schema.field(column).type):
-            columns[column] = [labels[v] if v is not None and v >= 0 else None for v in columns[column]]
+            columns[column] = _classes(path, first, column, columns[column], labels)
         else:
             columns[column] = name_tags(columns[column], labels)
     return columns
+
+
+def _plain(path: Path, name: str, column: Any) -> list[Any]:
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: column {name!r} is not UTF-8 ({error.reason}); {CONVERT}") from error
+
+
+def _classes(path: Path, first: int, column: str, numbers: list[Any], labels: list[str]) -> list[Any]:
+    """The names of class numbers; None, and -1 as the Hub has it, are none."""
+    for row, number in enumerate(numbers, start=first):
+        if number is not None and number >= len(labels):
+            there = f"the file names {len(labels)} classes ({listed(labels)})"
+            raise UserError(f"{path}: row {row}: column {column!r} holds class {number}, and {there}")
+    return [labels[number] if number is not None and number >= 0 else None for number in numbers]
 
 
 def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
@@ -106,14 +132,22 @@ def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
     Of a column of lists they are those of its elements, under `feature` or, as older versions wrote it,
     in a list of one.
     """
-    info = json.loads(metadata.get(b"huggingface", b"{}"))
-    features = info.get("info", {}).get("features", {})
-    elements = {name: _element(about) for name, about in features.items()}
+    try:
+        about: Any = json.loads(metadata.get(b"huggingface", b"{}"))
+    except BROKEN:  # of some other program: numbers stay numbers
+        return {}
+    for key in ("info", "features"):
+        about = about.get(key) if isinstance(about, dict) else None
+    elements = {name: _element(each) for name, each in about.items()} if isinstance(about, dict) else {}
     return {
-        name: about["names"]
-        for name, about in elements.items()
-        if isinstance(about, dict) and about.get("_type") == "ClassLabel" and about.get("names")
+        name: each["names"]
+        for name, each in elements.items()
+        if isinstance(each, dict) and each.get("_type") == "ClassLabel" and _are_names(each.get("names"))
     }
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
 
 
 def _element(about: Any) -> Any:
@@ -125,10 +159,9 @@ def _element(about: Any) -> Any:
 def _json_document(path: Path, text: str) -> Rows:
     try:
         document = json.loads(text)
-    except RecursionError as error:
-        raise UserError(f"{path}: JSON nested too deeply") from error
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: line {error.lineno}: broken JSON ({error.msg})") from error
+    except BROKEN as error:
+        line = f"line {error.lineno}: " if isinstance(error, json.JSONDecodeError) else ""
+        raise UserError(f"{path}: {line}{why_broken(error)}") from error
     return _rows_of(path, document)
 
 
@@ -140,21 +173,21 @@ def _json_lines(path: Path, text: str, words: bool = False) -> Rows:
             continue
         try:
             rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
+        except BROKEN as error:
             if number == 1 or not rows:
                 return _rows_of(path, _one_object(path, text, error), words)
-            raise UserError(f"{path}: row {number}: broken JSON ({error.msg})") from error
+            raise UserError(f"{path}: row {number}: {why_broken(error)}") from error
     if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
         whole = "data" in rows[0] or _is_columns(rows[0], words)
         return _rows_of(path, rows[0] if whole else rows, words)
     return _rows_of(path, rows)
 
 
-def _one_object(path: Path, text: str, first_error: json.JSONDecodeError) -> Any:
+def _one_object(path: Path, text: str, first_error: Exception) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
-        raise UserError(f"{path}: row 1: broken JSON ({first_error.msg})") from first_error
+    except BROKEN:
+        raise UserError(f"{path}: row 1: {why_broken(first_error)}") from first_error
 
 
 def _is_columns(record: dict[str, Any], words: bool) -> bool:
@@ -198,11 +231,15 @@ def delimited(path: Path, lines: Iterable[str], sample: str, dialect: Dialect) -
         sample: so much of the text that delimiter and quoting can be seen.
     """
     first = sample.lstrip("\r\n").split("\n", 1)[0]
+    if "\r" in first.rstrip("\r"):
+        raise UserError(f"{path}: its lines end in CR alone; save it with LF, as tr '\\r' '\\n' does")
     delimiter = next((mark for mark in "\t,;" if mark in first), ",")
     quoting = dialect.quoting
     if quoting is None:
         quoting = delimiter != "\t" or quotes_are_quoting(sample)
     records = _records(path, lines, delimiter, quoting)
+    if OBJECTS.match(sample.lstrip("\r\n")[len(first) :]):
+        raise UserError(f"{path}: row 1: a JSON object under a header; leave out the first line")
     head = next(records)
     names = [name.strip() for name in head] if dialect.header else [str(i) for i in range(len(head))]
     yield names
@@ -211,7 +248,7 @@ def delimited(path: Path, lines: Iterable[str], sample: str, dialect: Dialect) -
             row = (row + [""] * len(names))[: len(names)]
         if len(row) != len(names):
             raise UserError(
-                f"{path}: row {number}: {len(row)} fields where the header has {len(names)} "
+                f"{path}: row {number}: {counted(len(row), 'field')} where the header has {len(names)} "
                 f"({', '.join(names)})"
             )
         yield row
@@ -254,5 +291,8 @@ def _records(path: Path, lines: Iterable[str], delimiter: str, quoting: bool) ->
             number += 1
             yield row
     except csv.Error as error:
-        message = f"{path}: row {number}: broken CSV ({error}; near line {reader.line_num})"
-        raise UserError(message) from error
+        where = f"row {number}" if number else "the header"
+        raise UserError(
+            f"{path}: {where}: broken CSV ({error}; near line {reader.line_num}); "
+            "a quote stands around a field, and twice in it"
+        ) from error

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bertkit.data.answers import START, Answer, short, where
+from bertkit.data.answers import START, Answer, where
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, counted, listed, short
 
 
 def repaired(rows: Rows, split: str) -> tuple[Rows, list[str]]:
@@ -89,19 +89,27 @@ def _placed(rows: Rows, index: int, answer: Answer) -> Answer:
 def _notes(rows: Rows, split: str, moved: list[int], found: int, lost: list[int]) -> list[str]:
     notes = []
     if found:
-        notes.append(f"{found:,} answers of the {split} split have no offset; it is that of their text")
+        said = "has no offset; it is that of its text", "have no offset; it is that of their text"
+        notes.append(_answers(found, split, *said))
     if moved:
-        notes.append(
-            f"{len(moved):,} answers of the {split} split were not at their offset and stand elsewhere in "
-            f"their paragraph: put right ({_named(rows, moved)})"
+        said = (
+            "was not at its offset and stands elsewhere in its paragraph",
+            "were not at their offset and stand elsewhere in their paragraph",
         )
+        notes.append(f"{_answers(len(moved), split, *said)}: put right ({_named(rows, moved)})")
     if lost:
-        then = "left out" if split == "train" else "kept for the scores, which need no offset"
-        notes.append(
-            f"{len(lost):,} answers of the {split} split are not at their offset, and their text stands "
-            f"nowhere or several times in their paragraph: {then} ({_named(rows, lost)})"
+        said = (
+            "is not at its offset, and its text stands nowhere or several times in its paragraph",
+            "are not at their offset, and their text stands nowhere or several times in their paragraph",
         )
+        then = "left out" if split == "train" else "kept for the scores, which need no offset"
+        notes.append(f"{_answers(len(lost), split, *said)}: {then} ({_named(rows, lost)})")
     return notes
+
+
+def _answers(number: int, split: str, one: str, several: str) -> str:
+    """`1 answer of the train split is ...`."""
+    return counted(number, f"answer of the {split} split {one}", f"answers of the {split} split {several}")
 
 
 def _named(rows: Rows, indices: Iterable[int]) -> str:

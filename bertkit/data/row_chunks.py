@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.contents import CONVERT, ZIP
+from bertkit.data.contents import CONVERT, ZIP, require_file
+from bertkit.data.json_text import BROKEN, why_broken
 from bertkit.data.readers import OBJECTS, PARQUET, Dialect, delimited, named_columns, read_file
 from bertkit.data.rows import Rows
 from bertkit.data.text_files import CHUNK, Decoding, chunks, lines, text
@@ -27,15 +28,21 @@ def row_chunks(
     Raises:
         UserError: as `read_file`, where reading has come to it.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
+    require_file(path)
     head = next(chunks(path), b"") if path.stat().st_size > small else b""
     if head.startswith(PARQUET):
-        return _parquet(path, size)
+        return _some(path, _parquet(path, size))
     records = _records(path, dialect) if head and not head.startswith(ZIP) else None
     if records is None:
         return cut(read_file(path, dialect), size)
-    return in_chunks(records, str(path), size)
+    return _some(path, in_chunks(records, str(path), size))
+
+
+def _some(path: Path, parts: Iterator[Rows]) -> Iterator[Rows]:
+    """The parts. Raises `UserError` where there is none, as `read_file` does."""
+    if (first := next(parts, None)) is None:
+        raise UserError(f"{path}: the file has no rows")
+    return chain([first], parts)
 
 
 def cut(rows: Rows, size: int = ROWS) -> Iterator[Rows]:
@@ -60,9 +67,8 @@ def json_lines(path: str, some: Iterable[str]) -> Iterator[dict[str, Any]]:
             continue
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-            raise UserError(f"{path}: row {number}: broken JSON ({reason})") from error
+        except BROKEN as error:
+            raise UserError(f"{path}: row {number}: {why_broken(error)}") from error
         if not isinstance(record, dict):
             raise UserError(f"{path}: row {number}: not a JSON object with named columns")
         yield record
@@ -83,7 +89,7 @@ def _is_lines(sample: str) -> bool:
     some = [line for line in sample.split("\n")[:-1] if line.strip()][:2]
     try:
         return len(some) == 2 and all(isinstance(json.loads(line), dict) for line in some)
-    except json.JSONDecodeError:
+    except BROKEN:
         return False
 
 
@@ -102,7 +108,7 @@ def _parquet(path: Path, size: int) -> Iterator[Rows]:
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
             for batch in file.iter_batches(size):
-                yield Rows.of(named_columns(batch), str(path), first)
+                yield Rows.of(named_columns(path, batch, first), str(path), first)
                 first += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: a broken Parquet file ({str(error).splitlines()[0]})") from error

@@ -5,7 +5,7 @@ from typing import Any
 
 from bertkit.data.rows import Rows
 from bertkit.data.words import Sentences
-from bertkit.errors import UserError
+from bertkit.errors import UserError, counted
 
 TYPES = ("label", "type", "entity_group", "entity", "tag")  # what a span's type is called
 
@@ -54,7 +54,7 @@ def _spans(rows: Rows, index: int, value: Any, text: str) -> list[tuple[int, int
         if not 0 <= span[0] < span[1] <= len(text):
             raise UserError(
                 f"{rows.where(index)}: the span {span[0]} to {span[1]} does not lie in the text, which has "
-                f"{len(text)} characters"
+                f"{counted(len(text), 'character')}"
             )
     return sorted(span for span in spans if span)
 

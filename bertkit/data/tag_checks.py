@@ -1,7 +1,7 @@
 """What can be wrong with tags of tokens, beyond what training refuses."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from bertkit.data.schemes import Scheme, detect, misfits
 from bertkit.data.tags import sentence_numbers
 from bertkit.errors import listed
 
+FEW = 10  # entities of a type
 LONG = 250  # tokens, more than sentences have
 KINDS = {
     "inside-first": "go on with an entity that nothing began, or that has ended",
@@ -45,10 +46,12 @@ def other_scheme(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
     """A split whose tags are written otherwise than those to learn from."""
     own = detect(rows["tags"], scheme)
     if own != scheme:
+        others = misfits(rows["tags"], scheme)
+        at = others.wrong.nonzero()[0]
         yield Finding(
             "warning", "schemes", f"the {split} tags are {own}, the training tags {scheme}",
             "they are brought to one form; write them alike so that none is misread",
-            len(rows), [rows.files[0]],
+            len(at), [rows.where(*_place(others.offsets, index)) for index in at[:FIRST]],
         )  # fmt: skip
 
 
@@ -82,6 +85,22 @@ def once(train: Rows) -> Iterator[Finding]:
             "a slip of the pen, or too few to learn: correct it, or add more of them", len(alone),
             places(train, rows),
         )  # fmt: skip
+
+
+def rare(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
+    """Types with few entities to learn from, and types that no validation row has.
+
+    Args:
+        counts: of each split, how many entities of each type.
+    """
+    train, scored = counts["train"], counts.get("validation", {})
+    if few := [kind for kind, count in train.items() if 1 < count < FEW]:
+        told = f"types with fewer than {FEW} entities in the training rows: {listed(few)}"
+        yield Finding("note", "rare", told, "too few to be learned well: add more of them", len(few))
+    if scored and (unseen := [kind for kind in train if kind not in scored]):
+        told = f"types that no validation row has: {listed(unseen)}"
+        way_out = "nothing will be known of how well they are learned"
+        yield Finding("note", "not-validated", told, way_out, len(unseen))
 
 
 def without_pieces(split: str, rows: Rows, carrier: np.ndarray, offsets: np.ndarray) -> Iterator[Finding]:

@@ -1,19 +1,20 @@
 """Rows of tokens and tags, or of a text and spans in it, in the one form that tagging works on."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from bertkit.data.columns import require
 from bertkit.data.documents import Place
+from bertkit.data.json_text import holds_half_pair
 from bertkit.data.rows import Rows
 from bertkit.data.schemes import Scheme, detect, faults, first_unreadable, to_iob2
 from bertkit.data.spans import entities_in, span_of, stripped, tags_of_spans
 from bertkit.data.tag_columns import own_columns
 from bertkit.data.tags import iob2_names
 from bertkit.data.words import text_of, words_of
-from bertkit.errors import UserError, listed, nearest
+from bertkit.errors import UserError, counted, listed, nearest
 
 OURS = ("tokens", "text", "tags", "iob2", "context")  # columns made here
 WIDER = "spans end inside a word and are taken for the whole word"
@@ -93,10 +94,13 @@ def _tokens(rows: Rows, index: int, value: Any, column: str) -> list[str]:
 def _tags(rows: Rows, index: int, value: Any, tokens: Sequence[str], column: str) -> list[str]:
     if not isinstance(value, (list, tuple)):
         what = "no tags" if value is None else f"{value!r}, not a list of tags,"
-        raise UserError(f"{rows.where(index)}: {what} in column {column!r} for {len(tokens)} tokens")
+        raise UserError(
+            f"{rows.where(index)}: {what} in column {column!r} for {counted(len(tokens), 'token')}"
+        )
     if len(value) != len(tokens):
         raise UserError(
-            f"{rows.where(index)}: {len(value)} tags in column {column!r} for {len(tokens)} tokens"
+            f"{rows.where(index)}: {counted(len(value), 'tag')} in column {column!r} for "
+            f"{counted(len(tokens), 'token')}"
         )
     for place, tag in enumerate(value):
         if not isinstance(tag, str) or not tag:
@@ -139,6 +143,7 @@ def _in_iob2(rows: Rows, split: str, like: Scheme | None) -> tuple[Rows, Scheme,
         UserError: a tag that is none.
     """
     tags = rows["tags"]
+    _check_halves(rows)
     scheme = detect(tags, like)
     if wrong := first_unreadable(tags, scheme):
         index, place = wrong
@@ -147,6 +152,23 @@ def _in_iob2(rows: Rows, split: str, like: Scheme | None) -> tuple[Rows, Scheme,
     if count := faults(tags, scheme):
         notes.append(f"{count:,} {split} tags are illegal in {scheme.name} and read by conlleval's rule")
     return rows.with_column("iob2", to_iob2(tags, scheme)), scheme, notes
+
+
+def _check_halves(rows: Rows) -> None:
+    """Raise a `UserError` at a tag that no file of predictions can hold."""
+    halves = set(filter(holds_half_pair, set(chain.from_iterable(rows["tags"]))))
+    if halves:
+        index, place = _first(rows["tags"], halves)
+        raise UserError(
+            f"{rows.where(index, place)}: tag {rows['tags'][index][place]!a} holds half of a surrogate pair, "
+            "which no file of predictions can; give it another name"
+        )
+
+
+def _first(lists: Sequence[Sequence[str]], wanted: Set[str]) -> tuple[int, int]:
+    """The row, and the place in it, of the first tag that is one of these."""
+    index = next(index for index, tags in enumerate(lists) if wanted & set(tags))
+    return index, next(place for place, tag in enumerate(lists[index]) if tag in wanted)
 
 
 def types_in(rows: Rows, tag_column: str) -> list[str]:
@@ -170,8 +192,7 @@ def check_types(rows: Rows, types: Sequence[str]) -> None:
     strange = set(chain.from_iterable(rows["iob2"])) - known
     if not strange:
         return
-    index = next(index for index, tags in enumerate(rows["iob2"]) if strange & set(tags))
-    place = next(place for place, tag in enumerate(rows["iob2"][index]) if tag in strange)
+    index, place = _first(rows["iob2"], strange)
     kind = rows["iob2"][index][place][2:]
     raise UserError(
         f"{rows.where(index, place)}: tag {rows['tags'][index][place]!r} does not occur in the training rows "

@@ -1,4 +1,4 @@
-"""Text files as streams, on disk or on the Hub: unpacked and decoded by the mebibyte, never held whole."""
+"""Text files as streams, on disk or elsewhere: unpacked and decoded by the mebibyte, never held whole."""
 
 import codecs
 import glob
@@ -9,11 +9,12 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from bertkit.data.contents import GZIP, OTHER_MAGIC, UNREADABLE, ZSTD
+from bertkit.data.contents import GZIP, UNREADABLE, ZSTD, other_kind, require_file
+from bertkit.data.remote_files import RemoteFile
 from bertkit.errors import UserError, listed
 from bertkit.hub_files import HubFile
 
-TextFile = Path | HubFile
+TextFile = Path | HubFile | RemoteFile
 CHUNK = 1 << 20  # bytes read at a time
 LONGEST = 1_000_000  # characters of a line of running text
 NO_TEXTS = ("readme", "license", "licence")
@@ -60,8 +61,8 @@ class Decoding:
         return self.encoding or "utf-8"
 
 
-def files_of(data: str) -> list[Path]:
-    """The files that `--data` names: one file, those in a folder and its folders, or those of a pattern.
+def files_of(data: str, flag: str = "--data") -> list[Path]:
+    """The files that a flag names: one file, those in a folder and its folders, or those of a pattern.
 
     Hidden files are left out, in a folder also README and LICENSE.
 
@@ -76,9 +77,11 @@ def files_of(data: str) -> list[Path]:
     else:
         paths = [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207 (an absolute one)
     files = sorted(p for p in paths if p.is_file())
+    if not files and path.exists() and not path.is_dir():
+        require_file(path, f"{flag} {data}")
     if not files:
         what = "no files in this folder" if path.is_dir() else "no such file, folder or pattern of files"
-        raise UserError(f"--data {data}: {what}")
+        raise UserError(f"{flag} {data}: {what}")
     return files
 
 
@@ -147,9 +150,8 @@ def text(path: TextFile, decoding: Decoding, notes: Notes | None = None) -> Iter
 
 
 def _require_text(path: TextFile, chunk: bytes, before: int) -> None:
-    for magic, what in OTHER_MAGIC.items():
-        if before == 0 and chunk.startswith(magic):
-            raise UserError(f"{path}: not a text file but {what}")
+    if before == 0 and (other := other_kind(chunk)):
+        raise UserError(f"{path}: not a text file but {other}")
     if b"\0" in chunk:
         raise UserError(f"{path}: not a text file (a zero byte at offset {before + chunk.index(0)})")
 

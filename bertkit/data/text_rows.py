@@ -6,15 +6,17 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
 from bertkit.data.columns import guess, require
+from bertkit.data.json_text import BROKEN, why_broken
 from bertkit.data.readers import OBJECTS, PARQUET, quotes_are_quoting
 from bertkit.data.rows import Rows
 from bertkit.data.sequences import valid
 from bertkit.data.text_files import CHUNK, Decoding, Notes, TextFile, chunks, lines, text
-from bertkit.errors import UserError
-from bertkit.hub_files import BLOCK, HubFile
+from bertkit.errors import UserError, counted
+from bertkit.hub_files import BLOCK
 
 Kind = Literal["parquet", "json lines", "delimited"]
 COLUMNS = [
@@ -50,7 +52,7 @@ def kind_of(path: TextFile, column: str | None, decoding: Decoding) -> Kind | No
 def texts(
     path: TextFile, kind: Kind, column: str | None, decoding: Decoding, notes: Notes | None = None
 ) -> Iterator[str]:
-    """The text of each row; "" of one that has none, of which the notes are told.
+    """The text of each row; "" of one that has none. Of these and of blank ones the notes are told.
 
     Raises:
         UserError: a row that cannot be parsed or whose text is none, no such column, none that looks like it.
@@ -59,10 +61,11 @@ def texts(
     for number, value in _records(path, kind, column, decoding, notes):
         if value is not None and not isinstance(value, str):
             raise UserError(f"{path}: row {number}: the text is {str(value)[:40]!r}, not a text")
-        missing += value is None
+        missing += not (value or "").strip()
         yield valid(value or "")
     if notes and missing:
-        notes.say(path, f"{missing:,} rows without a text were left out")
+        rows = counted(missing, "row without a text was", "rows without a text were")
+        notes.say(path, f"{rows} left out")
 
 
 def _records(
@@ -90,7 +93,7 @@ def _parquet(path: TextFile, column: str | None) -> Records:
 
     number = 0
     try:
-        source = path.open(block=BLOCK) if isinstance(path, HubFile) else path
+        source = path if isinstance(path, Path) else path.open(block=BLOCK)
         # Left alone it reads the column of all row groups before it gives the first row.
         with pq.ParquetFile(source, buffer_size=CHUNK, pre_buffer=False) as file:
             name = _chosen(path, file.schema_arrow.names, column)
@@ -107,8 +110,8 @@ def _json_lines(path: TextFile, column: str | None, rows: Iterable[str]) -> Reco
     for number, line in full:
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise UserError(f"{path}: row {number}: broken JSON ({error})") from error
+        except BROKEN as error:
+            raise UserError(f"{path}: row {number}: {why_broken(error)}") from error
         if not isinstance(record, dict):
             raise UserError(f"{path}: row {number}: not a JSON object with named columns")
         name = name or _chosen(path, list(record), column)
@@ -129,7 +132,9 @@ def delimiter_of(sample: str, column: str | None = None) -> str | None:
         usual = [name for name in names if name == column or (not column and name.lower() in COLUMNS)]
         if len(names) == 1 and mark == "," and usual and names[0] in (column, *COLUMNS):
             return mark
-        alike = len(names) > 1 and all(len(row) == len(names) for row in rows)
+        fit = sum(len(row) == len(names) for row in rows)
+        sure = bool(usual) and all(map(str.isidentifier, names))  # then an unlike row is a broken one
+        alike = len(names) > 1 and (2 * fit > len(rows) if sure else fit == len(rows))
         if alike and len(rows) > (0 if usual else 4) and all(map(NAME.fullmatch, names)):
             return mark
     return None
@@ -163,7 +168,7 @@ def _delimited(path: TextFile, column: str | None, sample: str, rows: Iterable[s
     try:
         for number, row in enumerate(records, start=1):
             if len(row) != len(names):
-                there = f"{len(row)} fields where the header has {len(names)}"
+                there = f"{counted(len(row), 'field')} where the header has {len(names)}"
                 raise UserError(f"{path}: row {number}: {there} ({', '.join(names)})")
             yield number, row[at]
     except csv.Error as error:

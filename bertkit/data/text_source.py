@@ -11,6 +11,7 @@ from bertkit.cache import cached
 from bertkit.data.columns import guess
 from bertkit.data.folders import is_data, left_out, sorted_by_split
 from bertkit.data.known import Known, find_known
+from bertkit.data.remote_files import files_at, is_url
 from bertkit.data.sources import SAMPLES, find, hub_name, only_on_hub
 from bertkit.data.text_files import TextFile, files_of
 from bertkit.data.text_rows import COLUMNS
@@ -65,13 +66,23 @@ def find_text(
         return TextSource(
             "sample", "the sample shipped with bertkit", {"train": tuple(files_of(str(SAMPLE)))}
         )
+    if is_url(data):
+        return _from_elsewhere(data, column, flag)
     path = Path(data).expanduser()
     if path.exists() or not (find_known(data) or hub_name(data)):
-        files = {file: file.relative_to(path) if path.is_dir() else PurePath() for file in files_of(data)}
+        files = {
+            file: file.relative_to(path) if path.is_dir() else PurePath() for file in files_of(data, flag)
+        }
         splits, notes = _by_split(files if flag == "--data" else dict.fromkeys(files, PurePath()))
         return TextSource(_called(path), data, splits, column, notes)
     hub = only_on_hub(data, data_dir)
     return _from_hub(data, *hub, column) if hub else _from_known(data, data_dir, column)
+
+
+def _from_elsewhere(data: str, column: str | None, flag: str) -> TextSource:
+    names = {file: PurePosixPath(file.name) for file in files_at(data)}
+    splits, notes = _by_split(names if flag == "--data" else dict.fromkeys(names, PurePath()))
+    return TextSource(_called(Path(data.partition("://")[2]).with_suffix("")), data, splits, column, notes)
 
 
 def _called(path: Path) -> str:

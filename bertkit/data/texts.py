@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
+from typing import Generic, NamedTuple, TypeVar
 
+from bertkit.data.contents import EMPTY
 from bertkit.data.prose import Blocks, Form, form_of, sentences
 from bertkit.data.sequences import valid
 from bertkit.data.text_files import Decoding, Notes, TextFile, lines, text
@@ -16,6 +18,7 @@ from bertkit.errors import UserError, listed
 from bertkit.hub_files import require_there
 from bertkit.text_config import TextConfig
 
+T = TypeVar("T")
 Documents = Iterator[Iterator[str]]
 ROWS_JUDGED = 1_000
 ROWS = "a row a document"
@@ -27,6 +30,14 @@ WHY: dict[Form, str] = {
     "--form sentences or --document-separator if they do",
     "wikitext": "WikiText, a document from each ' = Title = ' on, headings left out; --form prose if not",
 }
+
+
+class Place(NamedTuple):
+    """Where a document begins: a row of a file of rows, else a line."""
+
+    file: TextFile
+    number: int
+    by_line: bool
 
 
 @dataclass(frozen=True)
@@ -65,11 +76,24 @@ def documents(files: Sequence[TextFile], options: TextOptions, notes: Notes | No
     Raises:
         UserError: a file that cannot be read, or is no text.
     """
+    return (sentences for _, sentences in documents_at(files, options, notes))
+
+
+def documents_at(
+    files: Sequence[TextFile], options: TextOptions, notes: Notes | None = None
+) -> Iterator[tuple[Place, Iterator[str]]]:
+    """The same with where each begins: behind the row, or the line, with which the one before it ended."""
     require_there(files)
     told, found = notes or Notes(), False
-    for document in split(chain.from_iterable(chain(_of_file(p, options, told), [None]) for p in files)):
-        found = True
-        yield document
+    for path in files:
+        of_rows, source, blocks = _of_file(path, options, told)
+        ended = 0
+        for first in blocks:
+            if first is not None:
+                found = True
+                rest = iter(partial(next, blocks, None), None)
+                yield Place(path, ended + 1, not of_rows), chain([first], rest)
+            ended = source.number
     if not found:
         raise _no_text(files, options)
 
@@ -86,19 +110,32 @@ def split(blocks: Blocks) -> Documents:
             yield chain([first], iter(partial(next, blocks, None), None))
 
 
-def _of_file(path: TextFile, options: TextOptions, notes: Notes) -> Blocks:
+class _Counted(Generic[T]):
+    """Items as they are asked for, and how many there were so far."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self.items, self.number = items, 0
+
+    def __iter__(self) -> Iterator[T]:
+        for self.number, item in enumerate(self.items, start=1):  # noqa: B020
+            yield item
+
+
+def _of_file(path: TextFile, options: TextOptions, notes: Notes) -> tuple[bool, _Counted[str], Blocks]:
+    """Whether it is a file of rows, its rows or lines, which are read as the sentences made of them are."""
     kind = kind_of(path, options.text_column, options.decoding)
     named = options.form or ("prose" if options.document_separator else None)
     if kind:
         read = partial(texts, path, kind, options.text_column, options.decoding)
         form = named or _form_of_rows(read())
         notes.say(path, LINES_IN_ROWS if form == "wikitext" else ROWS)
-        return _of_texts(read(notes), form, options)
+        rows = _Counted(read(notes))
+        return True, rows, _of_texts(rows, form, options)
     form = named or form_of(lines(islice(text(path, options.decoding), 1)))
     if not named:
         notes.say(path, WHY[form])
-    read_lines = lines(text(path, options.decoding, notes))
-    return sentences(read_lines, form, options.document_separator, options.language)
+    read_lines = _Counted(lines(text(path, options.decoding, notes)))
+    return False, read_lines, sentences(read_lines, form, options.document_separator, options.language)
 
 
 def _form_of_rows(texts: Iterable[str]) -> Form:
@@ -134,7 +171,7 @@ def _why_none(path: TextFile, options: TextOptions) -> str:
         column = f"in column {options.text_column!r}" if options.text_column else "where texts should be"
         empty = f"its rows ({rows:,}) have nothing {column}; --text-column names another"
         return empty if rows else "it has no rows"
-    return "it holds only blanks" if any(text(path, options.decoding)) else "the file is empty"
+    return "it holds only blanks" if any(text(path, options.decoding)) else EMPTY
 
 
 def uncut(files: Sequence[TextFile], options: TextOptions, notes: Notes | None = None) -> Iterator[str]:

@@ -97,7 +97,7 @@ def vectors_of(
         _require_room(int(np.prod(shape)) * 2)
         _fill(allocated(folder / FILE, shape, np.float16), model, features, collator, batch_size, reporter)
 
-    folder = cached("vectors", _key(model, features, collator), write)
+    folder = cached("vectors", _key(model, features), write)
     if folder:
         return np.load(folder / FILE, mmap_mode="r")
     vectors = np.empty(shape, np.float16)
@@ -105,10 +105,10 @@ def vectors_of(
     return vectors
 
 
-def _key(model: "Tagger", features: StoredFeatures, collator: Collator) -> str:
-    """A digest of all that the vectors depend on: encoder, layers, pieces and the side of the padding."""
+def _key(model: "Tagger", features: StoredFeatures) -> str:
+    """A digest of all that the vectors depend on: encoder, layers and pieces."""
     config = {key: value for key, value in model.config.to_dict().items() if key not in NOT_OF_VECTORS}
-    about = [config, model.layers, getattr(collator, "left", None)]
+    about = [config, model.layers]
     digest = blake2b(json.dumps(about, sort_keys=True, default=str).encode(), digest_size=16)
     for name, tensor in model.base_model.state_dict().items():
         if "pooler" not in name:  # behind the layers, and random where a checkpoint has none

@@ -12,12 +12,11 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
 from bertkit.data.alphabet import (
-    BATCH,
     Words,
-    batched,
     continuing,
     covering,
     normalised,
+    sampled,
     spelling,
     taken_apart,
     tally,
@@ -146,11 +145,10 @@ def _tokenizer(vocabulary: dict[str, int], lowercase: bool, strip_accents: bool)
 
 
 def look(tokenizer: Any, texts: Iterator[str]) -> dict[str, Any]:
-    """How the tokenizer does on the first million characters: the share of unknown pieces, and pieces a
+    """How the tokenizer does on a sample from all over the texts: the share of unknown pieces, and pieces a
     word (Chinese characters and marks of punctuation are words).
     """
-    head = [text[:BATCH] for text in next(batched(texts), [])]
-    encodings = tokenizer.backend_tokenizer.encode_batch_fast(head, add_special_tokens=False)
+    encodings = tokenizer.backend_tokenizer.encode_batch_fast(sampled(texts), add_special_tokens=False)
     ids = np.concatenate([np.array(encoding.ids, np.int64) for encoding in encodings])
     pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     begins = np.array([not piece.startswith(PREFIX) for piece in pieces])

@@ -8,8 +8,9 @@ from typing import Any, BinaryIO
 from bertkit.data.readers import Dialect
 from bertkit.data.row_chunks import cut, in_chunks, row_chunks
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, counted, listed
 from bertkit.infer.piped import STANDARD_INPUT, piped_rows
+from bertkit.infer.plain_text import plain_lines
 from bertkit.reporter import Reporter
 from bertkit.tasks.base import Task
 
@@ -20,12 +21,20 @@ def rows_of_data(task: Task, data: str, data_dir: str | None, reporter: Reporter
 
     dialect, path = Dialect(words=True) if task.words else None, Path(data).expanduser()
     if path.is_file():
-        return row_chunks(path, dialect)
+        plain = None if task.words else _texts(task, data, reporter)
+        return plain or row_chunks(path, dialect)
     splits = find(data, task.name, data_dir, dialect).splits
     split = next(name for name in ("test", "validation", *splits) if name in splits)
     if len(splits) > 1:
-        reporter.say(f"--data {data}: of its splits {listed(splits)}, {split}")
+        reporter.say(f"--data {data}: its {split} split is predicted, of {listed(splits)}")
     return cut(splits[split])
+
+
+def _texts(task: Task, data: str, reporter: Reporter) -> Iterator[Rows] | None:
+    """The rows of a file of texts, for a task that reads one text a row."""
+    columns = list(task.asked.values())
+    texts = plain_lines(data, columns[0], reporter) if len(columns) == 1 else None
+    return in_chunks(({columns[0]: text} for text in texts), data) if texts else None
 
 
 def rows_of_flags(task: Task, said: Mapping[str, list[str]]) -> Iterator[Rows]:
@@ -57,7 +66,9 @@ def _row(task: Task, number: int, line: str) -> dict[str, Any]:
     rows = task.asked_rows(said) if len(parts) > len(names) else []
     if len(rows) != 1:
         wanted = f"{', a TAB, '.join(task.asked)}, or a JSON object"
-        raise UserError(f"{STANDARD_INPUT}: line {number}: has {len(parts)} parts; a row is {wanted}")
+        raise UserError(
+            f"{STANDARD_INPUT}: line {number}: has {counted(len(parts), 'part')}; a row is {wanted}"
+        )
     return rows[0]
 
 

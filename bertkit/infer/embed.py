@@ -115,7 +115,7 @@ def embed(
     _check(config)
     with quiet_libraries():
         from bertkit.infer.embedding import Embedding
-        from bertkit.infer.vector_files import read_index
+        from bertkit.infer.vector_index import read_index
 
         index = read_index(Path(config.index).expanduser()) if config.index else None
         return Embedding(config, index, reporter).run(piped)

@@ -13,11 +13,12 @@ from bertkit.config import fill
 from bertkit.data.features import StoredFeatures, build_features
 from bertkit.data.rows import Rows
 from bertkit.data.sequences import Template
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, counted, listed
 from bertkit.infer.embed import EmbedConfig, Embedded
-from bertkit.infer.inputs import Texts, find_texts
+from bertkit.infer.inputs import Cut, Texts, find_texts
 from bertkit.infer.similar import find_word, nearest_rows, similarities
-from bertkit.infer.vector_files import Index, Origin, kept_as, written
+from bertkit.infer.vector_files import Origin, kept_as, written
+from bertkit.infer.vector_index import Index
 from bertkit.modeling.encoder import CONCAT, Encoder, layers_named, trained_pooling, weights_fingerprint
 from bertkit.modeling.loading import find_model, load_config, load_tokenizer, usable_positions
 from bertkit.modeling.reading import is_causal
@@ -117,11 +118,9 @@ class Embedding:
     def _whole(self, texts: Texts) -> tuple[StoredFeatures, np.ndarray]:
         """Features of whole texts, and the places [n, 2] that each vector is the mean of."""
         features = self._features([texts.rows[column] for column in texts.columns])
-        if features.truncated:
-            self.reporter.say(
-                f"{features.truncated:,} of {len(features):,} texts are over {self.max_length} pieces and "
-                f"cut (longest {features.longest:,})"
-            )
+        cut = Cut()
+        cut.add(features)
+        cut.tell(self.max_length, self.reporter)
         stop = features.sequence_lengths
         if self.pooling == "mean":
             return features, np.stack([np.zeros_like(stop), stop], 1)
@@ -198,7 +197,8 @@ class Embedding:
         found = found.select(np.flatnonzero(fits))
         without = np.setdiff1d(np.arange(len(column)), found.row)
         if not len(found):
-            raise UserError(f"--word {word}: in none of the {len(column):,} texts")
+            there = counted(len(column), "text")
+            raise UserError(f"--word {word}: does not stand in {there}; give texts with it")
         if len(without):
             self.reporter.say(f"without {word!r}: row {listed(without)}")
         places = {"row": found.row.tolist(), "start": found.start.tolist(), "stop": found.stop.tolist()}

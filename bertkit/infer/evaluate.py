@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.checked import checked
 from bertkit.config import DATA, OUTPUT, Settings, setting
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, counted, listed
 from bertkit.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     from bertkit import rundir
     from bertkit.data.split import draw
     from bertkit.prepare import task_of_run
+    from bertkit.quiet import quiet_libraries
 
     config = EvaluateConfig(**checked(EvaluateConfig, settings, "evaluate()"))
     reporter = reporter or Reporter()
@@ -69,11 +70,12 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
         rundir.check_folder(Path(config.output_dir))
         rundir.check_evaluation(Path(config.output_dir), config.overwrite)
     task = task_of_run(Path(config.run))
-    parts = _of_rows(config, reporter) if task.rows_told else _of_text(task, config, reporter)
-    predictor, found, splits, train = parts
-    other = _other(predictor, config) if config.compare else None
-    drawn = {name: draw(rows, config.max_eval_samples, task.config.seed) for name, rows in splits.items()}
-    return _scored(config, predictor, other, (found, drawn, train), reporter)
+    with quiet_libraries():
+        parts = _of_rows(config, reporter) if task.rows_told else _of_text(task, config, reporter)
+        predictor, found, splits, train = parts
+        other = _other(predictor, config) if config.compare else None
+        drawn = {name: draw(rows, config.max_eval_samples, task.config.seed) for name, rows in splits.items()}
+        return _scored(config, predictor, other, (found, drawn, train), reporter)
 
 
 def _other(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
@@ -126,18 +128,19 @@ def _of_rows(config: EvaluateConfig, reporter: Reporter) -> Material:
     from bertkit.prepare import rows_again
 
     predictor = _sized(load(config.run), config)
+    trained = predictor.task.config
+    other = _other_rows(predictor, config, reporter) if config.data else None
     try:
         own, again = rows_again(Path(config.run))
         train = again["train"]
     except UserError as error:
-        if not config.data:
+        if not other:
             raise UserError(f"{error}; score the run on other rows with --data") from error
         reporter.warn(f"no baselines, which are fitted on the rows it was trained on: {error}")
         train = None
-    if not config.data:
+    if not other:
         return predictor, own, {name: rows for name, rows in again.items() if name != "train"}, train
-    trained = predictor.task.config
-    found, splits = _other_rows(predictor, config, reporter)
+    found, splits = other
     if train is not None:
         train = renamed(train, trained, predictor.task.config)
         _tell_overlap(predictor.task, train, splits["validation"], reporter)
@@ -180,7 +183,8 @@ def _tell_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter)
     known = set(task.keys(train).identity)
     seen = sum(key in known for key in task.keys(rows).identity)
     if seen:
-        reporter.warn(f"{seen:,} of {len(rows):,} rows stand among the rows it was trained on too")
+        stand = f"{counted(len(rows), 'row')} {'stands' if seen == 1 else 'stand'}"
+        reporter.warn(f"{seen:,} of {stand} among the rows it was trained on too")
 
 
 # ---- scores
@@ -190,21 +194,19 @@ def _scored(
     config: EvaluateConfig, predictor: "Predictor", other: "Predictor | None", data: Any, reporter: Reporter
 ) -> "Run":
     from bertkit.data.rows import fingerprint
-    from bertkit.quiet import quiet_libraries
     from bertkit.results import about_data, scores
     from bertkit.run import Run
 
     found, splits, train = data
-    with quiet_libraries():
-        outputs = {name: predictor.scored(rows, reporter, name) for name, rows in splits.items()}
-        metrics = {
-            "task": predictor.task.name,
-            "data": about_data(found, fingerprint(splits), splits),
-            "model": config.run,
-            **scores(predictor.task, outputs, train),
-        }
-        if other:
-            metrics["compared"] = _compared(config, predictor, other, outputs["validation"], reporter)
+    outputs = {name: predictor.scored(rows, reporter, name) for name, rows in splits.items()}
+    metrics = {
+        "task": predictor.task.name,
+        "data": about_data(found, fingerprint(splits), splits),
+        "model": config.run,
+        **scores(predictor.task, outputs, train),
+    }
+    if other:
+        metrics["compared"] = _compared(config, predictor, other, outputs["validation"], reporter)
     folder = _write(config, predictor.task, outputs, metrics)
     return Run(folder, metrics)
 
@@ -215,7 +217,10 @@ def _compared(
     """The other run's scores on the validation rows, and what this one's are above them."""
     from bertkit.metrics.paired import paired
 
-    theirs = other.called_as(predictor.task).scored(outputs.rows, reporter, str(config.compare))
+    try:
+        theirs = other.called_as(predictor.task).scored(outputs.rows, reporter, str(config.compare))
+    except UserError as error:
+        raise UserError(f"--compare {config.compare}: {error}; compare runs of the same labels") from error
     task, seed = predictor.task, predictor.task.config.seed
     differences = paired(other.task.scorer(theirs), task.scorer(outputs), seed)
     return {

@@ -162,10 +162,11 @@ def _measured(
             f"logits, more than {TOLERANCE:g}; nothing was written. This is a bug in the export of "
             f"{found.model.config.model_type}"
         )
+    counted = "examples" if found.task.drawn_to_fit else found.task.unit  # these are drawn from texts
     count, then = len(found.features), {"metrics.json": metrics["validation"]} if found.as_then else {}
     weights = {PYTORCH: run / WEIGHTS, **files}
     return {
-        "format": "onnx", "opset": OPSET, "rows": count, "rows_from": found.rows_from,
+        "format": "onnx", "opset": OPSET, "rows": count, "rows_from": found.rows_from, "counted": counted,
         "greatest_difference": {name: one.difference for name, one in measured.items() if name != PYTORCH},
         "scores": then | {name: found.scores(some) for name, some in logits.items()},
         "rows_per_second": {name: count / one.seconds for name, one in measured.items()},

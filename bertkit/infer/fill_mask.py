@@ -3,12 +3,15 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bertkit.checked import checked
 from bertkit.config import DATA, MODEL, OUTPUT, Settings, setting
-from bertkit.errors import UserError
+from bertkit.errors import UserError, counted
 from bertkit.reporter import Reporter
+
+if TYPE_CHECKING:
+    from bertkit.data.rows import Rows
 
 HELP = "The most probable words for each [MASK] in a text."
 MASK = "[MASK]"
@@ -65,17 +68,22 @@ def fill_mask(
     with quiet_libraries():
         from bertkit.infer.masked import MaskedWords
 
-        return MaskedWords(config.model).fill(_texts(config, piped), config.top, reporter)
+        return MaskedWords(config.model).fill(_texts(config, piped, reporter), config.top, reporter)
 
 
-def _texts(config: FillMaskConfig, piped: BinaryIO | None) -> list[str]:
-    """The texts given, else those on standard input without empty lines."""
+def _texts(config: FillMaskConfig, piped: BinaryIO | None, reporter: Reporter) -> "Rows":
+    """The texts given, else those on standard input without empty lines, in the column `text`."""
+    from bertkit.data.rows import Rows
+
     if config.text:
-        return list(config.text)
+        return Rows.of({"text": list(config.text)}, "TEXT")
     from bertkit.data.columns import guess_texts, require_texts
     from bertkit.infer.inputs import piped_texts
 
     rows = piped_texts(piped, "TEXT")
     column, _ = guess_texts(rows)
     require_texts(rows, [column])
-    return [text for text in rows[column] if text.strip()]
+    full = [number for number, text in enumerate(rows[column]) if text.strip()]
+    if len(full) < len(rows):
+        reporter.say(f"{rows.files[0]}: {counted(len(rows) - len(full), 'empty line')} left out")
+    return rows.with_column("text", rows[column]).select(full)

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from bertkit.data.columns import guess_texts, require, require_texts
+from bertkit.data.features import Features
 from bertkit.data.rows import Rows
 from bertkit.data.sources import data_directory, find
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, counted, listed
 from bertkit.infer.piped import STANDARD_INPUT, piped_rows
+from bertkit.infer.plain_text import plain_lines
 from bertkit.reporter import Reporter
 
 COLUMNS = ("text_column", "text_pair_column")
@@ -24,6 +26,28 @@ class Texts:
     def shown(self) -> list[str]:
         """[n] the text of each row, or both, for people."""
         return [" | ".join(texts) for texts in self.rows.texts(self.columns)]
+
+
+@dataclass
+class Cut:
+    """How many texts a model does not read to their end, counted part by part."""
+
+    texts: int = 0
+    cut: int = 0
+    longest: int = 0
+
+    def add(self, features: Features) -> None:
+        """Count those of a part."""
+        self.texts, self.cut = self.texts + len(features), self.cut + features.truncated
+        self.longest = max(self.longest, features.longest)
+
+    def tell(self, max_length: int, reporter: Reporter) -> None:
+        """Say it, where there are any."""
+        if self.cut:
+            reporter.say(
+                f"{self.cut:,} of {counted(self.texts, 'text')} {'is' if self.cut == 1 else 'are'} over "
+                f"{max_length} pieces and cut (longest {self.longest:,})"
+            )
 
 
 def find_texts(config: Any, piped: BinaryIO | None, reporter: Reporter) -> Texts:
@@ -52,6 +76,9 @@ def find_texts(config: Any, piped: BinaryIO | None, reporter: Reporter) -> Texts
 
 def _split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
     """The rows of one split, and what a known set says of its columns."""
+    named = config.text_column or config.text_pair_column
+    if not named and (texts := plain_lines(config.data, None, reporter)):
+        return Rows.of({"text": list(texts)}, config.data), {}
     directory = data_directory(config.data_dir)
     found = find(config.data, "classify", str(directory) if directory else None)
     if config.split not in found.splits:
@@ -61,7 +88,7 @@ def _split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
     rows = found.splits[config.split]
     others = [name for name in found.splits if name != config.split]
     beside = f", split {config.split} (--split: {listed(others)})" if others else ""
-    reporter.say(f"data: {found.name} from {found.source}{beside}; {len(rows):,} rows")
+    reporter.say(f"data: {found.name} from {found.source}{beside}; {counted(len(rows), 'row')}")
     return rows, found.defaults
 
 

@@ -8,6 +8,7 @@ import torch
 
 from bertkit.data.features import StoredFeatures, build_features
 from bertkit.data.padding import Pad
+from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 from bertkit.infer.fill_mask import BATCH, MASK, Filled
 from bertkit.modeling.forward import logits_of
@@ -42,14 +43,15 @@ class MaskedWords:
         if self.tokenizer.mask_token_id is None:
             raise UserError(f"MODEL {self.source.name}: its tokenizer has no mask; {WAYS}")
 
-    def fill(self, texts: list[str], top: int, reporter: Reporter) -> Filled:
-        """The `top` words for each mask of each text. Raises `UserError` where a text has no mask."""
-        features = self._features(texts)
+    def fill(self, rows: Rows, top: int, reporter: Reporter) -> Filled:
+        """The `top` words for each mask of each `text`. Raises `UserError` where one has no mask."""
+        texts, features = rows["text"], self._features(rows)
         ids = [features.sequence(number)[0] for number in range(len(features))]
         places = [np.flatnonzero(some == self.tokenizer.mask_token_id) for some in ids]
-        for text, found in zip(texts, places, strict=True):
+        for number, (text, found) in enumerate(zip(texts, places, strict=True)):
             if not len(found):
-                raise UserError(f"no {MASK} in {text!r}: put one where a word is wanted")
+                where = rows.where(number)
+                raise UserError(f"{where}: no {MASK} in {text!r}: put one where a word is wanted")
         best = self._best(features, places, top, reporter)
         filled = [
             {"text": text, "masks": self._told(some, found, *answer)}
@@ -57,14 +59,15 @@ class MaskedWords:
         ]
         return Filled(self.source.name, filled)
 
-    def _features(self, texts: list[str]) -> StoredFeatures:
+    def _features(self, rows: Rows) -> StoredFeatures:
         limit = min(usable_positions(self.config) or sys.maxsize, self.tokenizer.model_max_length)
-        named = [text.replace(MASK, self.tokenizer.mask_token) for text in texts]
+        named = [text.replace(MASK, self.tokenizer.mask_token) for text in rows["text"]]
         features = build_features([named], None, self.tokenizer, limit, cache=False)
         if features.truncated:
-            text = texts[int(features.sequence_lengths.argmax())]
-            name, longest = self.source.name, features.longest
-            raise UserError(f"{text[:40]!r}... has {longest:,} pieces, {name} takes {limit}; shorten it")
+            number = int(features.sequence_lengths.argmax())
+            text, where, longest = rows["text"][number], rows.where(number), features.longest
+            takes = f"{self.source.name} takes {limit}; shorten it"
+            raise UserError(f"{where}: {text[:40]!r}... has {longest:,} pieces, {takes}")
         return features
 
     @torch.no_grad()
@@ -77,7 +80,7 @@ class MaskedWords:
         model = load_trained(AutoModelForMaskedLM, self.source, self.config, "the vocabulary", WAYS)
         device = torch.accelerator.current_accelerator() or torch.device("cpu")
         model = predict_at_masked(model.eval().to(device))
-        collate = Pad(self.tokenizer.pad_token_id, False, takes_token_type_ids(model))
+        collate = Pad(self.tokenizer.pad_token_id, takes_token_type_ids(model))
         numbers = range(len(features))
         batches = [numbers[start : start + BATCH] for start in range(0, len(numbers), BATCH)]
         found: list[tuple[np.ndarray, np.ndarray]] = []

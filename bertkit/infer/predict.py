@@ -128,10 +128,14 @@ def _parts(
     predictor: "Predictor", parts: Iterable["Rows"], all_scores: bool, reporter: Reporter
 ) -> Iterator["Part"]:
     from bertkit.infer.formats import Part
+    from bertkit.infer.inputs import Cut
     from bertkit.quiet import quiet_libraries
 
+    cut = Cut()
     for rows in parts:
         predictor.meet(rows, reporter)
         with quiet_libraries():
             outputs = predictor.outputs(rows, reporter, f"rows {rows.number[0]:,} to {rows.number[-1]:,}")
+        cut.add(outputs.features)
         yield Part(list(predictor.records(rows, outputs, all_scores)), predictor.task, outputs)
+    cut.tell(predictor.task.config.max_length, reporter)

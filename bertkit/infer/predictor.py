@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ class Predictor:
     tokenizer: Any
 
     def predict(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """A record for each row, in order, with the keys of `predictions.jsonl`.
+        """A record for each row, in order: its number, its columns, and what `predictions.jsonl` tells.
 
         Rows are taken some at a time, so there may be any number of them.
 
@@ -37,7 +38,7 @@ class Predictor:
         """
         for part in whole(self.task, in_chunks(map(_named, rows), "rows", ROWS)):
             self.meet(part)
-            yield from self.task.decode(self.outputs(part))
+            yield from self.records(part, self.outputs(part))
 
     def meet(self, rows: Rows, reporter: Reporter | None = None) -> None:
         """Take the columns of new rows by the names they have there, and say which."""
@@ -65,15 +66,23 @@ class Predictor:
         self.task.restore(self.model.config)
         return self
 
-    def records(self, rows: Rows, outputs: Outputs, all_scores: bool = False) -> Iterator[dict[str, Any]]:
-        """As `predictions.jsonl` has them: numbered, with the input columns, but no gold label of our own."""
+    def records(
+        self, rows: Rows, outputs: Outputs, all_scores: bool | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """As `predictions.jsonl` has them: numbered, with the input columns, but no gold label of our own.
+
+        Args:
+            all_scores: whether also of what is not predicted; None: those that `predictions.jsonl` has.
+        """
         task, first = self.task, int(rows.number[0]) - 1 if len(rows) else 0
         gold = {name: rows[name] for name in task.gold_columns if name in rows.columns}
-        told = rows.with_columns({**outputs.rows.columns, **gold}) if len(rows) == len(outputs.rows) else None
-        scores = task.all_scores(outputs)
+        all_told = {**outputs.rows.columns, **gold}
+        in_order = {name: all_told[name] for name in [*rows.columns, *all_told] if name in all_told}
+        told = rows.with_columns(in_order) if len(rows) == len(outputs.rows) else None
+        scores: Iterator[dict[str, Any]] = task.all_scores(outputs) if all_scores else repeat({})
         for number, (row, found) in enumerate(zip(told or outputs.rows, task.decode(outputs), strict=True)):
             found = {name: value for name, value in found.items() if name != "gold"}
-            found = found | next(scores) if all_scores else task.brief(found)
+            found = task.brief(found) if all_scores is False else found | next(scores)
             yield beside(first + number, row, task.retold - set(gold), found)
 
 
@@ -121,9 +130,12 @@ def load(run: str | Path) -> Predictor:
     """The predictor of a finished run, or of what was exported of it.
 
     Raises:
-        UserError: the directory holds neither.
+        UserError: the directory holds neither, or a run that predicts no rows.
     """
     folder, task = Path(run), task_of_run(Path(run))
+    if not task.rows_told:
+        ways = f"see bertkit fill-mask {run} and bertkit embed {run}"
+        raise UserError(f"{run}: is a run of {task.name}, which predicts pieces, not rows; {ways}")
     task.caches = False
     exported = find_onnx(folder)
     source = exported or loading.find_model(str(folder))

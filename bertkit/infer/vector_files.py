@@ -1,4 +1,4 @@
-"""Files of vectors, and what they were made with: .npy, .parquet and .safetensors."""
+"""Files of vectors, written with what they were made with: .npy, .parquet and .safetensors."""
 
 import json
 import shutil
@@ -41,21 +41,9 @@ class Origin:
     texts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Index:
-    """Vectors [n, d] from a file, with the text of each where the file has them."""
-
-    vectors: np.ndarray
-    texts: list[str] | None
-    origin: Origin
-
-
 def sidecar(path: Path) -> Path:
     """What is known of a .npy file, which holds numbers alone: `vectors.npy.json`."""
     return path.with_name(path.name + ".json")
-
-
-# ---- written
 
 
 def check_output(path: Path, overwrite: bool) -> None:
@@ -150,59 +138,3 @@ def _write_safetensors(path: Path, vectors: np.ndarray, rows: Rows, origin: Orig
     if all(type(value) is int for value in ids):
         tensors["ids"] = np.array(ids, np.int64)
     save_file(tensors, path, {KEY: json.dumps(asdict(replace(origin, texts=())))})
-
-
-# ---- read
-
-
-def read_index(path: Path) -> Index:
-    """A file that `written` made.
-
-    Raises:
-        UserError: no such file, another kind of file, or one that does not say what it was made with.
-    """
-    import pyarrow as pa
-    from safetensors import SafetensorError
-
-    readers = {".npy": _read_npy, ".parquet": _read_parquet, ".safetensors": _read_safetensors}
-    if not path.is_file():
-        raise UserError(f"--index {path}: no such file")
-    if path.suffix not in readers:
-        raise UserError(f"--index {path}: must end in {listed(ENDINGS)}")
-    try:
-        vectors, about, table = readers[path.suffix](path)
-    except (OSError, ValueError, SafetensorError, pa.ArrowException) as error:
-        raise UserError(f"--index {path}: cannot be read ({str(error).splitlines()[0]})") from error
-    if vectors is None or not about:
-        raise UserError(
-            f"--index {path}: does not say what it was made with; make it with bertkit embed --output"
-        )
-    origin = Origin(**json.loads(about))
-    columns = [table[name] for name in origin.texts if name in table]
-    return Index(vectors, [" | ".join(row) for row in zip(*columns, strict=True)] or None, origin)
-
-
-def _read_npy(path: Path) -> tuple[Any, str | None, dict[str, Any]]:
-    about = sidecar(path)
-    return np.load(path, mmap_mode="r"), about.read_text("utf-8") if about.is_file() else None, {}
-
-
-def _read_parquet(path: Path) -> tuple[Any, str | None, dict[str, Any]]:
-    import pyarrow.parquet as pq
-
-    about = (pq.read_schema(path).metadata or {}).get(KEY.encode())
-    if about is None:
-        return None, None, {}
-    table = pq.read_table(path)
-    flat = table.column(VECTOR).combine_chunks()
-    vectors = flat.flatten().to_numpy().reshape(len(table), -1)
-    names = [name for name in json.loads(about)["texts"] if name in table.column_names]
-    return vectors, about.decode(), {name: table.column(name).to_pylist() for name in names}
-
-
-def _read_safetensors(path: Path) -> tuple[Any, str | None, dict[str, Any]]:
-    from safetensors import safe_open
-
-    with safe_open(path, "np") as file:
-        about = (file.metadata() or {}).get(KEY)
-        return file.get_tensor(VECTORS) if about else None, about, {}

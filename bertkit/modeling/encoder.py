@@ -76,8 +76,7 @@ class Encoder:
         config.use_cache = False  # of keys and values, for texts that are gone on with
         device = torch.accelerator.current_accelerator() or torch.device("cpu")
         self.model = load_model(AutoModel, source, config).eval().to(device)
-        # On the right whatever the tokenizer says: on the left padding would move BERT's positions.
-        self.collate = Pad(tokenizer.pad_token_id, False, takes_token_type_ids(self.model))
+        self.collate = Pad(tokenizer.pad_token_id, takes_token_type_ids(self.model))
 
     @property
     def width(self) -> int:

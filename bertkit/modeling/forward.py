@@ -15,8 +15,8 @@ PARTS = 2  # of a batch of choices, by length
 def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> Any:
     """Logits [examples, outputs], or [decisions, outputs] where pieces are decided one by one.
 
-    Of a head for answers they are [sequences, 2, length], start and end at each place of the sequence,
-    counted without padding whatever its side; -inf where a sequence has no such place.
+    Of a head for answers they are [sequences, 2, length], start and end at each place of the sequence;
+    -inf where it has no such place.
 
     In pre-training they are `Predictions`, of the masked places alone.
 
@@ -80,6 +80,4 @@ def _starts_and_ends(output: Any, mask: torch.Tensor) -> torch.Tensor:
     length = mask.shape[1]
     logits = torch.stack([output.start_logits, output.end_logits], 1)[..., :length]
     places = torch.arange(length, device=mask.device)
-    from_left = (places + mask.argmax(1, keepdim=True)) % length  # padding on the left goes behind
-    logits = logits.gather(2, from_left.unsqueeze(1).expand(-1, 2, -1))
     return logits.masked_fill((places >= mask.sum(1, keepdim=True)).unsqueeze(1), -torch.inf)

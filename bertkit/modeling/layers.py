@@ -1,4 +1,4 @@
-"""Which parameters belong to which layer, for `--freeze` and `--layer-decay`, in any architecture."""
+"""The encoder's layers in any architecture: their parameters (`--freeze`, `--layer-decay`), and compiled."""
 
 from typing import Any
 
@@ -53,3 +53,16 @@ def freeze(model: Any, count: int) -> int:
     for parameter in frozen:
         parameter.requires_grad_(False)
     return sum(parameter.numel() for parameter in frozen)
+
+
+def compile_layers(model: Any) -> None:
+    """Have the encoder's layers compiled when they are first used.
+
+    Each by itself, since all are alike: what is compiled of one serves for all. Sizes are left open, so that
+    batches of unlike length do not compile it again and again. Where layers share their weights or cannot be
+    found, the encoder is compiled as a whole.
+    """
+    found = _encoder_layers(model)
+    layers = model.get_submodule(found[0]) if found else [model.base_model]
+    for layer in layers:
+        layer.compile(dynamic=True)

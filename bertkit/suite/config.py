@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.config import DATA, MODEL, OUTPUT, PUSHING, TRAINING, RunConfig, setting
+from bertkit.config import DATA, MODEL, OF_ONE_RUN, OUTPUT, TRAINING, RunConfig, setting
 from bertkit.tasks.ner import NerConfig
 from bertkit.tasks.pretraining import PretrainConfig
 
@@ -14,7 +14,7 @@ DRY_RUN = "Look for data and model, and tell what the runs would be; write nothi
 class GlueConfig(RunConfig):
     """What is said here goes before what the recipes `glue/TASK` say."""
 
-    without = PUSHING | {"data", "validation", "test", "validation_fraction", "split_seed"}
+    without = OF_ONE_RUN | {"data", "validation", "test", "validation_fraction", "split_seed"}
 
     tasks: list[str] | None = setting(
         None, "Tasks to run: repeatable, or parted by commas.", DATA, default_text="all nine"
@@ -40,7 +40,7 @@ class FeatureBasedConfig(NerConfig):
     A default that is not None is theirs too: settings that have their default are not handed on.
     """
 
-    without = PUSHING | {"head", "freeze", "layer_decay"}
+    without = OF_ONE_RUN | {"head", "freeze", "layer_decay"}
 
     data: str | None = setting(
         None,
@@ -75,7 +75,7 @@ class AblationConfig(PretrainConfig):
     Of fine-tuning are `tasks`, `task_train_samples` and `task_eval_samples`.
     """
 
-    without = PretrainConfig.without | PUSHING | {"model", "objective", "phases", "preview"}
+    without = PretrainConfig.without | OF_ONE_RUN | {"model", "objective", "phases", "preview"}
 
     data: str | None = setting(
         None,

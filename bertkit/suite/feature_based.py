@@ -12,8 +12,9 @@ from bertkit.modeling.tagger import layers_of
 from bertkit.recipes import read_recipe
 from bertkit.reporter import Reporter
 from bertkit.run import Run
-from bertkit.suite.base import Suite, chosen, markdown, percent, run_suite
+from bertkit.suite.base import Suite, chosen, run_suite
 from bertkit.suite.config import FeatureBasedConfig
+from bertkit.suite.shown import Shown, percent
 from bertkit.tasks.ner import Ner
 
 # Features -> F1 of BERT-BASE on the development set of CoNLL-2003, in percent; in the paper's order.
@@ -79,14 +80,14 @@ class FeatureBasedSuite(Suite):
             "baselines": first["baselines"],
         }
 
-    def page(self, metrics: Mapping[str, Any]) -> str:
+    @staticmethod
+    def shown(metrics: Mapping[str, Any], folder: Path) -> Shown:  # noqa: ARG004
         """The paper's table with ours beside it."""
-        about = "\n".join(
-            f"* {features}: {found['seconds']:.0f} s of training"
-            for features, found in metrics["features"].items()
-        )
-        body = markdown(HEADINGS, rows(metrics))
-        return f"# {title(metrics)}\n\n{body}\n\n{source(metrics)}\n\n## Runs\n\n{about}\n"
+        return Shown(
+            f"feature-based · {metrics['data']['name']} · {metrics['model']}",
+            HEADINGS, _rows(metrics), _source(metrics),
+            [f"{row}: {found['seconds']:.0f} s of training" for row, found in metrics["features"].items()],
+        )  # fmt: skip
 
 
 def recipe_of(features: str) -> str:
@@ -103,7 +104,7 @@ def _summary(metrics: Mapping[str, Any]) -> dict[str, Any]:
 # ---- the table
 
 
-def rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The cells of each row run, and of the baseline, in the order of `HEADINGS`."""
     found = [
         (
@@ -118,12 +119,7 @@ def rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [*found, (BASELINE, percent(metrics["baselines"][BASELINE]["f1"]), "", "", "")]
 
 
-def title(metrics: Mapping[str, Any]) -> str:
-    """What the table is of."""
-    return f"feature-based · {metrics['data']['name']} · {metrics['model']}"
-
-
-def source(metrics: Mapping[str, Any]) -> str:
+def _source(metrics: Mapping[str, Any]) -> str:
     """Whose figures stand beside ours, and of which data where ours are of other."""
     data = metrics["data"]["name"]
     other = "" if data == PAPERS_DATA else f"; ours are of {data}"

@@ -17,6 +17,7 @@ from bertkit.run import Run
 from bertkit.suite.base import Suite, chosen, run_suite
 from bertkit.suite.config import GlueConfig
 from bertkit.suite.glue import GLUE, PAPER_RATES, GlueTask
+from bertkit.suite.shown import Shown
 from bertkit.suite.submission import ARCHIVE, FOLDER, write_submission
 from bertkit.suite.table import table
 
@@ -157,9 +158,10 @@ class GlueSuite(Suite):
             "submission": files,
         }
 
-    def page(self, metrics: Mapping[str, Any]) -> str:
+    @staticmethod
+    def shown(metrics: Mapping[str, Any], folder: Path) -> Shown:
         """The paper's table with ours beside it."""
-        return table(metrics)
+        return table(metrics, folder)
 
 
 def _summary(task: GlueTask, trials: list[Trial], best: Trial, folder: Path) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from bertkit.suite.base import markdown, percent
 from bertkit.suite.glue import GLUE, Figure
+from bertkit.suite.shown import Shown, percent
+from bertkit.suite.submission import FOLDER
 
 HEADINGS = (
     "task", "score", "ours (dev)", "majority (dev)", "ours (test)", "BERT-BASE (test)", "BERT-LARGE (test)",
@@ -68,13 +70,19 @@ def _plain(figure: float | None) -> str:
     return "" if figure is None else f"{figure:.1f}"
 
 
-def table(metrics: Mapping[str, Any]) -> str:
-    """The page of a suite, as Markdown."""
-    body = markdown(HEADINGS, [line.cells for line in lines(metrics)])
-    runs = "\n".join(
-        f"* {name}: `{about['best_run']}`, {seeds(about)}" for name, about in metrics["tasks"].items()
+def table(metrics: Mapping[str, Any], folder: Path) -> Shown:
+    """What is shown of a suite."""
+    files = metrics["submission"]
+    return Shown(
+        f"GLUE · {metrics['model']}",
+        HEADINGS,
+        [line.cells for line in lines(metrics)],
+        SOURCE,
+        [f"{name}: `{about['best_run']}`, {seeds(about)}" for name, about in metrics["tasks"].items()],
+        texts=2,
+        heading=f"GLUE with `{metrics['model']}`",
+        notes=[f"for the leaderboard: {folder}/{FOLDER}: {', '.join(files)}"] if files else [],
     )
-    return f"# GLUE with `{metrics['model']}`\n\n{body}\n\n{SOURCE}\n\n## Runs\n\n{runs}\n"
 
 
 def seeds(about: Mapping[str, Any]) -> str:

@@ -76,6 +76,7 @@ class Task(Looks, ABC):
         default_max_length: in pieces, where nothing else says it.
         in_windows: whether what is too long is read in windows, else it is cut.
         drawn_to_fit: whether examples are drawn so that they fit: none is too long.
+        unit: what rows are called, for people.
         told: what the file of predictions is called, without its ending.
         rows_told: whether a prediction belongs to a row and is told with its columns.
         caches: whether what is made of texts is kept for the next run on them.
@@ -96,6 +97,7 @@ class Task(Looks, ABC):
     in_windows: bool = False
     drawn_to_fit: ClassVar[bool] = False
     default_max_length: ClassVar[int] = 256
+    unit: ClassVar[str] = "rows"
     told: ClassVar[str] = "predictions"
     rows_told: ClassVar[bool] = True
 
@@ -242,8 +244,12 @@ class Task(Looks, ABC):
         from bertkit.data.padding import Pad
         from bertkit.modeling.loading import takes_token_type_ids
 
-        left = tokenizer.padding_side == "left"
-        return Pad(tokenizer.pad_token_id, left, takes_token_type_ids(model), self.several)
+        return Pad(tokenizer.pad_token_id, takes_token_type_ids(model), self.several)
+
+    @property
+    def longest_trained(self) -> int:
+        """The longest sequence that training reads, in pieces, known once `max_length` is."""
+        return int(self.config.max_length)
 
     def advice(self) -> dict[str, Any]:
         """Settings the user may leave open that the task knows better than the sizes of data and model."""

@@ -32,6 +32,7 @@ class TextTask(Task):
     """
 
     text_columns = ["text"]
+    unit = "texts"  # documents, or stretches of few
     rows_told = False
     corpora: "Corpora"
     begins: "ModelSource"
@@ -124,7 +125,7 @@ class TextTask(Task):
         """The same document is the same example."""
         from bertkit.data.split import Keys
 
-        return Keys(rows["digest"], rows["digest"], [0] * len(rows))
+        return Keys(rows["digest"], rows["digest"], [0] * len(rows), unit=self.unit)
 
     def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
         """Text is its own label."""

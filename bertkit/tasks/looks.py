@@ -4,11 +4,11 @@ A task without any of these methods is checked too; with them it says more.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertkit.data.findings import Finding
+    from bertkit.data.findings import Finding, Level
     from bertkit.data.piece_counts import PieceCounts
     from bertkit.data.rows import Rows
     from bertkit.data.sources import Found
@@ -21,6 +21,11 @@ class Looks:
 
     config: Any
     text_columns: list[str]
+
+    @property
+    def at_odds(self) -> "tuple[Level, str]":
+        """How bad it is that an example has two answers, and the way out."""
+        return "warning", "decide on one label: a model cannot get both right"
 
     def find(self, reporter: "Reporter") -> "Found":
         """The rows that `--data` names, as for training."""
@@ -46,6 +51,10 @@ class Looks:
         """How often there is each label; empty where nothing is counted."""
         gold = self.gold(rows)
         return dict(Counter(map(str, gold)).most_common()) if gold else {}
+
+    def balance_findings(self, counts: "Mapping[str, Mapping[str, int]]") -> Iterator["Finding"]:
+        """What is wrong with how often each split has each label; nothing where they are no classes."""
+        return iter(())
 
     def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
         """What only this task knows to look for.

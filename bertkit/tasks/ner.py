@@ -1,7 +1,7 @@
 """`ner`: a tag for each token; entities are what is scored."""
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -202,6 +202,12 @@ class Ner(Task):
         from bertkit.data.tag_checks import entities
 
         return dict(entities(rows).most_common()) if "iob2" in rows.columns else {}
+
+    def balance_findings(self, counts: "Mapping[str, Mapping[str, int]]") -> Iterator["Finding"]:
+        """Types of entities that are rare, or that nothing is scored on."""
+        from bertkit.data.tag_checks import rare
+
+        return rare(counts)
 
     def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
         """Faults of the tags by kind, schemes that are mixed, types seen once, sentences without an end."""

@@ -153,8 +153,7 @@ class Pretrain(TextTask):
         from bertkit.masking.samples import drawn, rates, samples
         from bertkit.masking.words import continues
 
-        left = tokenizer.padding_side == "left"
-        pad, features = Pad(tokenizer.pad_token_id, left, token_type_ids=False), features.parts[0]
+        pad, features = Pad(tokenizer.pad_token_id, token_type_ids=False), features.parts[0]
         collate = self.objective.collator(self.config, tokenizer, pad, self.phases[0].length)
         numbers = drawn(features, self.config.preview)
         shown = list(samples(features, collate, tokenizer, numbers))
@@ -172,6 +171,11 @@ class Pretrain(TextTask):
             [self.objective.collator(self.config, tokenizer, pad, phase.length) for phase in self.phases],
             self.collate,
         )
+
+    @property
+    def longest_trained(self) -> int:
+        """That of the longest phase."""
+        return max(phase.length for phase in self.phases)
 
     def advice(self) -> dict[str, Any]:
         """Devlin et al. 2018, A.2, with batches that a small machine takes."""

@@ -162,6 +162,12 @@ class Number(Problem):
 
         return numbers_of(rows, column)
 
+    def gold(self, value: Any) -> Hashable | None:
+        """The number, however it is written."""
+        from bertkit.data.labels import number_of
+
+        return number_of(value)
+
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """Squared error."""
         from bertkit.modeling.losses import SquaredError

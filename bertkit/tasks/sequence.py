@@ -3,7 +3,7 @@
 import dataclasses
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.features import Features
-    from bertkit.data.findings import Finding
+    from bertkit.data.findings import Finding, Level
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.sources import Found
     from bertkit.data.split import Keys
@@ -223,8 +223,21 @@ class SequenceTask(Task):
             gold = [label for labels in gold for label in labels or ()]  # type: ignore[attr-defined]
         return {str(name): count for name, count in Counter(gold).most_common()}
 
+    @property
+    def at_odds(self) -> "tuple[Level, str]":
+        """Numbers may differ from judge to judge."""
+        if isinstance(self.problem, Number):
+            return "note", "what is learned lies between them; decide on one number where that is a slip"
+        return super().at_odds
+
+    def balance_findings(self, counts: "Mapping[str, Mapping[str, int]]") -> Iterator["Finding"]:
+        """Of classes."""
+        from bertkit.data.label_checks import balance
+
+        return balance(counts)
+
     def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
-        """Labels spelled alike, pairs of one text, rows without any label, numbers beyond the range."""
+        """Labels spelled alike or that are none, pairs of one text, rows without any, numbers beyond."""
         from bertkit.data import label_checks
 
         yield from super().findings(found, read, notes)
@@ -232,6 +245,8 @@ class SequenceTask(Task):
         for split, rows in read.splits.items():
             if len(self.text_columns) > 1:
                 yield from label_checks.same_texts(split, rows, self.text_columns)
+            if isinstance(self.problem, SingleLabel) and self.config.label_column in rows.columns:
+                yield from label_checks.gaps(split, rows, self.config.label_column, self.labels)
             if isinstance(self.problem, LabelSet):
                 yield from label_checks.empty_sets(split, rows, self.gold(rows) or [])
         if isinstance(self.problem, Number):

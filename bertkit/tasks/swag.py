@@ -96,7 +96,7 @@ class Swag(Task):
     def _endings(self, rows: "Rows") -> list[list[str]]:
         from bertkit.data.choices import endings_of
 
-        return endings_of(rows, self.config.ending_columns)
+        return endings_of(rows, [column for column in self.config.ending_columns if column in rows.columns])
 
     def keys(self, rows: "Rows") -> "Keys":
         """The order of the endings makes no other example; what shares a context stays together."""
@@ -111,6 +111,7 @@ class Swag(Task):
         from bertkit.data.columns import require
 
         for name, rows in splits.items():
+            self._require_all(rows)
             self.readable(rows)
             if name in ("train", "validation"):
                 require(rows, self.config.label_column, f"the {name} split needs it")
@@ -138,14 +139,22 @@ class Swag(Task):
         from bertkit.data.columns import require
 
         require(rows, self.config.label_column, "the label")
+        self._require_all(rows)
         self._targets(rows := self.readable(self._unmarked(rows)), required=True)
         return rows, []
 
+    def _require_all(self, rows: "Rows") -> None:
+        """Raise where a column of endings is not there: of labelled rows it may hold the right one."""
+        from bertkit.data.columns import require
+
+        for column in self.config.ending_columns:
+            require(rows, column, "an ending")
+
     def readable(self, rows: "Rows") -> "Rows":
-        """Every row has a context and at least two endings."""
+        """Every row has a context and at least two endings; of more there may be no columns."""
         from bertkit.data.columns import require, require_texts
 
-        for column in self.text_columns:
+        for column in [*self.contexts, *self.config.ending_columns[:2]]:
             require(rows, column, "the context" if column in self.contexts else "an ending")
         require_texts(rows, self.contexts)
         self._endings(rows)
@@ -168,7 +177,7 @@ class Swag(Task):
         if len(endings) < 2 or len(endings) > len(columns) > 1:
             most = f" to {len(columns)}, as in training" if len(columns) > 1 else " or more"
             raise UserError(f"--ending: {len(endings)} of them, where a choice has 2{most}")
-        row = dict.fromkeys(self.text_columns, "") | {self.config.context_column: said["context"][0]}
+        row = dict.fromkeys(self.contexts, "") | {self.config.context_column: said["context"][0]}
         filled = {columns[0]: endings} if len(columns) == 1 else zip(columns, endings, strict=False)
         return [row | dict(filled)]
 

@@ -24,6 +24,7 @@ SETTABLE = {"logging_steps"}  # ours by default, the user's if he likes
 # These would be accepted and do nothing, or undo what bertkit promises; where there is a flag, it is named.
 KEPT = {
     "label_smoothing_factor": "use --label-smoothing", "save_steps": "use --save-steps",
+    "torch_compile": "use --compile",
     "resume_from_checkpoint": "use --resume", "accelerator_config": "bertkit keeps it",
     **dict.fromkeys([
         "metric_for_best_model", "greater_is_better", "eval_steps", "eval_delay", "eval_on_start",
@@ -98,6 +99,8 @@ def training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> 
         "report_to": config.report_to or "none",
         "run_name": checkpoints.parent.name,
         "accelerator_config": {"even_batches": False},  # it would repeat rows
+        "ddp_find_unused_parameters": True,  # a pooler, say, that no head asks
+        "ddp_broadcast_buffers": False,  # none changes, and choices take two forward passes to a backward
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "activation_checkpointing_kwargs": {"use_reentrant": False},
     }

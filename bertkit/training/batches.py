@@ -14,22 +14,27 @@ POOL = 50  # effective batches sorted by length together: enough to be alike, fe
 
 
 class LengthBatches:
-    """Batch sampler for one process: yields lists of example indices, each example once an epoch.
+    """Batch sampler of a rank: yields lists of example indices, of all ranks each example once an epoch.
 
     Args:
         features: their `sizes_in` an epoch tell which are alike, their `keys` what is yielded.
         batch_size: examples a batch.
-        accumulation: batches an optimizer step.
+        accumulation: batches an optimizer step, those of all ranks.
         seed: fixes the order together with the epoch.
+        share: the number of this rank, and how many there are.
     """
 
     drop_last = False
 
-    def __init__(self, features: Features, batch_size: int, accumulation: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self, features: Features, batch_size: int, accumulation: int = 1, seed: int = 0,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:  # fmt: skip
         self.features = features
         self.batch_size = batch_size
         self.effective = batch_size * accumulation
         self.seed = seed
+        self.rank, self.ranks = share
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -37,13 +42,28 @@ class LengthBatches:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return -(-len(self.features) // self.batch_size)
+        whole, rest = divmod(len(self.features), self.effective)
+        per_step = self.effective // self.batch_size // self.ranks
+        return whole * per_step - (-rest // self.batch_size // self.ranks)
 
     def __iter__(self) -> Iterator[list[int]]:
         for step in self.effective_batches():
-            keys = self.features.keys(self.epoch, step)
-            for start in range(0, len(step), self.batch_size):
-                yield keys[start : start + self.batch_size].tolist()
+            for batch in self.dealt(self.cut(step)):
+                yield self.features.keys(self.epoch, batch).tolist()
+
+    def dealt(self, batches: list[np.ndarray]) -> list[np.ndarray]:
+        """Those of a step that are this rank's; all ranks have as many, or one would wait for the others.
+
+        The largest are halved for it: of a single example one half is empty.
+        """
+        while len(batches) % self.ranks:
+            largest = max(range(len(batches)), key=lambda number: len(batches[number]))
+            batches[largest : largest + 1] = np.array_split(batches[largest], 2)
+        return batches[self.rank :: self.ranks]
+
+    def cut(self, step: np.ndarray) -> list[np.ndarray]:
+        """The batches of an optimizer step: as many as are accumulated, of a short one fewer."""
+        return np.split(step, range(self.batch_size, len(step), self.batch_size))
 
     def effective_batches(self) -> list[np.ndarray]:
         """The rows of each optimizer step of this epoch; a short one comes last."""

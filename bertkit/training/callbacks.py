@@ -1,8 +1,10 @@
 """When to evaluate, checkpoint and stop, and what the reporter is told."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from bertkit.reporter import Reporter
@@ -30,14 +32,14 @@ class Schedule(TrainerCallback):
             control.should_evaluate = control.should_save = control.should_log = True
         if self.save_steps and step % self.save_steps == 0:
             control.should_save = True
-        if self.stop.requested:
+        if self.stop.agreed():
             control.should_save = control.should_training_stop = True
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
     ) -> None:
         """A signal that came while scoring stops training now, not a step later."""
-        if self.stop.requested:
+        if self.stop.agreed():
             control.should_save = control.should_training_stop = True
 
 
@@ -50,6 +52,21 @@ class Begin(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **more: Any) -> None:
         """Before the first step."""
         self.begin()
+
+
+class FirstStep(TrainerCallback):
+    """Takes down when the first optimizer step is done: `seconds` since the process began, None before it.
+
+    What comes before it, from imports to a compiled model, is what a user waits for to see a run begin.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **more: Any) -> None:
+        """Later steps are no first ones."""
+        if self.seconds is None:
+            self.seconds = time.time() - psutil.Process().create_time()
 
 
 class Progress(TrainerCallback):

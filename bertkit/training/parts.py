@@ -21,20 +21,21 @@ class Parts:
             more = torch.stack([of_parts[part].detach().float() for of_parts in figures])
             self.sums[part] = self.sums[part] + more if part in self.sums else more
 
-    def read(self, gather: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, list[float]]:
-        """The sums over all ranks; `gather` gives those of all, one after the other."""
-        return {part: gather(sums).view(-1, 3).sum(0).tolist() for part, sums in self.sums.items()}
+    def read(self, gather: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, list[list[float]]]:
+        """The sums of each rank; `gather` gives those of all, one after the other."""
+        return {part: gather(sums).view(-1, 3).tolist() for part, sums in self.sums.items()}
 
-    def restore(self, read: dict[str, list[float]], ranks: int, device: torch.device) -> None:
-        """Go on from what was read: each rank has its share."""
-        self.sums = {part: torch.tensor(sums, device=device) / ranks for part, sums in read.items()}
+    def restore(self, read: dict[str, list[list[float]]], rank: int, device: torch.device) -> None:
+        """Go on from what was read: each rank from its own."""
+        self.sums = {part: torch.tensor(sums[rank], device=device) for part, sums in read.items()}
 
     def means(self, gather: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
         """`mlm_loss`, `mlm_accuracy` and so on, each over all that is counted of its kind; begins anew."""
         read, self.sums = self.read(gather), {}
+        together = {part: map(sum, zip(*sums, strict=True)) for part, sums in read.items()}
         return {
             f"{part}_{name}": figure / max(count, 1)
-            for part, (loss, right, count) in read.items()
+            for part, (loss, right, count) in together.items()
             for name, figure in (("loss", loss), ("accuracy", right))
         }
 

@@ -25,11 +25,12 @@ class PhasedBatches(LengthBatches):
     """
 
     def __init__(
-        self, features: PhasedFeatures, batch_size: int, accumulation: int, seed: int, steps: int
-    ) -> None:
-        super().__init__(features, batch_size, accumulation, seed)
+        self, features: PhasedFeatures, batch_size: int, accumulation: int, seed: int, steps: int,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:  # fmt: skip
+        super().__init__(features, batch_size, accumulation, seed, share)
         self.phases = features.phases
-        self.parts = [LengthBatches(part, batch_size, accumulation, seed) for part in features.parts]
+        self.parts = [LengthBatches(part, batch_size, accumulation, seed, share) for part in features.parts]
         ends = accumulate(phase.share for phase in self.phases[:-1])
         self.stops = [*(round(end * steps) for end in ends), steps]
         for phase, (begin, stop) in zip(self.phases, self._within(0, steps), strict=True):
@@ -43,7 +44,7 @@ class PhasedBatches(LengthBatches):
         return list(pairwise(np.clip([0, *self.stops], begin, stop).tolist()))
 
     def __iter__(self) -> Iterator[list[int]]:
-        before, batches = self.epoch * self.steps, self.effective // self.batch_size
+        before, batches = self.epoch * self.steps, self.effective // self.batch_size // self.ranks
         for phase, (begin, stop) in enumerate(self._within(before, before + self.steps)):
             if begin < stop:
                 part = self._laid_out(phase, self.epoch)

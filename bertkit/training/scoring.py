@@ -1,15 +1,18 @@
 """Logits of a whole data set, always in fp32 and in the order of its rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from bertkit import ranks
 from bertkit.data.features import Features
 from bertkit.data.ragged import stretches
+from bertkit.errors import UserError
 from bertkit.modeling.forward import logits_of
 from bertkit.reporter import Reporter
+from bertkit.training.memory import OutOfMemory, memory_told, release
 
 
 def predict_logits(
@@ -19,32 +22,71 @@ def predict_logits(
     batch_size: int,
     reporter: Reporter,
     what: str = "scoring",
+    in_shards: bool = False,
 ) -> np.ndarray:
     """Logits in fp32, the rows of example i at outputs[i] to outputs[i + 1] of the features.
 
     Where the features keep only a part of them (`Features.kept`), it is that part: it is taken batch by
     batch, so that memory does not grow with what is thrown away.
 
-    Longest examples go first, so that memory runs out early or never.
+    Longest examples go first, so that memory runs out early or never. Of several ranks each takes its part
+    of the batches, and all get all logits.
 
     Where examples have outputs of unlike number, those that are not there are -inf.
 
     Accelerate wraps the instance's forward in autocast under bf16 and fp16; the class's forward is
     untouched, and so it is the one called here.
+
+    Args:
+        in_shards: the weights lie in parts on all ranks, and only the model itself brings them together: all
+            must call it equally often.
     """
     batches = batches_of(features, batch_size)
-    forward = type(model).forward.__get__(model)
+    mine = batches[ranks.rank() :: ranks.count()]
+    if in_shards and len(mine) * ranks.count() < len(batches):
+        mine = [*mine, batches[0]]  # once more
+    forward = model if in_shards else type(model).forward.__get__(model)
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
-    found: list[np.ndarray] = []
-    with torch.no_grad():
-        for rows in reporter.track(batches, len(batches), what):
-            batch = collator([features[row] for row in rows])
-            batch = {name: tensor.to(device) for name, tensor in batch.items()}
-            found.append(features.kept(logits_of(forward, batch).float(), rows, batch).cpu().numpy())
-    model.train(was_training)
-    return in_order(features, batches, found)
+
+    def score(rows: np.ndarray) -> np.ndarray:
+        batch = collator([features[row] for row in rows])
+        batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        return features.kept(logits_of(forward, batch).float(), rows, batch).cpu().numpy()
+
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    try:
+        with torch.no_grad():
+            for rows in reporter.track(mine, len(mine), what):
+                found.extend([(rows, score(rows))] if in_shards else in_parts(score, rows))
+    finally:
+        model.train(was_training)
+    if len(found) > len(mine):
+        reporter.say(f"out of memory at {batch_size} examples: the longest were scored fewer at a time")
+    of_all = [pair for pairs in ranks.gathered(found) for pair in pairs]
+    return in_order(features, *zip(*of_all, strict=True))
+
+
+def in_parts(
+    score: Callable[[np.ndarray], np.ndarray], rows: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What is found of some examples, and of which: of all at once, or of halves where memory runs out.
+
+    Raises:
+        UserError: it runs out for one alone.
+    """
+    try:
+        with memory_told("out of memory for one row alone: it takes shorter texts or more memory"):
+            found = score(rows)
+        yield rows, found
+        return
+    except OutOfMemory as error:
+        if len(rows) == 1:
+            raise UserError(str(error)) from None
+    release()  # not within `except`: the error holds what memory ran out of
+    for half in np.array_split(rows, 2):
+        yield from in_parts(score, half)
 
 
 def batches_of(features: Features, batch_size: int) -> list[np.ndarray]:
@@ -53,7 +95,7 @@ def batches_of(features: Features, batch_size: int) -> list[np.ndarray]:
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def in_order(features: Features, batches: list[np.ndarray], found: list[np.ndarray]) -> np.ndarray:
+def in_order(features: Features, batches: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> np.ndarray:
     """What was found of each batch, where it belongs."""
     outputs = features.outputs
     logits = np.full((outputs[-1], max(part.shape[-1] for part in found)), -np.inf, np.float32)

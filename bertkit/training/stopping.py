@@ -5,9 +5,13 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from bertkit import ranks
+
 
 class StopRequest:
     """Context manager; `requested` turns true at the first signal.
+
+    A signal may reach one rank alone: `agreed` is the same on all.
 
     In a thread other than the main one (a notebook's worker) signals are left alone.
     """
@@ -25,6 +29,10 @@ class StopRequest:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def agreed(self) -> bool:
+        """Whether a signal has reached any rank; all must ask at the same place."""
+        return ranks.anywhere(self.requested)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.requested:

@@ -34,7 +34,10 @@ def _check_other(name: str) -> None:
     if name not in KNOWN:
         raise UserError(f"--report-to {name}: {', '.join(TRACKERS)} or none{nearest(name, TRACKERS)}")
     if name not in get_available_reporting_integrations():
-        raise UserError(f"--report-to {name}: not installed; pip install {name.replace('_', '-')}")
+        raise UserError(
+            f"--report-to {name}: what it needs is not installed; transformers' page on callbacks names it, "
+            f"or take {', '.join(TRACKERS)} or none"
+        )
 
 
 def _check_wandb() -> None:

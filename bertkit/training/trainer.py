@@ -3,25 +3,34 @@
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import safetensors
 import torch
+from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
+from bertkit import ranks
 from bertkit.data.phases import PhasedFeatures
 from bertkit.errors import WAYS_OUT_OF_NAN, UserError
 from bertkit.modeling.forward import logits_of
 from bertkit.modeling.layers import layer_numbers
 from bertkit.modeling.losses import Judged, Loss
+from bertkit.seals import seal
 from bertkit.training.batches import LengthBatches
 from bertkit.training.callbacks import Begin
+from bertkit.training.checkpoints import ANEW, require_whole
+from bertkit.training.feed import Feed
 from bertkit.training.parts import Parts
 from bertkit.training.phases import PhasedBatches
+from bertkit.training.spare import SPARE, Collated
+from bertkit.training.token_batches import TokenBatches
 
 UNLOGGED = "unlogged"  # in a checkpoint's state: what the next log will tell of steps before it
 
@@ -35,6 +44,7 @@ class BertkitTrainer(Trainer):
         best: the score that chooses the checkpoint, and its sign (+1: the higher the better).
         early_stopping: stop after so many evaluations without a better score.
         layer_decay: factor on the learning rate for each layer further from the head.
+        tokens_per_batch: a budget of padded pieces in place of a number of examples.
         own_order: False leaves the order of batches to Trainer's `train_sampling_strategy`.
     """
 
@@ -48,8 +58,8 @@ class BertkitTrainer(Trainer):
 
     def __init__(
         self, *, loss: Loss, evaluate_with: Callable[[], dict[str, float]], best: tuple[str, int],
-        early_stopping: int | None = None, layer_decay: float | None = None, own_order: bool = True,
-        **trainer: Any,
+        early_stopping: int | None = None, layer_decay: float | None = None,
+        tokens_per_batch: int | None = None, own_order: bool = True, **trainer: Any,
     ) -> None:  # fmt: skip
         super().__init__(**trainer)
         self.loss = loss
@@ -57,20 +67,39 @@ class BertkitTrainer(Trainer):
         self.best = best
         self.early_stopping = early_stopping
         self.layer_decay = layer_decay
+        self.tokens_per_batch = tokens_per_batch
         self.own_order = own_order
         self.evaluation_seconds = 0.0
         self.parts = Parts()
+        self.feed = Feed()
         self._staging: Path | None = None
         self.add_callback(Begin(self._take_up))
 
     # ---- training, whole or gone on with
 
     def train_from(self, checkpoint: Path | None) -> None:
-        """Train to the end, from the start or from a checkpoint; one that is the end is only loaded."""
-        if checkpoint is not None and self._is_end(checkpoint):
-            self._load_from_checkpoint(str(checkpoint))
-        else:
-            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        """Train to the end, from the start or from a checkpoint; one that is the end is only loaded.
+
+        Raises:
+            UserError: a checkpoint that is damaged, or holds more than tensors and numbers.
+        """
+        if checkpoint is not None:
+            require_whole(checkpoint)
+        try:
+            if checkpoint is not None and self._is_end(checkpoint):
+                self._load_from_checkpoint(str(checkpoint))
+            else:
+                self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except UnpicklingError as error:  # Trainer loads with weights_only=True, which runs nothing
+            raise UserError(f"{checkpoint}: has a pickle of more than tensors; {ANEW}") from error
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker"):
+                raise
+            why = str(error).splitlines()[0]
+            raise UserError(
+                f"a process that loads batches died ({why}); if memory ran out, load them in this one: "
+                "without --set dataloader_num_workers"
+            ) from error
 
     def _is_end(self, checkpoint: Path) -> bool:
         """Whether training was over at a checkpoint: a run may be stopped while it is scored.
@@ -87,8 +116,27 @@ class BertkitTrainer(Trainer):
         """Go on logging where the checkpoint was: the next entry tells of steps before it as well."""
         if unlogged := self.state.stateful_callbacks.get(UNLOGGED):
             self._globalstep_last_logged = unlogged["step"]
-            self._tr_loss += unlogged["loss"]
-            self.parts.restore(unlogged["parts"], self.args.world_size, self.args.device)
+            self._tr_loss += unlogged["loss"][ranks.rank()]
+            self.parts.restore(unlogged["parts"], ranks.rank(), self.args.device)
+
+    # ---- weights in parts on all ranks
+
+    @property
+    def in_shards(self) -> bool:
+        """Whether each rank holds a part of the weights: FSDP, or DeepSpeed's ZeRO."""
+        return self.is_fsdp_enabled or self.is_deepspeed_enabled
+
+    def gathered_weights(self) -> dict[str, torch.Tensor] | None:
+        """All weights, which all ranks must ask for; None where each has them all."""
+        return self.accelerator.get_state_dict(self.model_wrapped) if self.in_shards else None
+
+    def load_weights(self, checkpoint: Path) -> None:
+        """Those of a checkpoint."""
+        if not self.in_shards:
+            self._load_from_checkpoint(str(checkpoint))
+        else:
+            self.state.best_model_checkpoint = str(checkpoint)
+            self._load_best_model()
 
     # ---- what is logged
 
@@ -99,7 +147,7 @@ class BertkitTrainer(Trainer):
 
     def _unlogged(self) -> dict[str, Any]:
         gather = self.accelerator.gather
-        loss, parts = float(gather(self._tr_loss).mean()), self.parts.read(gather)
+        loss, parts = gather(self._tr_loss).view(-1).tolist(), self.parts.read(gather)
         return {"step": self._globalstep_last_logged, "loss": loss, "parts": parts}
 
     def mean_loss(self) -> float:
@@ -112,23 +160,36 @@ class BertkitTrainer(Trainer):
     # ---- batches
 
     def batches(self) -> LengthBatches:
-        """The sampler of the training rows; its effective batch spans accumulation and ranks."""
+        """This rank's sampler of the training rows; its effective batch spans accumulation and ranks."""
         size, features = self.args.per_device_train_batch_size, self.train_dataset
-        together = self.args.gradient_accumulation_steps * self.args.world_size
-        batches = LengthBatches(features, size, together, self.args.seed)
+        share = (ranks.rank(), ranks.count())
+        together = self.args.gradient_accumulation_steps * ranks.count()
+        if self.tokens_per_batch is not None:
+            drawn = features.drawn_within(self.tokens_per_batch)
+            if drawn is None:
+                return TokenBatches(features, self.tokens_per_batch, together, self.args.seed, share)
+            size = drawn
+        batches = LengthBatches(features, size, together, self.args.seed, share)
         if not isinstance(features, PhasedFeatures):
             return batches
-        return PhasedBatches(features, size, together, self.args.seed, self._total(batches.steps))
+        return PhasedBatches(features, size, together, self.args.seed, self._total(batches.steps), share)
 
     def get_train_dataloader(self) -> DataLoader:
-        """Trainer's, over our batches."""
+        """Trainer's, over our batches, which are this rank's already: accelerate must not deal them."""
         if not self.own_order:
             return super().get_train_dataloader()
         loader = DataLoader(
-            self.train_dataset, batch_sampler=self.batches(), collate_fn=self.data_collator,
+            self.train_dataset, batch_sampler=self.batches(),
+            collate_fn=Collated(self.data_collator, self.train_dataset),
             num_workers=self.args.dataloader_num_workers, pin_memory=self.args.dataloader_pin_memory,
         )  # fmt: skip
-        return self.accelerator.prepare(loader)
+        return prepare_data_loader(
+            loader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+        )
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
+        """Trainer's; what it reads is watched."""
+        return super().get_batch_samples(self.feed.watched(epoch_iterator), num_batches, device)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -148,12 +209,12 @@ class BertkitTrainer(Trainer):
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Any:
         """Part of the loss -> its count over all accumulation steps and ranks."""
-        counts = [self.loss.counts(batch) for batch in batch_samples]
+        counts = [_weighted(self.loss.counts(batch), SPARE not in batch) for batch in batch_samples]
         totals = {
             part: torch.as_tensor(sum(count[part] for count in counts), device=device)
             for part in (counts[0] if counts else {})
         }
-        if self.args.world_size > 1:
+        if ranks.count() > 1:
             totals = {part: self.accelerator.gather(total).sum() for part, total in totals.items()}
         return totals
 
@@ -161,14 +222,16 @@ class BertkitTrainer(Trainer):
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """This batch's part of the effective batch's loss; the parts add up to it."""
+        counted = inputs.pop(SPARE, None) is None
         logits = logits_of(model, inputs)
-        sums = self.loss.sums(logits, inputs)
+        sums = _weighted(self.loss.sums(logits, inputs), counted)
         if isinstance(self.loss, Judged):
-            self.parts.add(sums, self.loss.right(logits, inputs), self.loss.counts(inputs))
+            told = self.loss.right(logits, inputs), self.loss.counts(inputs)
+            self.parts.add(sums, *(_weighted(some, counted) for some in told))
         # DDP averages gradients over ranks, where the rule asks for their sum.
         # A batch in which nothing is counted (no piece is left of any token) has no loss.
         counts = {part: torch.where(count > 0, count, 1) for part, count in num_items_in_batch.items()}
-        loss = sum(sums[part] / counts[part] for part in sums) * self.args.world_size
+        loss: Any = sum(sums[part] / counts[part] for part in sums) * ranks.count()
         if not torch.isfinite(loss):
             raise UserError(
                 f"the loss is {float(loss)} at step {self.state.global_step + 1}; {WAYS_OUT_OF_NAN}"
@@ -189,6 +252,8 @@ class BertkitTrainer(Trainer):
         self.create_optimizer()
         self.create_scheduler(num_training_steps=10)
         self.lr_scheduler, self._created_lr_scheduler = None, False
+        if self.in_shards:  # its parameters are others then
+            self.optimizer = None
 
     def _groups_by_layer(self, rate: float, decay: float) -> list[dict[str, Any]]:
         numbers = layer_numbers(self.model, "--layer-decay")
@@ -243,19 +308,30 @@ class BertkitTrainer(Trainer):
         """Written aside and then renamed, so that a checkpoint is whole or not there."""
         folder = Path(self.args.output_dir)
         self._staging = folder / ".partial"
-        shutil.rmtree(self._staging, ignore_errors=True)
+        ranks.once(shutil.rmtree, self._staging, ignore_errors=True)
         self.state.stateful_callbacks[UNLOGGED] = self._unlogged()
         try:
-            super()._save_checkpoint(model, trial)
-        except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-            shutil.rmtree(self._staging, ignore_errors=True)
-            raise UserError(
-                f"{folder}: the checkpoint of step {self.state.global_step} could not be written "
-                f"({str(error).splitlines()[0]}); make room and go on with --resume"
-            ) from error
+            with ranks.agreed(), self._told_where_unwritable():
+                super()._save_checkpoint(model, trial)  # weights by the first rank, random numbers by each
+            ranks.once(self._show, self._staging, folder / f"checkpoint-{self.state.global_step}")
         finally:
-            staging, self._staging = self._staging, None
-        final = folder / f"checkpoint-{self.state.global_step}"
+            self._staging = None
+
+    @contextmanager
+    def _told_where_unwritable(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+            shutil.rmtree(str(self._staging), ignore_errors=True)
+            raise UserError(
+                f"{self.args.output_dir}: the checkpoint of step {self.state.global_step} could not be "
+                f"written ({str(error).splitlines()[0]}); make room and go on with --resume"
+            ) from error
+
+    def _show(self, staging: Path, final: Path) -> None:
+        """Seal a checkpoint that is whole, and give it its name."""
+        with self._told_where_unwritable():
+            seal(staging / final.name)
         shutil.rmtree(final, ignore_errors=True)
         (staging / final.name).replace(final)
         staging.rmdir()
@@ -267,3 +343,8 @@ class BertkitTrainer(Trainer):
         for path in last.parent.glob("checkpoint-*"):
             if path.name not in kept:
                 shutil.rmtree(path)
+
+
+def _weighted(figures: dict[str, torch.Tensor], counted: bool) -> dict[str, torch.Tensor]:
+    """The figures of a batch, 0 of one that only keeps pace."""
+    return figures if counted else {part: 0 * figure for part, figure in figures.items()}

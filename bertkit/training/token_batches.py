@@ -1,0 +1,87 @@
+"""Batches by a budget: as many examples as their pieces, padding counted, stay within it."""
+
+import numpy as np
+
+from bertkit.data.features import Features
+from bertkit.training.batches import LengthBatches
+
+
+class TokenBatches(LengthBatches):
+    """Batch sampler: long examples a few at a time, short ones many, no batch over a budget of padded pieces.
+
+    An epoch is sorted by size, the longest first and ties at random, and cut where the budget is spent. Where
+    it is cut depends on sizes alone: each epoch has as many batches and steps, of other examples. One example
+    that is over the budget by itself, a document of many windows, has a batch of its own.
+
+    Args:
+        features: as of `LengthBatches`; their sizes must be the same in every epoch.
+        tokens: padded pieces a batch, over all sequences of its examples.
+        accumulation: batches an optimizer step, over all ranks.
+        seed: fixes the order together with the epoch.
+        share: the number of this rank, and how many there are.
+    """
+
+    def __init__(
+        self, features: Features, tokens: int, accumulation: int = 1, seed: int = 0,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:  # fmt: skip
+        self.longest_sequence = np.maximum.reduceat(features.sequence_lengths, features.first[:-1])
+        self.sequences = np.diff(features.first)
+        fewest = max(1, tokens // int(self.longest_sequence.max()))
+        super().__init__(features, fewest, accumulation, seed, share)
+        self.tokens, self.together = tokens, accumulation
+        self.begins = self._begins(np.argsort(-features.sizes, kind="stable"))
+
+    def _begins(self, examples: np.ndarray) -> list[int]:
+        """Where each batch of some examples begins, the longest of them first."""
+        lengths, counts = self.longest_sequence[examples], self.sequences[examples]
+        stops = np.cumsum(counts)
+        begins, at = [], 0
+        while at < len(examples):
+            begins.append(at)
+            most = stops[at] - counts[at] + self.tokens // lengths[at]
+            at = max(at + 1, int(np.searchsorted(stops, most, side="right")))
+        return begins
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.begins), self.together)
+        return whole * (self.together // self.ranks) - (-rest // self.ranks)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps an epoch, a short last one included."""
+        return -(-len(self.begins) // self.together)
+
+    def cut(self, step: np.ndarray) -> list[np.ndarray]:
+        """The batches of an optimizer step, cut as those of the whole epoch are."""
+        return np.split(step, self._begins(step)[1:])
+
+    def effective_batches(self) -> list[np.ndarray]:
+        """The rows of each optimizer step of this epoch, in any order; a short one comes last.
+
+        In the first epoch that with the largest batch comes first, so that memory runs out at once or never.
+        """
+        rng = np.random.default_rng([self.seed, self.epoch])
+        steps = np.split(self._sorted(rng), self.begins[self.together :: self.together])
+        whole = len(self.begins) // self.together
+        order = rng.permutation(whole).tolist()
+        largest = self._largest() // self.together
+        if self.epoch == 0 and largest in order:
+            order.remove(largest)
+            order.insert(0, largest)
+        return [steps[number] for number in order] + steps[whole:]
+
+    def _sorted(self, rng: np.random.Generator) -> np.ndarray:
+        return np.lexsort((rng.random(len(self.features)), -self.features.sizes))
+
+    def _largest(self) -> int:
+        """The number of the batch with the most padded pieces; of several that with the longest examples."""
+        in_order = np.argsort(-self.features.sizes, kind="stable")
+        counts = np.add.reduceat(self.sequences[in_order], self.begins)
+        return int(np.argmax(counts * self.longest_sequence[in_order][self.begins]))
+
+    def longest(self) -> list[int]:
+        """The batch that costs the most memory, as in the first epoch."""
+        ends = [*self.begins, len(self.features)]
+        batch, first = self._largest(), self._sorted(np.random.default_rng([self.seed, 0]))
+        return self.features.keys(0, first[ends[batch] : ends[batch + 1]]).tolist()

@@ -1,0 +1,218 @@
+"""Random damage to what readers are given: nothing but a `UserError` may come out.
+
+    python tests/fuzz.py --examples 2000
+
+A target is a reader. Files are made from those that are legal in `malformed` by edits of their bytes, or of
+the values in their rows; hypothesis makes what fails as small as it can.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from conftest import ROWS, document_rows, save_tiny, toy_rows
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from malformed import CASES, FOLDERS
+from malformed.case import Case
+from malformed.readers import READERS, training_rows
+
+import bertkit
+from bertkit import UserError
+from bertkit.data.readers import Dialect, read_file
+from bertkit.data.row_chunks import row_chunks
+from bertkit.data.rows import Rows
+
+Target = Callable[[int, Path, Path], None]  # how many examples, where files go, and a tiny model
+TOKENS = [
+    b"\0", b"\n", b"\r", b"\t", b'"', b"'", b",", b";", b":", b"{", b"}", b"[", b"]", b"\\", b"\\ud83d",
+    b"null", b"true", b"NaN", b"-1", b"1e999", b"[" * 2000, b"9" * 5000, b"PAR1", b"\x1f\x8b",
+    b"PK\x03\x04", b"\xef\xbb\xbf", b"\xff", "\u2028".encode(), "한".encode(), b"-DOCSTART-", b"#", b"&a",
+    b"*a", b"<<",
+]  # fmt: skip
+KEYS = ["text", "answer_start", "start", "end", "label", "a"]
+SMALL = 20_000  # bytes: what is longer gives nothing new and takes time
+QUIET = settings(database=None, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+# ---- damage
+
+place = st.floats(0, 1, exclude_max=True)
+edit = st.one_of(
+    st.tuples(st.just("put"), place, st.sampled_from(TOKENS)),
+    st.tuples(st.just("put"), place, st.binary(max_size=8)),
+    st.tuples(st.just("over"), place, st.sampled_from(TOKENS)),
+    st.tuples(st.just("drop"), place, st.integers(1, 400)),
+    st.tuples(st.just("twice"), place, st.integers(1, 400)),
+    st.tuples(st.just("cut"), place, st.none()),
+)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+scalars |= st.sampled_from(["\ud83d", "B-", "O", "I-NICE", "../x", "[red]", 10**30, -0.0, ""])
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def damaged(content: bytes, edits: list[tuple[str, float, Any]]) -> bytes:
+    """A file after some edits, one after the other."""
+    for kind, where, what in edits:
+        at = int(where * len(content))
+        before, after = content[:at], content[at:]
+        match kind:
+            case "put":
+                content = before + what + after
+            case "over":
+                content = before + what + after[len(what) :]
+            case "drop":
+                content = before + after[what:]
+            case "twice":
+                content = before + after[:what] + after
+            case "cut":
+                content = before
+    return content
+
+
+def attempt(read: Callable[[], object]) -> object:
+    """What is read; None where it is refused as it should be."""
+    try:
+        return read()
+    except UserError:
+        return None
+
+
+# ---- targets
+
+
+def files(reader: str) -> Target:
+    """Edits of the bytes of legal files."""
+    legal = [case for case in CASES[reader].values() if case.rows is not None and len(case.content) < SMALL]
+
+    def fuzz(examples: int, folder: Path, model: Path) -> None:
+        @settings(QUIET, max_examples=examples)
+        @given(st.sampled_from(legal), st.lists(edit, min_size=1, max_size=4))
+        def one(case: Case, edits: list[tuple[str, float, Any]]) -> None:
+            path = folder / case.name
+            path.write_bytes(damaged(case.content, edits))
+            if case.beside is not None:
+                (folder / f"{case.name}.json").write_text(case.beside)
+            attempt(lambda: READERS[reader](path, model))
+
+        one()
+
+    return fuzz
+
+
+def in_chunks(reader: str) -> Target:
+    """Some rows at a time or all at once: both refuse a file, or both read the same from it."""
+    legal = [case for case in CASES[reader].values() if case.rows is not None and len(case.content) < SMALL]
+    dialect = Dialect(words=True) if reader == "ner" else None
+
+    def fuzz(examples: int, folder: Path, _: Path) -> None:
+        @settings(QUIET, max_examples=examples)
+        @given(st.sampled_from(legal), st.lists(edit, min_size=1, max_size=3))
+        def one(case: Case, edits: list[tuple[str, float, Any]]) -> None:
+            path = folder / case.name
+            path.write_bytes(damaged(case.content, edits))
+            attempt(lambda: read_file(path, dialect))
+            attempt(lambda: Rows.concatenate(list(row_chunks(path, dialect, size=7, small=0))))
+
+        one()
+
+    return fuzz
+
+
+def rows(task: str) -> Target:
+    """Any JSON in the place of a value of a row: texts, labels, tokens, tags, spans, endings, answers."""
+    good = document_rows(20) if task == "pretrain-mlm-nsp" else ROWS.get(task, toy_rows)(20)
+    keys = sorted(good[0])
+
+    def fuzz(examples: int, folder: Path, model: Path) -> None:
+        @settings(QUIET, max_examples=examples)
+        @given(st.sampled_from(keys), values, st.integers(0, 19))
+        def one(key: str, value: Any, at: int) -> None:
+            path = folder / "data.jsonl"
+            changed = [{**row, key: value} if n == at else row for n, row in enumerate(good)]
+            path.write_text("".join(json.dumps(row) + "\n" for row in changed))
+            attempt(lambda: training_rows(task)(path, model))
+
+        one()
+
+    return fuzz
+
+
+def runs(use: str) -> Target:
+    """Edits of a file of a finished run."""
+    read, damages = FOLDERS[use]
+    names = sorted({damage.file for damage in damages.values()})
+
+    def fuzz(examples: int, folder: Path, model: Path) -> None:
+        run = finished(folder, model)
+        good = {name: (run / name).read_bytes() for name in names}
+
+        @settings(QUIET, max_examples=examples)
+        @given(st.sampled_from(names), st.lists(edit, min_size=1, max_size=3))
+        def one(name: str, edits: list[tuple[str, float, Any]]) -> None:
+            (run / name).write_bytes(damaged(good[name], edits))
+            try:
+                attempt(lambda: read(run))
+            finally:
+                (run / name).write_bytes(good[name])
+
+        one()
+
+    return fuzz
+
+
+def finished(folder: Path, model: Path) -> Path:
+    """A small run of classify."""
+    data = folder / "toy.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in toy_rows(30)))
+    run = bertkit.classify(data=data, model=model, output_dir=folder / "run", max_steps=1, batch_size=8)
+    return run.output_dir
+
+
+TARGETS: dict[str, Target] = {
+    **{f"files: {reader}": files(reader) for reader in CASES},
+    **{f"in chunks: {task}": in_chunks(task) for task in ("classify", "ner", "qa", "swag")},
+    **{
+        f"values: {task}": rows(task) for task in ("classify", "nli", "ner", "qa", "swag", "pretrain-mlm-nsp")
+    },
+    **{f"runs: {use}": runs(use) for use in FOLDERS},
+}
+
+
+def fuzz(target: str, examples: int, model: Path) -> None:
+    """Run one target; what fails is raised as hypothesis raises it."""
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    try:
+        TARGETS[target](examples, folder, model)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    """Run all targets, or some."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=2000, help="of each target")
+    parser.add_argument("--only", default="", help="the targets whose names hold this")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["BERTKIT_CACHE_DIR"] = str(Path(name) / "cache")
+        model = save_tiny(Path(name) / "tiny")
+        for target in (target for target in TARGETS if given.only in target):
+            print(target, flush=True)
+            fuzz(target, given.examples, model)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""The functions that read what a user hands in, each by the one way in which commands call it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from bertkit.infer.vector_index import read_index
+from bertkit.prepare import prepare
+from bertkit.recipes import read_recipe
+from bertkit.reporter import Reporter
+from bertkit.tasks import TASKS, task_class
+
+Reader = Callable[[Path, Path], int]  # a file, and a model: how many rows there are
+
+
+def training_rows(task: str) -> Reader:
+    """What a training command would train and validate on."""
+
+    def read(path: Path, model: Path) -> int:
+        config = task_class(task).Config(data=str(path), model=str(model), batch_size=8, epochs=1.0)
+        return sum(map(len, prepare(task, config, Reporter()).splits.values()))
+
+    return read
+
+
+def recipe(path: Path, model: Path) -> int:
+    """The settings of a recipe for classify."""
+    return len(read_recipe(str(path), "classify", task_class("classify").Config).settings)
+
+
+def index(path: Path, model: Path) -> int:
+    """The vectors of a file that `embed` wrote."""
+    return len(read_index(path).vectors)
+
+
+READERS: dict[str, Reader] = {
+    **{task: training_rows(task) for task in TASKS},
+    "recipe": recipe,
+    "index": index,
+}

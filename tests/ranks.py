@@ -1,0 +1,112 @@
+"""Two ranks on this machine: runs in processes that have found each other, and the ranks of a command."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+RANKS = 2
+
+
+def together(jobs, folder):
+    """Run jobs one after the other on two ranks of one process group; gives the outcomes of each rank.
+
+    A job is {"task", "settings"}, with "stop": [rank, step] to have a signal reach that rank alone. An
+    outcome is a run's metrics, or {"error": its kind, "said": its words}.
+    """
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    sizes = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(folder)],
+            env=os.environ | shared | sizes | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(RANKS)
+    ]
+    assert [process.wait() for process in processes] == [0] * RANKS
+    return [json.loads((folder / f"outcomes{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def process_of(launcher, rank):
+    """The process id of a rank of `bertkit ... --nproc N`, or None where there is none (yet)."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    for child in children:
+        if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            return int(child)
+    return None
+
+
+def kill_one(command, run, rank=1, patience=300):
+    """Start a command with --nproc, kill one rank once there is a checkpoint, and wait for the end.
+
+    Gives the status, what was said, and the seconds from the one's end to that of all.
+    """
+    launched = subprocess.Popen(
+        [sys.executable, "-m", "bertkit", *map(str, command)], stderr=subprocess.PIPE, text=True
+    )
+    stop = time.monotonic() + patience
+    while not list((run / "checkpoints").glob("checkpoint-*")) and time.monotonic() < stop:
+        time.sleep(0.02)
+    os.kill(process_of(launched.pid, rank), signal.SIGKILL)
+    killed = time.monotonic()
+    said = launched.communicate(timeout=patience)[1]
+    return launched.returncode, said, time.monotonic() - killed
+
+
+# ---- in a rank
+
+
+def outcome(job):
+    """What a job came to."""
+    import bertkit
+    from bertkit import ranks
+    from bertkit.errors import UserError
+
+    try:
+        if job["task"] == "disagree":
+            with ranks.joined(), ranks.agreed():
+                if ranks.rank() == 1:
+                    raise UserError("only rank 1 knows")
+            return {}
+        return getattr(bertkit, job["task"])(**job["settings"]).metrics
+    except UserError as error:
+        return {"error": type(error).__name__, "said": str(error), "here": error.said_here}
+
+
+def stopped_at(rank, step):
+    """Have SIGTERM come once, to one rank alone, at a step."""
+    from bertkit.training.callbacks import Progress
+
+    told = Progress.on_step_end
+
+    def interrupt(self, args, state, control, **more):
+        told(self, args, state, control, **more)
+        if state.global_step == step and os.environ["RANK"] == str(rank):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    Progress.on_step_end = interrupt
+    return lambda: setattr(Progress, "on_step_end", told)
+
+
+def main(folder):
+    """All jobs, in a process group that stays."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    found = []
+    for job in json.loads((folder / "jobs.json").read_text()):
+        undo = stopped_at(*job["stop"]) if "stop" in job else lambda: None
+        found.append(outcome(job))
+        undo()
+    (folder / f"outcomes{os.environ['RANK']}.json").write_text(json.dumps(found))
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,20 @@
+"""A few examples of each fuzz target; `make fuzz` runs many."""
+
+import fuzz
+import pytest
+from malformed import CASES, FOLDERS
+
+
+@pytest.mark.parametrize("target", fuzz.TARGETS)
+def test_nothing_but_a_refusal_comes_out(tiny, target):
+    fuzz.fuzz(target, 10, tiny)
+
+
+def test_every_reader_has_a_target():
+    assert {f"files: {reader}" for reader in CASES} | {f"runs: {use}" for use in FOLDERS} <= set(fuzz.TARGETS)
+
+
+def test_edits_change_what_they_are_given():
+    content = bytes(range(100))
+    edits = [("put", 0.5, b"x"), ("over", 0.5, b"x"), ("drop", 0.5, 3), ("twice", 0.5, 3), ("cut", 0.5, None)]
+    assert [len(fuzz.damaged(content, [edit])) for edit in edits] == [101, 100, 97, 103, 50]

@@ -1,0 +1,89 @@
+"""Every malformed file is refused in one line that names it, and what is legal after all is read whole."""
+
+import gc
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import assert_refused
+from malformed import CASES, FOLDERS
+from malformed.readers import READERS
+
+from bertkit import UserError
+
+NAMES = [(reader, name) for reader, cases in CASES.items() for name in cases]
+COMMANDS = {"classify", "ner", "qa", "swag", "pretrain-mlm-nsp"}
+
+
+def laid(folder: Path, reader: str, name: str) -> Path:
+    """The file of a case."""
+    case = CASES[reader][name]
+    (folder / case.name).write_bytes(case.content)
+    if case.beside is not None:
+        (folder / f"{case.name}.json").write_text(case.beside)
+    return folder / case.name
+
+
+def test_there_are_enough():
+    assert len(NAMES) >= 200
+    assert all(sum(case.rows is None for case in cases.values()) >= 30 for cases in CASES.values())
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """The many small objects of a case are freed by counting; looking for cycles takes half of the time."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize(("reader", "name"), NAMES, ids=[f"{reader}: {name}" for reader, name in NAMES])
+def test_a_malformed_file(quick, tiny, tmp_path, reader, name):
+    case, path = CASES[reader][name], laid(tmp_path, reader, name)
+    if case.rows is not None:
+        assert READERS[reader](path, tiny) == case.rows
+        return
+    with pytest.raises(UserError) as refusal:
+        READERS[reader](path, tiny)
+    line = str(refusal.value)
+    assert [word for word in (str(path), *case.says) if word not in line] == []
+    assert ("\n" not in line, len(line) < 500) == (True, True), line
+
+
+@pytest.mark.parametrize("reader", [name for name in CASES if name in COMMANDS])
+def test_a_command_says_so_and_ends(cli, tiny, tmp_path, reader):
+    """The same by the command line: one line, 2, nothing written."""
+    path = laid(tmp_path, reader, "gzip cut short")
+    args = ["--data", path, "--model", tiny, "--output-dir", tmp_path / "run"]
+    assert_refused(cli, tmp_path, args, [str(path), "cannot be read"], reader)
+
+
+@pytest.mark.parametrize("reader", ["classify", "ner", "qa", "swag", "pretrain-mlm-nsp"])
+@pytest.mark.parametrize("kind", ["a folder of nothing", "no file", "a device"])
+def test_what_is_no_file(cli, tiny, tmp_path, reader, kind):
+    path = {"a folder of nothing": tmp_path, "no file": tmp_path / "no.csv", "a device": Path("/dev/null")}[
+        kind
+    ]
+    args = ["--data", path, "--model", tiny, "--output-dir", "run"]
+    assert_refused(cli, tmp_path, args, [str(path)], reader)
+
+
+DAMAGES = [(use, name) for use, (_, damages) in FOLDERS.items() for name in damages]
+
+
+@pytest.mark.parametrize(("use", "name"), DAMAGES, ids=[f"{use}: {name}" for use, name in DAMAGES])
+def test_a_run_with_a_malformed_file(quick, runs, tmp_path, use, name):
+    read, damages = FOLDERS[use]
+    damage, run = damages[name], tmp_path / "run"
+    shutil.copytree(runs / "classify", run, ignore=shutil.ignore_patterns("checkpoints"))
+    before = (run / damage.file).read_bytes()
+    (run / damage.file).unlink()
+    if (after := damage.change(before)) is not None:
+        (run / damage.file).write_bytes(after)
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(UserError) as refusal:
+        read(run)
+    line = str(refusal.value)
+    assert [word for word in damage.says if word not in line] == []
+    assert ("\n" not in line, len(line) < 500) == (True, True), line
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files

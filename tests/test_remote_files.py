@@ -1,0 +1,77 @@
+"""Texts at any address that fsspec knows."""
+
+import gzip
+import http.server
+import threading
+from functools import partial
+
+import fsspec
+import pytest
+from conftest import assert_refused, document_rows, write_rows
+
+from bertkit.data.addresses import addresses
+from bertkit.data.remote_files import RemoteFile, files_at
+from bertkit.data.text_source import find_text
+from bertkit.data.texts import TextOptions, documents
+
+
+@pytest.fixture
+def memory():
+    """Texts in memory: two shards, one of them packed, and a third file that is no text."""
+    system = fsspec.filesystem("memory")
+    system.pipe("/corpus/part-0.txt", b"One is here.\nTwo is there.\n\nThree is new.\n")
+    system.pipe("/corpus/part-1.txt.gz", gzip.compress("Four is far. 다섯 번째다.\n".encode()))
+    system.pipe("/corpus/README.md", b"of another kind")
+    yield system
+    system.rm("/corpus", recursive=True)
+
+
+def read(source):
+    files = source.splits["train"]
+    return [list(sentences) for sentences in documents(files, TextOptions(form="sentences"))]
+
+
+def test_a_pattern_of_shards_is_read_in_order_and_unpacked(memory):
+    source = find_text("memory://corpus/part-*")
+    assert source.name == "part"
+    assert [str(file) for file in source.files] == [
+        "memory:///corpus/part-0.txt",
+        "memory:///corpus/part-1.txt.gz",
+    ]
+    assert read(source) == [
+        ["One is here.", "Two is there."],
+        ["Three is new."],
+        ["Four is far. 다섯 번째다."],
+    ]
+
+
+def test_what_is_made_of_a_file_is_found_again_until_it_changes(memory):
+    url = "memory://corpus/part-0.txt"
+    before = addresses(files_at(url))
+    assert addresses(files_at(url)) == before
+    memory.pipe("/corpus/part-0.txt", b"Another text.")
+    assert addresses(files_at(url)) != before
+
+
+def test_a_file_address_is_a_path(tmp_path):
+    path = write_rows(tmp_path / "text.jsonl", document_rows(3))
+    assert files_at(f"file://{path}") == [path]
+
+
+def test_a_server_is_read_from(tmp_path):
+    (tmp_path / "text.txt").write_text("One is here.\nTwo is there.\n", "utf-8")
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        source = find_text(f"http://127.0.0.1:{server.server_port}/text.txt")
+        assert isinstance(source.files[0], RemoteFile)
+        assert read(source) == [["One is here.", "Two is there."]]
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("url", "words"), [
+    ("memory://nowhere/*.txt", "no such file, folder or pattern"),
+    ("strange://bucket/a.txt", "cannot be read (Protocol not known: strange"),
+])  # fmt: skip
+def test_what_is_not_there_is_refused_in_one_line(cli, tmp_path, url, words):
+    assert_refused(cli, tmp_path, ["--data", url], [url, words], command="train-tokenizer")

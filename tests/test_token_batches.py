@@ -1,0 +1,192 @@
+"""Batches by a budget of pieces, and what is told of any batches: padding, and waiting for them."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import ROWS, toy_rows, write_rows
+from hypothesis import given
+from hypothesis import strategies as st
+from test_equivalence import SGD, assert_close, of_lengths, weights
+
+import bertkit
+from bertkit.data.features import StoredFeatures
+from bertkit.data.ragged import Ragged
+from bertkit.errors import UserError
+from bertkit.training.token_batches import TokenBatches
+
+FAST = {"learning_rate": 3e-3, "seed": 1, "bf16": False}
+examples = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=4), min_size=1, max_size=200)
+counts = st.integers(1, 4)
+
+
+def of_sequences(examples):
+    """Features of examples whose sequences have these lengths."""
+    pieces = Ragged.of([np.zeros(length, np.int32) for example in examples for length in example])
+    first = np.concatenate([[0], np.cumsum([len(example) for example in examples])])
+    return StoredFeatures(first=first, labels=None, input_ids=pieces, token_type_ids=pieces)
+
+
+def padded(examples, batch):
+    return max(max(examples[row]) for row in batch) * sum(len(examples[row]) for row in batch)
+
+
+def laid_out(examples, tokens, together, epoch=0):
+    batches = TokenBatches(of_sequences(examples), tokens, together)
+    batches.set_epoch(epoch)
+    return batches
+
+
+@given(examples=examples, tokens=st.integers(60, 500), together=counts, epoch=st.integers(0, 3))
+def test_each_example_once_an_epoch_and_no_batch_over_the_budget(examples, tokens, together, epoch):
+    batches = laid_out(examples, tokens, together, epoch)
+    found = list(batches)
+    assert sorted(row for batch in found for row in batch) == list(range(len(examples)))
+    assert all(padded(examples, batch) <= tokens for batch in found if len(batch) > 1)
+    assert len(found) == len(batches)
+
+
+@given(examples=examples, tokens=st.integers(60, 500), together=counts)
+def test_epochs_have_as_many_steps_and_all_but_the_last_as_many_batches(examples, tokens, together):
+    batches = laid_out(examples, tokens, together)
+    for epoch in range(3):
+        batches.set_epoch(epoch)
+        steps = [len(batches.cut(step)) for step in batches.effective_batches()]
+        assert len(steps) == batches.steps
+        assert set(steps[:-1]) <= {together}
+        assert steps[-1] <= together
+
+
+@given(examples=examples, tokens=st.integers(60, 500))
+def test_the_first_batches_are_the_largest(examples, tokens):
+    batches = laid_out(examples, tokens, together=1)
+    sizes = [padded(examples, batch) for batch in batches]
+    assert sizes[0] == max(sizes) == padded(examples, batches.longest())
+
+
+def test_batches_are_other_ones_in_each_epoch_and_hold_little_padding():
+    lengths = np.random.default_rng(0).geometric(0.05, 4000).clip(2, 128)
+    batches = TokenBatches(of_lengths(lengths), 1024, 2)
+    first = list(batches)
+    assert list(batches) == first
+    assert 1 - lengths.sum() / sum(lengths[batch].max() * len(batch) for batch in first) < 0.03
+    steps = [batches.cut(step) for step in batches.effective_batches()]
+    batches.set_epoch(1)
+    assert {frozenset(batch) for batch in batches} != {frozenset(batch) for batch in first}
+    assert {len(step) for step in steps[:-1]} == {2}
+
+
+def test_a_document_over_the_budget_has_a_batch_of_its_own():
+    batches = list(laid_out([[60] * 4, [60], [60], [5]], tokens=120, together=1))
+    assert [0] in batches
+    assert sorted(map(sorted, batches)) == [[0], [1, 2], [3]]
+
+
+# ---- runs
+
+
+@pytest.mark.parametrize("task", ["classify", "ner", "qa", "swag"])
+def test_a_run_learns_from_the_union_of_a_steps_batches(task, calm, tmp_path):
+    """With steps that hold all examples, a budget gives the weights of one large batch."""
+    data = write_rows(tmp_path / "rows.jsonl", toy_rows(60) if task == "classify" else ROWS[task](60))
+
+    def run(name, **sizes):
+        return getattr(bertkit, task)(
+            data=str(data), model=str(calm), max_steps=2, max_length=32, output_dir=str(tmp_path / name),
+            set=["logging_steps=1"], **SGD, **sizes,
+        )  # fmt: skip
+
+    whole = run("whole", batch_size=60)
+    cut = run("cut", tokens_per_batch=160, gradient_accumulation_steps=60)
+    assert cut.metrics["training"]["loss"] == pytest.approx(whole.metrics["training"]["loss"], rel=1e-5)
+    assert_close(weights(whole), weights(cut), 1e-5)
+
+
+@pytest.mark.parametrize("step", [4, 13])
+def test_a_run_stopped_within_an_epoch_resumes_to_the_same_weights(cli, tiny, tmp_path, stop_at, step):
+    data = write_rows(tmp_path / "rows.jsonl", toy_rows(80))
+    args = ["--data", data, "--model", tiny, "--epochs", 3, "--no-bf16", "--lr", "1e-3"]
+    args += ["--tokens-per-batch", 64, "--max-length", 32, "--gradient-accumulation-steps", 2]
+    assert cli("classify", *args, "-o", tmp_path / "whole")[0] == 0
+    stop_at(step)
+    assert cli("classify", *args, "-o", tmp_path / "cut")[0] == 130
+    assert cli("classify", "--resume", "-o", tmp_path / "cut")[0] == 0
+    for name in ("model.safetensors", "predictions.jsonl", "training_log.jsonl"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def written(path):
+    """A text of 30 documents."""
+    lines = [row["text"] for row in toy_rows(300, longest=15)]
+    path.write_text("\n\n".join("\n".join(lines[at : at + 10]) for at in range(0, 300, 10)))
+    return str(path)
+
+
+def test_pre_training_takes_as_many_examples_as_fit(tiny, tmp_path):
+    given = {"data": written(tmp_path / "text.txt"), "model": str(tiny), "max_steps": 3, "bf16": False}
+
+    def run(name, **size):
+        folder = str(tmp_path / name)
+        return weights(bertkit.pretrain_mlm_nsp(**given, phases="16:0.5,32:0.5", output_dir=folder, **size))
+
+    assert_close(run("fixed", batch_size=4), run("budget", tokens_per_batch=150), 0)
+
+
+def test_a_budget_less_than_the_longest_phase_is_refused(tiny, tmp_path):
+    text = written(tmp_path / "text.txt")
+    with pytest.raises(UserError, match="--tokens-per-batch 20: less than"):
+        bertkit.pretrain_mlm_nsp(data=text, model=str(tiny), phases="32:0.5,16:0.5", tokens_per_batch=20)
+
+
+def test_settings_that_do_not_go_together_are_told(cli, tiny, toy, tmp_path):
+    args = ["classify", "--data", toy, "--model", tiny, "-o", tmp_path / "run"]
+    wrong = {
+        ("--batch-size", 8): "--batch-size",
+        ("--set", "train_sampling_strategy=random"): "train_sampling_strategy",
+        ("--max-length", 128): "--tokens-per-batch 100: less than --max-length 128",
+    }
+    for more, told in wrong.items():
+        status, _, err = cli(*args, "--tokens-per-batch", 100, *more)
+        assert (status, told in err.splitlines()[-1]) == (2, True), err
+        assert not (tmp_path / "run").exists()
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("task: classify\nsettings: {batch_size: 4, max_steps: 1}\n")
+    status, out, _ = cli(*args, "--recipe", recipe, "--tokens-per-batch", 100, "--max-length", 32, "--json")
+    training = json.loads(out)["training"]
+    assert (status, training["tokens_per_batch"], "batch_size" in training) == (0, 100, False)
+
+
+# ---- what is told of batches
+
+
+def test_padding_is_of_the_batches_that_were_trained_on(tiny, tmp_path):
+    rows = [{"text": "good " * (1 if n % 2 else 9), "label": "ab"[n % 2]} for n in range(60)]
+    other = [{"text": "we saw it", "label": "a"}, {"text": "it was bad", "label": "b"}]
+    run = bertkit.classify(
+        data=str(write_rows(tmp_path / "rows.jsonl", rows)), model=str(tiny), epochs=1, batch_size=60,
+        validation=str(write_rows(tmp_path / "other.jsonl", other)), output_dir=str(tmp_path / "run"),
+        set=["train_sampling_strategy=sequential"], **FAST,
+    )  # fmt: skip
+    assert run.metrics["training"]["padding"] == pytest.approx(30 * (11 - 3) / (60 * 11))
+
+
+def test_waiting_for_data_is_told_where_it_is_long(cli, tiny, toy, tmp_path, monkeypatch):
+    import time
+
+    from bertkit.data.padding import Pad
+
+    args = ["classify", "--data", toy, "--model", tiny, "--max-steps", 3, "--no-bf16", "-o", tmp_path / "run"]
+    collate = Pad.__call__
+    monkeypatch.setattr(Pad, "__call__", lambda self, items: (time.sleep(0.2), collate(self, items))[1])
+    status, out, _ = cli(*args)
+    waited = json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]["data_wait"]
+    assert (status, f"{waited:.1%} of the time waiting for data" in " ".join(out.split())) == (0, True)
+    assert 0.05 < waited < 1
+
+
+def test_batches_are_the_same_where_other_processes_read_ahead(tiny, toy, tmp_path):
+    def run(name, **more):
+        given = {"data": str(toy), "model": str(tiny), "max_steps": 3, "bf16": False, "batch_size": 8}
+        return weights(bertkit.classify(**given, output_dir=str(tmp_path / name), **more))
+
+    assert_close(run("here"), run("ahead", set=["dataloader_num_workers=1"]), 0)
