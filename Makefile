@@ -40,7 +40,7 @@ smoke: $(INSTALLED) ## Every task on its shipped sample, a few steps each
 FAULTS ?= 120
 
 faults: $(INSTALLED) ## Kill, fill up, damage: that many faults at random, over every kind of run
-	$(BIN)/python tests/faults.py --count $(FAULTS)
+	PYTHONPATH=tests $(BIN)/python -m faults --count $(FAULTS)
 
 EXAMPLES ?= 2000
 

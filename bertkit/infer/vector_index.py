@@ -1,6 +1,7 @@
 """Files of vectors, read again to be searched: vectors, their texts, and what they were made with."""
 
 import json
+import tokenize
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from bertkit.infer.vector_files import ENDINGS, KEY, VECTOR, VECTORS, Origin, si
 T = TypeVar("T")
 # EOFError of an empty array, BadZipFile of one that begins as a zip archive.
 UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError, pa.ArrowException)
+# What numpy lets out of its reading of a header, which is Python text to it, beside ValueError.
+HEADERLESS = (SyntaxError, tokenize.TokenError, TypeError, OverflowError)
 MAKE = "make it with bertkit embed --output"
 
 
@@ -90,7 +93,10 @@ def _about_array(path: Path) -> str | None:
 
 
 def _array(path: Path, _: Origin) -> tuple[Any, list[list[Any]]]:
-    return np.load(path, mmap_mode="r", allow_pickle=False), []
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False), []
+    except HEADERLESS as error:
+        raise ValueError("its header is not that of an array") from error
 
 
 def _about_table(path: Path) -> str | None:

@@ -46,6 +46,18 @@ def array(values: object, **how: object) -> bytes:
     return file.getvalue()
 
 
+def of_array(header: str) -> bytes:
+    """A .npy file with a header of one's own."""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + VECTORS.tobytes()
+
+
+# Each makes numpy raise an error of another kind.
+HEADERS = {
+    "open": "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }  {",
+    "of a type that is no syntax": "{'descr': ',<f4', 'fortran_order': False, 'shape': (3, 4), }",
+    "of two kinds of keys": "{'descr': '<f4', 'fortran_order': False, b'shape': (3, 4), }",
+    "of fewer than no rows": "{'descr': '<f4', 'fortran_order': False, 'shape': (-3, 4), }",
+}
 NOTE = json.dumps(ORIGIN | {"texts": []})
 PARQUET, TENSORS = table(ORIGIN), tensors({**ORIGIN, "texts": []})
 ABOUT = {
@@ -90,6 +102,7 @@ FILES = {
     "an array of objects": refused(array(np.array([{}], object), allow_pickle=True), "cannot be read", name="a.npy", beside=NOTE),
     "an array cut short": refused(array(VECTORS)[:-4], "cannot be read", name="a.npy", beside=NOTE),
     "an array with a broken header": refused(changed(array(VECTORS), 12, 0), "cannot be read", name="a.npy", beside=NOTE),
+    **{f"an array with a header {what}": refused(of_array(header), "cannot be read", name="a.npy", beside=NOTE) for what, header in HEADERS.items()},
     "an array of nothing": refused(b"", "cannot be read", name="a.npy", beside=NOTE),
     "an array that is text": refused("1 2 3\n", "cannot be read", name="a.npy", beside=NOTE),
     "an array that is a zip": refused(b"PK\x03\x04" + b"\0" * 30, name="a.npy", beside=NOTE),

@@ -1,0 +1,1 @@
+"""Faults of every kind, struck at random: `python -m faults` from this folder's parent."""
