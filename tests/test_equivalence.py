@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.data.features import StoredFeatures
 from bertkit.data.ragged import Ragged
+from bertkit.seals import unlike
 from bertkit.training.batches import LengthBatches
 from bertkit.training.precision import choose
 
@@ -211,6 +214,30 @@ def test_a_killed_run_resumes_to_the_same_weights(cli, tiny, tmp_path):
     status, _, _ = cli("classify", "--resume", "-o", cut, "--json")
     assert status == 0
     assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_checkpoints_are_whole_where_the_removal_of_an_old_one_is_cut_off(
+    cli, tiny, toy, tmp_path, monkeypatch
+):
+    class Killed(BaseException):
+        pass
+
+    run, remove = tmp_path / "run", shutil.rmtree
+
+    def half(folder, **how):
+        if weights := sorted(Path(folder).rglob("optimizer.pt")):
+            weights[0].unlink()
+            raise Killed
+        remove(folder, **how)
+
+    monkeypatch.setattr(shutil, "rmtree", half)
+    with pytest.raises(Killed):
+        cli("classify", *options_for(tiny, toy), "-o", run)
+    monkeypatch.undo()
+    kept = sorted((run / "checkpoints").glob("checkpoint-*"))
+    assert [unlike(path) for path in kept] == [None] * len(kept) != []
+    assert cli("classify", "--resume", "-o", run)[0] == 0
+    assert [path.name for path in run.rglob(".partial")] == []
 
 
 def test_a_finished_run_is_not_trained_again(cli, tiny, toy, tmp_path):

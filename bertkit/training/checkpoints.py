@@ -1,14 +1,22 @@
-"""Checkpoints as --resume finds them: looked at before anything is loaded."""
+"""Checkpoints: whole or not there, and looked at before anything of them is loaded."""
 
 import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import safetensors
+from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 
+from bertkit import ranks
 from bertkit.errors import UserError
-from bertkit.seals import unlike
+from bertkit.seals import seal, unlike
 
 ANEW = "start again with --overwrite"
+ASIDE = ".partial"  # beside the checkpoints: the one that is being written, and those on their way out
 
 
 def require_whole(last: Path) -> None:
@@ -27,3 +35,54 @@ def require_whole(last: Path) -> None:
     best = last.with_name(f"checkpoint-{state['best_global_step']}")
     if state["best_global_step"] is not None and best != last and (wrong := unlike(best)):
         raise UserError(f"{best}, the best so far: {wrong}; {ANEW}")
+
+
+class WholeCheckpoints(Trainer):
+    """Trainer, whose checkpoints appear and go by a rename, so that a kill never leaves a part of one."""
+
+    _writing = False
+
+    def clear_unfinished(self) -> None:
+        """Remove what a process that was killed left aside."""
+        ranks.once(shutil.rmtree, self._aside, ignore_errors=True)
+
+    @property
+    def _aside(self) -> Path:
+        return Path(self.args.output_dir) / ASIDE
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._aside) if self._writing else super()._get_output_dir(trial)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.clear_unfinished()
+        self._writing = True
+        try:
+            with ranks.agreed(), self._told_where_unwritable():
+                super()._save_checkpoint(model, trial)  # weights by the first rank, random numbers by each
+            ranks.once(self._show, f"checkpoint-{self.state.global_step}")
+        finally:
+            self._writing = False
+
+    @contextmanager
+    def _told_where_unwritable(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+            shutil.rmtree(str(self._aside), ignore_errors=True)
+            raise UserError(
+                f"{self.args.output_dir}: the checkpoint of step {self.state.global_step} could not be "
+                f"written ({str(error).splitlines()[0]}); make room and go on with --resume"
+            ) from error
+
+    def _show(self, name: str) -> None:
+        """Seal a checkpoint and give it its name; only this one and the best are kept."""
+        written, folder = self._aside / name, Path(self.args.output_dir)
+        with self._told_where_unwritable():
+            seal(written)
+        if (folder / name).exists():
+            (folder / name).replace(self._aside / "replaced")
+        written.replace(folder / name)
+        for path in folder.glob("checkpoint-*"):
+            if path.name not in (name, f"checkpoint-{self.state.best_global_step}"):
+                path.replace(self._aside / path.name)
+        shutil.rmtree(self._aside)

@@ -1,19 +1,16 @@
 """Hugging Face's Trainer with bertkit's loss rule, order of batches, evaluation and checkpoints."""
 
 import math
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-import safetensors
 import torch
 from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerState
+from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit import ranks
@@ -22,10 +19,9 @@ from bertkit.errors import WAYS_OUT_OF_NAN, UserError
 from bertkit.modeling.forward import logits_of
 from bertkit.modeling.layers import layer_numbers
 from bertkit.modeling.losses import Judged, Loss
-from bertkit.seals import seal
 from bertkit.training.batches import LengthBatches
 from bertkit.training.callbacks import Begin
-from bertkit.training.checkpoints import ANEW, require_whole
+from bertkit.training.checkpoints import ANEW, WholeCheckpoints, require_whole
 from bertkit.training.feed import Feed
 from bertkit.training.parts import Parts
 from bertkit.training.phases import PhasedBatches
@@ -35,7 +31,7 @@ from bertkit.training.token_batches import TokenBatches
 UNLOGGED = "unlogged"  # in a checkpoint's state: what the next log will tell of steps before it
 
 
-class BertkitTrainer(Trainer):
+class BertkitTrainer(WholeCheckpoints):
     """The one trainer.
 
     Args:
@@ -72,7 +68,6 @@ class BertkitTrainer(Trainer):
         self.evaluation_seconds = 0.0
         self.parts = Parts()
         self.feed = Feed()
-        self._staging: Path | None = None
         self.add_callback(Begin(self._take_up))
 
     # ---- training, whole or gone on with
@@ -85,6 +80,7 @@ class BertkitTrainer(Trainer):
         """
         if checkpoint is not None:
             require_whole(checkpoint)
+        self.clear_unfinished()
         try:
             if checkpoint is not None and self._is_end(checkpoint):
                 self._load_from_checkpoint(str(checkpoint))
@@ -301,48 +297,9 @@ class BertkitTrainer(Trainer):
 
     # ---- checkpoints
 
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self._staging) if self._staging else super()._get_output_dir(trial)
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Written aside and then renamed, so that a checkpoint is whole or not there."""
-        folder = Path(self.args.output_dir)
-        self._staging = folder / ".partial"
-        ranks.once(shutil.rmtree, self._staging, ignore_errors=True)
         self.state.stateful_callbacks[UNLOGGED] = self._unlogged()
-        try:
-            with ranks.agreed(), self._told_where_unwritable():
-                super()._save_checkpoint(model, trial)  # weights by the first rank, random numbers by each
-            ranks.once(self._show, self._staging, folder / f"checkpoint-{self.state.global_step}")
-        finally:
-            self._staging = None
-
-    @contextmanager
-    def _told_where_unwritable(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-            shutil.rmtree(str(self._staging), ignore_errors=True)
-            raise UserError(
-                f"{self.args.output_dir}: the checkpoint of step {self.state.global_step} could not be "
-                f"written ({str(error).splitlines()[0]}); make room and go on with --resume"
-            ) from error
-
-    def _show(self, staging: Path, final: Path) -> None:
-        """Seal a checkpoint that is whole, and give it its name."""
-        with self._told_where_unwritable():
-            seal(staging / final.name)
-        shutil.rmtree(final, ignore_errors=True)
-        (staging / final.name).replace(final)
-        staging.rmdir()
-        self._keep(final)
-
-    def _keep(self, last: Path) -> None:
-        """Only the last checkpoint and the best are kept."""
-        kept = {last.name, f"checkpoint-{self.state.best_global_step}"}
-        for path in last.parent.glob("checkpoint-*"):
-            if path.name not in kept:
-                shutil.rmtree(path)
+        super()._save_checkpoint(model, trial)
 
 
 def _weighted(figures: dict[str, torch.Tensor], counted: bool) -> dict[str, torch.Tensor]:
