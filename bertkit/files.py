@@ -5,11 +5,13 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from bertkit.errors import UserError
+
+PARTIAL = ".partial"  # the name of a folder, or the end of the name of a file, that is being written
 
 
 @contextmanager
@@ -22,7 +24,7 @@ def whole_file(path: Path) -> Iterator[TextIO]:
     if path.exists() and not path.is_file():  # a device would be replaced, not written to
         raise UserError(f"{path}: is no file; name another")
     try:
-        handle, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        handle, partial = tempfile.mkstemp(PARTIAL, f".{path.name}-", path.parent)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from error
     try:
@@ -36,6 +38,13 @@ def whole_file(path: Path) -> Iterator[TextIO]:
         if isinstance(error, OSError):
             raise UserError(f"{path}: cannot be written ({error.strerror})") from error
         raise
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the beginnings of files that a process left which was killed while it wrote."""
+    for path in folder.glob(f".*-*{PARTIAL}"):
+        with suppress(OSError):  # a folder, or one that may not be written: told of when a file is written
+            path.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bertkit import ranks
 from bertkit.errors import UserError
+from bertkit.files import remove_unfinished
 
 
 @contextmanager
@@ -32,6 +33,7 @@ def _held(folder: Path) -> Iterator[None]:
         while lock is None:
             _make(folder)
             lock = _lock(folder)
+        remove_unfinished(folder)
         yield
     finally:
         for path in missing if lock is not None else missing[1:]:  # not one that another made meanwhile

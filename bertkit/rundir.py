@@ -17,14 +17,13 @@ import safetensors
 
 from bertkit import ranks
 from bertkit.config import RunConfig, saved_settings
-from bertkit.errors import UserError, short
-from bertkit.files import as_yaml, write_text
+from bertkit.errors import UserError, listed, short
+from bertkit.files import PARTIAL, as_yaml, write_text
 from bertkit.yaml_text import read_yaml
 
 SETTINGS, METRICS, CHECKPOINTS, LOG = "run.yaml", "metrics.json", "checkpoints", "training_log.jsonl"
 DEFAULT_PARENT = "runs"
 ONNX = "onnx"  # what `export` makes of a run, unless it is told to put it elsewhere
-PARTIAL = ".partial"  # what is being written
 REPLACED = ".replaced"  # the run that --overwrite replaces, until the new one has a checkpoint
 CARD, TENSORBOARD = "README.md", "tensorboard"
 # Model and tokenizer: what transformers loads.
@@ -40,6 +39,7 @@ CONTENT = [
     "null_odds*.json", *MODEL, "training_args.bin",
 ]  # fmt: skip
 SECTIONS = {"data", "validation", "test", "intervals", "baselines", "training"}  # of metrics.json
+MADE_WITH = {"command": str, "data": str, "python": str, "packages": dict}
 PACKAGES = ["bertkit", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn"]
 
 
@@ -223,7 +223,12 @@ def _command() -> str:
 
 def read_made_with(folder: Path) -> dict[str, Any]:
     """The `made_with` of a run's settings."""
-    return _saved(folder, "made_with")
+    found = _saved(folder, "made_with")
+    if wrong := [key for key, kind in MADE_WITH.items() if not isinstance(found.get(key), kind)]:
+        raise UserError(
+            f"{folder / SETTINGS}: is not what a run writes; its 'made_with' has no {listed(wrong)}"
+        )
+    return found
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

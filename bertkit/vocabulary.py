@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.checked import checked
 from bertkit.config import OUTPUT, setting
 from bertkit.errors import UserError, listed
+from bertkit.files import PARTIAL
 from bertkit.reporter import Reporter
 from bertkit.text_config import TextConfig
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 HELP = "Train a WordPiece vocabulary on your own text: the tokenizer of a BERT."
 VOCABULARY = "Vocabulary"
 CONTENT = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
-PARTIAL = ".partial"  # what a run that was killed while it wrote left behind
 EXAMPLE = 12  # words
 
 

@@ -97,8 +97,8 @@ def files(reader: str) -> Target:
     """Edits of the bytes of legal files."""
     legal = [case for case in CASES[reader].values() if case.rows is not None and len(case.content) < SMALL]
 
-    def fuzz(examples: int, folder: Path, model: Path) -> None:
-        @settings(QUIET, max_examples=examples)
+    def fuzz(how: settings, folder: Path, model: Path) -> None:
+        @how
         @given(st.sampled_from(legal), st.lists(edit, min_size=1, max_size=4))
         def one(case: Case, edits: list[tuple[str, float, Any]]) -> None:
             path = folder / case.name
@@ -117,8 +117,8 @@ def in_chunks(reader: str) -> Target:
     legal = [case for case in CASES[reader].values() if case.rows is not None and len(case.content) < SMALL]
     dialect = Dialect(words=True) if reader == "ner" else None
 
-    def fuzz(examples: int, folder: Path, _: Path) -> None:
-        @settings(QUIET, max_examples=examples)
+    def fuzz(how: settings, folder: Path, _: Path) -> None:
+        @how
         @given(st.sampled_from(legal), st.lists(edit, min_size=1, max_size=3))
         def one(case: Case, edits: list[tuple[str, float, Any]]) -> None:
             path = folder / case.name
@@ -136,8 +136,8 @@ def rows(task: str) -> Target:
     good = document_rows(20) if task == "pretrain-mlm-nsp" else ROWS.get(task, toy_rows)(20)
     keys = sorted(good[0])
 
-    def fuzz(examples: int, folder: Path, model: Path) -> None:
-        @settings(QUIET, max_examples=examples)
+    def fuzz(how: settings, folder: Path, model: Path) -> None:
+        @how
         @given(st.sampled_from(keys), values, st.integers(0, 19))
         def one(key: str, value: Any, at: int) -> None:
             path = folder / "data.jsonl"
@@ -155,11 +155,11 @@ def runs(use: str) -> Target:
     read, damages = FOLDERS[use]
     names = sorted({damage.file for damage in damages.values()})
 
-    def fuzz(examples: int, folder: Path, model: Path) -> None:
+    def fuzz(how: settings, folder: Path, model: Path) -> None:
         run = finished(folder, model)
         good = {name: (run / name).read_bytes() for name in names}
 
-        @settings(QUIET, max_examples=examples)
+        @how
         @given(st.sampled_from(names), st.lists(edit, min_size=1, max_size=3))
         def one(name: str, edits: list[tuple[str, float, Any]]) -> None:
             (run / name).write_bytes(damaged(good[name], edits))
@@ -191,11 +191,11 @@ TARGETS: dict[str, Target] = {
 }
 
 
-def fuzz(target: str, examples: int, model: Path) -> None:
+def fuzz(target: str, how: settings, model: Path) -> None:
     """Run one target; what fails is raised as hypothesis raises it."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
-        TARGETS[target](examples, folder, model)
+        TARGETS[target](how, folder, model)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -211,7 +211,7 @@ def main() -> None:
         model = save_tiny(Path(name) / "tiny")
         for target in (target for target in TARGETS if given.only in target):
             print(target, flush=True)
-            fuzz(target, given.examples, model)
+            fuzz(target, settings(QUIET, max_examples=given.examples), model)
 
 
 if __name__ == "__main__":

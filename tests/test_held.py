@@ -11,6 +11,7 @@ from conftest import assert_refused
 
 from bertkit import locks, rundir
 from bertkit.errors import UserError
+from bertkit.files import whole_file
 
 HOLDER = "import sys, pathlib\nfrom bertkit import locks\n" + (
     "with locks.held(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
@@ -100,3 +101,17 @@ def test_who_is_refused_leaves_the_directory_to_who_holds_it(tmp_path):
         with pytest.raises(UserError, match="at work"), locks.held(tmp_path / "run"):
             pass
         assert (tmp_path / "run").is_dir()
+
+
+def test_what_a_killed_process_had_begun_to_write_goes_and_nothing_else(tmp_path):
+    if not (pid := os.fork()):
+        with whole_file(tmp_path / "metrics.json") as file:
+            file.write("half")
+            os._exit(9)
+    os.waitpid(pid, 0)
+    [left] = tmp_path.iterdir()
+    (tmp_path / ".notes-of-mine").write_text("kept")
+    with locks.held(tmp_path):
+        pass
+    assert not left.exists()
+    assert [path.name for path in tmp_path.iterdir()] == [".notes-of-mine"]

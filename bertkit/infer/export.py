@@ -12,6 +12,7 @@ import bertkit
 from bertkit.checked import checked
 from bertkit.config import DATA, OUTPUT, Settings, setting
 from bertkit.errors import UserError
+from bertkit.files import PARTIAL
 from bertkit.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _check_place(run: Path, folder: Path, overwrite: bool) -> None:
     if (run / FILE).exists():
         raise UserError(f"{run}: is an exported model; name the run that it was made of")
     rundir.check_folder(folder)
-    there = {path.name for path in folder.iterdir()} - {rundir.PARTIAL} if folder.is_dir() else set()
+    there = {path.name for path in folder.iterdir()} - {PARTIAL} if folder.is_dir() else set()
     if there and FILE not in there:
         raise UserError(f"--output-dir {folder}: holds files that are no export; name another directory")
     if there and not overwrite:

@@ -13,10 +13,10 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit import ranks
 from bertkit.errors import UserError
+from bertkit.files import PARTIAL
 from bertkit.seals import seal, unlike
 
 ANEW = "start again with --overwrite"
-ASIDE = ".partial"  # beside the checkpoints: the one that is being written, and those on their way out
 
 
 def require_whole(last: Path) -> None:
@@ -48,7 +48,8 @@ class WholeCheckpoints(Trainer):
 
     @property
     def _aside(self) -> Path:
-        return Path(self.args.output_dir) / ASIDE
+        """Holds the checkpoint that is being written, and those on their way out."""
+        return Path(self.args.output_dir) / PARTIAL
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._aside) if self._writing else super()._get_output_dir(trial)

@@ -41,6 +41,16 @@ def cut(file: str, *says: str) -> Damage:
     return Damage(file, lambda before: before[: len(before) // 2], says)
 
 
+def with_line(file: str, begin: str, other: str, *says: str) -> Damage:
+    """Another beginning of a line."""
+
+    def change(before: bytes) -> bytes:
+        assert f"\n{begin}".encode() in before
+        return before.replace(begin.encode(), other.encode(), 1)
+
+    return Damage(file, change, (file, *says))
+
+
 def with_key(file: str, key: str, value: object, *says: str) -> Damage:
     """Another value at a key."""
     return Damage(file, lambda before: json.dumps({**json.loads(before), key: value}).encode(), says)
@@ -126,6 +136,8 @@ REPORT: dict[str, Damage] = {
     f"{METRICS} says a task and no more": put(METRICS, '{"task": "classify"}', METRICS),
     f"{RUN} is gone": gone(RUN, RUN),
     f"{RUN} is cut": cut(RUN, RUN),
+    f"{RUN} does not say what it was made with": with_line(RUN, "  packages:", "  pakages:", "packages"),
+    f"{RUN} says a number of what it was made with": with_line(RUN, "  python:", "  python: 5 #", "python"),
     f"{RUN} has no settings": put(RUN, "task: classify\n", RUN, "settings"),
 }  # fmt: skip
 
