@@ -31,7 +31,7 @@ from bertkit.data.readers import Dialect, read_file
 from bertkit.data.row_chunks import row_chunks
 from bertkit.data.rows import Rows
 
-Target = Callable[[int, Path, Path], None]  # how many examples, where files go, and a tiny model
+Target = Callable[[settings, Path, Path], None]  # how to draw, where files go, and a tiny model
 TOKENS = [
     b"\0", b"\n", b"\r", b"\t", b'"', b"'", b",", b";", b":", b"{", b"}", b"[", b"]", b"\\", b"\\ud83d",
     b"null", b"true", b"NaN", b"-1", b"1e999", b"[" * 2000, b"9" * 5000, b"PAR1", b"\x1f\x8b",
