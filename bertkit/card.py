@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from bertkit.config import saved_settings
+from bertkit.errors import counted
 from bertkit.tasks.base import Task
 
 OURS_ALONE = ("windows", "head+tail")  # ways with long texts that transformers' pipelines do not have
@@ -28,7 +29,7 @@ def model_card(folder: Path, metrics: Mapping[str, Any], task: Task, made_with: 
     parts = [
         f"# {folder.name}",
         f"`{metrics['model']}` {task.trained} `{metrics['task']}` on `{data['name']}` ({data['source']}; "
-        f"{data['train']:,} training and {data['validation']:,} validation {task.unit}; "
+        f"{data['train']:,} training and {counted(data['validation'], f'validation {task.unit}')}; "
         f"fingerprint `{data['fingerprint']}`).",
         "What is learned: " + task.summary() + ".",
         "## Scores\n\n" + score_table(metrics),

@@ -305,6 +305,8 @@ def task_of_run(folder: Path) -> Task:
     metrics = rundir.finished(folder)
     if metrics["task"] not in TASKS:
         raise UserError(f"{folder}: is several runs; name one of those in it")
+    if "training" not in metrics:
+        raise UserError(f"{folder}: holds scores and no model; name the run that they are of")
     kind = task_class(metrics["task"])
     saved = read_recipe(str(folder / rundir.SETTINGS), kind.name, kind.Config)
     if not saved.made_with:

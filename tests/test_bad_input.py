@@ -123,7 +123,7 @@ def test_empty_names_are_not_the_current_folder(cli, toy, tmp_path):
 
 def test_rows_drawn_that_have_one_label(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "--max-train-samples", 1]
-    assert_refused(cli, tmp_path, args, ["all 1 rows to train on have the same label"])
+    assert_refused(cli, tmp_path, args, ["only one label in the 1 row to train on"])
 
 
 def test_trainer_refusing_a_value_of_set(cli, tiny, toy, tmp_path):
@@ -143,6 +143,11 @@ MISTYPED = {  # command: words the line must hold, beside the flag or the comman
     "classify --data sample --lr nan": ["bertkit: --learning-rate", "greater than or equal to 0"],
     "check clasify": ["bertkit check clasify: no such command; did you mean 'classify'", "nli", "swag"],
     "trian": ["bertkit trian: no such command", "classify", "export"],
+    "predict run --nproc 2": [
+        "bertkit: --nproc: no such option of bertkit predict; it is a flag of classify"
+    ],
+    "classify --epoch 3": ["bertkit: --epoch: no such option of bertkit classify; did you mean '--epochs'?"],
+    "recipes ls --foo": ["bertkit: --foo: no such option of bertkit recipes ls"],
     "recipes cp imdb": ["bertkit: FILE: is empty", "name the file"],
     "export nosuch": ["nosuch: not a finished run (no such folder)", "runs/classify-imdb-minilm"],
 }

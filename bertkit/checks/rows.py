@@ -17,7 +17,7 @@ class Split:
     """A split with what tells its rows apart, and the right answers where there are any; both [n].
 
     Attributes:
-        unit: what rows are called.
+        unit: what a row is called.
         at_odds: the level of a finding of two answers to one example, and what to do about it.
     """
 
@@ -30,7 +30,7 @@ class Split:
 
     def share(self, part: Sequence[int]) -> str:
         """`3 of 60 (5.0%) train rows`."""
-        return f"{share(len(part), len(self.rows))} {self.name} {self.unit}"
+        return f"{share(len(part), len(self.rows))} {self.name} {self.unit}s"
 
     @classmethod
     def of(cls, name: str, rows: Rows, task: Task) -> "Split":
@@ -100,7 +100,7 @@ def overlap(splits: Sequence[Split]) -> Iterator[Finding]:
         if shared:
             yield Finding(
                 "warning", "overlap",
-                f"{other.share(shared)} also stand in the {one.name} {one.unit}",
+                f"{other.share(shared)} also stand in the {one.name} {one.unit}s",
                 "look how the splits were made: scores tell little of what was seen before", len(shared),
                 places(other.rows, shared),
             )  # fmt: skip

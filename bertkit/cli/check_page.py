@@ -36,7 +36,7 @@ def print_checked(seen: Checked) -> None:
 def _splits(seen: Checked) -> Table:
     """Of each split its rows, how long its texts are in pieces, what is unknown of them, and their script."""
     heads: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        task_class(seen.task).unit: lambda figures: f"{figures['rows']:,}",
+        f"{task_class(seen.task).unit}s": lambda figures: f"{figures['rows']:,}",
         **{name: partial(_length, name) for name in ("median", "95%", "longest")},
         f"over {seen.max_length}": partial(_share, "over"),
         "unknown": partial(_share, "unknown"),

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertkit.cli.visible import visible
+from bertkit.errors import counted
 from bertkit.reporter import Reporter
 from bertkit.tasks import task_class
 
@@ -115,7 +116,7 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     sizes, unit = metrics["data"], task_class(metrics["task"]).unit
     title = f"{metrics['task']} · {sizes['name']} · {metrics['model']}"
     table = Table(title=plain(title), title_justify="left")
-    table.add_column(f"validation ({sizes['validation']:,} {unit})")
+    table.add_column(f"validation ({counted(sizes['validation'], unit)})")
     for heading in (metrics["model"], "95 % interval", *metrics["baselines"]):
         table.add_column(plain(heading), justify="right")
     for name, value, interval, beside in score_rows(metrics):
@@ -125,11 +126,11 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     for split in SPLITS:
         if metrics.get(split):
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
-            out.print(f"{split} ({sizes[split]:,} {unit}): {scores}", markup=False, soft_wrap=True)
+            out.print(f"{split} ({counted(sizes[split], unit)}): {scores}", markup=False, soft_wrap=True)
     if "compared" in metrics:
         _print_compared(metrics)
     if "training" in metrics:
-        _print_training(metrics["training"], f"{sizes['train']:,} {unit}")
+        _print_training(metrics["training"], counted(sizes["train"], unit))
     out.print(f"run: {output_dir}", markup=False, soft_wrap=True)
 
 
@@ -186,7 +187,7 @@ def print_dry_run(found: Mapping[str, Any]) -> None:
     )
     lines = {
         "data": f"{found['data']['name']} from {found['data']['source']}",
-        task_class(found["task"]).unit: ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
+        f"{task_class(found['task']).unit}s": ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
         "task": found["summary"],
         "model": f"{found['model']}, {found['precision']}",
         **over,

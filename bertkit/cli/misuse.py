@@ -1,13 +1,15 @@
 """What was typed wrong, in our words: Typer's name neither what is near nor, of commands, what there is."""
 
 import re
+from typing import Any
 
 from typer.exceptions import TyperException
 
-from bertkit.errors import nearest
+from bertkit.errors import listed, nearest
 
 COMMAND = re.compile(r"No such command '(.*?)'\.")
 VALUE = re.compile(r"Invalid value for (?P<where>.+?): (Value error, )?(?P<what>.+)", re.DOTALL)
+UNKNOWN = "No such option"
 CHOICES = re.compile(r"'(.*)' is not one of (.+)\.", re.DOTALL)
 
 
@@ -21,7 +23,22 @@ def told(error: TyperException) -> str:
         return f"{group.command_path} {found[1]}: no such command{way}; there are {', '.join(there)}"
     if found := VALUE.fullmatch(message):
         return f"{found['where'].replace(chr(39), '')}: {_with_nearest(found['what'])}"
+    if flag := getattr(error, "option_name", None) if message.startswith(UNKNOWN) else None:
+        return _unknown(flag, error.ctx)  # type: ignore[attr-defined]
     return message
+
+
+def _unknown(flag: str, context: Any) -> str:
+    """A flag that a command has not: which one is near, or which commands have it."""
+    own = [name for param in context.command.params for name in (*param.opts, *param.secondary_opts)]
+    elsewhere = _commands_with(flag, context)
+    way = f"; it is a flag of {listed(elsewhere)}" if elsewhere else nearest(flag, own)
+    return f"{flag}: no such option of {context.command_path}{way}"
+
+
+def _commands_with(flag: str, context: Any) -> list[str]:
+    beside = context.parent.command.commands if context.parent else {}
+    return [name for name, command in beside.items() if any(flag in param.opts for param in command.params)]
 
 
 def _with_nearest(what: str) -> str:

@@ -10,6 +10,8 @@ from bertkit.reports import HELP, ReportConfig
 
 
 def _run(given: dict[str, Any], as_json: bool) -> None:
+    from rich.filesize import decimal
+
     from bertkit.cli.console import ConsoleReporter
     from bertkit.reports import report
 
@@ -17,7 +19,7 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"report": str(made.path), **made.figures}, ensure_ascii=False))
         return
-    typer.echo(f"report: {made.path} ({made.figures['bytes'] / 1e6:.1f} MB)")
+    typer.echo(f"report: {made.path} ({decimal(made.figures['bytes'])})")
 
 
 report = settings_command(ReportConfig, HELP, _run)

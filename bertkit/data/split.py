@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertkit.data.rows import Rows, Splits
-from bertkit.errors import UserError
+from bertkit.errors import UserError, counted
 
 Texts = Sequence[Hashable]
 
@@ -21,14 +21,14 @@ class Keys:
         together: examples that stay on one side where a share is set aside.
         stratum: the label (or anything hashable) whose shares should be equal on both sides.
         whole: what they are together, for the notes, where that is more than a row.
-        unit: what rows are called in the notes.
+        unit: what a row is called in the notes.
     """
 
     identity: Texts
     together: Texts
     stratum: Texts
     whole: str = ""
-    unit: str = "rows"
+    unit: str = "row"
 
 
 def set_aside(texts: Texts, strata: Texts, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,9 +102,8 @@ def arrange(
             f"{train.files[0]}: every training text is also evaluated on; give other --validation rows"
         )
     if len(kept) < len(train):
-        notes.append(
-            f"{len(train) - len(kept):,} training {keys.unit} left out: their text is also evaluated on"
-        )
+        out = counted(len(train) - len(kept), f"training {keys.unit}")
+        notes.append(f"{out} left out: evaluated on as well")
         train = train.select(kept)
     if "validation" in splits and fraction is not None:
         notes.append("--validation-fraction is not used: the data has validation rows of its own")
@@ -113,7 +112,7 @@ def arrange(
         train, splits["validation"] = _parted(train, keys, fraction, seed)
         size = len(splits["validation"])
         share = f"{size / rows:.0%}, whole {keys.whole}s" if keys.whole else f"{_share(fraction):.0%}"
-        notes.append(f"no validation file: {size:,} {keys.unit} ({share}) set aside by seed {seed}")
+        notes.append(f"no validation file: {counted(size, keys.unit)} ({share}) set aside by seed {seed}")
     return {**splits, "train": train}, notes
 
 

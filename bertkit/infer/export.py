@@ -163,7 +163,7 @@ def _measured(
             f"logits, more than {TOLERANCE:g}; nothing was written. This is a bug in the export of "
             f"{found.model.config.model_type}"
         )
-    counted = "examples" if found.task.drawn_to_fit else found.task.unit  # these are drawn from texts
+    counted = "examples" if found.task.drawn_to_fit else f"{found.task.unit}s"  # these are drawn from texts
     count, then = len(found.features), {"metrics.json": metrics["validation"]} if found.as_then else {}
     weights = {PYTORCH: run / WEIGHTS, **files}
     return {

@@ -76,7 +76,7 @@ class Task(Looks, ABC):
         default_max_length: in pieces, where nothing else says it.
         in_windows: whether what is too long is read in windows, else it is cut.
         drawn_to_fit: whether examples are drawn so that they fit: none is too long.
-        unit: what rows are called, for people.
+        unit: what a row is called, for people.
         told: what the file of predictions is called, without its ending.
         rows_told: whether a prediction belongs to a row and is told with its columns.
         caches: whether what is made of texts is kept for the next run on them.
@@ -97,7 +97,7 @@ class Task(Looks, ABC):
     in_windows: bool = False
     drawn_to_fit: ClassVar[bool] = False
     default_max_length: ClassVar[int] = 256
-    unit: ClassVar[str] = "rows"
+    unit: ClassVar[str] = "row"
     told: ClassVar[str] = "predictions"
     rows_told: ClassVar[bool] = True
 

@@ -32,7 +32,7 @@ class TextTask(Task):
     """
 
     text_columns = ["text"]
-    unit = "texts"  # documents, or stretches of few
+    unit = "text"  # a document, or a stretch of few
     rows_told = False
     corpora: "Corpora"
     begins: "ModelSource"

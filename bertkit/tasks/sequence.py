@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.config import DATA, MODEL, RunConfig, fill, flag_of, setting, settings_of
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, counted, listed
 from bertkit.tasks.base import Outputs, Pipeline, Scores, Task
 from bertkit.tasks.problems import LabelSet, Number, Problem, SingleLabel
 
@@ -151,7 +151,8 @@ class SequenceTask(Task):
                 require(rows, self.config.label_column, f"the {name} split needs it")
             targets = self._targets(rows, required=name in ("train", "validation"))
             if name == "train" and targets is not None and len(np.unique(targets, axis=0)) < 2:
-                raise UserError(f"all {len(rows):,} rows to train on have the same label; take more of them")
+                seen = counted(len(rows), "row")
+                raise UserError(f"only one label in the {seen} to train on; take more of them")
 
     def readable(self, rows: "Rows") -> "Rows":
         """Every row has its text, or both of them."""

@@ -6,19 +6,21 @@ models take higher rates (google-research/bert README, "smaller BERT models": 3e
 
 from typing import Any
 
+from bertkit.errors import counted
+
 TINY_MODEL, SMALL_MODEL, LARGE_MODEL = 10e6, 50e6, 200e6
 FEW_ROWS, MANY_ROWS = 5_000, 100_000
 
 
-def advise(rows: int, parameters: int, unit: str = "rows") -> tuple[dict[str, Any], str]:
+def advise(rows: int, parameters: int, unit: str = "row") -> tuple[dict[str, Any], str]:
     """Values for `epochs`, `learning_rate`, `batch_size`, and one line that says why.
 
     Args:
         rows: training examples.
         parameters: of the whole model.
-        unit: what rows are called.
+        unit: what a row is called.
     """
-    size = f"{rows:,} training {unit} and {_told(parameters)} parameters"
+    size = f"{counted(rows, f'training {unit}')} and {_told(parameters)} parameters"
     advice = {
         "epochs": 4.0 if rows < FEW_ROWS else 3.0 if rows <= MANY_ROWS else 2.0,
         "batch_size": 16 if rows < FEW_ROWS else 32,
