@@ -68,6 +68,7 @@ class Session:
             pack(self.model)
         if self.prepared.config.compile:
             compile_layers(self.model)
+            self.reporter.say("the encoder is compiled when it is first used: the first steps take longer")
 
     def _trainer(self) -> Any:
         from transformers import PrinterCallback
