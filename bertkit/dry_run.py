@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from bertkit.training.memory import memory_told, ways_out
 def dry_run(prepared: Prepared, reporter: Reporter) -> dict[str, Any]:
     """One step on the longest batch, each rank's; tells rows, steps, and an estimate of time and memory.
 
-    Nothing is written. The time is that one step's, scaled by pieces, and so about right.
+    Nothing is written. The time is that one step's, scaled by pieces, and so about right; with --compile a
+    step goes before it.
     """
     with tempfile.TemporaryDirectory() as folder:  # Trainer makes its directory
         return _measured(prepared, Path(folder), reporter)
@@ -27,9 +29,12 @@ def _measured(prepared: Prepared, folder: Path, reporter: Reporter) -> dict[str,
     batches, steps = session.trainer.batches(), session.trainer.total_steps
     longest = [features[key] for key in batches.longest()]
     lengths = [sum(map(len, example["input_ids"])) for example in longest]
-    started = time.perf_counter()
+    step = _step_of(session, longest)
     with memory_told(ways_out(config)):
-        loss = _one_step(session, longest)
+        if config.compile:
+            step()  # which compiles
+        started = time.perf_counter()
+        loss = step()
     seconds = time.perf_counter() - started
     return {
         "task": prepared.task.name,
@@ -51,13 +56,17 @@ def _measured(prepared: Prepared, folder: Path, reporter: Reporter) -> dict[str,
     }  # fmt: skip
 
 
-def _one_step(session: Any, examples: list[Any]) -> float:
-    """Forward, backward and optimizer step on some examples; returns the loss."""
+def _step_of(session: Any, examples: list[Any]) -> Callable[[], float]:
+    """Forward, backward and optimizer step on some examples, which give the loss."""
     trainer = session.trainer
-    batch = session.collator(examples)
-    counts = trainer._get_num_items_in_batch([batch], trainer.args.device)
     trainer.create_optimizer()
     model = trainer.accelerator.prepare(trainer.model)
-    loss = trainer.training_step(model, batch, counts)
-    trainer.optimizer.step()
-    return float(loss)
+
+    def step() -> float:
+        batch = session.collator(examples)
+        counts = trainer._get_num_items_in_batch([batch], trainer.args.device)
+        loss = trainer.training_step(model, batch, counts)
+        trainer.optimizer.step()
+        return float(loss)
+
+    return step

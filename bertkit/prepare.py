@@ -4,19 +4,20 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import locks, ranks, rundir
 from bertkit.checked import checked
 from bertkit.config import RunConfig, fill, saved_settings, settings_of
-from bertkit.data.rows import Splits, fingerprint
+from bertkit.data.rows import Splits, changes, fingerprints
 from bertkit.data.sources import Found, data_directory
 from bertkit.data.split import arrange, draw
 from bertkit.errors import UserError
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
-from bertkit.recipes import behind, read_recipe
+from bertkit.recipes import Recipe, behind, read_recipe
 from bertkit.reporter import Reporter
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
@@ -48,6 +49,11 @@ class Prepared:
     max_length_given: int | None
     features: dict[str, "Features"] = field(default_factory=dict)
 
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Of each split, see `bertkit.data.rows`."""
+        return fingerprints(self.splits)
+
     @property
     def config(self) -> Any:
         """The settings as resolved so far."""
@@ -58,16 +64,18 @@ class Prepared:
 
 
 def settings(
-    name: str, kind: type[RunConfig], given: Mapping[str, Any], recipe: str | None
-) -> tuple[RunConfig, str | None]:
-    """The settings as the user means them, and with --resume the fingerprint of the run's data.
+    name: str, kind: type[RunConfig], given: Mapping[str, Any], recipe: str | None, reporter: Reporter
+) -> tuple[RunConfig, dict[str, str] | None]:
+    """The settings as the user means them, and with --resume the fingerprints of the run's data.
 
     Args:
         name: the command, `kind` its settings.
     """
     values = checked(kind, given, f"{name.replace('-', '_')}()")
     if recipe is not None:
-        values = behind(read_recipe(recipe, name, kind).settings, values, kind)
+        read = read_recipe(recipe, name, kind)
+        values = behind(read.settings, values, kind)
+        _tell_processes(read, reporter)
     _check_processes(values)
     values |= {
         key: str(Path(values[key]).expanduser()) for key in PATHS if "://" not in (values.get(key) or "://")
@@ -105,6 +113,15 @@ def _check_budget(config: RunConfig) -> None:
         )
 
 
+def _tell_processes(recipe: Recipe, reporter: Reporter) -> None:
+    """Of a run of several processes, its batch size is that of one of them."""
+    before = recipe.made_with.get("processes", 1)
+    if before != ranks.started():
+        reporter.warn(
+            f"{recipe.path}: was made by {before} processes, each with its batch; --nproc {before} repeats it"
+        )
+
+
 def _check_processes(values: Mapping[str, Any]) -> None:
     """Refuse what would wait for ever, or would not be what it seems."""
     if ranks.is_left_alone():
@@ -119,7 +136,7 @@ def _check_processes(values: Mapping[str, Any]) -> None:
         )
 
 
-def _resumed(name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[RunConfig, str]:
+def _resumed(name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[RunConfig, dict[str, str]]:
     folder = values.get("output_dir")
     if folder is None or not (Path(folder) / rundir.SETTINGS).exists():
         found = f"; {folder} holds none" if folder else ""
@@ -144,7 +161,7 @@ def _resumed(name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[
         if key in values and not about.saved
     }
     check_tracker(before.report_to)
-    return dataclasses.replace(before, **of_the_call), saved.made_with.get("data", "")
+    return dataclasses.replace(before, **of_the_call), rundir.read_made_with(Path(folder))["data"]
 
 
 # ---- data and model, without weights
@@ -322,6 +339,6 @@ def rows_again(folder: Path) -> tuple[Found, Splits]:
     """
     task = task_of_run(folder)
     found, splits = _arranged(task, task.find(Reporter()), Reporter())
-    if fingerprint(splits) != rundir.read_made_with(folder)["data"]:
-        raise UserError(f"{folder}: the data that it was trained on has changed since")
+    if changed := changes(rundir.read_made_with(folder)["data"], fingerprints(splits)):
+        raise UserError(f"{folder}: the data that it was trained on has changed since: {changed}")
     return found, splits

@@ -126,4 +126,6 @@ def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
     if named != task:
         raise UserError(f"{path}: a recipe for {named}; use bertkit {named} --recipe {name}")
     settings = checked(config, content["settings"], str(path))
+    if "nproc" in settings:
+        raise UserError(f"{path}: nproc: is said on the command line alone; leave it out and give --nproc")
     return Recipe(path, task, settings, made_with)

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.rows import Rows, Splits
+from bertkit.data.rows import Rows, Splits, fingerprint
 from bertkit.data.sources import Found
 from bertkit.files import write_jsonl, write_parts
 from bertkit.tasks.base import Outputs, Task
 from bertkit.tasks.records import records
 
 
-def about_data(found: Found, fingerprint: str, splits: Splits) -> dict[str, Any]:
+def about_data(found: Found, prints: Mapping[str, str], splits: Splits) -> dict[str, Any]:
     """Where the rows are from, what they are known by, and how many there are."""
     sizes = {split: len(rows) for split, rows in splits.items()}
-    return {"name": found.name, "source": found.source, "fingerprint": fingerprint, **sizes}
+    return {"name": found.name, "source": found.source, "fingerprint": fingerprint(prints), **sizes}
 
 
 def scores(task: Task, outputs: Mapping[str, Outputs], train: Rows | None) -> dict[str, Any]:

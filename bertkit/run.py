@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit import locks, push, ranks, rundir
 from bertkit.card import model_card
 from bertkit.config import RunConfig
-from bertkit.data.rows import fingerprint
+from bertkit.data.rows import changes
 from bertkit.errors import Stopped, UserError
 from bertkit.files import write_jsonl, write_text
 from bertkit.modeling.loading import takes_token_type_ids
@@ -45,33 +45,32 @@ def train(
         Stopped: Ctrl-C or SIGTERM; a checkpoint is written.
     """
     reporter = reporter if reporter and ranks.is_main() else Reporter()
-    config, data_before = settings(task_name, task_class(task_name).Config, given, recipe)
+    config, before = settings(task_name, task_class(task_name).Config, given, recipe, reporter)
     with quiet_libraries(), ranks.joined():
         ranks.once(push.check, config)
-        run = _made(task_name, config, data_before, reporter)
+        run = _made(task_name, config, before, reporter)
         if config.push_to_hub and run.output_dir:
             ranks.once(push.push, task_name, run.output_dir, config, reporter)
         return run
 
 
-def _made(task_name: str, config: RunConfig, data_before: str | None, reporter: Reporter) -> Run:
+def _made(task_name: str, config: RunConfig, before: Mapping[str, str] | None, reporter: Reporter) -> Run:
     """The run, where it is finished already as it is."""
     if config.resume and (finished := rundir.read_metrics(Path(config.output_dir or ""))):
         reporter.say("the run is finished; these are its scores")
         return Run(Path(config.output_dir or ""), finished)
     if config.output_dir is None:
-        return _run(task_name, config, data_before, reporter)
+        return _run(task_name, config, before, reporter)
     with locks.held(Path(config.output_dir)):  # from now on: another run would work in vain
-        return _run(task_name, config, data_before, reporter)
+        return _run(task_name, config, before, reporter)
 
 
-def _run(task_name: str, config: RunConfig, data_before: str | None, reporter: Reporter) -> Run:
+def _run(task_name: str, config: RunConfig, before: Mapping[str, str] | None, reporter: Reporter) -> Run:
     prepared = ranks.cached_once(prepare, task_name, config, reporter)
-    data = fingerprint(prepared.splits)
-    if data_before not in (None, data):
+    if before is not None and (changed := changes(before, prepared.fingerprints)):
         raise UserError(
-            f"--resume {config.output_dir}: its data has changed (fingerprint {data_before} then, "
-            f"{data} now); restore the data, or start again with --overwrite"
+            f"--resume {config.output_dir}: its data has changed: {changed}; restore the data, or start "
+            "again with --overwrite"
         )
     if seen := prepared.task.preview(prepared.features["train"], prepared.tokenizer):
         for note in seen.notes:
@@ -82,13 +81,13 @@ def _run(task_name: str, config: RunConfig, data_before: str | None, reporter: R
 
         return Run(None, dry_run(prepared, reporter))
     if config.output_dir is not None:
-        return _train(prepared, Path(config.output_dir), data, reporter)
+        return _train(prepared, Path(config.output_dir), reporter)
     named = (prepared.task.name, prepared.found.name, prepared.source.name)
     with locks.held(ranks.once(rundir.reserve_default, *named)) as folder:
-        return _train(prepared, folder, data, reporter)
+        return _train(prepared, folder, reporter)
 
 
-def _train(prepared: Prepared, folder: Path, data: str, reporter: Reporter) -> Run:
+def _train(prepared: Prepared, folder: Path, reporter: Reporter) -> Run:
     """Train in a directory that is held, from nothing or from the last checkpoint in it."""
     from bertkit.retry import trained
     from bertkit.session import Session
@@ -108,9 +107,9 @@ def _train(prepared: Prepared, folder: Path, data: str, reporter: Reporter) -> R
         untouched = False
         if not config.resume:
             ranks.once(rundir.create, folder, config.overwrite)
-            ranks.once(rundir.write_settings, folder, prepared.task.name, config, data)
+            ranks.once(rundir.write_settings, folder, prepared.task.name, config, prepared.fingerprints)
         figures = trained(session)
-        return _finish(session, figures, data)
+        return _finish(session, figures)
     except BaseException as error:
         kept = not untouched and rundir.last_checkpoint(folder)
         if not untouched and ranks.is_main():
@@ -121,15 +120,15 @@ def _train(prepared: Prepared, folder: Path, data: str, reporter: Reporter) -> R
         raise
 
 
-def _finish(session: "Session", figures: dict[str, Any], data: str) -> Run:
+def _finish(session: "Session", figures: dict[str, Any]) -> Run:
     """Score every split, all ranks together, and have the first write the run directory."""
     outputs = {split: session.outputs(split) for split in session.prepared.splits if split != "train"}
     weights = session.trainer.gathered_weights()
-    return Run(session.folder, ranks.once(_write, session, outputs, figures, data, weights))
+    return Run(session.folder, ranks.once(_write, session, outputs, figures, weights))
 
 
 def _write(
-    session: "Session", outputs: dict[str, Outputs], figures: dict[str, Any], data: str, weights: Any
+    session: "Session", outputs: dict[str, Outputs], figures: dict[str, Any], weights: Any
 ) -> dict[str, Any]:
     """The run directory, `metrics.json` last."""
     from bertkit.reports.page import write_page
@@ -143,7 +142,7 @@ def _write(
         session.reporter.say(f"{name} {value:.3f}: chosen on the validation split, kept in config.json")
     metrics = {
         "task": task.name,
-        "data": about_data(prepared.found, data, splits),
+        "data": about_data(prepared.found, prepared.fingerprints, splits),
         "model": prepared.source.name,
         **scores(task, outputs, splits["train"]),
         "training": figures,

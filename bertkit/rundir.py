@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,7 +39,7 @@ CONTENT = [
     "null_odds*.json", *MODEL, "training_args.bin",
 ]  # fmt: skip
 SECTIONS = {"data", "validation", "test", "intervals", "baselines", "training"}  # of metrics.json
-MADE_WITH = {"command": str, "data": str, "python": str, "packages": dict}
+MADE_WITH = {"command": str, "data": dict, "python": str, "packages": dict}
 PACKAGES = ["bertkit", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn"]
 
 
@@ -182,11 +182,11 @@ def last_checkpoint(folder: Path) -> Path | None:
     return max(paths, key=lambda path: paths[path], default=None)
 
 
-def write_settings(folder: Path, task: str, config: RunConfig, data_fingerprint: str) -> None:
-    """`run.yaml`: what `--recipe` reads, and what the run was made with."""
+def write_settings(folder: Path, task: str, config: RunConfig, data: Mapping[str, str]) -> None:
+    """`run.yaml`: what `--recipe` reads, and what the run was made with; `data`: a fingerprint a split."""
     made_with = {
         "command": _command(),
-        "data": data_fingerprint,
+        "data": dict(data),
         **({"processes": ranks.count()} if ranks.count() > 1 else {}),
         "python": platform.python_version(),
         "packages": installed_versions(PACKAGES),
@@ -196,7 +196,9 @@ def write_settings(folder: Path, task: str, config: RunConfig, data_fingerprint:
 
 def _write_settings(folder: Path, task: str, config: RunConfig, made_with: dict[str, Any]) -> None:
     content = {"task": task, "settings": saved_settings(config), "made_with": made_with}
-    header = f"# Repeat this run: bertkit {task} --recipe {shlex.quote(str(folder / SETTINGS))}\n"
+    several = f" --nproc {made_with['processes']}" if "processes" in made_with else ""
+    again = f"bertkit {task} --recipe {shlex.quote(str(folder / SETTINGS))}{several}"
+    header = f"# Repeat this run: {again}\n"
     write_text(folder / SETTINGS, header + as_yaml(content))
 
 

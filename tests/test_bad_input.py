@@ -73,7 +73,7 @@ FILES = {
     "set to a wrong value": (csv_of(GOOD_ROWS), ["--set", "optim_target_modules=[1", "--epochs", 1],
                              ["--set optim_target_modules"]),
     "a scheduler that is none": (csv_of(GOOD_ROWS), ["--lr-scheduler", "liner"], ["liner"]),
-    "number out of bounds": (csv_of(GOOD_ROWS), ["--batch-size", 0], ["--batch-size", "equal to 1"]),
+    "number out of bounds": (csv_of(GOOD_ROWS), ["--batch-size", 0], ["--batch-size", "at least 1"]),
     "misspelt flag": (csv_of(GOOD_ROWS), ["--epoch", 3], ["--epoch", "--epochs"]),
     "word for a number": (csv_of(GOOD_ROWS), ["--epochs", "three"], ["--epochs"]),
     "choice that is none": (csv_of(GOOD_ROWS), ["--long", "middle"], ["--long", "head+tail"]),
@@ -140,7 +140,8 @@ MISTYPED = {  # command: words the line must hold, beside the flag or the comman
     "train-tokenizer --data": ["bertkit: --data: is empty"],
     "export": ["bertkit: RUN: is empty"],
     "classify --recipe": ["--recipe '': neither a file nor"],
-    "classify --data sample --lr nan": ["bertkit: --learning-rate", "greater than or equal to 0"],
+    "classify --tokens-per-batch 1e3": ["bertkit: --tokens-per-batch: is not a whole number"],
+    "classify --data sample --lr nan": ["bertkit: --learning-rate", "out of bounds; it must be at least 0"],
     "check clasify": ["bertkit check clasify: no such command; did you mean 'classify'", "nli", "swag"],
     "trian": ["bertkit trian: no such command", "classify", "export"],
     "predict run --nproc 2": [
@@ -206,6 +207,7 @@ RECIPES = {
     "another task": ("task: nli\nsettings: {}", ["a recipe for nli"]),
     "not yaml": ("settings: {a", ["not YAML", "recipes show imdb"]),
     "no key": (":", ["no recipe", "recipes show imdb"]),
+    "processes": ("settings: {nproc: 2}", ["nproc", "on the command line alone", "--nproc"]),
     "no mapping": ("a, b", ["no recipe", "recipes show imdb"]),
     "a day that is none": ("settings: {data: 2026-99-99}", ["not YAML", "recipes show imdb"]),
 }
@@ -330,7 +332,7 @@ def test_a_disk_that_fills_up_while_a_checkpoint_is_written(cli, tiny, toy, tmp_
 
     monkeypatch.setattr(torch, "save", full)
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run"]
-    assert_refused(cli, tmp_path, args, ["No space left", "--resume", "step 5"])
+    assert_refused(cli, tmp_path, args, ["No space left", "start again: there was none before", "step 5"])
 
 
 def test_a_loss_that_is_no_number(cli, toy, tmp_path):

@@ -222,6 +222,17 @@ def test_what_cannot_be_is_refused_in_one_line(cli, toy, tiny, tmp_path, monkeyp
     assert "WORLD_SIZE is set and RANK is not" in cli(*args)[2]
 
 
+def test_a_run_of_two_says_how_it_is_repeated(cli, both):
+    recipe = both[0] / "whole" / "run.yaml"
+    assert recipe.read_text().partition("\n")[0] == (
+        f"# Repeat this run: bertkit classify --recipe {recipe} --nproc 2"
+    )
+    _, _, err = cli("classify", "--recipe", recipe, "--dry-run")
+    assert f"{recipe}: was made by 2 processes, each with its batch; --nproc 2 repeats it" in " ".join(
+        err.split()
+    )
+
+
 def stopped(folder, tmp_path):
     """A run of two ranks that is not finished."""
     cut = tmp_path / "stopped"

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.data.features import StoredFeatures
 from bertkit.data.ragged import Ragged
-from bertkit.seals import unlike
+from bertkit.seals import seal, unlike
 from bertkit.training.batches import LengthBatches
 from bertkit.training.precision import choose
 
@@ -240,6 +240,24 @@ def test_checkpoints_are_whole_where_the_removal_of_an_old_one_is_cut_off(
     assert [path.name for path in run.rglob(".partial")] == []
 
 
+def test_a_run_whose_second_checkpoint_had_no_room_goes_on_from_the_first(
+    cli, tiny, toy, tmp_path, monkeypatch
+):
+    written = []
+
+    def full(folder):
+        written.append(folder)
+        if len(written) == 2:
+            raise OSError("No space left on device")
+        seal(folder)
+
+    monkeypatch.setattr("bertkit.training.checkpoints.seal", full)
+    status, _, err = cli("classify", *options_for(tiny, toy), "-o", tmp_path / "run")
+    assert (status, "No space left on device); make room and go on with --resume" in err) == (2, True)
+    monkeypatch.undo()
+    assert cli("classify", "--resume", "-o", tmp_path / "run")[0] == 0
+
+
 def test_a_finished_run_is_not_trained_again(cli, tiny, toy, tmp_path):
     args = ["classify", *options_for(tiny, toy), "-o", tmp_path / "run", "--json"]
     _, first, _ = cli(*args)
@@ -262,7 +280,8 @@ def test_changed_data_or_settings_are_refused_on_resume(cli, tiny, toy, tmp_path
     assert (status, "epochs" in err) == (2, True)
     write_rows(toy, toy_rows(80, seed=5))
     status, _, err = cli("classify", "--resume", "-o", tmp_path / "run")
-    assert (status, "data has changed" in err) == (2, True)
+    assert (status, "data has changed: train was 72 rows, " in err) == (2, True)
+    assert "; validation was 8 rows, " in err
 
 
 @pytest.mark.parametrize("options", [["--max-steps", 4], ["--early-stopping", 1, "--epochs", 20]])

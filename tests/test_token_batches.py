@@ -159,6 +159,11 @@ def test_settings_that_do_not_go_together_are_told(cli, tiny, toy, tmp_path):
 # ---- what is told of batches
 
 
+def test_a_budget_beyond_all_rows_is_one_batch():
+    examples = of_lengths([3, 5, 2])
+    assert len(TokenBatches(examples, 10**30)) == 1
+
+
 def test_padding_is_of_the_batches_that_were_trained_on(tiny, tmp_path):
     rows = [{"text": "good " * (1 if n % 2 else 9), "label": "ab"[n % 2]} for n in range(60)]
     other = [{"text": "we saw it", "label": "a"}, {"text": "it was bad", "label": "b"}]

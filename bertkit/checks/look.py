@@ -62,7 +62,7 @@ def check(task_name: str, given: Mapping[str, Any], reporter: Reporter | None = 
     if task_name not in TASKS:
         raise UserError(f"check: no task {task_name!r}{nearest(task_name, TASKS)}; there are {listed(TASKS)}")
     with quiet_libraries():
-        config, _ = settings("check", check_config(task_class(task_name).Config), given, None)
+        config, _ = settings("check", check_config(task_class(task_name).Config), given, None, Reporter())
         task = task_of(task_name, config)
         found = task.survey(reporter)
         task.config = fill(task.config, defaults_of(found, type(task)))

@@ -142,8 +142,9 @@ def _print_training(figures: Mapping[str, Any], rows: str) -> None:
     if (padding := figures.get("padding")) is not None:
         told.append(f"{padding:.1%} padding")
     if (waited := figures.get("data_wait", 0.0)) > MUCH_WAITING:
-        told.append(f"{waited:.1%} of the time waiting for data (--set dataloader_num_workers=2 reads ahead)")
-    about = f"trained on {rows} in {figures['seconds']:.0f} s: {', '.join(told)}"
+        told.append(f"{waited:.1%} of the time waiting for data")
+    since = "" if (step := figures.get("resumed_from")) is None else f" since step {step}"
+    about = f"trained on {rows} in {figures['seconds']:.0f} s{since}: {', '.join(told)}"
     out.print(about, markup=False, soft_wrap=True)
 
 

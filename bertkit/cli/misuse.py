@@ -9,6 +9,12 @@ from bertkit.errors import listed, nearest
 
 COMMAND = re.compile(r"No such command '(.*?)'\.")
 VALUE = re.compile(r"Invalid value for (?P<where>.+?): (Value error, )?(?P<what>.+)", re.DOTALL)
+WORDS = {
+    "Input should be greater than or equal to": "is out of bounds; it must be at least",
+    "Input should be less than or equal to": "is out of bounds; it must be at most",
+    "Input should be a valid integer.*": "is not a whole number",
+    "Input should be a valid number.*": "is not a number",
+}
 UNKNOWN = "No such option"
 CHOICES = re.compile(r"'(.*)' is not one of (.+)\.", re.DOTALL)
 
@@ -22,10 +28,17 @@ def told(error: TyperException) -> str:
         way = nearest(found[1], there)
         return f"{group.command_path} {found[1]}: no such command{way}; there are {', '.join(there)}"
     if found := VALUE.fullmatch(message):
-        return f"{found['where'].replace(chr(39), '')}: {_with_nearest(found['what'])}"
+        return f"{found['where'].replace(chr(39), '')}: {_worded(_with_nearest(found['what']))}"
     if flag := getattr(error, "option_name", None) if message.startswith(UNKNOWN) else None:
         return _unknown(flag, error.ctx)  # type: ignore[attr-defined]
     return message
+
+
+def _worded(what: str) -> str:
+    """Typer hands on the words of the library that converts; recipes say it in these."""
+    for theirs, ours in WORDS.items():
+        what = re.sub(theirs, ours, what)
+    return what
 
 
 def _unknown(flag: str, context: Any) -> str:

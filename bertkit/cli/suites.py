@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from bertkit.errors import counted
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -36,7 +38,8 @@ def _print_plan(metrics: Mapping[str, Any]) -> None:
 
     plan = metrics["runs"]
     model = f" with {metrics['model']}" if metrics["model"] else ""
-    out.print(f"dry run of {len(plan)} runs{model}: nothing was written", markup=False, soft_wrap=True)
+    runs = counted(len(plan), "run")
+    out.print(f"dry run of {runs}{model}: nothing was written", markup=False, soft_wrap=True)
     lines = [list(plan[0]), *(row.values() for row in plan)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for cells in lines:

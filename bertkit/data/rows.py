@@ -1,11 +1,13 @@
 """Rows as columns of plain Python values, each remembering the file and row it was read from."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+
+from bertkit.errors import counted
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,27 @@ class Rows:
 Splits = dict[str, Rows]
 
 
-def fingerprint(splits: Splits) -> str:
-    """16 hex digits that change when any value of any row does."""
+def fingerprints(splits: Splits) -> dict[str, str]:
+    """Of each split `200 rows, ` and 16 hex digits that change when any value of any row does."""
+    return {name: f"{counted(len(rows), 'row')}, {_fingerprint(rows)}" for name, rows in splits.items()}
+
+
+def fingerprint(prints: Mapping[str, str]) -> str:
+    """16 hex digits of the fingerprints of all splits."""
+    return blake2b(repr(sorted(prints.items())).encode(), digest_size=8).hexdigest()
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Which splits have other fingerprints, and what they were; empty where none has."""
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return "; ".join(
+        f"{name} was {before.get(name, 'nothing')}, is {now.get(name, 'nothing')}" for name in names
+    )
+
+
+def _fingerprint(rows: Rows) -> str:
     digest = blake2b(digest_size=8)
-    for name, rows in splits.items():
-        for column, values in rows.columns.items():
-            digest.update(f"{name}/{column}/{len(values)}".encode())
-            digest.update("\x1f".join(map(repr, values)).encode("utf-8", "surrogatepass"))
+    for column, values in rows.columns.items():
+        digest.update(f"{column}/{len(values)}".encode())
+        digest.update("\x1f".join(map(repr, values)).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

@@ -193,21 +193,22 @@ def _tell_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter)
 def _scored(
     config: EvaluateConfig, predictor: "Predictor", other: "Predictor | None", data: Any, reporter: Reporter
 ) -> "Run":
-    from bertkit.data.rows import fingerprint
+    from bertkit.data.rows import fingerprints
     from bertkit.results import about_data, scores
     from bertkit.run import Run
 
     found, splits, train = data
+    prints = fingerprints(splits)
     outputs = {name: predictor.scored(rows, reporter, name) for name, rows in splits.items()}
     metrics = {
         "task": predictor.task.name,
-        "data": about_data(found, fingerprint(splits), splits),
+        "data": about_data(found, prints, splits),
         "model": config.run,
         **scores(predictor.task, outputs, train),
     }
     if other:
         metrics["compared"] = _compared(config, predictor, other, outputs["validation"], reporter)
-    folder = _write(config, predictor.task, outputs, metrics)
+    folder = _write(config, predictor.task, outputs, prints, metrics)
     return Run(folder, metrics)
 
 
@@ -231,8 +232,9 @@ def _compared(
 
 
 def _write(
-    config: EvaluateConfig, task: "Task", outputs: Mapping[str, "Outputs"], metrics: dict[str, Any]
-) -> Path:
+    config: EvaluateConfig, task: "Task", outputs: Mapping[str, "Outputs"], prints: Mapping[str, str],
+    metrics: dict[str, Any],
+) -> Path:  # fmt: skip
     from bertkit import rundir
     from bertkit.reports.page import write_page
     from bertkit.results import write_predictions
@@ -240,7 +242,7 @@ def _write(
     names = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
     folder = Path(config.output_dir) if config.output_dir else rundir.reserve_default(*names)
     rundir.create(folder, config.overwrite, trained=False)
-    rundir.write_settings(folder, task.name, task.config, metrics["data"]["fingerprint"])
+    rundir.write_settings(folder, task.name, task.config, prints)
     write_predictions(folder, task, outputs)
     write_page(folder, metrics)
     rundir.write_metrics(folder, metrics)

@@ -69,7 +69,7 @@ def _read_again(
     config = task.of_run(folder)
     config = config if rows is None else dataclasses.replace(config, max_eval_samples=rows)
     prepared = prepare(task.name, config, Reporter())
-    same = fingerprint(prepared.splits) == metrics["data"]["fingerprint"]
+    same = fingerprint(prepared.fingerprints) == metrics["data"]["fingerprint"]
     if not same and rows is None:
         reporter.warn(
             f"the data have changed since {folder} was trained: its scores were those of other rows"

@@ -77,7 +77,7 @@ class Suite(ABC):
         if not self.config.resume:
             rundir.check_writable(folder, self.config.overwrite)
             rundir.put_aside(folder, self.leaves)
-            rundir.write_settings(folder, self.name, self.config, "")
+            rundir.write_settings(folder, self.name, self.config, {})
         try:
             results = self.results(folder)
         except (Stopped, KeyboardInterrupt) as error:
@@ -132,7 +132,7 @@ def run_suite(
         Stopped: Ctrl-C or SIGTERM; what is finished stays, and `--resume` goes on.
     """
     reporter = reporter or Reporter()
-    config, _ = settings(kind.name, kind.Config, given, recipe)
+    config, _ = settings(kind.name, kind.Config, given, recipe, Reporter())
     finished = rundir.read_metrics(Path(config.output_dir or "")) if config.resume else None
     if finished:
         reporter.say("all runs are finished; these are their scores")

@@ -70,9 +70,11 @@ class WholeCheckpoints(Trainer):
             yield
         except (OSError, RuntimeError, safetensors.SafetensorError) as error:
             shutil.rmtree(str(self._aside), ignore_errors=True)
+            before = any(Path(self.args.output_dir).glob("checkpoint-*"))
             raise UserError(
                 f"{self.args.output_dir}: the checkpoint of step {self.state.global_step} could not be "
-                f"written ({str(error).splitlines()[0]}); make room and go on with --resume"
+                f"written ({str(error).splitlines()[0]}); make room and "
+                + ("go on with --resume" if before else "start again: there was none before it")
             ) from error
 
     def _show(self, name: str) -> None:

@@ -26,7 +26,7 @@ def choose(config: RunConfig) -> tuple[str, str]:
     if config.bf16 is not None:
         return ("bf16" if config.bf16 else "fp32"), "as asked"
     if bf16_is_faster():
-        return "bf16", "this device computes it natively, about twice as fast"
+        return "bf16", "this device computes it natively"
     return "fp32", "this device does not compute bf16 natively"
 
 

@@ -27,7 +27,9 @@ class TokenBatches(LengthBatches):
     ) -> None:  # fmt: skip
         self.longest_sequence = np.maximum.reduceat(features.sequence_lengths, features.first[:-1])
         self.sequences = np.diff(features.first)
-        fewest = max(1, tokens // int(self.longest_sequence.max()))
+        longest = int(self.longest_sequence.max())
+        tokens = min(tokens, longest * int(self.sequences.sum()))  # all in one batch
+        fewest = max(1, tokens // longest)
         super().__init__(features, fewest, accumulation, seed, share)
         self.tokens, self.together = tokens, accumulation
         self.begins = self._begins(np.argsort(-features.sizes, kind="stable"))
