@@ -11,14 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import safetensors
 
 from bertkit import ranks
 from bertkit.config import RunConfig, saved_settings
-from bertkit.errors import UserError, listed, short
+from bertkit.errors import UserError, short
 from bertkit.files import PARTIAL, as_yaml, write_text
+from bertkit.forms import held
 from bertkit.yaml_text import read_yaml
 
 SETTINGS, METRICS, CHECKPOINTS, LOG = "run.yaml", "metrics.json", "checkpoints", "training_log.jsonl"
@@ -39,8 +40,16 @@ CONTENT = [
     "null_odds*.json", *MODEL, "training_args.bin",
 ]  # fmt: skip
 SECTIONS = {"data", "validation", "test", "intervals", "baselines", "training"}  # of metrics.json
-MADE_WITH = {"command": str, "data": dict, "python": str, "packages": dict}
 PACKAGES = ["bertkit", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn"]
+
+
+class MadeWith(TypedDict):
+    """What every run says that it was made with; some say more."""
+
+    command: str
+    data: dict[str, str]
+    python: str
+    packages: dict[str, str]
 
 
 def default_directory(*parts: str) -> Path:
@@ -226,10 +235,7 @@ def _command() -> str:
 def read_made_with(folder: Path) -> dict[str, Any]:
     """The `made_with` of a run's settings."""
     found = _saved(folder, "made_with")
-    if wrong := [key for key, kind in MADE_WITH.items() if not isinstance(found.get(key), kind)]:
-        raise UserError(
-            f"{folder / SETTINGS}: is not what a run writes; its 'made_with' has no {listed(wrong)}"
-        )
+    held(found, MadeWith, folder / SETTINGS)
     return found
 
 

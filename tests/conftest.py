@@ -230,6 +230,8 @@ def runs(tmp_path_factory, tiny):
         data = write_rows(folder / f"{task}.jsonl", rows(60, **more))
         train = getattr(bertkit, task)
         train(data=data, model=tiny, output_dir=folder / task, epochs=2, max_length=32, **settings)
+    text, task = write_rows(folder / "text.jsonl", document_rows(60)), "pretrain-mlm-nsp"
+    bertkit.pretrain_mlm_nsp(data=text, model=tiny, output_dir=folder / task, max_steps=2, max_length=64)
     return folder
 
 

@@ -12,13 +12,16 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from conftest import ROWS, document_rows, save_tiny, toy_rows
+from conftest import ROWS, document_rows, save_tiny, toy_rows, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from malformed import CASES, FOLDERS
@@ -30,6 +33,7 @@ from bertkit import UserError
 from bertkit.data.readers import Dialect, read_file
 from bertkit.data.row_chunks import row_chunks
 from bertkit.data.rows import Rows
+from bertkit.tasks import TASKS
 
 Target = Callable[[settings, Path, Path], None]  # how to draw, where files go, and a tiny model
 TOKENS = [
@@ -80,6 +84,25 @@ def damaged(content: bytes, edits: list[tuple[str, float, Any]]) -> bytes:
             case "cut":
                 content = before
     return content
+
+
+def changed(name: str, content: bytes, path: list[float], value: Any) -> bytes:
+    """A file of JSON, JSON lines or YAML with another value at some place."""
+    if name.endswith(".jsonl"):
+        lines = within([json.loads(line) for line in content.splitlines()], path, value)
+        return "".join(json.dumps(line) + "\n" for line in lines).encode()
+    whole = json.loads(content) if name.endswith(".json") else yaml.safe_load(content)
+    return json.dumps(within(whole, path, value)).encode()
+
+
+def within(found: Any, path: list[float], value: Any) -> Any:
+    """A value with another one somewhere in it; each step of the way is a share of the keys."""
+    if not path or not found or not isinstance(found, (dict, list)):
+        return value
+    keys = list(found) if isinstance(found, dict) else range(len(found))
+    key, copy = keys[int(path[0] * len(keys))], found.copy()
+    copy[key] = within(found[key], path[1:], value)
+    return copy
 
 
 def attempt(read: Callable[[], object]) -> object:
@@ -133,7 +156,7 @@ def in_chunks(reader: str) -> Target:
 
 def rows(task: str) -> Target:
     """Any JSON in the place of a value of a row: texts, labels, tokens, tags, spans, endings, answers."""
-    good = document_rows(20) if task == "pretrain-mlm-nsp" else ROWS.get(task, toy_rows)(20)
+    good = rows_of(task, 20)
     keys = sorted(good[0])
 
     def fuzz(how: settings, folder: Path, model: Path) -> None:
@@ -150,44 +173,82 @@ def rows(task: str) -> Target:
     return fuzz
 
 
-def runs(use: str) -> Target:
+def runs(use: str, task: str = "classify") -> Target:
     """Edits of a file of a finished run."""
-    read, damages = FOLDERS[use]
-    names = sorted({damage.file for damage in damages.values()})
 
     def fuzz(how: settings, folder: Path, model: Path) -> None:
-        run = finished(folder, model)
-        good = {name: (run / name).read_bytes() for name in names}
+        run = finished(folder, model, task)
+        read, files = FOLDERS[use][0], files_of(run, use)
 
         @how
-        @given(st.sampled_from(names), st.lists(edit, min_size=1, max_size=3))
+        @given(st.sampled_from(files), st.lists(edit, min_size=1, max_size=3))
         def one(name: str, edits: list[tuple[str, float, Any]]) -> None:
-            (run / name).write_bytes(damaged(good[name], edits))
-            try:
+            with other_content(run / name) as content:
+                (run / name).write_bytes(damaged(content, edits))
                 attempt(lambda: read(run))
-            finally:
-                (run / name).write_bytes(good[name])
 
         one()
 
     return fuzz
 
 
-def finished(folder: Path, model: Path) -> Path:
-    """A small run of classify."""
-    data = folder / "toy.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in toy_rows(30)))
-    run = bertkit.classify(data=data, model=model, output_dir=folder / "run", max_steps=1, batch_size=8)
+def told(task: str) -> Target:
+    """Any JSON in the place of a value of what a page is made of."""
+
+    def fuzz(how: settings, folder: Path, model: Path) -> None:
+        run = finished(folder, model, task)
+        read, files = FOLDERS["report"][0], files_of(run, "report")
+        steps = st.lists(place, min_size=1, max_size=4)
+
+        @how
+        @given(st.sampled_from(files), steps, values)
+        def one(name: str, path: list[float], value: Any) -> None:
+            with other_content(run / name) as content:
+                (run / name).write_bytes(changed(name, content, path, value))
+                attempt(lambda: read(run))
+
+        one()
+
+    return fuzz
+
+
+def files_of(run: Path, use: str) -> list[str]:
+    """The files of a run that are read."""
+    names = {damage.file for damage in FOLDERS[use][1].values()}
+    return sorted(name for name in names if (run / name).exists())
+
+
+@contextmanager
+def other_content(path: Path) -> Iterator[bytes]:
+    """The content of a file, which it has again at the end."""
+    content = path.read_bytes()
+    try:
+        yield content
+    finally:
+        path.write_bytes(content)
+
+
+def finished(folder: Path, model: Path, task: str) -> Path:
+    """A small run."""
+    data = write_rows(folder / "rows.jsonl", rows_of(task, 30))
+    train = getattr(bertkit, task.replace("-", "_"))
+    more = {"qa": {"squad": "v2"}, "pretrain-mlm-nsp": {"max_length": 64}}.get(task, {})
+    run = train(data=data, model=model, output_dir=folder / "run", max_steps=1, batch_size=8, **more)
     return run.output_dir
+
+
+def rows_of(task: str, count: int) -> list[dict[str, Any]]:
+    """Legal rows."""
+    return document_rows(count) if task == "pretrain-mlm-nsp" else ROWS.get(task, toy_rows)(count)
 
 
 TARGETS: dict[str, Target] = {
     **{f"files: {reader}": files(reader) for reader in CASES},
     **{f"in chunks: {task}": in_chunks(task) for task in ("classify", "ner", "qa", "swag")},
-    **{
-        f"values: {task}": rows(task) for task in ("classify", "nli", "ner", "qa", "swag", "pretrain-mlm-nsp")
-    },
+    **{f"values: {task}": rows(task) for task in TASKS},
     **{f"runs: {use}": runs(use) for use in FOLDERS},
+    **{f"runs: report of {task}": runs("report", task) for task in TASKS if task != "classify"},
+    **{f"values: report of {task}": told(task) for task in TASKS},
 }
 
 

@@ -75,7 +75,7 @@ DAMAGES = [(use, name) for use, (_, damages) in FOLDERS.items() for name in dama
 def test_a_run_with_a_malformed_file(quick, runs, tmp_path, use, name):
     read, damages = FOLDERS[use]
     damage, run = damages[name], tmp_path / "run"
-    shutil.copytree(runs / "classify", run, ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.copytree(runs / damage.task, run, ignore=shutil.ignore_patterns("checkpoints"))
     before = (run / damage.file).read_bytes()
     (run / damage.file).unlink()
     if (after := damage.change(before)) is not None:

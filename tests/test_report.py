@@ -209,7 +209,7 @@ def test_many_classes_are_shown_by_those_with_the_most_errors(tmp_path):
         ('{"id": 3, "te', "not JSON"),
         ("5", "5 is no JSON object"),
         ("[]", "[] is no JSON object"),
-        ('{"id": 3}', "lacks gold, predicted, probabilities"),
+        ('{"id": 3}', "is not what a run writes (Object missing required field `gold`)"),
     ],
 )
 def test_a_damaged_file_is_named_with_its_line(cli, run, line, what):
@@ -219,6 +219,40 @@ def test_a_damaged_file_is_named_with_its_line(cli, run, line, what):
     assert status == 2
     assert f"{run}/predictions.jsonl:4: {what}" in err
     assert "must be made again" in err
+
+
+SETS = {"id": 0, "text": "a", "gold": ["x"], "predicted": [], "probabilities": {"x": 0.4}}
+NUMBERS = {"id": 0, "text": "a", "gold": 1.0, "predicted": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("good", "change", "what"),
+    [
+        (SETS, {"gold": ["y"]}, "'y' has no probability"),
+        (SETS, {"probabilities": {}}, "length >= 1"),
+        (NUMBERS, {"gold": float("inf")}, "gold"),
+        (NUMBERS, {"predicted": "much"}, "Expected `float`, got `str` - at `$.predicted`"),
+    ],
+)
+def test_a_record_that_no_run_writes_is_named_with_its_line(tmp_path, good, change, what):
+    folder = write_run(tmp_path / "run", [good, {**good, **change}])
+    with pytest.raises(bertkit.UserError, match=re.escape("predictions.jsonl:2: ")) as refusal:
+        bertkit.report(runs=[folder])
+    assert what in str(refusal.value)
+
+
+def test_half_a_surrogate_pair_is_text_as_any_other(tmp_path):
+    record = labelled(0, "\ud83d", "good", "good") | {"\ud83d": "\ud83d"}
+    folder = write_run(tmp_path / "run", [])
+    (folder / "predictions.jsonl").write_text(json.dumps(record) + "\n")
+    assert bertkit.report(runs=[folder]).path.exists()
+
+
+def test_a_positive_label_that_is_none_is_refused(run):
+    text = (run / "run.yaml").read_text().replace("settings: {}", "settings: {positive_label: x}")
+    (run / "run.yaml").write_text(text)
+    with pytest.raises(bertkit.UserError, match="positive_label: 'x' is no label"):
+        view_of(read(run)).scorer()
 
 
 def test_the_labels_of_an_axis_have_room():

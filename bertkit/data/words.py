@@ -64,6 +64,11 @@ class Sentences:
         return cls(texts, offsets, start, start + sizes)
 
 
+def made_of(tokens: Sequence[str], text: str) -> bool:
+    """Whether the tokens are found in a text as `Sentences` finds them."""
+    return _gap(tokens, text) is not None or words_of(text) == tokens
+
+
 def _gap(tokens: Sequence[str], text: str) -> int | None:
     """How many characters stand between two tokens; None in a text that was not made from them."""
     if len(tokens) > 1 and text == "".join(tokens):

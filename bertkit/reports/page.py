@@ -18,11 +18,10 @@ from bertkit.files import write_text
 from bertkit.reports import PAGE
 from bertkit.reports.browser import browser
 from bertkit.reports.curves import training_charts
-from bertkit.reports.recorded import Recorded
+from bertkit.reports.recorded import SPLITS, Recorded
 from bertkit.reports.views import view_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-SPLITS = ("test", "validation_mismatched", "test_mismatched")
 
 
 def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:

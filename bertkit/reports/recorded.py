@@ -5,14 +5,62 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
 
 from bertkit import rundir
 from bertkit.errors import UserError, listed, short
-from bertkit.tasks import TASKS
+from bertkit.forms import held
+from bertkit.recipes import read_recipe
+from bertkit.tasks import TASKS, task_class
 
-NEEDED = {"data", "validation", "intervals", "baselines"}  # of metrics.json
+SPLITS = ("test", "validation_mismatched", "test_mismatched")  # that a run may have scored too
 EXAMPLES = ("predictions.jsonl", "masked_samples.jsonl")  # what a run may have of its validation split
+
+
+Scores = dict[str, float]
+
+
+class _Data(TypedDict):
+    name: str
+    fingerprint: str
+    validation: int
+    test: NotRequired[int]
+    validation_mismatched: NotRequired[int]
+    test_mismatched: NotRequired[int]
+
+
+class _Difference(TypedDict):
+    difference: float
+    interval: tuple[float, float]
+    p: float
+    test: str
+
+
+_Compared = TypedDict("_Compared", {"with": str, "validation": Scores, "difference": dict[str, _Difference]})
+
+
+class _Metrics(TypedDict):
+    """`metrics.json`, as far as pages tell it."""
+
+    model: str
+    data: _Data
+    validation: Annotated[Scores, Meta(min_length=1)]
+    intervals: dict[str, tuple[float, float]]
+    baselines: dict[str, Scores]
+    test: NotRequired[Scores]
+    validation_mismatched: NotRequired[Scores]
+    test_mismatched: NotRequired[Scores]
+    details: NotRequired[dict[str, dict[str, Scores]]]
+    compared: NotRequired[_Compared]
+    training: NotRequired[dict[str, Any]]
+
+
+class _Step(TypedDict):
+    """A line of the log; what was logged at that step is any figures."""
+
+    step: Annotated[int, Meta(ge=0, le=2**53)]
 
 
 @dataclass(frozen=True)
@@ -34,7 +82,8 @@ class Recorded:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Those that differ from the defaults."""
-        return rundir.read_settings(self.folder)
+        kind = task_class(self.metrics["task"])
+        return read_recipe(str(self.folder / rundir.SETTINGS), kind.name, kind.Config).settings
 
     @cached_property
     def made_with(self) -> dict[str, Any]:
@@ -44,7 +93,10 @@ class Recorded:
     @cached_property
     def log(self) -> list[dict[str, Any]]:
         """The steps that were logged."""
-        return list(self._lines(rundir.LOG))
+        lines = list(self._lines(rundir.LOG))
+        for number, line in enumerate(lines, 1):
+            held(line, _Step, f"{self.folder / rundir.LOG}:{number}")
+        return lines
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
@@ -57,10 +109,14 @@ class Recorded:
         paths = [self.folder / name for name in EXAMPLES]
         return next((path for path in paths if path.exists()), paths[0])
 
-    def content(self, name: str) -> dict[str, Any]:
-        """A JSON file of the run; empty where it has none of the name."""
+    def content(self, name: str, form: Any) -> Any:
+        """A JSON file of the run, as the form has it; empty where it has none of the name."""
         path = self.folder / name
-        return _parsed(path.read_bytes(), path) if path.exists() else {}
+        return held(_parsed(path.read_bytes(), path), form, path) if path.exists() else {}
+
+    def fault(self, number: int, what: str) -> UserError:
+        """What is wrong with a record, counted from 0, whose form is right."""
+        return UserError(f"{self.told}:{number + 1}: {what}; the run must be made again")
 
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
         path = self.folder / name
@@ -81,9 +137,23 @@ def read(folder: Path) -> Recorded:
     if metrics["task"] not in TASKS:
         runs = sorted(str(path.parent) for path in folder.glob(f"*/**/{rundir.METRICS}"))
         raise UserError(f"{folder}: holds several runs; name some of them: {listed(runs)}")
-    if missing := sorted(NEEDED - metrics.keys()):
-        raise UserError(f"{folder / rundir.METRICS}: is not what a run writes; it has no {listed(missing)}")
+    held(metrics, _Metrics, folder / rundir.METRICS)
+    if unsaid := _unsaid(metrics):
+        raise UserError(
+            f"{folder / rundir.METRICS}: is not what a run writes, it has no {listed(unsaid)}; "
+            "the run must be made again"
+        )
     return Recorded(folder, metrics)
+
+
+def _unsaid(metrics: Mapping[str, Any]) -> list[str]:
+    """What one part of `metrics.json` speaks of and another, which should, does not."""
+    sizes, compared = metrics["data"], metrics.get("compared", {})
+    theirs = compared.get("validation", {})
+    return [
+        *(f"data.{split}" for split in SPLITS if metrics.get(split) and split not in sizes),
+        *(f"compared.validation.{name}" for name in compared.get("difference", {}) if name not in theirs),
+    ]
 
 
 def _parsed(text: bytes, where: object) -> dict[str, Any]:

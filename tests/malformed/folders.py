@@ -1,4 +1,4 @@
-"""The files of a finished run of `classify`, as `predict` and `report` read them."""
+"""The files of a finished run, as `predict` and `report` read them."""
 
 import json
 import pickle
@@ -19,16 +19,18 @@ class Damage:
     Attributes:
         change: its bytes before -> after; None: the file is gone.
         says: words of the line that refuses the run.
+        task: whose run it is.
     """
 
     file: str
     change: Callable[[bytes], bytes | None]
     says: tuple[str, ...]
+    task: str = "classify"
 
 
-def put(file: str, content: str | bytes, *says: str) -> Damage:
+def put(file: str, content: str | bytes, *says: str, task: str = "classify") -> Damage:
     """Another content."""
-    return Damage(file, lambda _: content.encode() if isinstance(content, str) else content, says)
+    return Damage(file, lambda _: content.encode() if isinstance(content, str) else content, says, task)
 
 
 def gone(file: str, *says: str) -> Damage:
@@ -51,19 +53,31 @@ def with_line(file: str, begin: str, other: str, *says: str) -> Damage:
     return Damage(file, change, (file, *says))
 
 
-def with_key(file: str, key: str, value: object, *says: str) -> Damage:
+def with_key(file: str, key: str, value: object, *says: str, task: str = "classify") -> Damage:
     """Another value at a key."""
-    return Damage(file, lambda before: json.dumps({**json.loads(before), key: value}).encode(), says)
+    return Damage(file, lambda before: json.dumps({**json.loads(before), key: value}).encode(), says, task)
 
 
-def no_json(file: str, *says: str) -> dict[str, Damage]:
+def with_records(task: str, change: Callable[[dict], object], *says: str) -> Damage:
+    """A change of each record but the first, whose line is told."""
+
+    def changed(before: bytes) -> bytes:
+        first, *records = map(json.loads, before.decode().splitlines())
+        for record in records:
+            change(record)
+        return "".join(json.dumps(record) + "\n" for record in [first, *records]).encode()
+
+    return Damage(PREDICTIONS, changed, (f"{PREDICTIONS}:2", "must be made again", *says), task)
+
+
+def no_json(file: str, *says: str, task: str = "classify") -> dict[str, Damage]:
     """What is no JSON object in any file that should be one."""
     contents = {
         "is empty": "", "is cut": '{"a": ', "is a list": "[]", "is a number": "5", "is null": "null",
         "is a page": HTML, "is a pointer": POINTER, "is nested too deeply": DEEP, "is UTF-16": "{}".encode("utf-16"),
         "has a zero byte": b'{"a": "\0', "has a number without end": '{"a": ' + "9" * 5000 + "}",
     }  # fmt: skip
-    return {f"{file} {name}": put(file, content, *says) for name, content in contents.items()}
+    return {f"{file} {name}": put(file, content, *says, task=task) for name, content in contents.items()}
 
 
 class Touch:
@@ -76,9 +90,12 @@ class Touch:
         return Path.touch, (self.path,)
 
 
-CONFIG, WEIGHTS, PIECES, RUN, METRICS = (
-    "config.json", "model.safetensors", "tokenizer.json", "run.yaml", "metrics.json",
+CONFIG, WEIGHTS, PIECES, RUN, METRICS, PREDICTIONS, LOG, BEST, SAMPLES = (
+    "config.json", "model.safetensors", "tokenizer.json", "run.yaml", "metrics.json", "predictions.jsonl",
+    "training_log.jsonl", "nbest_predictions.json", "masked_samples.jsonl",
 )  # fmt: skip
+PRETRAIN = "pretrain-mlm-nsp"
+SAMPLE = {"id": 0, "masked": "[CLS] [MASK]", "places": [1], "pieces": ["a"], "mlm_loss": 0.5}
 PREDICT: dict[str, Damage] = {
     **no_json(CONFIG, CONFIG),
     **no_json(PIECES, "tokenizer"),
@@ -119,15 +136,58 @@ PREDICT: dict[str, Damage] = {
 }  # fmt: skip
 LINES = {
     f"{file} {name}": put(file, content, file)
-    for file in ("predictions.jsonl", "training_log.jsonl")
+    for file in (PREDICTIONS, LOG)
     for name, content in {
         "is cut": '{"id": 0, "te', "is a list a line": "[1]\n", "is null": "null\n", "is a page": HTML,
         "is nested too deeply": DEEP, "is UTF-16": "{}".encode("utf-16"), "has a number without end": "9" * 5000,
     }.items()
 }  # fmt: skip
+RECORDS = {
+    f"{PREDICTIONS} of {damage.task}: {name}": damage
+    for name, damage in {
+        "no id": with_records("classify", lambda r: r.pop("id"), "`id`"),
+        "no gold label": with_records("classify", lambda r: r.pop("gold"), "`gold`"),
+        "gold is a number": with_records("classify", lambda r: r.update(gold=1), "`str`", "gold"),
+        "gold is no label": with_records("classify", lambda r: r.update(gold="x"), "'x' has no probability"),
+        "predicted is no label": with_records("nli", lambda r: r.update(predicted="x"), "'x' has no probability"),
+        "a probability is a word": with_records("classify", lambda r: r["probabilities"].update(positive="x"), "`float`"),
+        "a probability is no number": with_records("classify", lambda r: r["probabilities"].update(positive=float("nan")), "`float`"),
+        "a probability of a label that is none": with_records("classify", lambda r: r["probabilities"].update(x=0), "other labels"),
+        "a tag is a number": with_records("ner", lambda r: r["gold"].append(5), "gold[", "`str`"),
+        "a tag too many": with_records("ner", lambda r: r["gold"].append("O"), "gold", "tags of"),
+        "a tag that is none": with_records("ner", lambda r: r["gold"].__setitem__(0, ""), "gold", "'' is no tag"),
+        "a predicted tag too many": with_records("ner", lambda r: r["predicted"].append("O"), "predicted", "tags of"),
+        "another text": with_records("ner", lambda r: r.update(text=r["text"] + " and"), "tokens"),
+        "an entity outside of the text": with_records("ner", lambda r: r.update(entities=[{"start": 0, "end": 999, "label": "X", "score": 1.0}]), "entities"),
+        "an entity before the text": with_records("ner", lambda r: r.update(entities=[{"start": -1, "end": 1, "label": "X", "score": 1.0}]), "start"),
+        "entities one over the other": with_records("ner", lambda r: r.update(entities=[{"start": 0, "end": 2, "label": "X", "score": 1.0}] * 2), "entities"),
+        "an answer that stands elsewhere": with_records("qa", lambda r: r.update(answer="the end", start=0, end=3), "0 to 3"),
+        "an answer that stands nowhere": with_records("qa", lambda r: r.update(answer="the end", start=None, end=None), "the answer"),
+        "gold is a text": with_records("qa", lambda r: r.update(gold="the end"), "gold"),
+        "an ending that is not there": with_records("swag", lambda r: r.update(gold=5), "gold: 5 is none"),
+        "an ending before the first": with_records("swag", lambda r: r.update(predicted=-1), "predicted"),
+        "a probability is null": with_records("swag", lambda r: r["probabilities"].append(None), "probabilities["),
+    }.items()
+}  # fmt: skip
 REPORT: dict[str, Damage] = {
     **no_json(METRICS, METRICS),
     **LINES,
+    **RECORDS,
+    **no_json(BEST, BEST, task="qa"),
+    **{f"{CONFIG} of {task} {name}": damage for task in ("ner", "qa") for name, damage in no_json(CONFIG, CONFIG, task=task).items()},
+    f"{CONFIG}: a threshold is a word": with_key(CONFIG, "null_odds_threshold", "x", CONFIG, "null_odds_threshold", task="qa"),
+    f"{CONFIG}: tags of an unknown scheme": with_key(CONFIG, "tag_scheme", {"name": "x", "separator": "-"}, CONFIG, "tag_scheme", task="ner"),
+    f"{BEST}: an answer has no text": with_key(BEST, "x", [{"probability": 0.5}], BEST, "`text`", task="qa"),
+    f"{SAMPLES}: a place outside": put(SAMPLES, json.dumps(SAMPLE | {"places": [2]}), f"{SAMPLES}:1", "place 2", task=PRETRAIN),
+    f"{SAMPLES}: a piece too many": put(SAMPLES, json.dumps(SAMPLE | {"pieces": ["a", "b"]}), f"{SAMPLES}:1", "2 pieces", task=PRETRAIN),
+    f"{SAMPLES}: a loss that is none": put(SAMPLES, json.dumps(SAMPLE | {"mlm_loss": None}), f"{SAMPLES}:1", "mlm_loss", task=PRETRAIN),
+    f"{LOG}: a line without its step": put(LOG, '{"step": 1}\n{"loss": 0.5}\n', f"{LOG}:2", "`step`"),
+    f"{LOG}: a step is a word": put(LOG, '{"step": "one"}\n', f"{LOG}:1", "step"),
+    f"{METRICS}: a score is a word": with_key(METRICS, "validation", {"accuracy": "x"}, METRICS, "validation"),
+    f"{METRICS}: a split without its size": with_key(METRICS, "test", {"accuracy": 1.0}, METRICS, "data.test"),
+    f"{METRICS}: an interval of three": with_key(METRICS, "intervals", {"accuracy": [1, 2, 3]}, METRICS, "intervals"),
+    f"{RUN} has a setting of another kind": put(RUN, "settings: {epochs: many}\n", RUN, "epochs"),
+    f"{RUN}: a version is a date": with_line(RUN, "    bertkit:", "    bertkit: 2026-01-01 #", "packages"),
     **{
         f"{METRICS}: {key} is {value!r}": with_key(METRICS, key, value, METRICS, key)
         for key in ("data", "validation", "training", "baselines", "intervals")

@@ -1,7 +1,7 @@
 """Answers in paragraphs: `qa`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -12,20 +12,40 @@ from bertkit.metrics.thresholds import sweep
 from bertkit.reports.charts import Chart, reliability, threshold_curve
 from bertkit.reports.example import Example, Field, overlaid
 from bertkit.reports.recorded import Recorded
-from bertkit.reports.views.base import View
+from bertkit.reports.views.base import Number, Place, Record, Share, View
 
 NONE, SOME = "no answer", "an answer"
 POINTS = 400  # of a curve
 
 
+class _Answered(Record):
+    question: str
+    context: str
+    gold: list[str]
+    answer: str
+    start: Place | None
+    end: Place | None
+    null_odds: Number
+
+
+class _Best(TypedDict):
+    text: str
+    probability: Share
+
+
+class _Config(TypedDict, total=False):
+    null_odds_threshold: Number | None
+
+
 class Answers(View):
     """Records with a question, its paragraph, gold answers, and the answer that is given ("" for none)."""
 
+    form = _Answered
     decided = frozenset({"answer", "start", "end", "score", "null_odds"})
 
     def __init__(self, run: Recorded, records: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(run, records)
-        self.nbest = run.content("nbest_predictions.json")
+        self.nbest = run.content("nbest_predictions.json", dict[str, list[_Best]])
         self.may_lack = run.settings.get("squad") == "v2"
         self.gold = [record["gold"] for record in self.records]
         self.marks = self._marked([record["answer"] for record in self.records])
@@ -34,6 +54,12 @@ class Answers(View):
     def fits(cls, record: Mapping[str, Any]) -> bool:
         """An answer in a context."""
         return "answer" in record and "context" in record
+
+    def fault(self, record: Mapping[str, Any]) -> str | None:
+        """An answer that does not stand where it is said to."""
+        start, end, answer = record["start"], record["end"], record["answer"]
+        stands = start is not None and end is not None and record["context"][start:end] == answer
+        return f"the answer does not stand at {start} to {end} of context" if answer and not stands else None
 
     def _marked(self, answers: list[str]) -> Marks:
         return (marks_v2 if self.may_lack else marks_v1)(self.gold, answers)
@@ -85,7 +111,7 @@ class Answers(View):
         ]
         found = sweep(self._marked(spans), self.column("null_odds"), self._marked([""] * len(spans)).exact)
         shown = np.unique(np.linspace(0, len(found.threshold) - 1, POINTS).round().astype(int))
-        used = self.run.content("config.json").get("null_odds_threshold")
+        used = self.run.content("config.json", _Config).get("null_odds_threshold")
         note = "Questions whose null odds are above τ get no answer; τ is what had the best F1 in training."
         scores = {"F1": found.f1[shown], "exact": found.exact[shown]}
         return threshold_curve("Threshold", found.threshold[shown], scores, used, note)

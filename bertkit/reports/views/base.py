@@ -3,16 +3,28 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypedDict
 
 import numpy as np
+from msgspec import Meta
 
+from bertkit.forms import held
 from bertkit.metrics.intervals import Scorer
 from bertkit.reports.charts import Chart, bars
 from bertkit.reports.example import Example, Field, as_text
 from bertkit.reports.recorded import Recorded
 
 MOST_BARS = 24
+
+Number = Annotated[float, Meta(ge=-1e300, le=1e300)]  # and not NaN
+Share = Annotated[float, Meta(ge=0, le=1.001)]  # rounding may take it above 1
+Place = Annotated[int, Meta(ge=0)]  # counted from 0
+
+
+class Record(TypedDict):
+    """What all records have."""
+
+    id: Any
 
 
 class View(ABC):
@@ -22,22 +34,35 @@ class View(ABC):
     another's needs nothing here.
 
     Attributes:
+        form: the keys of a record that the view reads; it may have others.
         decided: the keys that the model has decided; the others are the row's own.
         measure: what `Example.measure` is.
         named: what the labels are called by which examples are found.
+
+    Raises:
+        UserError: a record is not what a run writes (its line).
     """
 
+    form: ClassVar[type]
     decided: ClassVar[frozenset[str]]
     measure: ClassVar[str] = "confidence"
     named: ClassVar[tuple[str, str]] = ("gold", "predicted")
 
     def __init__(self, run: Recorded, records: Sequence[Mapping[str, Any]]) -> None:
         self.run, self.records = run, records
+        told = run.told
+        for number, record in enumerate(records):
+            held(record, self.form, f"{told}:{number + 1}")
+            if fault := self.fault(record):
+                raise run.fault(number, fault)
 
     @classmethod
     @abstractmethod
     def fits(cls, record: Mapping[str, Any]) -> bool:
         """Whether a record has this form."""
+
+    def fault(self, record: Mapping[str, Any]) -> str | None:  # noqa: B027 (a form may say all)
+        """What a record has that no run would write, though it is of the form; None where all is well."""
 
     @abstractmethod
     def examples(self) -> list[Example]:

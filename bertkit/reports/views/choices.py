@@ -6,22 +6,36 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.errors import counted
 from bertkit.metrics.calibration import calibration
 from bertkit.metrics.intervals import Scorer
 from bertkit.reports.charts import Chart, matrix, reliability
 from bertkit.reports.example import Example, Field, Mark
-from bertkit.reports.views.base import View
+from bertkit.reports.views.base import Place, Record, Share, View
+
+
+class _Chosen(Record):
+    gold: Place
+    predicted: Place
+    probabilities: list[Share]
 
 
 class Choices(View):
     """Records with the number of the right ending, that of the predicted one, and a probability of each."""
 
+    form = _Chosen
     decided = frozenset({"predicted", "probabilities", "scores"})
 
     @classmethod
     def fits(cls, record: Mapping[str, Any]) -> bool:
         """Probabilities in a list, one for each ending."""
         return isinstance(record.get("probabilities"), list)
+
+    def fault(self, record: Mapping[str, Any]) -> str | None:
+        """The number of an ending that has no probability."""
+        count = len(record["probabilities"])
+        wrong = next((side for side in ("gold", "predicted") if record[side] >= count), None)
+        return wrong and f"{wrong}: {record[wrong]} is none of {counted(count, 'ending')}"
 
     def examples(self) -> list[Example]:
         """The less likely the right ending was held, the sooner."""

@@ -2,29 +2,57 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from operator import eq
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
+from msgspec import Meta
 
-from bertkit.data.schemes import Scheme, detect, to_iob2
+from bertkit.data.schemes import SCHEMES, Scheme, detect, first_unreadable, to_iob2
 from bertkit.data.tags import OUTSIDE, TagSet, iob2_names, offsets_of, sentence_numbers
-from bertkit.data.words import Sentences
+from bertkit.data.words import Sentences, made_of
+from bertkit.errors import counted, short
 from bertkit.metrics.calibration import calibration
 from bertkit.metrics.entities import UNTYPED, scores
 from bertkit.metrics.intervals import Scorer
 from bertkit.reports.charts import Chart, reliability
 from bertkit.reports.example import Example, Field, Mark
 from bertkit.reports.recorded import Recorded
-from bertkit.reports.views.base import View, f1_bars
+from bertkit.reports.views.base import Place, Record, Share, View, f1_bars
 
 COLOURS = 8
 Span = tuple[int, int, str]  # characters, and the type
 
 
+class _Entity(TypedDict):
+    start: Place
+    end: Place
+    label: str
+    score: Share
+
+
+class _Tagged(Record):
+    text: str
+    tokens: list[str]
+    gold: list[str]
+    predicted: list[str]
+    entities: list[_Entity]
+
+
+class _Scheme(TypedDict):
+    name: Annotated[str, Meta(pattern=f"^({'|'.join(SCHEMES)})$")]
+    separator: str
+
+
+class _Config(TypedDict, total=False):
+    tag_scheme: _Scheme
+
+
 class Entities(View):
     """Records with tokens, their gold and predicted tags, and the predicted entities by characters."""
 
+    form = _Tagged
     decided = frozenset({"predicted", "entities"})
 
     def __init__(self, run: Recorded, records: Sequence[Mapping[str, Any]]) -> None:
@@ -38,12 +66,27 @@ class Entities(View):
         """Tokens and entities."""
         return "tokens" in record and "entities" in record
 
+    def fault(self, record: Mapping[str, Any]) -> str | None:
+        """Tokens that are not the text's, not a tag for each, or entities that it cannot have."""
+        tokens, text = record["tokens"], record["text"]
+        if not made_of(tokens, text):
+            return "its tokens do not make up its text"
+        for side in ("gold", "predicted"):
+            if len(record[side]) != len(tokens):
+                return f"{side}: {counted(len(record[side]), 'tag')} of {counted(len(tokens), 'token')}"
+        places = [0, *(place for span in _spans(record) for place in span[:2]), len(text)]
+        ordered = all(place <= after for place, after in pairwise(places))
+        return None if ordered else "its entities do not follow each other within its text"
+
     def _gold(self) -> list[list[Span]]:
         """The gold entities of each sentence, by conlleval's rule."""
         tokens, texts = ([record[key] for record in self.records] for key in ("tokens", "text"))
         tags = [record["gold"] for record in self.records]
-        like = self.run.content("config.json").get("tag_scheme")
-        iob2 = to_iob2(tags, detect(tags, Scheme(**like) if like else None))
+        like = self.run.content("config.json", _Config).get("tag_scheme")
+        scheme = detect(tags, Scheme(**like) if like else None)
+        if place := first_unreadable(tags, scheme):
+            raise self.run.fault(place[0], f"gold: {short(tags[place[0]][place[1]])} is no tag of {scheme}")
+        iob2 = to_iob2(tags, scheme)
         types = {tag[2:] for some in iob2 for tag in some if tag != OUTSIDE}
         offsets, known = offsets_of(tokens), TagSet(iob2_names(types))
         numbers = known.numbers(iob2)

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from bertkit.metrics.calibration import calibration
 from bertkit.metrics.classification import multi_label
@@ -12,14 +13,22 @@ from bertkit.metrics.intervals import Scorer
 from bertkit.reports.charts import Chart, reliability
 from bertkit.reports.example import Example
 from bertkit.reports.recorded import Recorded
-from bertkit.reports.views.base import View, f1_bars
+from bertkit.reports.views.base import Record, Share, View, f1_bars
+from bertkit.reports.views.labels import unlike
 
 NONE = ["(none)"]
+
+
+class _Labelled(Record):
+    gold: list[str]
+    predicted: list[str]
+    probabilities: Annotated[dict[str, Share], Meta(min_length=1)]
 
 
 class LabelSets(View):
     """Records with lists of labels, each of which has a probability by itself."""
 
+    form = _Labelled
     decided = frozenset({"predicted", "probabilities"})
 
     def __init__(self, run: Recorded, records: Sequence[Mapping[str, Any]]) -> None:
@@ -34,6 +43,10 @@ class LabelSets(View):
     def fits(cls, record: Mapping[str, Any]) -> bool:
         """`probabilities` by label, and a list of them predicted."""
         return isinstance(record.get("predicted"), list) and isinstance(record.get("probabilities"), dict)
+
+    def fault(self, record: Mapping[str, Any]) -> str | None:
+        """Other labels than those of the first, or one that has no probability."""
+        return unlike(record, self.records[0], [*record["gold"], *record["predicted"]])
 
     def examples(self) -> list[Example]:
         """The less likely the gold set was held, the sooner; as sure as the least sure decision."""

@@ -1,26 +1,35 @@
 """One label of several: `classify` and `nli`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from bertkit import rundir
+from bertkit.errors import UserError, short
 from bertkit.metrics.calibration import calibration
 from bertkit.metrics.classification import single_label
 from bertkit.metrics.intervals import Scorer
 from bertkit.reports.charts import Chart, matrix, reliability
 from bertkit.reports.example import Example
 from bertkit.reports.recorded import Recorded
-from bertkit.reports.views.base import View, f1_bars
+from bertkit.reports.views.base import Record, Share, View, f1_bars
 
 LARGEST = 14  # classes in a confusion matrix
 OTHERS = "others"
 
 
+class _Labelled(Record):
+    gold: str
+    predicted: str
+    probabilities: dict[str, Share]
+
+
 class Labels(View):
     """Records with one gold label, one predicted, and the probability of each."""
 
+    form = _Labelled
     decided = frozenset({"predicted", "probabilities"})
 
     def __init__(self, run: Recorded, records: Sequence[Mapping[str, Any]]) -> None:
@@ -35,6 +44,10 @@ class Labels(View):
     def fits(cls, record: Mapping[str, Any]) -> bool:
         """`probabilities` by label, and one of them predicted."""
         return isinstance(record.get("predicted"), str) and isinstance(record.get("probabilities"), dict)
+
+    def fault(self, record: Mapping[str, Any]) -> str | None:
+        """Other labels than those of the first, or one that has no probability."""
+        return unlike(record, self.records[0], [record["gold"], record["predicted"]])
 
     def examples(self) -> list[Example]:
         """The less likely the gold label was held, the sooner."""
@@ -61,12 +74,25 @@ class Labels(View):
     def scorer(self) -> Scorer:
         """Accuracy and what goes with it."""
         positive = self.run.settings.get("positive_label")
+        if positive not in (None, *self.names):
+            raise UserError(
+                f"{self.run.folder / rundir.SETTINGS}: positive_label: {short(positive)} is no label of the "
+                "run; the run must be made again"
+            )
         number = None if positive is None else self.names.index(positive)
 
         def score(rows: np.ndarray) -> dict[str, float]:
             return single_label(self.gold[rows], self.predicted[rows], len(self.names), number)
 
         return Scorer(score, len(self.gold), self.gold == self.predicted)
+
+
+def unlike(record: Mapping[str, Any], first: Mapping[str, Any], labels: Iterable[str]) -> str | None:
+    """Whether its probabilities are of other labels than the first record's, or not of all these `labels`."""
+    shares = record["probabilities"]
+    if list(shares) != list(first["probabilities"]):
+        return "its probabilities are of other labels than those of line 1"
+    return next((f"{short(label)} has no probability" for label in labels if label not in shares), None)
 
 
 def confusion(counts: np.ndarray, names: list[str]) -> Chart:

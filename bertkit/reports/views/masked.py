@@ -2,15 +2,25 @@
 
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any
+from typing import Any, NotRequired
 
+from bertkit.errors import counted
 from bertkit.reports.example import Example, Field, Mark
-from bertkit.reports.views.base import View
+from bertkit.reports.views.base import Number, Place, Record, View
+
+
+class _Sample(Record):
+    masked: str
+    places: list[Place]
+    pieces: list[str]
+    mlm_loss: Number
+    pair: NotRequired[str]
 
 
 class Masked(View):
     """Records with a text as it was masked, and what belongs at each place that is predicted."""
 
+    form = _Sample
     decided = frozenset({"masked", "places", "pieces", "mlm_loss"})
     measure = "loss"
     named = ("pair", "predicted")
@@ -19,6 +29,14 @@ class Masked(View):
     def fits(cls, record: Mapping[str, Any]) -> bool:
         """A masked text."""
         return "masked" in record and "places" in record
+
+    def fault(self, record: Mapping[str, Any]) -> str | None:
+        """Places outside of the text, or not as many as pieces that belong there."""
+        count, places, pieces = record["masked"].count(" ") + 1, record["places"], len(record["pieces"])
+        if len(places) != pieces:
+            return f"{counted(len(places), 'place')} and {counted(pieces, 'piece')} that belong there"
+        last = max(places, default=0)
+        return f"place {last} lies outside of {counted(count, 'piece')}" if last >= count else None
 
     def examples(self) -> list[Example]:
         """The higher the mean loss of its masked pieces, the sooner."""

@@ -9,15 +9,21 @@ from bertkit.metrics.classification import regression
 from bertkit.metrics.intervals import Scorer
 from bertkit.reports.charts import Chart, scatter
 from bertkit.reports.example import Example
-from bertkit.reports.views.base import View
+from bertkit.reports.views.base import Number, Record, View
 
 RANGES = 5  # of gold numbers, by which examples are found
 POINTS = 800
 
 
+class _Numbered(Record):
+    gold: Number
+    predicted: Number
+
+
 class Numbers(View):
     """Records with a gold and a predicted number."""
 
+    form = _Numbered
     decided = frozenset({"predicted"})
     measure = "error"
 
