@@ -28,6 +28,7 @@ def model_args(args: argparse.Namespace) -> dict[str, Any]:
         "max_seq_length": args.max_seq_length, "manual_seed": args.seed, "output_dir": args.output_dir,
         "cache_dir": f"{args.output_dir}-cache", "tensorboard_dir": f"{args.output_dir}-runs",
         "save_steps": -1, "save_model_every_epoch": False, "save_eval_checkpoints": False,
+        "use_multiprocessing_for_evaluation": False,  # by default; a fork after threads have begun hangs
         "fp16": False,  # it is on by default, and needs an accelerator
     }  # fmt: skip
 
