@@ -43,7 +43,7 @@ def _device() -> dict[str, str]:
 def _places() -> dict[str, str]:
     from huggingface_hub import constants, get_token
 
-    from bertkit.cache import cache_directory, cache_size
+    from bertkit.cache import cache_directory
     from bertkit.hub import unreachable
 
     return {
@@ -51,5 +51,13 @@ def _places() -> dict[str, str]:
         "Hub token": "set" if get_token() else "none",
         "Hub cache": constants.HF_HUB_CACHE,
         "BERTKIT_DATA_DIR": os.environ.get("BERTKIT_DATA_DIR") or "unset",
-        "cache": f"{cache_directory()} ({cache_size() / 1e6:,.0f} MB, safe to delete)",
+        "cache": f"{cache_directory()} ({_cached()})",
     }
+
+
+def _cached() -> str:
+    from bertkit.cache import cache_directory, cache_size
+
+    if cache_directory().is_file():
+        return "a file, so nothing is cached; name a folder with BERTKIT_CACHE_DIR"
+    return f"{cache_size() / 1e6:,.0f} MB, safe to delete"
