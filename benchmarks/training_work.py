@@ -42,7 +42,7 @@ WORKS = {
     work.name: work
     for work in (
         Work("sst2", "SST-2", "classify", 6000, 872, 128, 32, 5e-5),
-        Work("imdb", "IMDB", "classify", 600, 400, 256, 16, 5e-5),
+        Work("imdb", "IMDB", "classify", 600, 400, 256, 16, 2e-4),
         Work("squad", "SQuAD v1.1", "qa", 300, 100, 384, 12, 2e-4, "json", "f1"),
     )
 }

@@ -16,10 +16,12 @@ import page
 import qa_script
 import trainer_script
 import training
+from bertkit.training.precision import bf16_is_faster
 from contestants import BASE, Figures
 from training_work import WORKS
 
 SMALL = gpu.setups(gpu.parse_args(["--small"]))
+PACKED = f"bertkit, {'bf16' if bf16_is_faster() else 'fp32'}, pack"
 
 
 def made_up(speed, score=50.0):
@@ -128,7 +130,7 @@ def test_the_picture_stands_by_itself_light_and_dark(titles):
 # ---- GPU
 
 
-@pytest.mark.parametrize("way", ["Trainer, fp32", "bertkit, fp32, pack"])
+@pytest.mark.parametrize("way", ["Trainer, fp32", PACKED])
 @pytest.mark.parametrize("work", ["pre-training", "fine-tuning"])
 def test_each_side_is_measured(work, way):
     setup = next(setup for setup in SMALL if (setup.work, str(setup)) == (work, way))
@@ -155,11 +157,11 @@ def test_the_ratio_is_to_trainer_in_the_same_format_and_failures_are_told():
     results = {
         of["Trainer, fp32"]: gpu_step.Figures(10.0, 200.0, 0.1, 50.0),
         of["bertkit, fp32"]: gpu_step.Figures(25.0, 500.0, 0.25, 40.0),
-        of["bertkit, fp32, pack"]: "out of memory",
+        of[PACKED]: "out of memory",
     }
     told = gpu.text(gpu.parse_args(["--small"]), results)
     assert "| bertkit, fp32 | 25.0 | 2.50 | 500 | 25.0% | 40 |" in told
-    assert "| bertkit, fp32, pack | out of memory |" in told
+    assert f"| {PACKED} | out of memory |" in told
 
 
 def test_a_setup_passes_to_its_process_as_it_is(monkeypatch, capsys):

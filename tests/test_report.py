@@ -37,7 +37,7 @@ def write_run(folder, records, task="classify", scores=None, config=None, **sett
         "intervals": {"accuracy": [0.3, 0.7]}, "baselines": {"majority": {"accuracy": 0.4}},
         "training": TRAINING,
     }  # fmt: skip
-    made_with = {"command": "from Python", "data": "f", "python": "3.11", "packages": {}}
+    made_with = {"command": "from Python", "data": {"train": "8 rows, f"}, "python": "3.11", "packages": {}}
     (folder / "metrics.json").write_text(json.dumps(metrics))
     (folder / "run.yaml").write_text(
         yaml.safe_dump({"task": task, "settings": settings, "made_with": made_with})
