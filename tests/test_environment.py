@@ -30,3 +30,12 @@ def test_data_ls_tells_where_each_set_was_found(cli, tmp_path):
     assert list(found) == [*known_sets(), "sample"]
     assert found["sst2"] == {"found": str(tmp_path / "SST-2"), "title": known_sets()["sst2"].title}
     assert [line.split()[0] for line in cli("data", "ls")[1].splitlines()] == list(found)
+
+
+def test_a_cache_that_is_a_file_is_told(cli, no_hub, tmp_path, monkeypatch):
+    file = tmp_path / "cache"
+    file.write_text("mine")
+    monkeypatch.setenv("BERTKIT_CACHE_DIR", str(file))
+    told = json.loads(cli("env", "--json")[1])["cache"]
+    assert "a file, so nothing is cached" in told
+    assert "safe to delete" not in told
