@@ -13,6 +13,9 @@ import pytest
 from hub import hub, no_hub  # noqa: F401
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+# What a shell starts in the background ignores Ctrl-C; the tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 GOOD = ["good", "great", "lovely", "fine", "nice", "happy", "warm", "bright"]
 BAD = ["bad", "awful", "poor", "sad", "cold", "dull", "broken", "angry"]
