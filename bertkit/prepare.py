@@ -81,6 +81,10 @@ def settings(
         key: str(Path(values[key]).expanduser()) for key in PATHS if "://" not in (values.get(key) or "://")
     }
     if values.get("output_dir"):
+        if values["output_dir"] == values.get("data"):  # the folder, once made, would be taken for the data
+            raise UserError(
+                f"--output-dir {values['output_dir']}: is what --data says; name another directory"
+            )
         rundir.check_folder(Path(values["output_dir"]))
         locks.require_free(Path(values["output_dir"]))
     if values.get("resume"):

@@ -141,6 +141,7 @@ MISTYPED = {  # command: words the line must hold, beside the flag or the comman
     "export": ["bertkit: RUN: is empty"],
     "classify --recipe": ["--recipe '': neither a file nor"],
     "classify --tokens-per-batch 1e3": ["bertkit: --tokens-per-batch: is not a whole number"],
+    "classify --data imdb --output-dir imdb": ["--output-dir imdb: is what --data says; name another"],
     "classify --data sample --lr nan": ["bertkit: --learning-rate", "out of bounds; it must be at least 0"],
     "check clasify": ["bertkit check clasify: no such command; did you mean 'classify'", "nli", "swag"],
     "trian": ["bertkit trian: no such command", "classify", "export"],
