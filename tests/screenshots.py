@@ -27,7 +27,7 @@ def main():
     for run in RUNS.values():
         bertkit.report(runs=[str(run)])
     with chromium.chromium() as driver:
-        picture(driver, "classify", "report", "body", width=1120, height=1500)
+        picture(driver, "classify", "report", "body", width=1120, height=1830)
         picture(driver, "ner", "report-dark", "#results", width=1120, height=1000, dark=True)
         picture(driver, "classify", "report-phone", "#results", width=390, height=900, scale=2)
 
