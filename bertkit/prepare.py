@@ -14,7 +14,7 @@ from bertkit.config import RunConfig, fill, saved_settings, settings_of
 from bertkit.data.rows import Splits, changes, fingerprints
 from bertkit.data.sources import Found, data_directory
 from bertkit.data.split import arrange, draw
-from bertkit.errors import UserError
+from bertkit.errors import UserError, counted
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
 from bertkit.recipes import Recipe, behind, read_recipe
@@ -81,10 +81,6 @@ def settings(
         key: str(Path(values[key]).expanduser()) for key in PATHS if "://" not in (values.get(key) or "://")
     }
     if values.get("output_dir"):
-        if values["output_dir"] == values.get("data"):  # the folder, once made, would be taken for the data
-            raise UserError(
-                f"--output-dir {values['output_dir']}: is what --data says; name another directory"
-            )
         rundir.check_folder(Path(values["output_dir"]))
         locks.require_free(Path(values["output_dir"]))
     if values.get("resume"):
@@ -98,6 +94,9 @@ def settings(
         )
     _check_budget(config)
     if config.output_dir is not None:
+        # The folder, once made, would be taken for the data.
+        if (data := config.named_data()) and Path(config.output_dir) == Path(data):
+            raise UserError(f"--output-dir {config.output_dir}: is what --data says; name another directory")
         rundir.check_writable(Path(config.output_dir), config.overwrite)
     return config, None
 
@@ -120,10 +119,9 @@ def _check_budget(config: RunConfig) -> None:
 def _tell_processes(recipe: Recipe, reporter: Reporter) -> None:
     """Of a run of several processes, its batch size is that of one of them."""
     before = recipe.made_with.get("processes", 1)
-    if before != ranks.started():
-        reporter.warn(
-            f"{recipe.path}: was made by {before} processes, each with its batch; --nproc {before} repeats it"
-        )
+    if recipe.made_with and before != ranks.started():  # one that a run has written
+        each = f"its run had {counted(before, 'process', 'processes')}, each with its batch"
+        reporter.warn(f"{recipe.path}: {each}; --nproc {before} repeats it")
 
 
 def _check_processes(values: Mapping[str, Any]) -> None:

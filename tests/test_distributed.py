@@ -228,7 +228,7 @@ def test_a_run_of_two_says_how_it_is_repeated(cli, both):
         f"# Repeat this run: bertkit classify --recipe {recipe} --nproc 2"
     )
     _, _, err = cli("classify", "--recipe", recipe, "--dry-run")
-    assert f"{recipe}: was made by 2 processes, each with its batch; --nproc 2 repeats it" in " ".join(
+    assert f"{recipe}: its run had 2 processes, each with its batch; --nproc 2 repeats it" in " ".join(
         err.split()
     )
 

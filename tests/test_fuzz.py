@@ -11,6 +11,15 @@ def test_nothing_but_a_refusal_comes_out(tiny, target):
     fuzz.fuzz(target, settings(fuzz.QUIET, max_examples=10, derandomize=True), tiny)
 
 
+def test_what_is_no_refusal_comes_out(tiny, monkeypatch):
+    def broken(path, model):
+        raise KeyError(path)
+
+    monkeypatch.setitem(fuzz.READERS, "index", broken)
+    with pytest.raises(KeyError):
+        fuzz.fuzz("files: index", settings(fuzz.QUIET, max_examples=2, derandomize=True), tiny)
+
+
 def test_every_reader_has_a_target():
     assert {f"files: {reader}" for reader in CASES} | {f"runs: {use}" for use in FOLDERS} <= set(fuzz.TARGETS)
 
