@@ -56,7 +56,7 @@ def _measured(prepared: Prepared, folder: Path, reporter: Reporter) -> dict[str,
     }  # fmt: skip
 
 
-def _step_of(session: Any, examples: list[Any]) -> Callable[[], float]:
+def _step_of(session: Session, examples: list[Any]) -> Callable[[], float]:
     """Forward, backward and optimizer step on some examples, which give the loss."""
     trainer = session.trainer
     trainer.create_optimizer()

@@ -3,8 +3,9 @@
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,10 @@ from bertkit.training.memory import memory_told, sizes, ways_out
 from bertkit.training.stopping import StopRequest
 from bertkit.training.trackers import log_into
 
+if TYPE_CHECKING:
+    from bertkit.training.trainer import BertkitTrainer
+
+T = TypeVar("T")
 HEAD_ROWS = 200  # validation rows by which a model's own head is judged before training
 
 
@@ -70,21 +75,20 @@ class Session:
             compile_layers(self.model)
             self.reporter.say("the encoder is compiled when it is first used: the first steps take longer")
 
-    def _trainer(self) -> Any:
+    def _trainer(self) -> "BertkitTrainer":
         from transformers import PrinterCallback
 
         from bertkit.training.callbacks import FirstStep, Progress, Schedule
         from bertkit.training.trainer import BertkitTrainer
 
         config, train = self.prepared.config, self.prepared.features["train"]
-        trainer = self._accepted(
-            BertkitTrainer,
+        trainer = self._accepted(lambda: BertkitTrainer(
             model=self.model, args=self.arguments, train_dataset=train, data_collator=self.collator,
             loss=self.prepared.task.loss(train), evaluate_with=self._validate, best=self.prepared.task.best,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
             own_order="train_sampling_strategy" not in parse_set(config),
-        )  # fmt: skip
+        ))  # fmt: skip
         self._accepted(trainer.try_optimizer)
         trainer.remove_callback(PrinterCallback)
         log_into(trainer, self.folder / rundir.TENSORBOARD)
@@ -94,14 +98,14 @@ class Session:
         trainer.add_callback(Progress(self.reporter, trainer.batches().switches()))
         return trainer
 
-    def _accepted(self, make: Any, **arguments: Any) -> Any:
+    def _accepted(self, make: Callable[[], T]) -> T:
         """What `make` makes; what Trainer refuses of the settings that are its own is the user's to mend."""
         config = self.prepared.config
         named = {"--set": config.set, "--optim": config.optim, "--lr-scheduler": config.lr_scheduler}
         usual = {"--set": [], "--optim": type(config).optim, "--lr-scheduler": type(config).lr_scheduler}
         theirs = [f"{flag} {value}" for flag, value in named.items() if value and value != usual[flag]]
         try:
-            return make(**arguments)
+            return make()
         except (ValueError, TypeError, KeyError, ImportError, RuntimeError, OSError) as error:
             if not theirs:
                 raise
