@@ -17,27 +17,27 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from bertkit.modeling.attention import ByParts
-from ner_data import in_turn
-from side_by_side import median_ratio, publish, report
+from bertkit.modeling.attention import ChunkedAttention
+from ner_data import time_alternating
+from side_by_side import compute_median_ratio, publish, format_report
 
 DROPOUT = 0.1
 SHAPES = [(32, 12, 32, 32), (32, 12, 64, 32), (12, 12, 256, 32), (8, 12, 384, 64)]
 Attention = Callable[..., torch.Tensor]
 
 
-def stock(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def attend_stock(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The one of PyTorch."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=DROPOUT)
 
 
-def by_parts(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def attend_chunked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The one of bertkit."""
-    found: torch.Tensor = ByParts.apply(q, k, v, mask, DROPOUT, q.shape[-1] ** -0.5)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = ChunkedAttention.apply(q, k, v, mask, DROPOUT, q.shape[-1] ** -0.5)  # type: ignore[no-untyped-call]
     return found
 
 
-def inputs(shape: tuple[int, int, int, int]) -> tuple[torch.Tensor, ...]:
+def make_inputs(shape: tuple[int, int, int, int]) -> tuple[torch.Tensor, ...]:
     """Queries, keys and values as models have them, and a mask for a few places of padding."""
     batch, heads, length, width = shape
     parts = [torch.randn(batch, length, heads, width).transpose(1, 2).requires_grad_() for _ in range(3)]
@@ -46,12 +46,12 @@ def inputs(shape: tuple[int, int, int, int]) -> tuple[torch.Tensor, ...]:
     return *parts, mask.expand(batch, 1, length, length)
 
 
-def step(attention: Attention, given: tuple[torch.Tensor, ...]) -> None:
+def run_step(attention: Attention, given: tuple[torch.Tensor, ...]) -> None:
     """Forth and back."""
     torch.autograd.backward(attention(*given).sum())
 
 
-def kept(attention: Attention, given: tuple[torch.Tensor, ...]) -> float:
+def measure_saved_megabytes(attention: Attention, given: tuple[torch.Tensor, ...]) -> float:
     """MB that are kept for the gradient, beside queries, keys and values."""
     sizes: dict[int, int] = {}
 
@@ -78,19 +78,19 @@ def main() -> None:
         "|---|---:|---:|---:|---:|---:|",
     ]
     for shape in SHAPES:
-        given = inputs(shape)
+        given = make_inputs(shape)
         calls: dict[str, Callable[[], object]] = {
-            "stock": partial(step, stock, given), "by parts": partial(step, by_parts, given),
+            "stock": partial(run_step, attend_stock, given), "by parts": partial(run_step, attend_chunked, given),
         }  # fmt: skip
-        seconds = in_turn(calls, args.rounds)
+        seconds = time_alternating(calls, args.rounds)
         theirs, ours = (1e3 * statistics.median(seconds[name]) for name in calls)
-        faster = 1 / median_ratio(seconds["by parts"], seconds["stock"])
-        sizes = f"{kept(stock, given):.1f} | {kept(by_parts, given):.1f}"
+        faster = 1 / compute_median_ratio(seconds["by parts"], seconds["stock"])
+        sizes = f"{measure_saved_megabytes(attend_stock, given):.1f} | {measure_saved_megabytes(attend_chunked, given):.1f}"
         name = " x ".join(map(str, shape))
         lines.append(f"| {name} | {theirs:.1f} | {ours:.1f} | {faster:.2f} | {sizes} |")
     about = f"fp32, dropout {DROPOUT}, {torch.get_num_threads()} threads, medians of {args.rounds} rounds."
     commands = [f"python benchmarks/attention_speed.py --rounds {args.rounds}"]
-    publish(report("Attention with dropout on a CPU", about, lines, commands), args.out)
+    publish(format_report("Attention with dropout on a CPU", about, lines, commands), args.out)
 
 
 if __name__ == "__main__":

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from side_by_side import SEED, Contestant
-from training_work import Work, f1
+from side_by_side import SEED, System
+from training_work import Workload, compute_squad_f1
 
 HERE = Path(__file__).resolve().parent
-BASE = "Trainer, padded per batch"  # the row that ratios are to
+BASELINE = "Trainer, padded per batch"  # the row that ratios are to
 OVERLAP = 128  # pieces that two windows share, as question answering scripts count
-STEP = 240  # about the same from one window to the next, as bertkit counts: 384 - 128 - a question
+DOC_STRIDE = 240  # about the same from one window to the next, as bertkit counts: 384 - 128 - a question
 
 
 @dataclass(frozen=True)
-class Figures:
+class Measurements:
     """What one run of one contestant measured."""
 
     examples_per_second: float
@@ -33,36 +33,36 @@ class Figures:
         return f"{self.examples_per_second:.1f} examples/s, {self.process_seconds:.1f} s in all"
 
 
-def contestants(work: Work, folder: Path, simpletransformers: str | None) -> list[Contestant[Figures]]:
+def list_systems(work: Workload, folder: Path, simpletransformers: str | None) -> list[System[Measurements]]:
     """List the rows of the table of the work whose rows lie in `folder`.
 
     Args:
         simpletransformers: the interpreter that has it, if any.
     """
-    from bertkit.training.precision import bf16_is_faster
+    from bertkit.training.precision import is_bf16_faster
 
-    best = ("--train_sampling_strategy", "group_by_length", *(["--bf16"] if bf16_is_faster() else []))
+    best = ("--train_sampling_strategy", "group_by_length", *(["--bf16"] if is_bf16_faster() else []))
     script = HERE / ("qa_script.py" if work.task == "qa" else "trainer_script.py")
     trainer, dynamic = [sys.executable, str(script)], "--no_pad_to_max_length"
     entries = [
-        peer("Trainer, padded to the maximum", work, folder, trainer),
-        peer(BASE, work, folder, [*trainer, dynamic]),
-        peer("Trainer, its best flags", work, folder, [*trainer, dynamic, *best]),
+        describe_script("Trainer, padded to the maximum", work, folder, trainer),
+        describe_script(BASELINE, work, folder, [*trainer, dynamic]),
+        describe_script("Trainer, its best flags", work, folder, [*trainer, dynamic, *best]),
     ]
     if simpletransformers and work.task == "classify":
         named = [simpletransformers, str(HERE / "simpletransformers_script.py")]
-        entries.append(peer("simpletransformers", work, folder, named))
-    return [*entries, bertkit("bertkit", work), bertkit("bertkit --pack", work, "--pack")]
+        entries.append(describe_script("simpletransformers", work, folder, named))
+    return [*entries, describe_bertkit("bertkit", work), describe_bertkit("bertkit --pack", work, "--pack")]
 
 
-def peer(name: str, work: Work, folder: Path, start: Sequence[str]) -> Contestant[Figures]:
+def describe_script(name: str, work: Workload, folder: Path, start: Sequence[str]) -> System[Measurements]:
     """Describe a run of a script that prints what `peer.figures` gives."""
 
     def command(data: Path, model: Path, output: Path) -> list[str]:
         return [
             *start,
-            *("--train_file", str(data / f"train.{work.ending}")),
-            *("--validation_file", str(data / f"validation.{work.ending}")),
+            *("--train_file", str(data / f"train.{work.file_format}")),
+            *("--validation_file", str(data / f"validation.{work.file_format}")),
             *("--model_name_or_path", str(model), "--output_dir", str(output)),
             *("--max_seq_length", str(work.max_length), "--num_train_epochs", "1"),
             *("--per_device_train_batch_size", str(work.batch_size)),
@@ -70,23 +70,23 @@ def peer(name: str, work: Work, folder: Path, start: Sequence[str]) -> Contestan
             *(["--doc_stride", str(OVERLAP)] if work.task == "qa" else []),
         ]
 
-    def read(printed: dict[str, Any], seconds: float) -> Figures:
+    def read(printed: dict[str, Any], seconds: float) -> Measurements:
         answers = printed.get("answers")
-        score = 100 * printed["accuracy"] if answers is None else f1(folder, answers)
+        score = 100 * printed["accuracy"] if answers is None else compute_squad_f1(folder, answers)
         return _figures(printed, score, seconds)
 
-    return Contestant(name, command, read)
+    return System(name, command, read)
 
 
-def bertkit(name: str, work: Work, *options: str) -> Contestant[Figures]:
+def describe_bertkit(name: str, work: Workload, *options: str) -> System[Measurements]:
     """Describe a run of bertkit's command."""
-    of_task = ["--squad", "v1", "--doc-stride", str(STEP)] if work.task == "qa" else []
+    of_task = ["--squad", "v1", "--doc-stride", str(DOC_STRIDE)] if work.task == "qa" else []
 
     def command(data: Path, model: Path, output: Path) -> list[str]:
         return [
             *(sys.executable, "-m", "bertkit", work.task),
-            *("--data", str(data / f"train.{work.ending}")),
-            *("--validation", str(data / f"validation.{work.ending}")),
+            *("--data", str(data / f"train.{work.file_format}")),
+            *("--validation", str(data / f"validation.{work.file_format}")),
             *("--model", str(model), "--output-dir", str(output)),
             *("--max-length", str(work.max_length), "--epochs", "1"),
             *("--batch-size", str(work.batch_size)),
@@ -94,13 +94,13 @@ def bertkit(name: str, work: Work, *options: str) -> Contestant[Figures]:
             *(*of_task, *options, "--json"),
         ]
 
-    def read(printed: dict[str, Any], seconds: float) -> Figures:
-        score = printed["validation"][work.score] * (1 if work.task == "qa" else 100)
+    def read(printed: dict[str, Any], seconds: float) -> Measurements:
+        score = printed["validation"][work.metric] * (1 if work.task == "qa" else 100)
         return _figures(printed["training"], score, seconds)
 
-    return Contestant(name, command, read)
+    return System(name, command, read)
 
 
-def _figures(printed: dict[str, Any], score: float, seconds: float) -> Figures:
+def _figures(printed: dict[str, Any], score: float, seconds: float) -> Measurements:
     named = ("examples_per_second", "tokens_per_second", "first_step_seconds", "peak_memory_mb", "precision")
-    return Figures(score=score, process_seconds=seconds, **{name: printed[name] for name in named})
+    return Measurements(score=score, process_seconds=seconds, **{name: printed[name] for name in named})

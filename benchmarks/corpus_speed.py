@@ -21,12 +21,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.corpus import build
-from bertkit.data.text_files import chunks, files_of
-from bertkit.data.texts import TextOptions, documents
+from bertkit.data.corpus import write_corpus
+from bertkit.data.text_files import read_chunks, list_files
+from bertkit.data.texts import TextOptions, iter_documents
 from bertkit.modeling.loading import ModelSource, load_tokenizer
-from qa_speed import compared, megabytes
-from side_by_side import add_options, check_options, model_and_rounds, publish, report
+from qa_speed import compare_calls, read_process_memory_mb
+from side_by_side import add_options, validate_options, describe_model_and_rounds, publish, format_report
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -38,46 +38,46 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.data_dir is None or not args.data_dir.is_dir():
         parser.error("no texts found: give their folder with --data-dir")
-    check_options(parser, args)
+    validate_options(parser, args)
     if args.megabytes < 1:
         parser.error("--megabytes must be at least 1")
     return args
 
 
-def speed(args: argparse.Namespace, tokenizer: Any) -> list[str]:
+def measure_speed(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     """Compare making a corpus of the files with a bare call of the tokenizer."""
-    files, options = files_of(str(args.data_dir)), TextOptions()
-    sentences = list(chain.from_iterable(documents(files, options)))
+    files, options = list_files(str(args.data_dir)), TextOptions()
+    sentences = list(chain.from_iterable(iter_documents(files, options)))
 
     def made() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            build(documents(files, options), tokenizer, Path(folder))
+            write_corpus(iter_documents(files, options), tokenizer, Path(folder))
 
     calls: dict[str, Callable[[], object]] = {
         "encode_batch_fast(sentences)": lambda: tokenizer.backend_tokenizer.encode_batch_fast(
             sentences, add_special_tokens=False
         ),
         "bertkit, from files to disk": made,
-        "of which: reading and cutting, alone": lambda: sum(map(len, map(list, documents(files, options)))),
+        "of which: reading and cutting, alone": lambda: sum(map(len, map(list, iter_documents(files, options)))),
     }
     size = sum(path.stat().st_size for path in files) / 1e6
     about = (
         f"{len(files)} files, {size:.1f} MB, {len(sentences):,} sentences, nothing cached; ratios of time."
     )
-    return ["## Speed", "", about, "", *compared(calls, args, size, "s a MB")]
+    return ["## Speed", "", about, "", *compare_calls(calls, args, size, "s a MB")]
 
 
-def memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
+def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     """Measure how far a large file raises the peak of this process, and what its corpus takes on disk."""
     with tempfile.TemporaryDirectory() as scratch:
         large, folder = Path(scratch) / "large.txt", Path(scratch) / "corpus"
         folder.mkdir()
-        repeated(files_of(str(args.data_dir)), large, args.megabytes * 1_000_000)
-        before = megabytes("VmRSS")
+        write_repeated(list_files(str(args.data_dir)), large, args.megabytes * 1_000_000)
+        before = read_process_memory_mb("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: an earlier one would hide this
         started = time.perf_counter()
-        counts = build(documents([large], TextOptions()), tokenizer, folder).counts
-        took, raised = time.perf_counter() - started, megabytes("VmHWM") - before
+        counts = write_corpus(iter_documents([large], TextOptions()), tokenizer, folder).counts
+        took, raised = time.perf_counter() - started, read_process_memory_mb("VmHWM") - before
         disk = sum(path.stat().st_size for path in folder.iterdir())
     return [
         *("## Memory and disk", ""),
@@ -90,17 +90,17 @@ def memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     ]
 
 
-def repeated(files: list[Path], large: Path, size: int) -> None:
+def write_repeated(files: list[Path], large: Path, size: int) -> None:
     """Write the texts over and over until there are as many bytes as asked."""
     with large.open("wb") as file:
         while file.tell() < size:
             for path in files:
-                for chunk in chunks(path):
+                for chunk in read_chunks(path):
                     file.write(chunk)
                 file.write(b"\n\n")
 
 
-PARTS = {"speed": speed, "memory": memory}
+PARTS = {"speed": measure_speed, "memory": measure_memory}
 
 
 def main() -> None:
@@ -110,14 +110,14 @@ def main() -> None:
     parts = [PARTS[name](args, tokenizer) for name in args.part or PARTS]
     about = (
         f"TOKENIZERS_PARALLELISM={os.environ.get('TOKENIZERS_PARALLELISM', '(not set)')}; "
-        f"{model_and_rounds(args.model, args.rounds)}. Ratios are to the first row, taken round by round, of "
+        f"{describe_model_and_rounds(args.model, args.rounds)}. Ratios are to the first row, taken round by round, of "
         "which the median is shown."
     )
     own = f"corpus_speed.py --data-dir TEXTS --rounds {args.rounds} --megabytes {args.megabytes}"
     own += "".join(f" --part {name}" for name in args.part or [])
     results = [line for lines in parts for line in [*lines, ""]]
     title = "Making a corpus of text files: speed, memory, disk"
-    publish(report(title, about, results[:-1], [f"python benchmarks/{own}"]), args.out)
+    publish(format_report(title, about, results[:-1], [f"python benchmarks/{own}"]), args.out)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ import torch
 from bertkit.prepare import prepare
 from bertkit.reporter import Reporter
 from bertkit.tasks.pretraining import PretrainConfig
-from side_by_side import every_round, publish, report
+from side_by_side import list_rounds, publish, format_report
 
-BATCH = 64
+BATCH_SIZE = 64
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -33,24 +33,24 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def epochs(args: argparse.Namespace) -> list[tuple[int, float, float]]:
+def time_epochs(args: argparse.Namespace) -> list[tuple[int, float, float]]:
     """Of each epoch, its pieces (padding apart), and the seconds of drawing pairs and of making batches."""
     config = PretrainConfig(
         data=args.data, size="tiny", vocab_size=8000, max_length=args.max_length, whole_word_masking=True
     )
     prepared = prepare("pretrain-mlm-nsp", config, Reporter())
-    model = prepared.task.model(prepared.model_config, prepared.source)
+    model = prepared.task.build_model(prepared.model_config, prepared.model_source)
     features = prepared.features["train"].parts[0]  # type: ignore[attr-defined]
     collate = prepared.task.collator(prepared.tokenizer, model)
     found = []
     for epoch in range(1, args.rounds + 1):
         started = time.perf_counter()
-        features.plan(epoch)
+        features.get_plan(epoch)
         drawn = time.perf_counter()
         keys = features.keys(epoch, np.arange(len(features)))
         pieces = 0
-        for start in range(0, len(keys), BATCH):
-            batch = collate([features[int(key)] for key in keys[start : start + BATCH]])
+        for start in range(0, len(keys), BATCH_SIZE):
+            batch = collate([features[int(key)] for key in keys[start : start + BATCH_SIZE]])
             pieces += int(batch["attention_mask"].sum())
         found.append((pieces, drawn - started, time.perf_counter() - drawn))
     return found
@@ -60,7 +60,7 @@ def main() -> None:
     """Time the epochs and report."""
     args = parse_args()
     torch.set_num_threads(1)
-    found = epochs(args)
+    found = time_epochs(args)
     rates = [pieces / (drawing + making) for pieces, drawing, making in found]
     pieces, drawing, making = found[int(np.argsort(rates)[len(rates) // 2])]
     lines = [
@@ -69,14 +69,14 @@ def main() -> None:
         f"| drawing the pairs, s | {drawing:.2f} |",
         f"| making the batches, s | {making:.2f} |",
         f"| pieces a second | {float(np.median(rates)):,.0f} |",
-        *every_round("pieces a second", {"bertkit": [f"{rate:,.0f}" for rate in rates]}),
+        *list_rounds("pieces a second", {"bertkit": [f"{rate:,.0f}" for rate in rates]}),
     ]  # fmt: skip
     about = (
-        f"{args.data}, pairs of at most {args.max_length} pieces, batches of {BATCH}, whole words, "
+        f"{args.data}, pairs of at most {args.max_length} pieces, batches of {BATCH_SIZE}, whole words, "
         f"one thread; the median of {args.rounds} epochs."
     )
     own = f"python benchmarks/examples_speed.py --data {args.data} --rounds {args.rounds}"
-    publish(report("Examples of pre-training", about, lines, [own]), args.out)
+    publish(format_report("Examples of pre-training", about, lines, [own]), args.out)
 
 
 if __name__ == "__main__":

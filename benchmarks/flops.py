@@ -10,7 +10,7 @@ import torch
 ATTEMPTS = 20  # products by which the device's speed is measured
 
 
-def operations(model: Any, lengths: torch.Tensor) -> float:
+def count_training_flops(model: Any, lengths: torch.Tensor) -> float:
     """Return the floating-point operations of the encoder's layers, forth and back, on these sequences.
 
     Six for each weight and piece, and those of attention: 12 x layers x width x length squared. What is
@@ -25,7 +25,7 @@ def operations(model: Any, lengths: torch.Tensor) -> float:
     return 6 * weights * float(lengths.sum()) + attention
 
 
-def multiplications_per_second(kind: torch.dtype) -> float:
+def measure_peak_flops(kind: torch.dtype) -> float:
     """Measure the operations a second of a big product of matrices, which no training can exceed."""
     device, size = ("cuda", 8192) if torch.cuda.is_available() else ("cpu", 512)
     one, other = (torch.randn(size, size, device=device).to(kind) for _ in range(2))

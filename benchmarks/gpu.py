@@ -23,16 +23,16 @@ from typing import Any
 
 import torch
 
-from bertkit.training.precision import bf16_is_faster
-from gpu_step import BERTKIT, COMMANDS, TRAINER, Figures, Setup
-from page import table, write_part
-from side_by_side import machine
+from bertkit.training.precision import is_bf16_faster
+from gpu_step import BERTKIT, COMMANDS, TRAINER, Measurements, Setup
+from page import format_table, replace_section
+from side_by_side import describe_machine
 
 SCRIPT = Path(__file__).resolve().with_name("gpu_step.py")
 SIZES, LENGTHS = ["base", "large"], [128, 512]
 OPTIONS = [("compile",), ("pack",), ("compile", "pack"), ("gradient_checkpointing",)]
 COLUMNS = ["sequences/s", "times Trainer's", "tokens/s", "MFU", "peak MB"]
-Results = Mapping[Setup, Figures | str]
+Results = Mapping[Setup, Measurements | str]
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -56,24 +56,24 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 # ---- what is measured
 
 
-def setups(args: argparse.Namespace) -> list[Setup]:
+def list_setups(args: argparse.Namespace) -> list[Setup]:
     """List all that is measured, in the order of the tables."""
     found = []
     for work, size, length in product(args.work, args.size, args.length):
         rows = max(1, args.tokens // length)
         some = Setup(BERTKIT, work, size, length, batch_size=rows, steps=args.steps)
         if args.small:
-            some = small(some)
-        found += [dataclasses.replace(some, **one) for one in ways()]
+            some = shrink_setup(some)
+        found += [dataclasses.replace(some, **one) for one in list_variants()]
     return list(dict.fromkeys(found))  # the small ones are the same at all sizes and lengths
 
 
-def ways() -> list[dict[str, Any]]:
+def list_variants() -> list[dict[str, Any]]:
     """List both sides in all number formats that the device has, and what bertkit can add to the best.
 
     A format that a CPU has no instructions for is emulated, a hundred times slower.
     """
-    half = ["bf16"] if bf16_is_faster() else []
+    half = ["bf16"] if is_bf16_faster() else []
     formats = ["fp32", *half, *(["fp16"] if torch.cuda.is_available() else [])]
     best = (half or formats)[0]
     plain: list[dict[str, Any]] = [
@@ -82,12 +82,12 @@ def ways() -> list[dict[str, Any]]:
     return [*plain, *({"precision": best, "options": options} for options in OPTIONS)]
 
 
-def small(setup: Setup) -> Setup:
+def shrink_setup(setup: Setup) -> Setup:
     """The same with a model and data that any machine trains in a second."""
-    return dataclasses.replace(setup, size="small", length=32, batch_size=4, first=1, steps=3, vocabulary=200)
+    return dataclasses.replace(setup, size="small", length=32, batch_size=4, warmup_steps=1, steps=3, vocab_size=200)
 
 
-def measured(setup: Setup, limit: int) -> Figures | str:
+def measure_in_subprocess(setup: Setup, limit: int) -> Measurements | str:
     """Measure in a process of its own; where that gives no figures, say why."""
     told = json.dumps(dataclasses.asdict(setup))
     try:
@@ -100,65 +100,65 @@ def measured(setup: Setup, limit: int) -> Figures | str:
         last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
         return f"failed: {last[:150]}"
     printed = json.loads(done.stdout)
-    return str(printed["failed"]) if "failed" in printed else Figures(**printed)
+    return str(printed["failed"]) if "failed" in printed else Measurements(**printed)
 
 
 # ---- the report
 
 
-def groups(results: Results) -> dict[str, dict[Setup, Figures | str]]:
+def group_by_table(results: Results) -> dict[str, dict[Setup, Measurements | str]]:
     """Part the results into tables: a work, a size and a length each."""
-    found: dict[str, dict[Setup, Figures | str]] = {}
+    found: dict[str, dict[Setup, Measurements | str]] = {}
     for setup, figures in results.items():
-        name = f"{setup.work}, BERT-{setup.size.upper()}, {setup.length} pieces, {setup.batch_size} a batch"
+        name = f"{setup.workload}, BERT-{setup.size.upper()}, {setup.length} pieces, {setup.batch_size} a batch"
         found.setdefault(name, {})[setup] = figures
     return found
 
 
-def cells(setup: Setup, figures: Figures | str, results: Results) -> list[str]:
+def format_cells(setup: Setup, figures: Measurements | str, results: Results) -> list[str]:
     """Show a row; the ratio is to Trainer in the same number format."""
     if isinstance(figures, str):
         return [figures, *[""] * (len(COLUMNS) - 1)]
-    stock = results.get(dataclasses.replace(setup, side=TRAINER, options=()))
+    stock = results.get(dataclasses.replace(setup, system=TRAINER, options=()))
     speed = figures.sequences_per_second
-    ratio = f"{speed / stock.sequences_per_second:.2f}" if isinstance(stock, Figures) else ""
-    used, memory = f"{figures.utilisation:.1%}", f"{figures.peak_memory_mb:,.0f}"
+    ratio = f"{speed / stock.sequences_per_second:.2f}" if isinstance(stock, Measurements) else ""
+    used, memory = f"{figures.mfu:.1%}", f"{figures.peak_memory_mb:,.0f}"
     return [f"{speed:,.1f}", ratio, f"{figures.tokens_per_second:,.0f}", used, memory]
 
 
-def text(args: argparse.Namespace, results: Results) -> str:
+def format_text(args: argparse.Namespace, results: Results) -> str:
     """Compose all that is told of the runs."""
     some = next(iter(results))
     about = (
-        f"{some.steps} steps behind {some.first} that are not timed; random weights, made-up texts. Trainer: "
+        f"{some.steps} steps behind {some.warmup_steps} that are not timed; random weights, made-up texts. Trainer: "
         "its defaults with the stock model, on the same examples, in the same number format. Tokens do not "
         "count padding. MFU: 6 operations for each weight of the layers and piece, and those of attention, "
         "as a share of what a product of big matrices was measured to reach in the same number format "
         "on this device; heads, padding and what is computed twice do not count."
     )
     lines = [about, ""]
-    for name, group in groups(results).items():
-        rows = {str(setup): cells(setup, figures, results) for setup, figures in group.items()}
-        lines += [f"**{name[0].upper()}{name[1:]}**", "", *table(COLUMNS, rows), ""]
+    for name, group in group_by_table(results).items():
+        rows = {str(setup): format_cells(setup, figures, results) for setup, figures in group.items()}
+        lines += [f"**{name[0].upper()}{name[1:]}**", "", *format_table(COLUMNS, rows), ""]
     own = f"python benchmarks/gpu.py --tokens {args.tokens} --steps {args.steps}"
     shown = f"{own} --work {' '.join(args.work)} --size {' '.join(args.size)}"
     shown = f"{shown} --length {' '.join(map(str, args.length))}"
     command = "python benchmarks/gpu.py --small" if args.small else shown
-    return "\n".join([*lines, *machine(), "", "```sh", command, "```"]) + "\n"
+    return "\n".join([*lines, *describe_machine(), "", "```sh", command, "```"]) + "\n"
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure everything and report."""
     args = parse_args(argv)
-    results: dict[Setup, Figures | str] = {}
-    for setup in setups(args):
-        print(f"{setup.work}, {setup.size}, {setup.length}: {setup} ...", file=sys.stderr, flush=True)
-        results[setup] = measured(setup, args.limit)
+    results: dict[Setup, Measurements | str] = {}
+    for setup in list_setups(args):
+        print(f"{setup.workload}, {setup.size}, {setup.length}: {setup} ...", file=sys.stderr, flush=True)
+        results[setup] = measure_in_subprocess(setup, args.limit)
         print(f"  {results[setup]}", file=sys.stderr, flush=True)
-    told = text(args, results)
+    told = format_text(args, results)
     print(told, end="")
     if args.write:
-        write_part("gpu", told)
+        replace_section("gpu", told)
 
 
 if __name__ == "__main__":

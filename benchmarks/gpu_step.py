@@ -23,64 +23,64 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import synthetic
 from bertkit.errors import UserError
-from bertkit.prepare import Prepared, prepare
-from bertkit.quiet import quiet_libraries
+from bertkit.prepare import PreparedRun, prepare
+from bertkit.quiet import silence_libraries
 from bertkit.reporter import Reporter
 from bertkit.tasks import task_class
-from bertkit.tasks.pretraining import SIZES
-from flops import multiplications_per_second, operations
-from peer import peak_memory_mb
+from bertkit.tasks.pretraining import MODEL_SIZES
+from flops import measure_peak_flops, count_training_flops
+from peer import get_peak_memory_mb
 from side_by_side import SEED
 
 BERTKIT, TRAINER = "bertkit", "Trainer"
 COMMANDS = {"pre-training": "pretrain-mlm-nsp", "fine-tuning": "classify"}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-SHAPES = {"small": (2, 64, 2), **SIZES}  # layers, width, heads
+SHAPES = {"small": (2, 64, 2), **MODEL_SIZES}  # layers, width, heads
 
 
 @dataclass(frozen=True)
 class Setup:
     """One way to train; `options` are settings of bertkit that are on or off."""
 
-    side: str
-    work: str
+    system: str
+    workload: str
     size: str
     length: int
     precision: str = "fp32"
     options: tuple[str, ...] = ()
     batch_size: int = 32
-    first: int = 10  # steps that are not timed: the device warms up, layers are compiled
+    warmup_steps: int = 10  # steps that are not timed: the device warms up, layers are compiled
     steps: int = 30
-    vocabulary: int = 30_522
+    vocab_size: int = 30_522
 
     def __str__(self) -> str:
-        return ", ".join([self.side, self.precision, *(option.replace("_", " ") for option in self.options)])
+        return ", ".join([self.system, self.precision, *(option.replace("_", " ") for option in self.options)])
 
 
 @dataclass(frozen=True)
-class Figures:
+class Measurements:
     """What was measured; `utilisation` is the share of what the device multiplies in a second."""
 
     sequences_per_second: float
     tokens_per_second: float
-    utilisation: float
+    mfu: float
     peak_memory_mb: float
 
     def __str__(self) -> str:
-        return f"{self.sequences_per_second:.1f} sequences/s, {self.utilisation:.0%} of the device's speed"
+        return f"{self.sequences_per_second:.1f} sequences/s, {self.mfu:.0%} of the device's speed"
 
 
-class Watch(TrainerCallback):
+class StepTimer(TrainerCallback):
     """A collator that counts what it collates, and a callback that times the steps behind the first ones."""
 
     def __init__(self, collate: Any, setup: Setup) -> None:
-        self.collate, self.setup = collate, setup
+        self.collator, self.setup = collate, setup
         self.lengths: list[torch.Tensor] = []  # of each batch: the pieces of its sequences
         self.started = self.seconds = 0.0
 
     def __call__(self, items: list[Any]) -> dict[str, torch.Tensor]:
         """The batch of these examples."""
-        batch = self.collate(items)
+        batch = self.collator(items)
         self.lengths.append(batch["attention_mask"].sum(1))
         return batch
 
@@ -88,58 +88,58 @@ class Watch(TrainerCallback):
         """The clock runs from the end of the last step that is not timed to the end of the last."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        if state.global_step == self.setup.first:
+        if state.global_step == self.setup.warmup_steps:
             self.started = time.perf_counter()
-        if state.global_step == self.setup.first + self.setup.steps:
+        if state.global_step == self.setup.warmup_steps + self.setup.steps:
             self.seconds = time.perf_counter() - self.started
 
-    def timed(self) -> torch.Tensor:
+    def get_timed_lengths(self) -> torch.Tensor:
         """The pieces of each sequence of the steps that were timed."""
-        return torch.cat(self.lengths[self.setup.first :][: self.setup.steps])
+        return torch.cat(self.lengths[self.setup.warmup_steps :][: self.setup.steps])
 
 
-def measure(setup: Setup) -> Figures:
+def measure(setup: Setup) -> Measurements:
     """Train as the setup says.
 
     Raises:
         UserError: bertkit refuses it, or the weights are no numbers at the end.
     """
-    speed = multiplications_per_second(DTYPES[setup.precision])
+    speed = measure_peak_flops(DTYPES[setup.precision])
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    with tempfile.TemporaryDirectory() as scratch, quiet_libraries():
-        prepared = prepared_for(setup, Path(scratch))
-        side = {BERTKIT: of_bertkit, TRAINER: of_trainer}[setup.side]
+    with tempfile.TemporaryDirectory() as scratch, silence_libraries():
+        prepared = prepare_setup(setup, Path(scratch))
+        side = {BERTKIT: build_bertkit_trainer, TRAINER: build_stock_trainer}[setup.system]
         trainer = side(setup, prepared, Path(scratch) / "run")
-        watch = Watch(trainer.data_collator, setup)
+        watch = StepTimer(trainer.data_collator, setup)
         trainer.data_collator = watch
         trainer.add_callback(watch)
         trainer.train()
     if not all(weight.isfinite().all() for weight in trainer.model.parameters()):
         raise UserError("weights that are no numbers")
-    lengths = watch.timed()
-    flops = operations(trainer.model, lengths)
-    return Figures(
+    lengths = watch.get_timed_lengths()
+    flops = count_training_flops(trainer.model, lengths)
+    return Measurements(
         len(lengths) / watch.seconds, float(lengths.sum()) / watch.seconds, flops / watch.seconds / speed,
-        peak_memory_mb(),
+        get_peak_memory_mb(),
     )  # fmt: skip
 
 
 # ---- what is trained
 
 
-def prepared_for(setup: Setup, folder: Path) -> Prepared:
+def prepare_setup(setup: Setup, folder: Path) -> PreparedRun:
     """Make data and model up, and prepare them as bertkit's command does."""
-    steps = setup.first + setup.steps
+    steps = setup.warmup_steps + setup.steps
     rows = max(40, 2 * steps * setup.batch_size)
-    model = synthetic.write_model(folder / "model", setup.vocabulary, SHAPES[setup.size])
+    model = synthetic.write_model(folder / "model", setup.vocab_size, SHAPES[setup.size])
     more: dict[str, Any] = dict.fromkeys(setup.options, True) | {"model": str(model)}
-    if setup.work == "pre-training":
-        more |= {"form": "sentences"}
-        data = synthetic.write_text(folder / "text.txt", rows * setup.length // 2, setup.vocabulary)
+    if setup.workload == "pre-training":
+        more |= {"text_format": "sentences"}
+        data = synthetic.write_text(folder / "text.txt", rows * setup.length // 2, setup.vocab_size)
     else:
-        data = synthetic.write_rows(folder / "rows.jsonl", rows, setup.length, setup.vocabulary)
-    of_command = task_class(COMMANDS[setup.work])
+        data = synthetic.write_rows(folder / "rows.jsonl", rows, setup.length, setup.vocab_size)
+    of_command = task_class(COMMANDS[setup.workload])
     config = of_command.Config(
         data=str(data), max_length=setup.length, batch_size=setup.batch_size, max_steps=steps, seed=SEED,
         bf16=setup.precision == "bf16", fp16=setup.precision == "fp16", **more,
@@ -147,36 +147,36 @@ def prepared_for(setup: Setup, folder: Path) -> Prepared:
     return prepare(of_command.name, config, Reporter())
 
 
-def of_bertkit(_: Setup, prepared: Prepared, folder: Path) -> Any:
+def build_bertkit_trainer(_: Setup, prepared: PreparedRun, folder: Path) -> Any:
     """Return the trainer of a session; training alone is measured, so it scores and writes nothing."""
     from bertkit.session import Session
-    from bertkit.training.callbacks import Schedule
+    from bertkit.training.callbacks import EvaluateAndSaveCallback
 
     trainer = Session(prepared, folder, Reporter()).trainer
-    trainer.remove_callback(Schedule)
+    trainer.remove_callback(EvaluateAndSaveCallback)
     return trainer
 
 
-def of_trainer(setup: Setup, prepared: Prepared, folder: Path) -> Any:
+def build_stock_trainer(setup: Setup, prepared: PreparedRun, folder: Path) -> Any:
     """Return a plain Trainer at its defaults but for the number format, over the stock model."""
     from transformers import AutoModelForSequenceClassification, BertForPreTraining
 
-    kind = BertForPreTraining if setup.work == "pre-training" else AutoModelForSequenceClassification
-    model = kind.from_pretrained(prepared.source.folder)
+    kind = BertForPreTraining if setup.workload == "pre-training" else AutoModelForSequenceClassification
+    model = kind.from_pretrained(prepared.model_source.folder)
     collate = prepared.task.collator(prepared.tokenizer, model)
     arguments = TrainingArguments(
-        str(folder), per_device_train_batch_size=setup.batch_size, max_steps=setup.first + setup.steps,
+        str(folder), per_device_train_batch_size=setup.batch_size, max_steps=setup.warmup_steps + setup.steps,
         bf16=setup.precision == "bf16", fp16=setup.precision == "fp16", seed=SEED, report_to="none",
         save_strategy="no", remove_unused_columns=False, use_cpu=not torch.cuda.is_available(),
         disable_tqdm=True,
     )  # fmt: skip
     return Trainer(
-        model, arguments, everywhere(collate) if setup.work == "pre-training" else collate,
+        model, arguments, add_dense_labels(collate) if setup.workload == "pre-training" else collate,
         prepared.features["train"],
     )  # fmt: skip
 
 
-def everywhere(collate: Any) -> Any:
+def add_dense_labels(collate: Any) -> Any:
     """Return a collator with labels for all places, as the stock model takes them, -100 at most of them."""
 
     def collated(items: list[Any]) -> dict[str, torch.Tensor]:

@@ -21,14 +21,14 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
-from bertkit.masking.masks import Masking
-from ner_data import in_turn
-from side_by_side import SEED, every_round, median_ratio, publish, report
+from bertkit.masking.masks import TokenMasker
+from ner_data import time_alternating
+from side_by_side import SEED, list_rounds, compute_median_ratio, publish, format_report
 
-BATCH, LENGTH, VOCABULARY = 64, 512, 30_522
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-MOST = 77  # google's max_predictions_per_seq at this length
-WHOLE, PLAIN = "whole words", "piece by piece"
+BATCH_SIZE, LENGTH, VOCAB_SIZE = 64, 512, 30_522
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+MAX_PREDICTIONS = 77  # google's max_predictions_per_seq at this length
+WHOLE, SINGLE_TOKENS = "whole words", "piece by piece"
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -42,17 +42,17 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def batch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def make_batch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pieces [B, L], which are special, and which of the vocabulary continue a word."""
     rng = np.random.default_rng(SEED)
-    ids = rng.integers(len(SPECIAL), VOCABULARY, (BATCH, LENGTH))
-    ids[:, 0], ids[:, [LENGTH // 2, -1]] = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
-    continues = rng.random(VOCABULARY) < 0.25
-    continues[: len(SPECIAL)] = False
-    return ids, ids < len(SPECIAL), continues
+    ids = rng.integers(len(SPECIAL_TOKENS), VOCAB_SIZE, (BATCH_SIZE, LENGTH))
+    ids[:, 0], ids[:, [LENGTH // 2, -1]] = SPECIAL_TOKENS.index("[CLS]"), SPECIAL_TOKENS.index("[SEP]")
+    continues = rng.random(VOCAB_SIZE) < 0.25
+    continues[: len(SPECIAL_TOKENS)] = False
+    return ids, ids < len(SPECIAL_TOKENS), continues
 
 
-def as_examples(ids: np.ndarray, special: np.ndarray, continues: np.ndarray) -> list[dict[str, Any]]:
+def to_examples(ids: np.ndarray, special: np.ndarray, continues: np.ndarray) -> list[dict[str, Any]]:
     """The batch as transformers takes it: words are told by offsets that touch."""
     stop = np.cumsum(np.where(continues[ids], 1, 2), axis=1)
     offsets = np.stack([stop - 1, stop], axis=2)
@@ -61,17 +61,17 @@ def as_examples(ids: np.ndarray, special: np.ndarray, continues: np.ndarray) -> 
     return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
-def calls() -> dict[str, Callable[[], object]]:
+def list_calls() -> dict[str, Callable[[], object]]:
     """What is timed by the name of its row; each call of bertkit's is of other examples."""
-    ids, special, continues = batch()
-    examples = as_examples(ids, special, continues)
-    vocabulary = {piece: at for at, piece in enumerate(SPECIAL)}
-    vocabulary |= {f"piece{at}": at for at in range(len(SPECIAL), VOCABULARY)}
+    ids, special, continues = make_batch()
+    examples = to_examples(ids, special, continues)
+    vocabulary = {piece: at for at, piece in enumerate(SPECIAL_TOKENS)}
+    vocabulary |= {f"piece{at}": at for at in range(len(SPECIAL_TOKENS), VOCAB_SIZE)}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")), pad_token="[PAD]",
         unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]",
     )  # fmt: skip
-    keys = np.arange(BATCH)
+    keys = np.arange(BATCH_SIZE)
 
     def transformers(whole: bool) -> Callable[[], object]:
         collator = DataCollatorForLanguageModeling(tokenizer, whole_word_mask=whole, seed=SEED)
@@ -80,25 +80,25 @@ def calls() -> dict[str, Callable[[], object]]:
         return lambda: collator([dict(example) for example in some])
 
     def bertkit(continues: np.ndarray | None) -> Callable[[], object]:
-        random_ids = np.arange(len(SPECIAL), VOCABULARY)
-        masking = Masking(SPECIAL.index("[MASK]"), random_ids, continues, max_predictions_per_seq=MOST)
-        return lambda: masking(ids, special, np.add(keys, BATCH, out=keys))
+        random_ids = np.arange(len(SPECIAL_TOKENS), VOCAB_SIZE)
+        masking = TokenMasker(SPECIAL_TOKENS.index("[MASK]"), random_ids, continues, max_predictions_per_seq=MAX_PREDICTIONS)
+        return lambda: masking(ids, special, np.add(keys, BATCH_SIZE, out=keys))
 
     return {
         f"transformers, {WHOLE}": transformers(True), f"bertkit, {WHOLE}": bertkit(continues),
-        f"transformers, {PLAIN}": transformers(False), f"bertkit, {PLAIN}": bertkit(None),
+        f"transformers, {SINGLE_TOKENS}": transformers(False), f"bertkit, {SINGLE_TOKENS}": bertkit(None),
     }  # fmt: skip
 
 
-def table(seconds: dict[str, list[float]]) -> list[str]:
+def format_table(seconds: dict[str, list[float]]) -> list[str]:
     """Medians, ratios to transformers' way of the same kind, and every round."""
     lines = ["| | ms a batch | pieces/s | times as fast |", "|---|---:|---:|---:|"]
     for name, runs in seconds.items():
         took = statistics.median(runs)
-        ratio = median_ratio(seconds[f"transformers, {name.split(', ')[1]}"], runs)
-        lines.append(f"| {name} | {took * 1e3:.2f} | {BATCH * LENGTH / took:,.0f} | {ratio:.1f} |")
+        ratio = compute_median_ratio(seconds[f"transformers, {name.split(', ')[1]}"], runs)
+        lines.append(f"| {name} | {took * 1e3:.2f} | {BATCH_SIZE * LENGTH / took:,.0f} | {ratio:.1f} |")
     shown = {name: [f"{run * 1e3:.1f}" for run in runs] for name, runs in seconds.items()}
-    return [*lines, *every_round("ms", shown)]
+    return [*lines, *list_rounds("ms", shown)]
 
 
 def main() -> None:
@@ -107,11 +107,11 @@ def main() -> None:
     torch.set_num_threads(1)  # on a busy machine threads wait for one another
     warnings.filterwarnings("ignore", message="Random token replacement")
     about = (
-        f"{BATCH} rows of {LENGTH} random pieces, vocabulary {VOCABULARY:,}, a quarter continue a word; "
+        f"{BATCH_SIZE} rows of {LENGTH} random pieces, vocabulary {VOCAB_SIZE:,}, a quarter continue a word; "
         f"medians of {args.rounds} rounds in turn, one thread. Ratios are taken round by round."
     )
     own = f"python benchmarks/masking_speed.py --rounds {args.rounds}"
-    publish(report("Speed of masking", about, table(in_turn(calls(), args.rounds)), [own]), args.out)
+    publish(format_report("Speed of masking", about, format_table(time_alternating(list_calls(), args.rounds)), [own]), args.out)
 
 
 if __name__ == "__main__":

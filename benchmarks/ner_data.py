@@ -16,10 +16,10 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from bertkit.prepare import Prepared, prepare
+from bertkit.prepare import PreparedRun, prepare
 from bertkit.reporter import Reporter
 from bertkit.tasks.ner import Ner, NerConfig
-from side_by_side import SEED, every_round, median_ratio
+from side_by_side import SEED, list_rounds, compute_median_ratio
 
 if TYPE_CHECKING:
     from bertkit.data.tags import TagSet
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 SENTENCES = 10_000
 BATCH_SIZE = 16
 MAX_LENGTH = 128
-BARE = "tokenizer(words, is_split_into_words=True)"
+BARE_CALL = "tokenizer(words, is_split_into_words=True)"
 
 
-def prepared(data_dir: Path, model: Path, rows: int, **more: Any) -> Prepared:
+def prepare_wnut17(data_dir: Path, model: Path, rows: int, **more: Any) -> PreparedRun:
     """Read, draw and tokenize WNUT-17 as `bertkit ner` does with the settings in `more`."""
     config = NerConfig(
         data="wnut17", data_dir=str(data_dir), model=str(model), max_train_samples=rows,
@@ -42,33 +42,33 @@ def prepared(data_dir: Path, model: Path, rows: int, **more: Any) -> Prepared:
 # ---- features
 
 
-def features(drawn: Prepared, rounds: int) -> list[str]:
+def time_features(drawn: PreparedRun, rounds: int) -> list[str]:
     """Time `build_words` and the calls that it stands beside; return the lines of the report."""
     train = drawn.splits["train"]
     words = list(islice(cycle(train["tokens"]), SENTENCES))
     tags = list(islice(cycle(train["iob2"]), SENTENCES))
-    calls = feature_calls(words, tags, cast(Ner, drawn.task).tagging.tags, drawn.tokenizer)
-    seconds = in_turn(calls, rounds)
+    calls = list_feature_calls(words, tags, cast(Ner, drawn.task).decoder.tags, drawn.tokenizer)
+    seconds = time_alternating(calls, rounds)
     lines = [f"| | s for {SENTENCES:,} sentences | sentences/s | ratio |", "|---|---:|---:|---:|"]
     for name, runs in seconds.items():
-        took, ratio = statistics.median(runs), median_ratio(seconds[BARE], runs)
+        took, ratio = statistics.median(runs), compute_median_ratio(seconds[BARE_CALL], runs)
         lines.append(f"| {name} | {took:.2f} | {SENTENCES / took:.0f} | {ratio:.2f} |")
     shown = {name: [f"{run:.2f}" for run in runs] for name, runs in seconds.items()}
-    return [*lines, *every_round("Seconds", shown)]
+    return [*lines, *list_rounds("Seconds", shown)]
 
 
-def feature_calls(
+def list_feature_calls(
     words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]], tag_set: TagSet, tokenizer: Any
 ) -> dict[str, Callable[[], object]]:
     """Return what is timed by the name of its row; the first is what the others are compared with."""
-    from bertkit.data.word_features import build_words
-    from bertkit.data.words import text_of
+    from bertkit.data.word_features import build_word_features
+    from bertkit.data.words import join_words
 
-    labels, texts = tag_set.numbers(tags), list(map(text_of, words))
+    labels, texts = tag_set.encode(tags), list(map(join_words, words))
     backend = tokenizer.backend_tokenizer
 
     def built() -> object:
-        return build_words(words, list(map(text_of, words)), labels, tokenizer, MAX_LENGTH, cache=False)
+        return build_word_features(words, list(map(join_words, words)), labels, tokenizer, MAX_LENGTH, cache=False)
 
     def with_offsets() -> object:
         found = backend.encode_batch(texts, add_special_tokens=False)
@@ -78,14 +78,14 @@ def feature_calls(
         return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     return {
-        BARE: lambda: tokenizer(words, is_split_into_words=True),
+        BARE_CALL: lambda: tokenizer(words, is_split_into_words=True),
         "build_words, from words to labelled features": built,
         "encode_batch of joined texts, ids and offsets read": with_offsets,
         "encode_batch_fast of joined texts, ids read": without_offsets,
     }
 
 
-def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def time_alternating(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Return the seconds of each call in each round, every other round turned around; one goes unseen."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
@@ -102,52 +102,52 @@ def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
 
 
 @dataclass(frozen=True)
-class Vectors:
+class VectorTimes:
     """Seconds to compute the vectors of all sentences, to read them once, and what they take."""
 
-    computing: float
-    reading: float
+    compute_seconds: float
+    read_seconds: float
     megabytes: float
 
     def __str__(self) -> str:
-        return f"{self.computing:.2f} and {self.reading:.2f}"
+        return f"{self.compute_seconds:.2f} and {self.read_seconds:.2f}"
 
 
-def vectors(data_dir: Path, model: Path, rows: int, names: Sequence[str], rounds: int) -> list[str]:
+def time_vectors(data_dir: Path, model: Path, rows: int, names: Sequence[str], rounds: int) -> list[str]:
     """Time vectors of several `--features`; return the lines of the report."""
-    runs: dict[str, list[Vectors]] = {name: [] for name in names}
+    runs: dict[str, list[VectorTimes]] = {name: [] for name in names}
     for number in range(1, rounds + 1):
         for name in names if number % 2 else reversed(names):
             print(f"vectors: round {number}/{rounds}: {name} ...", file=sys.stderr, flush=True)
-            runs[name].append(one_of_vectors(data_dir, model, rows, name))
+            runs[name].append(time_one_vectors(data_dir, model, rows, name))
     lines = ["| --features | computing, s | reading an epoch, s | ratio | MB |", "|---|---:|---:|---:|---:|"]
     for name, some in runs.items():
-        computing, reading = [run.computing for run in some], [run.reading for run in some]
+        computing, reading = [run.compute_seconds for run in some], [run.read_seconds for run in some]
         lines.append(
             f"| {name} | {statistics.median(computing):.2f} | {statistics.median(reading):.2f} "
-            f"| {median_ratio(computing, reading):.1f} | {some[0].megabytes:.0f} |"
+            f"| {compute_median_ratio(computing, reading):.1f} | {some[0].megabytes:.0f} |"
         )
     shown = {name: list(map(str, some)) for name, some in runs.items()}
-    return [*lines, *every_round("Seconds to compute and to read", shown)]
+    return [*lines, *list_rounds("Seconds to compute and to read", shown)]
 
 
-def one_of_vectors(data_dir: Path, model_folder: Path, rows: int, name: str) -> Vectors:
+def time_one_vectors(data_dir: Path, model_folder: Path, rows: int, name: str) -> VectorTimes:
     """Compute the vectors into an empty cache, and read them as an epoch of training does."""
-    from bertkit.data.vectors import VectorFeatures, vectors_of
-    from bertkit.training.batches import LengthBatches
+    from bertkit.data.vectors import VectorFeatures, compute_vectors
+    from bertkit.training.batches import LengthGroupedBatchSampler
 
     with tempfile.TemporaryDirectory() as cache:
         os.environ["BERTKIT_CACHE_DIR"] = cache
-        drawn = prepared(data_dir, model_folder, rows, features=name)
+        drawn = prepare_wnut17(data_dir, model_folder, rows, features=name)
         train: Any = drawn.features["train"]
         task = drawn.task
-        model = task.model(drawn.model_config, drawn.source)
+        model = task.build_model(drawn.model_config, drawn.model_source)
         collator = task.collator(drawn.tokenizer, model)
         started = time.perf_counter()
-        computed = vectors_of(model, train, collator, drawn.config.eval_batch_size, Reporter())
+        computed = compute_vectors(model, train, collator, drawn.config.eval_batch_size, Reporter())
         computing = time.perf_counter() - started
         items = VectorFeatures(train, computed)
         started = time.perf_counter()
-        for batch in LengthBatches(items, BATCH_SIZE, seed=SEED):
+        for batch in LengthGroupedBatchSampler(items, BATCH_SIZE, seed=SEED):
             collator([items[row] for row in batch])
-        return Vectors(computing, time.perf_counter() - started, computed.nbytes / 1e6)
+        return VectorTimes(computing, time.perf_counter() - started, computed.nbytes / 1e6)

@@ -18,13 +18,13 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from peer import peak_memory_mb, training_arguments
+from peer import get_peak_memory_mb, build_training_arguments
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase, Trainer
 
-IGNORED = -100  # the label that the loss of transformers' models does not count
+IGNORE_INDEX = -100  # the label that the loss of transformers' models does not count
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -51,7 +51,7 @@ def load_tables(args: argparse.Namespace) -> DatasetDict:
     return load_dataset("json", data_files={"train": args.train_file, "validation": args.validation_file})
 
 
-def classes_of(tables: DatasetDict) -> list[str]:
+def list_classes(tables: DatasetDict) -> list[str]:
     """Return all tags, those that only validation has as well: a few training rows may lack some."""
     return sorted({tag for table in tables.values() for tags in table["tags"] for tag in tags})
 
@@ -69,7 +69,7 @@ def tokenize(
         labels, before = [], None
         for word in words:
             begins = word is not None and word != before
-            labels.append(class_ids[tags[word]] if begins and word is not None else IGNORED)
+            labels.append(class_ids[tags[word]] if begins and word is not None else IGNORE_INDEX)
             before = word
         return labels
 
@@ -83,21 +83,21 @@ def tokenize(
     return tables.map(encode, batched=True, remove_columns=tables["train"].column_names)
 
 
-def entity_f1(classes: list[str]) -> Callable[[Any], dict[str, float]]:
+def make_entity_f1(classes: list[str]) -> Callable[[Any], dict[str, float]]:
     """Return what scores the entities of the highest-scored tags."""
     import numpy as np
 
     from bertkit.data.tags import TagSet
-    from bertkit.metrics.entities import entity_counts, entity_scores
+    from bertkit.metrics.entities import count_entities, score_entities
 
     tags = TagSet(classes)
 
     def f1(prediction: Any) -> dict[str, float]:
-        labelled = prediction.label_ids != IGNORED
+        labelled = prediction.label_ids != IGNORE_INDEX
         offsets = np.concatenate([[0], np.cumsum(labelled.sum(axis=1))])
         chosen = prediction.predictions.argmax(axis=-1)[labelled]
-        counts = entity_counts(prediction.label_ids[labelled], chosen, offsets, tags)
-        return {"f1": entity_scores(counts)["f1"]}
+        counts = count_entities(prediction.label_ids[labelled], chosen, offsets, tags)
+        return {"f1": score_entities(counts)["f1"]}
 
     return f1
 
@@ -114,18 +114,18 @@ def build_trainer(args: argparse.Namespace) -> Trainer:
 
     set_seed(args.seed)  # before the model, whose classification head starts at random
     tables = load_tables(args)
-    classes = classes_of(tables)
+    classes = list_classes(tables)
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
     model = AutoModelForTokenClassification.from_pretrained(args.model_name_or_path, num_labels=len(classes))
     tables = tokenize(tables, tokenizer, classes, args)
     return Trainer(
         model=model,
-        args=training_arguments(args),
+        args=build_training_arguments(args),
         train_dataset=tables["train"],
         eval_dataset=tables["validation"],
         processing_class=tokenizer,
         data_collator=DataCollatorForTokenClassification(tokenizer),
-        compute_metrics=entity_f1(classes),
+        compute_metrics=make_entity_f1(classes),
     )
 
 
@@ -142,7 +142,7 @@ def main() -> None:
         "train_samples_per_second": trained["train_samples_per_second"],
         "train_tokens_per_second": pieces / trained["train_runtime"],
         "f1": evaluated["eval_f1"],
-        "peak_memory_mb": peak_memory_mb(),
+        "peak_memory_mb": get_peak_memory_mb(),
     }
     print(json.dumps(report))
 

@@ -29,31 +29,31 @@ from bertkit.files import write_jsonl
 from ner_data import BATCH_SIZE, MAX_LENGTH
 from side_by_side import (
     SEED,
-    Contestant,
+    System,
     add_options,
-    check_options,
-    every_round,
-    median_ratio,
-    model_and_rounds,
+    validate_options,
+    list_rounds,
+    compute_median_ratio,
+    describe_model_and_rounds,
     publish,
-    report,
-    run_all,
-    shown_commands,
+    format_report,
+    run_systems,
+    format_commands,
 )
 
 if TYPE_CHECKING:
-    from bertkit.prepare import Prepared
+    from bertkit.prepare import PreparedRun
 
 HERE = Path(__file__).resolve().parent
 LEARNING_RATE = 3e-4
 EPOCHS = {"training": 3, "vectors": 10}
 FROZEN = ("--features", "last", "--head", "bilstm")
 LAYERS = ("last", "sum-last-4")
-Part = tuple[list[str], list[Contestant[Any]]]
+Section = tuple[list[str], list[System[Any]]]
 
 
 @dataclass(frozen=True)
-class Figures:
+class Measurements:
     """What one run of one contestant measured."""
 
     examples_per_second: float
@@ -80,20 +80,20 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.data_dir is None or not (args.data_dir / "wnut17").is_dir():
         parser.error("no wnut17/ found: give its parent folder with --data-dir")
-    check_options(parser, args)
+    validate_options(parser, args)
     args.model = args.model.resolve()
     if args.cores < 1 or (args.epochs is not None and args.epochs < 1):
         parser.error("--cores and --epochs must be at least 1")
     return args
 
 
-def keep_to(cores: int) -> None:
+def limit_cores(cores: int) -> None:
     """Take no more cores, for the processes started from here as well."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
 
-def lay_out(folder: Path, data_dir: Path, drawn: Prepared) -> None:
+def write_data(folder: Path, data_dir: Path, drawn: PreparedRun) -> None:
     """Make a folder for both sides: the set as it is, and the rows drawn from it, with tags in IOB2."""
     (folder / "wnut17").symlink_to((data_dir / "wnut17").resolve())
     for split in ("train", "validation"):
@@ -105,7 +105,7 @@ def lay_out(folder: Path, data_dir: Path, drawn: Prepared) -> None:
 # ---- the runs
 
 
-def peer(epochs: int) -> Contestant[Figures]:
+def describe_script(epochs: int) -> System[Measurements]:
     """Describe one run of the plain Trainer script."""
 
     def command(data: Path, model: Path, output: Path) -> list[str]:
@@ -122,16 +122,16 @@ def peer(epochs: int) -> Contestant[Figures]:
             *("--output_dir", str(output)),
         ]
 
-    def read(printed: dict[str, Any], seconds: float) -> Figures:
+    def read(printed: dict[str, Any], seconds: float) -> Measurements:
         speed, tokens = printed["train_samples_per_second"], printed["train_tokens_per_second"]
-        return Figures(speed, tokens, printed["f1"], printed["peak_memory_mb"], seconds, "fp32")
+        return Measurements(speed, tokens, printed["f1"], printed["peak_memory_mb"], seconds, "fp32")
 
-    return Contestant("Trainer, padded per batch", command, read)
+    return System("Trainer, padded per batch", command, read)
 
 
-def bertkit(
+def describe_bertkit(
     name: str, rows: int, epochs: int, *options: str, program: Sequence[str] = ("-m", "bertkit")
-) -> Contestant[Figures]:
+) -> System[Measurements]:
     """Describe one run of `bertkit ner`, or of a program that takes the same command line."""
 
     def command(data: Path, model: Path, output: Path) -> list[str]:
@@ -150,13 +150,13 @@ def bertkit(
             *("--warmup", "0", "--weight-decay", "0"),  # as the script, which is Trainer's defaults
         ]
 
-    return Contestant(name, command, figures_of)
+    return System(name, command, read_measurements)
 
 
-def figures_of(printed: dict[str, Any], seconds: float) -> Figures:
+def read_measurements(printed: dict[str, Any], seconds: float) -> Measurements:
     """Read the figures of a run of bertkit."""
     training = printed["training"]
-    return Figures(
+    return Measurements(
         training["examples_per_second"],
         training["tokens_per_second"],
         printed["validation"]["f1"],
@@ -169,36 +169,36 @@ def figures_of(printed: dict[str, Any], seconds: float) -> Figures:
 # ---- the parts: each returns the lines of its section, and whom it ran
 
 
-def training(data: Path, args: argparse.Namespace, _: Prepared) -> Part:
+def compare_training(data: Path, args: argparse.Namespace, _: PreparedRun) -> Section:
     """Compare `bertkit ner` with the plain Trainer script."""
     epochs = args.epochs or EPOCHS["training"]
     entries = [
-        peer(epochs),
-        bertkit("bertkit ner", args.rows, epochs, "--learning-rate", str(LEARNING_RATE)),
+        describe_script(epochs),
+        describe_bertkit("bertkit ner", args.rows, epochs, "--learning-rate", str(LEARNING_RATE)),
     ]
-    figures = run_all(entries, data, args.model, args.rounds, alternate=True)
+    figures = run_systems(entries, data, args.model, args.rounds, alternate=True)
     about = (
         f"Epochs: {epochs}; batches of {BATCH_SIZE}, learning rate {LEARNING_RATE}. A token is a piece of "
         "the tokenizer, special ones counted, padding not. The ratio is of sentences/s. bertkit scores the "
         "dev set after each epoch, outside of the time, and keeps the best weights; the script scores its "
         "last."
     )
-    lines = table(figures, lambda run: run.examples_per_second)
+    lines = format_table(figures, lambda run: run.examples_per_second)
     return ["## Training", "", about, "", *lines], entries
 
 
-def features(_: Path, args: argparse.Namespace, drawn: Prepared) -> Part:
+def compare_features(_: Path, args: argparse.Namespace, drawn: PreparedRun) -> Section:
     """Compare `build_words` with bare calls of the tokenizer."""
     about = "The same sentences over and over, in one process, nothing cached. The ratio is of sentences/s."
-    return ["## Features", "", about, "", *ner_data.features(drawn, args.rounds)], []
+    return ["## Features", "", about, "", *ner_data.time_features(drawn, args.rounds)], []
 
 
-def vectors(data: Path, args: argparse.Namespace, _: Prepared) -> Part:
+def compare_vectors(data: Path, args: argparse.Namespace, _: PreparedRun) -> Section:
     """Compare computing vectors with reading them, and runs that do the one and the other."""
     epochs, uncached = args.epochs or EPOCHS["vectors"], (str(HERE / "ner_uncached.py"),)
     entries = [
-        bertkit("the frozen encoder at every step", args.rows, epochs, *FROZEN, program=uncached),
-        bertkit("bertkit ner, its vectors cached", args.rows, epochs, *FROZEN),
+        describe_bertkit("the frozen encoder at every step", args.rows, epochs, *FROZEN, program=uncached),
+        describe_bertkit("bertkit ner, its vectors cached", args.rows, epochs, *FROZEN),
     ]
     about = (
         "Vectors of all sentences, computed into an empty cache, then read as an epoch of training does, in "
@@ -208,19 +208,19 @@ def vectors(data: Path, args: argparse.Namespace, _: Prepared) -> Part:
         f"Runs with `{' '.join(FROZEN)}`, epochs: {epochs}, from an empty cache. The ratio is of whole "
         "processes: computing the vectors is in them, and not in sentences/s."
     )
-    computed = ner_data.vectors(data, args.model, args.rows, LAYERS, args.rounds)
-    figures = run_all(entries, data, args.model, args.rounds, alternate=True)
-    lines = table(figures, lambda run: 1 / run.process_seconds)
+    computed = ner_data.time_vectors(data, args.model, args.rows, LAYERS, args.rounds)
+    figures = run_systems(entries, data, args.model, args.rounds, alternate=True)
+    lines = format_table(figures, lambda run: 1 / run.process_seconds)
     return ["## Vectors", "", about, "", *computed, "", whole, "", *lines], entries
 
 
-PARTS = {"training": training, "features": features, "vectors": vectors}
+PARTS = {"training": compare_training, "features": compare_features, "vectors": compare_vectors}
 
 
 # ---- the report
 
 
-def table(figures: dict[str, list[Figures]], speed: Callable[[Figures], float]) -> list[str]:
+def format_table(figures: dict[str, list[Measurements]], speed: Callable[[Measurements], float]) -> list[str]:
     """Lay out the medians as a Markdown table, compared by `speed`, and list every round."""
     base = [speed(run) for run in next(iter(figures.values()))]
     lines = [
@@ -230,30 +230,30 @@ def table(figures: dict[str, list[Figures]], speed: Callable[[Figures], float]) 
     rounds: dict[str, list[str]] = {}
     for name, runs in figures.items():
         row = [
-            f"{middle(runs, 'examples_per_second'):.1f}",
-            f"{middle(runs, 'tokens_per_second'):.0f}",
-            f"{middle(runs, 'f1'):.4f}",
-            f"{middle(runs, 'peak_memory_mb'):.0f}",
-            f"{middle(runs, 'process_seconds'):.1f}",
-            f"{median_ratio([speed(run) for run in runs], base):.2f}",
+            f"{compute_median(runs, 'examples_per_second'):.1f}",
+            f"{compute_median(runs, 'tokens_per_second'):.0f}",
+            f"{compute_median(runs, 'f1'):.4f}",
+            f"{compute_median(runs, 'peak_memory_mb'):.0f}",
+            f"{compute_median(runs, 'process_seconds'):.1f}",
+            f"{compute_median_ratio([speed(run) for run in runs], base):.2f}",
         ]
         lines.append(f"| {' | '.join([name, *row, runs[0].precision])} |")
         ratios = [speed(run) / other for run, other in zip(runs, base, strict=True)]
         rounds[name] = [f"{run}, ratio {ratio:.2f}" for run, ratio in zip(runs, ratios, strict=True)]
-    return [*lines, *every_round("Runs", rounds, separator="; ")]
+    return [*lines, *list_rounds("Runs", rounds, separator="; ")]
 
 
-def middle(runs: Sequence[Figures], name: str) -> float:
+def compute_median(runs: Sequence[Measurements], name: str) -> float:
     """Return the median of one figure."""
     return statistics.median(getattr(run, name) for run in runs)
 
 
-def about(drawn: Prepared, args: argparse.Namespace) -> str:
+def describe_setup(drawn: PreparedRun, args: argparse.Namespace) -> str:
     """Say what was run."""
     train, validation = drawn.splits["train"], drawn.splits["validation"]
     return (
         f"{len(train)} training and {len(validation)} dev sentences of WNUT-17, drawn with seed {SEED}; at "
-        f"most {MAX_LENGTH} pieces; {model_and_rounds(args.model, args.rounds)}. Ratios are to the first "
+        f"most {MAX_LENGTH} pieces; {describe_model_and_rounds(args.model, args.rounds)}. Ratios are to the first "
         "row, taken round by round, of which the median is shown. Who goes first changes from round to round."
     )
 
@@ -261,14 +261,14 @@ def about(drawn: Prepared, args: argparse.Namespace) -> str:
 def main() -> None:
     """Draw the sentences, run the parts and report."""
     args = parse_args()
-    keep_to(args.cores)
+    limit_cores(args.cores)
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["BERTKIT_CACHE_DIR"] = str(Path(scratch) / "cache")
         try:
-            drawn = ner_data.prepared(args.data_dir, args.model, args.rows)
+            drawn = ner_data.prepare_wnut17(args.data_dir, args.model, args.rows)
         except UserError as error:
             raise SystemExit(str(error)) from None
-        lay_out(Path(scratch), args.data_dir, drawn)
+        write_data(Path(scratch), args.data_dir, drawn)
         parts = [PARTS[name](Path(scratch), args, drawn) for name in args.part or PARTS]
     own = [
         f"{Path(__file__).name} --data-dir SETS --model MODEL",
@@ -279,9 +279,9 @@ def main() -> None:
         [f"--epochs {args.epochs}"] if args.epochs else []
     )
     results = [line for lines, _ in parts for line in [*lines, ""]]
-    commands = shown_commands(" ".join(own), [entry for _, entries in parts for entry in entries])
+    commands = format_commands(" ".join(own), [entry for _, entries in parts for entry in entries])
     title = "Speed of bertkit ner: training, features, cached vectors"
-    publish(report(title, about(drawn, args), results[:-1], commands), args.out)
+    publish(format_report(title, describe_setup(drawn, args), results[:-1], commands), args.out)
 
 
 if __name__ == "__main__":

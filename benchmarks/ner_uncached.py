@@ -9,5 +9,5 @@ from bertkit.cli.app import main
 from bertkit.tasks.ner import Ner
 
 if __name__ == "__main__":
-    del Ner.computed  # what any task does remains: the features themselves are read
+    del Ner.precompute_features  # what any task does remains: the features themselves are read
     main()

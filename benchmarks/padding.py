@@ -21,11 +21,11 @@ from bertkit.data.features import Features
 from bertkit.prepare import prepare
 from bertkit.reporter import Reporter
 from bertkit.tasks import task_class
-from bertkit.training.batches import LengthBatches
-from bertkit.training.token_batches import TokenBatches
-from side_by_side import SEED, publish, report
+from bertkit.training.batches import LengthGroupedBatchSampler
+from bertkit.training.token_batches import TokenBudgetBatchSampler
+from side_by_side import SEED, publish, format_report
 
-SETS: dict[str, tuple[str, dict[str, Any]]] = {
+DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "SST-2": ("classify", {"data": "sst2", "max_length": 128}),
     "SQuAD v1, windows of 384": ("qa", {"squad": "v1", "max_length": 384}),
     "IMDB, cut at 256": ("classify", {"data": "imdb", "max_length": 256}),
@@ -44,13 +44,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def training_features(task: str, model: str, given: dict[str, Any]) -> Features:
+def prepare_training_features(task: str, model: str, given: dict[str, Any]) -> Features:
     """The training examples as a run would read them."""
     config = task_class(task).Config(model=model, seed=SEED, **given)
     return prepare(task, config, Reporter()).features["train"]
 
 
-def orders(features: Features, size: int, tokens: int) -> dict[str, Callable[[], list[list[int]]]]:
+def list_batch_orders(features: Features, size: int, tokens: int) -> dict[str, Callable[[], list[list[int]]]]:
     """Ways to lay out an epoch: batches of examples."""
 
     def at_random() -> list[list[int]]:
@@ -59,15 +59,15 @@ def orders(features: Features, size: int, tokens: int) -> dict[str, Callable[[],
 
     return {
         f"{size} examples at random": at_random,
-        f"{size} examples of like length": lambda: list(LengthBatches(features, size, seed=SEED)),
-        f"{tokens:,} pieces": lambda: list(TokenBatches(features, tokens, seed=SEED)),
+        f"{size} examples of like length": lambda: list(LengthGroupedBatchSampler(features, size, seed=SEED)),
+        f"{tokens:,} pieces": lambda: list(TokenBudgetBatchSampler(features, tokens, seed=SEED)),
     }
 
 
-def row(data: str, name: str, lay_out: Callable[[], list[list[int]]], features: Features) -> str:
+def format_row(data: str, name: str, lay_out: Callable[[], list[list[int]]], features: Features) -> str:
     """What an epoch comes to."""
-    longest = np.maximum.reduceat(features.sequence_lengths, features.first[:-1])
-    sequences = np.diff(features.first)
+    longest = np.maximum.reduceat(features.sequence_lengths, features.sequence_offsets[:-1])
+    sequences = np.diff(features.sequence_offsets)
     started = time.perf_counter()
     epoch = lay_out()
     seconds = time.perf_counter() - started
@@ -83,11 +83,11 @@ def main() -> None:
     """Lay out an epoch of each set in each way, and report."""
     args = parse_args()
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|" + "---:|" * (len(HEADINGS) - 2)]
-    for data, (task, given) in SETS.items():
-        features = training_features(task, args.model, given)
+    for data, (task, given) in DATASETS.items():
+        features = prepare_training_features(task, args.model, given)
         size, tokens = args.batch_size, args.batch_size * given["max_length"]
-        for name, lay_out in orders(features, size, tokens).items():
-            lines.append(row(data, name, lay_out, features))
+        for name, lay_out in list_batch_orders(features, size, tokens).items():
+            lines.append(format_row(data, name, lay_out, features))
     about = (
         "The training split of each, whole. A batch's places are its longest sequence times its sequences; a "
         "budget is what as many examples of the greatest length would take. Examples a batch are of 98 % "
@@ -95,7 +95,7 @@ def main() -> None:
     )
     flags = f"--model {args.model} --batch-size {args.batch_size}"
     own = f"BERTKIT_DATA_DIR=DATA python benchmarks/padding.py {flags}"
-    publish(report("Padding", about, lines, [own]), args.out)
+    publish(format_report("Padding", about, lines, [own]), args.out)
 
 
 if __name__ == "__main__":

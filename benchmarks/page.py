@@ -11,17 +11,17 @@ from side_by_side import ROOT
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 IMAGES = ROOT / "docs" / "images"
-COLOURS = ROOT / "bertkit" / "reports" / "templates" / "page.css"
+STYLESHEET = ROOT / "bertkit" / "reports" / "templates" / "page.css"
 
 
-def table(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> list[str]:
+def format_table(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> list[str]:
     """Lay out a Markdown table of figures: a name, then its figures, which stand on the right."""
     head = f"| | {' | '.join(columns)} |"
     body = [f"| {' | '.join([name, *cells])} |" for name, cells in rows.items()]
     return [head, f"|---|{'---:|' * len(columns)}", *body]
 
 
-def write_part(name: str, text: str, page: Path = PAGE) -> None:
+def replace_section(name: str, text: str, page: Path = PAGE) -> None:
     """Replace what stands on the page between the two comments that bear this name.
 
     Raises:
@@ -35,13 +35,13 @@ def write_part(name: str, text: str, page: Path = PAGE) -> None:
     page.write_text(f"{before}{begin}{text.strip()}\n{end}{rest.split(end)[1]}", "utf-8")
 
 
-def bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
+def draw_bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
     """Draw a bar for each name, in a group of its own for each workload, as SVG that is light and dark.
 
     Args:
         groups: how many times as fast each is as the one whose bar ends at 1.
     """
-    from bertkit.reports.charts import ACCENT, GRID, INK, LINES, MUTED, WIDTH, chart
+    from bertkit.reports.charts import ACCENT, GRID, INK, LINE_COLORS, MUTED, WIDTH, render_chart
 
     sizes = [len(group) for group in groups.values()]
     height = 24 * sum(sizes) + 34 * len(sizes) + 10
@@ -49,7 +49,7 @@ def bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
 
     def draw(axes: Any) -> None:
         for one, (name, group) in zip([axes] if len(groups) == 1 else axes, groups.items(), strict=True):
-            colours = [ACCENT if label.startswith("bertkit") else LINES[4] for label in group]
+            colours = [ACCENT if label.startswith("bertkit") else LINE_COLORS[4] for label in group]
             one.barh(range(len(group)), list(group.values()), color=colours, height=0.62)
             for place, value in enumerate(group.values()):
                 one.text(value + 0.02 * most, place, f"{value:.2f}", va="center", fontsize=9.5)
@@ -65,7 +65,7 @@ def bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
         figure = one.figure
         figure.subplots_adjust(left=(12 + 5.1 * longest) / WIDTH, top=1 - edge, bottom=edge / 3, hspace=0.35)
 
-    drawn = str(chart(title, draw, rows=sizes, height=height).svg)
+    drawn = str(render_chart(title, draw, height_ratios=sizes, height=height).svg)
     shown = f"<svg xmlns:xlink='http://www.w3.org/1999/xlink' width='{2 * WIDTH}' height='{2 * height}'"
     drawn = re.sub(r' xmlns:xlink="[^"]*"', "", drawn, count=1).replace("<svg", shown, 1)
     return re.sub(r"(<svg[^>]*>)", lambda found: f"{found[0]}{_colours()}", drawn, count=1)
@@ -73,7 +73,7 @@ def bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
 
 def _colours() -> str:
     """Return the colours of report.html for a picture that stands by itself, light and dark."""
-    declared = re.findall(r"(--\w+: (?:light-dark|var)\(.*?\);)", COLOURS.read_text("utf-8"))
+    declared = re.findall(r"(--\w+: (?:light-dark|var)\(.*?\);)", STYLESHEET.read_text("utf-8"))
     light, dark = (
         "".join(re.sub(r"light-dark\((.*?), (.*?)\)", rf"\{side}", line) for line in declared)
         for side in (1, 2)

@@ -39,7 +39,7 @@ def add_training_options(parser: argparse.ArgumentParser, length: int, batch_siz
     parser.add_argument("--seed", type=int, default=42)
 
 
-def training_arguments(args: argparse.Namespace) -> TrainingArguments:
+def build_training_arguments(args: argparse.Namespace) -> TrainingArguments:
     """Hand the command line on; what is not on it keeps the defaults of `Trainer`."""
     import torch
     from transformers import TrainingArguments
@@ -58,7 +58,7 @@ def training_arguments(args: argparse.Namespace) -> TrainingArguments:
     )
 
 
-class FirstStep:
+class FirstStepTimer:
     """Sees the end of this process's first optimizer step, whoever takes it; make it before training."""
 
     def __init__(self) -> None:
@@ -74,8 +74,8 @@ class FirstStep:
         self._hook.remove()
 
 
-def figures(
-    masks: Iterable[Sequence[int]], args: argparse.Namespace, seconds: float, first: FirstStep
+def summarize_training(
+    masks: Iterable[Sequence[int]], args: argparse.Namespace, seconds: float, first: FirstStepTimer
 ) -> dict[str, Any]:
     """Return what every script prints of its training; call it when that is over.
 
@@ -88,12 +88,12 @@ def figures(
         "examples_per_second": len(lengths) * args.num_train_epochs / seconds,
         "tokens_per_second": sum(lengths) * args.num_train_epochs / seconds,
         "first_step_seconds": first.seconds,
-        "peak_memory_mb": peak_memory_mb(),
+        "peak_memory_mb": get_peak_memory_mb(),
         "precision": "bf16" if args.bf16 else "fp32",
     }
 
 
-def peak_memory_mb() -> float:
+def get_peak_memory_mb() -> float:
     """Return the most memory used so far: the device's where there is one, else this process's."""
     import torch
 

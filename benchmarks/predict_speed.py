@@ -18,12 +18,12 @@ from transformers import pipeline
 
 import bertkit
 from bertkit.data.readers import read_file
-from bertkit.quiet import quiet_libraries
-from ner_data import in_turn
-from side_by_side import every_round, median_ratio, publish, report
+from bertkit.quiet import silence_libraries
+from ner_data import time_alternating
+from side_by_side import list_rounds, compute_median_ratio, publish, format_report
 
-BATCH = 32
-ALONE = "pipeline, row by row"
+BATCH_SIZE = 32
+ROW_BY_ROW = "pipeline, row by row"
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -38,40 +38,40 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def ways(run: str, texts: list[str]) -> dict[str, Callable[[], object]]:
+def list_calls(run: str, texts: list[str]) -> dict[str, Callable[[], object]]:
     """What is timed, by the name of its row."""
     pipe = pipeline("text-classification", run, top_k=None)
     predictor = bertkit.load(run)
     rows = [{"text": text} for text in texts]
     return {
-        ALONE: lambda: [pipe(text, truncation=True) for text in texts],
-        f"pipeline, batches of {BATCH}": lambda: pipe(texts, batch_size=BATCH, truncation=True),
+        ROW_BY_ROW: lambda: [pipe(text, truncation=True) for text in texts],
+        f"pipeline, batches of {BATCH_SIZE}": lambda: pipe(texts, batch_size=BATCH_SIZE, truncation=True),
         "bertkit": lambda: list(predictor.predict(rows)),
     }
 
 
-def table(seconds: dict[str, list[float]], rows: int) -> list[str]:
+def format_table(seconds: dict[str, list[float]], rows: int) -> list[str]:
     """Rows a second, ratios to the first way, and every round."""
     lines = ["| | rows/s | times as fast |", "|---|---:|---:|"]
     for name, runs in seconds.items():
-        ratio = median_ratio(seconds[ALONE], runs)
+        ratio = compute_median_ratio(seconds[ROW_BY_ROW], runs)
         lines.append(f"| {name} | {rows / statistics.median(runs):,.1f} | {ratio:.2f} |")
     shown = {name: [f"{run:.2f}" for run in runs] for name, runs in seconds.items()}
-    return [*lines, *every_round("Seconds", shown)]
+    return [*lines, *list_rounds("Seconds", shown)]
 
 
 def main() -> None:
     """Time everything and report."""
     args = parse_args()
     texts = read_file(args.data)[args.column][: args.rows]
-    with quiet_libraries():
-        seconds = in_turn(ways(args.run, texts), args.rounds)
+    with silence_libraries():
+        seconds = time_alternating(list_calls(args.run, texts), args.rounds)
     about = (
         f"{len(texts):,} rows of {args.data.name}, medians of {args.rounds} rounds in turn. Ratios are taken "
         "round by round."
     )
     own = f"python benchmarks/predict_speed.py RUN --data {args.data.name} --rounds {args.rounds}"
-    publish(report("Speed of predicting", about, table(seconds, len(texts)), [own]), args.out)
+    publish(format_report("Speed of predicting", about, format_table(seconds, len(texts)), [own]), args.out)
 
 
 if __name__ == "__main__":

@@ -22,16 +22,16 @@ from typing import Any
 
 import torch
 
-from side_by_side import SEED, Contestant, every_round, median_ratio, publish, report, run_all, shown_commands
+from side_by_side import SEED, System, list_rounds, compute_median_ratio, publish, format_report, run_systems, format_commands
 
-LAYERS, HIDDEN, HEADS, VOCABULARY, LENGTH, BATCH, MASKED = 4, 256, 4, 30_522, 128, 32, 20
-FIRST = 5  # steps that are not timed
+NUM_LAYERS, HIDDEN_SIZE, NUM_HEADS, VOCAB_SIZE, SEQ_LEN, BATCH_SIZE, MASKED_PER_EXAMPLE = 4, 256, 4, 30_522, 128, 32, 20
+WARMUP_STEPS = 5  # steps that are not timed
 STOCK, BERTKIT = "stock", "bertkit"
 Step = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Figures:
+class Measurements:
     """What one run measured; the losses tell that both compute the same."""
 
     examples_per_second: float
@@ -43,21 +43,21 @@ class Figures:
         return f"{self.examples_per_second:.1f} examples/s, {memory}, first loss {self.first_loss:.4f}"
 
 
-def batches(steps: int) -> Iterator[dict[str, torch.Tensor]]:
+def generate_batches(steps: int) -> Iterator[dict[str, torch.Tensor]]:
     """Pairs without padding, `MASKED` places of each to predict; [MASK] would change no arithmetic."""
     generator = torch.Generator().manual_seed(SEED)
     for _ in range(steps):
-        ids = torch.randint(5, VOCABULARY, (BATCH, LENGTH), generator=generator)
-        places = torch.rand(BATCH, LENGTH, generator=generator).argsort(1)[:, :MASKED].sort(1).values
+        ids = torch.randint(5, VOCAB_SIZE, (BATCH_SIZE, SEQ_LEN), generator=generator)
+        places = torch.rand(BATCH_SIZE, SEQ_LEN, generator=generator).argsort(1)[:, :MASKED_PER_EXAMPLE].sort(1).values
         yield {
             "input_ids": ids, "attention_mask": torch.ones_like(ids),
-            "token_type_ids": (torch.arange(LENGTH) >= LENGTH // 2).long().expand(BATCH, LENGTH),
+            "token_type_ids": (torch.arange(SEQ_LEN) >= SEQ_LEN // 2).long().expand(BATCH_SIZE, SEQ_LEN),
             "masked_lm_positions": places, "masked_lm_labels": ids.gather(1, places),
-            "next_sentence_label": torch.randint(0, 2, (BATCH,), generator=generator),
+            "next_sentence_label": torch.randint(0, 2, (BATCH_SIZE,), generator=generator),
         }  # fmt: skip
 
 
-def stock(model: Any) -> Step:
+def build_stock_step(model: Any) -> Step:
     """All places have labels, -100 where nothing is predicted."""
 
     def loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -68,60 +68,60 @@ def stock(model: Any) -> Step:
     return loss
 
 
-def bertkit(model: Any) -> Step:
+def build_bertkit_step(model: Any) -> Step:
     """As a session makes it."""
-    from bertkit.modeling.attention import attend_by_parts
-    from bertkit.modeling.dropout import draw_fast
-    from bertkit.modeling.forward import logits_of
-    from bertkit.modeling.losses import Pretraining
-    from bertkit.modeling.pretraining import predict_at_masked
+    from bertkit.modeling.attention import enable_chunked_attention
+    from bertkit.modeling.dropout import enable_fast_dropout
+    from bertkit.modeling.forward import compute_logits
+    from bertkit.modeling.losses import PretrainingLoss
+    from bertkit.modeling.pretraining import gather_masked_positions
 
-    attend_by_parts(predict_at_masked(model))
-    draw_fast(model)
-    rule = Pretraining()
+    enable_chunked_attention(gather_masked_positions(model))
+    enable_fast_dropout(model)
+    rule = PretrainingLoss()
 
     def loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        sums, counts = rule.sums(logits_of(model, batch), batch), rule.counts(batch)
+        sums, counts = rule.sum_losses(compute_logits(model, batch), batch), rule.count_items(batch)
         return torch.stack([sums[part] / counts[part] for part in sums]).sum()
 
     return loss
 
 
-def measure(kind: str, steps: int, dropout: float) -> Figures:
+def measure(kind: str, steps: int, dropout: float) -> Measurements:
     """Train in this process."""
     from transformers import BertForPreTraining
 
     from bertkit.modeling.dropout import set_dropout
-    from bertkit.modeling.pretraining import bert_config
-    from bertkit.session import peak_memory_mb
+    from bertkit.modeling.pretraining import build_bert_config
+    from bertkit.session import get_peak_memory_mb
 
     torch.manual_seed(SEED)
-    config = bert_config(VOCABULARY, (LAYERS, HIDDEN, HEADS), 0)
+    config = build_bert_config(VOCAB_SIZE, (NUM_LAYERS, HIDDEN_SIZE, NUM_HEADS), 0)
     model = BertForPreTraining(config).train()
     set_dropout(model, dropout)
-    step = {STOCK: stock, BERTKIT: bertkit}[kind](model)
+    step = {STOCK: build_stock_step, BERTKIT: build_bertkit_step}[kind](model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     losses, started = [], 0.0
-    for number, batch in enumerate(batches(FIRST + steps)):
-        started = time.perf_counter() if number == FIRST else started
+    for number, batch in enumerate(generate_batches(WARMUP_STEPS + steps)):
+        started = time.perf_counter() if number == WARMUP_STEPS else started
         loss = step(batch)
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(float(loss))
-    speed = BATCH * steps / (time.perf_counter() - started)
-    return Figures(speed, peak_memory_mb(), losses[0])
+    speed = BATCH_SIZE * steps / (time.perf_counter() - started)
+    return Measurements(speed, get_peak_memory_mb(), losses[0])
 
 
-def entry(name: str, kind: str, args: argparse.Namespace) -> Contestant[Figures]:
+def describe_system(name: str, kind: str, args: argparse.Namespace) -> System[Measurements]:
     """One row."""
     options = ["--kind", kind, "--steps", str(args.steps), "--dropout", str(args.dropout)]
     command = [sys.executable, str(Path(__file__).resolve()), *options]
-    return Contestant(name, lambda *_: command, lambda printed, _: Figures(**printed))
+    return System(name, lambda *_: command, lambda printed, _: Measurements(**printed))
 
 
-def table(figures: dict[str, list[Figures]]) -> list[str]:
+def format_table(figures: dict[str, list[Measurements]]) -> list[str]:
     """Medians, ratios to the stock model, and every round."""
     (_, base), *_ = figures.items()
     lines = ["| | examples/s | times as fast | peak MB | of the stock model's |", "|---|---:|---:|---:|---:|"]
@@ -129,12 +129,12 @@ def table(figures: dict[str, list[Figures]]) -> list[str]:
         speeds, peaks = (
             [getattr(run, key) for run in runs] for key in ("examples_per_second", "peak_memory_mb")
         )
-        faster = median_ratio(speeds, [run.examples_per_second for run in base])
-        share = median_ratio(peaks, [run.peak_memory_mb for run in base])
+        faster = compute_median_ratio(speeds, [run.examples_per_second for run in base])
+        share = compute_median_ratio(peaks, [run.peak_memory_mb for run in base])
         row = f"{statistics.median(speeds):.1f} | {faster:.2f} | {statistics.median(peaks):.0f} | {share:.0%}"
         lines.append(f"| {name} | {row} |")
     rounds = {name: [str(run) for run in runs] for name, runs in figures.items()}
-    return [*lines, *every_round("Runs", rounds, separator="; ")]
+    return [*lines, *list_rounds("Runs", rounds, separator="; ")]
 
 
 def main() -> None:
@@ -151,16 +151,16 @@ def main() -> None:
     if args.kind:
         print(json.dumps(vars(measure(args.kind, args.steps, args.dropout))))
         return
-    entries = [entry("BertForPreTraining", STOCK, args), entry("bertkit", BERTKIT, args)]
-    figures = run_all(entries, Path(), Path(), args.rounds, alternate=True)
+    entries = [describe_system("BertForPreTraining", STOCK, args), describe_system("bertkit", BERTKIT, args)]
+    figures = run_systems(entries, Path(), Path(), args.rounds, alternate=True)
     about = (
-        f"{LAYERS} layers, {HIDDEN} wide, {HEADS} heads, {VOCABULARY:,} pieces; {BATCH} pairs of {LENGTH} "
-        f"pieces, {MASKED} of each to predict, dropout {args.dropout:g}, fp32; {args.steps} steps, "
+        f"{NUM_LAYERS} layers, {HIDDEN_SIZE} wide, {NUM_HEADS} heads, {VOCAB_SIZE:,} pieces; {BATCH_SIZE} pairs of {SEQ_LEN} "
+        f"pieces, {MASKED_PER_EXAMPLE} of each to predict, dropout {args.dropout:g}, fp32; {args.steps} steps, "
         f"{torch.get_num_threads()} threads, medians of {args.rounds} rounds. Memory: the process's peak."
     )
     own = f"pretrain_step.py --steps {args.steps} --rounds {args.rounds} --dropout {args.dropout:g}"
-    commands = shown_commands(own, entries)
-    publish(report("A step of pre-training", about, table(figures), commands), args.out)
+    commands = format_commands(own, entries)
+    publish(format_report("A step of pre-training", about, format_table(figures), commands), args.out)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,13 @@ import random
 from pathlib import Path
 from typing import Any
 
-HELD_OUT = {
+DEV_ARTICLES = {
     "Prime_number", "Rhine", "Scottish_Parliament", "Islamism", "Imperialism", "United_Methodist_Church",
     "French_and_Indian_War", "Force",
 }  # fmt: skip
 
 
-def drawn(articles: list[dict[str, Any]], size: int, rng: random.Random) -> list[dict[str, Any]]:
+def sample_questions(articles: list[dict[str, Any]], size: int, rng: random.Random) -> list[dict[str, Any]]:
     """Keep `size` questions of the articles, drawn by seed, and what holds them."""
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     ids = set(rng.sample([question["id"] for some in paragraphs for question in some["qas"]], size))
@@ -36,16 +36,16 @@ def drawn(articles: list[dict[str, Any]], size: int, rng: random.Random) -> list
     return [article for article in kept if article["paragraphs"]]
 
 
-def write(source: Path, folder: Path, train: int, dev: int) -> None:
+def write_splits(source: Path, folder: Path, train: int, dev: int) -> None:
     """Write `train` questions to learn from and `dev` to score, drawn from the file of SQuAD's."""
     content = json.loads(source.read_text("utf-8"))
     rng = random.Random(0)
     parts: dict[str, list[dict[str, Any]]] = {"train": [], "dev": []}
     for article in content["data"]:
-        parts["dev" if article["title"] in HELD_OUT else "train"].append(article)
+        parts["dev" if article["title"] in DEV_ARTICLES else "train"].append(article)
     folder.mkdir(parents=True, exist_ok=True)
     for (name, articles), size in zip(parts.items(), (train, dev), strict=True):
-        some = {"version": content["version"], "data": drawn(articles, size, rng)}
+        some = {"version": content["version"], "data": sample_questions(articles, size, rng)}
         (folder / f"{name}.json").write_text(json.dumps(some), "utf-8")
 
 
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=1500, help="questions to learn from")
     parser.add_argument("--dev", type=int, default=400, help="questions to score")
     args = parser.parse_args()
-    write(args.source, args.folder, args.train, args.dev)
+    write_splits(args.source, args.folder, args.train, args.dev)
 
 
 if __name__ == "__main__":

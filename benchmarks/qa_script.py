@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import qa_usual
-from peer import FirstStep, add_training_options, figures, training_arguments
+from peer import FirstStepTimer, add_training_options, summarize_training, build_training_arguments
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -38,7 +38,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def questions_of(path: Path) -> list[Question]:
+def load_questions(path: Path) -> list[Question]:
     """Each question with its paragraph."""
     return [
         {**question, "context": paragraph["context"]}
@@ -48,7 +48,7 @@ def questions_of(path: Path) -> list[Question]:
     ]
 
 
-def windows_of(questions: list[Question], tokenizer: Any, args: argparse.Namespace) -> Any:
+def tokenize_windows(questions: list[Question], tokenizer: Any, args: argparse.Namespace) -> Any:
     """The windows of all questions, with offsets and the number of the question of each."""
     return tokenizer(
         [question["question"].lstrip() for question in questions],
@@ -59,7 +59,7 @@ def windows_of(questions: list[Question], tokenizer: Any, args: argparse.Namespa
     )  # fmt: skip
 
 
-def place_of(
+def find_answer_tokens(
     answer: dict[str, Any], offsets: list[tuple[int, int]], sides: list[int | None]
 ) -> tuple[int, int]:
     """The first and the last piece of an answer in a window; those of [CLS] where it is not all inside."""
@@ -71,12 +71,12 @@ def place_of(
     return first, min(number for number in inside if offsets[number][1] >= stop)
 
 
-def training_rows(questions: list[Question], windows: Any) -> list[dict[str, Any]]:
+def build_training_rows(questions: list[Question], windows: Any) -> list[dict[str, Any]]:
     """What the model reads of each window, and where the answer begins and ends."""
     rows = []
     for number, question in enumerate(windows["overflow_to_sample_mapping"]):
         answer = questions[question]["answers"][0]
-        place = place_of(answer, windows["offset_mapping"][number], windows.sequence_ids(number))
+        place = find_answer_tokens(answer, windows["offset_mapping"][number], windows.sequence_ids(number))
         inputs = {name: windows[name][number] for name in ("input_ids", "attention_mask", "token_type_ids")}
         rows.append({**inputs, "start_positions": place[0], "end_positions": place[1]})
     return rows
@@ -94,19 +94,19 @@ def build_trainer(args: argparse.Namespace) -> Trainer:
 
     set_seed(args.seed)  # before the model, whose head starts at random
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
-    questions = questions_of(args.train_file)
+    questions = load_questions(args.train_file)
     return Trainer(
         model=AutoModelForQuestionAnswering.from_pretrained(args.model_name_or_path),
-        args=training_arguments(args),
-        train_dataset=training_rows(questions, windows_of(questions, tokenizer, args)),
+        args=build_training_arguments(args),
+        train_dataset=build_training_rows(questions, tokenize_windows(questions, tokenizer, args)),
         processing_class=tokenizer, data_collator=DataCollatorWithPadding(tokenizer),
     )  # fmt: skip
 
 
-def answers(trainer: Trainer, args: argparse.Namespace) -> dict[str, str]:
+def predict_answers(trainer: Trainer, args: argparse.Namespace) -> dict[str, str]:
     """The answer to each question by its id, found the usual way."""
-    questions = questions_of(args.validation_file)
-    windows = windows_of(questions, trainer.processing_class, args)
+    questions = load_questions(args.validation_file)
+    windows = tokenize_windows(questions, trainer.processing_class, args)
     rows = [{name: windows[name][n] for name in ("input_ids", "attention_mask", "token_type_ids")}
             for n in range(len(windows["input_ids"]))]  # fmt: skip
     found = trainer.predict(rows).predictions
@@ -117,7 +117,7 @@ def answers(trainer: Trainer, args: argparse.Namespace) -> dict[str, str]:
     ]
     of = qa_usual.Windows(windows["overflow_to_sample_mapping"], offsets)
     ids, contexts = [one["id"] for one in questions], [one["context"] for one in questions]
-    listed = qa_usual.find(np.stack(found[:2], 1), of, ids, contexts, 20, 30).nbest
+    listed = qa_usual.find_answers(np.stack(found[:2], 1), of, ids, contexts, 20, 30).nbest
     return {name: next((span["text"] for span in listed[name] if span["text"]), "") for name in ids}
 
 
@@ -125,12 +125,12 @@ def main() -> None:
     """Train, save, answer, and print the figures."""
     args = parse_args()
     with contextlib.redirect_stdout(sys.stderr):
-        trainer, first = build_trainer(args), FirstStep()
+        trainer, first = build_trainer(args), FirstStepTimer()
         trained = trainer.train().metrics
         masks = [row["attention_mask"] for row in trainer.train_dataset]
-        report = figures(masks, args, trained["train_runtime"], first)
+        report = summarize_training(masks, args, trained["train_runtime"], first)
         trainer.save_model()
-        report["answers"] = answers(trainer, args)
+        report["answers"] = predict_answers(trainer, args)
     print(json.dumps(report))
 
 

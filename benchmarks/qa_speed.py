@@ -28,30 +28,30 @@ from transformers import AutoTokenizer
 from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
 import qa_usual
-from bertkit.data.padding import Pad
-from bertkit.data.question_features import Limits, QuestionFeatures, build_questions
+from bertkit.data.padding import PaddingCollator
+from bertkit.data.question_features import Limits, QuestionFeatures, build_question_features
 from bertkit.data.rows import Rows
 from bertkit.reporter import Reporter
-from bertkit.tasks.answering import Answering
+from bertkit.tasks.answering import AnswerDecoder
 from bertkit.tasks.base import Outputs
 from bertkit.training.scoring import predict_logits
-from ner_data import in_turn
+from ner_data import time_alternating
 from side_by_side import (
     SEED,
     add_options,
-    check_options,
-    every_round,
-    median_ratio,
-    model_and_rounds,
+    validate_options,
+    list_rounds,
+    compute_median_ratio,
+    describe_model_and_rounds,
     publish,
-    report,
+    format_report,
 )
 
 LIMITS = Limits(max_length=384, max_query_length=64, doc_stride=128, max_answer_length=30, n_best=20)
 BATCH_SIZE = 24
-JOINED = 10  # paragraphs of an article that make one long one
-STATUS = Path("/proc/self/status")
-ANSWERING = Answering("v2", 0.0)
+PARAGRAPHS_JOINED = 10  # paragraphs of an article that make one long one
+PROC_STATUS = Path("/proc/self/status")
+ANSWERING = AnswerDecoder("v2", 0.0)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -65,13 +65,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.data_dir is None or not (args.data_dir / "squad" / "dev-v1.1.json").is_file():
         parser.error("no squad/dev-v1.1.json found: give the folder of squad/ with --data-dir")
-    check_options(parser, args)
+    validate_options(parser, args)
     if args.windows < 1:
         parser.error("--windows must be at least 1")
     return args
 
 
-def squad(folder: Path) -> Iterator[tuple[str, str, str, str]]:
+def iterate_squad(folder: Path) -> Iterator[tuple[str, str, str, str]]:
     """The questions: id, article, paragraph, question."""
     text = (folder / "squad" / "dev-v1.1.json").read_text(encoding="utf-8")
     for article in json.loads(text)["data"]:
@@ -80,18 +80,18 @@ def squad(folder: Path) -> Iterator[tuple[str, str, str, str]]:
                 yield asked["id"], article["title"], paragraph["context"], asked["question"]
 
 
-def drawn(args: argparse.Namespace) -> tuple[list[str], list[str], list[str]]:
+def load_questions(args: argparse.Namespace) -> tuple[list[str], list[str], list[str]]:
     """Ids, questions and paragraphs of the first questions."""
-    rows = list(islice(squad(args.data_dir), args.rows))
+    rows = list(islice(iterate_squad(args.data_dir), args.rows))
     return [row[0] for row in rows], [row[3] for row in rows], [row[2] for row in rows]
 
 
 # ---- features
 
 
-def features(args: argparse.Namespace, tokenizer: Any) -> list[str]:
+def compare_features(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     """Compare `build_questions` with a bare call of the tokenizer."""
-    _, questions, contexts = drawn(args)
+    _, questions, contexts = load_questions(args)
     alone = copy.deepcopy(tokenizer)  # the bare call leaves its truncation behind in the tokenizer
     unlike = [f"{context} {number}" for number, context in enumerate(contexts)]
 
@@ -102,12 +102,12 @@ def features(args: argparse.Namespace, tokenizer: Any) -> list[str]:
         )  # fmt: skip
 
     def built(contexts: list[str]) -> Callable[[], object]:
-        return lambda: build_questions(questions, contexts, None, tokenizer, LIMITS, cache=False)
+        return lambda: build_question_features(questions, contexts, None, tokenizer, LIMITS, cache=False)
 
     lines = [f"{len(questions):,} questions, nothing cached. The ratio is of seconds."]
     for name, some in (("as they are", contexts), ("no two the same", unlike)):
         lines += ["", f"Paragraphs {name}, {len(set(some)):,} of them:", ""]
-        lines += compared({"tokenizer(questions, contexts, ...)": bare(some), "build_questions": built(some)},
+        lines += compare_calls({"tokenizer(questions, contexts, ...)": bare(some), "build_questions": built(some)},
                           args, 1, "s")  # fmt: skip
     return ["## Features", "", *lines]
 
@@ -115,38 +115,38 @@ def features(args: argparse.Namespace, tokenizer: Any) -> list[str]:
 # ---- answers
 
 
-def answers(args: argparse.Namespace, tokenizer: Any) -> list[str]:
+def compare_answers(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     """Compare the way from scores to files with the usual one, and the answers of both."""
-    ids, questions, contexts = drawn(args)
-    built = build_questions(questions, contexts, None, tokenizer, LIMITS, cache=False)
-    logits, windows = peaked(built), as_usual(built)
-    rows = Rows.of({"id": ids, "context": contexts}, "dev-v1.1.json")
+    ids, questions, contexts = load_questions(args)
+    built = build_question_features(questions, contexts, None, tokenizer, LIMITS, cache=False)
+    logits, windows = make_peaked_logits(built), to_baseline_windows(built)
+    rows = Rows.from_columns({"id": ids, "context": contexts}, "dev-v1.1.json")
 
-    def usual() -> qa_usual.Found:
-        return qa_usual.find(logits, windows, ids, contexts, LIMITS.n_best, LIMITS.max_answer_length)
+    def usual() -> qa_usual.BaselineAnswers:
+        return qa_usual.find_answers(logits, windows, ids, contexts, LIMITS.n_best, LIMITS.max_answer_length)
 
     def ours() -> Outputs:
-        return Outputs(kept(logits, built), built, rows)
+        return Outputs(reduce_logits(logits, built), built, rows)
 
     calls: dict[str, Callable[[], object]] = {
-        "the usual way": lambda: usual().files(),
-        "bertkit": lambda: ["".join(lines) for lines in ANSWERING.files(ours()).values()],
+        "the usual way": lambda: usual().format_files(),
+        "bertkit": lambda: ["".join(lines) for lines in ANSWERING.prediction_files(ours()).values()],
         "of which: kept": ours,
-        "of which: kept and merge": lambda: ANSWERING.nbest(ours()),
+        "of which: kept and merge": lambda: ANSWERING.merge_nbest(ours()),
     }
     about = (
         f"{len(ids):,} questions in {len(built):,} windows, random scores with peaks, batches of "
         f"{BATCH_SIZE}. From scores to the text of the three files. The ratio is of time."
     )
-    shown = compared(calls, args, len(ids) / 1e6, "us a question")
-    return ["## Answers", "", about, "", *shown, "", *agreement(usual(), ours())]
+    shown = compare_calls(calls, args, len(ids) / 1e6, "us a question")
+    return ["## Answers", "", about, "", *shown, "", *describe_agreement(usual(), ours())]
 
 
-def peaked(built: QuestionFeatures) -> np.ndarray:
+def make_peaked_logits(built: QuestionFeatures) -> np.ndarray:
     """[windows, 2, 384] noise with some likely answers in each window and a likely [CLS]; -inf is padding."""
     generator, n = np.random.default_rng(SEED), len(built)
     logits = generator.normal(0, 2, (n, 2, LIMITS.max_length)).astype(np.float32)
-    every, place, size = np.arange(n), built.place(np.arange(n)), built.stop - built.start
+    every, place, size = np.arange(n), built.get_context_positions(np.arange(n)), built.stop - built.start
     for height in (8, 6, 4):
         start = generator.integers(size)
         end = np.minimum(start + generator.integers(12, size=n), size - 1)
@@ -158,30 +158,30 @@ def peaked(built: QuestionFeatures) -> np.ndarray:
     return logits
 
 
-def as_usual(built: QuestionFeatures) -> qa_usual.Windows:
+def to_baseline_windows(built: QuestionFeatures) -> qa_usual.Windows:
     """The windows as the usual way has them before it looks for answers."""
-    places = list(zip(built.paragraphs.start.tolist(), built.paragraphs.stop.tolist(), strict=True))
-    begins = built.place(np.arange(len(built))).tolist()
+    places = list(zip(built.contexts.start.tolist(), built.contexts.stop.tolist(), strict=True))
+    begins = built.get_context_positions(np.arange(len(built))).tolist()
     bounds = zip(begins, built.start.tolist(), built.stop.tolist(), strict=True)
     offsets = [[*repeat(None, begin), *places[start:stop], None] for begin, start, stop in bounds]
-    return qa_usual.Windows(built.question.tolist(), offsets)
+    return qa_usual.Windows(built.question_index.tolist(), offsets)
 
 
-def kept(logits: np.ndarray, built: QuestionFeatures) -> np.ndarray:
+def reduce_logits(logits: np.ndarray, built: QuestionFeatures) -> np.ndarray:
     """What scoring keeps, batch by batch, longest first, each as long as its longest window."""
     lengths = built.sequence_lengths
     order = np.argsort(-lengths, kind="stable")
     parts = [order[first : first + BATCH_SIZE] for first in range(0, len(order), BATCH_SIZE)]
-    found = [built.kept(torch.from_numpy(logits[rows, :, : lengths[rows[0]]]), rows, {}) for rows in parts]
+    found = [built.reduce_logits(torch.from_numpy(logits[rows, :, : lengths[rows[0]]]), rows, {}) for rows in parts]
     result = np.empty((len(order), found[0].shape[1]), np.float32)
     result[order] = torch.cat(found).numpy()
     return result
 
 
-def agreement(usual: qa_usual.Found, ours: Outputs) -> list[str]:
+def describe_agreement(usual: qa_usual.BaselineAnswers, ours: Outputs) -> list[str]:
     """Count the questions with the same answer, and whose best span scores higher."""
-    nbest = ANSWERING.nbest(ours)
-    same = np.equal(ANSWERING.final(ours, nbest), list(usual.predictions.values()))
+    nbest = ANSWERING.merge_nbest(ours)
+    same = np.equal(ANSWERING.select_answers(ours, nbest), list(usual.predictions.values()))
     best, other = nbest.score[nbest.offsets[:-1]], np.array(usual.scores, np.float32)
     higher, lower, n = best > other, best < other, len(same)
     return [
@@ -197,7 +197,7 @@ def agreement(usual: qa_usual.Found, ours: Outputs) -> list[str]:
 # ---- memory
 
 
-class StandIn(torch.nn.Module):
+class RandomScorer(torch.nn.Module):
     """Random scores in place of a model's."""
 
     def __init__(self) -> None:
@@ -210,17 +210,17 @@ class StandIn(torch.nn.Module):
         return QuestionAnsweringModelOutput(start_logits=start, end_logits=end)
 
 
-def memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
+def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     """Measure how far features and scores of many windows raise the peak of this process."""
-    questions, contexts = long_rows(args, tokenizer)
-    before = megabytes("VmRSS")
+    questions, contexts = build_long_rows(args, tokenizer)
+    before = read_process_memory_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: an earlier one would hide this
-    built = build_questions(questions, contexts, None, tokenizer, LIMITS, cache=False)
-    after = megabytes("VmHWM")
+    built = build_question_features(questions, contexts, None, tokenizer, LIMITS, cache=False)
+    after = read_process_memory_mb("VmHWM")
     started = time.perf_counter()
-    pad = Pad(tokenizer.pad_token_id, token_type_ids=False)
-    found = predict_logits(StandIn(), built, pad, BATCH_SIZE, Reporter())
-    took, raised = time.perf_counter() - started, megabytes("VmHWM") - before
+    pad = PaddingCollator(tokenizer.pad_token_id, return_token_type_ids=False)
+    found = predict_logits(RandomScorer(), built, pad, BATCH_SIZE, Reporter())
+    took, raised = time.perf_counter() - started, read_process_memory_mb("VmHWM") - before
     return [
         *("## Memory", ""),
         f"{len(questions):,} questions over {len(set(contexts)):,} paragraphs in {len(built):,} windows of "
@@ -233,45 +233,45 @@ def memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     ]
 
 
-def long_rows(args: argparse.Namespace, tokenizer: Any) -> tuple[list[str], list[str]]:
+def build_long_rows(args: argparse.Namespace, tokenizer: Any) -> tuple[list[str], list[str]]:
     """Questions and long paragraphs, over and over, until they make as many windows as asked."""
     rows: list[tuple[str, str]] = []
-    for _, article in groupby(squad(args.data_dir), key=lambda row: row[1]):
+    for _, article in groupby(iterate_squad(args.data_dir), key=lambda row: row[1]):
         some = list(article)
         texts = list(dict.fromkeys(row[2] for row in some))
-        part = {text: at // JOINED * JOINED for at, text in enumerate(texts)}
-        rows += [(row[3], " ".join(texts[part[row[2]] : part[row[2]] + JOINED])) for row in some]
+        part = {text: at // PARAGRAPHS_JOINED * PARAGRAPHS_JOINED for at, text in enumerate(texts)}
+        rows += [(row[3], " ".join(texts[part[row[2]] : part[row[2]] + PARAGRAPHS_JOINED])) for row in some]
     questions, contexts = map(list, zip(*rows, strict=True))
-    built = build_questions(questions, contexts, None, tokenizer, LIMITS, cache=False)
-    counts = accumulate(cycle(np.diff(built.windows).tolist()))
+    built = build_question_features(questions, contexts, None, tokenizer, LIMITS, cache=False)
+    counts = accumulate(cycle(np.diff(built.window_offsets).tolist()))
     n = 1 + next(at for at, count in enumerate(counts) if count >= args.windows)
     return list(islice(cycle(questions), n)), list(islice(cycle(contexts), n))
 
 
-def megabytes(name: str) -> float:
+def read_process_memory_mb(name: str) -> float:
     """What Linux says of this process: `VmRSS` is the memory it has, `VmHWM` the most it has had."""
-    lines = (line.split() for line in STATUS.read_text(encoding="ascii").splitlines())
+    lines = (line.split() for line in PROC_STATUS.read_text(encoding="ascii").splitlines())
     return next(int(words[1]) / 1024 for words in lines if words and words[0] == f"{name}:")
 
 
-PARTS = {"features": features, "answers": answers, "memory": memory}
+PARTS = {"features": compare_features, "answers": compare_answers, "memory": measure_memory}
 
 
 # ---- the report
 
 
-def compared(
+def compare_calls(
     calls: dict[str, Callable[[], object]], args: argparse.Namespace, divisor: float, unit: str
 ) -> list[str]:
     """Time the calls in turn; a table of the medians beside the first, and every round."""
-    seconds = in_turn(calls, args.rounds)
+    seconds = time_alternating(calls, args.rounds)
     base = next(iter(seconds.values()))
     lines = [f"| | {unit} | ratio | times as fast |", "|---|---:|---:|---:|"]
     for name, runs in seconds.items():
-        took, ratio = statistics.median(runs) / divisor, median_ratio(runs, base)
+        took, ratio = statistics.median(runs) / divisor, compute_median_ratio(runs, base)
         lines.append(f"| {name} | {took:.3g} | {ratio:.3f} | {1 / ratio:.1f} |")
     shown = {name: [f"{run:.3f}" for run in runs] for name, runs in seconds.items()}
-    return [*lines, *every_round("Seconds", shown)]
+    return [*lines, *list_rounds("Seconds", shown)]
 
 
 def main() -> None:
@@ -284,14 +284,14 @@ def main() -> None:
     parts = [PARTS[name](args, tokenizer) for name in args.part or PARTS]
     about = (
         f"SQuAD 1.1, dev set; {LIMITS.max_length} pieces, a window every {LIMITS.doc_stride}; "
-        f"{model_and_rounds(args.model, args.rounds)}. Ratios are to the first row, taken round by round, of "
+        f"{describe_model_and_rounds(args.model, args.rounds)}. Ratios are to the first row, taken round by round, of "
         "which the median is shown."
     )
     own = f"qa_speed.py --data-dir SETS --rows {args.rows} --rounds {args.rounds} --windows {args.windows}"
     own += "".join(f" --part {name}" for name in args.part or [])
     results = [line for lines in parts for line in [*lines, ""]]
     title = "Speed of bertkit qa: features, answers, memory"
-    publish(report(title, about, results[:-1], [f"python benchmarks/{own}"]), args.out)
+    publish(format_report(title, about, results[:-1], [f"python benchmarks/{own}"]), args.out)
 
 
 if __name__ == "__main__":

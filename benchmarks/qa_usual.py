@@ -31,7 +31,7 @@ class Windows:
 
 
 @dataclass
-class Found:
+class BaselineAnswers:
     """What was found, by the questions' ids; `scores` are those of the best spans, -inf where none was."""
 
     predictions: dict[str, str] = field(default_factory=dict)
@@ -39,16 +39,16 @@ class Found:
     null_odds: dict[str, float] = field(default_factory=dict)
     scores: list[float] = field(default_factory=list)
 
-    def files(self) -> list[str]:
+    def format_files(self) -> list[str]:
         """The three files, not indented: that is much the slower way to write JSON."""
         found = (self.predictions, self.nbest, self.null_odds)
         return [json.dumps(values, ensure_ascii=False) for values in found]
 
 
-def find(
+def find_answers(
     logits: np.ndarray, windows: Windows, ids: Sequence[str], contexts: Sequence[str],
     n_best: int, max_answer_length: int,
-) -> Found:  # fmt: skip
+) -> BaselineAnswers:  # fmt: skip
     """The answers by SQuAD 2.0's rules, with a threshold of 0.
 
     Args:
@@ -58,7 +58,7 @@ def find(
     of_question: dict[int, list[int]] = defaultdict(list)
     for window, question in enumerate(windows.question):
         of_question[question].append(window)
-    found = Found()
+    found = BaselineAnswers()
     for number, (name, context) in enumerate(zip(ids, contexts, strict=True)):
         spans, null = [], np.inf
         for window in of_question[number]:
@@ -89,7 +89,7 @@ def _spans(start: np.ndarray, end: np.ndarray, offsets: Offsets, n_best: int, lo
 
 
 def _decide(
-    found: Found, name: str, context: str, spans: list[Span], null: float, n_best: int
+    found: BaselineAnswers, name: str, context: str, spans: list[Span], null: float, n_best: int
 ) -> None:  # fmt: skip
     """Sort the spans of one question, give each its share, and put the best against no answer."""
     best = sorted(spans, key=lambda span: span["score"], reverse=True)[:n_best]

@@ -31,12 +31,12 @@ F = TypeVar("F")  # what a benchmark measures of a run; its str() is the progres
 
 
 @dataclass(frozen=True)
-class Contestant(Generic[F]):
+class System(Generic[F]):
     """One row of the table: how to start it and how to read what it prints."""
 
     name: str
-    command: Callable[[Path, Path, Path], list[str]]  # of the data, model and output folders
-    read: Callable[[dict[str, Any], float], F]  # of its report and the process's seconds
+    build_command: Callable[[Path, Path, Path], list[str]]  # of the data, model and output folders
+    read_output: Callable[[dict[str, Any], float], F]  # of its report and the process's seconds
 
 
 # ---- the command line
@@ -55,7 +55,7 @@ def add_options(
     parser.add_argument(
         "--model",
         type=Path,
-        default=packaged_model(),
+        default=find_packaged_model(),
         help=f"model folder (default: the one in the package {MODEL_PACKAGE}, if installed)",
     )
     parser.add_argument("--rows", type=int, default=rows[0], help=rows[1])
@@ -63,7 +63,7 @@ def add_options(
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
 
 
-def check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+def validate_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Refuse a model that is not there, and numbers that make no run."""
     if args.model is None or not (args.model / "config.json").is_file():
         parser.error("no model found: give its folder with --model")
@@ -71,7 +71,7 @@ def check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
         parser.error("--rows and --rounds must be at least 1")
 
 
-def packaged_model() -> Path | None:
+def find_packaged_model() -> Path | None:
     """Find the model folder of the model package without importing the package."""
     spec = importlib.util.find_spec(MODEL_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
@@ -82,10 +82,10 @@ def packaged_model() -> Path | None:
 # ---- the runs
 
 
-def run(contestant: Contestant[F], data: Path, model: Path) -> F:
+def run_system(contestant: System[F], data: Path, model: Path) -> F:
     """Run a contestant once, with empty output and cache folders."""
     with tempfile.TemporaryDirectory() as scratch:
-        command = contestant.command(data, model, Path(scratch) / "output")
+        command = contestant.build_command(data, model, Path(scratch) / "output")
         cache = str(Path(scratch) / "cache")
         caches = {"HF_DATASETS_CACHE": cache, "BERTKIT_CACHE_DIR": cache}
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", **caches}
@@ -94,11 +94,11 @@ def run(contestant: Contestant[F], data: Path, model: Path) -> F:
         seconds = time.perf_counter() - started
     if done.returncode != 0:
         raise SystemExit(f"{contestant.name} failed:\n{done.stderr[-4000:]}")
-    return contestant.read(json.loads(done.stdout), seconds)
+    return contestant.read_output(json.loads(done.stdout), seconds)
 
 
-def run_all(
-    entries: Sequence[Contestant[F]], data: Path, model: Path, rounds: int, alternate: bool = False
+def run_systems(
+    entries: Sequence[System[F]], data: Path, model: Path, rounds: int, alternate: bool = False
 ) -> dict[str, list[F]]:
     """Run all contestants in turn, as many times as asked; `alternate` turns every other round around."""
     figures: dict[str, list[F]] = {entry.name: [] for entry in entries}
@@ -106,7 +106,7 @@ def run_all(
         around = alternate and number % 2 == 0
         for entry in reversed(entries) if around else entries:
             print(f"round {number}/{rounds}: {entry.name} ...", file=sys.stderr, flush=True)
-            result = run(entry, data, model)
+            result = run_system(entry, data, model)
             figures[entry.name].append(result)
             print(f"  {result}", file=sys.stderr, flush=True)
     return figures
@@ -115,34 +115,34 @@ def run_all(
 # ---- the report
 
 
-def report(title: str, about: str, results: Sequence[str], commands: Sequence[str]) -> str:
+def format_report(title: str, about: str, results: Sequence[str], commands: Sequence[str]) -> str:
     """Compose the Markdown report of what was run, the results, the machine and the commands."""
-    lines = [f"# {title}", "", about, "", *results, "", *machine(), "", "```sh", *commands, "```"]
+    lines = [f"# {title}", "", about, "", *results, "", *describe_machine(), "", "```sh", *commands, "```"]
     return "\n".join(lines) + "\n"
 
 
-def every_round(what: str, rounds: Mapping[str, Sequence[str]], separator: str = ", ") -> list[str]:
+def list_rounds(what: str, rounds: Mapping[str, Sequence[str]], separator: str = ", ") -> list[str]:
     """List the figures of each round: a busy machine shows here, where a median would hide it."""
     listed = [f"- {name}: {separator.join(figures)}" for name, figures in rounds.items()]
     return ["", f"{what}, round by round:", "", *listed]
 
 
-def median_ratio(ours: Sequence[float], base: Sequence[float]) -> float:
+def compute_median_ratio(ours: Sequence[float], base: Sequence[float]) -> float:
     """Compare round by round and take the median: what disturbs one round moves it least."""
     return statistics.median(one / other for one, other in zip(ours, base, strict=True))
 
 
-def model_and_rounds(model: Path, rounds: int) -> str:
+def describe_model_and_rounds(model: Path, rounds: int) -> str:
     """Name the model, and say what the figures are of."""
-    name = MODEL_PACKAGE if model == packaged_model() else model.name
+    name = MODEL_PACKAGE if model == find_packaged_model() else model.name
     return f"model: {name}; {f'medians of {rounds} rounds' if rounds > 1 else 'one round'}"
 
 
-def shown_commands(own: str, entries: Sequence[Contestant[Any]]) -> list[str]:
+def format_commands(own: str, entries: Sequence[System[Any]]) -> list[str]:
     """Spell the commands out, with names in place of this machine's folders."""
     lines = [f"python benchmarks/{own}", *(["", "# which runs:"] if entries else [])]
     for entry in entries:
-        command = entry.command(Path("DATA"), Path("MODEL"), Path("OUTPUT"))
+        command = entry.build_command(Path("DATA"), Path("MODEL"), Path("OUTPUT"))
         named = ["python" if part == sys.executable else part for part in command]
         lines.append(shlex.join(part.removeprefix(f"{ROOT}{os.sep}") for part in named))
     return lines
@@ -159,11 +159,11 @@ def publish(text: str, out: Path | None) -> None:
 # ---- the machine
 
 
-def machine() -> list[str]:
+def describe_machine() -> list[str]:
     """Describe the machine and the software, as a Markdown list."""
     import torch
 
-    model, flags = processor()
+    model, flags = read_processor()
     features = [
         f"{label} {'present' if wanted in flags else 'absent'}"
         for label, wanted in (("avx512_bf16", "avx512_bf16"), ("amx", "amx_tile"))
@@ -171,14 +171,14 @@ def machine() -> list[str]:
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers")]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return [
-        f"- CPU: {model}, {usable_cores()} cores, {', '.join(features)}",
+        f"- CPU: {model}, {count_usable_cores()} cores, {', '.join(features)}",
         f"- GPU: {gpu}",
         f"- Python {platform.python_version()}, {', '.join(versions)}",
         f"- Date: {datetime.date.today().isoformat()}",
     ]
 
 
-def processor() -> tuple[str, set[str]]:
+def read_processor() -> tuple[str, set[str]]:
     """Return the CPU's name and its feature flags; without /proc/cpuinfo, no flags."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -192,7 +192,7 @@ def processor() -> tuple[str, set[str]]:
     return fields.get("model name", platform.machine()), set(flags.split())
 
 
-def usable_cores() -> int:
+def count_usable_cores() -> int:
     """Count the cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -17,10 +17,10 @@ import time
 from typing import Any
 
 import trainer_script
-from peer import FirstStep, figures
+from peer import FirstStepTimer, summarize_training
 
 
-def model_args(args: argparse.Namespace) -> dict[str, Any]:
+def build_model_args(args: argparse.Namespace) -> dict[str, Any]:
     """Return what a user would set, and that nothing is evaluated, saved or cached beside the training."""
     return {
         "num_train_epochs": int(args.num_train_epochs), "learning_rate": args.learning_rate,
@@ -52,13 +52,13 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     classes = sorted(rows["label"].unique())
     for table in (rows, held):
         table["labels"] = table["label"].map(classes.index)
-    cuda, first = torch.cuda.is_available(), FirstStep()
+    cuda, first = torch.cuda.is_available(), FirstStepTimer()
     model = Timed(
-        "bert", args.model_name_or_path, num_labels=len(classes), use_cuda=cuda, args=model_args(args)
+        "bert", args.model_name_or_path, num_labels=len(classes), use_cuda=cuda, args=build_model_args(args)
     )
     model.train_model(rows[["text", "labels"]])
     texts = model.tokenizer(rows["text"].tolist(), truncation=True, max_length=args.max_seq_length)
-    report = figures(texts["attention_mask"], args, seconds[0], first)
+    report = summarize_training(texts["attention_mask"], args, seconds[0], first)
     predicted, _ = model.predict(held["text"].tolist())
     return report | {"accuracy": float((held["labels"] == predicted).mean())}
 

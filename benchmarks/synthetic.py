@@ -9,16 +9,16 @@ import numpy as np
 
 from side_by_side import SEED
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
-SENTENCES = 12  # in a document
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
+SENTENCES_PER_DOCUMENT = 12  # in a document
 
 
-def tokenizer(vocabulary: int) -> Any:
+def build_tokenizer(vocabulary: int) -> Any:
     """Return a tokenizer to which each of the words `w6`, `w7`, ... is one piece."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    pieces = [*SPECIAL, *(f"w{number}" for number in range(len(SPECIAL), vocabulary))]
+    pieces = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(len(SPECIAL_TOKENS), vocabulary))]
     numbers = {piece: number for number, piece in enumerate(pieces)}
     backend = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer()
@@ -36,11 +36,11 @@ def write_model(folder: Path, vocabulary: int, shape: tuple[int, int, int]) -> P
     import torch
     from transformers import BertModel
 
-    from bertkit.modeling.pretraining import bert_config
+    from bertkit.modeling.pretraining import build_bert_config
 
     torch.manual_seed(SEED)
-    BertModel(bert_config(vocabulary, shape, 0)).save_pretrained(folder)
-    tokenizer(vocabulary).save_pretrained(folder)
+    BertModel(build_bert_config(vocabulary, shape, 0)).save_pretrained(folder)
+    build_tokenizer(vocabulary).save_pretrained(folder)
     return folder
 
 
@@ -61,10 +61,10 @@ def write_text(path: Path, pieces: int, vocabulary: int) -> Path:
     rng = np.random.default_rng(SEED)
     lines: list[str] = []
     written = 0
-    while written < pieces or len(lines) < 3 * SENTENCES:
+    while written < pieces or len(lines) < 3 * SENTENCES_PER_DOCUMENT:
         size = int(rng.integers(5, 40))
         lines.append(_words(rng, size, vocabulary) + " .")
-        if len(lines) % SENTENCES == 0:
+        if len(lines) % SENTENCES_PER_DOCUMENT == 0:
             lines.append("")
         written += size + 1
     path.write_text("\n".join(lines) + "\n", "utf-8")
@@ -72,5 +72,5 @@ def write_text(path: Path, pieces: int, vocabulary: int) -> Path:
 
 
 def _words(rng: np.random.Generator, size: int, vocabulary: int) -> str:
-    numbers = rng.integers(len(SPECIAL), vocabulary, size)
+    numbers = rng.integers(len(SPECIAL_TOKENS), vocabulary, size)
     return " ".join(map("w{}".format, numbers.tolist()))

@@ -16,7 +16,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from peer import FirstStep, add_training_options, figures, training_arguments
+from peer import FirstStepTimer, add_training_options, summarize_training, build_training_arguments
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -49,7 +49,7 @@ def tokenize(
     return tables.map(encode, batched=True, remove_columns=["text"])
 
 
-def accuracy(prediction: Any) -> dict[str, float]:
+def compute_accuracy(prediction: Any) -> dict[str, float]:
     """Return the share of texts whose highest-scored class is the right one."""
     chosen = prediction.predictions.argmax(axis=-1)
     return {"accuracy": float((chosen == prediction.label_ids).mean())}
@@ -78,14 +78,14 @@ def build_trainer(args: argparse.Namespace) -> Trainer:
     tables = tokenize(tables, tokenizer, classes, args)
     return Trainer(
         model=model,
-        args=training_arguments(args),
+        args=build_training_arguments(args),
         train_dataset=tables["train"],
         eval_dataset=tables["validation"],
         processing_class=tokenizer,
         data_collator=(
             default_data_collator if args.pad_to_max_length else DataCollatorWithPadding(tokenizer)
         ),
-        compute_metrics=accuracy,
+        compute_metrics=compute_accuracy,
     )
 
 
@@ -93,10 +93,10 @@ def main() -> None:
     """Train, save, evaluate, and print the figures."""
     args = parse_args()
     with contextlib.redirect_stdout(sys.stderr):
-        trainer, first = build_trainer(args), FirstStep()
+        trainer, first = build_trainer(args), FirstStepTimer()
         trained = trainer.train().metrics
         masks = trainer.train_dataset["attention_mask"]
-        report = figures(masks, args, trained["train_runtime"], first)
+        report = summarize_training(masks, args, trained["train_runtime"], first)
         trainer.save_model()
         report["accuracy"] = trainer.evaluate()["eval_accuracy"]
     print(json.dumps(report))

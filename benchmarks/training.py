@@ -17,19 +17,19 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from contestants import BASE, Figures, contestants
-from page import IMAGES, bars, table, write_part
+from contestants import BASELINE, Measurements, list_systems
+from page import IMAGES, draw_bars, format_table, replace_section
 from side_by_side import (
     add_options,
-    check_options,
-    every_round,
-    machine,
-    median_ratio,
-    model_and_rounds,
+    validate_options,
+    list_rounds,
+    describe_machine,
+    compute_median_ratio,
+    describe_model_and_rounds,
     publish,
-    run_all,
+    run_systems,
 )
-from training_work import WORKS, Work, lay_out
+from training_work import WORKLOADS, Workload, write_data
 
 COLUMNS = {  # of the medians of the rounds: name, how it is shown
     "examples/s": ("examples_per_second", "{:.1f}"),
@@ -39,8 +39,8 @@ COLUMNS = {  # of the medians of the rounds: name, how it is shown
     "score": ("score", "{:.1f}"),
     "whole process, s": ("process_seconds", "{:.1f}"),
 }
-PICTURE = "training.svg"
-Runs = Mapping[str, list[Figures]]
+CHART = "training.svg"
+Runs = Mapping[str, list[Measurements]]
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -51,7 +51,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--work",
-        default=",".join(WORKS),
+        default=",".join(WORKLOADS),
         help="workloads, each with its training rows if you like: sst2=6000,imdb=600,squad=300",
     )
     parser.add_argument(
@@ -62,18 +62,18 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="write tables and picture to docs/benchmarks.md")
     args = parser.parse_args(argv)
     try:
-        args.work = works(args.work, args.rows)
+        args.work = parse_workloads(args.work, args.rows)
     except ValueError as error:
         parser.error(str(error))
     for work in args.work:
         folder = {"sst2": "SST-2", "squad": "squad"}.get(work.name)
         if folder and (args.data_dir is None or not (args.data_dir / folder).is_dir()):
             parser.error(f"no {folder}/ found: give its parent folder with --data-dir")
-    check_options(parser, args)
+    validate_options(parser, args)
     return args
 
 
-def works(text: str, rows: int | None) -> list[Work]:
+def parse_workloads(text: str, rows: int | None) -> list[Workload]:
     """Read `NAME[=ROWS],...`; `rows` are of those that do not say.
 
     Raises:
@@ -82,60 +82,60 @@ def works(text: str, rows: int | None) -> list[Work]:
     found = []
     for part in text.split(","):
         name, _, own = part.partition("=")
-        if name not in WORKS or not (own.isdecimal() or part == name):
-            raise ValueError(f"--work {part}: one of {', '.join(WORKS)}, with =ROWS if you like")
-        found.append(WORKS[name].sized(int(own) if own else rows))
+        if name not in WORKLOADS or not (own.isdecimal() or part == name):
+            raise ValueError(f"--work {part}: one of {', '.join(WORKLOADS)}, with =ROWS if you like")
+        found.append(WORKLOADS[name].resize(int(own) if own else rows))
     return found
 
 
 # ---- the report
 
 
-def ratios(runs: Runs) -> dict[str, float]:
+def compute_ratios(runs: Runs) -> dict[str, float]:
     """Return how many times as fast each trains as Trainer with batches padded to their longest, in fp32."""
-    base = [run.examples_per_second for run in runs[BASE]]
+    base = [run.examples_per_second for run in runs[BASELINE]]
     return {
-        name: median_ratio([run.examples_per_second for run in some], base) for name, some in runs.items()
+        name: compute_median_ratio([run.examples_per_second for run in some], base) for name, some in runs.items()
     }
 
 
-def section(work: Work, runs: Runs) -> list[str]:
+def format_section(work: Workload, runs: Runs) -> list[str]:
     """Lay out the figures of a workload."""
-    faster, rows = ratios(runs), {}
+    faster, rows = compute_ratios(runs), {}
     for name, some in runs.items():
         middle = [
             shown.format(statistics.median(getattr(run, key) for run in some))
             for key, shown in COLUMNS.values()
         ]
         rows[name] = [f"{faster[name]:.2f}", *middle, some[0].precision]
-    score = {"f1": "F1"}.get(work.score, f"{work.score}, %")
+    score = {"f1": "F1"}.get(work.metric, f"{work.metric}, %")
     columns = ["ratio", *(score if column == "score" else column for column in COLUMNS), "precision"]
     rounds = {name: [f"{run.examples_per_second:.1f}" for run in some] for name, some in runs.items()}
     several = len(next(iter(rounds.values()))) > 1
-    listed = every_round("Examples a second", rounds) if several else []
-    return [f"**{work.title}**: {work}.", "", *table(columns, rows), *listed, ""]
+    listed = list_rounds("Examples a second", rounds) if several else []
+    return [f"**{work.title}**: {work}.", "", *format_table(columns, rows), *listed, ""]
 
 
-def text(args: argparse.Namespace, results: Mapping[str, Runs]) -> str:
+def format_text(args: argparse.Namespace, results: Mapping[str, Runs]) -> str:
     """Compose all that is told of the runs."""
     named = ",".join(f"{work.name}={work.rows}" for work in args.work)
     more = " --simpletransformers PYTHON" if args.simpletransformers else ""
     own = f"python benchmarks/training.py --data-dir DATA --work {named} --rounds {args.rounds}{more}"
     about = (
-        f"One epoch; {model_and_rounds(args.model, args.rounds)}. The ratio is of examples a second, to the "
+        f"One epoch; {describe_model_and_rounds(args.model, args.rounds)}. The ratio is of examples a second, to the "
         "second row. Tokens do not count padding. The first step is counted from the start of the process. "
         "The whole process includes imports, features, scoring and saving the model."
     )
-    sections = [line for work in args.work for line in section(work, results[work.name])]
-    return "\n".join([about, "", *sections, *machine(), "", "```sh", own, "```"]) + "\n"
+    sections = [line for work in args.work for line in format_section(work, results[work.name])]
+    return "\n".join([about, "", *sections, *describe_machine(), "", "```sh", own, "```"]) + "\n"
 
 
-def write(args: argparse.Namespace, results: Mapping[str, Runs], told: str) -> None:
+def write_docs(args: argparse.Namespace, results: Mapping[str, Runs], told: str) -> None:
     """Put the text and its picture into the documentation."""
-    groups = {work.title: ratios(results[work.name]) for work in args.work}
+    groups = {work.title: compute_ratios(results[work.name]) for work in args.work}
     title = "Times as fast as Trainer with each batch padded to its longest"
-    (IMAGES / PICTURE).write_text(bars(title, groups) + "\n", "utf-8")
-    write_part("training", f"![{title}](images/{PICTURE})\n\n{told}")
+    (IMAGES / CHART).write_text(draw_bars(title, groups) + "\n", "utf-8")
+    replace_section("training", f"![{title}](images/{CHART})\n\n{told}")
 
 
 def main() -> None:
@@ -146,13 +146,13 @@ def main() -> None:
         for work in args.work:
             print(f"{work.title}: {work}", file=sys.stderr)
             folder = Path(scratch) / work.name
-            lay_out(work, args.data_dir, folder)
-            entries = contestants(work, folder, args.simpletransformers)
-            results[work.name] = run_all(entries, folder, args.model.resolve(), args.rounds, alternate=True)
-    told = text(args, results)
+            write_data(work, args.data_dir, folder)
+            entries = list_systems(work, folder, args.simpletransformers)
+            results[work.name] = run_systems(entries, folder, args.model.resolve(), args.rounds, alternate=True)
+    told = format_text(args, results)
     publish(told, args.out)
     if args.write:
-        write(args, results, told)
+        write_docs(args, results, told)
 
 
 if __name__ == "__main__":

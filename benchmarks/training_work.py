@@ -13,58 +13,58 @@ from side_by_side import SEED
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """A data set and the settings that all contestants are given; `rows` train, `held` are scored."""
 
     name: str
     title: str
     task: str
     rows: int
-    held: int
+    eval_rows: int
     max_length: int
     batch_size: int
     learning_rate: float
-    ending: str = "jsonl"
-    score: str = "accuracy"
+    file_format: str = "jsonl"
+    metric: str = "accuracy"
 
-    def sized(self, rows: int | None) -> Work:
+    def resize(self, rows: int | None) -> Workload:
         """Return it with as many training rows, and no more to score than that."""
-        return self if rows is None else dataclasses.replace(self, rows=rows, held=min(self.held, rows))
+        return self if rows is None else dataclasses.replace(self, rows=rows, eval_rows=min(self.eval_rows, rows))
 
     def __str__(self) -> str:
         return (
-            f"{self.rows:,} training examples, {self.held:,} to score, at most {self.max_length} pieces, "
+            f"{self.rows:,} training examples, {self.eval_rows:,} to score, at most {self.max_length} pieces, "
             f"batches of {self.batch_size}, learning rate {self.learning_rate:g}"
         )
 
 
-WORKS = {
+WORKLOADS = {
     work.name: work
     for work in (
-        Work("sst2", "SST-2", "classify", 6000, 872, 128, 32, 5e-5),
-        Work("imdb", "IMDB", "classify", 600, 400, 256, 16, 2e-4),
-        Work("squad", "SQuAD v1.1", "qa", 300, 100, 384, 12, 2e-4, "json", "f1"),
+        Workload("sst2", "SST-2", "classify", 6000, 872, 128, 32, 5e-5),
+        Workload("imdb", "IMDB", "classify", 600, 400, 256, 16, 2e-4),
+        Workload("squad", "SQuAD v1.1", "qa", 300, 100, 384, 12, 2e-4, "json", "f1"),
     )
 }
 
 
-def lay_out(work: Work, data_dir: Path, folder: Path) -> None:
+def write_data(work: Workload, data_dir: Path, folder: Path) -> None:
     """Draw the rows with a fixed seed and write them where all contestants read them."""
     folder.mkdir(parents=True)
     if work.task == "qa":
-        qa_data.write(data_dir / "squad" / "dev-v1.1.json", folder, work.rows, work.held)
+        qa_data.write_splits(data_dir / "squad" / "dev-v1.1.json", folder, work.rows, work.eval_rows)
         (folder / "dev.json").rename(folder / "validation.json")
         return
     from bertkit.files import write_jsonl
-    from bertkit.prepare import defaults_of, parted, task_of
+    from bertkit.prepare import select_dataset_defaults, split_and_sample, create_task
     from bertkit.reporter import Reporter
     from bertkit.tasks.classify import Classify, ClassifyConfig
 
-    drawn: dict[str, Any] = {"max_train_samples": work.rows, "max_eval_samples": work.held, "seed": SEED}
-    task = task_of(work.task, ClassifyConfig(data=work.name, data_dir=str(data_dir), **drawn))
-    found = task.find(Reporter())
-    task.config = dataclasses.replace(task.config, **defaults_of(found, Classify))
-    splits, _ = parted(task, task.columns(found).splits)
+    drawn: dict[str, Any] = {"max_train_samples": work.rows, "max_eval_samples": work.eval_rows, "seed": SEED}
+    task = create_task(work.task, ClassifyConfig(data=work.name, data_dir=str(data_dir), **drawn))
+    found = task.load_data(Reporter())
+    task.config = dataclasses.replace(task.config, **select_dataset_defaults(found, Classify))
+    splits, _ = split_and_sample(task, task.parse_dataset(found).splits)
     for split in ("train", "validation"):
         texts, labels = (
             splits[split][getattr(task.config, f"{column}_column")] for column in ("text", "label")
@@ -73,12 +73,12 @@ def lay_out(work: Work, data_dir: Path, folder: Path) -> None:
         write_jsonl(folder / f"{split}.jsonl", rows)
 
 
-def f1(folder: Path, answers: dict[str, str]) -> float:
+def compute_squad_f1(folder: Path, answers: dict[str, str]) -> float:
     """Score answers by SQuAD 1.1's rule."""
-    from bertkit.metrics.squad import marks_v1, scores_v1
+    from bertkit.metrics.squad import score_answers_v1, average_scores_v1
 
     articles = json.loads((folder / "validation.json").read_text("utf-8"))["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     questions = [question for paragraph in paragraphs for question in paragraph["qas"]]
     gold = [[answer["text"] for answer in question["answers"]] for question in questions]
-    return scores_v1(marks_v1(gold, [answers[question["id"]] for question in questions]))["f1"]
+    return average_scores_v1(score_answers_v1(gold, [answers[question["id"]] for question in questions]))["f1"]

@@ -3,21 +3,21 @@
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import Stopped, UserError
+from bertkit.errors import RunInterrupted, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bertkit.checks.look import Checked
-    from bertkit.infer.embed import Embedded
-    from bertkit.infer.export import Exported
-    from bertkit.infer.fill_mask import Filled
+    from bertkit.checks.look import CheckReport
+    from bertkit.infer.embed import EmbedResult
+    from bertkit.infer.export import ExportResult
+    from bertkit.infer.fill_mask import FillMaskResult
     from bertkit.infer.predict import Predictions
     from bertkit.infer.predictor import Predictor
     from bertkit.reporter import Reporter
     from bertkit.reports import Report
     from bertkit.run import Run
-    from bertkit.vocabulary import Vocabulary
+    from bertkit.vocabulary import TrainedTokenizer
 
 try:
     __version__ = version("bertkit")
@@ -25,7 +25,7 @@ except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0"
 
 __all__ = [
-    "Stopped",
+    "RunInterrupted",
     "UserError",
     "ablation",
     "check",
@@ -120,7 +120,7 @@ def ablation(*, recipe: str | None = None, reporter: "Reporter | None" = None, *
     return run_ablation(settings, recipe, reporter)
 
 
-def train_tokenizer(*, reporter: "Reporter | None" = None, **settings: Any) -> "Vocabulary":
+def train_tokenizer(*, reporter: "Reporter | None" = None, **settings: Any) -> "TrainedTokenizer":
     """Train a WordPiece vocabulary on plain text: what `bertkit train-tokenizer` does.
 
     `train_tokenizer(data="texts")` returns a `Vocabulary` with `.output_dir` and `.figures`.
@@ -130,7 +130,7 @@ def train_tokenizer(*, reporter: "Reporter | None" = None, **settings: Any) -> "
     return train(settings, reporter)
 
 
-def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> "Checked":
+def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> "CheckReport":
     """Look at data before training: what `bertkit check TASK` does, with the task's settings.
 
     `check("classify", data="reviews.csv")` returns a `Checked` with `.splits` (counts) and `.findings`.
@@ -143,7 +143,7 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
     return look(task, settings, reporter)
 
 
-def embed(*, reporter: "Reporter | None" = None, **settings: Any) -> "Embedded":
+def embed(*, reporter: "Reporter | None" = None, **settings: Any) -> "EmbedResult":
     """Vectors of texts, or of one word in them: what `bertkit embed` does, with the same settings.
 
     `embed(model="minilm", text=["..."])` returns `.vectors`, float32 [n, d]; with `output` they are in a file
@@ -154,7 +154,7 @@ def embed(*, reporter: "Reporter | None" = None, **settings: Any) -> "Embedded":
     return embed_texts(settings, reporter)
 
 
-def fill_mask(*, reporter: "Reporter | None" = None, **settings: Any) -> "Filled":
+def fill_mask(*, reporter: "Reporter | None" = None, **settings: Any) -> "FillMaskResult":
     """The most probable words for each [MASK]: what `bertkit fill-mask` does.
 
     `fill_mask(model="bert-base-uncased", text=["It was [MASK]."])` returns `.texts`, each with its `masks`.
@@ -164,7 +164,7 @@ def fill_mask(*, reporter: "Reporter | None" = None, **settings: Any) -> "Filled
     return fill(settings, reporter)
 
 
-def export(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Exported":
+def export(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "ExportResult":
     """A finished run as an ONNX model: what `bertkit export` does.
 
     `export(RUN, quantize="int8")` returns an `Exported` with `.figures` and an `.output_dir` for `load`.
@@ -192,7 +192,7 @@ def load(run: "str | Path") -> "Predictor":
     Raises:
         UserError: not a finished run.
     """
-    from bertkit.infer.predictor import load as load_run
+    from bertkit.infer.predictor import load_predictor as load_run
 
     return load_run(run)
 
@@ -205,10 +205,10 @@ def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
     Raises:
         UserError: no finished run, or a row that cannot be predicted.
     """
-    from bertkit.infer.predict import TO_FILE
+    from bertkit.infer.predict import OUTPUT_SETTINGS
     from bertkit.infer.predict import predict as predict_run
 
-    for name in TO_FILE:
+    for name in OUTPUT_SETTINGS:
         if name in settings:
             raise UserError(f"predict(): {name}: is the command's; write the records where you want them")
     return predict_run({"run": str(run), **settings}, reporter)

@@ -6,24 +6,24 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bertkit.seals import seal, unlike
+from bertkit.seals import write_checksums, verify_checksums
 
 
-def cache_directory() -> Path:
+def get_cache_directory() -> Path:
     """BERTKIT_CACHE_DIR, else the user's cache folder; empty counts as unset."""
     named = os.environ.get("BERTKIT_CACHE_DIR")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(named).expanduser() if named else Path(base).expanduser() / "bertkit"
 
 
-def cached(kind: str, key: str, write: Callable[[Path], None]) -> Path | None:
+def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | None:
     """The folder `kind/key` in the cache, made by `write(folder)` the first time, and again if it is damaged.
 
     Returns None where the cache cannot be written: a cache is a convenience, never a reason to stop.
     """
-    final = cache_directory() / kind / key
+    final = get_cache_directory() / kind / key
     if final.is_dir():
-        if unlike(final) is None:
+        if verify_checksums(final) is None:
             return final
         shutil.rmtree(final, ignore_errors=True)
     try:
@@ -33,16 +33,16 @@ def cached(kind: str, key: str, write: Callable[[Path], None]) -> Path | None:
         return None
     try:
         write(partial)
-        seal(partial)
+        write_checksums(partial)
         partial.replace(final)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if not isinstance(error, OSError):  # a full disk, or another process was first
             raise
-        return final if unlike(final) is None else None
+        return final if verify_checksums(final) is None else None
     return final
 
 
-def cache_size() -> int:
+def get_cache_size() -> int:
     """Bytes in the cache."""
-    return sum(path.stat().st_size for path in cache_directory().rglob("*") if path.is_file())
+    return sum(path.stat().st_size for path in get_cache_directory().rglob("*") if path.is_file())

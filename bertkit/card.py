@@ -6,47 +6,47 @@ from typing import Any
 
 import yaml
 
-from bertkit.config import saved_settings
-from bertkit.errors import counted
+from bertkit.config import serialize_settings
+from bertkit.errors import format_count
 from bertkit.tasks.base import Task
 
-OURS_ALONE = ("windows", "head+tail")  # ways with long texts that transformers' pipelines do not have
+BERTKIT_ONLY_LONG_TEXTS = ("windows", "head+tail")  # ways with long texts that transformers' pipelines do not have
 
-PIPELINE = """from transformers import pipeline
+PIPELINE_TEMPLATE = """from transformers import pipeline
 
 model = pipeline({options})
 model({call})"""
-LOAD = """import bertkit
+LOAD_TEMPLATE = """import bertkit
 
 model = bertkit.load({path!r})
 list(model.predict([{example}]))"""
 
 
-def model_card(folder: Path, metrics: Mapping[str, Any], task: Task, made_with: Mapping[str, Any]) -> str:
+def build_model_card(folder: Path, metrics: Mapping[str, Any], task: Task, provenance: Mapping[str, Any]) -> str:
     """Data, settings, scores, versions and how to use the model, as Markdown."""
-    settings = saved_settings(task.config)
+    settings = serialize_settings(task.config)
     data = metrics["data"]
     parts = [
         f"# {folder.name}",
-        f"`{metrics['model']}` {task.trained} `{metrics['task']}` on `{data['name']}` ({data['source']}; "
-        f"{data['train']:,} training and {counted(data['validation'], f'validation {task.unit}')}; "
+        f"`{metrics['model']}` {task.training_phrase} `{metrics['task']}` on `{data['name']}` ({data['source']}; "
+        f"{data['train']:,} training and {format_count(data['validation'], f'validation {task.unit}')}; "
         f"fingerprint `{data['fingerprint']}`).",
-        "What is learned: " + task.summary() + ".",
-        "## Scores\n\n" + score_table(metrics),
-        detail_table(metrics),
+        "What is learned: " + task.describe() + ".",
+        "## Scores\n\n" + format_score_table(metrics),
+        format_detail_table(metrics),
         "## Use\n\n```python\n" + _usage(folder, task, settings) + "\n```",
         _cutting(task, settings),
         "## Settings\n\n```yaml\n"
         + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
         + "```",
         "## Made with\n\n```yaml\n"
-        + yaml.safe_dump(dict(made_with), sort_keys=False, allow_unicode=True)
+        + yaml.safe_dump(dict(provenance), sort_keys=False, allow_unicode=True)
         + "```",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def score_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, dict[str, str]]]:
+def format_score_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, dict[str, str]]]:
     """For each score of the validation split: name, value, interval, and each baseline's value."""
     rows = []
     for name, value in metrics["validation"].items():
@@ -60,12 +60,12 @@ def score_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, dict[str
     return rows
 
 
-def score_table(metrics: Mapping[str, Any]) -> str:
+def format_score_table(metrics: Mapping[str, Any]) -> str:
     """The validation scores as a Markdown table, the baselines beside them."""
     baselines = list(metrics["baselines"])
     head = ["validation", "score", "95 % interval", *baselines]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for name, value, interval, beside in score_rows(metrics):
+    for name, value, interval, beside in format_score_rows(metrics):
         lines.append("| " + " | ".join([name, value, interval, *beside.values()]) + " |")
     for split in ("test", "validation_mismatched", "test_mismatched"):
         if metrics.get(split):
@@ -74,7 +74,7 @@ def score_table(metrics: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def compared_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def format_comparison_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Beside another run: each score's name, the other's, what this one's is above it, with its interval, p.
 
     Empty where the run is compared with none.
@@ -89,7 +89,7 @@ def compared_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
+def format_detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
     """The name and the scores of each part of the validation split; a count is a whole number."""
     return [
         (name, {key: f"{v:,}" if isinstance(v, int) else f"{v:.3f}" for key, v in scores.items()})
@@ -97,9 +97,9 @@ def detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
     ]
 
 
-def detail_table(metrics: Mapping[str, Any]) -> str:
+def format_detail_table(metrics: Mapping[str, Any]) -> str:
     """The same as a Markdown table; nothing where a task has no parts."""
-    rows = detail_rows(metrics)
+    rows = format_detail_rows(metrics)
     if not rows:
         return ""
     head = ["validation", *rows[0][1]]
@@ -108,16 +108,16 @@ def detail_table(metrics: Mapping[str, Any]) -> str:
 
 
 def _usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
-    if task.pipeline is None or settings.get("long") in OURS_ALONE:
-        return LOAD.format(path=str(folder), example=task.example())
+    if task.pipeline is None or settings.get("long_texts") in BERTKIT_ONLY_LONG_TEXTS:
+        return LOAD_TEMPLATE.format(path=str(folder), example=task.example_row())
     pair = len(task.text_columns) == 2
-    text = "{'text': '...', 'text_pair': '...'}" if pair else repr(task.pipeline.text)
-    options = [repr(task.pipeline.name), repr(str(folder)), *_keywords(task.pipeline.made_with)]
-    call = [text, *_keywords(task.pipeline.called_with)]
-    stock = PIPELINE.format(options=", ".join(options), call=", ".join(call))
-    if not task.in_windows:
+    text = "{'text': '...', 'text_pair': '...'}" if pair else repr(task.pipeline.example_input)
+    options = [repr(task.pipeline.name), repr(str(folder)), *_keywords(task.pipeline.init_kwargs)]
+    call = [text, *_keywords(task.pipeline.call_kwargs)]
+    stock = PIPELINE_TEMPLATE.format(options=", ".join(options), call=", ".join(call))
+    if not task.uses_windows:
         return stock
-    ours = LOAD.format(path=str(folder), example=task.example())
+    ours = LOAD_TEMPLATE.format(path=str(folder), example=task.example_row())
     return f"{ours}\n\n# or, of texts that are not too long, without bertkit\n{stock}"
 
 
@@ -126,19 +126,19 @@ def _keywords(options: Mapping[str, Any]) -> list[str]:
 
 
 def _cutting(task: Task, settings: Mapping[str, Any]) -> str:
-    length, long = settings["max_length"], settings.get("long", "head")
-    if task.drawn_to_fit:
+    length, long = settings["max_length"], settings.get("long_texts", "head")
+    if task.dynamic_examples:
         return f"It was trained on examples of up to {length} pieces."
     if task.pipeline is None:
-        how = "read in windows" if task.in_windows else "cut"
-        other = task.ours_alone or "has nothing of the kind"
+        how = "read in windows" if task.uses_windows else "cut"
+        other = task.pipeline_caveat or "has nothing of the kind"
         return f"`transformers.pipeline` {other}. Texts over {length} pieces are {how}."
-    if long in OURS_ALONE:
+    if long in BERTKIT_ONLY_LONG_TEXTS:
         return (
-            f"Texts over {length} pieces are treated by `--long {long}`, which `transformers.pipeline` does "
+            f"Texts over {length} pieces are treated by `--long-texts {long}`, which `transformers.pipeline` does "
             "not know: it would cut them. `bertkit.load` does as in training."
         )
-    if task.in_windows:
+    if task.uses_windows:
         return (
             f"Texts over {length} pieces are read in windows and put together again by `bertkit.load`, which "
             "also keeps the predictions legal; `transformers.pipeline` does neither."

@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from bertkit.config import C, Setting, flag_of, settings_of
-from bertkit.errors import UserError, listed, nearest
+from bertkit.config import ConfigT, Setting, get_flag, get_settings
+from bertkit.errors import UserError, format_list, suggest_similar
 
 
-def checked(config: type[C], values: Mapping[str, Any], origin: str | None = None) -> dict[str, Any]:
+def validate_settings(config: type[ConfigT], values: Mapping[str, Any], origin: str | None = None) -> dict[str, Any]:
     """`values` with each key known and each value of its type and within its bounds.
 
     `origin` is named in the error: a recipe's path, or "classify()" for a call from Python; None names the
     flag. Raises `UserError` for an unknown key, a wrong type or a value out of bounds.
     """
-    known = settings_of(config)
+    known = get_settings(config)
     for key in values:
         if key not in known:
             raise UserError(
-                f"{origin}: unknown setting {str(key)!r}{nearest(key, known) or f' (known: {listed(known)})'}"
+                f"{origin}: unknown setting {str(key)!r}{suggest_similar(key, known) or f' (known: {format_list(known)})'}"
             )
     return {
         key: _converted(value, *known[key][:2], f"{origin}: {key}" if origin else _typed(key, known[key][1]))
@@ -30,7 +30,7 @@ def checked(config: type[C], values: Mapping[str, Any], origin: str | None = Non
 
 
 def _typed(name: str, about: Setting) -> str:
-    return name.upper() if about.positional else flag_of(name, about)
+    return name.upper() if about.positional else get_flag(name, about)
 
 
 def _converted(value: Any, wanted: Any, about: Setting, where: str) -> Any:
@@ -87,7 +87,7 @@ def _check_bounds(value: Any, about: Setting, where: str) -> None:
 
 def _near(value: Any, kinds: list[Any]) -> str:
     """What a choice may have been meant as."""
-    return nearest(value, [str(name) for kind in kinds for name in _choices(kind)])
+    return suggest_similar(value, [str(name) for kind in kinds for name in _choices(kind)])
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 MAX_SEED = 2**32 - 1  # NumPy's
 Head = Literal["linear", "bilstm"]
 DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
-OF_ONE_RUN = frozenset({"push_to_hub", "hub_model_id", "hub_private_repo", "nproc"})  # not of a suite
+SINGLE_RUN_SETTINGS = frozenset({"push_to_hub", "hub_model_id", "hub_private_repo", "nproc"})  # not of a suite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +53,14 @@ class Settings:
         without: inherited settings that a subclass does not have.
     """
 
-    without: ClassVar[frozenset[str]] = frozenset()
+    excluded_settings: ClassVar[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Settings):
     """The settings that all training commands share; each task adds its own few in a subclass."""
 
-    def named_data(self) -> str | None:
+    def resolve_data_name(self) -> str | None:
         """What names the data."""
         return self.data
 
@@ -261,37 +261,37 @@ class RunConfig(Settings):
     )
 
 
-C = TypeVar("C", bound=Settings)
+ConfigT = TypeVar("ConfigT", bound=Settings)
 
 
-def settings_of(config: type[Settings]) -> dict[str, tuple[Any, Setting, Any]]:
+def get_settings(config: type[Settings]) -> dict[str, tuple[Any, Setting, Any]]:
     """Name -> (type, `Setting`, default) for each field, in the order of declaration."""
     hints = typing.get_type_hints(config)
     return {
         field.name: (hints[field.name], field.metadata["setting"], field.default)
         for field in dataclasses.fields(config)
-        if field.name not in config.without
+        if field.name not in config.excluded_settings
     }
 
 
-def flag_of(name: str, about: Setting) -> str:
+def get_flag(name: str, about: Setting) -> str:
     """The flag of a setting, as a user would type it."""
     return about.flags[0].split("/")[0] if about.flags else "--" + name.replace("_", "-")
 
 
-def fill(config: C, values: Mapping[str, Any]) -> C:
+def fill_unset(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:
     """`config` with `values` where it says nothing (None)."""
     unsaid = {key: value for key, value in values.items() if getattr(config, key) is None}
     return dataclasses.replace(config, **unsaid)
 
 
-def saved_settings(config: RunConfig) -> dict[str, Any]:
+def serialize_settings(config: RunConfig) -> dict[str, Any]:
     """The settings that make the run again, as plain values: what `run.yaml` holds.
 
     Paths are made absolute, so that the file repeats the run from any folder.
     """
     plain: dict[str, Any] = {}
-    for name, (_, about, default) in settings_of(type(config)).items():
+    for name, (_, about, default) in get_settings(type(config)).items():
         value: Any = getattr(config, name)
         value = list(value) if isinstance(value, (tuple, list)) else value
         if about.saved and value != default and value not in (None, []):

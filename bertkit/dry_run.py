@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import ranks
-from bertkit.prepare import Prepared
+from bertkit.prepare import PreparedRun
 from bertkit.reporter import Reporter
-from bertkit.session import Session, peak_memory_mb
-from bertkit.training.memory import memory_told, ways_out
+from bertkit.session import Session, get_peak_memory_mb
+from bertkit.training.memory import report_out_of_memory, suggest_memory_fixes
 
 
-def dry_run(prepared: Prepared, reporter: Reporter) -> dict[str, Any]:
+def dry_run(prepared: PreparedRun, reporter: Reporter) -> dict[str, Any]:
     """One step on the longest batch, each rank's; tells rows, steps, and an estimate of time and memory.
 
     Nothing is written. The time is that one step's, scaled by pieces, and so about right; with --compile a
@@ -23,14 +23,14 @@ def dry_run(prepared: Prepared, reporter: Reporter) -> dict[str, Any]:
         return _measured(prepared, Path(folder), reporter)
 
 
-def _measured(prepared: Prepared, folder: Path, reporter: Reporter) -> dict[str, Any]:
+def _measured(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[str, Any]:
     session = Session(prepared, folder, reporter)
     config, features = prepared.config, prepared.features["train"]
-    batches, steps = session.trainer.batches(), session.trainer.total_steps
-    longest = [features[key] for key in batches.longest()]
+    batches, steps = session.trainer.build_batch_sampler(), session.trainer.total_steps
+    longest = [features[key] for key in batches.get_longest_batch()]
     lengths = [sum(map(len, example["input_ids"])) for example in longest]
     step = _step_of(session, longest)
-    with memory_told(ways_out(config)):
+    with report_out_of_memory(suggest_memory_fixes(config)):
         if config.compile:
             step()  # which compiles
         started = time.perf_counter()
@@ -39,19 +39,19 @@ def _measured(prepared: Prepared, folder: Path, reporter: Reporter) -> dict[str,
     return {
         "task": prepared.task.name,
         "data": {
-            "name": prepared.found.name, "source": prepared.found.source,
+            "name": prepared.dataset.name, "source": prepared.dataset.source,
             **{split: len(rows) for split, rows in prepared.splits.items()},
         },
-        "model": prepared.source.name,
-        "summary": prepared.task.summary(),
-        "truncated": None if prepared.task.drawn_to_fit else features.truncated / len(features),
-        "windowed": features.windowed if prepared.task.in_windows else None,
+        "model": prepared.model_source.name,
+        "summary": prepared.task.describe(),
+        "truncated": None if prepared.task.dynamic_examples else features.num_truncated / len(features),
+        "windowed": features.windowed_fraction if prepared.task.uses_windows else None,
         "max_length": config.max_length,
         "longest_batch": [len(longest), max(lengths)],
         "steps": steps,
         "loss": loss,
-        "estimated_seconds": seconds * batches.pieces(0, steps) / sum(lengths) / ranks.count(),
-        "peak_memory_mb": peak_memory_mb(),
+        "estimated_seconds": seconds * batches.count_tokens(0, steps) / sum(lengths) / ranks.get_world_size(),
+        "peak_memory_mb": get_peak_memory_mb(),
         "precision": prepared.precision,
     }  # fmt: skip
 

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-WAYS_OUT_OF_NAN = "try a lower --learning-rate, a longer --warmup, or --no-bf16"
+NAN_HINT = "try a lower --learning-rate, a longer --warmup, or --no-bf16"
 
 
 class UserError(Exception):
@@ -19,34 +19,34 @@ class UserError(Exception):
     """
 
     exit_code = 2
-    said_here: bool | None = None
+    should_report: bool | None = None
 
 
-class Stopped(UserError):
+class RunInterrupted(UserError):
     """The user or a signal stopped the work; the line says how to go on."""
 
     exit_code = 130
 
 
-def nearest(word: object, known: Iterable[str]) -> str:
+def suggest_similar(word: object, known: Iterable[str]) -> str:
     """`; did you mean 'imdb'?` where a known word is close to `word`, else the empty string."""
     close = difflib.get_close_matches(str(word).lower(), {name.lower(): name for name in known}, n=1)
     originals = {name.lower(): name for name in known}
     return f"; did you mean {originals[close[0]]!r}?" if close else ""
 
 
-def listed(names: Iterable[object]) -> str:
+def format_list(names: Iterable[object]) -> str:
     """`a, b, c`, cut after twelve so that the error stays one line."""
     words = [str(name) for name in names]
     return ", ".join(words[:12]) + (f", ... ({len(words)} in all)" if len(words) > 12 else "")
 
 
-def counted(number: int, one: str, several: str | None = None) -> str:
+def format_count(number: int, one: str, several: str | None = None) -> str:
     """`1 row`, `1,500 rows`: a number with its noun, which in the plural ends in s or is `several`."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
-def short(value: Any) -> str:
+def shorten_repr(value: Any) -> str:
     """`repr`, cut for error messages."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -15,7 +15,7 @@ PARTIAL = ".partial"  # the name of a folder, or the end of the name of a file, 
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[TextIO]:
+def open_atomic(path: Path) -> Iterator[TextIO]:
     """A file to write, which takes its name only when it is complete.
 
     Raises:
@@ -40,7 +40,7 @@ def whole_file(path: Path) -> Iterator[TextIO]:
         raise
 
 
-def remove_unfinished(folder: Path) -> None:
+def remove_partial_files(folder: Path) -> None:
     """Remove the beginnings of files that a process left which was killed while it wrote."""
     for path in folder.glob(f".*-*{PARTIAL}"):
         with suppress(OSError):  # a folder, or one that may not be written: told of when a file is written
@@ -49,28 +49,28 @@ def remove_unfinished(folder: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole."""
-    write_parts(path, [text])
+    write_chunks(path, [text])
 
 
-def write_parts(path: Path, parts: Iterable[str]) -> None:
+def write_chunks(path: Path, parts: Iterable[str]) -> None:
     """Write a text file whole, part by part."""
-    with whole_file(path) as file:
+    with open_atomic(path) as file:
         file.writelines(parts)
 
 
 def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Write one JSON object a line."""
-    with whole_file(path) as file:
+    with open_atomic(path) as file:
         for record in records:
-            file.write(json.dumps(plain(record), ensure_ascii=False, default=str) + "\n")
+            file.write(json.dumps(replace_non_finite(record), ensure_ascii=False, default=str) + "\n")
 
 
-def plain(record: dict[str, Any]) -> dict[str, Any]:
+def replace_non_finite(record: dict[str, Any]) -> dict[str, Any]:
     """A record without NaN and infinity, which JSON does not know; they become null."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
 
 
-def as_yaml(content: Any) -> str:
+def dump_yaml(content: Any) -> str:
     """YAML that reads back as `content`, readable where it can be.
 
     PyYAML writes some line separators (U+0085) plainly and reads them as blanks; they are escaped then.

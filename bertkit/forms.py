@@ -5,7 +5,7 @@ from typing import Any
 from bertkit.errors import UserError
 
 
-def held(found: Any, form: Any, where: object) -> Any:
+def validate(found: Any, form: Any, where: object) -> Any:
     """`found` as `form` has it, which leaves out the keys that it does not name.
 
     Args:

@@ -6,30 +6,30 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import rundir
-from bertkit.data.known import find_known
-from bertkit.data.sources import hub_name
-from bertkit.modeling.loading import PACKAGED
+from bertkit.data.known import find_dataset_spec
+from bertkit.data.sources import parse_hub_name
+from bertkit.modeling.loading import PACKAGED_MODELS
 from bertkit.tasks import task_class
 
-STRING = r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""  # as `repr` writes it
-STOCK, OURS = re.compile(rf"(pipeline\('[\w-]+', ){STRING}"), re.compile(rf"bertkit\.load\({STRING}\)")
+QUOTED_STRING = r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""  # as `repr` writes it
+PIPELINE_CALL, LOAD_CALL = re.compile(rf"(pipeline\('[\w-]+', ){QUOTED_STRING}"), re.compile(rf"bertkit\.load\({QUOTED_STRING}\)")
 
 
-def hub_card(folder: Path, repo: str) -> str:
+def build_hub_card(folder: Path, repo: str) -> str:
     """The card of a finished run for the repository `ORG/NAME`."""
     metrics = rundir.read_metrics(folder) or {}
-    text = from_hub((folder / rundir.CARD).read_text("utf-8"), repo)
+    text = rewrite_for_hub((folder / rundir.CARD_FILE).read_text("utf-8"), repo)
     about = _metadata(
-        metrics, rundir.read_settings(folder), repo, "transformers" if STOCK.search(text) else "bertkit"
+        metrics, rundir.read_settings(folder), repo, "transformers" if PIPELINE_CALL.search(text) else "bertkit"
     )
     return f"---\n{about.to_yaml()}\n---\n\n{text}"
 
 
-def from_hub(card: str, repo: str) -> str:
+def rewrite_for_hub(card: str, repo: str) -> str:
     """A run's card with the repository in place of the run directory."""
     _, _, rest = card.partition("\n")  # its title is the run directory's name
-    rest = STOCK.sub(lambda found: found[1] + repr(repo), rest)
-    rest = OURS.sub(f"bertkit.load(snapshot_download({repo!r}))", rest)
+    rest = PIPELINE_CALL.sub(lambda found: found[1] + repr(repo), rest)
+    rest = LOAD_CALL.sub(f"bertkit.load(snapshot_download({repo!r}))", rest)
     rest = rest.replace(
         "import bertkit\n", "import bertkit\nfrom huggingface_hub import snapshot_download\n", 1
     )
@@ -43,11 +43,11 @@ def _metadata(metrics: Mapping[str, Any], settings: Mapping[str, Any], repo: str
     kind = task_class(metrics["task"])
     task, data = kind(kind.Config(**settings)), str(settings.get("data", ""))
     base = settings.get("model", "")  # a folder is kept by its whole path
-    data_set = data_on_hub(data)
+    data_set = find_hub_dataset(data)
     return ModelCardData(
         library_name=library,
         pipeline_tag=task.hub_task,
-        base_model=None if base in ("", *PACKAGED) or Path(base).is_absolute() else base,
+        base_model=None if base in ("", *PACKAGED_MODELS) or Path(base).is_absolute() else base,
         datasets=[data_set] if data_set else None,
         tags=["bertkit"],
         model_name=repo.partition("/")[2],
@@ -55,12 +55,12 @@ def _metadata(metrics: Mapping[str, Any], settings: Mapping[str, Any], repo: str
     )
 
 
-def data_on_hub(data: str) -> str | None:
+def find_hub_dataset(data: str) -> str | None:
     """The repository of the data that `--data` named, if it is known to be on the Hub."""
     if Path(data).is_absolute():
         return None
-    known = find_known(data)
-    there = known.hub if known else hub_name(data)
+    known = find_dataset_spec(data)
+    there = known.hub if known else parse_hub_name(data)
     return there["id"] if there else None
 
 

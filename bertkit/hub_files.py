@@ -14,13 +14,13 @@ from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from bertkit.cache import cached
+from bertkit.cache import get_or_create
 from bertkit.errors import UserError
-from bertkit.hub import FILES, connection_errors, lack, reason, refusal, require_reachable
+from bertkit.hub import FILE_PATTERNS, get_connection_error_types, describe_missing, summarize_error, describe_refusal, require_reachable
 
-BLOCK = 4 << 20  # bytes of a request, where not all of a file is read from its beginning to its end
-ABOUT = "dataset_infos.json"  # tells of the files beside it
-BROKE = "the connection to the Hub broke"
+BLOCK_SIZE = 4 << 20  # bytes of a request, where not all of a file is read from its beginning to its end
+DATASET_INFOS = "dataset_infos.json"  # tells of the files beside it
+CONNECTION_BROKEN = "the connection to the Hub broke"
 
 
 @dataclass(frozen=True)
@@ -49,26 +49,26 @@ class HubFile:
         return PurePosixPath(self.path).name
 
     @property
-    def here(self) -> Path | None:
+    def cached_path(self) -> Path | None:
         """The file in the Hugging Face cache, if it is there."""
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(self.repo, self.path, revision=self.commit, repo_type="dataset")
         return Path(found) if isinstance(found, str) else None
 
-    def open(self, mode: str = "rb", block: int = 0) -> IO[bytes]:
+    def open(self, mode: str = "rb", block_size: int = 0) -> IO[bytes]:
         """To be read from its beginning to its end; with the size of a block, anywhere in it.
 
         Raises:
             UserError: now or while it is read: no right to it, or the connection broke.
         """
-        here = self.here
-        return here.open("rb") if here else io.BufferedReader(_Stream(self, block))
+        here = self.cached_path
+        return here.open("rb") if here else io.BufferedReader(_Stream(self, block_size))
 
 
-def require_there(files: Iterable[Any]) -> None:
+def require_available(files: Iterable[Any]) -> None:
     """Raise a `UserError` within seconds where a file must come from the Hub, which cannot be reached."""
-    away = next((file for file in files if isinstance(file, HubFile) and not file.here), None)
+    away = next((file for file in files if isinstance(file, HubFile) and not file.cached_path), None)
     if away:
         require_reachable(f"{away}: is not in the Hugging Face cache")
 
@@ -110,17 +110,17 @@ def _told(file: HubFile) -> Iterator[None]:
     """What the Hub or the way to it refuses, as one line."""
     try:
         yield
-    except connection_errors() as error:
+    except get_connection_error_types() as error:
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403, 404):
-            raise UserError(f"{file}: {refusal(error, 'dataset', file.repo)}") from error
-        raise UserError(f"{file}: {BROKE} ({reason(error)}); try again") from error
+            raise UserError(f"{file}: {describe_refusal(error, 'dataset', file.repo)}") from error
+        raise UserError(f"{file}: {CONNECTION_BROKEN} ({summarize_error(error)}); try again") from error
 
 
 # ---- which there are
 
 
-def hub_files(
-    repo: str, revision: str | None = None, part: str | None = None, *, flag: str, other_way: str = ""
+def list_hub_files(
+    repo: str, revision: str | None = None, part: str | None = None, *, flag: str, alternative: str = ""
 ) -> list[HubFile]:
     """The data files of a set, as they were when it was listed first; the list is kept in the cache.
 
@@ -136,13 +136,13 @@ def hub_files(
     made: list[HubFile] = []
 
     def write(folder: Path) -> None:
-        made.extend(_on_hub(*which, flag=flag, other_way=other_way))
+        made.extend(_on_hub(*which, flag=flag, other_way=alternative))
         (folder / "files.json").write_text(json.dumps([asdict(file) for file in made]), "utf-8")
 
     key = blake2b(json.dumps([constants.ENDPOINT, *which]).encode(), digest_size=16).hexdigest()
-    folder = cached("hub", key, write)
+    folder = get_or_create("hub", key, write)
     if folder is None:
-        return made or _on_hub(*which, flag=flag, other_way=other_way)
+        return made or _on_hub(*which, flag=flag, other_way=alternative)
     return [HubFile(**about) for about in json.loads((folder / "files.json").read_text("utf-8"))]
 
 
@@ -157,11 +157,11 @@ def _on_hub(repo: str, revision: str | None, part: str | None, *, flag: str, oth
     except EntryNotFoundError:
         files = []
     except HfHubHTTPError as error:
-        raise UserError(f"{flag}: {refusal(error, 'dataset', repo)}") from error
-    except connection_errors() as error:
-        raise UserError(f"{flag}: {BROKE} ({reason(error)}); try again") from error
+        raise UserError(f"{flag}: {describe_refusal(error, 'dataset', repo)}") from error
+    except get_connection_error_types() as error:
+        raise UserError(f"{flag}: {CONNECTION_BROKEN} ({summarize_error(error)}); try again") from error
     if not files:
-        raise UserError(f"{flag}: {lack(repo, 'dataset', revision, part)}")
+        raise UserError(f"{flag}: {describe_missing(repo, 'dataset', revision, part)}")
     return files
 
 
@@ -181,4 +181,4 @@ def _listed(repo: str, revision: str | None, part: str | None) -> list[HubFile]:
 
 def _is_data(path: PurePosixPath) -> bool:
     hidden = any(part.startswith(".") for part in path.parts)
-    return not hidden and path.name != ABOUT and any(fnmatch(path.name, each) for each in FILES["dataset"])
+    return not hidden and path.name != DATASET_INFOS and any(fnmatch(path.name, each) for each in FILE_PATTERNS["dataset"])

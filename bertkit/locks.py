@@ -8,11 +8,11 @@ from pathlib import Path
 
 from bertkit import ranks
 from bertkit.errors import UserError
-from bertkit.files import remove_unfinished
+from bertkit.files import remove_partial_files
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[Path]:
+def lock_directory(folder: Path) -> Iterator[Path]:
     """Make a directory, unless it is there, and keep other runs out of it; made for nothing, it goes again.
 
     Of several ranks the first holds it for all.
@@ -21,7 +21,7 @@ def held(folder: Path) -> Iterator[Path]:
         UserError: it cannot be made, or another run holds it.
     """
     with ExitStack() as stack:
-        ranks.once(lambda: stack.enter_context(_held(folder)))
+        ranks.on_main_process(lambda: stack.enter_context(_held(folder)))
         yield folder
 
 
@@ -33,7 +33,7 @@ def _held(folder: Path) -> Iterator[None]:
         while lock is None:
             _make(folder)
             lock = _lock(folder)
-        remove_unfinished(folder)
+        remove_partial_files(folder)
         yield
     finally:
         for path in missing if lock is not None else missing[1:]:  # not one that another made meanwhile
@@ -43,9 +43,9 @@ def _held(folder: Path) -> Iterator[None]:
             os.close(lock)
 
 
-def require_free(folder: Path) -> None:
+def require_unlocked(folder: Path) -> None:
     """Refuse, before any work, a directory that another run holds."""
-    if not ranks.is_main():  # it would meet the first rank's own lock
+    if not ranks.is_main_process():  # it would meet the first rank's own lock
         return
     with suppress(OSError):  # what cannot be opened is told of where it is made
         lock = _lock(folder)

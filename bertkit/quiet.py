@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 
-NOISY = [
+NOISY_LOGGERS = [
     "transformers",
     "accelerate",
     "datasets",
@@ -19,11 +19,11 @@ NOISY = [
     "httpx",
     "httpcore",
 ]
-VERBOSITY = "TRANSFORMERS_VERBOSITY"
+VERBOSITY_VARIABLE = "TRANSFORMERS_VERBOSITY"
 
 
 @contextmanager
-def quiet_libraries() -> Iterator[None]:
+def silence_libraries() -> Iterator[None]:
     """Errors only, no warnings, no progress bars of others; everything is put back afterwards.
 
     What they print all the same goes to standard error: standard output has results only. transformers
@@ -31,23 +31,23 @@ def quiet_libraries() -> Iterator[None]:
     meanwhile, it finds in the environment how loud to be, and its bars as those of the Hub.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    levels = {name: logging.getLogger(name).level for name in NOISY}
-    said, os.environ[VERBOSITY] = os.environ.get(VERBOSITY), "error"
+    levels = {name: logging.getLogger(name).level for name in NOISY_LOGGERS}
+    said, os.environ[VERBOSITY_VARIABLE] = os.environ.get(VERBOSITY_VARIABLE), "error"
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 
     bars = not are_progress_bars_disabled()
     _show_bars(False)
     with warnings.catch_warnings(), redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore")
-        for name in NOISY:
+        for name in NOISY_LOGGERS:
             logging.getLogger(name).setLevel(logging.ERROR)
         try:
             yield
         finally:
             for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
-            del os.environ[VERBOSITY]
-            os.environ.update({VERBOSITY: said} if said is not None else {})
+            del os.environ[VERBOSITY_VARIABLE]
+            os.environ.update({VERBOSITY_VARIABLE: said} if said is not None else {})
             if bars:
                 _show_bars(True)
 

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 from bertkit.errors import UserError
 
 T = TypeVar("T")
-PATIENCE = timedelta(days=1)  # the first may read a large corpus while others wait; who dies is seen at once
-LAUNCHED = "BERTKIT_LAUNCHED"  # set by --nproc, which itself tells how a rank died
-IN_SHARDS = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # set by accelerate launch
+COLLECTIVE_TIMEOUT = timedelta(days=1)  # the first may read a large corpus while others wait; who dies is seen at once
+LAUNCHER_VARIABLE = "BERTKIT_LAUNCHED"  # set by --nproc, which itself tells how a rank died
+SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # set by accelerate launch
 _group: Any = None  # of those that joined
 _runs = 0
 
 
-class Lost(UserError):
+class RankLost(UserError):
     """Another rank is gone."""
 
     exit_code = 1
@@ -31,37 +31,37 @@ def _number(name: str, otherwise: int) -> int:
     return int(said) if said.isdigit() else otherwise
 
 
-def started() -> int:
+def get_launched_world_size() -> int:
     """How many processes were started together."""
     return _number("WORLD_SIZE", 1) if "RANK" in os.environ else 1
 
 
-def is_left_alone() -> bool:
+def is_rank_unset() -> bool:
     """Whether there should be several, and this one was told no number: it would wait for ever."""
     return _number("WORLD_SIZE", 1) > 1 and "RANK" not in os.environ
 
 
-def are_ours() -> bool:
+def is_launched_by_bertkit() -> bool:
     """Whether they were started by --nproc."""
-    return LAUNCHED in os.environ
+    return LAUNCHER_VARIABLE in os.environ
 
 
-def is_main() -> bool:
+def is_main_process() -> bool:
     """Whether this one tells and writes for all."""
-    return started() == 1 or _number("RANK", 0) == 0
+    return get_launched_world_size() == 1 or _number("RANK", 0) == 0
 
 
-def is_first_here() -> bool:
+def is_local_main_process() -> bool:
     """Whether this one is the first on its machine."""
-    return started() == 1 or _number("LOCAL_RANK", 0) == 0
+    return get_launched_world_size() == 1 or _number("LOCAL_RANK", 0) == 0
 
 
-def count() -> int:
+def get_world_size() -> int:
     """How many have joined."""
     return _group.size() if _group is not None else 1
 
 
-def rank() -> int:
+def get_rank() -> int:
     """The number of this one among those that have joined."""
     return _group.rank() if _group is not None else 0
 
@@ -70,14 +70,14 @@ def rank() -> int:
 
 
 @contextmanager
-def joined() -> Iterator[None]:
+def use_process_group() -> Iterator[None]:
     """Within this, ranks work together; a process group that is there already is used, and left.
 
     Raises:
         UserError: this machine has no device for each of them.
         Lost: another rank is gone.
     """
-    if started() == 1 or _group is not None:
+    if get_launched_world_size() == 1 or _group is not None:
         yield
         return
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of what is meant so
@@ -87,20 +87,20 @@ def joined() -> Iterator[None]:
     ours = not distributed.is_initialized()
     if ours:
         distributed.init_process_group(_backend())
-    _enter(distributed.new_group(backend="gloo", timeout=PATIENCE))
+    _enter(distributed.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT))
     whole = False
     try:
         yield
-        wait()
+        wait_for_everyone()
         whole = True
     except UserError as error:
-        error.said_here = _is_first_to_tell() if error.said_here is None else error.said_here
+        error.should_report = _is_first_to_tell() if error.should_report is None else error.should_report
         raise
     except RuntimeError as error:
         if not _is_of_connection(error):
             raise
-        lost = Lost("another process of this run is gone; --resume goes on from the last checkpoint")
-        lost.said_here = not are_ours() and _is_first_to_tell()
+        lost = RankLost("another process of this run is gone; --resume goes on from the last checkpoint")
+        lost.should_report = not is_launched_by_bertkit() and _is_first_to_tell()
         raise lost from error
     finally:
         _enter(None)
@@ -119,7 +119,7 @@ def _backend() -> str:
     from torch import distributed
 
     if not torch.accelerator.is_available():
-        if any(os.environ.get(name, "").lower() == "true" for name in IN_SHARDS):
+        if any(os.environ.get(name, "").lower() == "true" for name in SHARDING_VARIABLES):
             raise UserError("FSDP and DeepSpeed need accelerators, and there are none; use DDP, or --nproc")
         return "gloo"
     here, devices = _number("LOCAL_WORLD_SIZE", 1), torch.accelerator.device_count()
@@ -149,14 +149,14 @@ def _is_of_connection(error: RuntimeError) -> bool:
 # ---- what they tell one another
 
 
-def wait() -> None:
+def wait_for_everyone() -> None:
     """Until all are here."""
-    gathered(None)
+    gather_object(None)
 
 
-def anywhere(flag: bool) -> bool:
+def any_rank(flag: bool) -> bool:
     """Whether it is true of any rank; quick enough for every step."""
-    if count() == 1:
+    if get_world_size() == 1:
         return flag
     import torch
     from torch import distributed
@@ -166,46 +166,46 @@ def anywhere(flag: bool) -> bool:
     return bool(flags.item())
 
 
-def gathered(mine: T) -> list[T]:
+def gather_object(mine: T) -> list[T]:
     """What each rank has, in their order."""
-    if count() == 1:
+    if get_world_size() == 1:
         return [mine]
     from torch import distributed
 
-    found: list[Any] = [None] * count()
+    found: list[Any] = [None] * get_world_size()
     distributed.all_gather_object(found, mine, group=_group)
     return found
 
 
 @contextmanager
-def agreed() -> Iterator[None]:
+def raise_on_all_ranks() -> Iterator[None]:
     """An error of the user's on any rank is raised on all, at the end of this."""
     mine = None
     try:
         yield
     except UserError as error:
         mine = error
-        if count() == 1:
+        if get_world_size() == 1:
             raise
-    for found in gathered(mine):
+    for found in gather_object(mine):
         if found is not None:
             raise found
 
 
-def once(act: Callable[..., T], *arguments: Any, **named: Any) -> T:
+def on_main_process(act: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """What the first rank's call gives, on all: it is the only one to call. An error is everybody's too."""
     found: Any = None
-    with agreed():
-        if rank() == 0:
+    with raise_on_all_ranks():
+        if get_rank() == 0:
             found = act(*arguments, **named)
-    return gathered(found)[0] if count() > 1 else found
+    return gather_object(found)[0] if get_world_size() > 1 else found
 
 
-def cached_once(act: Callable[..., T], *arguments: Any, **named: Any) -> T:
+def main_process_first(act: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """The same call on all, first on one of each machine: the others find in the cache what it left there."""
     found: Any = None
-    for turn in (True, False) if count() > 1 else (True,):
-        with agreed():
-            if is_first_here() == turn or count() == 1:
+    for turn in (True, False) if get_world_size() > 1 else (True,):
+        with raise_on_all_ranks():
+            if is_local_main_process() == turn or get_world_size() == 1:
                 found = act(*arguments, **named)
     return found

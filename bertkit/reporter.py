@@ -11,19 +11,19 @@ T = TypeVar("T")
 class Reporter:
     """The quiet one. A subclass shows what it is told."""
 
-    def say(self, message: str) -> None:
+    def info(self, message: str) -> None:
         """Something the user should know: a choice that was made and why."""
 
     def warn(self, message: str) -> None:
         """Something the user may want to change."""
 
-    def training_started(self, total: int, done: int) -> None:
+    def on_train_begin(self, total: int, done: int) -> None:
         """`total` optimizer steps in all, `done` of them before a resume."""
 
-    def training_step(self, step: int, **figures: Any) -> None:
+    def on_step_end(self, step: int, **figures: Any) -> None:
         """Step `step` is done; `figures` may hold the latest `loss`, and its `parts` by name."""
 
-    def training_ended(self) -> None:
+    def on_train_end(self) -> None:
         """The last step is done, or training was stopped."""
 
     def track(self, batches: Iterable[T], total: int, what: str) -> Iterator[T]:

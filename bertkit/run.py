@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import locks, push, ranks, rundir
-from bertkit.card import model_card
+from bertkit.card import build_model_card
 from bertkit.config import RunConfig
-from bertkit.data.rows import changes
-from bertkit.errors import Stopped, UserError
+from bertkit.data.rows import describe_changes
+from bertkit.errors import RunInterrupted, UserError
 from bertkit.files import write_jsonl, write_text
 from bertkit.modeling.loading import takes_token_type_ids
-from bertkit.prepare import Prepared, parameters_of, prepare, settings
-from bertkit.quiet import quiet_libraries
+from bertkit.prepare import PreparedRun, count_parameters, prepare, resolve_settings
+from bertkit.quiet import silence_libraries
 from bertkit.reporter import Reporter
-from bertkit.results import about_data, scores, write_predictions
+from bertkit.results import summarize_data, compute_scores, write_predictions
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Outputs
 
@@ -42,89 +42,89 @@ def train(
 
     Raises:
         UserError: anything the user can mend, before weights are loaded where it can be known.
-        Stopped: Ctrl-C or SIGTERM; a checkpoint is written.
+        RunInterrupted: Ctrl-C or SIGTERM; a checkpoint is written.
     """
-    reporter = reporter if reporter and ranks.is_main() else Reporter()
-    config, before = settings(task_name, task_class(task_name).Config, given, recipe, reporter)
-    with quiet_libraries(), ranks.joined():
-        ranks.once(push.check, config)
+    reporter = reporter if reporter and ranks.is_main_process() else Reporter()
+    config, before = resolve_settings(task_name, task_class(task_name).Config, given, recipe, reporter)
+    with silence_libraries(), ranks.use_process_group():
+        ranks.on_main_process(push.check_hub_access, config)
         run = _made(task_name, config, before, reporter)
         if config.push_to_hub and run.output_dir:
-            ranks.once(push.push, task_name, run.output_dir, config, reporter)
+            ranks.on_main_process(push.upload_run, task_name, run.output_dir, config, reporter)
         return run
 
 
 def _made(task_name: str, config: RunConfig, before: Mapping[str, str] | None, reporter: Reporter) -> Run:
     """The run, where it is finished already as it is."""
     if config.resume and (finished := rundir.read_metrics(Path(config.output_dir or ""))):
-        reporter.say("the run is finished; these are its scores")
+        reporter.info("the run is finished; these are its scores")
         return Run(Path(config.output_dir or ""), finished)
     if config.output_dir is None:
         return _run(task_name, config, before, reporter)
-    with locks.held(Path(config.output_dir)):  # from now on: another run would work in vain
+    with locks.lock_directory(Path(config.output_dir)):  # from now on: another run would work in vain
         return _run(task_name, config, before, reporter)
 
 
 def _run(task_name: str, config: RunConfig, before: Mapping[str, str] | None, reporter: Reporter) -> Run:
-    prepared = ranks.cached_once(prepare, task_name, config, reporter)
-    if before is not None and (changed := changes(before, prepared.fingerprints)):
+    prepared = ranks.main_process_first(prepare, task_name, config, reporter)
+    if before is not None and (changed := describe_changes(before, prepared.fingerprints)):
         raise UserError(
             f"--resume {config.output_dir}: its data has changed: {changed}; restore the data, or start "
             "again with --overwrite"
         )
     if seen := prepared.task.preview(prepared.features["train"], prepared.tokenizer):
         for note in seen.notes:
-            reporter.say(note)
-        return Run(None, seen.rates, seen.samples)
+            reporter.info(note)
+        return Run(None, seen.statistics, seen.samples)
     if config.dry_run:
         from bertkit.dry_run import dry_run
 
         return Run(None, dry_run(prepared, reporter))
     if config.output_dir is not None:
         return _train(prepared, Path(config.output_dir), reporter)
-    named = (prepared.task.name, prepared.found.name, prepared.source.name)
-    with locks.held(ranks.once(rundir.reserve_default, *named)) as folder:
+    named = (prepared.task.name, prepared.dataset.name, prepared.model_source.name)
+    with locks.lock_directory(ranks.on_main_process(rundir.create_default_directory, *named)) as folder:
         return _train(prepared, folder, reporter)
 
 
-def _train(prepared: Prepared, folder: Path, reporter: Reporter) -> Run:
+def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
     """Train in a directory that is held, from nothing or from the last checkpoint in it."""
-    from bertkit.retry import trained
+    from bertkit.retry import train_with_retry
     from bertkit.session import Session
 
     config = prepared.config
     if not config.resume:
-        ranks.once(rundir.check_writable, folder, config.overwrite)
-        ranks.once(rundir.require_room, folder, parameters_of(prepared.model_config))
-    untouched = (folder / rundir.SETTINGS).exists()  # an older run, until it is put aside
+        ranks.on_main_process(rundir.check_run_directory, folder, config.overwrite)
+        ranks.on_main_process(rundir.require_disk_space, folder, count_parameters(prepared.model_config))
+    untouched = (folder / rundir.SETTINGS_FILE).exists()  # an older run, until it is put aside
     try:
-        with ranks.agreed():
+        with ranks.raise_on_all_ranks():
             session = Session(prepared, folder, reporter)
         if not config.resume:
-            session.check_head()
+            session.verify_label_order()
         if config.push_to_hub:
-            ranks.once(push.create, config, folder)
+            ranks.on_main_process(push.create_hub_repo, config, folder)
         untouched = False
         if not config.resume:
-            ranks.once(rundir.create, folder, config.overwrite)
-            ranks.once(rundir.write_settings, folder, prepared.task.name, config, prepared.fingerprints)
-        figures = trained(session)
+            ranks.on_main_process(rundir.create_run_directory, folder, config.overwrite)
+            ranks.on_main_process(rundir.write_settings, folder, prepared.task.name, config, prepared.fingerprints)
+        figures = train_with_retry(session)
         return _finish(session, figures)
     except BaseException as error:
         kept = not untouched and rundir.last_checkpoint(folder)
-        if not untouched and ranks.is_main():
-            rundir.discard_unstarted(folder)
+        if not untouched and ranks.is_main_process():
+            rundir.discard_unstarted_run(folder)
         if isinstance(error, KeyboardInterrupt):
-            how = session.way_on if kept else "before the first checkpoint; nothing was kept"
-            raise Stopped(f"stopped; {how}" if kept else f"stopped {how}") from None
+            how = session.resume_hint if kept else "before the first checkpoint; nothing was kept"
+            raise RunInterrupted(f"stopped; {how}" if kept else f"stopped {how}") from None
         raise
 
 
 def _finish(session: "Session", figures: dict[str, Any]) -> Run:
     """Score every split, all ranks together, and have the first write the run directory."""
-    outputs = {split: session.outputs(split) for split in session.prepared.splits if split != "train"}
-    weights = session.trainer.gathered_weights()
-    return Run(session.folder, ranks.once(_write, session, outputs, figures, weights))
+    outputs = {split: session.predict_split(split) for split in session.prepared.splits if split != "train"}
+    weights = session.trainer.gather_weights()
+    return Run(session.folder, ranks.on_main_process(_write, session, outputs, figures, weights))
 
 
 def _write(
@@ -132,27 +132,27 @@ def _write(
 ) -> dict[str, Any]:
     """The run directory, `metrics.json` last."""
     from bertkit.reports.page import write_page
-    from bertkit.training.parts import log_lines
+    from bertkit.training.parts import merge_log_history
 
     prepared, folder = session.prepared, session.folder
     task, splits = prepared.task, prepared.splits
-    rundir.drop_replaced(folder)
-    session.model.config.update(settled := task.settle(outputs["validation"]))
+    rundir.delete_backup(folder)
+    session.model.config.update(settled := task.fit_decision(outputs["validation"]))
     for name, value in settled.items():
-        session.reporter.say(f"{name} {value:.3f}: chosen on the validation split, kept in config.json")
+        session.reporter.info(f"{name} {value:.3f}: chosen on the validation split, kept in config.json")
     metrics = {
         "task": task.name,
-        "data": about_data(prepared.found, prepared.fingerprints, splits),
-        "model": prepared.source.name,
-        **scores(task, outputs, splits["train"]),
+        "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
+        "model": prepared.model_source.name,
+        **compute_scores(task, outputs, splits["train"]),
         "training": figures,
     }
     _write_model(session, weights)
     write_predictions(folder, task, outputs)
-    write_jsonl(folder / rundir.LOG, log_lines(session.trainer.state.log_history))
-    made_with = rundir.read_made_with(folder)
-    card = model_card(folder, metrics, task, made_with)
-    write_text(folder / rundir.CARD, card)
+    write_jsonl(folder / rundir.LOG_FILE, merge_log_history(session.trainer.state.log_history))
+    provenance = rundir.read_provenance(folder)
+    card = build_model_card(folder, metrics, task, provenance)
+    write_text(folder / rundir.CARD_FILE, card)
     write_page(folder, metrics)
     rundir.write_metrics(folder, metrics)
     return metrics
@@ -168,7 +168,7 @@ def _write_model(session: "Session", weights: Any) -> None:
     if takes_token_type_ids(session.model) and "token_type_ids" not in tokenizer.model_input_names:
         tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
         tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # or it is not saved
-    tokenizer.truncation_side = "left" if getattr(config, "long", "head") == "tail" else "right"
-    with rundir.written_aside(session.folder) as aside:
+    tokenizer.truncation_side = "left" if getattr(config, "long_texts", "head") == "tail" else "right"
+    with rundir.stage_output(session.folder) as aside:
         session.model.save_pretrained(aside, state_dict=weights)
         tokenizer.save_pretrained(aside)

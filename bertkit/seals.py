@@ -8,27 +8,27 @@ import json
 import zlib
 from pathlib import Path
 
-SEAL = ".sealed.json"
-BLOCK = 1 << 20
+CHECKSUMS_FILE = ".sealed.json"
+BLOCK_SIZE = 1 << 20
 
 
-def seal(folder: Path) -> None:
+def write_checksums(folder: Path) -> None:
     """Write down what the files in a folder are: name -> [bytes, CRC-32]. Nothing is added to it any more."""
-    (folder / SEAL).write_text(json.dumps(_contents(folder)), "utf-8")
+    (folder / CHECKSUMS_FILE).write_text(json.dumps(_contents(folder)), "utf-8")
 
 
-def unlike(folder: Path) -> str | None:
+def verify_checksums(folder: Path) -> str | None:
     """A file that is not as it was sealed, and how; None where all are.
 
     CRC-32 is read off at several gigabytes a second. It tells accidents, not forgeries.
     """
     try:
-        sealed = json.loads((folder / SEAL).read_text("utf-8"))
+        sealed = json.loads((folder / CHECKSUMS_FILE).read_text("utf-8"))
         there = _contents(folder)
     except (OSError, ValueError):
-        return f"{SEAL} cannot be read"
+        return f"{CHECKSUMS_FILE} cannot be read"
     if not isinstance(sealed, dict):
-        return f"{SEAL} is damaged"
+        return f"{CHECKSUMS_FILE} is damaged"
     for name in sorted(sealed.keys() | there.keys()):
         if sealed.get(name) != there.get(name):
             how = "is missing" if name not in there else "is damaged" if name in sealed else "is not of it"
@@ -37,7 +37,7 @@ def unlike(folder: Path) -> str | None:
 
 
 def _contents(folder: Path) -> dict[str, list[int]]:
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != SEAL)
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != CHECKSUMS_FILE)
     return {path.relative_to(folder).as_posix(): [path.stat().st_size, _sum(path)] for path in files}
 
 
@@ -45,6 +45,6 @@ def _sum(path: Path) -> int:
     """CRC-32 of a file."""
     found = 0
     with path.open("rb") as file:
-        while block := file.read(BLOCK):
+        while block := file.read(BLOCK_SIZE):
             found = zlib.crc32(block, found)
     return found

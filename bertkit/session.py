@@ -11,26 +11,26 @@ import numpy as np
 
 from bertkit import ranks, rundir
 from bertkit.data.features import Features
-from bertkit.data.split import draw
-from bertkit.errors import WAYS_OUT_OF_NAN, Stopped, UserError
-from bertkit.modeling.attention import attend_by_parts
-from bertkit.modeling.dropout import draw_fast
-from bertkit.modeling.layers import compile_layers, freeze
-from bertkit.modeling.packing import pack
-from bertkit.prepare import Prepared
-from bertkit.push import resume_command
+from bertkit.data.split import sample_rows
+from bertkit.errors import NAN_HINT, RunInterrupted, UserError
+from bertkit.modeling.attention import enable_chunked_attention
+from bertkit.modeling.dropout import enable_fast_dropout
+from bertkit.modeling.layers import compile_layers, freeze_layers
+from bertkit.modeling.packing import enable_packing
+from bertkit.prepare import PreparedRun
+from bertkit.push import format_resume_command
 from bertkit.reporter import Reporter
 from bertkit.tasks.base import Outputs, Scores
-from bertkit.training.arguments import parse_set, training_arguments
-from bertkit.training.memory import memory_told, sizes, ways_out
+from bertkit.training.arguments import parse_set_flag, build_training_arguments
+from bertkit.training.memory import report_out_of_memory, get_batch_settings, suggest_memory_fixes
 from bertkit.training.stopping import StopRequest
-from bertkit.training.trackers import log_into
+from bertkit.training.trackers import set_tensorboard_dir
 
 if TYPE_CHECKING:
     from bertkit.training.trainer import BertkitTrainer
 
 T = TypeVar("T")
-HEAD_ROWS = 200  # validation rows by which a model's own head is judged before training
+HEAD_CHECK_ROWS = 200  # validation rows by which a model's own head is judged before training
 
 
 class Session:
@@ -41,9 +41,9 @@ class Session:
         folder: the run directory; nothing is written before `train`.
     """
 
-    def __init__(self, prepared: Prepared, folder: Path, reporter: Reporter) -> None:
+    def __init__(self, prepared: PreparedRun, folder: Path, reporter: Reporter) -> None:
         self.prepared, self.folder, self.reporter = prepared, folder, reporter
-        self.stop = StopRequest()
+        self.stop_request = StopRequest()
         self.set_up()
 
     def set_up(self) -> None:
@@ -52,50 +52,50 @@ class Session:
 
         prepared = self.prepared
         self.features = dict(prepared.features)
-        self.logits: dict[int, Any] = {}  # step -> validation logits, of the best step so far
-        checkpoints = self.folder / rundir.CHECKPOINTS
-        self.arguments = training_arguments(prepared.config, checkpoints, prepared.precision)
+        self.best_logits: dict[int, Any] = {}  # step -> validation logits, of the best step so far
+        checkpoints = self.folder / rundir.CHECKPOINTS_DIR
+        self.training_args = build_training_arguments(prepared.config, checkpoints, prepared.precision)
         set_seed(prepared.config.seed)
-        self.model = prepared.task.model(prepared.model_config, prepared.source)
-        freeze(self.model, prepared.config.freeze)
+        self.model = prepared.task.build_model(prepared.model_config, prepared.model_source)
+        freeze_layers(self.model, prepared.config.freeze)
         self._speed_up()
         self.collator = prepared.task.collator(prepared.tokenizer, self.model)
         self.trainer = self._trainer()
-        if ranks.rank():  # weights begin alike on all, dropout does not
-            set_seed((prepared.config.seed + ranks.rank()) % 2**32)
+        if ranks.get_rank():  # weights begin alike on all, dropout does not
+            set_seed((prepared.config.seed + ranks.get_rank()) % 2**32)
 
     def _speed_up(self) -> None:
         """The ways to compute the same that were asked for, or that a CPU is better off with."""
         if not self.prepared.config.compile:
-            attend_by_parts(self.model)
-            draw_fast(self.model)
+            enable_chunked_attention(self.model)
+            enable_fast_dropout(self.model)
         if self.prepared.config.pack:
-            pack(self.model)
+            enable_packing(self.model)
         if self.prepared.config.compile:
             compile_layers(self.model)
-            self.reporter.say("the encoder is compiled when it is first used: the first steps take longer")
+            self.reporter.info("the encoder is compiled when it is first used: the first steps take longer")
 
     def _trainer(self) -> "BertkitTrainer":
         from transformers import PrinterCallback
 
-        from bertkit.training.callbacks import FirstStep, Progress, Schedule
+        from bertkit.training.callbacks import FirstStepTimer, ReporterCallback, EvaluateAndSaveCallback
         from bertkit.training.trainer import BertkitTrainer
 
         config, train = self.prepared.config, self.prepared.features["train"]
         trainer = self._accepted(lambda: BertkitTrainer(
-            model=self.model, args=self.arguments, train_dataset=train, data_collator=self.collator,
-            loss=self.prepared.task.loss(train), evaluate_with=self._validate, best=self.prepared.task.best,
+            model=self.model, args=self.training_args, train_dataset=train, data_collator=self.collator,
+            loss=self.prepared.task.loss(train), evaluate_fn=self._validate, best_metric=self.prepared.task.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
-            own_order="train_sampling_strategy" not in parse_set(config),
+            use_own_sampler="train_sampling_strategy" not in parse_set_flag(config),
         ))  # fmt: skip
-        self._accepted(trainer.try_optimizer)
+        self._accepted(trainer.validate_optimizer)
         trainer.remove_callback(PrinterCallback)
-        log_into(trainer, self.folder / rundir.TENSORBOARD)
-        self.first_step = FirstStep()
+        set_tensorboard_dir(trainer, self.folder / rundir.TENSORBOARD_DIR)
+        self.first_step = FirstStepTimer()
         trainer.add_callback(self.first_step)
-        trainer.add_callback(Schedule(trainer.steps_per_epoch, config.save_steps, self.stop))
-        trainer.add_callback(Progress(self.reporter, trainer.batches().switches()))
+        trainer.add_callback(EvaluateAndSaveCallback(trainer.steps_per_epoch, config.save_steps, self.stop_request))
+        trainer.add_callback(ReporterCallback(self.reporter, trainer.build_batch_sampler().list_phase_changes()))
         return trainer
 
     def _accepted(self, make: Callable[[], T]) -> T:
@@ -112,43 +112,43 @@ class Session:
             reason = " ".join(str(error).split())
             raise UserError(f"{', '.join(theirs)}: Trainer refuses it ({reason})") from error
 
-    def check_head(self) -> None:
+    def verify_label_order(self) -> None:
         """Where the model brings a head of its own, see that it means what its config says.
 
         Raises:
             UserError: its labels stand in another order.
         """
-        if not self.prepared.task.new_head:
-            self.prepared.task.check_head(self._some_scored)
+        if not self.prepared.task.has_new_head:
+            self.prepared.task.verify_label_order(self._some_scored)
 
     def _some_scored(self) -> Outputs:
         prepared = self.prepared
-        rows = draw(prepared.splits["validation"], HEAD_ROWS, prepared.config.seed)
-        features = prepared.task.prepare(rows, prepared.tokenizer)
+        rows = sample_rows(prepared.splits["validation"], HEAD_CHECK_ROWS, prepared.config.seed)
+        features = prepared.task.featurize(rows, prepared.tokenizer)
         return Outputs(self._scored(features), features, rows)
 
-    def train(self, go_on: bool) -> dict[str, Any]:
+    def train(self, resume: bool) -> dict[str, Any]:
         """Train to the end, put the best weights back, and tell the figures of `metrics.json`.
 
         Args:
             go_on: from the last checkpoint, where there is one.
 
         Raises:
-            Stopped: asked to by a signal; the last checkpoint is what --resume goes on from.
+            RunInterrupted: asked to by a signal; the last checkpoint is what --resume goes on from.
             OutOfMemory: there is not memory enough for the batches.
         """
-        checkpoint = rundir.last_checkpoint(self.folder) if go_on else None
+        checkpoint = rundir.last_checkpoint(self.folder) if resume else None
         self._compute()
         started = time.perf_counter()
         try:
-            with self.stop, memory_told(ways_out(self.prepared.config)):
-                self.trainer.train_from(checkpoint)
+            with self.stop_request, report_out_of_memory(suggest_memory_fixes(self.prepared.config)):
+                self.trainer.train_or_resume(checkpoint)
         finally:
-            self.reporter.training_ended()
+            self.reporter.on_train_end()
         seconds = time.perf_counter() - started - self.trainer.evaluation_seconds
         state = self.trainer.state
-        if self.stop.agreed():
-            raise Stopped(f"stopped at step {state.global_step} of {state.max_steps}; {self.way_on}")
+        if self.stop_request.is_requested_on_any_rank():
+            raise RunInterrupted(f"stopped at step {state.global_step} of {state.max_steps}; {self.resume_hint}")
         self._restore_best()
         return self._figures(seconds, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
 
@@ -156,65 +156,65 @@ class Session:
         """What a part of the model that never changes gives, once for all of training and scoring."""
         prepared = self.prepared
         for split, features in prepared.features.items():
-            self.features[split] = ranks.cached_once(
-                prepared.task.computed, self.model, features, self.collator, self.reporter
+            self.features[split] = ranks.main_process_first(
+                prepared.task.precompute_features, self.model, features, self.collator, self.reporter
             )
         self.trainer.train_dataset = self.features["train"]
 
     @property
-    def way_on(self) -> str:
+    def resume_hint(self) -> str:
         """How to go on with a run that was stopped."""
-        return f"go on with: {resume_command(self.prepared.task.name, self.folder, self.prepared.config)}"
+        return f"go on with: {format_resume_command(self.prepared.task.name, self.folder, self.prepared.config)}"
 
     def _figures(self, seconds: float, before: int) -> dict[str, Any]:
         """Throughput counts the training loop with its first step and checkpoints, without evaluation."""
-        state, batches = self.trainer.state, self.trainer.batches()
-        feed = self.trainer.feed
-        examples = len(self.trainer.train_dataset) * (state.global_step - before) / batches.steps
+        state, batches = self.trainer.state, self.trainer.build_batch_sampler()
+        feed = self.trainer.input_stats
+        examples = len(self.trainer.train_dataset) * (state.global_step - before) / batches.steps_per_epoch
         return {
             "seconds": seconds,
             "steps": state.global_step,
             "examples_per_second": examples / seconds,
-            "tokens_per_second": batches.pieces(before, state.global_step) / seconds,
+            "tokens_per_second": batches.count_tokens(before, state.global_step) / seconds,
             "first_step_seconds": self.first_step.seconds,
-            "peak_memory_mb": peak_memory_mb(),
-            "loss": self.trainer.mean_loss(),
+            "peak_memory_mb": get_peak_memory_mb(),
+            "loss": self.trainer.compute_mean_loss(),
             "precision": self.prepared.precision,
-            "padding": 0.0 if self.prepared.config.pack else feed.padding,
-            "data_wait": feed.waited / seconds,
-            **sizes(self.prepared.config),
+            "padding": 0.0 if self.prepared.config.pack else feed.padding_fraction,
+            "data_wait": feed.wait_seconds / seconds,
+            **get_batch_settings(self.prepared.config),
             "resumed_from": before or None,
-            **({"processes": ranks.count()} if ranks.count() > 1 else {}),
+            **({"processes": ranks.get_world_size()} if ranks.get_world_size() > 1 else {}),
         }
 
     def _restore_best(self) -> None:
         """Load the weights of the best evaluation, where training went on after it."""
         best = self.trainer.state.best_global_step
         if best is not None and best != self.trainer.state.global_step:
-            self.trainer.load_weights(self.folder / rundir.CHECKPOINTS / f"checkpoint-{best}")
-            self.reporter.say(f"the best weights are those of step {best}")
+            self.trainer.load_weights(self.folder / rundir.CHECKPOINTS_DIR / f"checkpoint-{best}")
+            self.reporter.info(f"the best weights are those of step {best}")
 
     def _validate(self) -> Scores:
         outputs = self._outputs("validation")
-        scores = ranks.once(self.prepared.task.metrics, outputs)
-        name, sign = self.prepared.task.best
+        scores = ranks.on_main_process(self.prepared.task.compute_metrics, outputs)
+        name, sign = self.prepared.task.best_metric
         best = self.trainer.state.best_metric
         if best is None or sign * scores[name] > sign * best:
-            self.logits = {self.trainer.state.global_step: outputs.logits}
+            self.best_logits = {self.trainer.state.global_step: outputs.logits}
         return scores
 
-    def outputs(self, split: str) -> Outputs:
+    def predict_split(self, split: str) -> Outputs:
         """A split scored by the best weights; validation logits are reused where they are theirs."""
-        logits = self.logits.get(self.trainer.state.best_global_step) if split == "validation" else None
+        logits = self.best_logits.get(self.trainer.state.best_global_step) if split == "validation" else None
         return self._outputs(split, logits)
 
     def _scored(self, features: Features) -> np.ndarray:
         from bertkit.training.scoring import predict_logits
 
         size = self.prepared.config.eval_batch_size
-        in_shards = self.trainer.in_shards
+        in_shards = self.trainer.is_sharded
         model = self.trainer.model_wrapped if in_shards else self.model
-        return predict_logits(model, features, self.collator, size, self.reporter, in_shards=in_shards)
+        return predict_logits(model, features, self.collator, size, self.reporter, is_sharded=in_shards)
 
     def _outputs(self, split: str, logits: Any = None) -> Outputs:
         features = self.features[split]
@@ -223,12 +223,12 @@ class Session:
             if not np.isfinite(logits.max(-1)).all():  # the maximum of a row with NaN is NaN
                 step = self.trainer.state.global_step
                 raise UserError(
-                    f"the scores of the {split} rows are no numbers at step {step}; {WAYS_OUT_OF_NAN}"
+                    f"the scores of the {split} rows are no numbers at step {step}; {NAN_HINT}"
                 )
         return Outputs(logits, features, self.prepared.splits[split])
 
 
-def peak_memory_mb() -> float:
+def get_peak_memory_mb() -> float:
     """The most memory used so far: the device's where there is one, else this process's."""
     import torch
 

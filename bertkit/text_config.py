@@ -23,4 +23,4 @@ class TextConfig(Settings):
     )
     document_separator: str | None = setting(None, "A line between two documents of prose.", DATA)
     encoding: str | None = setting(None, "Of text files.", DATA, default_text="utf-8")
-    on_bad_bytes: Literal["stop", "skip"] = setting("stop", "Where bytes are no text.", DATA)
+    encoding_errors: Literal["stop", "skip"] = setting("stop", "Where bytes are no text.", DATA)

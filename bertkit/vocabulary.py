@@ -6,20 +6,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.checked import checked
+from bertkit.checked import validate_settings
 from bertkit.config import OUTPUT, setting
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, format_list
 from bertkit.files import PARTIAL
 from bertkit.reporter import Reporter
 from bertkit.text_config import TextConfig
 
 if TYPE_CHECKING:
-    from bertkit.data.wordpiece import WordPiece
+    from bertkit.data.wordpiece import WordPieceResult
 
 HELP = "Train a WordPiece vocabulary on your own text: the tokenizer of a BERT."
 VOCABULARY = "Vocabulary"
-CONTENT = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
-EXAMPLE = 12  # words
+TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+EXAMPLE_WORDS = 12  # words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,21 +53,21 @@ class TokenizerConfig(TextConfig):
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TrainedTokenizer:
     """A tokenizer that was trained: where it lies, and what is told of it."""
 
     output_dir: Path
-    figures: dict[str, Any]
+    statistics: dict[str, Any]
 
 
-def train_tokenizer(given: Mapping[str, Any], reporter: Reporter | None = None) -> Vocabulary:
+def train_tokenizer(settings: Mapping[str, Any], reporter: Reporter | None = None) -> TrainedTokenizer:
     """Train a tokenizer and write it.
 
     Raises:
         UserError: anything the caller can mend, in one line; nothing is written then.
     """
     reporter = reporter or Reporter()
-    config = TokenizerConfig(**checked(TokenizerConfig, given, "train_tokenizer()"))
+    config = TokenizerConfig(**validate_settings(TokenizerConfig, settings, "train_tokenizer()"))
     if not config.data:
         raise UserError("--data is missing: a file of plain text, a folder, a pattern, or sample")
     if config.output_dir is None:
@@ -76,49 +76,49 @@ def train_tokenizer(given: Mapping[str, Any], reporter: Reporter | None = None) 
 
     folder = Path(config.output_dir).expanduser()
     _check_place(folder, config.overwrite)
-    with locks.held(folder):
+    with locks.lock_directory(folder):
         return _train(config, config.data, reporter)
 
 
-def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> Vocabulary:
-    from bertkit.data.text_files import Notes
+def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> TrainedTokenizer:
+    from bertkit.data.text_files import FileNotes
     from bertkit.data.text_source import find_text
-    from bertkit.data.texts import TextOptions, uncut
-    from bertkit.data.wordpiece import look, train_wordpiece
+    from bertkit.data.texts import TextOptions, iter_raw_texts
+    from bertkit.data.wordpiece import evaluate_tokenizer, train_wordpiece
 
-    source, notes = find_text(data, column=config.text_column), Notes()
+    source, notes = find_text(data, column=config.text_column), FileNotes()
     for note in source.notes:
-        reporter.say(note)
-    texts = partial(uncut, source.files, TextOptions.of(config, source.column), notes)
+        reporter.info(note)
+    texts = partial(iter_raw_texts, source.files, TextOptions.from_config(config, source.column), notes)
     made = train_wordpiece(
         texts, config.vocab_size, not config.cased, config.strip_accents, config.character_coverage
     )
-    for note in [*notes.lines(), *made.notes]:
-        reporter.say(note)
+    for note in [*notes.format_lines(), *made.notes]:
+        reporter.info(note)
     figures = {
         "vocab_size": len(made.tokenizer),
         "lowercase": not config.cased,
         "strip_accents": made.strip_accents,
-        "alphabet": made.alphabet,
-        **look(made.tokenizer, texts()),
+        "alphabet": made.alphabet_size,
+        **evaluate_tokenizer(made.tokenizer, texts()),
         "example": _example(made, next(text for text in texts() if text.strip())),
     }
-    return Vocabulary(_write(made.tokenizer, config, source.name), figures)
+    return TrainedTokenizer(_write(made.tokenizer, config, source.name), figures)
 
 
-def _example(made: "WordPiece", text: str) -> str:
-    return " ".join(made.tokenizer.tokenize(" ".join(text.split()[:EXAMPLE])))
+def _example(made: "WordPieceResult", text: str) -> str:
+    return " ".join(made.tokenizer.tokenize(" ".join(text.split()[:EXAMPLE_WORDS])))
 
 
 def _check_place(folder: Path, overwrite: bool) -> None:
     """Refuse, before any work, a directory that holds something else, or cannot be written."""
-    from bertkit.rundir import check_folder
+    from bertkit.rundir import check_output_directory
 
-    check_folder(folder)
+    check_output_directory(folder)
     there = {path.name for path in folder.iterdir()} - {PARTIAL} if folder.is_dir() else set()
-    if there - CONTENT:
+    if there - TOKENIZER_FILES:
         raise UserError(
-            f"--output-dir {folder}: holds files that are no tokenizer ({listed(sorted(there - CONTENT))}); "
+            f"--output-dir {folder}: holds files that are no tokenizer ({format_list(sorted(there - TOKENIZER_FILES))}); "
             "name another directory"
         )
     if there and not overwrite:
@@ -129,10 +129,10 @@ def _write(tokenizer: Any, config: TokenizerConfig, name: str) -> Path:
     from bertkit import rundir
 
     if config.output_dir is None:
-        folder = rundir.reserve_default("tokenizer", name)
+        folder = rundir.create_default_directory("tokenizer", name)
     else:
         folder = Path(config.output_dir).expanduser()
-    with rundir.written_aside(folder, "the tokenizer", "make room") as aside:
+    with rundir.stage_output(folder, "the tokenizer", "make room") as aside:
         tokenizer.save_pretrained(aside)
         tokenizer.backend_tokenizer.model.save(str(aside))  # vocab.txt, a piece a line
     return folder

@@ -8,7 +8,7 @@ import yaml
 
 from bertkit.errors import UserError
 
-BROKEN = (yaml.YAMLError, ValueError, RecursionError)  # the second of dates and of bytes
+YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # the second of dates and of bytes
 
 
 class _Loader(yaml.SafeLoader):
@@ -24,11 +24,11 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(path: Path, kind: str = "run", way_out: str = "the run must be made again") -> Any:
+def read_yaml(path: Path, kind: str = "run", hint: str = "the run must be made again") -> Any:
     """What a YAML file says.
 
     Args:
-        kind: what it should be of, and `way_out` what to do where it is not, for the error.
+        kind: what it should be of, and `fix` what to do where it is not, for the error.
 
     Raises:
         UserError: it cannot be read, or is no YAML; the file, the line, and what is wrong there.
@@ -37,6 +37,6 @@ def read_yaml(path: Path, kind: str = "run", way_out: str = "the run must be mad
         return yaml.load(path.read_text("utf-8-sig"), _Loader)  # noqa: S506 (it is the safe one)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except BROKEN as error:
+    except YAML_ERRORS as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
-        raise UserError(f"{path}: no {kind}, for it is not YAML ({why}); {way_out}") from error
+        raise UserError(f"{path}: no {kind}, for it is not YAML ({why}); {hint}") from error

@@ -14,7 +14,7 @@ FLAGS = [
 BROWSER, DRIVER = "chromium", "chromedriver"
 
 
-def missing():
+def find_missing_dependency():
     """What is missing for it, None where all is there."""
     with suppress(ImportError):
         import selenium  # noqa: F401
@@ -25,7 +25,7 @@ def missing():
 
 
 @contextmanager
-def chromium():
+def open_chromium():
     """A driver with a profile of its own, which logs the console and every request."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -43,7 +43,7 @@ def chromium():
             driver.quit()
 
 
-def look(driver, width=1280, height=900, dark=False, scale=1):
+def set_viewport(driver, width=1280, height=900, dark=False, scale=1):
     """Screen size and preferred colours."""
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
         "width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600,
@@ -52,7 +52,7 @@ def look(driver, width=1280, height=900, dark=False, scale=1):
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
 
-def requests(driver):
+def get_requested_urls(driver):
     """The addresses asked for since the last call."""
     messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     return [
@@ -62,6 +62,6 @@ def requests(driver):
     ]
 
 
-def address(path):
+def to_file_url(path):
     """Of a file."""
     return Path(path).absolute().as_uri()

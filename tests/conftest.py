@@ -16,10 +16,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 # What a shell starts in the background ignores Ctrl-C; the tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-GOOD = ["good", "great", "lovely", "fine", "nice", "happy", "warm", "bright"]
-BAD = ["bad", "awful", "poor", "sad", "cold", "dull", "broken", "angry"]
-OTHER = [
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+POSITIVE_WORDS = ["good", "great", "lovely", "fine", "nice", "happy", "warm", "bright"]
+NEGATIVE_WORDS = ["bad", "awful", "poor", "sad", "cold", "dull", "broken", "angry"]
+NEUTRAL_WORDS = [
     "the", "a", "film", "food", "room", "was", "very", "it", "and", "today", "we", "saw", "in", "of", "to",
     "here", "there",
 ]  # fmt: skip
@@ -36,10 +36,10 @@ def _own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def stop_at(monkeypatch):
     """Have SIGTERM come once, after this many optimizer steps of all runs from now on."""
-    from bertkit.training.callbacks import Progress
+    from bertkit.training.callbacks import ReporterCallback
 
     def arrange(step):
-        told, steps = Progress.on_step_end, []
+        told, steps = ReporterCallback.on_step_end, []
 
         def interrupt(self, args, state, control, **more):
             told(self, args, state, control, **more)
@@ -47,7 +47,7 @@ def stop_at(monkeypatch):
             if len(steps) == step:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        monkeypatch.setattr(Progress, "on_step_end", interrupt)
+        monkeypatch.setattr(ReporterCallback, "on_step_end", interrupt)
 
     return arrange
 
@@ -77,7 +77,7 @@ def make_tokenizer(roberta=False):
     from transformers import PreTrainedTokenizerFast
 
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'"
-    pieces = [*SPECIAL, *GOOD, *BAD, *OTHER, *letters, *("##" + letter for letter in letters)]
+    pieces = [*SPECIAL_TOKENS, *POSITIVE_WORDS, *NEGATIVE_WORDS, *NEUTRAL_WORDS, *letters, *("##" + letter for letter in letters)]
     vocab = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     backend = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -93,7 +93,7 @@ def make_tokenizer(roberta=False):
     )  # fmt: skip
 
 
-def save_tiny(folder, config=None, roberta=False, **settings):
+def save_tiny_model(folder, config=None, roberta=False, **settings):
     """A random tiny BERT (or the model of `config`) with its tokenizer, saved as a checkpoint."""
     import torch
     from transformers import AutoModel, BertConfig
@@ -112,24 +112,24 @@ def save_tiny(folder, config=None, roberta=False, **settings):
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """The folder of a tiny random BERT."""
-    return save_tiny(tmp_path_factory.mktemp("models") / "tiny")
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="session")
-def calm(tmp_path_factory):
+def tiny_without_dropout(tmp_path_factory):
     """The same without dropout, for equivalences."""
-    folder = tmp_path_factory.mktemp("models") / "calm"
-    return save_tiny(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    folder = tmp_path_factory.mktemp("models") / "tiny_without_dropout"
+    return save_tiny_model(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
-def toy_rows(count, seed=0, longest=12):
+def make_toy_rows(count, seed=0, longest=12):
     """Separable rows: a text with a good word or a bad one, of unlike lengths; no text twice."""
     rng = random.Random(seed)
     rows, seen = [], set()
     while len(rows) < count:
         label = ("negative", "positive")[len(rows) % 2]
-        words = rng.choices(OTHER, k=rng.randint(2, longest))
-        words.insert(rng.randrange(len(words)), rng.choice(GOOD if label == "positive" else BAD))
+        words = rng.choices(NEUTRAL_WORDS, k=rng.randint(2, longest))
+        words.insert(rng.randrange(len(words)), rng.choice(POSITIVE_WORDS if label == "positive" else NEGATIVE_WORDS))
         text = " ".join(words)
         if text not in seen:
             rows.append({"text": text, "label": label})
@@ -137,44 +137,44 @@ def toy_rows(count, seed=0, longest=12):
     return rows
 
 
-def plain_texts(count, seed=0):
+def make_neutral_texts(count, seed=0):
     """Texts that say nothing good or bad; none twice."""
     rng, texts = random.Random(seed), {}
     while len(texts) < count:
-        texts[" ".join(rng.choices(OTHER, k=rng.randint(2, 12)))] = True
+        texts[" ".join(rng.choices(NEUTRAL_WORDS, k=rng.randint(2, 12)))] = True
     return list(texts)
 
 
-def nli_rows(count, seed=0):
+def make_nli_rows(count, seed=0):
     """Separable premises and hypotheses: the hypothesis tells the label, as artefacts do."""
-    rng, words = random.Random(seed), {"entailment": GOOD, "neutral": OTHER[:6], "contradiction": BAD}
+    rng, words = random.Random(seed), {"entailment": POSITIVE_WORDS, "neutral": NEUTRAL_WORDS[:6], "contradiction": NEGATIVE_WORDS}
     rows = []
-    for premise in plain_texts(count, seed):
+    for premise in make_neutral_texts(count, seed):
         label = list(words)[len(rows) % 3]
         rows.append({"premise": premise, "hypothesis": f"it was {rng.choice(words[label])}", "label": label})
     return rows
 
 
-def swag_rows(count, seed=0, endings=(2, 3, 4, 5)):
+def make_swag_rows(count, seed=0, endings=(2, 3, 4, 5)):
     """Separable rows with unlike numbers of endings: the right one has a good word, the others a bad one."""
     rng, rows = random.Random(seed), []
-    for context in plain_texts(count, seed):
+    for context in make_neutral_texts(count, seed):
         size = rng.choice(endings)
         label = rng.randrange(size)
-        words = rng.sample(BAD, size)
-        words[label] = rng.choice(GOOD)
-        some = [" ".join([*rng.choices(OTHER, k=rng.randint(1, 5)), word]) for word in words]
+        words = rng.sample(NEGATIVE_WORDS, size)
+        words[label] = rng.choice(POSITIVE_WORDS)
+        some = [" ".join([*rng.choices(NEUTRAL_WORDS, k=rng.randint(1, 5)), word]) for word in words]
         rows.append({"context": context, "endings": some, "label": label})
     return rows
 
 
-def ner_rows(count, seed=0, longest=12):
+def make_ner_rows(count, seed=0, longest=12):
     """Separable sentences: good words are entities of one type, bad ones of another; no sentence twice."""
     rng, rows = random.Random(seed), {}
     while len(rows) < count:
-        tokens = rng.choices(OTHER, k=rng.randint(2, longest))
+        tokens = rng.choices(NEUTRAL_WORDS, k=rng.randint(2, longest))
         tags = ["O"] * len(tokens)
-        for words, kind in ((GOOD, "NICE"), (BAD, "MEAN")):
+        for words, kind in ((POSITIVE_WORDS, "NICE"), (NEGATIVE_WORDS, "MEAN")):
             at, size = rng.choice([place for place, tag in enumerate(tags) if tag == "O"]), rng.randint(1, 3)
             tokens[at:at] = rng.choices(words, k=size)
             tags[at:at] = [f"B-{kind}", *[f"I-{kind}"] * (size - 1)]
@@ -182,14 +182,14 @@ def ner_rows(count, seed=0, longest=12):
     return list(rows.values())
 
 
-def qa_rows(count, seed=0, longest=20, unanswerable=0):
+def make_qa_rows(count, seed=0, longest=20, unanswerable=0):
     """Separable questions: the good word of the paragraph is the answer; some have only a bad word."""
     rng, rows = random.Random(seed), []
-    for number, plain in enumerate(plain_texts(count, seed)):
+    for number, plain in enumerate(make_neutral_texts(count, seed)):
         words = (plain.split() * 3)[: rng.randint(2, longest)]
         none = number < unanswerable
         at = rng.randrange(len(words) + 1)
-        words.insert(at, rng.choice(BAD if none else GOOD))
+        words.insert(at, rng.choice(NEGATIVE_WORDS if none else POSITIVE_WORDS))
         answer = {"text": words[at], "answer_start": len(" ".join([*words[:at], ""]))}
         rows.append({
             "id": f"q{number}", "question": "was it good", "context": " ".join(words),
@@ -198,20 +198,20 @@ def qa_rows(count, seed=0, longest=20, unanswerable=0):
     return rows
 
 
-def document_rows(count, seed=0, longest=9):
+def make_document_rows(count, seed=0, longest=9):
     """Texts of one to nine sentences, all glad or all sad, where a word tells the one after it."""
     rng = random.Random(seed)
-    after = dict(zip(GOOD + BAD, OTHER, strict=False))
+    after = dict(zip(POSITIVE_WORDS + NEGATIVE_WORDS, NEUTRAL_WORDS, strict=False))
 
     def sentence(side):
         words = rng.choices(side, k=rng.randint(1, 3))
         return " ".join(f"{word} {after[word]}" for word in words).capitalize() + "."
 
-    sides = [rng.choice((GOOD, BAD)) for _ in range(count)]
+    sides = [rng.choice((POSITIVE_WORDS, NEGATIVE_WORDS)) for _ in range(count)]
     return [{"text": " ".join(sentence(side) for _ in range(rng.randint(1, longest)))} for side in sides]
 
 
-ROWS = {"classify": toy_rows, "ner": ner_rows, "nli": nli_rows, "qa": qa_rows, "swag": swag_rows}
+ROW_MAKERS = {"classify": make_toy_rows, "ner": make_ner_rows, "nli": make_nli_rows, "qa": make_qa_rows, "swag": make_swag_rows}
 
 
 def write_rows(path, rows):
@@ -227,13 +227,13 @@ def runs(tmp_path_factory, tiny):
     import bertkit
 
     folder = tmp_path_factory.mktemp("runs")
-    for task, rows in ROWS.items():
+    for task, rows in ROW_MAKERS.items():
         more = {"unanswerable": 5} if task == "qa" else {}
         settings = {"squad": "v2"} if task == "qa" else {}
         data = write_rows(folder / f"{task}.jsonl", rows(60, **more))
         train = getattr(bertkit, task)
         train(data=data, model=tiny, output_dir=folder / task, epochs=2, max_length=32, **settings)
-    text, task = write_rows(folder / "text.jsonl", document_rows(60)), "pretrain-mlm-nsp"
+    text, task = write_rows(folder / "text.jsonl", make_document_rows(60)), "pretrain-mlm-nsp"
     bertkit.pretrain_mlm_nsp(data=text, model=tiny, output_dir=folder / task, max_steps=2, max_length=64)
     return folder
 
@@ -254,10 +254,10 @@ def assert_refused(cli, tmp_path, args, words, command="classify"):
 @pytest.fixture
 def toy(tmp_path):
     """A file of 80 separable rows."""
-    return write_rows(tmp_path / "toy.jsonl", toy_rows(80))
+    return write_rows(tmp_path / "toy.jsonl", make_toy_rows(80))
 
 
-def predictions(folder, name="predictions.jsonl"):
+def read_predictions(folder, name="predictions.jsonl"):
     """The records of a predictions file."""
     lines = (folder / name).read_text("utf-8").split("\n")  # not splitlines(): a text may hold U+2028
     return [json.loads(line) for line in lines if line]

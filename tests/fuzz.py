@@ -21,53 +21,53 @@ import yaml
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from conftest import ROWS, document_rows, save_tiny, toy_rows, write_rows
+from conftest import ROW_MAKERS, make_document_rows, save_tiny_model, make_toy_rows, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from malformed import CASES, FOLDERS
+from malformed import CASES, RUN_DAMAGES
 from malformed.case import Case
-from malformed.readers import READERS, training_rows
+from malformed.readers import READERS, make_training_reader
 
 import bertkit
 from bertkit import UserError
 from bertkit.data.readers import Dialect, read_file
-from bertkit.data.row_chunks import row_chunks
+from bertkit.data.row_chunks import stream_rows
 from bertkit.data.rows import Rows
 from bertkit.tasks import TASKS
 
 Target = Callable[[settings, Path, Path], None]  # how to draw, where files go, and a tiny model
-TOKENS = [
+BYTE_SNIPPETS = [
     b"\0", b"\n", b"\r", b"\t", b'"', b"'", b",", b";", b":", b"{", b"}", b"[", b"]", b"\\", b"\\ud83d",
     b"null", b"true", b"NaN", b"-1", b"1e999", b"[" * 2000, b"9" * 5000, b"PAR1", b"\x1f\x8b",
     b"PK\x03\x04", b"\xef\xbb\xbf", b"\xff", "\u2028".encode(), "한".encode(), b"-DOCSTART-", b"#", b"&a",
     b"*a", b"<<",
 ]  # fmt: skip
-KEYS = ["text", "answer_start", "start", "end", "label", "a"]
-SMALL = 20_000  # bytes: what is longer gives nothing new and takes time
-QUIET = settings(database=None, deadline=None, suppress_health_check=list(HealthCheck))
+JSON_KEYS = ["text", "answer_start", "start", "end", "label", "a"]
+MAX_FILE_BYTES = 20_000  # bytes: what is longer gives nothing new and takes time
+BASE_SETTINGS = settings(database=None, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 # ---- damage
 
-place = st.floats(0, 1, exclude_max=True)
-edit = st.one_of(
-    st.tuples(st.just("put"), place, st.sampled_from(TOKENS)),
-    st.tuples(st.just("put"), place, st.binary(max_size=8)),
-    st.tuples(st.just("over"), place, st.sampled_from(TOKENS)),
-    st.tuples(st.just("drop"), place, st.integers(1, 400)),
-    st.tuples(st.just("twice"), place, st.integers(1, 400)),
-    st.tuples(st.just("cut"), place, st.none()),
+fractions = st.floats(0, 1, exclude_max=True)
+edits_strategy = st.one_of(
+    st.tuples(st.just("put"), fractions, st.sampled_from(BYTE_SNIPPETS)),
+    st.tuples(st.just("put"), fractions, st.binary(max_size=8)),
+    st.tuples(st.just("over"), fractions, st.sampled_from(BYTE_SNIPPETS)),
+    st.tuples(st.just("drop"), fractions, st.integers(1, 400)),
+    st.tuples(st.just("twice"), fractions, st.integers(1, 400)),
+    st.tuples(st.just("cut"), fractions, st.none()),
 )
-scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
-scalars |= st.sampled_from(["\ud83d", "B-", "O", "I-NICE", "../x", "[red]", 10**30, -0.0, ""])
-values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+scalar_values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+scalar_values |= st.sampled_from(["\ud83d", "B-", "O", "I-NICE", "../x", "[red]", 10**30, -0.0, ""])
+json_values = st.recursive(
+    scalar_values,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(JSON_KEYS), inner, max_size=3),
     max_leaves=8,
 )
 
 
-def damaged(content: bytes, edits: list[tuple[str, float, Any]]) -> bytes:
+def apply_edits(content: bytes, edits: list[tuple[str, float, Any]]) -> bytes:
     """A file after some edits, one after the other."""
     for kind, where, what in edits:
         at = int(where * len(content))
@@ -86,26 +86,26 @@ def damaged(content: bytes, edits: list[tuple[str, float, Any]]) -> bytes:
     return content
 
 
-def changed(name: str, content: bytes, path: list[float], value: Any) -> bytes:
+def replace_value_in_file(name: str, content: bytes, path: list[float], value: Any) -> bytes:
     """A file of JSON, JSON lines or YAML with another value at some place."""
     if name.endswith(".jsonl"):
-        lines = within([json.loads(line) for line in content.splitlines()], path, value)
+        lines = replace_nested_value([json.loads(line) for line in content.splitlines()], path, value)
         return "".join(json.dumps(line) + "\n" for line in lines).encode()
     whole = json.loads(content) if name.endswith(".json") else yaml.safe_load(content)
-    return json.dumps(within(whole, path, value)).encode()
+    return json.dumps(replace_nested_value(whole, path, value)).encode()
 
 
-def within(found: Any, path: list[float], value: Any) -> Any:
+def replace_nested_value(found: Any, path: list[float], value: Any) -> Any:
     """A value with another one somewhere in it; each step of the way is a share of the keys."""
     if not path or not found or not isinstance(found, (dict, list)):
         return value
     keys = list(found) if isinstance(found, dict) else range(len(found))
     key, copy = keys[int(path[0] * len(keys))], found.copy()
-    copy[key] = within(found[key], path[1:], value)
+    copy[key] = replace_nested_value(found[key], path[1:], value)
     return copy
 
 
-def attempt(read: Callable[[], object]) -> object:
+def allow_user_error(read: Callable[[], object]) -> object:
     """What is read; None where it is refused as it should be."""
     try:
         return read()
@@ -116,110 +116,110 @@ def attempt(read: Callable[[], object]) -> object:
 # ---- targets
 
 
-def files(reader: str) -> Target:
+def fuzz_file_bytes(reader: str) -> Target:
     """Edits of the bytes of legal files."""
-    legal = [case for case in CASES[reader].values() if case.rows is not None and len(case.content) < SMALL]
+    legal = [case for case in CASES[reader].values() if case.num_rows is not None and len(case.content) < MAX_FILE_BYTES]
 
     def fuzz(how: settings, folder: Path, model: Path) -> None:
         @how
-        @given(st.sampled_from(legal), st.lists(edit, min_size=1, max_size=4))
+        @given(st.sampled_from(legal), st.lists(edits_strategy, min_size=1, max_size=4))
         def one(case: Case, edits: list[tuple[str, float, Any]]) -> None:
             path = folder / case.name
-            path.write_bytes(damaged(case.content, edits))
-            if case.beside is not None:
-                (folder / f"{case.name}.json").write_text(case.beside)
-            attempt(lambda: READERS[reader](path, model))
+            path.write_bytes(apply_edits(case.content, edits))
+            if case.sidecar is not None:
+                (folder / f"{case.name}.json").write_text(case.sidecar)
+            allow_user_error(lambda: READERS[reader](path, model))
 
         one()
 
     return fuzz
 
 
-def in_chunks(reader: str) -> Target:
+def fuzz_chunked_reading(reader: str) -> Target:
     """Some rows at a time or all at once: both refuse a file, or both read the same from it."""
-    legal = [case for case in CASES[reader].values() if case.rows is not None and len(case.content) < SMALL]
-    dialect = Dialect(words=True) if reader == "ner" else None
+    legal = [case for case in CASES[reader].values() if case.num_rows is not None and len(case.content) < MAX_FILE_BYTES]
+    dialect = Dialect(conll=True) if reader == "ner" else None
 
     def fuzz(how: settings, folder: Path, _: Path) -> None:
         @how
-        @given(st.sampled_from(legal), st.lists(edit, min_size=1, max_size=3))
+        @given(st.sampled_from(legal), st.lists(edits_strategy, min_size=1, max_size=3))
         def one(case: Case, edits: list[tuple[str, float, Any]]) -> None:
             path = folder / case.name
-            path.write_bytes(damaged(case.content, edits))
-            attempt(lambda: read_file(path, dialect))
-            attempt(lambda: Rows.concatenate(list(row_chunks(path, dialect, size=7, small=0))))
+            path.write_bytes(apply_edits(case.content, edits))
+            allow_user_error(lambda: read_file(path, dialect))
+            allow_user_error(lambda: Rows.concatenate(list(stream_rows(path, dialect, chunk_size=7, stream_above_bytes=0))))
 
         one()
 
     return fuzz
 
 
-def rows(task: str) -> Target:
+def fuzz_row_values(task: str) -> Target:
     """Any JSON in the place of a value of a row: texts, labels, tokens, tags, spans, endings, answers."""
-    good = rows_of(task, 20)
+    good = make_rows(task, 20)
     keys = sorted(good[0])
 
     def fuzz(how: settings, folder: Path, model: Path) -> None:
         @how
-        @given(st.sampled_from(keys), values, st.integers(0, 19))
+        @given(st.sampled_from(keys), json_values, st.integers(0, 19))
         def one(key: str, value: Any, at: int) -> None:
             path = folder / "data.jsonl"
             changed = [{**row, key: value} if n == at else row for n, row in enumerate(good)]
             path.write_text("".join(json.dumps(row) + "\n" for row in changed))
-            attempt(lambda: training_rows(task)(path, model))
+            allow_user_error(lambda: make_training_reader(task)(path, model))
 
         one()
 
     return fuzz
 
 
-def runs(use: str, task: str = "classify") -> Target:
+def fuzz_run_files(use: str, task: str = "classify") -> Target:
     """Edits of a file of a finished run."""
 
     def fuzz(how: settings, folder: Path, model: Path) -> None:
-        run = finished(folder, model, task)
-        read, files = FOLDERS[use][0], files_of(run, use)
+        run = train_small_run(folder, model, task)
+        read, files = RUN_DAMAGES[use][0], list_files_read(run, use)
 
         @how
-        @given(st.sampled_from(files), st.lists(edit, min_size=1, max_size=3))
+        @given(st.sampled_from(files), st.lists(edits_strategy, min_size=1, max_size=3))
         def one(name: str, edits: list[tuple[str, float, Any]]) -> None:
-            with other_content(run / name) as content:
-                (run / name).write_bytes(damaged(content, edits))
-                attempt(lambda: read(run))
+            with restore_content_after(run / name) as content:
+                (run / name).write_bytes(apply_edits(content, edits))
+                allow_user_error(lambda: read(run))
 
         one()
 
     return fuzz
 
 
-def told(task: str) -> Target:
+def fuzz_report_values(task: str) -> Target:
     """Any JSON in the place of a value of what a page is made of."""
 
     def fuzz(how: settings, folder: Path, model: Path) -> None:
-        run = finished(folder, model, task)
-        read, files = FOLDERS["report"][0], files_of(run, "report")
-        steps = st.lists(place, min_size=1, max_size=4)
+        run = train_small_run(folder, model, task)
+        read, files = RUN_DAMAGES["report"][0], list_files_read(run, "report")
+        steps = st.lists(fractions, min_size=1, max_size=4)
 
         @how
-        @given(st.sampled_from(files), steps, values)
+        @given(st.sampled_from(files), steps, json_values)
         def one(name: str, path: list[float], value: Any) -> None:
-            with other_content(run / name) as content:
-                (run / name).write_bytes(changed(name, content, path, value))
-                attempt(lambda: read(run))
+            with restore_content_after(run / name) as content:
+                (run / name).write_bytes(replace_value_in_file(name, content, path, value))
+                allow_user_error(lambda: read(run))
 
         one()
 
     return fuzz
 
 
-def files_of(run: Path, use: str) -> list[str]:
+def list_files_read(run: Path, use: str) -> list[str]:
     """The files of a run that are read."""
-    names = {damage.file for damage in FOLDERS[use][1].values()}
+    names = {damage.file for damage in RUN_DAMAGES[use][1].values()}
     return sorted(name for name in names if (run / name).exists())
 
 
 @contextmanager
-def other_content(path: Path) -> Iterator[bytes]:
+def restore_content_after(path: Path) -> Iterator[bytes]:
     """The content of a file, which it has again at the end."""
     content = path.read_bytes()
     try:
@@ -228,31 +228,31 @@ def other_content(path: Path) -> Iterator[bytes]:
         path.write_bytes(content)
 
 
-def finished(folder: Path, model: Path, task: str) -> Path:
+def train_small_run(folder: Path, model: Path, task: str) -> Path:
     """A small run."""
-    data = write_rows(folder / "rows.jsonl", rows_of(task, 30))
+    data = write_rows(folder / "rows.jsonl", make_rows(task, 30))
     train = getattr(bertkit, task.replace("-", "_"))
     more = {"qa": {"squad": "v2"}, "pretrain-mlm-nsp": {"max_length": 64}}.get(task, {})
     run = train(data=data, model=model, output_dir=folder / "run", max_steps=1, batch_size=8, **more)
     return run.output_dir
 
 
-def rows_of(task: str, count: int) -> list[dict[str, Any]]:
+def make_rows(task: str, count: int) -> list[dict[str, Any]]:
     """Legal rows."""
-    return document_rows(count) if task == "pretrain-mlm-nsp" else ROWS.get(task, toy_rows)(count)
+    return make_document_rows(count) if task == "pretrain-mlm-nsp" else ROW_MAKERS.get(task, make_toy_rows)(count)
 
 
 TARGETS: dict[str, Target] = {
-    **{f"files: {reader}": files(reader) for reader in CASES},
-    **{f"in chunks: {task}": in_chunks(task) for task in ("classify", "ner", "qa", "swag")},
-    **{f"values: {task}": rows(task) for task in TASKS},
-    **{f"runs: {use}": runs(use) for use in FOLDERS},
-    **{f"runs: report of {task}": runs("report", task) for task in TASKS if task != "classify"},
-    **{f"values: report of {task}": told(task) for task in TASKS},
+    **{f"files: {reader}": fuzz_file_bytes(reader) for reader in CASES},
+    **{f"in chunks: {task}": fuzz_chunked_reading(task) for task in ("classify", "ner", "qa", "swag")},
+    **{f"values: {task}": fuzz_row_values(task) for task in TASKS},
+    **{f"runs: {use}": fuzz_run_files(use) for use in RUN_DAMAGES},
+    **{f"runs: report of {task}": fuzz_run_files("report", task) for task in TASKS if task != "classify"},
+    **{f"values: report of {task}": fuzz_report_values(task) for task in TASKS},
 }
 
 
-def fuzz(target: str, how: settings, model: Path) -> None:
+def run_target(target: str, how: settings, model: Path) -> None:
     """Run one target; what fails is raised as hypothesis raises it."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
@@ -269,10 +269,10 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         os.environ["BERTKIT_CACHE_DIR"] = str(Path(name) / "cache")
-        model = save_tiny(Path(name) / "tiny")
+        model = save_tiny_model(Path(name) / "tiny")
         for target in (target for target in TARGETS if given.only in target):
             print(target, flush=True)
-            fuzz(target, settings(QUIET, max_examples=given.examples), model)
+            run_target(target, settings(BASE_SETTINGS, max_examples=given.examples), model)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
-from hub_uploads import Uploads
+from hub_uploads import UploadHandler
 from huggingface_hub import close_session
 from huggingface_hub.hf_api import api as shared_api
 
@@ -116,7 +116,7 @@ class Hub:
         self.sent = 0
         self.gated: set[str] = set()
         self.breaks_after: int | None = None
-        self.uploads = Uploads(root)
+        self.uploads = UploadHandler(root)
         self._server: ThreadingHTTPServer | None = None
 
     def __enter__(self) -> Hub:

@@ -35,7 +35,7 @@ class _RefusedError(Exception):
         self.content = {"error": message, "errors": [{"message": message}], **more}
 
 
-class Uploads:
+class UploadHandler:
     """Takes models below ``root`` from the owners of its tokens.
 
     ``tokens`` has the account and the role of each token, ``organizations`` those that every account

@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-RANKS = 2
+NUM_RANKS = 2
 
 
-def together(jobs, folder):
+def run_on_two_ranks(jobs, folder):
     """Run jobs one after the other on two ranks of one process group; gives the outcomes of each rank.
 
     A job is {"task", "settings"}, with "stop": [rank, step] to have a signal reach that rank alone. An
@@ -21,19 +21,19 @@ def together(jobs, folder):
     (folder / "jobs.json").write_text(json.dumps(jobs))
     with socket.create_server(("127.0.0.1", 0)) as free:
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    sizes = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
+    sizes = {"WORLD_SIZE": str(NUM_RANKS), "LOCAL_WORLD_SIZE": str(NUM_RANKS)}
     processes = [
         subprocess.Popen(
             [sys.executable, __file__, str(folder)],
             env=os.environ | shared | sizes | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
-        for rank in range(RANKS)
+        for rank in range(NUM_RANKS)
     ]
-    assert [process.wait() for process in processes] == [0] * RANKS
-    return [json.loads((folder / f"outcomes{rank}.json").read_text()) for rank in range(RANKS)]
+    assert [process.wait() for process in processes] == [0] * NUM_RANKS
+    return [json.loads((folder / f"outcomes{rank}.json").read_text()) for rank in range(NUM_RANKS)]
 
 
-def process_of(launcher, rank):
+def find_rank_process(launcher, rank):
     """The process id of a rank of `bertkit ... --nproc N`, or None where there is none (yet)."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     for child in children:
@@ -42,7 +42,7 @@ def process_of(launcher, rank):
     return None
 
 
-def kill_one(command, run, rank=1, patience=300):
+def kill_rank(command, run, rank=1, timeout=300):
     """Start a command with --nproc, kill one rank once there is a checkpoint, and wait for the end.
 
     Gives the status, what was said, and the seconds from the one's end to that of all.
@@ -50,19 +50,19 @@ def kill_one(command, run, rank=1, patience=300):
     launched = subprocess.Popen(
         [sys.executable, "-m", "bertkit", *map(str, command)], stderr=subprocess.PIPE, text=True
     )
-    stop = time.monotonic() + patience
+    stop = time.monotonic() + timeout
     while not list((run / "checkpoints").glob("checkpoint-*")) and time.monotonic() < stop:
         time.sleep(0.02)
-    os.kill(process_of(launched.pid, rank), signal.SIGKILL)
+    os.kill(find_rank_process(launched.pid, rank), signal.SIGKILL)
     killed = time.monotonic()
-    said = launched.communicate(timeout=patience)[1]
+    said = launched.communicate(timeout=timeout)[1]
     return launched.returncode, said, time.monotonic() - killed
 
 
 # ---- in a rank
 
 
-def outcome(job):
+def run_job(job):
     """What a job came to."""
     import bertkit
     from bertkit import ranks
@@ -70,28 +70,28 @@ def outcome(job):
 
     try:
         if job["task"] == "disagree":
-            with ranks.joined(), ranks.agreed():
-                if ranks.rank() == 1:
+            with ranks.use_process_group(), ranks.raise_on_all_ranks():
+                if ranks.get_rank() == 1:
                     raise UserError("only rank 1 knows")
             return {}
         return getattr(bertkit, job["task"])(**job["settings"]).metrics
     except UserError as error:
-        return {"error": type(error).__name__, "said": str(error), "here": error.said_here}
+        return {"error": type(error).__name__, "said": str(error), "here": error.should_report}
 
 
-def stopped_at(rank, step):
+def send_sigterm_at(rank, step):
     """Have SIGTERM come once, to one rank alone, at a step."""
-    from bertkit.training.callbacks import Progress
+    from bertkit.training.callbacks import ReporterCallback
 
-    told = Progress.on_step_end
+    told = ReporterCallback.on_step_end
 
     def interrupt(self, args, state, control, **more):
         told(self, args, state, control, **more)
         if state.global_step == step and os.environ["RANK"] == str(rank):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    Progress.on_step_end = interrupt
-    return lambda: setattr(Progress, "on_step_end", told)
+    ReporterCallback.on_step_end = interrupt
+    return lambda: setattr(ReporterCallback, "on_step_end", told)
 
 
 def main(folder):
@@ -101,8 +101,8 @@ def main(folder):
     distributed.init_process_group("gloo")
     found = []
     for job in json.loads((folder / "jobs.json").read_text()):
-        undo = stopped_at(*job["stop"]) if "stop" in job else lambda: None
-        found.append(outcome(job))
+        undo = send_sigterm_at(*job["stop"]) if "stop" in job else lambda: None
+        found.append(run_job(job))
         undo()
     (folder / f"outcomes{os.environ['RANK']}.json").write_text(json.dumps(found))
     distributed.destroy_process_group()

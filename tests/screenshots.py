@@ -13,12 +13,12 @@ RUNS = {
     "classify": Path("runs/classify-imdb-minilm"),  # that of `make demo`
     "ner": Path("runs/screenshots-ner"),
 }
-COLOURS = 96
+NUM_COLORS = 96
 
 
 def main():
     """Make the runs and the pictures."""
-    if reason := chromium.missing():
+    if reason := chromium.find_missing_dependency():
         raise SystemExit(f"no pictures: {reason}")
     if not (RUNS["classify"] / "metrics.json").exists():
         bertkit.classify(recipe="imdb", output_dir=str(RUNS["classify"]), overwrite=True)
@@ -26,21 +26,21 @@ def main():
         bertkit.ner(data="sample", model="minilm", epochs=12, output_dir=str(RUNS["ner"]), overwrite=True)
     for run in RUNS.values():
         bertkit.report(runs=[str(run)])
-    with chromium.chromium() as driver:
-        picture(driver, "classify", "report", "body", width=1120, height=1830)
-        picture(driver, "ner", "report-dark", "#results", width=1120, height=1000, dark=True)
-        picture(driver, "classify", "report-phone", "#results", width=390, height=900, scale=2)
+    with chromium.open_chromium() as driver:
+        take_screenshot(driver, "classify", "report", "body", width=1120, height=1830)
+        take_screenshot(driver, "ner", "report-dark", "#results", width=1120, height=1000, dark=True)
+        take_screenshot(driver, "classify", "report-phone", "#results", width=390, height=900, scale=2)
 
 
-def picture(driver, task, name, where, **screen):
+def take_screenshot(driver, task, name, where, **screen):
     """One view of a page as a small PNG."""
-    chromium.look(driver, **screen)
-    driver.get(chromium.address(RUNS[task] / "report.html"))
+    chromium.set_viewport(driver, **screen)
+    driver.get(chromium.to_file_url(RUNS[task] / "report.html"))
     driver.execute_script("document.querySelector(arguments[0]).scrollIntoView()", where)
     IMAGES.mkdir(exist_ok=True)
     image = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
     path = IMAGES / f"{name}.png"
-    image.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    image.quantize(NUM_COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 

@@ -4,23 +4,23 @@ import json
 
 import pytest
 import yaml
-from conftest import assert_refused, document_rows, qa_rows, write_rows
+from conftest import assert_refused, make_document_rows, make_qa_rows, write_rows
 from test_glue import FORMS, write_split
 
 import bertkit
-from bertkit.recipes import read_recipe, shipped
+from bertkit.recipes import read_recipe, list_shipped_recipes
 from bertkit.suite.ablation import AblationSuite
 from bertkit.suite.ablations import SIZES, TABLES
 from bertkit.tasks.pretrain import Pretrain
 
 FAST = {"max_steps": 2, "batch_size": 8, "max_length": 32, "vocab_size": 60, "bf16": False}
 FLAGS = ["--max-steps", 2, "--batch-size", 8, "--max-length", 32, "--vocab-size", 60, "--no-bf16"]
-SHAPE = {"size": "tiny", "layers": 1, "hidden": 16, "heads": 2}
+SHAPE = {"size": "tiny", "num_layers": 1, "hidden_size": 16, "num_heads": 2}
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    return write_rows(tmp_path_factory.mktemp("text") / "text.jsonl", document_rows(60))
+    return write_rows(tmp_path_factory.mktemp("text") / "text.jsonl", make_document_rows(60))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def write_squad(path, seed):
     """Twelve questions in the form of SQuAD."""
     paragraphs = [
         {"context": row.pop("context"), "qas": [{**row, "id": f"{seed}-{row['id']}"}]}
-        for row in qa_rows(12, seed)
+        for row in make_qa_rows(12, seed)
     ]
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
@@ -56,7 +56,7 @@ def settings_of_run(folder):
 
 
 def test_the_table_has_all_rows_and_the_papers_figures(whole):
-    shown = AblationSuite.shown(whole.metrics, whole.output_dir)
+    shown = AblationSuite.build_table(whole.metrics, whole.output_dir)
     *found, baseline = shown.rows
     assert shown.headings == ["row", "perplexity", "nsp accuracy", "SST-2", "SQuAD"]
     paper = {"mlm+nsp": (92.7, 88.5), "mlm": (92.6, 87.9), "ltr": (92.1, 77.8), "ltr+bilstm": (91.6, 84.9)}
@@ -99,12 +99,12 @@ def test_rows_differ_in_their_objective_and_in_nothing_else(whole):
 def test_recipes_have_the_shapes_and_settings_of_their_rows():
     for table in TABLES.values():
         for row in table.rows:
-            assert f"pretrain/{row.pretrained}" in shipped()
+            assert f"pretrain/{row.pretraining_recipe}" in list_shipped_recipes()
     for row in SIZES.rows:
-        found = read_recipe(f"pretrain/{row.pretrained}", Pretrain.name, Pretrain.Config).settings
-        assert row.name == f"{found['layers']}-{found['hidden']}-{found['heads']}"
+        found = read_recipe(f"pretrain/{row.pretraining_recipe}", Pretrain.name, Pretrain.Config).settings
+        assert row.name == f"{found['num_layers']}-{found['hidden_size']}-{found['num_heads']}"
     same = [read_recipe(name, Pretrain.name, Pretrain.Config).settings
-            for name in shipped() if name.startswith("pretrain/objective-")]  # fmt: skip
+            for name in list_shipped_recipes() if name.startswith("pretrain/objective-")]  # fmt: skip
     assert len({some.pop("objective", "mlm+nsp") for some in same}) == len(same) == 4
     assert all(some == same[0] for some in same)
 
@@ -119,7 +119,7 @@ def test_sizes_are_rows_too(cli, text, sets, tmp_path):
     found = json.loads(out)
     assert (status, found["table"], list(found["rows"]["2-128-2"])) == (0, "sizes", ["pretrained", "sst2"])
     saved = settings_of_run(tmp_path / "run" / "pretrained" / "size-2-128-2")
-    assert (saved["layers"], saved["hidden"], saved["heads"]) == (2, 128, 2)
+    assert (saved["num_layers"], saved["hidden_size"], saved["num_heads"]) == (2, 128, 2)
 
 
 @pytest.mark.parametrize("step", [1, 3])  # of pre-training, which has two, and of fine-tuning
@@ -140,7 +140,7 @@ def test_it_goes_on_where_it_was_stopped(step, cli, text, sets, tmp_path, stop_a
         (["--rows", "mlm,rtl"], ["--rows rtl", "no row of the table"]),
         (["--tasks", "sst2,qnli"], ["--tasks sst2,qnli: no data for QNLI"]),
         (["--tasks", "swag"], ["--tasks swag", "no task of the table"]),
-        (["--table", "sizes", "--layers", 3], ["--layers", "choose with --rows"]),
+        (["--table", "sizes", "--num-layers", 3], ["--num-layers", "choose with --rows"]),
         (["--data", "nowhere.txt"], ["nowhere.txt"]),
     ],
 )

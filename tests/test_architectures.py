@@ -4,20 +4,20 @@ import json
 
 import pytest
 from conftest import (
-    ROWS,
+    ROW_MAKERS,
     make_tokenizer,
-    ner_rows,
-    predictions,
-    qa_rows,
-    save_tiny,
-    swag_rows,
-    toy_rows,
+    make_ner_rows,
+    read_predictions,
+    make_qa_rows,
+    save_tiny_model,
+    make_swag_rows,
+    make_toy_rows,
     write_rows,
 )
 
 import bertkit
-from bertkit.modeling.loading import usable_positions
-from bertkit.modeling.viterbi import viterbi
+from bertkit.modeling.loading import get_max_positions
+from bertkit.modeling.viterbi import viterbi_decode
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 PAD = {"pad_token_id": 0}
@@ -44,7 +44,7 @@ def tiny_of(name, folder):
 
     special = {"cls_token_id": 2, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
     config = AutoConfig.for_model(name, vocab_size=len(make_tokenizer()), **ARCHITECTURES[name] | special)
-    return save_tiny(folder, config, roberta="pad_token_id" in ARCHITECTURES[name]), config
+    return save_tiny_model(folder, config, roberta="pad_token_id" in ARCHITECTURES[name]), config
 
 
 def few_steps(train, name, rows, tmp_path):
@@ -62,8 +62,8 @@ def test_fine_tunes_and_goes_through_a_pipeline(name, tmp_path):
     from transformers import pipeline
 
     folder, config = tiny_of(name, tmp_path / "model")
-    assert usable_positions(config) == 64
-    data = write_rows(tmp_path / "toy.jsonl", toy_rows(200))
+    assert get_max_positions(config) == 64
+    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(200))
     run = bertkit.classify(
         data=str(data), model=str(folder), epochs=6, batch_size=8, learning_rate=3e-3, max_length=64,
         bf16=False, output_dir=str(tmp_path / "run"),
@@ -78,10 +78,10 @@ def test_chooses_and_the_stock_head_gives_the_same_scores(name, tmp_path):
     import torch
     from transformers import AutoModelForMultipleChoice, AutoTokenizer
 
-    run = few_steps(bertkit.swag, name, swag_rows(40), tmp_path)
+    run = few_steps(bertkit.swag, name, make_swag_rows(40), tmp_path)
     model = AutoModelForMultipleChoice.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
-    for record in predictions(run.output_dir):
+    for record in read_predictions(run.output_dir):
         contexts = [record["context"]] * len(record["endings"])
         batch = tokenizer(contexts, record["endings"], padding=True, return_tensors="pt")
         if name == "distilbert":  # has no segments, and no parameter for them
@@ -97,11 +97,11 @@ def test_tags_each_token_in_windows_and_the_stock_head_gives_the_same(name, tmp_
     import torch
     from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-    run = few_steps(bertkit.ner, name, ner_rows(40), tmp_path)
+    run = few_steps(bertkit.ner, name, make_ner_rows(40), tmp_path)
     model = AutoModelForTokenClassification.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
-    tags = bertkit.load(run.output_dir).task.tagging.tags
-    for record in predictions(run.output_dir):
+    tags = bertkit.load(run.output_dir).task.decoder.tags
+    for record in read_predictions(run.output_dir):
         batch = tokenizer(record["tokens"], is_split_into_words=True, return_tensors="pt")
         words = batch.word_ids()
         if name == "distilbert":
@@ -109,8 +109,8 @@ def test_tags_each_token_in_windows_and_the_stock_head_gives_the_same(name, tmp_
         with torch.no_grad():
             stock = model(**batch).logits[0].log_softmax(-1).numpy()
         found = stock[[words.index(number) for number in range(len(record["tokens"]))]]
-        numbers = viterbi(found, np.array([0, len(found)]), *tags.transitions())
-        assert tags.names_of(numbers) == record["predicted"]
+        numbers = viterbi_decode(found, np.array([0, len(found)]), *tags.build_transitions())
+        assert tags.decode(numbers) == record["predicted"]
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -118,10 +118,10 @@ def test_answers_and_the_stock_head_gives_the_same_scores(name, tmp_path):
     import torch
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
-    run = few_steps(bertkit.qa, name, qa_rows(40), tmp_path)
+    run = few_steps(bertkit.qa, name, make_qa_rows(40), tmp_path)
     model = AutoModelForQuestionAnswering.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
-    records = predictions(run.output_dir)
+    records = read_predictions(run.output_dir)
     assert records
     for record in records:
         batch = tokenizer(record["question"], record["context"], return_tensors="pt")
@@ -140,16 +140,16 @@ def test_answers_and_the_stock_head_gives_the_same_scores(name, tmp_path):
 def test_layers_are_told_apart(name, tmp_path):
     from transformers import AutoModelForSequenceClassification
 
-    from bertkit.modeling.layers import layer_numbers
+    from bertkit.modeling.layers import map_parameters_to_layers
 
     _, config = tiny_of(name, tmp_path)
-    numbers = layer_numbers(AutoModelForSequenceClassification.from_config(config), "--freeze")
+    numbers = map_parameters_to_layers(AutoModelForSequenceClassification.from_config(config), "--freeze")
     assert set(numbers.values()) == {0, 1, 2, 3}
 
 
 def test_shared_layers_cannot_be_told_apart(tmp_path):
     folder, _ = tiny_of("albert", tmp_path / "model")
-    data = write_rows(tmp_path / "toy.jsonl", toy_rows(40))
+    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(40))
     with pytest.raises(bertkit.UserError, match="--freeze: albert has no separate encoder layers"):
         bertkit.classify(data=str(data), model=str(folder), freeze=1, output_dir=str(tmp_path / "run"))
     with pytest.raises(bertkit.UserError, match="--layer-decay: albert has no separate encoder layers"):
@@ -162,13 +162,13 @@ def test_padding_is_on_the_right_whatever_the_tokenizer_says(task, tmp_path):
     """On the left it would move BERT's positions, and [CLS] from where stock heads look."""
     found = []
     for side in ("right", "left"):
-        folder = save_tiny(tmp_path / side)
+        folder = save_tiny_model(tmp_path / side)
         config = folder / "tokenizer_config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | {"padding_side": side}))
         run = getattr(bertkit, task)(
-            data=str(write_rows(tmp_path / "rows.jsonl", ROWS[task](40))), model=str(folder), max_steps=2,
+            data=str(write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))), model=str(folder), max_steps=2,
             batch_size=8, bf16=False, output_dir=str(tmp_path / f"run-{side}"),
         )  # fmt: skip
-        found.append(predictions(run.output_dir))
+        found.append(read_predictions(run.output_dir))
         assert json.loads((run.output_dir / config.name).read_text()).get("padding_side", "right") == "right"
     assert found[0] == found[1]

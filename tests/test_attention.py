@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_architectures import ARCHITECTURES
 
 from bertkit.modeling import attention
-from bertkit.modeling.attention import NAME, ByParts, attend_by_parts
+from bertkit.modeling.attention import CHUNKED_SDPA, ChunkedAttention, enable_chunked_attention
 
 
 def inputs(batch, length, mask, heads=2, width=4):
@@ -35,8 +35,8 @@ def gradients(output, parts):
 def test_without_dropout_it_is_sdpa(mask, batch, length, at_once):
     parts, mask = inputs(batch, length, mask)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "AT_ONCE", at_once)  # other parts of the batch at a time
-        ours = ByParts.apply(*parts, mask, 0.0, 0.3)
+        patch.setattr(attention, "MAX_SCORES_PER_CHUNK", at_once)  # other parts of the batch at a time
+        ours = ChunkedAttention.apply(*parts, mask, 0.0, 0.3)
         found = [ours, *gradients(ours, parts)]
     stock = F.scaled_dot_product_attention(*parts, attn_mask=mask, scale=0.3)
     for one, other in zip(found, [stock, *gradients(stock, parts)], strict=True):
@@ -47,14 +47,14 @@ def test_without_dropout_it_is_sdpa(mask, batch, length, at_once):
 def test_gradients_are_of_what_was_dropped(dropout, monkeypatch):
     drawn = []
 
-    def remembered(*given, draw=attention.drawn):
+    def remembered(*given, draw=attention.sample_keep_mask):
         drawn.append(draw(*given))
         return drawn[-1]
 
-    monkeypatch.setattr(attention, "drawn", remembered)
-    monkeypatch.setattr(attention, "AT_ONCE", 2 * 2 * 9 * 9)
+    monkeypatch.setattr(attention, "sample_keep_mask", remembered)
+    monkeypatch.setattr(attention, "MAX_SCORES_PER_CHUNK", 2 * 2 * 9 * 9)
     parts, mask = inputs(5, 9, "bool")
-    ours = ByParts.apply(*parts, mask, dropout, 0.5)
+    ours = ChunkedAttention.apply(*parts, mask, dropout, 0.5)
     found = [ours, *gradients(ours, parts)]
     assert len(drawn) == 3  # of five examples two at a time
     q, k, v = parts
@@ -66,7 +66,7 @@ def test_gradients_are_of_what_was_dropped(dropout, monkeypatch):
 
 def test_drops_the_share_that_is_asked_for_each_place_by_itself():
     torch.manual_seed(0)
-    kept = attention.drawn(torch.Size([1000, 4001]), round(0.1 * 2**16))
+    kept = attention.sample_keep_mask(torch.Size([1000, 4001]), round(0.1 * 2**16))
     deviation = (0.1 * 0.9 / kept.numel()) ** 0.5
     assert kept.float().mean().item() == pytest.approx(0.9, abs=4 * deviation)
     assert kept.float().mean(0).std().item() == pytest.approx((0.09 / 1000) ** 0.5, rel=0.1)
@@ -100,8 +100,8 @@ def test_every_architecture_that_leaves_attention_to_choice_trains_so(name):
     for by_parts in (False, True):
         model = untrained(name, 1e-6)
         if by_parts:
-            attend_by_parts(model)
-            assert model.config._attn_implementation == NAME
+            enable_chunked_attention(model)
+            assert model.config._attn_implementation == CHUNKED_SDPA
         logits = model(**batch).logits
         logits.sum().backward()
         found.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
@@ -116,12 +116,12 @@ def test_from_left_to_right_it_is_the_stock_one_too(name, padded, monkeypatch):
     mask = torch.ones(3, 10).long()
     mask[1, padded or slice(0, 0)] = 0
     used, found = [], []
-    stock = ByParts.forward
-    monkeypatch.setattr(ByParts, "forward", staticmethod(lambda *given: used.append(1) or stock(*given)))
+    stock = ChunkedAttention.forward
+    monkeypatch.setattr(ChunkedAttention, "forward", staticmethod(lambda *given: used.append(1) or stock(*given)))
     for by_parts in (False, True):
         model = untrained(name, 1e-6, causal=True)
         if by_parts:
-            attend_by_parts(model)
+            enable_chunked_attention(model)
         logits = model(input_ids=ids, attention_mask=mask).logits[mask.bool()]
         logits.square().sum().backward()
         found.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
@@ -132,9 +132,9 @@ def test_from_left_to_right_it_is_the_stock_one_too(name, padded, monkeypatch):
 
 def test_is_used_where_it_pays_and_only_there(monkeypatch):
     calls = []
-    monkeypatch.setattr(ByParts, "apply", lambda *given: calls.append(given) or given[0])
+    monkeypatch.setattr(ChunkedAttention, "apply", lambda *given: calls.append(given) or given[0])
     model = untrained("bert", 0.1)
-    attend_by_parts(model)
+    enable_chunked_attention(model)
     ids = torch.randint(5, 40, (2, 6))
     model(input_ids=ids)
     assert len(calls) == model.config.num_hidden_layers
@@ -149,9 +149,9 @@ def test_a_run_trains_so_and_its_config_does_not_tell(monkeypatch, tmp_path, tin
     import bertkit
 
     used = []
-    stock = ByParts.forward
-    monkeypatch.setattr(ByParts, "forward", staticmethod(lambda *given: used.append(1) or stock(*given)))
+    stock = ChunkedAttention.forward
+    monkeypatch.setattr(ChunkedAttention, "forward", staticmethod(lambda *given: used.append(1) or stock(*given)))
     run = bertkit.classify(data=str(toy), model=str(tiny), max_steps=2, bf16=False,
                            output_dir=str(tmp_path / "run"))  # fmt: skip
     assert used
-    assert NAME not in (run.output_dir / "config.json").read_text()
+    assert CHUNKED_SDPA not in (run.output_dir / "config.json").read_text()

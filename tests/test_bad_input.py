@@ -8,14 +8,14 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from conftest import assert_refused, save_tiny, toy_rows, write_rows
+from conftest import assert_refused, save_tiny_model, make_toy_rows, write_rows
 
 from bertkit import UserError
 from bertkit.infer.predictor import Predictor
 from bertkit.reporter import Reporter
 from bertkit.tasks import task_class
 
-GOOD_ROWS = toy_rows(60)
+GOOD_ROWS = make_toy_rows(60)
 Disk = namedtuple("Disk", "total used free")
 
 
@@ -76,7 +76,7 @@ FILES = {
     "number out of bounds": (csv_of(GOOD_ROWS), ["--batch-size", 0], ["--batch-size", "at least 1"]),
     "misspelt flag": (csv_of(GOOD_ROWS), ["--epoch", 3], ["--epoch", "--epochs"]),
     "word for a number": (csv_of(GOOD_ROWS), ["--epochs", "three"], ["--epochs"]),
-    "choice that is none": (csv_of(GOOD_ROWS), ["--long", "middle"], ["--long", "head+tail"]),
+    "choice that is none": (csv_of(GOOD_ROWS), ["--long-texts", "middle"], ["--long-texts", "head+tail"]),
     "resume of nothing": (csv_of(GOOD_ROWS), ["--resume"], ["--resume", "holds none"]),
     "unknown recipe": (csv_of(GOOD_ROWS), ["--recipe", "imbd"], ["imbd", "recipes ls"]),
     "validation file that is not": (csv_of(GOOD_ROWS), ["--validation", "no.csv"],
@@ -203,7 +203,7 @@ RECIPES = {
     "wrong type": ("settings: {epochs: many}", ["epochs", "'many' is not a number"]),
     "a bool for a number": ("settings: {batch_size: true}", ["batch_size", "not a whole number"]),
     "out of bounds": ("settings: {batch_size: 0}", ["batch_size", "at least 1"]),
-    "wrong choice": ("settings: {long: middle}", ["long", "one of head, tail"]),
+    "wrong choice": ("settings: {long_texts: middle}", ["long_texts", "one of head, tail"]),
     "no settings": ("epochs: 3", ["'task' and 'settings'"]),
     "key beside": ("settings: {}\nsetings: {}", ["unknown key 'setings'"]),
     "another task": ("task: nli\nsettings: {}", ["a recipe for nli"]),
@@ -237,7 +237,7 @@ def test_python_calls_are_checked_like_recipes():
 def test_a_row_without_any_column_is_not_passed_over(task, column):
     kind = task_class(task)
     learned = kind(kind.Config(data="sample"))
-    learned.columns(learned.find(Reporter()))
+    learned.parse_dataset(learned.load_data(Reporter()))
     for rows in ([{}], [{}, {}], [{"label": "kept from it"}]):
         with pytest.raises(UserError, match=rf"^rows: .*no column .*\b{column}\b"):
             list(Predictor(learned, None, None).predict(rows))
@@ -292,11 +292,11 @@ def test_a_place_where_no_directory_can_be_made(cli, tiny, toy, tmp_path, furthe
 
 
 def test_a_share_to_set_aside_beside_validation_rows(cli, tiny, toy, tmp_path):
-    dev = write_rows(tmp_path / "dev.jsonl", toy_rows(20, seed=1))
+    dev = write_rows(tmp_path / "dev.jsonl", make_toy_rows(20, seed=1))
     args = ["--model", tiny, "--validation-fraction", 0.2, "--output-dir", tmp_path / "run"]
     given = [*args, "--data", toy, "--validation", dev]
     assert_refused(cli, tmp_path, given, ["--validation-fraction", "--validation", "leave one"])
-    own = write_rows(tmp_path / "folder" / "dev.jsonl", toy_rows(20, seed=1)).parent
+    own = write_rows(tmp_path / "folder" / "dev.jsonl", make_toy_rows(20, seed=1)).parent
     shutil.copy(toy, own / "train.jsonl")
     status, _, err = cli("classify", *args, "--data", own, "--dry-run")
     assert (status, "--validation-fraction is not used" in err) == (0, True)
@@ -341,7 +341,7 @@ def test_a_loss_that_is_no_number(cli, toy, tmp_path):
     import torch
     from safetensors.torch import load_file, save_file
 
-    folder = save_tiny(tmp_path / "nan")
+    folder = save_tiny_model(tmp_path / "nan")
     weights = load_file(folder / "model.safetensors")
     weights["embeddings.LayerNorm.weight"][:] = torch.nan
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
@@ -352,7 +352,7 @@ def test_a_loss_that_is_no_number(cli, toy, tmp_path):
 def test_texts_the_model_cannot_read(cli, tiny, tmp_path, monkeypatch):
     rows = [{**row, "text": "한국어 " * (n + 3)} for n, row in enumerate(GOOD_ROWS)]
     data = write_rows(tmp_path / "korean.jsonl", rows)
-    monkeypatch.setattr("bertkit.modeling.loading.default_model", lambda: str(tiny))
+    monkeypatch.setattr("bertkit.modeling.loading.choose_default_model", lambda: str(tiny))
     assert_refused(cli, tmp_path, ["--data", data], ["does not know 100% of the pieces", "--model"])
     status, _, err = cli("classify", "--data", data, "--model", tiny, "--max-steps", 1)
     assert (status, "warning:" in err) == (0, True)

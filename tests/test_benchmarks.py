@@ -16,20 +16,20 @@ import page
 import qa_script
 import trainer_script
 import training
-from bertkit.training.precision import bf16_is_faster
-from contestants import BASE, Figures
-from training_work import WORKS
+from bertkit.training.precision import is_bf16_faster
+from contestants import BASELINE, Measurements
+from training_work import WORKLOADS
 
-SMALL = gpu.setups(gpu.parse_args(["--small"]))
-PACKED = f"bertkit, {'bf16' if bf16_is_faster() else 'fp32'}, pack"
+SMALL = gpu.list_setups(gpu.parse_args(["--small"]))
+PACKED = f"bertkit, {'bf16' if is_bf16_faster() else 'fp32'}, pack"
 
 
 def made_up(speed, score=50.0):
     """What one run might measure."""
-    return Figures(speed, 20 * speed, 8.25, 1234.5, score, 60.0, "fp32")
+    return Measurements(speed, 20 * speed, 8.25, 1234.5, score, 60.0, "fp32")
 
 
-RUNS = {BASE: [made_up(10.0), made_up(30.0)], "bertkit": [made_up(20.0), made_up(61.0)]}
+RUNS = {BASELINE: [made_up(10.0), made_up(30.0)], "bertkit": [made_up(20.0), made_up(61.0)]}
 
 
 # ---- training
@@ -37,18 +37,18 @@ RUNS = {BASE: [made_up(10.0), made_up(30.0)], "bertkit": [made_up(20.0), made_up
 
 def test_workloads_have_rows_of_their_own():
     by_default, own, of_all = (
-        training.works("sst2", None),
-        training.works("imdb=7", 40),
-        training.works("squad", 40),
+        training.parse_workloads("sst2", None),
+        training.parse_workloads("imdb=7", 40),
+        training.parse_workloads("squad", 40),
     )
     assert [work.rows for work in by_default + own + of_all] == [6000, 7, 40]
-    assert (of_all[0].held, WORKS["squad"].held) == (40, 100)
+    assert (of_all[0].eval_rows, WORKLOADS["squad"].eval_rows) == (40, 100)
 
 
 @pytest.mark.parametrize("text", ["sst3", "sst2=", "sst2=many", ""])
 def test_a_workload_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match="--work"):
-        training.works(text, None)
+        training.parse_workloads(text, None)
 
 
 def test_data_that_is_not_there_is_told_before_anything_runs(tmp_path, capsys):
@@ -57,11 +57,11 @@ def test_data_that_is_not_there_is_told_before_anything_runs(tmp_path, capsys):
     assert "no squad/ found" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.parametrize("name", WORKLOADS)
 def test_each_contestant_understands_what_it_is_told(name, tmp_path):
-    work = WORKS[name]
-    entries = contestants.contestants(work, tmp_path, "other/python")
-    told = {entry.name: entry.command(Path("DATA"), Path("MODEL"), Path("OUT")) for entry in entries}
+    work = WORKLOADS[name]
+    entries = contestants.list_systems(work, tmp_path, "other/python")
+    told = {entry.name: entry.build_command(Path("DATA"), Path("MODEL"), Path("OUT")) for entry in entries}
     for entry, words in told.items():
         if entry.startswith("bertkit"):
             given = parse(words[words.index("bertkit") + 1 :]).params
@@ -83,11 +83,11 @@ def options_before(words):
 
 
 def test_ratios_are_taken_round_by_round():
-    assert training.ratios(RUNS)["bertkit"] == pytest.approx((20 / 10 + 61 / 30) / 2)
+    assert training.compute_ratios(RUNS)["bertkit"] == pytest.approx((20 / 10 + 61 / 30) / 2)
 
 
 def test_the_table_has_the_medians():
-    lines = training.section(WORKS["sst2"], RUNS)
+    lines = training.format_section(WORKLOADS["sst2"], RUNS)
     row = next(line for line in lines if line.startswith("| bertkit |"))
     assert row == "| bertkit | 2.02 | 40.5 | 810 | 8.2 | 1,234 | 50.0 | 60.0 | fp32 |"
     assert "| ratio | examples/s | tokens/s | first step, s | peak MB | accuracy, % |" in lines[2]
@@ -100,26 +100,26 @@ def test_the_table_has_the_medians():
 def test_a_part_of_the_page_is_replaced_and_the_rest_stays(tmp_path):
     some = tmp_path / "page.md"
     some.write_text("# Before\n\n<!-- gpu -->\nold\n<!-- /gpu -->\n\nafter\n")
-    page.write_part("gpu", "new\n", some)
-    page.write_part("gpu", "newer\n", some)
+    page.replace_section("gpu", "new\n", some)
+    page.replace_section("gpu", "newer\n", some)
     assert some.read_text() == "# Before\n\n<!-- gpu -->\nnewer\n<!-- /gpu -->\n\nafter\n"
     with pytest.raises(SystemExit, match="<!-- training -->"):
-        page.write_part("training", "new", some)
+        page.replace_section("training", "new", some)
 
 
 @pytest.mark.parametrize("name", ["training", "gpu"])
 def test_the_page_has_a_place_for_both(name, tmp_path):
     copy = tmp_path / "page.md"
     copy.write_text(page.PAGE.read_text("utf-8"), "utf-8")
-    page.write_part(name, "new", copy)
+    page.replace_section(name, "new", copy)
     assert f"<!-- {name} -->\nnew\n<!-- /{name} -->" in copy.read_text("utf-8")
 
 
 @pytest.mark.parametrize("titles", [["SST-2"], ["SST-2", "SQuAD v1.1"]])
 def test_the_picture_stands_by_itself_light_and_dark(titles):
-    drawn = page.bars("Speed", {title: {BASE: 1.0, "bertkit --pack": 2.5} for title in titles})
+    drawn = page.draw_bars("Speed", {title: {BASELINE: 1.0, "bertkit --pack": 2.5} for title in titles})
     texts = {found.text for found in ElementTree.fromstring(drawn).iter() if found.tag.endswith("}text")}
-    assert {*titles, BASE, "bertkit --pack", "2.50"} <= texts
+    assert {*titles, BASELINE, "bertkit --pack", "2.50"} <= texts
     light, dark = drawn.split("@media(prefers-color-scheme:dark)")
     assert "--ink: #1d2127" in light
     assert "--ink: #e8eaed" in dark
@@ -133,47 +133,47 @@ def test_the_picture_stands_by_itself_light_and_dark(titles):
 @pytest.mark.parametrize("way", ["Trainer, fp32", PACKED])
 @pytest.mark.parametrize("work", ["pre-training", "fine-tuning"])
 def test_each_side_is_measured(work, way):
-    setup = next(setup for setup in SMALL if (setup.work, str(setup)) == (work, way))
+    setup = next(setup for setup in SMALL if (setup.workload, str(setup)) == (work, way))
     found = gpu_step.measure(setup)
     assert found.sequences_per_second > 0
     assert 0 < found.tokens_per_second <= setup.length * found.sequences_per_second
-    assert found.utilisation > 0
+    assert found.mfu > 0
 
 
 def test_operations_are_those_of_the_layers_and_of_attention():
     import torch
     from transformers import BertConfig, BertModel
 
-    from flops import operations
+    from flops import count_training_flops
 
     model = BertModel(BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=2, num_attention_heads=2,
                                  intermediate_size=16))  # fmt: skip
     layer = 4 * (4 * 4 + 4) + (4 * 16 + 16) + (16 * 4 + 4) + 2 * 2 * 4
-    assert operations(model, torch.tensor([3, 5])) == 6 * 2 * layer * 8 + 12 * 2 * 4 * (9 + 25)
+    assert count_training_flops(model, torch.tensor([3, 5])) == 6 * 2 * layer * 8 + 12 * 2 * 4 * (9 + 25)
 
 
 def test_the_ratio_is_to_trainer_in_the_same_format_and_failures_are_told():
-    of = {str(setup): setup for setup in SMALL if setup.work == "fine-tuning"}
+    of = {str(setup): setup for setup in SMALL if setup.workload == "fine-tuning"}
     results = {
-        of["Trainer, fp32"]: gpu_step.Figures(10.0, 200.0, 0.1, 50.0),
-        of["bertkit, fp32"]: gpu_step.Figures(25.0, 500.0, 0.25, 40.0),
+        of["Trainer, fp32"]: gpu_step.Measurements(10.0, 200.0, 0.1, 50.0),
+        of["bertkit, fp32"]: gpu_step.Measurements(25.0, 500.0, 0.25, 40.0),
         of[PACKED]: "out of memory",
     }
-    told = gpu.text(gpu.parse_args(["--small"]), results)
+    told = gpu.format_text(gpu.parse_args(["--small"]), results)
     assert "| bertkit, fp32 | 25.0 | 2.50 | 500 | 25.0% | 40 |" in told
     assert f"| {PACKED} | out of memory |" in told
 
 
 def test_a_setup_passes_to_its_process_as_it_is(monkeypatch, capsys):
-    found = gpu_step.Figures(10.0, 200.0, 0.1, 50.0)
+    found = gpu_step.Measurements(10.0, 200.0, 0.1, 50.0)
     setup = SMALL[-1]
     seen = []
-    monkeypatch.setattr(gpu_step, "measure", lambda told: seen.append(told) or found)
+    monkeypatch.setattr(gpu_step, "measure_name", lambda told: seen.append(told) or found)
     monkeypatch.setattr("sys.argv", ["gpu_step.py", json.dumps(dataclasses.asdict(setup))])
     gpu_step.main()
     assert seen == [setup]
-    assert gpu_step.Figures(**json.loads(capsys.readouterr().out)) == found
+    assert gpu_step.Measurements(**json.loads(capsys.readouterr().out)) == found
 
 
 def test_a_process_that_takes_too_long_is_told():
-    assert gpu.measured(SMALL[0], limit=0) == "over 0 s"
+    assert gpu.measure_in_subprocess(SMALL[0], limit=0) == "over 0 s"

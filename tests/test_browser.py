@@ -6,11 +6,11 @@ from conftest import write_rows
 from test_report import labelled, write_run
 
 from bertkit.reporter import Reporter
-from bertkit.reports.comparison import compare
-from bertkit.reports.page import page
-from bertkit.reports.recorded import read
+from bertkit.reports.comparison import compare_runs
+from bertkit.reports.page import render_page
+from bertkit.reports.recorded import load_finished_run
 
-pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"no browser: {chromium.missing()}")
+pytestmark = pytest.mark.skipif(chromium.find_missing_dependency() is not None, reason=f"no browser: {chromium.find_missing_dependency()}")
 SCRIPT = "</script><script>window.hacked = 1</script>"
 IMAGE = '<img src="http://localhost:9/x.png" onerror="window.hacked = 1">'
 RIGHT_TO_LEFT = "abc \u202egood\u202c 'quoted' \"twice\" & שלום"
@@ -19,8 +19,8 @@ NAMES = (SCRIPT, "좋음", "$x^2$")
 
 @pytest.fixture(scope="module")
 def driver():
-    with chromium.chromium() as driver:
-        chromium.look(driver)
+    with chromium.open_chromium() as driver:
+        chromium.set_viewport(driver)
         yield driver
 
 
@@ -32,15 +32,15 @@ def shown(driver, tmp_path):
     def show(text, name="report.html", **screen):
         path = tmp_path / name
         path.write_text(text, "utf-8")
-        chromium.look(driver, **screen)
-        driver.get(chromium.address(path))
-        opened.append(chromium.address(path))
+        chromium.set_viewport(driver, **screen)
+        driver.get(chromium.to_file_url(path))
+        opened.append(chromium.to_file_url(path))
         return driver
 
-    chromium.requests(driver)
+    chromium.get_requested_urls(driver)
     driver.get_log("browser")
     yield show
-    asked = [url for url in chromium.requests(driver) if not url.startswith(("chrome:", "data:,"))]
+    asked = [url for url in chromium.get_requested_urls(driver) if not url.startswith(("chrome:", "data:,"))]
     assert (asked, driver.get_log("browser")) == (opened, [])
     assert driver.execute_script("return window.hacked") is None
 
@@ -53,7 +53,7 @@ def hostile(tmp_path):
         labelled(n, f"{n} {texts[n % 3]}", NAMES[n % 3], NAMES[(n + (n % 9 < 3)) % 3], 0.4 + n / 200, NAMES)
         for n in range(90)
     ]
-    return read(write_run(tmp_path / "run <i>&", records))
+    return load_finished_run(write_run(tmp_path / "run <i>&", records))
 
 
 def rows(driver):
@@ -79,7 +79,7 @@ def count(driver):
 
 
 def test_hostile_text_shows_as_text_and_charts_are_drawn(shown, hostile):
-    driver = shown(page(hostile))
+    driver = shown(render_page(hostile))
     assert driver.find_element("tag name", "h1").text == "run <i>&"
     choose(driver, wrong=False, order="row")
     assert [text for _, text in rows(driver)[:3]] == [f"0 {SCRIPT}", f"1 {IMAGE}", f"2 {RIGHT_TO_LEFT}"]
@@ -92,7 +92,7 @@ def test_hostile_text_shows_as_text_and_charts_are_drawn(shown, hostile):
 
 
 def test_filters_find_by_gold_predicted_confidence_and_words(shown, hostile):
-    driver = shown(page(hostile))
+    driver = shown(render_page(hostile))
     assert count(driver) == "30 of 90 examples"  # the errors
     choose(driver, wrong=False)
     assert count(driver) == "90 of 90 examples"
@@ -110,7 +110,7 @@ def test_filters_find_by_gold_predicted_confidence_and_words(shown, hostile):
 
 
 def test_the_worst_come_first_and_a_page_of_them_at_a_time(shown, hostile):
-    driver = shown(page(hostile))
+    driver = shown(render_page(hostile))
     first = [head for head, _ in rows(driver)]
     assert len(first) == 20
     assert first == sorted(first, key=lambda head: -float(head.split("confidence ")[1][:5]))
@@ -121,7 +121,7 @@ def test_the_worst_come_first_and_a_page_of_them_at_a_time(shown, hostile):
 
 
 def test_a_cell_of_the_confusion_matrix_leads_to_its_examples(shown, hostile):
-    driver = shown(page(hostile))
+    driver = shown(render_page(hostile))
     cell = driver.find_element("css selector", "[id$='cell-1-2']")
     driver.execute_script("arguments[0].querySelector('path').dispatchEvent("
                           "new MouseEvent('click', { bubbles: true }))", cell)  # fmt: skip
@@ -136,14 +136,14 @@ def test_marks_stand_right_behind_letters_of_two_units(shown, tmp_path):
     record = {"id": 0, "tokens": tokens, "text": text, "gold": ["O", "B-LOC", "I-LOC", "O"],
               "predicted": ["O", "O", "B-<b>", "O"], "entities": [entity]}  # fmt: skip
     folder = write_run(tmp_path / "run", [record], "ner", {"f1": 0.0})
-    driver = shown(page(read(folder)))
+    driver = shown(render_page(load_finished_run(folder)))
     marks = [mark.text for mark in driver.find_elements("css selector", "#examples mark")]
     assert marks == ["Seoul 서울LOC", "서울<b>"]
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_phone_shows_it_without_scrolling_sideways_light_and_dark(shown, hostile, dark):
-    driver = shown(page(hostile), width=390, height=800, dark=dark)
+    driver = shown(render_page(hostile), width=390, height=800, dark=dark)
     assert driver.execute_script("return document.documentElement.scrollWidth") == 390
     ink, paper = (
         driver.execute_script("return getComputedStyle(document.documentElement)[arguments[0]]", name)
@@ -160,7 +160,7 @@ def brightness(colour):
 
 
 def test_the_button_turns_light_to_dark(shown, hostile):
-    driver = shown(page(hostile))
+    driver = shown(render_page(hostile))
     before = driver.execute_script("return getComputedStyle(document.documentElement).backgroundColor")
     driver.find_element("id", "theme").click()
     after = driver.execute_script("return getComputedStyle(document.documentElement).backgroundColor")
@@ -172,7 +172,7 @@ def test_a_comparison_finds_what_only_one_run_has_right(shown, tmp_path):
     first = write_run(tmp_path / "a <i>", [labelled(*row, "good") for row in pairs])
     second = write_run(tmp_path / "b", [labelled(*row, row[2]) for row in pairs])
     write_rows(second / "training_log.jsonl", [])
-    text, _ = compare([read(first), read(second)], Reporter())
+    text, _ = compare_runs([load_finished_run(first), load_finished_run(second)], Reporter())
     driver = shown(text)
     choose(driver, predicted="=b", wrong=False)
     assert count(driver) == "20 of 40 examples"
@@ -185,6 +185,6 @@ def test_a_comparison_finds_what_only_one_run_has_right(shown, tmp_path):
 def test_a_page_without_predictions_or_log_still_renders(shown, tmp_path):
     folder = write_run(tmp_path / "run", [])
     (folder / "training_log.jsonl").unlink()
-    driver = shown(page(read(folder)))
+    driver = shown(render_page(load_finished_run(folder)))
     assert driver.find_elements("id", "browser") == []
     assert "accuracy" in driver.find_element("id", "scores").text

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from bertkit.metrics.calibration import calibration
+from bertkit.metrics.calibration import compute_calibration
 
 
 def test_two_bins_by_hand():
-    found = calibration(np.array([0.1, 0.3, 0.9, 1.0]), np.array([False, True, True, True]), bins=2)
+    found = compute_calibration(np.array([0.1, 0.3, 0.9, 1.0]), np.array([False, True, True, True]), bins=2)
     assert found.count.tolist() == [2, 2]
     assert found.confidence == pytest.approx([0.2, 0.95])
     assert found.accuracy == pytest.approx([0.5, 1.0])
@@ -15,11 +15,11 @@ def test_two_bins_by_hand():
 
 
 def test_a_bin_holds_its_upper_bound_and_no_probability_falls_out():
-    found = calibration(np.array([0.0, 0.2, 0.2000001, 1.0]), np.ones(4, bool), bins=5)
+    found = compute_calibration(np.array([0.0, 0.2, 0.2000001, 1.0]), np.ones(4, bool), bins=5)
     assert found.count.tolist() == [2, 1, 0, 0, 1]
 
 
 def test_an_empty_bin_counts_for_nothing():
-    found = calibration(np.full(10, 0.7), np.arange(10) < 7)
+    found = compute_calibration(np.full(10, 0.7), np.arange(10) < 7)
     assert np.isnan(found.accuracy[0])
     assert found.ece == pytest.approx(0.0)

@@ -4,19 +4,19 @@ import json
 from dataclasses import fields
 
 import pytest
-from conftest import BAD, GOOD, ROWS, document_rows, save_tiny, toy_rows, write_rows
+from conftest import NEGATIVE_WORDS, POSITIVE_WORDS, ROW_MAKERS, make_document_rows, save_tiny_model, make_toy_rows, write_rows
 
 import bertkit
-from bertkit.checks.config import check_config
-from bertkit.data.document_checks import LITTLE
-from bertkit.data.findings import FIRST
+from bertkit.checks.config import make_check_config
+from bertkit.data.document_checks import SMALL_CORPUS_CHARS
+from bertkit.data.findings import MAX_LOCATIONS
 from bertkit.tasks import TASKS, task_class
 
 
 @pytest.fixture(scope="module")
 def blind(tmp_path_factory):
     """A model whose weights are none: whoever loads them stumbles."""
-    folder = save_tiny(tmp_path_factory.mktemp("blind"))
+    folder = save_tiny_model(tmp_path_factory.mktemp("blind"))
     for weights in folder.glob("*.safetensors"):
         weights.write_bytes(b"")
     return str(folder)
@@ -39,8 +39,8 @@ def look(tmp_path, blind):
 def rows_of(task, seed=0):
     """60 rows without fault."""
     if task == "pretrain-mlm-nsp":
-        return [{"text": row["text"] + " and more. And more."} for row in document_rows(60, seed)]
-    return ROWS[task](60, seed=seed)
+        return [{"text": row["text"] + " and more. And more."} for row in make_document_rows(60, seed)]
+    return ROW_MAKERS[task](60, seed=seed)
 
 
 def with_row(rows, index, **values):
@@ -141,7 +141,7 @@ def test_each_kind_is_found_in_the_training_rows_that_have_it(name, look):
         assert found[name].count == 1
         assert [place.split(": ")[1].split(" ")[:2] for place in found[name].rows] == [["row", str(row)]]
     if name in MANY:
-        assert len(found[name].rows) == FIRST < found[name].count
+        assert len(found[name].rows) == MAX_LOCATIONS < found[name].count
 
 
 GRADES = [3.5, *(n / 8 for n in range(1, 60))]
@@ -163,7 +163,7 @@ def test_numbers_are_compared_as_numbers_and_may_differ(label, at_odds, look):
     assert ("conflicts" in found) == at_odds
     if at_odds:
         assert (found["conflicts"].level, found["conflicts"].count) == ("note", 1)
-        assert "between them" in found["conflicts"].way_out
+        assert "between them" in found["conflicts"].fix
 
 
 OF_CLASSES = {"majority", "rare", "not-validated"}
@@ -242,7 +242,7 @@ def test_every_refused_row_is_told_in_the_words_of_training_and_the_rest_is_look
     others = [{**row, "label": "so-so"} if at % 2 else row for at, row in enumerate(rows_of("classify", 1))]
     seen, _ = look("classify", with_row(rows, 3, text=None), others)
     errors = [finding for finding in seen.findings if finding.level == "error"]
-    assert sorted((finding.count, len(finding.rows)) for finding in errors) == [(1, 1), (30, FIRST)]
+    assert sorted((finding.count, len(finding.rows)) for finding in errors) == [(1, 1), (30, MAX_LOCATIONS)]
     assert "label 'so-so' does not occur in the training rows" in errors[1].message
     with pytest.raises(bertkit.UserError) as refused:
         bertkit.classify(data=errors[0].rows[0].split(":")[0], model="none", dry_run=True)
@@ -288,7 +288,7 @@ def test_rows_without_fault_have_no_errors_and_counts_of_everything(task, look):
 
 def test_lengths_are_those_of_training(look):
     rows = [
-        {"text": " ".join(GOOD[:1] * size), "label": ("negative", "positive")[size % 2]}
+        {"text": " ".join(POSITIVE_WORDS[:1] * size), "label": ("negative", "positive")[size % 2]}
         for size in range(1, 41)
     ]
     seen, _ = look("classify", rows, rows_of("classify"), max_length=22)
@@ -299,7 +299,7 @@ def test_lengths_are_those_of_training(look):
 def test_endings_are_counted(look):
     same = [{**row, "endings": [*row["endings"], "so", "it"][:2], "label": 0} for row in rows_of("swag")]
     same = [
-        {**row, "endings": [f"it was {GOOD[at % 8]}", f"it was {BAD[at % 8]}"]} for at, row in enumerate(same)
+        {**row, "endings": [f"it was {POSITIVE_WORDS[at % 8]}", f"it was {NEGATIVE_WORDS[at % 8]}"]} for at, row in enumerate(same)
     ]
     _, found = look("swag", same, same[:9])
     assert (found["endings"].count, "each has 2" in found["endings"].message) == (0, True)
@@ -314,7 +314,7 @@ def test_little_text_is_a_warning(look):
     )
     assert found["little-text"].level == "warning"
     much = [{"text": f"{row['text']} {'and so on ' * 2000}"} for row in rows_of("pretrain-mlm-nsp")]
-    assert sum(len(row["text"]) for row in much) > LITTLE
+    assert sum(len(row["text"]) for row in much) > SMALL_CORPUS_CHARS
     _, found = look("pretrain-mlm-nsp", much, rows_of("pretrain-mlm-nsp", 1), model=None)
     assert "little-text" not in found
 
@@ -336,7 +336,7 @@ def test_unknown_pieces_of_a_given_tokenizer(look, blind):
 def test_a_model_that_is_not_to_be_had_is_no_error_where_nobody_named_it(look, monkeypatch):
     from bertkit.modeling import loading
 
-    monkeypatch.setattr(loading, "default_model", lambda: "./nowhere")
+    monkeypatch.setattr(loading, "choose_default_model", lambda: "./nowhere")
     seen, found = look("classify", rows_of("classify"), rows_of("classify", 1), model=None)
     assert (found["no-model"].level, seen.model, seen.count("error")) == ("note", None, 0)
     assert (
@@ -368,7 +368,7 @@ def command(cli, tmp_path, blind):
     ],
 )
 def test_exit_status(command, spoil, args, status):
-    rows = toy_rows(60)
+    rows = make_toy_rows(60)
     found, out, err = command(with_row(rows, 7, **spoil), *args)
     assert found == status
     assert ("reviews.jsonl: row 8" in out) == bool(spoil)
@@ -392,7 +392,7 @@ def test_data_that_is_nowhere_is_refused_as_by_training(cli):
 
 
 def test_a_person_reads_counts_before_findings(command):
-    _, out, _ = command([*toy_rows(60), {**toy_rows(60)[3], "label": "negative"}])
+    _, out, _ = command([*make_toy_rows(60), {**make_toy_rows(60)[3], "label": "negative"}])
     places = [
         out.index(word)
         for word in ("reviews from", "Latin 100%", "positive │ █", "another label", "2 warnings")
@@ -404,8 +404,8 @@ def test_a_person_reads_counts_before_findings(command):
 @pytest.mark.parametrize("task", TASKS)
 def test_flags_are_those_of_the_task_about_data_and_model(cli, task):
     status, out, _ = cli("check", task, "--help")
-    config = check_config(task_class(task).Config)
-    own = {field.name for field in fields(config)} - config.without
+    config = make_check_config(task_class(task).Config)
+    own = {field.name for field in fields(config)} - config.excluded_settings
     assert status == 0
     assert {"data", "validation", "test", "data_dir", "max_length", "model", "strict"} <= own
     assert not {"epochs", "learning_rate", "output_dir", "overwrite"} & own

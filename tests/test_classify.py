@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from conftest import GOOD, OTHER, predictions, toy_rows, write_rows
+from conftest import POSITIVE_WORDS, NEUTRAL_WORDS, read_predictions, make_toy_rows, write_rows
 
 import bertkit
 from bertkit.errors import UserError
@@ -17,8 +17,8 @@ FAST = {"batch_size": 8, "learning_rate": 3e-3, "seed": 1, "bf16": False}
 def learned(tiny, tmp_path_factory):
     """A run on a separable toy."""
     folder = tmp_path_factory.mktemp("learned")
-    data = write_rows(folder / "toy.jsonl", toy_rows(200))
-    test = write_rows(folder / "test.jsonl", toy_rows(30, seed=9))
+    data = write_rows(folder / "toy.jsonl", make_toy_rows(200))
+    test = write_rows(folder / "test.jsonl", make_toy_rows(30, seed=9))
     return bertkit.classify(
         data=str(data), test=str(test), model=str(tiny), epochs=8, output_dir=str(folder / "run"), **FAST
     )
@@ -50,7 +50,7 @@ def test_the_pipeline_gives_the_same_probabilities(learned):
     from transformers import pipeline
 
     classifier = pipeline("text-classification", str(learned.output_dir), top_k=None)
-    records = predictions(learned.output_dir)
+    records = read_predictions(learned.output_dir)
     found = classifier([record["text"] for record in records], truncation=True)
     for record, scores in zip(records, found, strict=True):
         assert {s["label"]: s["score"] for s in scores} == pytest.approx(record["probabilities"], abs=1e-5)
@@ -58,15 +58,15 @@ def test_the_pipeline_gives_the_same_probabilities(learned):
 
 
 def test_predictions_stand_beside_their_rows(learned):
-    records = predictions(learned.output_dir, "predictions-test.jsonl")
-    rows = toy_rows(30, seed=9)
+    records = read_predictions(learned.output_dir, "predictions-test.jsonl")
+    rows = make_toy_rows(30, seed=9)
     assert [record["text"] for record in records] == [row["text"] for row in rows]
     assert [record["gold"] for record in records] == [row["label"] for row in rows]
     assert list(records[0]) == ["id", "text", "gold", "predicted", "probabilities"]
 
 
 def test_load_predicts_as_the_run_did(learned):
-    records = predictions(learned.output_dir)
+    records = read_predictions(learned.output_dir)
     again = list(bertkit.load(learned.output_dir).predict([{"text": r["text"]} for r in records]))
     for record, found in zip(records, again, strict=True):
         assert found["probabilities"] == pytest.approx(record["probabilities"], abs=1e-6)
@@ -88,7 +88,7 @@ def test_the_card_tells_data_scores_settings_and_versions(learned):
 
 
 def test_going_on_from_a_run_keeps_its_head_and_label_order(learned, tmp_path):
-    rows = [{**row, "label": "Zero" if row["label"] == "positive" else "Ätna"} for row in toy_rows(40)]
+    rows = [{**row, "label": "Zero" if row["label"] == "positive" else "Ätna"} for row in make_toy_rows(40)]
     data = write_rows(tmp_path / "other.jsonl", rows)
     with pytest.raises(
         UserError, match="its head was trained for negative, positive, the data has Zero, Ätna"
@@ -102,7 +102,7 @@ def test_going_on_from_a_run_keeps_its_head_and_label_order(learned, tmp_path):
         if path.is_file():
             (swapped / path.name).write_bytes(path.read_bytes())
     (swapped / "config.json").write_text(json.dumps(config))
-    rows = [{**row, "label": "Zero" if row["label"] == "positive" else "Ätna"} for row in toy_rows(40)]
+    rows = [{**row, "label": "Zero" if row["label"] == "positive" else "Ätna"} for row in make_toy_rows(40)]
     data = write_rows(tmp_path / "same.jsonl", rows)
     run = bertkit.classify(
         data=str(data),
@@ -119,7 +119,7 @@ def test_pairs(tiny, tmp_path):
     rng = random.Random(0)
     rows = []
     for number in range(120):
-        first, second = rng.choice(OTHER), rng.choice(GOOD)
+        first, second = rng.choice(NEUTRAL_WORDS), rng.choice(POSITIVE_WORDS)
         same = number % 2
         rows.append({"sentence1": f"{first} {second}", "sentence2": second if same else "bad", "label": same})
     rows = [dict(t) for t in {tuple(sorted(row.items())) for row in rows}]
@@ -128,21 +128,21 @@ def test_pairs(tiny, tmp_path):
         data=str(data), model=str(tiny), epochs=10, output_dir=str(tmp_path / "run"), **FAST
     )
     assert run.metrics["validation"]["accuracy"] > 0.9
-    assert set(predictions(run.output_dir)[0]) >= {"sentence1", "sentence2", "gold"}
+    assert set(read_predictions(run.output_dir)[0]) >= {"sentence1", "sentence2", "gold"}
 
 
 def test_regression(tiny, tmp_path):
     rng = np.random.default_rng(0)
     rows = []
     for count in rng.integers(0, 8, 200):
-        words = ["good"] * int(count) + rng.choice(OTHER, 8 - int(count)).tolist()
+        words = ["good"] * int(count) + rng.choice(NEUTRAL_WORDS, 8 - int(count)).tolist()
         rows.append({"text": " ".join(rng.permutation(words)), "score": float(count) + 0.5})
     data = write_rows(tmp_path / "scores.jsonl", rows)
     run = bertkit.classify(
         data=str(data), model=str(tiny), epochs=6, output_dir=str(tmp_path / "run"), **FAST
     )
     assert run.metrics["validation"]["pearson"] > 0.9
-    record = predictions(run.output_dir)[0]
+    record = read_predictions(run.output_dir)[0]
     assert isinstance(record["gold"], float)
     assert "probabilities" not in record
     assert run.metrics["baselines"]["majority"]["pearson"] == 0.0
@@ -154,7 +154,7 @@ def test_multi_label(tiny, tmp_path, style):
 
     rng = random.Random(0)
     rows = []
-    for row in toy_rows(200):
+    for row in make_toy_rows(200):
         chances = {"often": 0.95, "rarely": 0.05, "even": 0.5}
         labels = [name for name, chance in chances.items() if rng.random() < chance]
         rows.append({"text": row["text"], "labels": labels if style == "list" else "|".join(labels) or "|"})
@@ -162,7 +162,7 @@ def test_multi_label(tiny, tmp_path, style):
     run = bertkit.classify(
         data=str(data), model=str(tiny), epochs=4, output_dir=str(tmp_path / "run"), **FAST
     )
-    records = predictions(run.output_dir)
+    records = read_predictions(run.output_dir)
     names = list(records[0]["probabilities"])
     assert sorted(names) == ["even", "often", "rarely"]
     assert sum("often" in r["predicted"] and "rarely" not in r["predicted"] for r in records) > 0.9 * len(
@@ -179,13 +179,13 @@ def test_multi_label(tiny, tmp_path, style):
 
 
 def test_class_weights_lift_a_rare_class(tiny, tmp_path):
-    rows = [row for n, row in enumerate(toy_rows(300)) if row["label"] == "negative" or n % 20 == 1]
+    rows = [row for n, row in enumerate(make_toy_rows(300)) if row["label"] == "negative" or n % 20 == 1]
     data = write_rows(tmp_path / "rare.jsonl", rows)
     options = {"data": str(data), "model": str(tiny), "validation_fraction": 0.4, "max_steps": 20}
 
     def belief(name, **more):
         run = bertkit.classify(**options, output_dir=str(tmp_path / name), **FAST, **more)
-        return np.mean([record["probabilities"]["positive"] for record in predictions(run.output_dir)])
+        return np.mean([record["probabilities"]["positive"] for record in read_predictions(run.output_dir)])
 
     assert belief("plain") < 0.3 < 0.4 < belief("balanced", class_weights="balanced") < 0.65
 
@@ -195,27 +195,27 @@ def long_rows(count):
     rng = random.Random(3)
     rows = []
     for number in range(count):
-        words = rng.choices(OTHER, k=60)
+        words = rng.choices(NEUTRAL_WORDS, k=60)
         words[30] = ("bad", "good")[number % 2]
         rows.append({"text": " ".join(words), "label": ("n", "p")[number % 2]})
     return rows
 
 
-def test_windows_see_what_the_head_does_not(calm, tmp_path):
+def test_windows_see_what_the_head_does_not(tiny_without_dropout, tmp_path):
     data = write_rows(tmp_path / "long.jsonl", long_rows(400))
     options = {
         "data": str(data),
-        "model": str(calm),
+        "model": str(tiny_without_dropout),
         "max_length": 24,
         "epochs": 12,
         **FAST,
         "learning_rate": 1e-3,
     }
     head = bertkit.classify(**options, output_dir=str(tmp_path / "head"))
-    windows = bertkit.classify(**options, long="windows", output_dir=str(tmp_path / "windows"))
+    windows = bertkit.classify(**options, long_texts="windows", output_dir=str(tmp_path / "windows"))
     assert head.metrics["validation"]["accuracy"] < 0.8
     assert windows.metrics["validation"]["accuracy"] > 0.9
-    records = predictions(windows.output_dir)
+    records = read_predictions(windows.output_dir)
     again = list(bertkit.load(windows.output_dir).predict([{"text": r["text"]} for r in records]))
     assert [r["predicted"] for r in again] == [r["predicted"] for r in records]
     assert "bertkit.load" in (windows.output_dir / "README.md").read_text()
@@ -252,16 +252,16 @@ def test_unlabelled_test_rows_give_predictions_and_no_scores(tiny, toy, tmp_path
         data=str(toy), test=str(test), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST
     )
     assert run.metrics["test"] == {}
-    assert [r["gold"] for r in predictions(run.output_dir, "predictions-test.jsonl")] == [None, None]
+    assert [r["gold"] for r in read_predictions(run.output_dir, "predictions-test.jsonl")] == [None, None]
 
 
 def test_input_columns_that_clash_are_renamed(tiny, tmp_path):
-    rows = [{**row, "id": f"a{n}", "predicted": "x"} for n, row in enumerate(toy_rows(40))]
+    rows = [{**row, "id": f"a{n}", "predicted": "x"} for n, row in enumerate(make_toy_rows(40))]
     data = write_rows(tmp_path / "clash.jsonl", rows)
     run = bertkit.classify(
         data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST
     )
-    record = predictions(run.output_dir)[0]
+    record = read_predictions(run.output_dir)[0]
     assert record["id"] == 0
     assert record["input_id"].startswith("a")
     assert record["input_predicted"] == "x"
@@ -294,17 +294,17 @@ def test_the_default_directory_is_numbered_when_taken(cli, tiny, toy):
 
 
 def test_defaults_follow_data_size_and_model_size():
-    from bertkit.training.advice import advise
+    from bertkit.training.advice import suggest_hyperparameters
 
-    assert advise(1_000, 110_000_000)[0] == {"epochs": 4.0, "batch_size": 16, "learning_rate": 3e-5}
-    assert advise(200_000, 110_000_000)[0] == {"epochs": 2.0, "batch_size": 32, "learning_rate": 2e-5}
-    assert advise(20_000, 23_000_000)[0]["learning_rate"] == 1e-4
+    assert suggest_hyperparameters(1_000, 110_000_000)[0] == {"epochs": 4.0, "batch_size": 16, "learning_rate": 3e-5}
+    assert suggest_hyperparameters(200_000, 110_000_000)[0] == {"epochs": 2.0, "batch_size": 32, "learning_rate": 2e-5}
+    assert suggest_hyperparameters(20_000, 23_000_000)[0]["learning_rate"] == 1e-4
     told = [
-        advise(9, size)[1].split(" and ")[1] for size in (412_128, 999_499, 999_500, 4_386_178, 109_482_240)
+        suggest_hyperparameters(9, size)[1].split(" and ")[1] for size in (412_128, 999_499, 999_500, 4_386_178, 109_482_240)
     ]
     assert [words.split()[0] for words in told] == ["412k", "999k", "1.0M", "4.4M", "109M"]
-    assert advise(200_000, 4_000_000)[0]["learning_rate"] == 3e-4
-    assert advise(20_000, 340_000_000)[0]["learning_rate"] == 2e-5
+    assert suggest_hyperparameters(200_000, 4_000_000)[0]["learning_rate"] == 3e-4
+    assert suggest_hyperparameters(20_000, 340_000_000)[0]["learning_rate"] == 2e-5
 
 
 def test_texts_without_words_still_end_with_scores(tiny, tmp_path):
@@ -317,7 +317,7 @@ def test_texts_without_words_still_end_with_scores(tiny, tmp_path):
 
 
 def test_small_numbers_for_set_and_odd_values_in_columns(tiny, tmp_path):
-    rows = [{**row, "id": n, "input_id": "x", "extra": float("nan")} for n, row in enumerate(toy_rows(40))]
+    rows = [{**row, "id": n, "input_id": "x", "extra": float("nan")} for n, row in enumerate(make_toy_rows(40))]
     rows[3]["text"] += " \ud800"
     data = tmp_path / "odd.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))

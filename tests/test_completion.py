@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from test_help import HEAVY
 
-from bertkit.cli.completion import ROLES
-from bertkit.config import settings_of
-from bertkit.data.known import known_sets
-from bertkit.recipes import shipped
+from bertkit.cli.completion import COMPLETION_SOURCES
+from bertkit.config import get_settings
+from bertkit.data.known import load_dataset_specs
+from bertkit.recipes import list_shipped_recipes
 from bertkit.suite.config import AblationConfig, FeatureBasedConfig, GlueConfig
 from bertkit.tasks import TASKS, task_class
 from bertkit.vocabulary import TokenizerConfig
@@ -54,16 +54,16 @@ def test_recipes_are_those_of_the_task_by_a_name_that_finds_them():
     assert complete("bertkit nli -r ")[0] == "mnli"  # its own
     assert complete("bertkit nli -r g") == ["glue/mnli"]
     assert complete("bertkit classify --recipe classify/i") == ["classify/imdb"]
-    assert complete("bertkit recipes show ") == list(shipped())
+    assert complete("bertkit recipes show ") == list(list_shipped_recipes())
     Path("glue-notes.txt").touch()
     Path("co.yaml").touch()
-    assert set(complete("bertkit recipes show gl")) == {name for name in shipped() if name.startswith("glue")}
+    assert set(complete("bertkit recipes show gl")) == {name for name in list_shipped_recipes() if name.startswith("glue")}
     assert complete("bertkit classify --recipe co") == ["cola", "co.yaml"]
     assert complete("bertkit recipes ls s") == ["swag"]
 
 
 def test_data(tmp_path):
-    assert complete("bertkit ner --data ") == ["sample", *known_sets()]
+    assert complete("bertkit ner --data ") == ["sample", *load_dataset_specs()]
     (tmp_path / "sales.csv").touch()
     (tmp_path / "zebra.csv").touch()
     assert complete("bertkit ner --data sa") == ["sample", "sales.csv"]
@@ -84,16 +84,16 @@ def test_models_are_packaged_runs_and_cached(tmp_path):
 def test_other_shells_tell_what_a_name_is(shell):
     [line] = complete("bertkit qa --data squad_v", shell)
     assert "squad_v2" in line
-    assert known_sets()["squad_v2"].title in line
+    assert load_dataset_specs()["squad_v2"].title in line
     assert "wandb" in "".join(complete("bertkit qa --report-to ", shell))
 
 
 def test_every_role_that_a_setting_names_is_known_and_data_and_models_have_theirs():
     configs = [GlueConfig, FeatureBasedConfig, AblationConfig, TokenizerConfig]
     for config in [*configs, *(task_class(task).Config for task in TASKS)]:
-        roles = {name: about.values for name, (_, about, _) in settings_of(config).items() if about.values}
-        assert set(roles.values()) <= ROLES.keys()
-        assert roles.keys() >= {"data", "model"} & settings_of(config).keys()
+        roles = {name: about.values for name, (_, about, _) in get_settings(config).items() if about.values}
+        assert set(roles.values()) <= COMPLETION_SOURCES.keys()
+        assert roles.keys() >= {"data", "model"} & get_settings(config).keys()
 
 
 def test_runs_by_their_place(tmp_path):

@@ -7,10 +7,10 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bertkit.checked import checked
-from bertkit.config import fill, flag_of, saved_settings, settings_of
+from bertkit.checked import validate_settings
+from bertkit.config import fill_unset, get_flag, serialize_settings, get_settings
 from bertkit.errors import UserError
-from bertkit.files import as_yaml
+from bertkit.files import dump_yaml
 from bertkit.suite.config import AblationConfig, FeatureBasedConfig
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.classify import ClassifyConfig
@@ -18,15 +18,15 @@ from bertkit.tasks.pretraining import PretrainConfig
 
 
 def test_lower_layers_fill_only_what_was_not_said():
-    config = fill(ClassifyConfig(epochs=7.0), {"epochs": 3.0, "batch_size": 16})
+    config = fill_unset(ClassifyConfig(epochs=7.0), {"epochs": 3.0, "batch_size": 16})
     assert (config.epochs, config.batch_size) == (7.0, 16)
 
 
 def test_flags_are_unique_and_arguments_are_trainers():
     from transformers import TrainingArguments
 
-    known = settings_of(ClassifyConfig)
-    flags = [flag_of(name, about) for name, (_, about, _) in known.items()]
+    known = get_settings(ClassifyConfig)
+    flags = [get_flag(name, about) for name, (_, about, _) in known.items()]
     arguments = [about.argument for _, about, _ in known.values() if about.argument]
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     assert len(set(flags)) == len(flags)
@@ -39,7 +39,7 @@ some = st.fixed_dictionaries(
     optional={
         "epochs": st.floats(0.01, 99),
         "batch_size": st.integers(1, 999),
-        "long": st.sampled_from(["head", "tail", "head+tail", "windows"]),
+        "long_texts": st.sampled_from(["head", "tail", "head+tail", "windows"]),
         "fp16": st.booleans(),
         "bf16": st.booleans(),
         "learning_rate": st.floats(1e-9, 1),
@@ -53,8 +53,8 @@ some = st.fixed_dictionaries(
 @example(values={"text_column": "\x85"})
 def test_saved_settings_read_back_as_they_were(values):
     config = ClassifyConfig(data="imdb", **values)
-    text = as_yaml(saved_settings(config))
-    again = ClassifyConfig(**checked(ClassifyConfig, yaml.safe_load(text), "x"))
+    text = dump_yaml(serialize_settings(config))
+    again = ClassifyConfig(**validate_settings(ClassifyConfig, yaml.safe_load(text), "x"))
     same = [field for field in dataclasses.fields(config) if field.name != "set"]
     assert all(getattr(again, field.name) == getattr(config, field.name) for field in same)
     assert list(again.set) == list(config.set)
@@ -64,7 +64,7 @@ def test_what_names_files_is_saved_so_that_it_names_them_from_any_folder(tmp_pat
     (tmp_path / "pieces").mkdir()
     monkeypatch.chdir(tmp_path)
     said = {"data": "texts/*.txt", "validation": "a.txt", "model": "org/pieces", "tokenizer": "pieces"}
-    found = saved_settings(PretrainConfig(**said))
+    found = serialize_settings(PretrainConfig(**said))
     assert found == said | {"data": f"{tmp_path}/texts/*.txt", "tokenizer": f"{tmp_path}/pieces"}
 
 
@@ -72,16 +72,16 @@ def test_what_names_files_is_saved_so_that_it_names_them_from_any_folder(tmp_pat
     "config", [task_class(name).Config for name in TASKS] + [AblationConfig, FeatureBasedConfig]
 )
 def test_the_same_settings_name_files_everywhere(config):
-    paths = {name for name, (_, about, _) in settings_of(config).items() if about.path}
+    paths = {name for name, (_, about, _) in get_settings(config).items() if about.path}
     named = {"data", "validation", "test", "data_dir", "model", "tokenizer"}
-    assert paths == named & settings_of(config).keys()
+    assert paths == named & get_settings(config).keys()
 
 
 def test_an_empty_setting_is_told_with_what_it_is():
     with pytest.raises(
         UserError, match=r"r: phases: is empty; .* Lengths and their shares .* 128:0.9,512:0.1"
     ):
-        checked(PretrainConfig, {"phases": ""}, "r")
+        validate_settings(PretrainConfig, {"phases": ""}, "r")
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_an_empty_setting_is_told_with_what_it_is():
 )
 def test_numbers_are_read_as_yaml_writes_them(value, words):
     if words is None:
-        assert checked(ClassifyConfig, {"learning_rate": value}, "r")["learning_rate"] == float(value)
+        assert validate_settings(ClassifyConfig, {"learning_rate": value}, "r")["learning_rate"] == float(value)
     else:
         with pytest.raises(UserError, match=f"r: learning_rate: .*{words}"):
-            checked(ClassifyConfig, {"learning_rate": value}, "r")
+            validate_settings(ClassifyConfig, {"learning_rate": value}, "r")
 
 
 def test_one_of_a_thing_is_told_as_one():
-    from bertkit.errors import counted
+    from bertkit.errors import format_count
 
-    assert [counted(n, "row") for n in (0, 1, 1500)] == ["0 rows", "1 row", "1,500 rows"]
-    assert counted(2, "stretch", "stretches") == "2 stretches"
+    assert [format_count(n, "row") for n in (0, 1, 1500)] == ["0 rows", "1 row", "1,500 rows"]
+    assert format_count(2, "stretch", "stretches") == "2 stretches"

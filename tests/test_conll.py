@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from bertkit.data.readers import Dialect, read_file
 from bertkit.data.rows import Rows
-from bertkit.data.sources import find
+from bertkit.data.sources import load_dataset
 from bertkit.errors import UserError
 
-WORDS = Dialect(words=True)
+WORDS = Dialect(conll=True)
 
 
 def read(folder, text, encoding="utf-8", dialect=WORDS):
@@ -101,12 +101,12 @@ def test_documents_are_counted_and_their_openings_are_no_tokens(tmp_path):
 
 def test_places_are_lines_and_stay_with_the_rows(tmp_path):
     rows = read(tmp_path, "# x\n\n# text = a b\na\tO\nb\tO\n\n\nc\tO\n")
-    assert [rows.where(index) for index in range(2)] == [
+    assert [rows.format_location(index) for index in range(2)] == [
         f"{tmp_path}/some.conll: line 4",
         f"{tmp_path}/some.conll: line 8",
     ]
-    both = Rows.concatenate([Rows.of({"0": [["x"]]}, "a.json"), rows.with_column("n", [1, 2]).select([1, 0])])
-    assert [both.where(index).split("/")[-1] for index in range(3)] == [
+    both = Rows.concatenate([Rows.from_columns({"0": [["x"]]}, "a.json"), rows.with_column("n", [1, 2]).select([1, 0])])
+    assert [both.format_location(index).split("/")[-1] for index in range(3)] == [
         "a.json: row 1",
         "some.conll: line 8",
         "some.conll: line 4",
@@ -124,7 +124,7 @@ def test_any_tokens_between_tabs_come_back_as_written(tmp_path_factory, written)
     assert sentences(rows) == written
     lines = text.split("\n")
     for index, sentence in enumerate(written):
-        first = int(rows.where(index).split("line ")[1]) - 1
+        first = int(rows.format_location(index).split("line ")[1]) - 1
         assert lines[first : first + len(sentence)] == ["\t".join(pair) for pair in sentence]
 
 
@@ -156,7 +156,7 @@ def test_a_first_token_of_a_bracket_is_not_json(tmp_path, text):
 
 
 def test_another_encoding_is_tried_where_the_bytes_are_not_utf_8(tmp_path):
-    latin = Dialect(words=True, encoding="iso-8859-1")
+    latin = Dialect(conll=True, encoding="iso-8859-1")
     assert read(tmp_path, "ñu O\n", "iso-8859-1", latin)["0"] == [["ñu"]]
     assert read(tmp_path, "ñu O\n", "utf-8", latin)["0"] == [["ñu"]]
     with pytest.raises(UserError, match="line 1: not UTF-8"):
@@ -195,21 +195,21 @@ def test_a_folder_of_column_files_by_split(tmp_path):
     for name in ("a-train.bio", "b-train.iob2", "x/dev.txt", "test.conllu"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("Oslo\tB-LOC\n")
-    found = find(str(tmp_path), "classify", dialect=WORDS)
+    found = load_dataset(str(tmp_path), "classify", dialect=WORDS)
     assert {split: len(rows) for split, rows in found.splits.items()} == {
         "train": 2,
         "validation": 1,
         "test": 1,
     }
-    assert found.splits["validation"].where(0) == f"{tmp_path}/x/dev.txt: line 1"
-    assert find(str(tmp_path / "x" / "dev.txt"), "classify", dialect=WORDS).splits["train"]["0"] == [["Oslo"]]
+    assert found.splits["validation"].format_location(0) == f"{tmp_path}/x/dev.txt: line 1"
+    assert load_dataset(str(tmp_path / "x" / "dev.txt"), "classify", dialect=WORDS).splits["train"]["0"] == [["Oslo"]]
 
 
 def test_texts_of_words_in_folders_are_no_classes(tmp_path):
     for split in ("train", "dev"):
         (tmp_path / split).mkdir()
         (tmp_path / split / "1.txt").write_text("Oslo B-LOC\n")
-    found = find(str(tmp_path), "classify", dialect=WORDS)
+    found = load_dataset(str(tmp_path), "classify", dialect=WORDS)
     assert {split: rows["1"] for split, rows in found.splits.items()} == {
         "train": [["B-LOC"]],
         "validation": [["B-LOC"]],
@@ -217,7 +217,7 @@ def test_texts_of_words_in_folders_are_no_classes(tmp_path):
 
 
 def test_the_sample_has_both_splits_and_every_tag_in_each():
-    found = find("sample", "ner", dialect=WORDS)
+    found = load_dataset("sample", "ner", dialect=WORDS)
     assert {split: len(rows) for split, rows in found.splits.items()} == {"train": 60, "validation": 20}
     types = {f"{place}-{kind}" for place in "BI" for kind in ("PER", "LOC", "ORG")}
     for rows in found.splits.values():

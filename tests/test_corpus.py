@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.data import sentences
-from bertkit.data.corpus import build, corpus_of, load
-from bertkit.data.encoded import ahead
-from bertkit.data.prose import form_of
-from bertkit.data.sentences import LONGEST, cut
-from bertkit.data.text_files import Decoding, Notes, files_of, lines, text
+from bertkit.data.corpus import write_corpus, load_corpus, open_corpus
+from bertkit.data.encoded import prefetch
+from bertkit.data.prose import detect_format
+from bertkit.data.sentences import MAX_SENTENCE_CHARACTERS, split_sentences
+from bertkit.data.text_files import Decoding, FileNotes, list_files, split_lines, read_text
 from bertkit.data.text_source import find_text
-from bertkit.data.texts import TextOptions, documents, documents_of, uncut
+from bertkit.data.texts import TextOptions, iter_documents, split_texts, iter_raw_texts
 from bertkit.errors import UserError
 from bertkit.reporter import Reporter
 
@@ -85,20 +85,20 @@ def file(tmp_path):
 
 
 def read(*paths, notes=None, **options):
-    return [list(document) for document in documents(paths, TextOptions(**options), notes)]
+    return [list(document) for document in iter_documents(paths, TextOptions(**options), notes)]
 
 
 # ---- forms
 
 
 def test_a_sentence_a_line(file):
-    notes = Notes()
+    notes = FileNotes()
     assert read(file(SENTENCES), notes=notes) == DOCUMENTS
-    assert notes.lines()[0].startswith("data.bin: a sentence a line")
+    assert notes.format_lines()[0].startswith("data.bin: a sentence a line")
 
 
 def test_paragraphs_are_joined_and_cut(file):
-    notes = Notes()
+    notes = FileNotes()
     (novel,) = read(file(NOVEL), notes=notes)
     assert novel[:4] == [
         "CHAPTER ONE",
@@ -107,7 +107,7 @@ def test_paragraphs_are_joined_and_cut(file):
         "She had brought a book.",
         "She did not read it.",
     ]
-    assert "--form sentences" in notes.lines()[0]
+    assert "--text-format sentences" in notes.format_lines()[0]
 
 
 def test_wikitext_is_put_together_again(file):
@@ -156,12 +156,12 @@ def test_a_title_has_a_blank_line_on_one_side_at_least(file, missing):
     }.values(),
 )
 def test_the_form_is_seen(sample, form):
-    assert form_of(sample.split("\n")) == form
+    assert detect_format(sample.split("\n")) == form
 
 
 def test_what_is_said_goes_before_what_is_seen(file):
-    assert read(file(SENTENCES), form="prose") == [DOCUMENTS[0] + DOCUMENTS[1]]
-    assert len(read(file(UNWRAPPED), form="sentences")) == 5
+    assert read(file(SENTENCES), text_format="prose") == [DOCUMENTS[0] + DOCUMENTS[1]]
+    assert len(read(file(UNWRAPPED), text_format="sentences")) == 5
     parts = read(file("One.\n\nTwo.\n***\nThree.\n***\n"), document_separator="***")
     assert parts == [["One.", "Two."], ["Three."]]
 
@@ -284,7 +284,7 @@ def test_what_cannot_be_read_is_named(file, content, message):
         read(file(content))
 
 
-@pytest.mark.parametrize("reader", [documents, uncut])
+@pytest.mark.parametrize("reader", [iter_documents, iter_raw_texts])
 def test_files_without_text_are_named_each_with_its_cause(file, reader):
     files = [file("", "a.txt"), file(" ", "b.txt"), file("", "c.txt")]
     with pytest.raises(UserError, match=r"a.txt, .*c.txt: .* the file is empty; .*b.txt: .* only blanks"):
@@ -293,10 +293,10 @@ def test_files_without_text_are_named_each_with_its_cause(file, reader):
 
 
 def test_rows_without_a_text_are_counted(file):
-    notes = Notes()
+    notes = FileNotes()
     content = '{"text": null}\n{"text": "Here."}\n{"id": 1}\n{"text": " "}\n'
     assert read(file(content), notes=notes) == [["Here."]]
-    assert "data.bin: 3 rows without a text were left out" in notes.lines()
+    assert "data.bin: 3 rows without a text were left out" in notes.format_lines()
 
 
 # ---- bytes and lines
@@ -309,12 +309,12 @@ def test_bytes_that_are_no_text(file, before):
     with pytest.raises(
         UserError, match=f"line {line}: not UTF-8 .byte 0xe9 at offset {offset}.; .*--encoding"
     ):
-        "".join(text(path, Decoding()))
-    notes = Notes()
-    kept = "".join(text(path, Decoding(on_bad_bytes="skip"), notes))
+        "".join(read_text(path, Decoding()))
+    notes = FileNotes()
+    kept = "".join(read_text(path, Decoding(errors="skip"), notes))
     assert kept == before + "caf au lait."
-    assert notes.lines() == ["data.bin: 1 bytes that are not UTF-8 were left out"]
-    assert "".join(text(file(b"caf\xe9"), Decoding("latin-1"))) == "café"
+    assert notes.format_lines() == ["data.bin: 1 bytes that are not UTF-8 were left out"]
+    assert "".join(read_text(file(b"caf\xe9"), Decoding("latin-1"))) == "café"
 
 
 def test_an_unknown_encoding_is_refused():
@@ -323,39 +323,39 @@ def test_an_unknown_encoding_is_refused():
 
 
 def test_utf16_when_it_is_said(file):
-    assert "".join(text(file("Ünï 한".encode("utf-16")), Decoding("utf-16"))) == "Ünï 한"
+    assert "".join(read_text(file("Ünï 한".encode("utf-16")), Decoding("utf-16"))) == "Ünï 한"
 
 
 @given(parts=st.lists(st.text("ab \n", max_size=30)), longest=st.integers(1, 20))
 def test_lines_come_whole_however_the_text_comes(parts, longest):
     whole = "".join(parts)
-    assert "\n".join(lines(parts, None)) == whole.removesuffix("\n")
-    cut_up = list(lines(parts, longest))
+    assert "\n".join(split_lines(parts, None)) == whole.removesuffix("\n")
+    cut_up = list(split_lines(parts, longest))
     assert "".join(cut_up) == whole.replace("\n", "")
-    assert max(map(len, lines([whole], longest)), default=0) <= max(longest, *map(len, whole.split("\n")))
+    assert max(map(len, split_lines([whole], longest)), default=0) <= max(longest, *map(len, whole.split("\n")))
 
 
 @pytest.mark.parametrize("unit", ["word ", "가", "and the “fox of the ( day jumps over "])
 def test_text_without_sentence_ends_is_cut_all_the_same(file, unit):
     content = unit * (1_500_000 // len(unit))
     (found,) = read(file(content))
-    assert max(map(len, found)) <= LONGEST
+    assert max(map(len, found)) <= MAX_SENTENCE_CHARACTERS
     assert "".join("".join(found).split()) == "".join(content.split())
 
 
 def test_quotation_marks_that_do_not_close_are_cut_in_parts(monkeypatch):
     given = []
     monkeypatch.setattr(sentences, "segment", lambda _, text: given.append(len(text)) or [text])
-    assert len(list(cut("and the “fox " * 10_000))) > 10
+    assert len(list(split_sentences("and the “fox " * 10_000))) > 10
     assert max(given) < 100_000  # its time grows with the square of this
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.text(st.sampled_from("ab. !?\n한。“”("), max_size=20), st.integers(1, 9))
 def test_cutting_loses_nothing_but_white_space(some, times):
-    found = list(cut(some * times * 300))
+    found = list(split_sentences(some * times * 300))
     assert "".join("".join(found).split()) == "".join((some * times * 300).split())
-    assert all(sentence == sentence.strip() != "" and len(sentence) <= LONGEST for sentence in found)
+    assert all(sentence == sentence.strip() != "" and len(sentence) <= MAX_SENTENCE_CHARACTERS for sentence in found)
 
 
 # ---- which files
@@ -365,13 +365,13 @@ def test_files_folders_and_patterns(file, tmp_path):
     for name in ("t/b.txt", "t/a/c.txt.gz", "t/.hidden", "t/README.md", "t/a/LICENSE"):
         file(SENTENCES, name)
     folder = tmp_path / "t"
-    assert files_of(str(folder)) == [folder / "a/c.txt.gz", folder / "b.txt"]
-    assert files_of(str(folder / "*.txt")) == [folder / "b.txt"]
-    assert files_of(f"{folder}/**/*.gz") == [folder / "a/c.txt.gz"]
-    assert files_of(str(folder / "README.md")) == [folder / "README.md"]
+    assert list_files(str(folder)) == [folder / "a/c.txt.gz", folder / "b.txt"]
+    assert list_files(str(folder / "*.txt")) == [folder / "b.txt"]
+    assert list_files(f"{folder}/**/*.gz") == [folder / "a/c.txt.gz"]
+    assert list_files(str(folder / "README.md")) == [folder / "README.md"]
     for missing in ("t/*.csv", "nowhere"):
         with pytest.raises(UserError, match="no such file, folder or pattern"):
-            files_of(missing)
+            list_files(missing)
 
 
 @pytest.mark.parametrize(
@@ -394,13 +394,13 @@ def test_a_text_is_called_after_its_files(data, name, tmp_path, monkeypatch):
 
 
 def test_notes_name_the_files_together(file):
-    notes = Notes()
+    notes = FileNotes()
     read(file(NOVEL, "a"), file(SENTENCES, "b"), file(NOVEL, "c"), notes=notes)
-    assert [line.split(":")[0] for line in notes.lines()] == ["a, c", "b"]
+    assert [line.split(":")[0] for line in notes.format_lines()] == ["a, c", "b"]
 
 
 def test_texts_one_by_one():
-    found = documents_of(iter(["One. Two.", " ", "Three.\n\nFour \ud800"]), TextOptions())
+    found = split_texts(iter(["One. Two.", " ", "Three.\n\nFour \ud800"]), TextOptions())
     assert [list(document) for document in found] == [["One.", "Two."], ["Three.", "Four ?"]]
 
 
@@ -432,42 +432,42 @@ def own(texts):
 @given(texts=ANY.map([["a."]].__add__))
 def test_pieces_are_the_tokenizer_s_own(tmp_path_factory, texts):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.data.encoded.SENTENCES", 3)  # batches end anywhere
-        corpus = build(texts, TOKENIZER, tmp_path_factory.mktemp("corpus"))
+        patch.setattr("bertkit.data.encoded.MAX_BATCH_SENTENCES", 3)  # batches end anywhere
+        corpus = write_corpus(texts, TOKENIZER, tmp_path_factory.mktemp("corpus"))
     assert pieces(corpus) == own(texts)
-    assert corpus.sentences[-1] == len(corpus.pieces) == corpus.counts["tokens"]
-    assert corpus.documents[-1] == len(corpus.sentences) - 1 == corpus.counts["sentences"]
-    assert len(corpus.documents) - 1 == corpus.counts["documents"]
+    assert corpus.sentence_offsets[-1] == len(corpus.token_ids) == corpus.counts["tokens"]
+    assert corpus.document_offsets[-1] == len(corpus.sentence_offsets) - 1 == corpus.counts["sentences"]
+    assert len(corpus.document_offsets) - 1 == corpus.counts["documents"]
 
 
 def test_counts_and_types(tmp_path):
-    corpus = build([["a film", "\x07"], ["한"]], TOKENIZER, tmp_path)
+    corpus = write_corpus([["a film", "\x07"], ["한"]], TOKENIZER, tmp_path)
     assert corpus.counts == {"tokens": 3, "sentences": 2, "documents": 2, "unknown": 1, "characters": 8}
-    assert [array.dtype for array in (corpus.pieces, corpus.sentences, corpus.documents)] == [
+    assert [array.dtype for array in (corpus.token_ids, corpus.sentence_offsets, corpus.document_offsets)] == [
         np.uint16, np.uint32, np.uint32,
     ]  # fmt: skip
-    assert isinstance(corpus.pieces, np.memmap)
-    assert not corpus.pieces.flags.writeable
+    assert isinstance(corpus.token_ids, np.memmap)
+    assert not corpus.token_ids.flags.writeable
 
 
 def test_a_large_vocabulary_takes_32_bits(tmp_path):
     tokenizer = make_tokenizer()
     tokenizer.add_tokens([f"w{number}w" for number in range(1 << 16)])
-    corpus = build([["a w65535w"]], tokenizer, tmp_path)
-    assert corpus.pieces.dtype == np.uint32
-    assert corpus.pieces.tolist() == tokenizer("a w65535w", add_special_tokens=False).input_ids
-    assert corpus.pieces[1] >= 1 << 16
+    corpus = write_corpus([["a w65535w"]], tokenizer, tmp_path)
+    assert corpus.token_ids.dtype == np.uint32
+    assert corpus.token_ids.tolist() == tokenizer("a w65535w", add_special_tokens=False).input_ids
+    assert corpus.token_ids[1] >= 1 << 16
 
 
 def test_no_piece_is_no_corpus(tmp_path):
     with pytest.raises(UserError, match="no text"):
-        build([["\x07"], []], TOKENIZER, tmp_path)
+        write_corpus([["\x07"], []], TOKENIZER, tmp_path)
 
 
 def test_three_bytes_a_piece(tmp_path):
-    build([["the film was very good today"] * 500] * 20, TOKENIZER, tmp_path)
+    write_corpus([["the film was very good today"] * 500] * 20, TOKENIZER, tmp_path)
     size = sum(path.stat().st_size for path in tmp_path.glob("*.*"))
-    assert size <= 3 * len(load(tmp_path).pieces)
+    assert size <= 3 * len(open_corpus(tmp_path).token_ids)
 
 
 # ---- the cache
@@ -491,8 +491,8 @@ class Calls:
 
 def test_a_corpus_is_made_once(file):
     calls, path = Calls(), file(SENTENCES)
-    first = corpus_of([path], TextOptions(), calls, Reporter())
-    again = corpus_of([path], TextOptions(), calls, Reporter())
+    first = load_corpus([path], TextOptions(), calls, Reporter())
+    again = load_corpus([path], TextOptions(), calls, Reporter())
     assert calls.count == 1
     assert pieces(again) == pieces(first) == own(DOCUMENTS)
     assert (again.counts, again.notes) == (first.counts, first.notes)
@@ -502,25 +502,25 @@ def test_a_corpus_is_made_once(file):
 def test_another_file_form_or_tokenizer_is_another_corpus(file):
     path, other = file(SENTENCES), make_tokenizer()
     other.add_tokens(["river"])
-    made = [pieces(corpus_of([path], TextOptions(), TOKENIZER, Reporter()))]
-    made.append(pieces(corpus_of([path], TextOptions(form="prose"), TOKENIZER, Reporter())))
-    made.append(pieces(corpus_of([path], TextOptions(), other, Reporter())))
+    made = [pieces(load_corpus([path], TextOptions(), TOKENIZER, Reporter()))]
+    made.append(pieces(load_corpus([path], TextOptions(text_format="prose"), TOKENIZER, Reporter())))
+    made.append(pieces(load_corpus([path], TextOptions(), other, Reporter())))
     file(SENTENCES.replace("years", "weeks"))
-    made.append(pieces(corpus_of([path], TextOptions(), TOKENIZER, Reporter())))
+    made.append(pieces(load_corpus([path], TextOptions(), TOKENIZER, Reporter())))
     assert all(made.count(one) == 1 for one in made)
 
 
 def test_without_a_cache_it_lies_in_a_temporary_folder(file, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE_DIR", str(file("", "a file")))
-    assert pieces(corpus_of([file(SENTENCES)], TextOptions(), TOKENIZER, Reporter())) == own(DOCUMENTS)
+    assert pieces(load_corpus([file(SENTENCES)], TextOptions(), TOKENIZER, Reporter())) == own(DOCUMENTS)
 
 
 def test_an_error_leaves_nothing_behind(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertkit.data.text_files.CHUNK", 1000)  # it comes late, when the file has been judged
+    monkeypatch.setattr("bertkit.data.text_files.CHUNK_BYTES", 1000)  # it comes late, when the file has been judged
     bad = file(NOVEL.encode() * 50 + b"\xff", "bad")
     for _ in range(2):
         with pytest.raises(UserError, match="bad: line"):
-            corpus_of([bad], TextOptions(), TOKENIZER, Reporter())
+            load_corpus([bad], TextOptions(), TOKENIZER, Reporter())
     assert not list((tmp_path / "cache" / "corpus").iterdir())
 
 
@@ -529,7 +529,7 @@ def test_errors_made_ahead_are_raised_in_their_turn():
         yield from "ab"
         raise UserError("here")
 
-    found = ahead(items())
+    found = prefetch(items())
     assert [next(found), next(found)] == ["a", "b"]
     with pytest.raises(UserError, match="here"):
         next(found)
@@ -539,8 +539,8 @@ def test_what_looks_like_a_special_piece_is_text(tiny, tmp_path):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tiny)
-    corpus = build([["good [SEP] bad [MASK]"]], tokenizer, tmp_path)
-    assert not set(tokenizer.all_special_ids) - {tokenizer.unk_token_id} & set(corpus.pieces.tolist())
+    corpus = write_corpus([["good [SEP] bad [MASK]"]], tokenizer, tmp_path)
+    assert not set(tokenizer.all_special_ids) - {tokenizer.unk_token_id} & set(corpus.token_ids.tolist())
     assert tokenizer.backend_tokenizer.encode("[SEP]", add_special_tokens=False).ids == [
         tokenizer.sep_token_id
     ]

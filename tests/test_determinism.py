@@ -1,16 +1,16 @@
 """A seed repeats a run to the bit, however many processes load its batches."""
 
 import pytest
-from conftest import ROWS, document_rows, write_rows
+from conftest import ROW_MAKERS, make_document_rows, write_rows
 
 import bertkit
 
 FILES = ("model.safetensors", "training_log.jsonl")
 
 
-@pytest.mark.parametrize("task", [*ROWS, "pretrain-mlm-nsp"])
+@pytest.mark.parametrize("task", [*ROW_MAKERS, "pretrain-mlm-nsp"])
 def test_a_seed_repeats_a_run_with_any_number_of_loaders(tiny, tmp_path, task):
-    data = write_rows(tmp_path / "data.jsonl", ROWS.get(task, document_rows)(40))
+    data = write_rows(tmp_path / "data.jsonl", ROW_MAKERS.get(task, make_document_rows)(40))
     train = getattr(bertkit, task.replace("-", "_"))
 
     def run(name, workers, seed=0):

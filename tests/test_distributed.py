@@ -8,22 +8,22 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROWS, document_rows, predictions, write_rows
+from conftest import ROW_MAKERS, make_document_rows, read_predictions, write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import kill_one, together
+from ranks import kill_rank, run_on_two_ranks
 from safetensors.torch import load_file
 from test_equivalence import SGD, of_lengths
 
 import bertkit
 from bertkit.cli import launch
-from bertkit.training.batches import LengthBatches
+from bertkit.training.batches import LengthGroupedBatchSampler
 
 STEPS = 32
 ADAMW = SGD | {"optim": "adamw_torch", "learning_rate": 1e-4}
 KINDS = {
     "weights": ("classify", {"class_weights": "balanced", "label_smoothing": 0.1, "freeze": 1}),
-    "windows": ("classify", {"long": "windows", "max_length": 10, "gradient_checkpointing": True}),
+    "windows": ("classify", {"long_texts": "windows", "max_length": 10, "gradient_checkpointing": True}),
     "adamw": ("classify", ADAMW),
     "budget": ("classify", {"tokens_per_batch": 48, "max_length": 32}),
     "ner": ("ner", {"max_length": 12}),
@@ -41,7 +41,7 @@ def wanted(kind, folder, models, name, **more):
     task, own = KINDS[kind]
     data = folder / f"{task}.jsonl"
     if not data.exists():
-        write_rows(data, document_rows(80) if task.startswith("pretrain") else ROWS[task](81))
+        write_rows(data, make_document_rows(80) if task.startswith("pretrain") else ROW_MAKERS[task](81))
     same = {"data": str(data), "model": str(models), "max_steps": STEPS, "set": ["logging_steps=1"]}
     return {"task": task, "settings": SGD | same | own | more | {"output_dir": str(folder / name)}}
 
@@ -54,10 +54,10 @@ def laid_out(kind, ranks):
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory, calm, tiny):
+def both(tmp_path_factory, tiny_without_dropout, tiny):
     """All jobs of two ranks, done once: folder, and the outcomes of each rank by name."""
     folder = tmp_path_factory.mktemp("ranks")
-    jobs = {kind: wanted(kind, folder, calm, f"{kind}-2", **laid_out(kind, 2)) for kind in KINDS}
+    jobs = {kind: wanted(kind, folder, tiny_without_dropout, f"{kind}-2", **laid_out(kind, 2)) for kind in KINDS}
     dropped = {"max_steps": 25, "optim": "adamw_torch", "learning_rate": 1e-3}
     whole = wanted("weights", folder, tiny, "whole", batch_size=4, **dropped)
     jobs["whole"] = whole
@@ -70,14 +70,14 @@ def both(tmp_path_factory, calm, tiny):
     jobs["dry"] = whole | {"settings": whole["settings"] | {"output_dir": None, "dry_run": True}}
     jobs["disagree"] = {"task": "disagree"}
     os.environ["BERTKIT_CACHE_DIR"] = str(folder / "cache")
-    found = together(list(jobs.values()), folder)
+    found = run_on_two_ranks(list(jobs.values()), folder)
     return folder, [dict(zip(jobs, of_rank, strict=True)) for of_rank in found]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_ranks_train_as_one_process(both, calm, kind):
+def test_two_ranks_train_as_one_process(both, tiny_without_dropout, kind):
     folder, (metrics, others) = both
-    job = wanted(kind, folder, calm, f"{kind}-1", **laid_out(kind, 1))
+    job = wanted(kind, folder, tiny_without_dropout, f"{kind}-1", **laid_out(kind, 1))
     one = getattr(bertkit, job["task"])(**job["settings"])
     assert metrics[kind] == others[kind]
     assert metrics[kind]["training"]["processes"] == 2
@@ -87,14 +87,14 @@ def test_two_ranks_train_as_one_process(both, calm, kind):
     assert job["task"].startswith("pretrain") or rows % 8 == 1
     mine, theirs = (load_file(folder / f"{kind}-{n}" / "model.safetensors") for n in (1, 2))
     assert max(float((mine[name] - theirs[name]).abs().max()) for name in mine) < 1e-5
-    logs = [predictions(folder / f"{kind}-{n}", "training_log.jsonl") for n in (1, 2)]
+    logs = [read_predictions(folder / f"{kind}-{n}", "training_log.jsonl") for n in (1, 2)]
     assert len(logs[0]) == STEPS
     for line, other in zip(*logs, strict=True):
         assert other | {"epoch": 0} == pytest.approx(line | {"epoch": 0}, rel=1e-4, abs=1e-5)
     assert metrics[kind]["data"] == one.metrics["data"]
     assert metrics[kind]["validation"] == pytest.approx(one.metrics["validation"], rel=1e-6, abs=1e-5)
     if not kind.startswith("p"):  # pre-training decides nothing
-        told = [predictions(folder / f"{kind}-{n}") for n in (1, 2)]
+        told = [read_predictions(folder / f"{kind}-{n}") for n in (1, 2)]
         for name in ("predicted", "answer"):
             assert [one.get(name) for one in told[0]] == [one.get(name) for one in told[1]]
 
@@ -102,7 +102,7 @@ def test_two_ranks_train_as_one_process(both, calm, kind):
 def test_a_signal_to_one_rank_stops_both_and_they_resume_to_the_same_bits(both):
     folder, outcomes = both
     for of_rank in outcomes:
-        assert of_rank["cut"]["error"] == "Stopped"
+        assert of_rank["cut"]["error"] == "RunInterrupted"
         assert of_rank["cut"]["said"].startswith(
             "stopped at step 14 of 25; go on with: bertkit classify --resume"
         )
@@ -136,11 +136,11 @@ def test_a_dry_run_of_both_counts_the_steps_of_both(both):
 def test_ranks_share_the_steps_of_one_process(lengths, size, accumulation, ranks):
     features = of_lengths(np.array(lengths))
     together, epoch = accumulation * ranks, 3
-    one = LengthBatches(features, size, together)
-    parts = [LengthBatches(features, size, together, share=(rank, ranks)) for rank in range(ranks)]
+    one = LengthGroupedBatchSampler(features, size, together)
+    parts = [LengthGroupedBatchSampler(features, size, together, rank_and_world_size=(rank, ranks)) for rank in range(ranks)]
     for batches in (one, *parts):
         batches.set_epoch(epoch)
-    steps = [sorted(step.tolist()) for step in one.effective_batches()]
+    steps = [sorted(step.tolist()) for step in one.plan_effective_batches()]
     shares = [list(part) for part in parts]
     assert {len(share) for share in shares} == {len(parts[0])}  # or one would wait for ever
     for number, step in enumerate(steps):
@@ -175,7 +175,7 @@ def test_a_killed_rank_stops_all_and_the_run_resumes_to_the_same_bits(both, tiny
         "--optim", "adamw_torch", "--warmup", 0, "--weight-decay", 0, "--no-bf16", "--save-steps", 3,
         "--set", "logging_steps=1", "--nproc", 2,
     ]  # fmt: skip
-    status, said, seconds = kill_one([*command, "-o", cut], cut)
+    status, said, seconds = kill_rank([*command, "-o", cut], cut)
     told = [line for line in said.splitlines() if line.startswith("bertkit:")]
     assert (status, len(told)) == (1, 1), said
     assert "rank 1 was ended by SIGKILL, and the others were stopped; --resume" in told[0]
@@ -249,7 +249,7 @@ def stopped(folder, tmp_path):
 ])  # fmt: skip
 def test_the_launcher_tells_how_a_rank_ended(script, status, words, monkeypatch, capfd):
     monkeypatch.setattr(launch, "_cores", lambda: 2)
-    monkeypatch.setattr(launch, "GRACE", (0.2, 0.2))
+    monkeypatch.setattr(launch, "GRACE_SECONDS", (0.2, 0.2))
     start = subprocess.Popen
 
     def started(command, **more):

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from bertkit.cli.app import app
-from bertkit.data.known import known_sets
+from bertkit.data.known import load_dataset_specs
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -67,14 +67,14 @@ def test_make_targets_in_the_readme_exist():
 
 def test_the_data_page_lists_every_known_set_and_where_it_was_tried():
     page = (ROOT / "docs" / "data.md").read_text("utf-8")
-    for known in known_sets().values():
-        tried = ", ".join(known.tried) or "not tried"
+    for known in load_dataset_specs().values():
+        tried = ", ".join(known.tested_sources) or "not tried"
         assert f"| `{known.name}` | {known.title} | {tried} | `{known.hub['id']}` |" in page
 
 
 def test_the_data_page_lists_the_files_of_every_layout():
     page = (ROOT / "docs" / "data.md").read_text("utf-8")
-    for known in known_sets().values():
+    for known in load_dataset_specs().values():
         for layout in known.layouts:
             files = ", ".join(f"`{file}`" for file in dict.fromkeys(part.file for part in layout.values()))
             assert f"| `{known.name}` | {files} " in page

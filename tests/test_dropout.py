@@ -2,16 +2,16 @@
 
 import pytest
 import torch
-from conftest import save_tiny
+from conftest import save_tiny_model
 from torch import nn
 from transformers import AutoModel
 
-from bertkit.modeling.dropout import FastDropout, draw_fast, set_dropout
+from bertkit.modeling.dropout import FastDropout, enable_fast_dropout, set_dropout
 
 
 def fast(p):
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(p))
-    draw_fast(model)
+    enable_fast_dropout(model)
     assert type(model[1]) is FastDropout
     return model[1]
 
@@ -50,7 +50,7 @@ def test_scoring_drops_nothing():
 
 
 def test_none_is_dropped_anywhere_in_a_model_once_it_is_said(tmp_path):
-    model = AutoModel.from_pretrained(save_tiny(tmp_path / "model")).train()
+    model = AutoModel.from_pretrained(save_tiny_model(tmp_path / "model")).train()
     ids = torch.arange(5, 15)[None]
     first, second = (model(ids).last_hidden_state for _ in range(2))
     assert not torch.equal(first, second)

@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import assert_refused, make_tokenizer, save_tiny, toy_rows, write_rows
+from conftest import assert_refused, make_tokenizer, save_tiny_model, make_toy_rows, write_rows
 from safetensors.numpy import load_file
 from test_architectures import ARCHITECTURES, tiny_of
 from transformers import AutoModel, AutoTokenizer
 
 import bertkit
-from bertkit.infer.similar import find_word
+from bertkit.infer.similar import find_word_occurrences
 from bertkit.modeling.loading import find_model
 
 TEXTS = ["good", "the film was very good and it was warm today", "a bad room", "", "we saw it here"]
@@ -52,13 +52,13 @@ def test_vectors_are_the_stock_models_whatever_stands_beside_in_the_batch(name, 
 
 
 def test_the_last_four_layers_stand_side_by_side(tmp_path):
-    folder = save_tiny(tmp_path / "model", num_hidden_layers=5)
+    folder = save_tiny_model(tmp_path / "model", num_hidden_layers=5)
     found = bertkit.embed(model=folder, text=TEXTS[:1], layer="concat-last-4", pooling="mean").vectors
     assert np.allclose(found[0], np.concatenate(states_of(folder, TEXTS[0]).mean(1)[2:]), atol=1e-5)
 
 
 def test_a_tokenizer_that_pads_on_the_left_moves_no_positions(tiny, tmp_path):
-    folder = save_tiny(tmp_path / "left")
+    folder = save_tiny_model(tmp_path / "left")
     config = folder / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"padding_side": "left"}))
     assert AutoTokenizer.from_pretrained(folder).padding_side == "left"
@@ -67,7 +67,7 @@ def test_a_tokenizer_that_pads_on_the_left_moves_no_positions(tiny, tmp_path):
 
 
 def test_of_a_model_that_reads_from_left_to_right_the_last_piece_is_taken(tmp_path):
-    folder = save_tiny(tmp_path / "model", is_decoder=True)
+    folder = save_tiny_model(tmp_path / "model", is_decoder=True)
     found = bertkit.embed(model=folder, text=TEXTS).vectors
     assert np.allclose(found, [states_of(folder, text)[-1][-1] for text in TEXTS], atol=1e-5)
 
@@ -81,7 +81,7 @@ def test_pairs_are_read_as_pairs(tiny, tmp_path):
 def test_mean_is_what_a_sentence_transformers_model_was_trained_with():
     """Its definition: the mean over all pieces that are no padding, scaled to length 1."""
     found = bertkit.embed(model="minilm", text=TEXTS, normalize=True)
-    assert found.figures["pooling"] == "mean"
+    assert found.metadata["pooling"] == "mean"
     folder = find_model("minilm").folder
     means = np.array([states_of(folder, text)[-1].mean(0) for text in TEXTS])
     assert np.allclose(found.vectors, means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
@@ -92,7 +92,7 @@ def test_a_finished_run_of_a_task_is_embedded_by_its_encoder(tiny, tmp_path, toy
         data=toy, model=tiny, max_steps=2, max_length=16, bf16=False, output_dir=tmp_path / "run"
     )
     found = bertkit.embed(model=run.output_dir, text=["a good film"])
-    assert (found.figures["pooling"], found.figures["max_length"]) == ("cls", 16)
+    assert (found.metadata["pooling"], found.metadata["max_length"]) == ("cls", 16)
     assert np.allclose(found.vectors[0], states_of(run.output_dir, "a good film")[-1][0], atol=1e-5)
 
 
@@ -104,7 +104,7 @@ def test_files_hold_the_vectors_in_the_order_of_the_rows_and_are_searched(ending
     path = tmp_path / f"vectors.{ending}"
     status, out, err = cli("embed", tiny, "--data", toy, "--pooling", "mean", "-o", path, "--json")
     assert status == 0, err
-    rows, told = toy_rows(80), json.loads(out)
+    rows, told = make_toy_rows(80), json.loads(out)
     assert (told["rows"], told["dimensions"], told["dtype"]) == (80, 32, "float32")
     if ending == "npy":
         vectors = np.load(path)
@@ -147,7 +147,7 @@ def test_a_query_is_made_as_the_index_was_or_refused(cli, tiny, toy, tmp_path):
     query = ["--index", path, "--query", "good"]
     told = json.loads(cli("embed", tiny, *query, "--layer", "-2", "--json")[1])
     assert (told["layer"], told["pooling"]) == ("1", "mean")
-    other = save_tiny(tmp_path / "other", hidden_size=16)
+    other = save_tiny_model(tmp_path / "other", hidden_size=16)
     assert_refused(cli, tmp_path, [tiny, *query, "--layer", "2"], ["--layer 2", "made with 1"], "embed")
     assert_refused(cli, tmp_path, [tiny, *query, "--pooling", "cls"], ["made with mean"], "embed")
     assert_refused(cli, tmp_path, [other, *query], ["made with tiny", "MODEL is other"], "embed")
@@ -220,20 +220,20 @@ def test_a_file_is_never_replaced_unasked_and_nothing_is_half_written(cli, tiny,
 def test_the_vector_of_a_word_is_the_mean_of_its_pieces(tiny):
     texts = ["the filmx was good", "good", "it was a Filmx, a filmx"]  # in pieces: film ##x
     found = bertkit.embed(model=tiny, text=texts, word="filmX")
-    assert [(one["row"], one["start"]) for one in found.word["occurrences"]] == [(0, 4), (2, 9), (2, 18)]
-    assert found.word["without"] == [1]
+    assert [(one["row"], one["start"]) for one in found.word_comparison["occurrences"]] == [(0, 4), (2, 9), (2, 18)]
+    assert found.word_comparison["without"] == [1]
     pieces = make_tokenizer().tokenize(texts[0])
     assert pieces[1:3] == ["film", "##x"]
     assert np.allclose(found.vectors[0], states_of(tiny, texts[0])[-1][2:4].mean(0), atol=1e-5)
-    cosines = np.array(found.word["similarities"])
+    cosines = np.array(found.word_comparison["similarities"])
     assert np.allclose(np.diag(cosines), 1)
     assert cosines[0, 1] < 0.999
-    assert np.allclose(found.word["static"], 1)
+    assert np.allclose(found.word_comparison["static"], 1)
 
 
 def test_words_begin_and_end_where_words_do():
     texts = ["배가 아프다", "담배를", "배우가 배를 타다", "The art of ART-work, smart artist", "日本語の本"]
-    found = {word: find_word(word, texts, make_tokenizer()) for word in ("배", "art", "本")}
+    found = {word: find_word_occurrences(word, texts, make_tokenizer()) for word in ("배", "art", "本")}
     assert found["배"].row.tolist() == [0, 2, 2]
     assert found["art"].start.tolist() == [4, 11]
     assert found["本"].start.tolist() == [1, 4]

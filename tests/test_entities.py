@@ -10,10 +10,10 @@ from seqeval import metrics as seqeval
 from seqeval.scheme import IOB2
 
 from bertkit.data.schemes import Scheme, to_iob2
-from bertkit.data.tags import TagSet, as_sentences, iob2_names, offsets_of
-from bertkit.metrics.baselines import frequent_tag
-from bertkit.metrics.entities import entity_counts, entity_scores, per_type, token_accuracy
-from bertkit.modeling.viterbi import viterbi
+from bertkit.data.tags import TagSet, split_by_offsets, build_iob2_labels, compute_offsets
+from bertkit.metrics.baselines import predict_frequent_tag
+from bertkit.metrics.entities import count_entities, score_entities, score_types, compute_word_accuracy
+from bertkit.modeling.viterbi import viterbi_decode
 
 TAGS = TagSet(["B-PER", "I-LOC", "O", "I-PER", "B-LOC", "B-X-Y", "I-X-Y"])
 lengths_and_seeds = {"lengths": st.lists(st.integers(0, 7), max_size=12), "seed": st.integers(0, 10**6)}
@@ -38,12 +38,12 @@ def drawn(lengths, seed, legal=False):
     rng, offsets = np.random.default_rng(seed), np.concatenate([[0], np.cumsum(lengths)]).astype(int)
     gold = rng.integers(0, len(TAGS), offsets[-1])
     predicted = np.where(rng.random(offsets[-1]) < 0.6, gold, rng.integers(0, len(TAGS), offsets[-1]))
-    sides = [as_sentences(TAGS.names_of(numbers), offsets) for numbers in (gold, predicted)]
+    sides = [split_by_offsets(TAGS.decode(numbers), offsets) for numbers in (gold, predicted)]
     return *([to_iob2(side, Scheme()) for side in sides] if legal else sides), offsets
 
 
 def counted(gold, predicted, offsets):
-    return entity_counts(TAGS.numbers(gold), TAGS.numbers(predicted), offsets, TAGS)
+    return count_entities(TAGS.encode(gold), TAGS.encode(predicted), offsets, TAGS)
 
 
 @given(**lengths_and_seeds)
@@ -69,14 +69,14 @@ def assert_equal_to_seqeval(gold, predicted, offsets, **options):
         return
     counts, options = counted(gold, predicted, offsets), options | {"zero_division": 0}
     report = seqeval.classification_report(gold, predicted, output_dict=True, **options)
-    ours = entity_scores(counts)
+    ours = score_entities(counts)
     for score in ("precision", "recall"):
         assert ours[score] == pytest.approx(report["micro avg"][score])
     assert ours["f1"] == pytest.approx(report["micro avg"]["f1-score"])
-    for name, scores in per_type(counts, TAGS).items():
+    for name, scores in score_types(counts, TAGS).items():
         theirs = report.get(name, {"precision": 0, "recall": 0, "f1-score": 0, "support": 0})
         assert list(scores.values()) == pytest.approx(list(theirs.values()))
-    accuracy = token_accuracy(TAGS.numbers(gold), TAGS.numbers(predicted))
+    accuracy = compute_word_accuracy(TAGS.encode(gold), TAGS.encode(predicted))
     assert accuracy == pytest.approx(seqeval.accuracy_score(gold, predicted))
 
 
@@ -96,14 +96,14 @@ def test_any_tags_score_as_in_seqevals_default_mode(lengths, seed):
 
 def test_scores_of_a_known_case():
     gold, predicted = [["B-PER", "I-PER", "O", "B-LOC"], []], [["B-PER", "I-PER", "O", "B-PER"], []]
-    counts = counted(gold, predicted, offsets_of(gold))
-    assert entity_scores(counts) == {"precision": 0.5, "recall": 0.5, "f1": 0.5}
-    found = per_type(counts, TAGS)
+    counts = counted(gold, predicted, compute_offsets(gold))
+    assert score_entities(counts) == {"precision": 0.5, "recall": 0.5, "f1": 0.5}
+    found = score_types(counts, TAGS)
     assert found["PER"] == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "entities": 1}
     assert found["X-Y"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "entities": 0}
     untyped, none = TagSet(["O", "B", "I"]), np.array([], int)
-    assert list(per_type(entity_counts(none, none, np.array([0]), untyped), untyped)) == ["entity"]
-    assert token_accuracy(none, none) == 0.0
+    assert list(score_types(count_entities(none, none, np.array([0]), untyped), untyped)) == ["entity"]
+    assert compute_word_accuracy(none, none) == 0.0
 
 
 def test_the_evaluate_library_gives_seqevals_scores():
@@ -120,8 +120,8 @@ def test_the_evaluate_library_gives_seqevals_scores():
 
 def test_the_usual_tag_of_each_word():
     words, tags = ["Rome", "Rome", "Rome", "in", "May", "May"], np.array([3, 1, 3, 0, 4, 2])
-    assert frequent_tag(words, tags, ["May", "Rome", "june", "in"], outside=0).tolist() == [2, 3, 0, 0]
-    assert frequent_tag([], tags[:0], ["in"], outside=5).tolist() == [5]
+    assert predict_frequent_tag(words, tags, ["May", "Rome", "june", "in"], outside=0).tolist() == [2, 3, 0, 0]
+    assert predict_frequent_tag([], tags[:0], ["in"], outside=5).tolist() == [5]
 
 
 def is_legal(path, initial, pair):
@@ -131,10 +131,10 @@ def is_legal(path, initial, pair):
 @given(**lengths_and_seeds | {"lengths": st.lists(st.integers(0, 4), max_size=6)}, adjacent=st.booleans())
 def test_decoding_gives_the_best_legal_path(lengths, seed, adjacent):
     tags = TagSet(["B-PER", "I-LOC", "O", "I-PER", "B-LOC"])
-    initial, pair = tags.transitions(adjacent)
+    initial, pair = tags.build_transitions(adjacent)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(int)
     emissions = np.random.default_rng(seed).normal(size=(offsets[-1], len(tags))).astype(np.float32)
-    found = np.split(viterbi(emissions, offsets, initial, pair), offsets[1:-1])
+    found = np.split(viterbi_decode(emissions, offsets, initial, pair), offsets[1:-1])
     for scores, path in zip(np.split(emissions, offsets[1:-1]), found, strict=True):
         tokens = np.arange(len(scores))
         paths = [p for p in map(list, product(range(5), repeat=len(scores))) if is_legal(p, initial, pair)]
@@ -144,12 +144,12 @@ def test_decoding_gives_the_best_legal_path(lengths, seed, adjacent):
 
 
 def test_decoding_of_a_very_long_sentence_and_in_parts(monkeypatch):
-    initial, pair = TagSet(iob2_names(["LOC", "ORG", "PER"])).transitions()
+    initial, pair = TagSet(build_iob2_labels(["LOC", "ORG", "PER"])).build_transitions()
     emissions = np.random.default_rng(0).normal(size=(100_000, len(pair)))
-    whole = viterbi(emissions, np.array([0, 100_000]), initial, pair)
+    whole = viterbi_decode(emissions, np.array([0, 100_000]), initial, pair)
     assert initial[whole[0]]
     assert all(pair[whole[:-1], whole[1:]])
     offsets = np.array([0, 30, 30, 33, 80, 130, 137])
-    at_once = viterbi(emissions[:137], offsets, initial, pair)
-    monkeypatch.setattr("bertkit.modeling.viterbi.CELLS", 60)  # two sentences at a time
-    assert viterbi(emissions[:137], offsets, initial, pair).tolist() == at_once.tolist()
+    at_once = viterbi_decode(emissions[:137], offsets, initial, pair)
+    monkeypatch.setattr("bertkit.modeling.viterbi.MAX_CELLS", 60)  # two sentences at a time
+    assert viterbi_decode(emissions[:137], offsets, initial, pair).tolist() == at_once.tolist()

@@ -2,7 +2,7 @@
 
 import json
 
-from bertkit.data.known import known_sets
+from bertkit.data.known import load_dataset_specs
 
 
 def test_env_tells_versions_device_and_what_can_be_reached(cli, no_hub, monkeypatch):
@@ -27,8 +27,8 @@ def test_data_ls_tells_where_each_set_was_found(cli, tmp_path):
     (tmp_path / "SST-2").mkdir()
     _, out, _ = cli("data", "ls", "--json", "--data-dir", tmp_path)
     found = json.loads(out)
-    assert list(found) == [*known_sets(), "sample"]
-    assert found["sst2"] == {"found": str(tmp_path / "SST-2"), "title": known_sets()["sst2"].title}
+    assert list(found) == [*load_dataset_specs(), "sample"]
+    assert found["sst2"] == {"found": str(tmp_path / "SST-2"), "title": load_dataset_specs()["sst2"].title}
     assert [line.split()[0] for line in cli("data", "ls")[1].splitlines()] == list(found)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROWS, toy_rows, write_rows
+from conftest import ROW_MAKERS, make_toy_rows, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.data.features import StoredFeatures
 from bertkit.data.ragged import Ragged
-from bertkit.seals import seal, unlike
-from bertkit.training.batches import LengthBatches
-from bertkit.training.precision import choose
+from bertkit.seals import write_checksums, verify_checksums
+from bertkit.training.batches import LengthGroupedBatchSampler
+from bertkit.training.precision import choose_precision
 
 SGD = {"optim": "sgd", "learning_rate": 0.05, "warmup": 0.0, "weight_decay": 0.0, "bf16": False}
 
@@ -42,7 +42,7 @@ KINDS = {
     "weights": {"class_weights": "balanced", "label_smoothing": 0.1},
     "regression": {"problem": "regression"},
     "multi-label": {"problem": "multi-label", "class_weights": "balanced"},
-    "windows": {"long": "windows", "max_length": 10},
+    "windows": {"long_texts": "windows", "max_length": 10},
     "checkpointing": {"gradient_checkpointing": True},
     "layer decay": {"layer_decay": 0.8},
     "ner": {"max_length": 12},
@@ -55,26 +55,26 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_8_x_1_is_2_x_4_is_1_x_8(calm, tmp_path, kind):
-    rows = [row for n, row in enumerate(toy_rows(90, longest=25)) if row["label"] == "negative" or n % 3]
+def test_8_x_1_is_2_x_4_is_1_x_8(tiny_without_dropout, tmp_path, kind):
+    rows = [row for n, row in enumerate(make_toy_rows(90, longest=25)) if row["label"] == "negative" or n % 3]
     if kind == "multi-label":
         rows = [{**row, "label": [row["label"], "long"][: 1 + len(row["text"]) // 60]} for row in rows]
     if kind == "regression":
         rows = [{**row, "label": len(row["text"]) / 50} for row in rows]
-    task = "ner" if "head" in KINDS[kind] else kind if kind in ROWS else "classify"
+    task = "ner" if "head" in KINDS[kind] else kind if kind in ROW_MAKERS else "classify"
     if task != "classify":
-        rows = ROWS[task](81)
+        rows = ROW_MAKERS[task](81)
     data = write_rows(tmp_path / "rows.jsonl", rows)
 
     def run(batch, steps):
         return getattr(bertkit, task)(
-            data=str(data), model=str(calm), epochs=2, batch_size=batch, gradient_accumulation_steps=steps,
+            data=str(data), model=str(tiny_without_dropout), epochs=2, batch_size=batch, gradient_accumulation_steps=steps,
             output_dir=str(tmp_path / f"{batch}x{steps}"), **SGD | KINDS[kind], set=["max_grad_norm=0.5"],
         )  # fmt: skip
 
     whole = run(8, 1)
     assert whole.metrics["data"]["train"] % 8 in (1, 3)  # a short last batch
-    before = load_file(calm / "model.safetensors")
+    before = load_file(tiny_without_dropout / "model.safetensors")
     query = "encoder.layer.0.attention.self.query.weight"
     assert (weights(whole)[f"bert.{query}"] != before[query]).any() == (kind != "frozen")
     for other in (run(2, 4), run(1, 8)):
@@ -90,7 +90,7 @@ def test_gradient_checkpointing_changes_nothing_but_memory(tiny, toy, tmp_path):
 
 
 def test_bf16_learns_as_well_as_fp32(tiny, tmp_path):
-    data = write_rows(tmp_path / "toy.jsonl", toy_rows(200))
+    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(200))
     options = {"data": str(data), "model": str(tiny), "epochs": 6, "batch_size": 8, "learning_rate": 3e-3}
     for bf16, name in ((True, "bf16"), (False, "fp32")):
         run = bertkit.classify(**options, bf16=bf16, output_dir=str(tmp_path / name))
@@ -100,10 +100,10 @@ def test_bf16_learns_as_well_as_fp32(tiny, tmp_path):
 
 def test_scores_are_fp32_even_when_training_is_bf16(tiny, toy, tmp_path):
     options = {"data": str(toy), "model": str(tiny), "max_steps": 1, "batch_size": 8, "learning_rate": 0.0}
-    from conftest import predictions
+    from conftest import read_predictions
 
     one, two = (
-        predictions(bertkit.classify(**options, bf16=bf16, output_dir=str(tmp_path / str(bf16))).output_dir)
+        read_predictions(bertkit.classify(**options, bf16=bf16, output_dir=str(tmp_path / str(bf16))).output_dir)
         for bf16 in (True, False)
     )
     assert one == two
@@ -115,24 +115,24 @@ def test_bf16_is_chosen_where_the_device_has_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for able, wanted in (({"avx512_bf16": True}, "bf16"), ({"amx_bf16": True}, "bf16"), ({}, "fp32")):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda able=able: able)
-        assert choose(ClassifyConfig())[0] == wanted
-    assert choose(ClassifyConfig(bf16=True))[0] == "bf16"
+        assert choose_precision(ClassifyConfig())[0] == wanted
+    assert choose_precision(ClassifyConfig(bf16=True))[0] == "bf16"
 
 
 lengths = st.lists(st.integers(1, 99), min_size=1, max_size=300).map(np.array)
 
 
 def of_lengths(lengths):
-    pieces = Ragged.of([np.zeros(length, np.int32) for length in lengths])
+    pieces = Ragged.from_sequences([np.zeros(length, np.int32) for length in lengths])
     return StoredFeatures(
-        first=np.arange(len(lengths) + 1), labels=None, input_ids=pieces, token_type_ids=pieces
+        sequence_offsets=np.arange(len(lengths) + 1), labels=None, input_ids=pieces, token_type_ids=pieces
     )
 
 
 @given(lengths=lengths, steps=st.integers(1, 8), epoch=st.integers(0, 3))
 def test_an_epoch_has_every_row_once_however_it_is_divided(lengths, steps, epoch):
     def effective(batch_size, accumulation):
-        batches = LengthBatches(of_lengths(lengths), batch_size, accumulation)
+        batches = LengthGroupedBatchSampler(of_lengths(lengths), batch_size, accumulation)
         batches.set_epoch(epoch)
         rows = list(batches)
         assert len(rows) == len(batches)
@@ -147,7 +147,7 @@ def test_an_epoch_has_every_row_once_however_it_is_divided(lengths, steps, epoch
 
 def test_batches_hold_like_lengths_in_an_order_of_their_own_each_epoch():
     lengths = np.random.default_rng(0).integers(1, 100, 2000)
-    batches = LengthBatches(of_lengths(lengths), 16)
+    batches = LengthGroupedBatchSampler(of_lengths(lengths), 16)
     first = list(batches)
     assert list(batches) == first
     padding = sum(lengths[b].max() * len(b) for b in first) / lengths.sum() - 1
@@ -172,19 +172,19 @@ CUTS = [
 
 @pytest.mark.parametrize(("task", "step"), CUTS)
 def test_a_run_stopped_by_a_signal_resumes_to_the_same_weights(cli, tiny, tmp_path, monkeypatch, task, step):
-    from bertkit.training.callbacks import Progress
+    from bertkit.training.callbacks import ReporterCallback
 
-    toy = write_rows(tmp_path / "toy.jsonl", ROWS[task](80))
+    toy = write_rows(tmp_path / "toy.jsonl", ROW_MAKERS[task](80))
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert cli(task, *options_for(tiny, toy), "-o", whole)[0] == 0
-    told = Progress.on_step_end
+    told = ReporterCallback.on_step_end
 
     def interrupt(self, args, state, control, **more):
         told(self, args, state, control, **more)
         if state.global_step == step - 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    monkeypatch.setattr(ReporterCallback, "on_step_end", interrupt)
     status, _, err = cli(task, *options_for(tiny, toy), "-o", cut)
     monkeypatch.undo()
     assert status == 130
@@ -198,7 +198,7 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_weights(cli, tiny, tmp_pa
 
 
 def test_a_killed_run_resumes_to_the_same_weights(cli, tiny, tmp_path):
-    toy = write_rows(tmp_path / "toy.jsonl", toy_rows(2000))
+    toy = write_rows(tmp_path / "toy.jsonl", make_toy_rows(2000))
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     options = [*options_for(tiny, toy)[:4], "--epochs", 2, "--batch-size", 4, "--no-bf16", "--save-steps", 30]
     assert cli("classify", *options, "-o", whole)[0] == 0
@@ -235,7 +235,7 @@ def test_checkpoints_are_whole_where_the_removal_of_an_old_one_is_cut_off(
         cli("classify", *options_for(tiny, toy), "-o", run)
     monkeypatch.undo()
     kept = sorted((run / "checkpoints").glob("checkpoint-*"))
-    assert [unlike(path) for path in kept] == [None] * len(kept) != []
+    assert [verify_checksums(path) for path in kept] == [None] * len(kept) != []
     assert cli("classify", "--resume", "-o", run)[0] == 0
     assert [path.name for path in run.rglob(".partial")] == []
 
@@ -249,9 +249,9 @@ def test_a_run_whose_second_checkpoint_had_no_room_goes_on_from_the_first(
         written.append(folder)
         if len(written) == 2:
             raise OSError("No space left on device")
-        seal(folder)
+        write_checksums(folder)
 
-    monkeypatch.setattr("bertkit.training.checkpoints.seal", full)
+    monkeypatch.setattr("bertkit.training.checkpoints.write_checksums", full)
     status, _, err = cli("classify", *options_for(tiny, toy), "-o", tmp_path / "run")
     assert (status, "No space left on device); make room and go on with --resume" in err) == (2, True)
     monkeypatch.undo()
@@ -267,18 +267,18 @@ def test_a_finished_run_is_not_trained_again(cli, tiny, toy, tmp_path):
 
 
 def test_changed_data_or_settings_are_refused_on_resume(cli, tiny, toy, tmp_path, monkeypatch):
-    from bertkit.training.callbacks import Progress
+    from bertkit.training.callbacks import ReporterCallback
 
     def interrupt(self, args, state, control, **more):
         if state.global_step == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Progress, "on_step_end", interrupt)
+    monkeypatch.setattr(ReporterCallback, "on_step_end", interrupt)
     assert cli("classify", *options_for(tiny, toy), "-o", tmp_path / "run")[0] == 130
     monkeypatch.undo()
     status, _, err = cli("classify", "--resume", "-o", tmp_path / "run", "--epochs", 5)
     assert (status, "epochs" in err) == (2, True)
-    write_rows(toy, toy_rows(80, seed=5))
+    write_rows(toy, make_toy_rows(80, seed=5))
     status, _, err = cli("classify", "--resume", "-o", tmp_path / "run")
     assert (status, "data has changed: train was 72 rows, " in err) == (2, True)
     assert "; validation was 8 rows, " in err
@@ -332,17 +332,17 @@ def test_the_loss_told_is_of_the_whole_run(cli, tiny, toy, tmp_path, monkeypatch
     assert loss == pytest.approx(sum(logged) / 18)
 
 
-def test_layer_decay_scales_each_layers_steps(calm, toy, tmp_path):
+def test_layer_decay_scales_each_layers_steps(tiny_without_dropout, toy, tmp_path):
     name = "bert.encoder.layer.{}.attention.self.query.weight"
 
     def moved(folder, **more):
-        options = {"data": str(toy), "model": str(calm), "max_steps": 1, "batch_size": 8}
+        options = {"data": str(toy), "model": str(tiny_without_dropout), "max_steps": 1, "batch_size": 8}
         after = weights(
             bertkit.classify(
                 **options, output_dir=str(tmp_path / folder), **SGD | {"learning_rate": 50.0}, **more
             )
         )
-        before = load_file(calm / "model.safetensors")
+        before = load_file(tiny_without_dropout / "model.safetensors")
         return [float((after[name.format(n)] - before[name.format(n)[5:]]).norm()) for n in (0, 1)]
 
     plain, decayed = moved("plain"), moved("decayed", layer_decay=0.5)

@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from conftest import ROWS, assert_refused, document_rows, predictions, toy_rows, write_rows
+from conftest import ROW_MAKERS, assert_refused, make_document_rows, read_predictions, make_toy_rows, write_rows
 
 import bertkit
 from bertkit import rundir
@@ -13,7 +13,7 @@ from bertkit import rundir
 MORE = {"qa": {"unanswerable": 5}}
 
 
-@pytest.mark.parametrize("task", ROWS)
+@pytest.mark.parametrize("task", ROW_MAKERS)
 def test_its_own_rows_give_the_scores_it_has(runs, cli, tmp_path, task):
     status, out, err = cli("evaluate", runs / task, "-o", tmp_path / "again", "--json")
     assert status == 0, err
@@ -23,21 +23,21 @@ def test_its_own_rows_give_the_scores_it_has(runs, cli, tmp_path, task):
     assert found["validation"] == pytest.approx(was["validation"], abs=1e-6)
     assert found["baselines"] == was["baselines"]
     assert {name: pytest.approx(bounds) for name, bounds in found["intervals"].items()} == was["intervals"]
-    told = [{**one, "predicted": one.get("predicted", one.get("answer"))} for one in predictions(runs / task)]
-    again = predictions(tmp_path / "again")
+    told = [{**one, "predicted": one.get("predicted", one.get("answer"))} for one in read_predictions(runs / task)]
+    again = read_predictions(tmp_path / "again")
     assert [one.get("predicted", one.get("answer")) for one in again] == [one["predicted"] for one in told]
 
 
-@pytest.mark.parametrize("task", ROWS)
+@pytest.mark.parametrize("task", ROW_MAKERS)
 def test_other_rows_of_a_file(runs, cli, tmp_path, task):
-    data = write_rows(tmp_path / "new.jsonl", ROWS[task](30, seed=5, **MORE.get(task, {})))
+    data = write_rows(tmp_path / "new.jsonl", ROW_MAKERS[task](30, seed=5, **MORE.get(task, {})))
     status, out, err = cli("evaluate", runs / task, "--data", data, "-o", tmp_path / "scored", "--json")
     assert status == 0, err
     found = json.loads(out)
     assert found["data"]["validation"] == 30
     assert found["baselines"]
     assert set(found["validation"]) >= set(rundir.read_metrics(runs / task)["validation"])
-    assert len(predictions(tmp_path / "scored")) == 30
+    assert len(read_predictions(tmp_path / "scored")) == 30
     files = {path.name for path in (tmp_path / "scored").iterdir()}
     assert {"metrics.json", "run.yaml", "report.html"} <= files
     assert "checkpoints" not in files
@@ -50,22 +50,22 @@ def test_what_stands_in_training_too_is_told(runs, cli, tmp_path):
 
 
 def test_labels_are_matched_by_name(runs, cli, tmp_path):
-    rows = [row for row in toy_rows(40, seed=5) if row["label"] == "positive"]
+    rows = [row for row in make_toy_rows(40, seed=5) if row["label"] == "positive"]
     status, out, err = cli(
         "evaluate", runs / "classify", "--data", write_rows(tmp_path / "new.jsonl", rows), "--json"
     )
     assert status == 0, err
     share = sum(
-        row["predicted"] == "positive" for row in predictions(tmp_path / json.loads(out)["output_dir"])
+        row["predicted"] == "positive" for row in read_predictions(tmp_path / json.loads(out)["output_dir"])
     )
     assert json.loads(out)["validation"]["accuracy"] == share / len(rows)
 
 
 def test_nli_takes_numbers_for_the_names_they_stand_for(runs, cli, tmp_path):
-    from conftest import nli_rows
+    from conftest import make_nli_rows
 
     names = ["entailment", "neutral", "contradiction"]
-    rows = nli_rows(30, seed=5)
+    rows = make_nli_rows(30, seed=5)
     numbered = [row | {"label": names.index(row["label"])} for row in rows]
     found = []
     for number, some in enumerate((rows, numbered)):
@@ -76,7 +76,7 @@ def test_nli_takes_numbers_for_the_names_they_stand_for(runs, cli, tmp_path):
 
 def test_label_sets_parted_by_a_mark(cli, tmp_path, tiny):
     rows = [
-        row | {"label": f"{row['label']}|seen" if n % 3 else "seen"} for n, row in enumerate(toy_rows(60))
+        row | {"label": f"{row['label']}|seen" if n % 3 else "seen"} for n, row in enumerate(make_toy_rows(60))
     ]
     data = write_rows(tmp_path / "sets.jsonl", rows)
     bertkit.classify(data=data, model=tiny, output_dir="run", max_steps=4, problem="multi-label")
@@ -87,7 +87,7 @@ def test_label_sets_parted_by_a_mark(cli, tmp_path, tiny):
 
 
 def test_two_runs_on_the_same_rows(runs, cli, tmp_path, tiny):
-    worse, data = tmp_path / "worse", write_rows(tmp_path / "new.jsonl", toy_rows(100, seed=5))
+    worse, data = tmp_path / "worse", write_rows(tmp_path / "new.jsonl", make_toy_rows(100, seed=5))
     bertkit.classify(
         data=runs / "classify.jsonl", model=tiny, output_dir=worse, max_steps=1, learning_rate=1e-9
     )
@@ -112,7 +112,7 @@ def test_a_run_beside_itself_differs_in_nothing(runs, cli):
 
 
 def test_runs_whose_columns_have_other_names(runs, cli, tmp_path, tiny):
-    rows = [{"review": row["text"], "verdict": row["label"]} for row in toy_rows(60)]
+    rows = [{"review": row["text"], "verdict": row["label"]} for row in make_toy_rows(60)]
     data = write_rows(tmp_path / "other.jsonl", rows)
     flags = {"text_column": "review", "label_column": "verdict"}
     bertkit.classify(data=data, model=tiny, output_dir="other", max_steps=2, **flags)
@@ -125,7 +125,7 @@ def test_without_its_training_rows_there_are_no_baselines(runs, cli, tmp_path):
     text = (run / "run.yaml").read_text("utf-8").replace("classify.jsonl", "gone.jsonl")
     (run / "run.yaml").write_text(text, "utf-8")
     assert_refused(cli, tmp_path, [run], ["gone.jsonl", "--data"], "evaluate")
-    _, out, err = cli("evaluate", run, "--data", write_rows(tmp_path / "new.jsonl", toy_rows(9)), "--json")
+    _, out, err = cli("evaluate", run, "--data", write_rows(tmp_path / "new.jsonl", make_toy_rows(9)), "--json")
     assert json.loads(out)["baselines"] == {}
     assert "no baselines" in err
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_scored_is_refused(runs, cli, tmp_path, flags, words):
 
 
 def test_columns_of_usual_names_are_found(runs, cli, tmp_path):
-    rows = toy_rows(30, seed=5)
+    rows = make_toy_rows(30, seed=5)
     called = [{"sentence": row["text"], "sentiment": row["label"]} for row in rows]
     found = []
     for name, some in (("same", rows), ("other", called)):
@@ -165,7 +165,7 @@ def test_columns_of_usual_names_are_found(runs, cli, tmp_path):
 
 
 def test_choices_of_other_names_are_found(runs, cli, tmp_path):
-    rows = ROWS["swag"](30, seed=5)
+    rows = ROW_MAKERS["swag"](30, seed=5)
     called = [{"question": r["context"], "choices": r["endings"], "target": r["label"]} for r in rows]
     flags = ["--data", write_rows(tmp_path / "new.jsonl", called), "--json"]
     status, out, err = cli("evaluate", runs / "swag", *flags)
@@ -173,14 +173,14 @@ def test_choices_of_other_names_are_found(runs, cli, tmp_path):
 
 
 def test_a_pre_trained_model_on_other_text(cli, tmp_path):
-    text = write_rows(tmp_path / "text.jsonl", document_rows(120))
+    text = write_rows(tmp_path / "text.jsonl", make_document_rows(120))
     settings = {"size": "tiny", "vocab_size": 200, "max_length": 32, "max_steps": 4, "batch_size": 8}
     bertkit.pretrain_mlm_nsp(data=text, output_dir="run", **settings)
     _, again, err = cli("evaluate", "run", "--json")
     was = rundir.read_metrics(tmp_path / "run")
     assert json.loads(again)["validation"] == pytest.approx(was["validation"], abs=1e-5), err
     assert "Loading weights" not in err
-    other = write_rows(tmp_path / "other.jsonl", document_rows(60, seed=5))
+    other = write_rows(tmp_path / "other.jsonl", make_document_rows(60, seed=5))
     status, out, err = cli("evaluate", "run", "--data", other, "--json")
     found = json.loads(out)
     assert (status, found["data"]["name"], found["data"]["validation"]) == (0, "other", 60), err
@@ -232,7 +232,7 @@ def test_a_page_replaces_nothing_but_a_page(runs, cli, tmp_path):
     ids=["other labels", "numbers"],
 )
 def test_runs_of_other_labels_are_not_compared(runs, cli, tmp_path, tiny, label, words):
-    rows = [row | {"label": label(row)} for row in toy_rows(40)]
+    rows = [row | {"label": label(row)} for row in make_toy_rows(40)]
     data = write_rows(tmp_path / "numbered.jsonl", rows)
     bertkit.classify(data=data, model=tiny, output_dir="numbered", max_steps=1)
     assert_refused(cli, tmp_path, [runs / "classify", "--compare", "numbered"], words, "evaluate")

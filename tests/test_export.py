@@ -8,12 +8,12 @@ import time
 import numpy as np
 import pytest
 from conftest import (
-    ROWS,
+    ROW_MAKERS,
     assert_refused,
-    document_rows,
-    predictions,
-    save_tiny,
-    toy_rows,
+    make_document_rows,
+    read_predictions,
+    save_tiny_model,
+    make_toy_rows,
     write_rows,
 )
 from test_architectures import tiny_of
@@ -22,12 +22,12 @@ import bertkit
 from bertkit.infer import export as exporting
 from bertkit.infer.onnx import OnnxModel
 
-TRAIN = {name: getattr(bertkit, name) for name in ROWS}
+TRAIN = {name: getattr(bertkit, name) for name in ROW_MAKERS}
 
 
 def few_steps(tmp_path, model, task="classify", rows=None, **settings):
     """The directory of a run on some rows, far from learnt; weights are tried that say something."""
-    data = write_rows(tmp_path / "toy.jsonl", rows or ROWS[task](40))
+    data = write_rows(tmp_path / "toy.jsonl", rows or ROW_MAKERS[task](40))
     given = {"max_steps": 3, "batch_size": 8, "learning_rate": 3e-3, "max_length": 32, "bf16": False}
     given |= {"data": str(data), "model": str(model), "output_dir": str(tmp_path / "run")}
     return TRAIN[task](**given | settings).output_dir
@@ -49,17 +49,17 @@ def nearly(one, other):
     return one == pytest.approx(other, abs=1e-4) if isinstance(one, float) else one == other
 
 
-MULTI_LABEL = [row | {"label": [row["label"], "seen"][: 1 + n % 2]} for n, row in enumerate(toy_rows(40))]
-NUMBERS = [row | {"label": len(row["text"]) / 10} for row in toy_rows(40)]
+MULTI_LABEL = [row | {"label": [row["label"], "seen"][: 1 + n % 2]} for n, row in enumerate(make_toy_rows(40))]
+NUMBERS = [row | {"label": len(row["text"]) / 10} for row in make_toy_rows(40)]
 HEADS = {
-    "classify in windows": ("classify", {"long": "windows", "max_length": 8}),
+    "classify in windows": ("classify", {"long_texts": "windows", "max_length": 8}),
     "multi-label": ("classify", {"rows": MULTI_LABEL}),
     "regression behind a BiLSTM": ("classify", {"rows": NUMBERS, "head": "bilstm"}),
     "nli": ("nli", {}),
     "ner in windows": ("ner", {"max_length": 8}),
     "ner behind a BiLSTM": ("ner", {"head": "bilstm"}),
     "ner on a frozen encoder": ("ner", {"features": "sum-last-4", "head": "bilstm"}),
-    "qa": ("qa", {"rows": ROWS["qa"](40, unanswerable=10)}),
+    "qa": ("qa", {"rows": ROW_MAKERS["qa"](40, unanswerable=10)}),
     "swag": ("swag", {}),
     "swag behind a BiLSTM": ("swag", {"head": "bilstm"}),
 }
@@ -69,16 +69,16 @@ HEADS = {
 def test_every_head_decides_as_in_pytorch(head, tiny, tmp_path):
     task, settings = HEADS[head]
     if "features" in settings:  # of four layers
-        tiny = save_tiny(tmp_path / "deep", num_hidden_layers=4)
+        tiny = save_tiny_model(tmp_path / "deep", num_hidden_layers=4)
     run = few_steps(tmp_path, tiny, task, **settings)
     made = bertkit.export(run)
-    scores = made.figures["scores"]
+    scores = made.measurements["scores"]
     assert made.output_dir == run / "onnx"
     assert not list(made.output_dir.glob("*.safetensors"))
     assert scores["metrics.json"] == pytest.approx(scores["onnx"], abs=1e-4)
     assert scores["pytorch"] == pytest.approx(scores["onnx"], abs=1e-4)
-    assert made.figures["greatest_difference"]["onnx"] < 1e-5
-    same_records(run, made.output_dir, (settings.get("rows") or ROWS[task](40))[:7])
+    assert made.measurements["greatest_difference"]["onnx"] < 1e-5
+    same_records(run, made.output_dir, (settings.get("rows") or ROW_MAKERS[task](40))[:7])
 
 
 @pytest.mark.parametrize("name", ["roberta", "albert", "electra", "distilbert"])
@@ -86,28 +86,28 @@ def test_other_encoders(name, tmp_path):
     task = "swag" if name == "roberta" else "classify"
     run = few_steps(tmp_path, tiny_of(name, tmp_path / "model")[0], task)
     made = bertkit.export(run)
-    assert made.figures["greatest_difference"]["onnx"] < 1e-5
-    same_records(run, made.output_dir, ROWS[task](5))
+    assert made.measurements["greatest_difference"]["onnx"] < 1e-5
+    same_records(run, made.output_dir, ROW_MAKERS[task](5))
 
 
 def test_a_model_that_reads_from_left_to_right(tmp_path):
-    folder = save_tiny(tmp_path / "model", is_decoder=True)
+    folder = save_tiny_model(tmp_path / "model", is_decoder=True)
     run = few_steps(tmp_path, folder, head="bilstm")
     made = bertkit.export(run)
-    assert made.figures["greatest_difference"]["onnx"] < 1e-5
-    same_records(run, made.output_dir, toy_rows(7, seed=3))
+    assert made.measurements["greatest_difference"]["onnx"] < 1e-5
+    same_records(run, made.output_dir, make_toy_rows(7, seed=3))
 
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "ltr"])
 def test_pre_training_is_scored_at_the_masked_places(objective, tiny, tmp_path):
-    data = write_rows(tmp_path / "text.jsonl", document_rows(60))
+    data = write_rows(tmp_path / "text.jsonl", make_document_rows(60))
     run = bertkit.pretrain_mlm_nsp(
-        data=str(data), objective=objective, layers=1, hidden=16, heads=2, tokenizer=str(tiny), max_steps=2,
+        data=str(data), objective=objective, num_layers=1, hidden_size=16, num_heads=2, tokenizer=str(tiny), max_steps=2,
         max_length=32, batch_size=8, bf16=False, output_dir=str(tmp_path / "run"),
     )  # fmt: skip
     made = bertkit.export(run.output_dir)
-    scores = made.figures["scores"]
-    assert made.figures["greatest_difference"]["onnx"] < 1e-5
+    scores = made.measurements["scores"]
+    assert made.measurements["greatest_difference"]["onnx"] < 1e-5
     assert scores["onnx"] == pytest.approx(run.metrics["validation"], rel=1e-4)
     assert scores["pytorch"] == pytest.approx(run.metrics["validation"], rel=1e-4)
 
@@ -141,7 +141,7 @@ def test_any_batch_and_length_with_padding_or_without(task, tiny, tmp_path):
 def test_the_file_says_what_it_is(tiny, tmp_path):
     import onnx
 
-    rows = ROWS["qa"](40, unanswerable=20)
+    rows = ROW_MAKERS["qa"](40, unanswerable=20)
     run = few_steps(tmp_path, tiny, "qa", rows, max_length=64)
     model = onnx.load(bertkit.export(run).output_dir / "model.onnx")
     told = {item.key: item.value for item in model.metadata_props}
@@ -169,7 +169,7 @@ def test_int8_is_a_model_of_its_own_and_its_cost_is_told(run, cli):
     )
     assert labels == {"0": "negative", "1": "positive"}
     assert json.loads((run / "onnx" / "metrics.json").read_text())["export"]["rows"] == told["rows"]
-    assert len(list(bertkit.load(run / "onnx" / "int8").predict(toy_rows(3)))) == 3
+    assert len(list(bertkit.load(run / "onnx" / "int8").predict(make_toy_rows(3)))) == 3
     status, out, _ = cli("export", run, "--quantize", "int8", "--overwrite")
     assert status == 0
     assert "times as fast" in out
@@ -197,7 +197,7 @@ def test_a_signal_that_lands_in_a_finalizer_is_not_lost(run, cli, monkeypatch, n
         Dying()
         time.sleep(5)
 
-    monkeypatch.setattr(compare, "compare", takes_long)
+    monkeypatch.setattr(compare, "compare_variants", takes_long)
     before = sorted(run.rglob("*"))
     status, out, err = cli("export", run)
     assert (status, out, err.splitlines()[-1]) == (130, "", "bertkit: stopped; nothing was kept")
@@ -222,7 +222,7 @@ def test_without_the_data_it_is_checked_on_the_texts_that_were_told(run, cli, tm
     told = json.loads(out)
     assert (status, told["rows_from"]) == (0, "predictions.jsonl")
     assert "cannot be read again" in err
-    assert told["rows"] == len(predictions(run))
+    assert told["rows"] == len(read_predictions(run))
     assert told["scores"] == {"pytorch": {}, "onnx": {}}
     assert told["greatest_difference"]["onnx"] < 1e-5
 

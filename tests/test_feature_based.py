@@ -4,14 +4,14 @@ import json
 
 import pytest
 import yaml
-from conftest import assert_refused, ner_rows, save_tiny, write_rows
+from conftest import assert_refused, make_ner_rows, save_tiny_model, write_rows
 
 import bertkit
-from bertkit.config import settings_of
-from bertkit.modeling.tagger import FEATURES
-from bertkit.recipes import read_recipe, shipped
+from bertkit.config import get_settings
+from bertkit.modeling.tagger import FEATURE_LAYERS
+from bertkit.recipes import read_recipe, list_shipped_recipes
 from bertkit.suite.config import FeatureBasedConfig
-from bertkit.suite.feature_based import PAPER, FeatureBasedSuite, recipe_of
+from bertkit.suite.feature_based import PAPER_F1, FeatureBasedSuite, get_recipe_name
 from bertkit.tasks.ner import NerConfig
 
 FAST = {"epochs": 1, "batch_size": 16, "max_length": 32, "bf16": False}
@@ -21,7 +21,7 @@ FLAGS = ["--epochs", 1, "--batch-size", 16, "--max-length", 32, "--no-bf16"]
 @pytest.fixture(scope="module")
 def four(tmp_path_factory):
     """The folder of a tiny BERT with four layers."""
-    return save_tiny(tmp_path_factory.mktemp("models") / "four", num_hidden_layers=4)
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "four", num_hidden_layers=4)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def toy(tmp_path_factory):
     """A folder with all three splits, documents of five sentences."""
     folder = tmp_path_factory.mktemp("data") / "toy"
     for seed, (name, size) in enumerate({"train": 80, "validation": 30, "test": 20}.items()):
-        sentences = enumerate(ner_rows(size, seed))
+        sentences = enumerate(make_ner_rows(size, seed))
         write_rows(folder / f"{name}.jsonl", [row | {"document": number // 5} for number, row in sentences])
     return folder
 
@@ -46,7 +46,7 @@ def settings_of_run(folder):
 
 
 def test_the_table_has_all_six_rows_the_baseline_and_the_papers_figures(whole):
-    *found, baseline = FeatureBasedSuite.shown(whole.metrics, whole.output_dir).rows
+    *found, baseline = FeatureBasedSuite.build_table(whole.metrics, whole.output_dir).rows
     figures = {features: float(paper) for features, *_, paper in found}
     assert figures == {
         "embeddings": 91.0, "second-to-last": 95.6, "last": 94.9, "sum-last-4": 95.9, "concat-last-4": 96.1,
@@ -65,14 +65,14 @@ def test_the_table_has_all_six_rows_the_baseline_and_the_papers_figures(whole):
 
 def test_the_page_has_the_table_and_says_whose_figures_are_of_which_data(whole):
     page = (whole.output_dir / "README.md").read_text()
-    assert "| " + " | ".join(FeatureBasedSuite.shown(whole.metrics, whole.output_dir).rows[0]) + " |" in page
+    assert "| " + " | ".join(FeatureBasedSuite.build_table(whole.metrics, whole.output_dir).rows[0]) + " |" in page
     assert "of the development set of CoNLL-2003; ours are of toy." in page
     of_the_papers = {**whole.metrics, "data": {"name": "conll2003"}}
-    assert "ours" not in FeatureBasedSuite.shown(of_the_papers, whole.output_dir).source
+    assert "ours" not in FeatureBasedSuite.build_table(of_the_papers, whole.output_dir).caption
 
 
 def test_each_run_is_an_ordinary_run_directory(whole):
-    for features in PAPER:
+    for features in PAPER_F1:
         run = whole.output_dir / features
         metrics = json.loads((run / "metrics.json").read_text())
         assert metrics["validation"] == whole.metrics["features"][features]["validation"]
@@ -96,12 +96,12 @@ def test_what_is_said_goes_before_the_recipes(cli, four, toy, tmp_path):
 
 
 def test_recipes_and_settings_agree():
-    assert list(PAPER) == [name.split("/")[-1] for name in map(recipe_of, PAPER)]
-    assert set(PAPER) == set(FEATURES)
-    assert {recipe_of(features) for features in PAPER} <= shipped().keys()
-    known = settings_of(FeatureBasedConfig)
-    same = [read_recipe(recipe_of(features), "ner", NerConfig).settings for features in PAPER]
-    assert [some.pop("features") for some in same] == list(PAPER)
+    assert list(PAPER_F1) == [name.split("/")[-1] for name in map(get_recipe_name, PAPER_F1)]
+    assert set(PAPER_F1) == set(FEATURE_LAYERS)
+    assert {get_recipe_name(features) for features in PAPER_F1} <= list_shipped_recipes().keys()
+    known = get_settings(FeatureBasedConfig)
+    same = [read_recipe(get_recipe_name(features), "ner", NerConfig).settings for features in PAPER_F1]
+    assert [some.pop("features") for some in same] == list(PAPER_F1)
     assert all(some == same[0] for some in same)
     for key, value in same[0].items():  # a default that is not the recipes' would not be handed on
         assert key == "head" or known[key][2] in (None, value)

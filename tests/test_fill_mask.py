@@ -4,7 +4,7 @@ import io
 import json
 
 import pytest
-from conftest import assert_refused, make_tokenizer, save_tiny
+from conftest import assert_refused, make_tokenizer, save_tiny_model
 from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, BertForPreTraining, pipeline
 
 import bertkit
@@ -91,8 +91,8 @@ def test_what_cannot_be_is_told(cli, bert, tiny, tmp_path, monkeypatch):
         assert_refused(cli, tmp_path, [model, *texts], words, "fill-mask")
 
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    causal = save_tiny(tmp_path / "causal", is_decoder=True)
-    maskless = save_tiny(tmp_path / "maskless")
+    causal = save_tiny_model(tmp_path / "causal", is_decoder=True)
+    maskless = save_tiny_model(tmp_path / "maskless")
     config = maskless / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"mask_token": None}))
     refused(bert, ["good"], "no [MASK] in 'good'")

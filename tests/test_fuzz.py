@@ -3,12 +3,12 @@
 import fuzz
 import pytest
 from hypothesis import settings
-from malformed import CASES, FOLDERS
+from malformed import CASES, RUN_DAMAGES
 
 
 @pytest.mark.parametrize("target", fuzz.TARGETS)
 def test_nothing_but_a_refusal_comes_out(tiny, target):
-    fuzz.fuzz(target, settings(fuzz.QUIET, max_examples=10, derandomize=True), tiny)
+    fuzz.run_target(target, settings(fuzz.BASE_SETTINGS, max_examples=10, derandomize=True), tiny)
 
 
 def test_what_is_no_refusal_comes_out(tiny, monkeypatch):
@@ -17,14 +17,14 @@ def test_what_is_no_refusal_comes_out(tiny, monkeypatch):
 
     monkeypatch.setitem(fuzz.READERS, "index", broken)
     with pytest.raises(KeyError):
-        fuzz.fuzz("files: index", settings(fuzz.QUIET, max_examples=2, derandomize=True), tiny)
+        fuzz.run_target("files: index", settings(fuzz.BASE_SETTINGS, max_examples=2, derandomize=True), tiny)
 
 
 def test_every_reader_has_a_target():
-    assert {f"files: {reader}" for reader in CASES} | {f"runs: {use}" for use in FOLDERS} <= set(fuzz.TARGETS)
+    assert {f"files: {reader}" for reader in CASES} | {f"runs: {use}" for use in RUN_DAMAGES} <= set(fuzz.TARGETS)
 
 
 def test_edits_change_what_they_are_given():
     content = bytes(range(100))
     edits = [("put", 0.5, b"x"), ("over", 0.5, b"x"), ("drop", 0.5, 3), ("twice", 0.5, 3), ("cut", 0.5, None)]
-    assert [len(fuzz.damaged(content, [edit])) for edit in edits] == [101, 100, 97, 103, 50]
+    assert [len(fuzz.apply_edits(content, [edit])) for edit in edits] == [101, 100, 97, 103, 50]

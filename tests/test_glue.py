@@ -7,14 +7,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import nli_rows, predictions, toy_rows
+from conftest import make_nli_rows, read_predictions, make_toy_rows
 
 import bertkit
-from bertkit.data.known import known_sets
+from bertkit.data.known import load_dataset_specs
 from bertkit.recipes import read_recipe
-from bertkit.suite.glue import GLUE, PAPER_RATES
+from bertkit.suite.glue import GLUE_TASKS, PAPER_LEARNING_RATES
 from bertkit.suite.submission import write_submission
-from bertkit.suite.table import lines
+from bertkit.suite.table import build_score_rows
 from bertkit.tasks import task_class
 
 GOLDEN = Path(__file__).parent / "golden" / "submission"
@@ -54,7 +54,7 @@ def write_split(path, columns, folder, seed, header=True):
     """Twelve separable rows in the columns of GLUE's file."""
     names = NAMED.get(folder, ["0", "1"])
     table = []
-    for number, row in enumerate(nli_rows(12, seed)):
+    for number, row in enumerate(make_nli_rows(12, seed)):
         label = str(number % 6) if folder == "STS-B" else names[number % len(names)]
         values = dict.fromkeys(columns, "x") | {"index": str(number), "id": str(number)}
         values |= {name: row["premise"] for name in columns if name in FIRST}
@@ -112,22 +112,22 @@ def test_all_nine_are_run_and_all_files_of_the_leaderboard_written(whole):
 
 
 def test_the_table_has_every_figure_and_the_papers_averages(whole):
-    table = {(line.title, line.metric): line for line in lines(whole.metrics)}
+    table = {(line.title, line.metric): line for line in build_score_rows(whole.metrics)}
     assert len(table) == 14
-    assert (table["MNLI-mm", "accuracy"].base, table["CoLA", "matthews"].large) == ("83.4", "60.5")
+    assert (table["MNLI-mm", "accuracy"].bert_base, table["CoLA", "matthews"].bert_large) == ("83.4", "60.5")
     average = table["average", "without WNLI"]
-    assert (average.base, average.large) == ("79.6", "82.1")  # as the paper has them
-    ours = [float(line.ours) for line in lines(whole.metrics) if line.base and line.title != "average"]
+    assert (average.bert_base, average.bert_large) == ("79.6", "82.1")  # as the paper has them
+    ours = [float(line.validation) for line in build_score_rows(whole.metrics) if line.bert_base and line.title != "average"]
     assert len(ours) == 9
-    assert float(average.ours) == pytest.approx(sum(ours) / 9, abs=0.06)
+    assert float(average.validation) == pytest.approx(sum(ours) / 9, abs=0.06)
     assert "| average | without WNLI |" in (whole.output_dir / "README.md").read_text()
 
 
 def test_each_run_is_an_ordinary_run_directory(whole):
-    for task in GLUE:
+    for task in GLUE_TASKS:
         run = whole.output_dir / task.name / "seed0"
         metrics = json.loads((run / "metrics.json").read_text())
-        for figure in task.figures:
+        for figure in task.scores:
             found = whole.metrics["tasks"][task.name][figure.split][figure.metric]
             assert found == metrics[figure.split][figure.metric]
         assert whole.metrics["tasks"][task.name]["learning_rate"] == 3e-4  # by the size of the model
@@ -138,9 +138,9 @@ def test_each_run_is_an_ordinary_run_directory(whole):
 
 def stored_predictions(folder):
     """Three predictions for each test set: labels in turn, scores beyond both ends; odd indices kept."""
-    for task in GLUE:
-        labels = known_sets()[task.name].labels
-        for split in task.files:
+    for task in GLUE_TASKS:
+        labels = load_dataset_specs()[task.name].labels
+        for split in task.submission_files:
             records = []
             for number in range(3):
                 value = (-0.25, 3.14159, 5.5)[number] if not labels else labels[number % len(labels)]
@@ -149,7 +149,7 @@ def stored_predictions(folder):
             path = folder / task.name / f"predictions-{split}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return [(task, folder / task.name) for task in GLUE]
+    return [(task, folder / task.name) for task in GLUE_TASKS]
 
 
 def test_the_submission_equals_the_golden_one(tmp_path):
@@ -197,7 +197,7 @@ def test_the_best_learning_rate_is_kept(cli, tiny, tmp_path):
     folder = tmp_path / "data" / "SST-2"
     folder.mkdir(parents=True)
     for name, seed, size in (("train", 0, 200), ("dev", 1, 40)):
-        rows = "".join(f"{r['text']}\t{int(r['label'] == 'positive')}\n" for r in toy_rows(size, seed))
+        rows = "".join(f"{r['text']}\t{int(r['label'] == 'positive')}\n" for r in make_toy_rows(size, seed))
         (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + rows)
     args = ["glue", "--tasks", "sst2", "--model", tiny, "--data-dir", tmp_path / "data", "--batch-size", 8]
     args += [
@@ -222,7 +222,7 @@ def test_the_best_learning_rate_is_kept(cli, tiny, tmp_path):
 
 
 def test_seeds_give_mean_and_standard_deviation_on_the_same_rows(cli, tiny, tmp_path):
-    rows = "".join(f"{n % 2}\t1\t2\t{r['premise']}\t{r['hypothesis']}\n" for n, r in enumerate(nli_rows(60)))
+    rows = "".join(f"{n % 2}\t1\t2\t{r['premise']}\t{r['hypothesis']}\n" for n, r in enumerate(make_nli_rows(60)))
     (tmp_path / "data" / "MRPC").mkdir(parents=True)
     header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
     (tmp_path / "data" / "MRPC" / "msr_paraphrase_train.txt").write_text(header + rows)  # no validation file
@@ -234,7 +234,7 @@ def test_seeds_give_mean_and_standard_deviation_on_the_same_rows(cli, tiny, tmp_
     about = json.loads(out)["tasks"]["mrpc"]
     assert about["validation"]["accuracy"] == pytest.approx(statistics.fmean(scores))
     assert about["validation_std"]["accuracy"] == pytest.approx(statistics.stdev(scores))
-    texts = [[record["sentence1"] for record in predictions(run)] for run in runs]
+    texts = [[record["sentence1"] for record in read_predictions(run)] for run in runs]
     assert texts[0] == texts[1] == texts[2]
     assert len({(run / "model.safetensors").read_bytes() for run in runs}) == 3
 
@@ -318,12 +318,12 @@ def test_test_rows_left_out_leave_no_files_for_the_leaderboard(cli, command, tmp
 
 
 def test_the_recipes_have_the_papers_settings_and_rates_stay_within_the_papers():
-    from bertkit.training.advice import advise
+    from bertkit.training.advice import suggest_hyperparameters
 
-    for task in GLUE:
+    for task in GLUE_TASKS:
         kind = "nli" if task.name in ("mnli", "qnli", "rte", "wnli") else "classify"
         recipe = read_recipe(f"glue/{task.name}", kind, task_class(kind).Config)
         assert recipe.settings == {"data": task.name, "max_length": 128, "batch_size": 32, "epochs": 3.0}
     for parameters in (110e6, 340e6):
         for rows in (500, 50_000, 500_000):
-            assert advise(rows, int(parameters))[0]["learning_rate"] in PAPER_RATES
+            assert suggest_hyperparameters(rows, int(parameters))[0]["learning_rate"] in PAPER_LEARNING_RATES

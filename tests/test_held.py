@@ -11,7 +11,7 @@ from conftest import assert_refused
 
 from bertkit import locks, rundir
 from bertkit.errors import UserError
-from bertkit.files import whole_file
+from bertkit.files import open_atomic
 
 HOLDER = "import sys, pathlib\nfrom bertkit import locks\n" + (
     "with locks.held(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
@@ -63,7 +63,7 @@ def test_a_run_is_held_while_it_trains_whoever_named_its_directory(cli, tiny, to
     write_metrics = rundir.write_metrics
 
     def look(folder, metrics):
-        with pytest.raises(UserError, match="another run is at work"), locks.held(Path(folder)):
+        with pytest.raises(UserError, match="another run is at work"), locks.lock_directory(Path(folder)):
             pass
         seen.append(cli("classify", "--resume", "--output-dir", folder)[0])
         write_metrics(folder, metrics)
@@ -81,13 +81,13 @@ def test_the_lock_ends_with_its_process(cli, finished, other, tmp_path):
 
 
 def test_a_directory_made_for_nothing_goes_again_and_another_stays(tmp_path):
-    with locks.held(tmp_path / "a" / "b"):
+    with locks.lock_directory(tmp_path / "a" / "b"):
         assert list(tmp_path.rglob("*")) == [tmp_path / "a", tmp_path / "a" / "b"]
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").mkdir()
-    with locks.held(tmp_path / "mine" / "run"):
+    with locks.lock_directory(tmp_path / "mine" / "run"):
         (tmp_path / "mine" / "run" / "x").touch()
-    with locks.held(tmp_path / "mine"):
+    with locks.lock_directory(tmp_path / "mine"):
         pass
     assert [*tmp_path.rglob("*")] == [
         tmp_path / "mine",
@@ -97,21 +97,21 @@ def test_a_directory_made_for_nothing_goes_again_and_another_stays(tmp_path):
 
 
 def test_who_is_refused_leaves_the_directory_to_who_holds_it(tmp_path):
-    with locks.held(tmp_path / "run"):
-        with pytest.raises(UserError, match="at work"), locks.held(tmp_path / "run"):
+    with locks.lock_directory(tmp_path / "run"):
+        with pytest.raises(UserError, match="at work"), locks.lock_directory(tmp_path / "run"):
             pass
         assert (tmp_path / "run").is_dir()
 
 
 def test_what_a_killed_process_had_begun_to_write_goes_and_nothing_else(tmp_path):
     if not (pid := os.fork()):
-        with whole_file(tmp_path / "metrics.json") as file:
+        with open_atomic(tmp_path / "metrics.json") as file:
             file.write("half")
             os._exit(9)
     os.waitpid(pid, 0)
     [left] = tmp_path.iterdir()
     (tmp_path / ".notes-of-mine").write_text("kept")
-    with locks.held(tmp_path):
+    with locks.lock_directory(tmp_path):
         pass
     assert not left.exists()
     assert [path.name for path in tmp_path.iterdir()] == [".notes-of-mine"]

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from bertkit.cli.app import app
-from bertkit.cli.options import flags_of
+from bertkit.cli.options import list_flags
 from bertkit.tasks import TASKS, task_class
 
 HEAVY = [
@@ -83,7 +83,7 @@ def test_the_package_is_light_to_import():
 @pytest.mark.parametrize("task", TASKS)
 def test_every_setting_has_its_flag_in_help(cli, task):
     status, out, _ = cli(task, "--help")
-    flags = flags_of(task_class(task).Config)
+    flags = list_flags(task_class(task).Config)
     assert status == 0
     assert len(flags) > 30
     assert [flag for flag in [*flags, "--recipe", "--json"] if flag not in out] == []

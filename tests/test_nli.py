@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import BAD, GOOD, nli_rows, predictions, toy_rows, write_rows
+from conftest import NEGATIVE_WORDS, POSITIVE_WORDS, make_nli_rows, read_predictions, make_toy_rows, write_rows
 from safetensors.torch import load_file, save_file
 
 import bertkit
@@ -17,15 +17,15 @@ OTHER_ORDER = ["neutral", "contradiction", "entailment"]
 
 
 @pytest.fixture(scope="module")
-def learned(calm, tmp_path_factory):
+def learned(tiny_without_dropout, tmp_path_factory):
     """A run on a separable toy, with a mismatched validation split and unlabelled test rows."""
     folder = tmp_path_factory.mktemp("nli")
-    write_rows(folder / "toy" / "train.jsonl", nli_rows(400))
-    write_rows(folder / "toy" / "dev_matched.jsonl", nli_rows(40, seed=3))
-    write_rows(folder / "toy" / "dev_mismatched.jsonl", nli_rows(36, seed=4))
-    write_rows(folder / "toy" / "test.jsonl", [{**row, "label": "-"} for row in nli_rows(9, seed=5)])
+    write_rows(folder / "toy" / "train.jsonl", make_nli_rows(400))
+    write_rows(folder / "toy" / "dev_matched.jsonl", make_nli_rows(40, seed=3))
+    write_rows(folder / "toy" / "dev_mismatched.jsonl", make_nli_rows(36, seed=4))
+    write_rows(folder / "toy" / "test.jsonl", [{**row, "label": "-"} for row in make_nli_rows(9, seed=5)])
     return bertkit.nli(
-        data=str(folder / "toy"), model=str(calm), epochs=10, output_dir=str(folder / "run"),
+        data=str(folder / "toy"), model=str(tiny_without_dropout), epochs=10, output_dir=str(folder / "run"),
         **FAST | {"learning_rate": 1e-3},
     )  # fmt: skip
 
@@ -53,30 +53,30 @@ def test_learns_and_scores_matched_and_mismatched(learned):
     assert metrics["validation_mismatched"] == {"accuracy": 1.0, "f1": 1.0}
     assert set(metrics["intervals"]) == {"accuracy", "f1"}
     assert metrics["test"] == {}
-    assert len(predictions(learned.output_dir, "predictions-test.jsonl")) == 9
-    assert len(predictions(learned.output_dir, "predictions-validation_mismatched.jsonl")) == 36
+    assert len(read_predictions(learned.output_dir, "predictions-test.jsonl")) == 9
+    assert len(read_predictions(learned.output_dir, "predictions-validation_mismatched.jsonl")) == 36
 
 
 def test_the_pipeline_gives_the_same_probabilities(learned):
     from transformers import pipeline
 
     classifier = pipeline("text-classification", str(learned.output_dir), top_k=None)
-    for record in predictions(learned.output_dir)[:5]:
+    for record in read_predictions(learned.output_dir)[:5]:
         found = classifier({"text": record["premise"], "text_pair": record["hypothesis"]})
         assert {s["label"]: s["score"] for s in found} == pytest.approx(record["probabilities"], abs=1e-5)
 
 
 def test_a_head_in_another_label_order_scores_the_same(learned, tmp_path):
     model = reordered(learned, tmp_path / "other", OTHER_ORDER, permute_weights=True)
-    data = write_rows(tmp_path / "rows.jsonl", nli_rows(120, seed=7))
+    data = write_rows(tmp_path / "rows.jsonl", make_nli_rows(120, seed=7))
     run = bertkit.nli(data=str(data), model=str(model), output_dir=str(tmp_path / "run"), **STILL)
     assert run.metrics["validation"]["accuracy"] == 1.0
-    assert list(predictions(run.output_dir)[0]["probabilities"]) == OTHER_ORDER
+    assert list(read_predictions(run.output_dir)[0]["probabilities"]) == OTHER_ORDER
 
 
 def test_a_head_whose_names_are_in_the_wrong_order_is_refused(cli, learned, tmp_path):
     model = reordered(learned, tmp_path / "wrong", OTHER_ORDER, permute_weights=False)
-    data = write_rows(tmp_path / "rows.jsonl", nli_rows(400, seed=7))
+    data = write_rows(tmp_path / "rows.jsonl", make_nli_rows(400, seed=7))
     args = ["nli", "--data", data, "--model", model, "-o", tmp_path / "run", "--max-steps", 1, "--no-bf16"]
     status, _, err = cli(*args)
     assert status == 2
@@ -90,27 +90,27 @@ def test_a_head_whose_names_are_in_the_wrong_order_is_refused(cli, learned, tmp_
 def test_an_order_that_several_fit_is_not_told():
     import numpy as np
 
-    from bertkit.modeling.heads import check_order
+    from bertkit.modeling.heads import verify_label_order
 
     gold = np.repeat([0, 1, 2], 20)
-    check_order(gold, gold, ["a", "b", "c"], "m")
+    verify_label_order(gold, gold, ["a", "b", "c"], "m")
     with pytest.raises(UserError, match=r"--model m: .* 100% if a means b, b means c, c means a;"):
-        check_order(gold, (gold + 2) % 3, ["a", "b", "c"], "m")
+        verify_label_order(gold, (gold + 2) % 3, ["a", "b", "c"], "m")
     muddled = np.array([1, 2, 2])[gold]  # never says a, and takes label 1 for 2 under any name
     with pytest.raises(UserError, match="67% in another, which is not plain from them"):
-        check_order(gold, muddled, ["a", "b", "c"], "m")
+        verify_label_order(gold, muddled, ["a", "b", "c"], "m")
 
 
 def test_a_head_whose_labels_have_no_names_is_new_and_said(cli, learned, tmp_path):
     model = reordered(learned, tmp_path / "m", ["LABEL_0", "LABEL_1", "LABEL_2"], permute_weights=False)
-    data = write_rows(tmp_path / "rows.jsonl", nli_rows(60, seed=7))
+    data = write_rows(tmp_path / "rows.jsonl", make_nli_rows(60, seed=7))
     status, _, err = cli("nli", "--data", data, "--model", model, "--max-steps", 1, "--no-bf16")
     assert (status, "model: m; a new head in place of its own" in err) == (0, True), err
 
 
 def test_label_numbers_of_another_convention_are_refused_by_the_same_guard(learned, tmp_path):
     backwards = {"contradiction": 0, "neutral": 1, "entailment": 2}
-    rows = [{**row, "label": backwards[row["label"]]} for row in nli_rows(400, seed=7)]
+    rows = [{**row, "label": backwards[row["label"]]} for row in make_nli_rows(400, seed=7)]
     data = write_rows(tmp_path / "rows.jsonl", rows)
     with pytest.raises(UserError, match="stand in the wrong order"):
         bertkit.nli(data=str(data), model=str(learned.output_dir), **STILL)
@@ -118,7 +118,7 @@ def test_label_numbers_of_another_convention_are_refused_by_the_same_guard(learn
 
 def test_label_numbers_get_the_names_that_large_sets_give_them(cli, learned, tmp_path):
     number = {"entailment": 0, "neutral": 1, "contradiction": 2}
-    rows = [{**row, "label": number[row["label"]]} for row in nli_rows(60, seed=8)]
+    rows = [{**row, "label": number[row["label"]]} for row in make_nli_rows(60, seed=8)]
     data = write_rows(tmp_path / "rows.jsonl", [*rows, {**rows[0], "premise": "the film", "label": -1}])
     args = ["nli", "--data", data, "--model", learned.output_dir, "-o", tmp_path / "run", "--max-steps", 1]
     status, out, err = cli(*args, "--lr", "1e-12", "--json")
@@ -126,15 +126,15 @@ def test_label_numbers_get_the_names_that_large_sets_give_them(cli, learned, tmp
     assert json.loads(out)["validation"]["accuracy"] == 1.0
     assert "labels 0, 1, 2 are taken as entailment, neutral, contradiction" in err
     assert "1 train rows left out: no gold label" in err
-    assert predictions(tmp_path / "run")[0]["gold"] in number
+    assert read_predictions(tmp_path / "run")[0]["gold"] in number
 
 
 def test_rows_without_a_gold_label_are_left_out_and_counted(cli, tiny, tmp_path):
     def some(count, gaps, seed):
-        rows = nli_rows(count, seed)
+        rows = make_nli_rows(count, seed)
         return [{**row, "label": "-" if n < gaps else row["label"]} for n, row in enumerate(rows)]
 
-    data = write_rows(tmp_path / "train.jsonl", [*some(60, 7, 0), {**nli_rows(1, 9)[0], "label": None}])
+    data = write_rows(tmp_path / "train.jsonl", [*some(60, 7, 0), {**make_nli_rows(1, 9)[0], "label": None}])
     dev = write_rows(tmp_path / "dev.jsonl", some(30, 4, 1))
     args = ["--data", data, "--validation", dev, "--model", tiny, "--max-steps", 1, "-o", tmp_path / "run"]
     status, out, err = cli("nli", *args, "--json")
@@ -143,22 +143,22 @@ def test_rows_without_a_gold_label_are_left_out_and_counted(cli, tiny, tmp_path)
     assert (sizes["train"], sizes["validation"]) == (53, 26)
     assert "8 train rows left out: no gold label" in err
     assert "4 validation rows left out: no gold label" in err
-    assert {record["gold"] for record in predictions(tmp_path / "run")} == {
+    assert {record["gold"] for record in read_predictions(tmp_path / "run")} == {
         "entailment", "neutral", "contradiction"
     }  # fmt: skip
 
 
 def test_minus_one_is_a_label_beside_zero_and_one(tiny, tmp_path):
     number = {"entailment": 1, "neutral": 0, "contradiction": -1}
-    data = write_rows(tmp_path / "r.jsonl", [{**r, "label": number[r["label"]]} for r in nli_rows(60)])
+    data = write_rows(tmp_path / "r.jsonl", [{**r, "label": number[r["label"]]} for r in make_nli_rows(60)])
     run = bertkit.nli(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
     assert (run.metrics["data"]["train"], run.metrics["data"]["validation"]) == (54, 6)
-    assert list(predictions(run.output_dir)[0]["probabilities"]) == ["-1", "0", "1"]
+    assert list(read_predictions(run.output_dir)[0]["probabilities"]) == ["-1", "0", "1"]
 
 
 def test_classify_leaves_out_such_rows_of_a_known_set(cli, tiny, tmp_path):
     names = {"label": "gold_label", "premise": "sentence1", "hypothesis": "sentence2"}
-    rows = [{names[key]: value for key, value in row.items()} for row in nli_rows(60)]
+    rows = [{names[key]: value for key, value in row.items()} for row in make_nli_rows(60)]
     rows[4]["gold_label"] = "-"
     for name in ("train", "dev"):
         write_rows(tmp_path / "data" / "snli" / f"snli_1.0_{name}.jsonl", rows[: 30 if name == "dev" else 60])
@@ -170,7 +170,7 @@ def test_classify_leaves_out_such_rows_of_a_known_set(cli, tiny, tmp_path):
 
 
 def test_load_predicts_as_the_run_did(learned):
-    records = predictions(learned.output_dir)[:6]
+    records = read_predictions(learned.output_dir)[:6]
     rows = [{key: record[key] for key in ("premise", "hypothesis")} for record in records]
     for record, found in zip(records, bertkit.load(learned.output_dir).predict(rows), strict=True):
         assert found["probabilities"] == pytest.approx(record["probabilities"], abs=1e-5)
@@ -178,15 +178,15 @@ def test_load_predicts_as_the_run_did(learned):
 
 def test_pairs_of_one_premise_are_set_aside_together(tiny, tmp_path):
     rows = []
-    for row in toy_rows(30):
-        for label, words in (("entailment", GOOD), ("contradiction", BAD)):
+    for row in make_toy_rows(30):
+        for label, words in (("entailment", POSITIVE_WORDS), ("contradiction", NEGATIVE_WORDS)):
             rows.append({"premise": row["text"], "hypothesis": words[len(rows) % 8], "label": label})
     data = write_rows(tmp_path / "rows.jsonl", rows)
     run = bertkit.nli(
         data=str(data), model=str(tiny), max_steps=1, validation_fraction=0.3, output_dir=str(tmp_path / "r"),
         **FAST,
     )  # fmt: skip
-    premises = [record["premise"] for record in predictions(run.output_dir)]
+    premises = [record["premise"] for record in read_predictions(run.output_dir)]
     assert len(premises) == 18
     assert all(premises.count(premise) == 2 for premise in premises)
 
@@ -201,7 +201,7 @@ def test_the_hypothesis_only_baseline_sees_no_premise(tiny, tmp_path):
         assert set(run.metrics["baselines"]) == {"majority", "hypothesis_only"}
         return run.metrics["baselines"]["hypothesis_only"]["accuracy"]
 
-    told = nli_rows(200)
+    told = make_nli_rows(200)
     swapped = [{**row, "premise": row["hypothesis"], "hypothesis": row["premise"]} for row in told]
     swapped = [{**row, "premise": f"{row['premise']} {n}"} for n, row in enumerate(swapped)]
     assert baseline("told", told) > 0.95
@@ -222,7 +222,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(cli, tiny, tmp_path, name):
     changes, args, words = REFUSED[name]
-    rows = [{**row, **(changes[n] if n < len(changes) else {})} for n, row in enumerate(nli_rows(60))]
+    rows = [{**row, **(changes[n] if n < len(changes) else {})} for n, row in enumerate(make_nli_rows(60))]
     data = write_rows(tmp_path / "rows.jsonl", rows)
     status, _, err = cli("nli", "--data", data, "--model", tiny, "-o", tmp_path / "run", *args)
     assert status == 2
@@ -231,11 +231,11 @@ def test_refused(cli, tiny, tmp_path, name):
 
 
 def test_columns_that_are_no_pair_are_told(cli, tiny, tmp_path):
-    data = write_rows(tmp_path / "rows.jsonl", toy_rows(40))
+    data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(40))
     status, _, err = cli("nli", "--data", data, "--model", tiny)
     assert status == 2
     assert "--premise-column and --hypothesis-column" in err
-    rows = [{"a": row["premise"], "b": row["hypothesis"], "label": row["label"]} for row in nli_rows(40)]
+    rows = [{"a": row["premise"], "b": row["hypothesis"], "label": row["label"]} for row in make_nli_rows(40)]
     data = write_rows(tmp_path / "ab.jsonl", rows)
     named = ["--premise-column", "a", "--hypothesis-column", "b"]
     assert cli("nli", "--data", data, "--model", tiny, *named, "--max-steps", 1)[0] == 0

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import ROWS, write_rows
+from conftest import ROW_MAKERS, write_rows
 from test_architectures import few_steps
 from test_attention import untrained
 from test_equivalence import SGD, assert_close, weights
@@ -10,9 +10,9 @@ from torch._dynamo.utils import counters
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.modeling.attention import attend_by_parts
+from bertkit.modeling.attention import enable_chunked_attention
 from bertkit.modeling.layers import compile_layers
-from bertkit.modeling.packing import pack
+from bertkit.modeling.packing import enable_packing
 
 LENGTHS = [12, 5, 9, 1, 12, 3]
 
@@ -46,9 +46,9 @@ def test_a_packed_batch_gives_the_same_in_every_architecture(name, by_parts):
     for packed in (False, True):
         model = untrained(name, 1e-6 if by_parts else 0.0)
         if by_parts:
-            attend_by_parts(model)
+            enable_chunked_attention(model)
         if packed:
-            pack(model)
+            enable_packing(model)
         found.append(logits_and_gradients(model, padded()))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
@@ -57,7 +57,7 @@ def test_a_packed_batch_gives_the_same_in_every_architecture(name, by_parts):
 def test_the_layers_see_one_row_without_padding_while_training():
     model = untrained("bert", 0.0)
     seen = rows_seen(model)
-    pack(model)
+    enable_packing(model)
     model(**padded())
     model.eval()(**padded())
     assert seen == [(1, sum(LENGTHS)), (len(LENGTHS), max(LENGTHS))]
@@ -69,7 +69,7 @@ def test_from_left_to_right_too():
     for packed in (False, True):
         model = untrained("bert", 0.0, causal=True)
         if packed:
-            pack(model)
+            enable_packing(model)
         real = batch["attention_mask"].bool()
         found.append(model(**batch).logits[real])
     torch.testing.assert_close(*found)
@@ -84,7 +84,7 @@ def test_examples_of_a_row_do_not_see_one_another_as_they_do_with_transformers_f
     rows = [{"input_ids": ids[kept].tolist()} for ids, kept in zip(batch["input_ids"], real, strict=True)]
     flat = DataCollatorWithFlattening(return_tensors="pt")(rows)
     flattened = model.base_model(flat["input_ids"], position_ids=flat["position_ids"]).last_hidden_state[0]
-    pack(model)
+    enable_packing(model)
     packed = model.base_model(**batch).last_hidden_state[real]
     torch.testing.assert_close(packed, alone, atol=1e-5, rtol=1e-5)
     with pytest.raises(AssertionError):
@@ -92,7 +92,7 @@ def test_examples_of_a_row_do_not_see_one_another_as_they_do_with_transformers_f
 
 
 KINDS = {
-    "classify": {"long": "windows", "max_length": 10},
+    "classify": {"long_texts": "windows", "max_length": 10},
     "nli": {},
     "ner": {"max_length": 12, "gradient_checkpointing": True},
     "qa": {"max_length": 16},
@@ -101,12 +101,12 @@ KINDS = {
 
 
 @pytest.mark.parametrize("task", KINDS)
-def test_a_run_that_packs_ends_with_the_same_weights(calm, tmp_path, task):
-    data = write_rows(tmp_path / "rows.jsonl", ROWS[task](41))
+def test_a_run_that_packs_ends_with_the_same_weights(tiny_without_dropout, tmp_path, task):
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](41))
 
     def run(**how):
         return getattr(bertkit, task)(
-            data=str(data), model=str(calm), max_steps=8, batch_size=8, **SGD | KINDS[task] | how,
+            data=str(data), model=str(tiny_without_dropout), max_steps=8, batch_size=8, **SGD | KINDS[task] | how,
             output_dir=str(tmp_path / "-".join(["run", *how])),
         )  # fmt: skip
 
@@ -119,7 +119,7 @@ def test_a_run_that_packs_ends_with_the_same_weights(calm, tmp_path, task):
 def test_pre_training_packs(tmp_path):
     def run(**how):
         return bertkit.pretrain_mlm_nsp(
-            data="sample", layers=2, hidden=32, heads=2, vocab_size=200, max_length=32, dropout=0.0,
+            data="sample", num_layers=2, hidden_size=32, num_heads=2, vocab_size=200, max_length=32, dropout=0.0,
             max_steps=4, batch_size=8, **SGD | how, output_dir=str(tmp_path / "-".join(["run", *how])),
         )  # fmt: skip
 
@@ -131,7 +131,7 @@ def test_an_attention_that_cannot_be_packed_is_told_by_name(name, tmp_path, monk
     from functools import partial
 
     with pytest.raises(UserError, match=f"--pack: {name} .*leave it out"):
-        few_steps(partial(bertkit.classify, pack=True), name, ROWS["classify"](40), tmp_path)
+        few_steps(partial(bertkit.classify, pack=True), name, ROW_MAKERS["classify"](40), tmp_path)
     assert not (tmp_path / "run").exists()
 
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from bertkit.metrics.intervals import Scorer
-from bertkit.metrics.paired import mcnemar, paired
+from bertkit.metrics.paired import mcnemar_test, compare_scorers
 
 
 def accuracy(right):
@@ -23,18 +23,18 @@ def rights(seed, share, size=400):
 def test_mcnemar_counts_the_rows_that_only_one_has_right():
     first = np.array([1, 1, 1, 1, 1, 1, 1, 0, 1, 0], bool)
     second = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 0], bool)
-    assert mcnemar(first, second) == pytest.approx(stats.binomtest(6, 7).pvalue)
-    assert mcnemar(first, first) == 1.0
+    assert mcnemar_test(first, second) == pytest.approx(stats.binomtest(6, 7).pvalue)
+    assert mcnemar_test(first, first) == 1.0
 
 
 def test_the_better_of_two_is_told_from_an_equal_one():
     better, worse, like_it = rights(0, 0.9), rights(1, 0.7), rights(2, 0.7)
-    assert paired(accuracy(worse), accuracy(better))["accuracy"].p < 1e-6
-    assert paired(accuracy(worse), accuracy(like_it))["accuracy"].p > 0.05
+    assert compare_scorers(accuracy(worse), accuracy(better))["accuracy"].p < 1e-6
+    assert compare_scorers(accuracy(worse), accuracy(like_it))["accuracy"].p > 0.05
 
 
 def test_a_difference_has_a_sign_and_an_interval_around_it():
-    found = paired(accuracy(rights(0, 0.9)), accuracy(rights(1, 0.7)))["accuracy"]
+    found = compare_scorers(accuracy(rights(0, 0.9)), accuracy(rights(1, 0.7)))["accuracy"]
     assert found.test == "mcnemar"
     assert found.difference == pytest.approx(rights(1, 0.7).mean() - rights(0, 0.9).mean())
     assert found.interval[0] < found.difference < found.interval[1] < 0
@@ -43,15 +43,15 @@ def test_a_difference_has_a_sign_and_an_interval_around_it():
 def test_what_makes_rows_hard_for_both_does_not_count():
     """Scores that differ by a tenth on each row differ surely, however unlike the rows are."""
     hard = np.random.default_rng(0).random(100)
-    found = paired(mean(hard), mean(hard + 0.1 + 0.01 * rights(1, 0.5, 100)))["f1"]
+    found = compare_scorers(mean(hard), mean(hard + 0.1 + 0.01 * rights(1, 0.5, 100)))["f1"]
     assert (found.test, found.p < 0.01) == ("bootstrap", True)
-    assert paired(mean(hard), mean(np.random.default_rng(1).random(100)))["f1"].p > 0.05
+    assert compare_scorers(mean(hard), mean(np.random.default_rng(1).random(100)))["f1"].p > 0.05
 
 
 def test_the_bootstrap_agrees_with_a_paired_t_test():
     rng = np.random.default_rng(3)
     first = rng.normal(size=200)
     second = first + rng.normal(0.1, 0.8, size=200)
-    ours, theirs = paired(mean(first), mean(second))["f1"], stats.ttest_rel(second, first)
+    ours, theirs = compare_scorers(mean(first), mean(second))["f1"], stats.ttest_rel(second, first)
     assert ours.p == pytest.approx(theirs.pvalue, abs=0.03)
     assert ours.interval == pytest.approx(list(theirs.confidence_interval()), abs=0.03)

@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
-from bertkit.masking.chunks import STRETCH, Documents, Targets, parts
-from bertkit.masking.pairs import Plan, in_order, notes, pairs, runs, sized
+from bertkit.masking.chunks import MAX_SPAN_SENTENCES, SelectedDocuments, TargetLengths, split_into_segments
+from bertkit.masking.pairs import EpochPlan, build_sop_pairs, describe_pairs, build_nsp_pairs, build_segments, resize_plan
 
-MAKERS = [pairs, in_order, runs]
+MAKERS = [build_nsp_pairs, build_sop_pairs, build_segments]
 
 
 def corpus(documents, origins=None):
     """Of documents as lists of the lengths of their sentences; `origins`: what each is a stretch of."""
     lengths = [length for document in documents for length in document]
     return SimpleNamespace(
-        sentences=np.cumsum([0, *lengths]).astype(np.uint32),
-        documents=np.cumsum([0, *map(len, documents)]).astype(np.uint32),
-        origins=None if origins is None else np.array(origins),
+        sentence_offsets=np.cumsum([0, *lengths]).astype(np.uint32),
+        document_offsets=np.cumsum([0, *map(len, documents)]).astype(np.uint32),
+        parent_ids=None if origins is None else np.array(origins),
     )
 
 
@@ -63,21 +63,21 @@ probabilities = st.sampled_from([0, 0.1, 1])
 
 @given(text=several, capacity=capacities, seed=st.integers(0, 99), short=probabilities)
 def test_pairs_fit_and_stay_within_documents(text, capacity, seed, short):
-    plan = plan_of(pairs, text, capacity, seed, short_seq_prob=short)
+    plan = plan_of(build_nsp_pairs, text, capacity, seed, short_seq_prob=short)
     assert (plan.a_length + plan.b_length <= capacity).all()
     assert (plan.a_length > 0).all()
     assert (plan.b_length > 0).all()
     a, b = document(text, plan.a_start), document(text, plan.b_start)
     assert np.array_equal(document(text, plan.a_start + plan.a_length - 1), a)
     assert np.array_equal(document(text, plan.b_start + plan.b_length - 1), b)
-    assert np.array_equal(a != b, plan.label == 1)
+    assert np.array_equal(a != b, plan.labels == 1)
     assert (np.diff(a) >= 0).all()
 
 
 @given(text=several, capacity=capacities, seed=st.integers(0, 99))
 def test_next_texts_follow_without_a_gap_but_for_cut_pieces(text, capacity, seed):
-    plan = plan_of(pairs, text, capacity, seed)
-    follows = plan.label == 0
+    plan = plan_of(build_nsp_pairs, text, capacity, seed)
+    follows = plan.labels == 0
     gap = (plan.b_start - plan.a_start - plan.a_length)[follows]
     cut = (plan.a_length + plan.b_length)[follows] == capacity
     assert (gap >= 0).all()
@@ -89,8 +89,8 @@ def test_next_texts_follow_without_a_gap_but_for_cut_pieces(text, capacity, seed
 def test_a_pair_with_a_gap_lost_pieces_of_sentences_that_follow_each_other():
     text = corpus([[50, 60], [50, 60]])
     for epoch in range(20):
-        plan = plan_of(pairs, text, 80, epoch=epoch, short_seq_prob=0)[np.array([0])]
-        if plan.label[0] == 0:
+        plan = plan_of(build_nsp_pairs, text, 80, epoch=epoch, short_seq_prob=0)[np.array([0])]
+        if plan.labels[0] == 0:
             assert plan.a_length[0] == plan.b_length[0] == 40
             assert 0 <= plan.a_start[0] <= 10
             assert 50 <= plan.b_start[0] <= 70
@@ -98,8 +98,8 @@ def test_a_pair_with_a_gap_lost_pieces_of_sentences_that_follow_each_other():
 
 def test_pieces_are_lost_one_by_one_from_the_longer_text_in_front_or_behind():
     text = corpus([[200, 30], [200, 30]] * 5000)
-    plan = plan_of(pairs, text, 130, short_seq_prob=0)
-    plan = plan[plan.label == 0]
+    plan = plan_of(build_nsp_pairs, text, 130, short_seq_prob=0)
+    plan = plan[plan.labels == 0]
     assert set(plan.b_length) == {30}
     assert set(plan.a_length) == {100}
     front = plan.a_start % 230
@@ -110,33 +110,33 @@ def test_pieces_are_lost_one_by_one_from_the_longer_text_in_front_or_behind():
 @given(text=no_single, capacity=capacities, seed=st.integers(0, 99), short=probabilities)
 def test_half_are_next_within_one(text, capacity, seed, short):
     """Also where every sentence fills a chunk."""
-    plan = plan_of(pairs, text, capacity, seed, short_seq_prob=short)
-    assert abs((plan.label == 0).sum() - (plan.label == 1).sum()) <= 1
+    plan = plan_of(build_nsp_pairs, text, capacity, seed, short_seq_prob=short)
+    assert abs((plan.labels == 0).sum() - (plan.labels == 1).sum()) <= 1
 
 
 def test_half_are_next_among_ten_thousand():
-    plan = plan_of(pairs, random_corpus(4000), 125)
+    plan = plan_of(build_nsp_pairs, random_corpus(4000), 125)
     assert len(plan) > 10_000
-    assert abs((plan.label == 0).mean() - 0.5) < 0.0001
+    assert abs((plan.labels == 0).mean() - 0.5) < 0.0001
 
 
 def test_both_labels_are_drawn_everywhere():
-    plan = plan_of(pairs, random_corpus(4000), 125)
-    tenths = [label.mean() for label in np.array_split(plan.label, 10)]
+    plan = plan_of(build_nsp_pairs, random_corpus(4000), 125)
+    tenths = [label.mean() for label in np.array_split(plan.labels, 10)]
     assert 0.4 < min(tenths) <= max(tenths) < 0.6
 
 
 @given(text=several, capacity=capacities, seed=st.integers(0, 99))
 def test_parts_are_all_sentences_once(text, capacity, seed):
-    documents = Documents.of(text, np.arange(len(text.documents) - 1))
-    made = parts(documents, Targets(capacity, 0.1), np.random.default_rng(seed))
-    assert made.first[0] == 0
+    documents = SelectedDocuments.from_corpus(text, np.arange(len(text.documents) - 1))
+    made = split_into_segments(documents, TargetLengths(capacity, 0.1), np.random.default_rng(seed))
+    assert made.start[0] == 0
     assert made.stop[-1] == len(text.sentences) - 1
-    assert np.array_equal(made.first[1:], made.stop[:-1])
-    assert np.isin(text.documents[1:-1], made.first).all()
-    for chunk in np.unique(made.chunk):  # as many sentences as needed, the last of which reaches the target
-        own = made.chunk == chunk
-        first, stop, target = made.first[own][0], made.stop[own][-1], made.target[own][0]
+    assert np.array_equal(made.start[1:], made.stop[:-1])
+    assert np.isin(text.documents[1:-1], made.start).all()
+    for chunk in np.unique(made.chunk_ids):  # as many sentences as needed, the last of which reaches the target
+        own = made.chunk_ids == chunk
+        first, stop, target = made.start[own][0], made.stop[own][-1], made.target_length[own][0]
         assert text.sentences[stop - 1] - text.sentences[first] < target
         assert text.sentences[stop] - text.sentences[first] >= target or stop in text.documents
 
@@ -144,25 +144,25 @@ def test_parts_are_all_sentences_once(text, capacity, seed):
 def test_every_piece_is_used_once_beside_the_random_second_texts():
     text = corpus([[1] * 30] * 400)  # no chunk is too long, so nothing is cut
     for epoch in range(3):
-        plan = plan_of(pairs, text, 12, epoch=epoch)
+        plan = plan_of(build_nsp_pairs, text, 12, epoch=epoch)
         first, _ = uses(plan, slice(None), 12_000)
-        _, second = uses(plan, plan.label == 0, 12_000)
+        _, second = uses(plan, plan.labels == 0, 12_000)
         assert (first + second == 1).all()
 
 
 def test_random_second_texts_begin_at_every_sentence_alike():
     text = corpus([[1] * length for length in (5, 10, 20, 40)] * 25)
-    plans = [plan_of(pairs, text, 12, epoch=epoch) for epoch in range(30)]
-    begins = np.concatenate([plan.b_start[plan.label == 1] for plan in plans])
+    plans = [plan_of(build_nsp_pairs, text, 12, epoch=epoch) for epoch in range(30)]
+    begins = np.concatenate([plan.b_start[plan.labels == 1] for plan in plans])
     counts = np.bincount(begins, minlength=25 * 75)
     assert chisquare(counts).pvalue > 0.001
 
 
 def test_all_sentences_are_used_about_equally_often():
     text = corpus([[5] * 20] * 300)
-    plans = [plan_of(pairs, text, 45, epoch=epoch) for epoch in range(10)]
+    plans = [plan_of(build_nsp_pairs, text, 45, epoch=epoch) for epoch in range(10)]
     counts = np.sum([np.sum(uses(plan, slice(None), 30_000), 0) for plan in plans], 0)
-    random = np.concatenate([plan.b_length[plan.label == 1] for plan in plans]).astype(float)
+    random = np.concatenate([plan.b_length[plan.labels == 1] for plan in plans]).astype(float)
     spread = np.sqrt((random**2).sum() / 300)  # of a Poisson number of random second texts
     by_document = counts.reshape(300, 100).sum(1)
     assert abs(by_document - by_document.mean()).max() < 5 * spread
@@ -172,8 +172,8 @@ def test_all_sentences_are_used_about_equally_often():
 
 def test_random_second_texts_fill_the_pair():
     text = corpus([[1] * 1000] * 20)
-    plan = plan_of(pairs, text, 50, short_seq_prob=0)
-    random = plan.label == 1
+    plan = plan_of(build_nsp_pairs, text, 50, short_seq_prob=0)
+    random = plan.labels == 1
     to_the_end = (plan.b_start + plan.b_length) % 1000 == 0
     assert ((plan.a_length + plan.b_length == 50) | to_the_end)[random].all()
     assert to_the_end[random].mean() < 0.1
@@ -241,9 +241,9 @@ def test_pieces_near_the_end_of_their_type_are_counted_right(make):
 )
 def test_in_one_document_random_second_texts_are_from_elsewhere(lengths, capacity, seed):
     text = corpus([lengths])
-    plan = plan_of(pairs, text, capacity, seed)
+    plan = plan_of(build_nsp_pairs, text, capacity, seed)
     a_stop, b_stop = plan.a_start + plan.a_length, plan.b_start + plan.b_length
-    random = plan.label == 1
+    random = plan.labels == 1
     assert ((b_stop <= plan.a_start) | (plan.b_start > a_stop))[random].all()
     after = random & (plan.b_start > a_stop)  # at least the next sentence is left out
     sentence = np.searchsorted(text.sentences, a_stop - 1, "right") - 1
@@ -253,13 +253,13 @@ def test_in_one_document_random_second_texts_are_from_elsewhere(lengths, capacit
 
 
 def test_one_document_gives_both_labels_if_it_is_long_enough():
-    plan = plan_of(pairs, corpus([[1] * 1000]), 20, short_seq_prob=0)
-    assert abs((plan.label == 0).sum() - (plan.label == 1).sum()) <= 1
-    random = plan.label == 1
+    plan = plan_of(build_nsp_pairs, corpus([[1] * 1000]), 20, short_seq_prob=0)
+    assert abs((plan.labels == 0).sum() - (plan.labels == 1).sum()) <= 1
+    random = plan.labels == 1
     rest = plan.a_start + 20  # where the continuation of A stops
     assert ((plan.b_start + plan.b_length <= plan.a_start) | (plan.b_start >= rest))[random].all()
-    assert set(plan_of(pairs, corpus([[10, 10, 10]]), 60).label) == {0}
-    assert len(plan_of(pairs, corpus([[10]]), 60)) == 0
+    assert set(plan_of(build_nsp_pairs, corpus([[10, 10, 10]]), 60).labels) == {0}
+    assert len(plan_of(build_nsp_pairs, corpus([[10]]), 60)) == 0
 
 
 @given(
@@ -270,33 +270,33 @@ def test_one_document_gives_both_labels_if_it_is_long_enough():
 def test_of_stretches_a_random_second_text_is_of_another_document(documents, capacity, seed):
     origins = [number for number, stretches in enumerate(documents) for _ in stretches]
     text = corpus([stretch for stretches in documents for stretch in stretches], origins)
-    plan = plan_of(pairs, text, capacity, seed)
+    plan = plan_of(build_nsp_pairs, text, capacity, seed)
     a, b = (text.origins[document(text, start)] for start in (plan.a_start, plan.b_start))
-    assert (a != b)[plan.label == 1].all()
-    assert (a == b)[plan.label == 0].all()
+    assert (a != b)[plan.labels == 1].all()
+    assert (a == b)[plan.labels == 0].all()
     assert set(a) == set(range(len(documents)))
 
 
 def test_stretches_of_one_document_are_one_document():
     text = corpus([[1] * 100] * 10, origins=[0] * 10)
     chosen = np.array([0, 1, 2, 5, 6, 9])
-    plan = plan_of(pairs, text, 20, chosen=chosen, short_seq_prob=0)
-    random, rest = plan.label == 1, plan.a_start + 20  # where the continuation of A stops
+    plan = plan_of(build_nsp_pairs, text, 20, chosen=chosen, short_seq_prob=0)
+    random, rest = plan.labels == 1, plan.a_start + 20  # where the continuation of A stops
     assert 0.4 < random.mean() < 0.6
     assert ((plan.b_start + plan.b_length <= plan.a_start) | (plan.b_start >= rest))[random].all()
     assert np.isin(document(text, plan.b_start), chosen).all()
     assert (document(text, plan.b_start) == document(text, plan.b_start + plan.b_length - 1)).all()
-    assert "one document" in notes(text, chosen, plan)[0]
-    assert notes(corpus([[1] * 100] * 10), chosen) == []
+    assert "one document" in describe_pairs(text, chosen, plan)[0]
+    assert describe_pairs(corpus([[1] * 100] * 10), chosen) == []
 
 
 def test_documents_of_one_sentence_are_never_next():
-    plan = plan_of(pairs, corpus([[5]] * 50), 20)
+    plan = plan_of(build_nsp_pairs, corpus([[5]] * 50), 20)
     assert len(plan) == 50
-    assert set(plan.label) == {1}
-    plan = plan_of(pairs, corpus([[5]] * 50 + [[5, 5]] * 10), 20, short_seq_prob=0)
-    assert (plan.label == 0).sum() == 10
-    assert (plan.label == 1).sum() == 50
+    assert set(plan.labels) == {1}
+    plan = plan_of(build_nsp_pairs, corpus([[5]] * 50 + [[5, 5]] * 10), 20, short_seq_prob=0)
+    assert (plan.labels == 0).sum() == 10
+    assert (plan.labels == 1).sum() == 50
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -305,26 +305,26 @@ def test_empty_sentences_and_documents_do_no_harm(make):
     for epoch in range(30):
         plan = plan_of(make, text, 6, epoch=epoch)
         assert (plan.a_length > 0).all()
-        assert make is runs or (plan.b_length > 0).all()
+        assert make is build_segments or (plan.b_length > 0).all()
     for documents in ([], [[]], [[0, 0]]):
         assert len(plan_of(make, corpus(documents), 6)) == 0
 
 
 def test_a_long_document_is_filled_in_stretches():
-    text = corpus([[1] * (5 * STRETCH + 1)] * 2)
-    documents = Documents.of(text, np.arange(2))
-    first, stop = documents.stretches()
+    text = corpus([[1] * (5 * MAX_SPAN_SENTENCES + 1)] * 2)
+    documents = SelectedDocuments.from_corpus(text, np.arange(2))
+    first, stop = documents.split_into_spans()
     assert len(first) == 12
     assert np.array_equal(first[1:], stop[:-1])
     assert set((stop - first).tolist()) <= {853, 854}
-    plan = plan_of(pairs, text, 50)
-    assert (document(text, plan.a_start) != document(text, plan.b_start))[plan.label == 1].all()
+    plan = plan_of(build_nsp_pairs, text, 50)
+    assert (document(text, plan.a_start) != document(text, plan.b_start))[plan.labels == 1].all()
 
 
 @given(text=several, capacity=capacities, seed=st.integers(0, 99), short=probabilities)
 def test_texts_in_order_are_next_or_swapped(text, capacity, seed, short):
-    plan = plan_of(in_order, text, capacity, seed, short_seq_prob=short)
-    swapped = plan.label == 1
+    plan = plan_of(build_sop_pairs, text, capacity, seed, short_seq_prob=short)
+    swapped = plan.labels == 1
     assert abs(swapped.sum() - (~swapped).sum()) <= 1
     assert (plan.a_length + plan.b_length <= capacity).all()
     assert np.array_equal(document(text, plan.a_start), document(text, plan.b_start))
@@ -336,7 +336,7 @@ def test_texts_in_order_are_next_or_swapped(text, capacity, seed, short):
 
 @given(text=several, capacity=capacities, seed=st.integers(0, 99), short=probabilities)
 def test_runs_are_all_pieces_once_in_whole_sentences(text, capacity, seed, short):
-    plan = plan_of(runs, text, capacity, seed, short_seq_prob=short)
+    plan = plan_of(build_segments, text, capacity, seed, short_seq_prob=short)
     stop = plan.a_start + plan.a_length
     assert plan.a_start[0] == 0
     assert stop[-1] == text.sentences[-1]
@@ -350,34 +350,34 @@ def test_runs_are_all_pieces_once_in_whole_sentences(text, capacity, seed, short
         more = following - plan.a_start[:-1] > capacity
         assert (more | np.isin(stop[:-1], text.sentences[text.documents])).all()
     assert not plan.b_length.any()
-    assert not plan.label.any()
+    assert not plan.labels.any()
 
 
 def test_a_plan_is_made_any_length():
-    plan = plan_of(pairs, random_corpus(200), 60)
+    plan = plan_of(build_nsp_pairs, random_corpus(200), 60)
     n = len(plan)
     for size in (n, n - 7, n + 7, 2 * n + 3, 0):
-        other = sized(plan, size, np.random.default_rng(0))
+        other = resize_plan(plan, size, np.random.default_rng(0))
         assert len(other) == size
         assert (np.diff(other.a_start) >= 0).all()
-        assert abs((other.label == 0).sum() - (other.label == 1).sum()) <= 3
-    short, again = (sized(plan, n - 7, np.random.default_rng(seed)) for seed in (0, 1))
+        assert abs((other.labels == 0).sum() - (other.labels == 1).sum()) <= 3
+    short, again = (resize_plan(plan, n - 7, np.random.default_rng(seed)) for seed in (0, 1))
     assert len(np.unique(short.a_start)) == n - 7
     assert not same(short, again)
     with pytest.raises(ValueError, match="without examples"):
-        sized(plan[np.array([], int)], 3, np.random.default_rng(0))
+        resize_plan(plan[np.array([], int)], 3, np.random.default_rng(0))
 
 
 def test_a_plan_is_small():
-    plan = plan_of(pairs, random_corpus(500), 60)
+    plan = plan_of(build_nsp_pairs, random_corpus(500), 60)
     assert sum(value.nbytes for value in vars(plan).values()) * 2_000_000 / len(plan) < 60e6
 
 
 def told(documents):
     text = corpus(documents)
     chosen = np.arange(len(documents))
-    plan: Plan = pairs(text, chosen, 20, 0, 0)
-    return notes(text, chosen, plan)
+    plan: EpochPlan = build_nsp_pairs(text, chosen, 20, 0, 0)
+    return describe_pairs(text, chosen, plan)
 
 
 def test_notes_say_what_is_unusual():
@@ -387,4 +387,4 @@ def test_notes_say_what_is_unusual():
     single, share = told([[5]] * 1500 + [[5, 5]] * 500)
     assert single.startswith("1,500 of 2,000 documents (75%) have one sentence")
     assert share.startswith("25.0% of the pairs are IsNext")
-    assert "100%" in notes(corpus([[5]] * 10), np.arange(10))[0]
+    assert "100%" in describe_pairs(corpus([[5]] * 10), np.arange(10))[0]

@@ -4,26 +4,26 @@ import json
 
 import numpy as np
 import pytest
-from conftest import assert_refused, document_rows, write_rows
+from conftest import assert_refused, make_document_rows, write_rows
 from test_equivalence import SGD, assert_close, weights
 from test_pretrain import COMMAND, pretrained
 
-from bertkit.data.phases import APART, PhasedFeatures, phases_of
-from bertkit.data.ragged import stretches
+from bertkit.data.phases import PHASE_EPOCH_OFFSET, PhasedFeatures, parse_phases
+from bertkit.data.ragged import concat_ranges
 from bertkit.errors import UserError
-from bertkit.training.phases import PhasedBatches
+from bertkit.training.phases import PhasedBatchSampler
 
 PHASES = "16:0.7,48:0.3"
 
 
 @pytest.fixture
 def text(tmp_path):
-    return write_rows(tmp_path / "text.jsonl", document_rows(120))
+    return write_rows(tmp_path / "text.jsonl", make_document_rows(120))
 
 
 @pytest.fixture
 def few(tmp_path):
-    return write_rows(tmp_path / "few.jsonl", document_rows(40))
+    return write_rows(tmp_path / "few.jsonl", make_document_rows(40))
 
 
 def in_phases(text, folder, **settings):
@@ -40,19 +40,19 @@ def drawn(text, tiny, phases=PHASES):
     from bertkit.tasks.pretraining import PretrainConfig
 
     task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), phases=phases))
-    rows = task.find(Reporter()).splits["train"]
-    tokenizer = load_tokenizer(task.begins)
+    rows = task.load_data(Reporter()).splits["train"]
+    tokenizer = load_tokenizer(task.model_source)
     model = BertForPreTraining(BertConfig.from_pretrained(tiny))
     return (
-        task.prepare_training(rows, tokenizer),
+        task.featurize_training(rows, tokenizer),
         task.collator(tokenizer, model),
-        task.prepare(rows, tokenizer),
+        task.featurize(rows, tokenizer),
     )
 
 
 def of_epochs(features, steps, epochs, batch_size=8, accumulation=1):
     """The batches of some epochs, of a run of so many steps."""
-    batches = PhasedBatches(features, batch_size, accumulation, 0, steps)
+    batches = PhasedBatchSampler(features, batch_size, accumulation, 0, steps)
     found = []
     for epoch in range(epochs):
         batches.set_epoch(epoch)
@@ -80,7 +80,7 @@ def test_each_step_has_examples_of_its_phase_and_none_comes_twice(text, tiny):
     assert len(set(keys)) == len(keys)
     # Each length has room for its own number of predictions; what is scored is of the last one's.
     width = {
-        phase: collate([features[phase * APART * len(features)]])["masked_lm_labels"].shape[1]
+        phase: collate([features[phase * PHASE_EPOCH_OFFSET * len(features)]])["masked_lm_labels"].shape[1]
         for phase in (0, 1)
     }
     assert width == {0: 2, 1: 7}
@@ -112,14 +112,14 @@ def test_an_epoch_of_a_later_phase_is_whole_passes(text, tiny):
     features, _, once = drawn(text, tiny)
     assert len(once) < len(features)
     long = features.parts[1]
-    plan = long.plan(APART)
+    plan = long.get_plan(PHASE_EPOCH_OFFSET)
     assert len(plan) == len(features)
     assert len({*zip(plan.a_start, plan.a_length, plan.b_start, strict=True)}) > 0.8 * len(
         plan
     )  # not one twice
     often = np.zeros(len(long.corpus.pieces))
     for start, length in ((plan.a_start, plan.a_length), (plan.b_start, plan.b_length)):
-        np.add.at(often, stretches(start, start + length), 1)
+        np.add.at(often, concat_ranges(start, start + length), 1)
     assert (often >= 2).mean() > 0.9  # two passes, without some examples
     assert abs((plan.label == 0).mean() - 0.5) < 0.03
 
@@ -127,12 +127,12 @@ def test_an_epoch_of_a_later_phase_is_whole_passes(text, tiny):
 def test_pieces_are_counted_by_phase(text, tiny):
     features, _, _ = drawn(text, tiny)
     steps = 2 * (-(-len(features) // 8))
-    batches = PhasedBatches(features, 8, 1, 0, steps)
+    batches = PhasedBatchSampler(features, 8, 1, 0, steps)
     really = [sum(len(features[key]["input_ids"][0]) for key in batch)
               for some in of_epochs(features, steps, 2) for batch in some]  # fmt: skip
     for begin, stop in ((0, steps), (0, 10), (steps - 20, steps)):
-        assert batches.pieces(begin, stop) == pytest.approx(sum(really[begin:stop]), rel=0.1)
-    costly = [len(features[key]["input_ids"][0]) for key in batches.longest()]
+        assert batches.count_tokens(begin, stop) == pytest.approx(sum(really[begin:stop]), rel=0.1)
+    costly = [len(features[key]["input_ids"][0]) for key in batches.get_longest_batch()]
     assert costly == [48] * 8
 
 
@@ -148,9 +148,9 @@ def test_one_phase_is_the_run_of_its_length(few, tiny, tmp_path):
     assert one.metrics["validation"] == plain.metrics["validation"]
 
 
-def test_8_x_1_is_2_x_4_is_1_x_8(calm, few, tmp_path):
+def test_8_x_1_is_2_x_4_is_1_x_8(tiny_without_dropout, few, tmp_path):
     def run(batch, steps):
-        return in_phases(few, tmp_path / f"{batch}x{steps}", model=str(calm), epochs=1.5, batch_size=batch,
+        return in_phases(few, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=1.5, batch_size=batch,
                          gradient_accumulation_steps=steps, **SGD)  # fmt: skip
 
     whole = run(8, 1)
@@ -212,12 +212,12 @@ def test_a_dry_run_takes_the_longest_and_a_preview_the_first(cli, tiny, text):
 )
 def test_phases_that_do_not_grow_are_legal_and_remarked(text, tiny, lengths, remarked):
     train, *_ = drawn(text, tiny, lengths)
-    assert any("usually each phase is longer" in note for note in train.notes(None)) == remarked
+    assert any("usually each phase is longer" in note for note in train.describe_issues(None)) == remarked
 
 
 def test_phases_are_read():
-    assert [(phase.length, phase.share) for phase in phases_of("128:0.9, 512:.1")] == [(128, 0.9), (512, 0.1)]
-    thirds = phases_of("8:0.333333,16:0.333333,32:0.333334")
+    assert [(phase.length, phase.fraction) for phase in parse_phases("128:0.9, 512:.1")] == [(128, 0.9), (512, 0.1)]
+    thirds = parse_phases("8:0.333333,16:0.333333,32:0.333334")
     assert len(thirds) == 3
 
 
@@ -236,7 +236,7 @@ def test_phases_are_read():
 )
 def test_what_is_no_phase_is_refused(text, words):
     with pytest.raises(UserError) as refused:
-        phases_of(text)
+        parse_phases(text)
     assert all(word in str(refused.value) for word in [f"--phases {text}", *words])
 
 
@@ -264,5 +264,5 @@ def test_refusals(case, cli, text, tiny, tmp_path):
 def test_features_of_phases_are_those_of_the_first(text, tiny):
     features, _, _ = drawn(text, tiny)
     assert isinstance(features, PhasedFeatures)
-    assert features.lengths.tolist() == features.parts[0].lengths.tolist()
-    assert features.sequence(3)[0].tolist() == features[3]["input_ids"][0].tolist()
+    assert features.lengths.tolist() == features.phase_features[0].lengths.tolist()
+    assert features.get_sequence(3)[0].tolist() == features[3]["input_ids"][0].tolist()

@@ -5,13 +5,13 @@ import io
 import json
 
 import pytest
-from conftest import ROWS, assert_refused, predictions, write_rows
+from conftest import ROW_MAKERS, assert_refused, read_predictions, write_rows
 
 import bertkit
 from bertkit import UserError, load
-from bertkit.data.row_chunks import row_chunks
+from bertkit.data.row_chunks import stream_rows
 from bertkit.data.rows import Rows
-from bertkit.infer.predictor import whole
+from bertkit.infer.predictor import align_chunks_to_groups
 
 GOLD = {"classify": "label", "nli": "label", "ner": "tags", "qa": "answers", "swag": "label"}
 
@@ -38,9 +38,9 @@ def texts_of(row):
     return next(str(row[name]) for name in ("context", "premise", "tokens", "text") if name in row)
 
 
-@pytest.mark.parametrize("task", ROWS)
+@pytest.mark.parametrize("task", ROW_MAKERS)
 def test_the_numbers_are_those_of_predictions_jsonl(runs, cli, tmp_path, task):
-    told = predictions(runs / task)
+    told = read_predictions(runs / task)
     rows = map(json.loads, (runs / f"{task}.jsonl").read_text("utf-8").splitlines())
     by_text = {texts_of(row): row for row in rows}
     kept = [by_text[texts_of(one)] for one in told]
@@ -81,7 +81,7 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("task", ROWS)
+@pytest.mark.parametrize("task", ROW_MAKERS)
 def test_flags_lines_and_objects_say_the_same(runs, cli, monkeypatch, task):
     flags, line = ASKED[task]
     status, by_flag, err = cli("predict", runs / task, *flags)
@@ -138,7 +138,7 @@ def test_as_one_object(runs, cli, tmp_path):
 
 def test_rows_by_the_part_are_rows_at_once(runs, cli, monkeypatch):
     _, at_once, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")
-    monkeypatch.setattr("bertkit.infer.asked.row_chunks", lambda path, _: row_chunks(path, size=7, small=0))
+    monkeypatch.setattr("bertkit.infer.asked.stream_rows", lambda path, _: stream_rows(path, chunk_size=7, stream_above_bytes=0))
     _, by_the_part, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")
     assert close(lines(by_the_part), lines(at_once))
     assert [row["id"] for row in lines(by_the_part)] == list(range(60))
@@ -150,8 +150,8 @@ def test_documents_stay_whole():
             return rows["document"]
 
     names = ["a", "a", "a", "b", "c", "c"]
-    parts = [Rows.of({"document": names[at : at + 2]}, "f", at + 1) for at in range(0, 6, 2)]
-    assert [part["document"] for part in whole(Reads(), parts)] == [["a", "a", "a"], ["b"], ["c", "c"]]
+    parts = [Rows.from_columns({"document": names[at : at + 2]}, "f", at + 1) for at in range(0, 6, 2)]
+    assert [part["document"] for part in align_chunks_to_groups(Reads(), parts)] == [["a", "a", "a"], ["b"], ["c", "c"]]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_in_a_table_the_longest_cells_give_way(monkeypatch):
 
     wide = {"id": 0, "text": "a film that was good", "predicted": '["a", "b"]', "probabilities": "x" * 300}
     table = io.StringIO()
-    monkeypatch.setattr(console, "out", console.SafeConsole(file=table, width=80))
+    monkeypatch.setattr(console, "out_console", console.SafeConsole(file=table, width=80))
     console.print_records([wide])
     assert "a film that was good" in table.getvalue()
     assert table.getvalue().count("\n") == 5
@@ -255,7 +255,7 @@ def test_how_many_texts_were_cut_is_told(runs, cli, tmp_path):
     assert err == "1 of 2 texts is over 32 pieces and cut (longest 42)\n"
 
 
-@pytest.mark.parametrize("task", ROWS)
+@pytest.mark.parametrize("task", ROW_MAKERS)
 def test_loaded_it_says_the_same_as_predict(runs, task):
     rows = [json.loads(line) for line in (runs / f"{task}.jsonl").read_text("utf-8").splitlines()[:3]]
     data = write_rows(runs.parent / "three.jsonl", rows)

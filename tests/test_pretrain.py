@@ -6,25 +6,25 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import assert_refused, document_rows, predictions, save_tiny, toy_rows, write_rows
+from conftest import assert_refused, make_document_rows, read_predictions, save_tiny_model, make_toy_rows, write_rows
 from test_architectures import ARCHITECTURES, tiny_of
 from test_equivalence import SGD, assert_close, weights
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForPreTraining, pipeline
 
 import bertkit
-from bertkit.data.corpus import build
-from bertkit.metrics.pretraining import scores, unigram
-from bertkit.modeling.forward import logits_of
-from bertkit.modeling.losses import Pretraining
-from bertkit.modeling.pretraining import bert_config, predict_at_masked
-from bertkit.tasks.pretraining import SIZES
+from bertkit.data.corpus import write_corpus
+from bertkit.metrics.pretraining import score_pretraining, score_unigram
+from bertkit.modeling.forward import compute_logits
+from bertkit.modeling.losses import PretrainingLoss
+from bertkit.modeling.pretraining import build_bert_config, gather_masked_positions
+from bertkit.tasks.pretraining import MODEL_SIZES
 
 COMMAND = "pretrain-mlm-nsp"
 
 
 @pytest.fixture
 def text(tmp_path):
-    return write_rows(tmp_path / "text.jsonl", document_rows(120))
+    return write_rows(tmp_path / "text.jsonl", make_document_rows(120))
 
 
 def pretrained(text, folder, **settings):
@@ -58,7 +58,7 @@ def test_logits_at_masked_places_are_those_of_the_whole(name, tmp_path):
     batch = batch_of(config.vocab_size)
     whole = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     index = batch["masked_lm_positions"].unsqueeze(-1).expand(-1, -1, whole.shape[-1])
-    found = logits_of(predict_at_masked(model), batch)
+    found = compute_logits(gather_masked_positions(model), batch)
     torch.testing.assert_close(found.words, whole.gather(1, index), atol=1e-5, rtol=1e-5)
     assert found.sentence is None
     again = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
@@ -80,8 +80,8 @@ def test_the_loss_is_that_of_the_stock_model_over_all_places():
         input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels,
         next_sentence_label=batch["next_sentence_label"],
     ).loss  # fmt: skip
-    loss = Pretraining()
-    counts, sums = loss.counts(batch), loss.sums(logits_of(predict_at_masked(model), batch), batch)
+    loss = PretrainingLoss()
+    counts, sums = loss.count_items(batch), loss.sum_losses(compute_logits(gather_masked_positions(model), batch), batch)
     assert counts["mlm"] == (labels >= 0).sum()
     assert float(sum(sums[part] / counts[part] for part in sums)) == pytest.approx(float(stock), rel=1e-5)
 
@@ -89,7 +89,7 @@ def test_the_loss_is_that_of_the_stock_model_over_all_places():
 @pytest.mark.parametrize(("size", "millions"), [("base", 110), ("large", 336)])
 def test_sizes_have_the_parameters_of_the_paper(size, millions):
     with torch.device("meta"):
-        model = BertForPreTraining(bert_config(30522, SIZES[size], 0))
+        model = BertForPreTraining(build_bert_config(30522, MODEL_SIZES[size], 0))
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=1)
 
 
@@ -107,9 +107,9 @@ def test_learns_and_others_load_it(text, tmp_path):
     assert pipeline("fill-mask", str(run.output_dir))("The [MASK] film.")[0]["score"] > 0
     _, info = AutoModelForMaskedLM.from_pretrained(run.output_dir, output_loading_info=True)
     assert not info["missing_keys"]
-    sample = predictions(run.output_dir, "masked_samples.jsonl")[0]
+    sample = read_predictions(run.output_dir, "masked_samples.jsonl")[0]
     assert [sample["masked"].split()[place] for place in sample["places"]].count("[MASK]") > 0
-    data = write_rows(tmp_path / "toy.jsonl", toy_rows(60))
+    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(60))
     tuned = bertkit.classify(data=str(data), model=str(run.output_dir), max_steps=2, bf16=False,
                              output_dir=str(tmp_path / "tuned"))  # fmt: skip
     assert tuned.metrics["model"] == "run"
@@ -140,9 +140,9 @@ def test_goes_on_from_any_architecture(name, text, tmp_path):
     assert not info["missing_keys"]
 
 
-def test_8_x_1_is_2_x_4_is_1_x_8(calm, text, tmp_path):
+def test_8_x_1_is_2_x_4_is_1_x_8(tiny_without_dropout, text, tmp_path):
     def run(batch, steps):
-        return pretrained(text, tmp_path / f"{batch}x{steps}", model=str(calm), epochs=2, batch_size=batch,
+        return pretrained(text, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=2, batch_size=batch,
                           gradient_accumulation_steps=steps, **SGD)  # fmt: skip
 
     whole = run(8, 1)
@@ -194,7 +194,7 @@ def test_bf16_trains(text, tiny, tmp_path):
 def test_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
     scratch, cli, tiny, text, tmp_path, monkeypatch, stop_at
 ):
-    new = ["--hidden", 16, "--heads", 2, "--vocab-size", 60]
+    new = ["--hidden-size", 16, "--num-heads", 2, "--vocab-size", 60]
     options = ["--data", text, *(new if scratch else ["--model", tiny])]
     options += ["--epochs", 2, "--batch-size", 8, "--max-length", 32, "--no-bf16"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -235,17 +235,17 @@ def features_of(text, tiny, **settings):
     from bertkit.tasks.pretraining import PretrainConfig
 
     task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), max_length=32, **settings))
-    found = task.find(Reporter())
-    tokenizer = load_tokenizer(task.begins)
+    found = task.load_data(Reporter())
+    tokenizer = load_tokenizer(task.model_source)
     model = BertForPreTraining(BertConfig.from_pretrained(tiny))
-    return task.prepare(found.splits["train"], tokenizer), task.collator(tokenizer, model)
+    return task.featurize(found.splits["train"], tokenizer), task.collator(tokenizer, model)
 
 
 def test_each_epoch_has_examples_of_its_own_and_the_same_number(text, tiny):
     features, collate = features_of(text, tiny)
     n = len(features)
     first, second = ([features[epoch * n + at] for at in range(n)] for epoch in (0, 1))
-    assert features.sizes_in(1).tolist() == [len(item["input_ids"][0]) for item in second]
+    assert features.length_keys_for_epoch(1).tolist() == [len(item["input_ids"][0]) for item in second]
     texts = [{tuple(item["input_ids"][0].tolist()) for item in items} for items in (first, second)]
     assert len(texts[0] & texts[1]) < n / 2
     again = collate([features[3], features[0]])
@@ -293,8 +293,8 @@ def test_a_preview_measures_and_writes_nothing(cli, text, tmp_path):
 @pytest.mark.parametrize(("given", "share"), [({}, 0.1), ({"dropout": 0.0}, 0.0), ({"dropout": 0.3}, 0.3)])
 def test_dropout_is_of_pre_training_alone(given, share, text, tmp_path, monkeypatch):
     trained = []
-    monkeypatch.setattr("bertkit.session.draw_fast", trained.append)
-    run = pretrained(text, tmp_path / "run", hidden=16, heads=2, max_steps=1, vocab_size=60, **given)
+    monkeypatch.setattr("bertkit.session.enable_fast_dropout", trained.append)
+    run = pretrained(text, tmp_path / "run", hidden_size=16, num_heads=2, max_steps=1, vocab_size=60, **given)
     found = {module.p for module in trained[0].modules() if isinstance(module, torch.nn.Dropout)}
     config = BertConfig.from_pretrained(run.output_dir)
     assert found == {share}
@@ -302,8 +302,8 @@ def test_dropout_is_of_pre_training_alone(given, share, text, tmp_path, monkeypa
 
 
 def test_new_weights_of_a_layer_put_out_what_varies_alike_at_any_width():
-    shapes = [SIZES[size] for size in ("tiny", "small", "base", "large")]
-    spread = [bert_config(100, shape, 0).initializer_range for shape in shapes]
+    shapes = [MODEL_SIZES[size] for size in ("tiny", "small", "base", "large")]
+    spread = [build_bert_config(100, shape, 0).initializer_range for shape in shapes]
     assert spread[2:] == [0.02, 0.02]  # the paper's
     assert [s * math.sqrt(h) for s, (_, h, _) in zip(spread[:3], shapes[:3], strict=True)] == pytest.approx(
         [0.02 * math.sqrt(768)] * 3
@@ -315,21 +315,21 @@ def test_new_weights_of_a_layer_put_out_what_varies_alike_at_any_width():
 
 def test_scores_are_over_all_that_is_predicted():
     kept = np.array([[6.0, 1, 2, 0.5, 1, 1], [0.0, 0, 0, 0.9, 0, 1], [3.0, 1, 1, 0.4, 1, 1]], np.float32)
-    found = scores(kept, pairs=True)
+    found = score_pretraining(kept, pairs=True)
     assert found["mlm_loss"] == pytest.approx(3.0)
     assert found["mlm_accuracy"] == pytest.approx(2 / 3)
     assert (found["nsp_loss"], found["nsp_accuracy"]) == (pytest.approx(0.6), pytest.approx(2 / 3))
     assert found["perplexity"] == pytest.approx(math.exp(3.0))
-    assert scores(kept, pairs=False)["loss"] == pytest.approx(3.0)
+    assert score_pretraining(kept, pairs=False)["loss"] == pytest.approx(3.0)
 
 
 def test_unigram_is_the_cross_entropy_of_frequencies(tiny, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tiny)
-    corpus = build([["good good bad"], ["good bad"]], tokenizer, tmp_path)
+    corpus = write_corpus([["good good bad"], ["good bad"]], tokenizer, tmp_path)
     good, bad = tokenizer.convert_tokens_to_ids(["good", "bad"])
     size = max(good, bad) + 1  # each piece that is there counts once more: none is impossible
     losses = {good: -math.log(3 / (3 + size)), bad: -math.log(2 / (3 + size))}
-    found = unigram(corpus, np.array([0]), corpus, np.array([1]))
+    found = score_unigram(corpus, np.array([0]), corpus, np.array([1]))
     assert found["mlm_loss"] == pytest.approx((losses[good] + losses[bad]) / 2)
 
 
@@ -338,9 +338,9 @@ def test_unigram_is_the_cross_entropy_of_frequencies(tiny, tmp_path):
 
 REFUSED = {
     "no such file": (["--data", "nowhere.txt"], ["nowhere.txt", "no such file"]),
-    "heads": (["--hidden", 30, "--heads", 4], ["--heads 4", "divide", "--hidden 30"]),
+    "heads": (["--hidden-size", 30, "--num-heads", 4], ["--num-heads 4", "divide", "--hidden-size 30"]),
     "positions": (["--max-length", 513], ["--max-length 513", "512 positions"]),
-    "shares": (["--mask-share", 0.8, "--random-share", 0.3], ["--mask-share 0.8", "together at most 1"]),
+    "shares": (["--mask-replace-prob", 0.8, "--random-replace-prob", 0.3], ["--mask-replace-prob 0.8", "together at most 1"]),
     "vocabulary": (["--vocab-size", 20], ["--vocab-size 20", "characters"]),
     "no tokenizer": (["--tokenizer", "./nowhere"], ["--tokenizer ./nowhere", "no such folder"]),
     "two tokenizers": (["--vocab-size", 90, "--tokenizer", "minilm"], ["--vocab-size", "--tokenizer"]),
@@ -375,7 +375,7 @@ def test_a_preview_of_fewer_examples_than_asked_for_says_so(cli, text, tiny):
 
 
 def test_a_run_from_scratch_is_repeated_by_its_settings(cli, text, tmp_path):
-    shape = ["--hidden", 16, "--heads", 2, "--vocab-size", 60, "--max-steps", 1]
+    shape = ["--hidden-size", 16, "--num-heads", 2, "--vocab-size", 60, "--max-steps", 1]
     assert cli(COMMAND, "--data", text, *shape, "-o", tmp_path / "one")[0] == 0
     assert cli(COMMAND, "--recipe", tmp_path / "one" / "run.yaml", "-o", tmp_path / "two")[0] == 0
     one, two = (tmp_path / name / "model.safetensors" for name in ("one", "two"))
@@ -411,7 +411,7 @@ def test_a_model_that_judges_no_pairs_is_refused_for_them(cli, text, tmp_path):
 
 
 def test_a_tokenizer_without_a_mask_is_refused(cli, text, tmp_path):
-    folder = save_tiny(tmp_path / "model")
+    folder = save_tiny_model(tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.mask_token = None
     tokenizer.save_pretrained(folder)
@@ -427,7 +427,7 @@ def test_too_little_text_for_a_pair_is_refused(cli, text, tiny, tmp_path):
 
 
 def test_documents_of_one_sentence_are_told_of(cli, tiny, tmp_path):
-    data = write_rows(tmp_path / "short.jsonl", document_rows(60, longest=1))
+    data = write_rows(tmp_path / "short.jsonl", make_document_rows(60, longest=1))
     args = ["--data", data, "--model", tiny, "--max-length", 32, "--preview", 1]
     status, _, err = cli(COMMAND, *args)
     assert status == 0
@@ -435,7 +435,7 @@ def test_documents_of_one_sentence_are_told_of(cli, tiny, tmp_path):
 
 
 def test_one_document_is_cut_up_and_said(cli, tiny, tmp_path):
-    data = write_rows(tmp_path / "one.jsonl", [{"text": " ".join(row["text"] for row in document_rows(60))}])
+    data = write_rows(tmp_path / "one.jsonl", [{"text": " ".join(row["text"] for row in make_document_rows(60))}])
     status, _, err = cli(
         COMMAND, "--data", data, "--model", tiny, "--max-steps", 1, "--batch-size", 4, "-o", tmp_path / "run"
     )
@@ -490,7 +490,7 @@ def test_examples_are_not_said_to_be_cut(cli, text, tiny, tmp_path):
 def folder_of(tmp_path, **counts):
     """A folder of text files by name, of so many documents."""
     for seed, (name, count) in enumerate(counts.items()):
-        rows = document_rows(count, seed=seed)
+        rows = make_document_rows(count, seed=seed)
         lines = "\n\n".join(row["text"].replace(". ", ".\n") for row in rows)
         (tmp_path / "texts").mkdir(exist_ok=True)
         (tmp_path / "texts" / f"{name}.txt").write_text(lines + "\n")
@@ -500,19 +500,19 @@ def folder_of(tmp_path, **counts):
 @pytest.mark.parametrize("validation", ["valid", "validation", "dev"])
 def test_files_of_a_folder_are_splits_by_their_names(validation, tiny, tmp_path):
     folder = folder_of(tmp_path, **{"train": 60, "wiki." + validation: 30, "test": 25})
-    settings = {"model": str(tiny), "form": "sentences", "max_steps": 1}
+    settings = {"model": str(tiny), "text_format": "sentences", "max_steps": 1}
     run = pretrained(folder, tmp_path / "run", **settings)
     about = run.metrics["data"]
     assert 55 <= about["train"] <= 60
     assert (about["validation"], about["test"]) == (30, 25)
     assert run.metrics["test"]["mlm_loss"] > 0
-    other = write_rows(tmp_path / "other.jsonl", document_rows(22, seed=7))
+    other = write_rows(tmp_path / "other.jsonl", make_document_rows(22, seed=7))
     named = pretrained(folder, tmp_path / "named", validation=str(other), **settings)
     assert named.metrics["data"]["validation"] == 22
 
 
 def test_a_folder_without_a_training_file_is_all_training_text(cli, tmp_path):
-    err = preview(cli, folder_of(tmp_path, valid=60, test=30), "--form", "sentences")
+    err = preview(cli, folder_of(tmp_path, valid=60, test=30), "--text-format", "sentences")
     assert "no file is named after training: all 2 are training text, test.txt, valid.txt as well" in err
     assert "set aside" in err
 
@@ -526,17 +526,17 @@ def test_titles_are_not_taken_for_splits(cli, tmp_path):
 
 
 def test_random_second_texts_are_of_another_document_where_there_are_few(tiny, tmp_path):
-    sentences = [document_rows(150, seed=seed, longest=1) for seed in range(3)]
+    sentences = [make_document_rows(150, seed=seed, longest=1) for seed in range(3)]
     rows = [{"text": " ".join(row["text"] for row in document)} for document in sentences]
     features, _ = features_of(write_rows(tmp_path / "few.jsonl", rows), tiny)
-    corpus, plan = features.corpus, features.plan(0)
-    assert len(corpus.documents) - 1 >= 20
+    corpus, plan = features.corpus, features.get_plan(0)
+    assert len(corpus.document_offsets) - 1 >= 20
 
     def origin(piece):
-        sentence = np.searchsorted(corpus.sentences, piece, "right") - 1
-        return corpus.origins[np.searchsorted(corpus.documents, sentence, "right") - 1]
+        sentence = np.searchsorted(corpus.sentence_offsets, piece, "right") - 1
+        return corpus.parent_ids[np.searchsorted(corpus.document_offsets, sentence, "right") - 1]
 
-    random = plan.label == 1
+    random = plan.labels == 1
     assert random.mean() == pytest.approx(0.5, abs=0.05)
     assert (origin(plan.a_start) != origin(plan.b_start))[random].all()
     assert len(set(origin(plan.a_start))) == 3

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import ROWS, assert_refused, document_rows, write_rows
+from conftest import ROW_MAKERS, assert_refused, make_document_rows, write_rows
 from huggingface_hub import ModelCard, snapshot_download
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import bertkit
-from bertkit.hub_card import from_hub
+from bertkit.hub_card import rewrite_for_hub
 
 MODEL = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 UPLOADED = MODEL | {"README.md", "metrics.json", "run.yaml"}
@@ -58,7 +58,7 @@ def test_what_is_on_the_hub_is_the_run(cli, account, toy, tiny, tmp_path):
     np.testing.assert_array_equal(logits("team/good-or-bad"), logits(run))
     [record] = bertkit.load(snapshot_download("team/good-or-bad")).predict([{"text": "lovely"}])
     assert record == next(bertkit.load(run).predict([{"text": "lovely"}]))
-    assert "push" not in (run / "run.yaml").read_text().split("made_with")[0]  # its recipe uploads nothing
+    assert "push" not in (run / "run.yaml").read_text().split("provenance")[0]  # its recipe uploads nothing
 
 
 def test_the_card_has_metadata_and_loads_from_the_hub(account, tiny, tmp_path):
@@ -94,7 +94,7 @@ def test_what_is_on_the_hub_itself_is_linked(settings, expected):
 
 def test_ours_alone_is_loaded_by_us():
     card = "# run\n\n```python\nimport bertkit\n\nmodel = bertkit.load('it\\'s')\n```\n"
-    assert from_hub(card, "me/it") == (
+    assert rewrite_for_hub(card, "me/it") == (
         "# it\n\n```python\nimport bertkit\nfrom huggingface_hub import snapshot_download\n\n"
         "model = bertkit.load(snapshot_download('me/it'))\n```\n"
     )
@@ -106,7 +106,7 @@ def test_ours_alone_is_loaded_by_us():
      ("swag", "multiple-choice")],
 )  # fmt: skip
 def test_every_task_is_pushed(account, tiny, tmp_path, task, tag):
-    rows = write_rows(tmp_path / "rows.jsonl", ROWS[task](40))
+    rows = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))
     more = {"squad": "v1"} if task == "qa" else {}
     getattr(bertkit, task)(data=str(rows), model=str(tiny), push_to_hub=True, hub_private_repo=True,
                            output_dir=str(tmp_path / task), **SHORT, **more)  # fmt: skip
@@ -117,7 +117,7 @@ def test_every_task_is_pushed(account, tiny, tmp_path, task, tag):
 
 @pytest.mark.parametrize(("objective", "tag"), [("mlm", "fill-mask"), ("ltr", "text-generation")])
 def test_a_pre_trained_model_is_pushed(account, tiny, tmp_path, objective, tag):
-    text = write_rows(tmp_path / "text.jsonl", document_rows(40))
+    text = write_rows(tmp_path / "text.jsonl", make_document_rows(40))
     bertkit.pretrain_mlm_nsp(data=str(text), tokenizer=str(tiny), size="tiny", objective=objective,
                              push_to_hub=True, output_dir=str(tmp_path / "pre"), **SHORT)  # fmt: skip
     assert ModelCard.load("somebody/pre").data.pipeline_tag == tag

@@ -7,25 +7,25 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import GOOD, assert_refused, make_tokenizer, predictions, qa_rows, save_tiny, write_rows
+from conftest import POSITIVE_WORDS, assert_refused, make_tokenizer, read_predictions, make_qa_rows, save_tiny_model, write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_words import TOKENIZERS
 from tokenizers import processors
 
 import bertkit
-from bertkit.data.nbest import merge
-from bertkit.data.padding import Pad
-from bertkit.data.question_features import Limits, build_questions
+from bertkit.data.nbest import merge_windows
+from bertkit.data.padding import PaddingCollator
+from bertkit.data.question_features import Limits, build_question_features
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
-from bertkit.files import write_parts
-from bertkit.metrics.squad import marks_v2, scores_v2
-from bertkit.modeling.forward import logits_of
+from bertkit.files import write_chunks
+from bertkit.metrics.squad import score_answers_v2, average_scores_v2
+from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.losses import CrossEntropy
-from bertkit.modeling.spans import best_spans, descending
+from bertkit.modeling.spans import find_best_spans, compute_descending_keys
 from bertkit.reporter import Reporter
-from bertkit.tasks.answering import Answering
+from bertkit.tasks.answering import AnswerDecoder
 from bertkit.tasks.base import Outputs
 from bertkit.training.scoring import predict_logits
 
@@ -62,7 +62,7 @@ def with_template(tokenizer):
 
 def built(contexts, answers=None, tokenizer=None, limits=LIMITS):
     questions = [QUESTION] * len(contexts)
-    return build_questions(questions, contexts, answers, tokenizer or make_tokenizer(), limits, cache=False)
+    return build_question_features(questions, contexts, answers, tokenizer or make_tokenizer(), limits, cache=False)
 
 
 # ---- windows and places
@@ -80,22 +80,22 @@ def test_answers_survive_pieces_windows_and_offsets(kind, text, data):
     answer = {"text": text[start:stop], "answer_start": start}
     tokenizer = with_template(TOKENIZERS[kind])
     features = built([text], [[answer]], tokenizer)
-    whole = build_questions(
+    whole = build_question_features(
         [QUESTION], [text], [[answer]], tokenizer, Limits(4000, 6, 4000, 30, 5), cache=False
     )
     for some in (features, whole):
         for window in range(len(some)):
-            first, last = some.labels[window] - some.place(np.array([window])) + some.start[window]
-            if some.labels[window, 0] == some.null(np.array([window]))[0]:
+            first, last = some.labels[window] - some.get_context_positions(np.array([window])) + some.start[window]
+            if some.labels[window, 0] == some.get_null_positions(np.array([window]))[0]:
                 continue
             pieces = range(some.start[window], some.stop[window])
             touching = [
                 piece for piece in pieces
-                if some.paragraphs.start[piece] < stop and some.paragraphs.stop[piece] > start
+                if some.contexts.start[piece] < stop and some.contexts.stop[piece] > start
             ]  # fmt: skip
             assert {first, last} <= set(pieces)
             assert touching == [] or (first <= touching[0] and touching[-1] <= last)
-            found = text[some.paragraphs.start[first] : some.paragraphs.stop[last]]
+            found = text[some.contexts.start[first] : some.contexts.stop[last]]
             assert found == found.strip()
             if touching:
                 assert answer["text"].strip("\u200b \r\n") in found  # no tokenizer has a piece of it
@@ -104,8 +104,8 @@ def test_answers_survive_pieces_windows_and_offsets(kind, text, data):
 def test_whole_words_come_back_exactly():
     context = "the  food\r\nwas good ,  today"
     features = built([context], [[{"text": "good", "answer_start": context.index("good")}]])
-    first, last = features.labels[0] - features.place(np.array([0])) + features.start[0]
-    assert context[features.paragraphs.start[first] : features.paragraphs.stop[last]] == "good"
+    first, last = features.labels[0] - features.get_context_positions(np.array([0])) + features.start[0]
+    assert context[features.contexts.start[first] : features.contexts.stop[last]] == "good"
 
 
 @given(lengths=st.lists(st.integers(1, 80), min_size=1, max_size=5), stride=st.integers(1, 30))
@@ -124,19 +124,19 @@ def test_windows_are_as_in_run_squad(lengths, stride):
             if begin + length == size:
                 break
             begin += min(length, stride)
-        rows = range(features.windows[question], features.windows[question + 1])
-        base = features.paragraphs.ids.offsets[question]
+        rows = range(features.window_offsets[question], features.window_offsets[question + 1])
+        base = features.contexts.ids.offsets[question]
         assert [(features.start[w] - base, features.stop[w] - base) for w in rows] == wanted
         assert all(len(features[w]["input_ids"][0]) == features.lengths[w] <= 24 for w in rows)
 
 
 def test_the_question_is_cut_and_a_window_without_the_answer_points_at_cls():
     context = " ".join(["film"] * 40 + ["good"])
-    features = build_questions(
+    features = build_question_features(
         ["was it " * 30], [context], [[{"text": "good", "answer_start": len(context) - 4}]],
         make_tokenizer(), LIMITS, cache=False,
     )  # fmt: skip
-    assert features.asked.tolist() == [6]
+    assert features.question_lengths.tolist() == [6]
     assert features.labels[0].tolist() == [0, 0]
     assert features.labels[-1].tolist() == [features.lengths[-1] - 2] * 2
 
@@ -144,8 +144,8 @@ def test_the_question_is_cut_and_a_window_without_the_answer_points_at_cls():
 def test_what_of_questions_and_answers_is_not_learned_is_told():
     contexts = ["good", "\u200bgood", "good", "good"]
     answers = [[{"text": context[0], "answer_start": 0}] for context in contexts[:3]] + [[]]
-    rows = Rows.of({"id": ["a", "b", "c", "d"]}, "rows")
-    features = build_questions(
+    rows = Rows.from_columns({"id": ["a", "b", "c", "d"]}, "rows")
+    features = build_question_features(
         ["was it " * 30, QUESTION, QUESTION, QUESTION],
         contexts,
         answers,
@@ -153,11 +153,11 @@ def test_what_of_questions_and_answers_is_not_learned_is_told():
         LIMITS,
         cache=False,
     )
-    assert features.notes(rows) == [
+    assert features.describe_issues(rows) == [
         "25.0% of the training questions are over 6 pieces and cut",
         "the tokenizer leaves no piece of 1 answer, learned as if there were none (ids b)",
     ]
-    assert built(["good"]).notes(rows) == []
+    assert built(["good"]).describe_issues(rows) == []
 
 
 # ---- spans
@@ -180,7 +180,7 @@ def test_the_best_spans_are_those_of_all_spans(length, n, longest, seed):
     generator = np.random.default_rng(seed)
     logits = generator.normal(size=(3, 2, length)).astype(np.float32)
     allowed = generator.random((3, length)) < 0.7
-    places, found = best_spans(logits, allowed, n, longest)
+    places, found = find_best_spans(logits, allowed, n, longest)
     assert places.shape == found.shape == (3, 2, n)
     for row in range(3):
         wanted = every_span(logits[row], allowed[row], longest)[:n]
@@ -190,7 +190,7 @@ def test_the_best_spans_are_those_of_all_spans(length, n, longest, seed):
 
 
 def test_among_spans_of_one_score_any_are_the_best():
-    places, found = best_spans(np.zeros((1, 2, 9), np.float32), np.ones((1, 9), bool), 5, 3)
+    places, found = find_best_spans(np.zeros((1, 2, 9), np.float32), np.ones((1, 9), bool), 5, 3)
     assert found.tolist() == [[[0.0] * 5] * 2]
     first, last = places[0]
     assert len({*zip(first, last, strict=True)}) == 5
@@ -200,7 +200,7 @@ def test_among_spans_of_one_score_any_are_the_best():
 @given(st.lists(st.floats(width=32, allow_nan=False), max_size=9))
 def test_descending_sorts_the_highest_first_whatever_the_sign(scores):
     scores = np.array(scores, np.float32)
-    keys = descending(scores)
+    keys = compute_descending_keys(scores)
     assert ((keys >= 0) & (keys < 2**32)).all()
     assert scores[np.argsort(keys)].tolist() == sorted(scores.tolist(), reverse=True)
 
@@ -211,18 +211,18 @@ def test_windows_of_a_question_compete_and_no_answer_is_the_least_of_them():
     features = built(contexts)
     torch.manual_seed(0)
     logits = torch.randn(len(features), 2, 24)
-    kept = features.kept(logits, np.arange(len(features)), {}).numpy()
-    nbest = merge(kept, features)
+    kept = features.reduce_logits(logits, np.arange(len(features)), {}).numpy()
+    nbest = merge_windows(kept, features)
     for question in range(20):
         spans, null = {}, []
-        for window in range(features.windows[question], features.windows[question + 1]):
-            place = features.place(np.array([window]))[0]
+        for window in range(features.window_offsets[question], features.window_offsets[question + 1]):
+            place = features.get_context_positions(np.array([window]))[0]
             size = features.stop[window] - features.start[window]
             null.append(float(logits[window, :, 0].sum()))
             inside = logits[window, :, place : place + size]
             for score, i, j in every_span(inside, [True] * size, LIMITS.max_answer_length):
                 at = features.start[window]
-                key = int(features.paragraphs.start[at + i]), int(features.paragraphs.stop[at + j])
+                key = int(features.contexts.start[at + i]), int(features.contexts.stop[at + j])
                 spans[key] = max(score, spans.get(key, -np.inf))
         best = {}
         for (start, stop), score in sorted(spans.items(), key=lambda item: -item[1]):
@@ -239,7 +239,7 @@ def test_a_text_that_stands_in_many_places_leaves_room_for_others():
     """Far more than the best few places must be looked at, and the few texts there are all come."""
     contexts = ["a " * 17 + "it", "It it a"]
     features = built(contexts, limits=dataclasses.replace(LIMITS, n_best=30))
-    nbest = merge(features.kept(torch.zeros(2, 2, 24), np.arange(2), {}).numpy(), features)
+    nbest = merge_windows(features.reduce_logits(torch.zeros(2, 2, 24), np.arange(2), {}).numpy(), features)
     found = [
         sorted(context[nbest.start[at] : nbest.stop[at]] for at in range(*nbest.offsets[number : number + 2]))
         for number, context in enumerate(contexts)
@@ -253,7 +253,7 @@ def test_a_text_that_stands_in_many_places_leaves_room_for_others():
 
 def test_a_paragraph_of_which_no_piece_is_left_has_the_empty_answer():
     features = built(["\u200b\u200b", "good"])
-    nbest = merge(features.kept(torch.zeros(2, 2, 8), np.arange(2), {}).numpy(), features)
+    nbest = merge_windows(features.reduce_logits(torch.zeros(2, 2, 8), np.arange(2), {}).numpy(), features)
     assert (nbest.start[0], nbest.stop[0], nbest.null_odds[0]) == (0, 0, 0.0)
 
 
@@ -263,10 +263,10 @@ def test_a_paragraph_of_which_no_piece_is_left_has_the_empty_answer():
 def written(tmp_path, contexts, logits, features):
     """The three files of questions named 0, 1 ..., as they are read."""
     kept = features.kept(torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features)), {}).numpy()
-    rows = Rows.of({"id": [str(n) for n in range(len(contexts))], "context": contexts}, "rows")
-    files = Answering("v2", 0.0).files(Outputs(kept, features, rows))
+    rows = Rows.from_columns({"id": [str(n) for n in range(len(contexts))], "context": contexts}, "rows")
+    files = AnswerDecoder("v2", 0.0).prediction_files(Outputs(kept, features, rows))
     for name, parts in files.items():
-        write_parts(tmp_path / name, parts)
+        write_chunks(tmp_path / name, parts)
     return [json.loads((tmp_path / name).read_text()) for name in files]
 
 
@@ -313,16 +313,16 @@ def test_where_nothing_is_answered_the_sweep_says_what_no_answer_scores():
     contexts, gold = ["good food"] * 3, ["The", ".", "good"]
     answers = [[{"text": text, "answer_start": None}] for text in gold]
     features = built(contexts)
-    kept = features.kept(torch.zeros(len(features), 2, 24), np.arange(len(features)), {}).numpy()
-    rows = Rows.of(
+    kept = features.reduce_logits(torch.zeros(len(features), 2, 24), np.arange(len(features)), {}).numpy()
+    rows = Rows.from_columns(
         {"id": ["a", "b", "c"], "question": contexts, "context": contexts, "answers": answers}, "f"
     )
     outputs = Outputs(kept, features, rows)
-    answering = Answering("v2", Answering("v2").best_threshold(outputs))
-    first, *_ = answering.details(outputs).items()
-    baseline = answering.baselines(rows)["majority"]
+    answering = AnswerDecoder("v2", AnswerDecoder("v2").fit_threshold(outputs))
+    first, *_ = answering.compute_details(outputs).items()
+    baseline = answering.score_baselines(rows)["majority"]
     assert first == ("nothing answered, tau -1.000 (in use)", {key: baseline[key] for key in ("exact", "f1")})
-    assert baseline["f1"] == answering.metrics(outputs)["f1"] == pytest.approx(200 / 3)
+    assert baseline["f1"] == answering.compute_metrics(outputs)["f1"] == pytest.approx(200 / 3)
 
 
 # ---- losses and padding
@@ -336,15 +336,15 @@ def stock(folder):
 
 def test_padding_has_no_share_in_loss_or_answers(tiny):
     torch.manual_seed(0)
-    model, rows = stock(tiny), qa_rows(6)
+    model, rows = stock(tiny), make_qa_rows(6)
     answers = [row["answers"] for row in rows]
     features = built([row["context"] for row in rows], answers, limits=Limits(60, 6, 20, 30, 5))
-    collator = Pad(0, True)
+    collator = PaddingCollator(0, True)
     batch = collator([features[row] for row in range(len(features))])
     with torch.no_grad():
-        logits = logits_of(model, batch)
+        logits = compute_logits(model, batch)
         loss = CrossEntropy()
-        mine = loss.sums(logits, batch)["loss"] / loss.counts(batch)["loss"]
+        mine = loss.sum_losses(logits, batch)["loss"] / loss.count_items(batch)["loss"]
         alone = []
         for row in range(len(features)):
             one = collator([features[row]])
@@ -355,8 +355,8 @@ def test_padding_has_no_share_in_loss_or_answers(tiny):
 
 
 def test_scoring_keeps_a_few_numbers_a_window(tiny):
-    features = built([row["context"] for row in qa_rows(9)])
-    kept = predict_logits(stock(tiny), features, Pad(0, True), 4, Reporter())
+    features = built([row["context"] for row in make_qa_rows(9)])
+    kept = predict_logits(stock(tiny), features, PaddingCollator(0, True), 4, Reporter())
     assert kept.shape == (len(features), 2 + 4 * LIMITS.n_best)
 
 
@@ -370,13 +370,13 @@ def trained(tiny, tmp_path, rows, name="run", **more):
 
 
 def test_learns_where_the_answer_stands(tiny, tmp_path):
-    run = trained(tiny, tmp_path, qa_rows(200), max_length=16)
-    scores, records = run.metrics["validation"], predictions(run.output_dir)
+    run = trained(tiny, tmp_path, make_qa_rows(200), max_length=16)
+    scores, records = run.metrics["validation"], read_predictions(run.output_dir)
     assert scores.keys() == {"exact", "f1"}
     assert scores["exact"] > 90 > run.metrics["baselines"]["overlap"]["exact"]
     for record in records:
         assert record["context"][record["start"] : record["end"]] == record["answer"]
-        assert record["gold"] == [word for word in record["context"].split() if word in GOOD][:1]
+        assert record["gold"] == [word for word in record["context"].split() if word in POSITIVE_WORDS][:1]
     given = json.loads((run.output_dir / "predictions.json").read_text())
     assert given == {record["id"]: record["answer"] for record in records}
     assert scores["exact"] == pytest.approx(100 * np.mean([r["answer"] in r["gold"] for r in records]))
@@ -388,8 +388,8 @@ def test_learns_where_the_answer_stands(tiny, tmp_path):
 
 
 def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
-    rows = qa_rows(300, unanswerable=100)
-    test = write_rows(tmp_path / "test.jsonl", qa_rows(40, seed=1, unanswerable=20))
+    rows = make_qa_rows(300, unanswerable=100)
+    test = write_rows(tmp_path / "test.jsonl", make_qa_rows(40, seed=1, unanswerable=20))
     run = trained(tiny, tmp_path, rows, max_length=40, test=str(test))
     scores = run.metrics["validation"]
     assert {"HasAns_f1", "NoAns_f1", "best_exact", "best_exact_thresh", "best_f1_thresh"} <= scores.keys()
@@ -405,7 +405,7 @@ def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
     assert f"| {used} |" in (run.output_dir / "README.md").read_text()
     for name, suffix in (("validation", ""), ("test", "-test")):
         odds = json.loads((run.output_dir / f"null_odds{suffix}.json").read_text())
-        records = predictions(run.output_dir, f"predictions{suffix}.jsonl")
+        records = read_predictions(run.output_dir, f"predictions{suffix}.jsonl")
         nbest = json.loads((run.output_dir / f"nbest_predictions{suffix}.json").read_text())
         for record in records:
             best = next(entry for entry in nbest[record["id"]] if entry["text"])
@@ -413,36 +413,36 @@ def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
             assert record["answer"] == ("" if record["null_odds"] > tau else best["text"])
             assert sum(entry["probability"] for entry in nbest[record["id"]]) == pytest.approx(1)
         gold = [record["gold"] for record in records]
-        marks = marks_v2(gold, [record["answer"] for record in records])
-        official = scores_v2(marks, np.array([bool(some) for some in gold]))
+        marks = score_answers_v2(gold, [record["answer"] for record in records])
+        official = average_scores_v2(marks, np.array([bool(some) for some in gold]))
         assert {key: run.metrics[name][key] for key in official} == official
     answers = list(model.predict([{"question": QUESTION, "context": "the film was dull"}]))
     assert (answers[0]["answer"], answers[0]["start"]) == ("", None)
 
 
 def test_goes_on_from_a_run_with_its_head(tiny, tmp_path):
-    first = trained(tiny, tmp_path, qa_rows(200), "first", max_length=40)
+    first = trained(tiny, tmp_path, make_qa_rows(200), "first", max_length=40)
     more = {"max_steps": 1, "learning_rate": 0.0, "max_length": 40}
-    kept = trained(first.output_dir, tmp_path, qa_rows(60, seed=3), "second", **more)
-    fresh = trained(first.output_dir, tmp_path, qa_rows(60, seed=3), "third", new_head=True, **more)
+    kept = trained(first.output_dir, tmp_path, make_qa_rows(60, seed=3), "second", **more)
+    fresh = trained(first.output_dir, tmp_path, make_qa_rows(60, seed=3), "third", new_head=True, **more)
     assert kept.metrics["validation"]["exact"] > 90 > fresh.metrics["validation"]["exact"]
 
 
 def test_a_head_for_three_classes_is_no_hindrance(tmp_path):
-    folder = save_tiny(tmp_path / "model", num_labels=3)
-    assert trained(folder, tmp_path, qa_rows(60), max_steps=1).metrics["task"] == "qa"
+    folder = save_tiny_model(tmp_path / "model", num_labels=3)
+    assert trained(folder, tmp_path, make_qa_rows(60), max_steps=1).metrics["task"] == "qa"
 
 
 def test_without_segments(tmp_path):
-    folder = save_tiny(tmp_path / "model", roberta=True)
-    run = trained(folder, tmp_path, qa_rows(200), max_length=40, eval_batch_size=1)
-    one = predictions(run.output_dir)
+    folder = save_tiny_model(tmp_path / "model", roberta=True)
+    run = trained(folder, tmp_path, make_qa_rows(200), max_length=40, eval_batch_size=1)
+    one = read_predictions(run.output_dir)
     assert run.metrics["validation"]["exact"] > 30
     assert all(record["context"][record["start"] : record["end"]] == record["answer"] for record in one)
 
 
 def test_a_stride_that_nobody_chose_is_not_kept(tiny, tmp_path):
-    run = trained(tiny, tmp_path, qa_rows(40, longest=60), max_steps=1, max_length=60)
+    run = trained(tiny, tmp_path, make_qa_rows(40, longest=60), max_steps=1, max_length=60)
     recipe = run.output_dir / "run.yaml"
     assert "doc_stride" not in recipe.read_text()
     found = bertkit.qa(recipe=str(recipe), max_length=14, dry_run=True).metrics
@@ -452,7 +452,7 @@ def test_a_stride_that_nobody_chose_is_not_kept(tiny, tmp_path):
 
 
 def test_a_dry_run_tells_windows(tiny, tmp_path, cli):
-    data = write_rows(tmp_path / "data.jsonl", qa_rows(40, longest=60))
+    data = write_rows(tmp_path / "data.jsonl", make_qa_rows(40, longest=60))
     status, out, err = cli("qa", "--data", data, "--model", tiny, "--max-length", 16, "--dry-run")
     assert status == 0, err
     assert "read in windows" in " ".join(out.split())
@@ -462,7 +462,7 @@ def test_a_dry_run_tells_windows(tiny, tmp_path, cli):
 
 def test_articles_stay_whole(tiny, tmp_path, cli):
     articles = [
-        {"title": f"t{n}", "paragraphs": [{"context": row["context"], "qas": [row]} for row in qa_rows(4, n)]}
+        {"title": f"t{n}", "paragraphs": [{"context": row["context"], "qas": [row]} for row in make_qa_rows(4, n)]}
         for n in range(12)
     ]
     for number, article in enumerate(articles):
@@ -476,15 +476,15 @@ def test_articles_stay_whole(tiny, tmp_path, cli):
     assert status == 0, err
     assert "dev-v1.1.json is all there is" in err
     assert "whole articles" in err
-    titles = {record["title"] for record in predictions(tmp_path / "run")}
-    assert len(predictions(tmp_path / "run")) == 4 * len(titles) > 0
+    titles = {record["title"] for record in read_predictions(tmp_path / "run")}
+    assert len(read_predictions(tmp_path / "run")) == 4 * len(titles) > 0
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_a_question_that_is_also_evaluated_on_is_not_trained_on(tiny, tmp_path, cli, split):
     """As in the other tasks; of ids alone nothing is to be said, since files count each by itself."""
-    rows = qa_rows(60)
-    both, others = rows[:7], [{**row, "id": f"q{n}"} for n, row in enumerate(qa_rows(20, seed=9))]
+    rows = make_qa_rows(60)
+    both, others = rows[:7], [{**row, "id": f"q{n}"} for n, row in enumerate(make_qa_rows(20, seed=9))]
     write_rows(tmp_path / "data" / "train.jsonl", rows)
     write_rows(tmp_path / "data" / f"{split}.jsonl", [{**row, "id": f"other {row['id']}"} for row in both])
     write_rows(tmp_path / "data" / f"{'test' if split == 'validation' else 'validation'}.jsonl", others)
@@ -496,9 +496,9 @@ def test_a_question_that_is_also_evaluated_on_is_not_trained_on(tiny, tmp_path, 
 
 
 def test_validation_rows_may_all_be_impossible(tiny, tmp_path):
-    rows = [row | {"is_impossible": True} for row in qa_rows(20, seed=1, unanswerable=20)]
+    rows = [row | {"is_impossible": True} for row in make_qa_rows(20, seed=1, unanswerable=20)]
     validation = write_rows(tmp_path / "validation.jsonl", rows)
-    run = trained(tiny, tmp_path, qa_rows(40), max_steps=1, max_length=40, validation=str(validation))
+    run = trained(tiny, tmp_path, make_qa_rows(40), max_steps=1, max_length=40, validation=str(validation))
     assert run.metrics["validation"]["NoAns_f1"] == run.metrics["validation"]["f1"]
     assert run.metrics["baselines"]["majority"]["exact"] == 100
 
@@ -507,7 +507,7 @@ def test_validation_rows_may_all_be_impossible(tiny, tmp_path):
 
 
 def spoilt(**change):
-    return [{**row, **change} if number == 7 else row for number, row in enumerate(qa_rows(40))]
+    return [{**row, **change} if number == 7 else row for number, row in enumerate(make_qa_rows(40))]
 
 
 REFUSED = {
@@ -517,11 +517,11 @@ REFUSED = {
     "an id twice": (spoilt(id="q3"), [], ["row 8", "q3", "row 4"]),
     "a question without text": (spoilt(question="  "), [], ["row 8", "q7", "question"]),
     "a paragraph without text": (spoilt(context=None), [], ["row 8", "q7", "context"]),
-    "a stride that skips text": (qa_rows(40), ["--max-length", 20, "--doc-stride", 15],
+    "a stride that skips text": (make_qa_rows(40), ["--max-length", 20, "--doc-stride", 15],
                                  ["--doc-stride 15", "--max-length 20", "14"]),
-    "no room": (qa_rows(40), ["--max-length", 4], ["--max-length 4", "no room"]),
-    "no such rules": (qa_rows(40), ["--squad", "v3"], ["--squad", "v1", "v2"]),
-    "no such column": (qa_rows(40), ["--question-column", "qestion"], ["qestion", "did you mean 'question'"]),
+    "no room": (make_qa_rows(40), ["--max-length", 4], ["--max-length 4", "no room"]),
+    "no such rules": (make_qa_rows(40), ["--squad", "v3"], ["--squad", "v1", "v2"]),
+    "no such column": (make_qa_rows(40), ["--question-column", "qestion"], ["qestion", "did you mean 'question'"]),
 }  # fmt: skip
 
 
@@ -548,7 +548,7 @@ def test_the_named_set_comes_from_the_hub(cli, hub, tiny, tmp_path):
     folder = tmp_path / "published" / "squad_v2"
     folder.mkdir(parents=True)
     for seed, split in enumerate(("train", "validation")):
-        rows = qa_rows(40, seed, unanswerable=10)
+        rows = make_qa_rows(40, seed, unanswerable=10)
         flat = [
             {
                 **row,

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.answers import where
-from bertkit.data.question_columns import NESTED, column_names
-from bertkit.data.questions import in_questions, together, unanswerable, unit
+from bertkit.data.answers import describe_location
+from bertkit.data.question_columns import NESTED_COLUMNS, resolve_columns
+from bertkit.data.questions import normalize_questions, compute_group_ids, find_unanswerable, choose_split_unit
 from bertkit.data.readers import read_file
-from bertkit.data.repair import repaired
+from bertkit.data.repair import fix_offsets
 from bertkit.data.rows import Rows
-from bertkit.data.sources import SAMPLES
-from bertkit.data.split import arrange
+from bertkit.data.sources import SAMPLES_DIR
+from bertkit.data.split import make_splits
 from bertkit.errors import UserError
 from bertkit.tasks.qa import Qa, QaConfig
 
@@ -25,7 +25,7 @@ TWO = [{"text": "Oslo", "answer_start": 13}, {"text": "rained", "answer_start": 
 
 def read(*records, file="train.json"):
     rows = Rows.from_dicts(records, file)
-    return in_questions(rows, column_names(rows, None, None, None))
+    return normalize_questions(rows, resolve_columns(rows, None, None, None))
 
 
 def row(answers, context=RAIN, **more):
@@ -83,10 +83,10 @@ def test_a_csv_without_ids(tmp_path):
             [header, ["Where?", RAIN, "Oslo", "13", "web"], ["When?", RAIN, "", "", "book"]]
         )
     raw = read_file(path)
-    names = column_names(raw, None, None, None)
-    rows = in_questions(raw, names)
+    names = resolve_columns(raw, None, None, None)
+    rows = normalize_questions(raw, names)
     assert rows["id"] == ["0", "1"]  # as rows are counted elsewhere
-    assert in_questions(raw.select([1]), names)["id"] == ["1"]  # a part of the file
+    assert normalize_questions(raw.select([1]), names)["id"] == ["1"]  # a part of the file
     assert rows["answers"] == [TWO[:1], []]
     assert list(rows.columns) == ["id", "question", "context", "answers", "source"]
 
@@ -95,7 +95,7 @@ def test_articles_are_counted_by_question_and_share_their_paragraph():
     rows = read(article(asked("a"), asked("b")), article(asked("c"), title="Oslo"), file="dev.json")
     assert rows["context"][0] is rows["context"][1]
     assert rows["title"] == ["Rain", "Rain", "Oslo"]
-    assert where(rows, 2) == "dev.json: row 3 (id c)"
+    assert describe_location(rows, 2) == "dev.json: row 3 (id c)"
 
 
 def test_flat_rows_share_their_paragraph_too():
@@ -106,15 +106,15 @@ def test_flat_rows_share_their_paragraph_too():
 
 def test_questions_of_several_files_are_counted_in_each():
     parts = [Rows.from_dicts([article(asked(name))], f"{name}.json") for name in "ab"]
-    rows = in_questions(Rows.concatenate(parts), ("question", "context", "answers"))
-    assert [where(rows, index) for index in range(2)] == ["a.json: row 1 (id a)", "b.json: row 1 (id b)"]
+    rows = normalize_questions(Rows.concatenate(parts), ("question", "context", "answers"))
+    assert [describe_location(rows, index) for index in range(2)] == ["a.json: row 1 (id a)", "b.json: row 1 (id b)"]
 
 
 @pytest.mark.parametrize("none", [None, "", "[]", [], {"text": [], "answer_start": []}])
 def test_a_question_without_answers_is_unanswerable(none):
     rows = read(row(TWO), row(none) | {"id": "b"})
     assert rows["answers"] == [TWO, []]
-    assert unanswerable(rows) == 1
+    assert find_unanswerable(rows) == 1
 
 
 def test_impossible_questions_have_no_answers_however_plausible():
@@ -126,8 +126,8 @@ def test_impossible_questions_have_no_answers_however_plausible():
 def test_a_split_without_any_answer_is_unlabelled():
     rows = read(row([]), row(None) | {"id": "b"})
     assert "answers" not in rows.columns
-    assert unanswerable(rows) is None
-    assert repaired(rows, "test") == (rows, [])
+    assert find_unanswerable(rows) is None
+    assert fix_offsets(rows, "test") == (rows, [])
 
 
 IMPOSSIBLE = {
@@ -142,34 +142,34 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("form", IMPOSSIBLE)
 def test_a_split_of_impossible_questions_is_labelled(form):
-    rows = in_questions(Rows.from_dicts(IMPOSSIBLE[form], "dev.json"), ("question", "context", "answers"))
+    rows = normalize_questions(Rows.from_dicts(IMPOSSIBLE[form], "dev.json"), ("question", "context", "answers"))
     assert rows["answers"] == [[] for _ in range(len(rows))]
-    assert unanswerable(rows) == 0
+    assert find_unanswerable(rows) == 0
 
 
 def test_without_answers_some_marks_do_not_make_the_others_unanswerable():
     bare = {"question": "Where?", "context": RAIN}
     rows = Rows.from_dicts([bare | {"is_impossible": mark} for mark in (True, False)], "test.json")
-    assert "answers" not in in_questions(rows, ("question", "context", "answers")).columns
+    assert "answers" not in normalize_questions(rows, ("question", "context", "answers")).columns
 
 
 def test_columns_are_taken_as_named_and_others_kept():
     records = [{"q": "Where?", "text": RAIN, "gold": TWO, "question": 7, "level": "easy"}]
     rows = Rows.from_dicts(records, "train.json")
-    found = in_questions(rows, column_names(rows, "q", None, "gold"))
+    found = normalize_questions(rows, resolve_columns(rows, "q", None, "gold"))
     assert found["question"] == ["Where?"]
     assert (found["input_question"], found["level"]) == ([7], ["easy"])
 
 
 def test_another_split_may_have_another_form():
-    names = column_names(Rows.from_dicts([article(asked("a"))], "train.json"), None, None, None)
+    names = resolve_columns(Rows.from_dicts([article(asked("a"))], "train.json"), None, None, None)
     flat = Rows.from_dicts([{"query": "Where?", "text": RAIN, "answer": "Oslo"}], "test.csv")
-    assert in_questions(flat, names)["answers"] == [[{"text": "Oslo", "answer_start": None}]]
+    assert normalize_questions(flat, names)["answers"] == [[{"text": "Oslo", "answer_start": None}]]
 
 
 def test_a_split_of_another_form_keeps_columns_called_as_those_of_the_training_rows():
     flat = {"question": "Where?", "context": RAIN, "answers": TWO, "text": "easy", "gold": 7}
-    rows = in_questions(Rows.from_dicts([flat], "dev.json"), ("query", "text", "gold"))
+    rows = normalize_questions(Rows.from_dicts([flat], "dev.json"), ("query", "text", "gold"))
     assert rows["answers"] == [TWO]
     assert (rows["text"], rows["gold"]) == (["easy"], [7])
 
@@ -178,39 +178,39 @@ def test_a_split_of_another_form_keeps_columns_called_as_those_of_the_training_r
 def test_each_column_of_another_split_is_looked_for_by_itself(column):
     other = Rows.from_dicts([{"question": "Where?", "context": RAIN, column: "Oslo"}], "dev.csv")
     names = ("question", "context", "gold" if column == "gold" else "answers")
-    assert in_questions(other, names)["answers"] == [[{"text": "Oslo", "answer_start": None}]]
+    assert normalize_questions(other, names)["answers"] == [[{"text": "Oslo", "answer_start": None}]]
     other = Rows.from_dicts([{"query": "Where?", "absatz": RAIN, column: "Oslo"}], "dev.csv")
-    assert in_questions(other, ("question", "absatz", names[2]))["context"] == [RAIN]
+    assert normalize_questions(other, ("question", "absatz", names[2]))["context"] == [RAIN]
 
 
 def test_a_column_of_another_split_is_one_thing():
     texts = Rows.from_dicts([{"question": "Where?", "context": RAIN, "text": "Oslo"}], "train.json")
-    names = column_names(texts, None, "context", "text")
+    names = resolve_columns(texts, None, "context", "text")
     other = Rows.from_dicts([{"question": "Where?", "text": "Oslo", "document": RAIN}], "dev.json")
-    assert in_questions(other, names)["context"] == [RAIN]
+    assert normalize_questions(other, names)["context"] == [RAIN]
     other = Rows.from_dicts([{"question": "Where?", "text": RAIN}], "dev.json")
     with pytest.raises(UserError, match=r"dev\.json: no column looks like the context .*; call it 'context'"):
-        in_questions(other, names)
+        normalize_questions(other, names)
 
 
 def test_offsets_beside_no_answers_are_kept():
     rows = Rows.from_dicts([{"question": "Where?", "context": RAIN, "answer_start": 5}], "test.json")
-    assert in_questions(rows, ("question", "context", "answers"))["answer_start"] == [5]
+    assert normalize_questions(rows, ("question", "context", "answers"))["answer_start"] == [5]
 
 
 def test_rows_that_are_so_already_are_left_alone():
     names = ("context", "question", "answers")  # each called as the other
     rows = Rows.from_dicts([row(TWO, context="Where?", question=RAIN)], "train.json")
     task = Qa(QaConfig(question_column=names[0], context_column=names[1], answers_column=names[2]))
-    assert task.readable(rows)["context"] == [RAIN]
-    assert task.readable(in_questions(rows, names))["context"] == [RAIN]
+    assert task.normalize_rows(rows)["context"] == [RAIN]
+    assert task.normalize_rows(normalize_questions(rows, names))["context"] == [RAIN]
 
 
 @pytest.mark.parametrize("told", [("nope", None, None), (None, "nope", None), (None, None, "nope")])
 def test_a_column_that_is_not_there_is_named_with_its_flag(told):
     flag = dict(zip(told, ("--question-column", "--context-column", "--answers-column"), strict=True))["nope"]
     with pytest.raises(UserError, match=f"train.json: no column 'nope' .{flag}.*it has id, question"):
-        column_names(Rows.from_dicts([row(TWO)], "train.json"), *told)
+        resolve_columns(Rows.from_dicts([row(TWO)], "train.json"), *told)
 
 
 @pytest.mark.parametrize("role", ["question", "context", "answers"])
@@ -218,15 +218,15 @@ def test_columns_of_articles_cannot_be_named(role):
     rows = Rows.from_dicts([article(asked("a"))], "train.json")
     told = {name: "text" if name == role else None for name in ("question", "context", "answers")}
     with pytest.raises(UserError, match=f"--{role}-column text: train.json holds articles of paragraphs"):
-        column_names(rows, **told)
-    assert column_names(rows, *NESTED) == NESTED  # as a finished run repeats them
+        resolve_columns(rows, **told)
+    assert resolve_columns(rows, *NESTED_COLUMNS) == NESTED_COLUMNS  # as a finished run repeats them
 
 
 def test_a_column_cannot_be_two_things():
     with pytest.raises(UserError, match="--question-column context: is named for something else"):
-        column_names(Rows.from_dicts([row(TWO)], "train.json"), "context", None, None)
+        resolve_columns(Rows.from_dicts([row(TWO)], "train.json"), "context", None, None)
     with pytest.raises(UserError, match="--answers-column id: is named for something else"):
-        column_names(Rows.from_dicts([row(TWO)], "train.json"), None, None, "id")
+        resolve_columns(Rows.from_dicts([row(TWO)], "train.json"), None, None, "id")
 
 
 REFUSED = {
@@ -312,16 +312,16 @@ def test_json_without_articles_is_refused(tmp_path, text, message):
     path = tmp_path / "train.json"
     path.write_text(text)
     with pytest.raises(UserError, match=rf"train\.json: .*{message}"):
-        column_names(read_file(path), None, None, None)
+        resolve_columns(read_file(path), None, None, None)
     with pytest.raises(UserError, match=rf"train\.json: .*{message}"):
-        in_questions(read_file(path), NESTED)
+        normalize_questions(read_file(path), NESTED_COLUMNS)
 
 
 @pytest.mark.parametrize("squad", ["v1", "v2"])
 def test_no_answers_at_all_are_refused_with_a_way_out(squad):
     task = Qa(QaConfig(squad=squad, answers_column="answers"))
     with pytest.raises(UserError) as error:
-        task.check({"train": read(row([]))})
+        task.validate_splits({"train": read(row([]))})
     assert "no answers in column 'answers'" in str(error.value)
     assert ("is_impossible" in str(error.value)) is (squad == "v2")
 
@@ -334,7 +334,7 @@ def test_a_column_called_paragraphs_may_be_anything(value):
 
 def test_an_answer_that_stands_in_one_place_is_put_there():
     wrong = [{"text": "rained", "answer_start": 4}, {"text": "only", "answer_start": 34}]
-    rows, notes = repaired(read(row(wrong)), "train")
+    rows, notes = fix_offsets(read(row(wrong)), "train")
     assert starts(rows) == [[3, 31]]
     assert notes == [
         "2 answers of the train split were not at their offset and stand elsewhere in their paragraph: "
@@ -343,20 +343,20 @@ def test_an_answer_that_stands_in_one_place_is_put_there():
 
 
 def test_an_offset_may_be_missing():
-    rows, notes = repaired(read(row("rained")), "train")
+    rows, notes = fix_offsets(read(row("rained")), "train")
     assert starts(rows) == [[3]]
     assert notes == ["1 answer of the train split has no offset; it is that of its text"]
 
 
 def test_answers_in_their_place_are_left_alone():
     rows = read(row(TWO), row([]) | {"id": "b"})
-    assert repaired(rows, "train")[0]["answers"] == [TWO, []]
-    assert repaired(rows, "train")[1] == []
+    assert fix_offsets(rows, "train")[0]["answers"] == [TWO, []]
+    assert fix_offsets(rows, "train")[1] == []
 
 
 def test_an_answer_in_no_one_place_is_left_out_of_the_training_rows():
     records = [row(TWO), row(["Oslo", "rained"]) | {"id": "b"}, row("snow") | {"id": "c"}]
-    rows, notes = repaired(read(*records, row([]) | {"id": "d"}), "train")
+    rows, notes = fix_offsets(read(*records, row([]) | {"id": "d"}), "train")
     assert rows["id"] == ["a", "b", "d"]  # an unanswerable question is no question that lost its answers
     assert starts(rows) == [[13, 3], [3], []]
     assert "2 answers of the train split" in notes[-1]
@@ -364,7 +364,7 @@ def test_an_answer_in_no_one_place_is_left_out_of_the_training_rows():
 
 
 def test_other_splits_keep_the_texts_of_all_their_answers():
-    rows, notes = repaired(read(row(["Oslo", "rained", "snow"])), "validation")
+    rows, notes = fix_offsets(read(row(["Oslo", "rained", "snow"])), "validation")
     assert [answer["text"] for answer in rows["answers"][0]] == ["Oslo", "rained", "snow"]
     assert starts(rows) == [[None, 3, None]]
     assert "kept for the scores" in notes[-1]
@@ -372,7 +372,7 @@ def test_other_splits_keep_the_texts_of_all_their_answers():
 
 
 def test_places_that_overlap_are_two():
-    assert starts(repaired(read(row("ana", context="A banana.")), "validation")[0]) == [[None]]
+    assert starts(fix_offsets(read(row("ana", context="A banana.")), "validation")[0]) == [[None]]
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_places_that_overlap_are_two():
 )
 def test_an_offset_beyond_the_paragraph_is_refused_however_often_the_text_stands(text, start):
     with pytest.raises(UserError, match=rf"row 1 \(id a\): the answer at {start} .* which has 36"):
-        repaired(read(row([{"text": text, "answer_start": start}])), "validation")
+        fix_offsets(read(row([{"text": text, "answer_start": start}])), "validation")
 
 
 @pytest.mark.parametrize("more", [[], [row([], is_impossible=True) | {"id": "b"}]])
@@ -397,7 +397,7 @@ def test_no_training_question_with_an_answer_left(more):
     with pytest.raises(
         UserError, match=r"train\.json: row 1 \(id a\): 'snow' does not stand .*: no training"
     ):
-        repaired(read(row("snow"), *more), "train")
+        fix_offsets(read(row("snow"), *more), "train")
 
 
 def test_a_paragraph_is_never_on_both_sides():
@@ -405,13 +405,13 @@ def test_a_paragraph_is_never_on_both_sides():
     rows = read(
         *twice, *(article(asked(name), title=name, context=f"{name} is dry.") for name in ("Oslo", "Rome"))
     )
-    assert together(rows) == ["Rain", "Rain", "Oslo", "Rome"]
-    assert unit(rows) == "article"
+    assert compute_group_ids(rows) == ["Rain", "Rain", "Oslo", "Rome"]
+    assert choose_split_unit(rows) == "article"
 
 
 def test_paragraphs_of_one_or_two_articles_may_part():
     rows = read(article(asked("a")), article(asked("b"), title="Dry", context="Dry."))
-    assert (together(rows), unit(rows)) == ([RAIN, "Dry."], "paragraph")
+    assert (compute_group_ids(rows), choose_split_unit(rows)) == ([RAIN, "Dry."], "paragraph")
 
 
 @pytest.mark.parametrize(("titles", "what"), [("abc", "3 articles"), ("aab", "4 paragraphs")])
@@ -419,8 +419,8 @@ def test_too_few_to_set_aside_are_counted_as_what_stays_whole(titles, what):
     records = [row(TWO, title=titles[n % 3], context=f"{RAIN} {n % 4}", id=n) for n in range(12)]
     rows = read(*records)
     with pytest.raises(UserError, match=f"train.json: {what} are too few to set 10% aside"):
-        arrange({"train": rows}, Qa(QaConfig()).keys, None, 0)
-    splits, notes = arrange({"train": rows}, Qa(QaConfig()).keys, 0.5, 0)
+        make_splits({"train": rows}, Qa(QaConfig()).split_keys, None, 0)
+    splits, notes = make_splits({"train": rows}, Qa(QaConfig()).split_keys, 0.5, 0)
     size = len(splits["validation"])
     assert notes == [
         f"no validation file: {size} rows ({size / 12:.0%}, whole {what[2:]}) set aside by seed 0"
@@ -431,7 +431,7 @@ def test_too_few_to_set_aside_are_counted_as_what_stays_whole(titles, what):
 def test_a_blank_title_is_no_article(blank):
     titled = [row(TWO, title=name, context=name, id=name) for name in ("Rain", "Oslo", "Rome")]
     bare = [row([], title=blank, context=name, id=name) for name in ("Sun", "Snow")]
-    assert together(read(*titled, *bare)) == ["Rain", "Oslo", "Rome", "Sun", "Snow"]
+    assert compute_group_ids(read(*titled, *bare)) == ["Rain", "Oslo", "Rome", "Sun", "Snow"]
 
 
 PIECES = st.text(st.sampled_from("ab 한국어中文😀é\r\n\t"), min_size=1, max_size=12).filter(str.strip)
@@ -448,15 +448,15 @@ def test_answers_cut_from_a_paragraph_come_out_the_same(pieces, data):
         row(text, context=context, answer_start=str(start)),
     ]
     for form in forms:
-        rows, notes = repaired(read(json.loads(json.dumps(form))), "train")
+        rows, notes = fix_offsets(read(json.loads(json.dumps(form))), "train")
         assert (rows["context"], rows["answers"]) == ([context], [[{"text": text, "answer_start": start}]])
         assert notes == []
 
 
 def test_the_sample():
-    rows = read_file(SAMPLES / "qa" / "train.json")
-    rows, notes = repaired(in_questions(rows, column_names(rows, None, None, None)), "train")
+    rows = read_file(SAMPLES_DIR / "qa" / "train.json")
+    rows, notes = fix_offsets(normalize_questions(rows, resolve_columns(rows, None, None, None)), "train")
     answered = np.array([bool(answers) for answers in rows["answers"]])
     assert notes == []
     assert 0.15 < 1 - answered.mean() < 0.35
-    assert len(set(together(rows))) == 10
+    assert len(set(compute_group_ids(rows))) == 10

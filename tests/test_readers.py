@@ -70,7 +70,7 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
     path.write_bytes(FORMATS[name])
     rows = read_file(path)
     assert list(rows) == ROWS
-    assert rows.where(1) == f"{path}: row 2"
+    assert rows.format_location(1) == f"{path}: row 2"
 
 
 cell = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=20)

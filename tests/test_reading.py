@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import ROWS, predictions, save_tiny, toy_rows, write_rows
+from conftest import ROW_MAKERS, read_predictions, save_tiny_model, make_toy_rows, write_rows
 from test_architectures import ARCHITECTURES, tiny_of
 from transformers import (
     AutoConfig,
@@ -17,9 +17,9 @@ from transformers import (
 
 import bertkit
 from bertkit.modeling import reading
-from bertkit.modeling.forward import logits_of
+from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.loading import ModelSource
-from bertkit.modeling.reading import load_reader
+from bertkit.modeling.reading import load_with_pooling
 
 CLASSES = {
     "classify": AutoModelForSequenceClassification,
@@ -34,13 +34,13 @@ def folders(tmp_path_factory):
     """Tiny models that read from left to right and both sides, by what `is_causal` says."""
     folder = tmp_path_factory.mktemp("models")
     more = {"initializer_range": 0.2}  # so that what differs differs by much
-    return {causal: save_tiny(folder / str(causal), is_decoder=causal, **more) for causal in (True, False)}
+    return {causal: save_tiny_model(folder / str(causal), is_decoder=causal, **more) for causal in (True, False)}
 
 
 def reader(folder, task="classify", head="linear"):
     torch.manual_seed(1)
     config = AutoConfig.from_pretrained(folder)
-    return load_reader(CLASSES[task], ModelSource("tiny", folder), config, True, head).eval()
+    return load_with_pooling(CLASSES[task], ModelSource("tiny", folder), config, True, head).eval()
 
 
 def batch(left=False, more=0):
@@ -61,7 +61,7 @@ def of_the_text(model, task, given):
     """[3] a score by what the head takes for the whole text: of `qa`, that there is no answer."""
     choice = {"choice": torch.zeros(3, dtype=torch.long)} if task == "swag" else {}
     with torch.no_grad():
-        logits = logits_of(model, given | choice)
+        logits = compute_logits(model, given | choice)
     return {"classify": lambda: logits[:, 0], "swag": lambda: logits[0], "qa": lambda: logits[:, 0, 0]}[
         task
     ]()
@@ -75,7 +75,7 @@ def of_the_text(model, task, given):
 def test_texts_that_begin_alike_are_told_apart(task, left, folders, monkeypatch):
     found = of_the_text(reader(folders[True], task), task, batch(left))
     assert len(set(np.round(found.tolist(), 5))) == 3
-    monkeypatch.setattr(reading, "read_whole", lambda model: model)
+    monkeypatch.setattr(reading, "add_pooling", lambda model: model)
     stock = of_the_text(reader(folders[True], task), task, batch())
     assert len(set(np.round(stock.tolist(), 5))) == 1
 
@@ -125,7 +125,7 @@ def test_every_architecture_takes_a_bilstm(name, task, tmp_path):
     model = reader(folder, task, "bilstm")
     scores = of_the_text(model.train(), task, batch())
     assert len(set(np.round(scores.tolist(), 5))) == 3
-    logits = logits_of(model, batch() | ({"choice": torch.zeros(3).long()} if task == "swag" else {}))
+    logits = compute_logits(model, batch() | ({"choice": torch.zeros(3).long()} if task == "swag" else {}))
     logits.masked_fill(logits.isinf(), 0).square().sum().backward()
     gradients = {name: weight.grad for name, weight in model.bilstm.named_parameters() if "_ih_" in name}
     assert len(gradients) == 8
@@ -145,7 +145,7 @@ def test_a_bilstm_reads_the_real_pieces_alone(left, folders):
 
 
 def test_an_odd_width_is_refused(tmp_path):
-    folder = save_tiny(tmp_path / "odd", hidden_size=33, num_attention_heads=3)
+    folder = save_tiny_model(tmp_path / "odd", hidden_size=33, num_attention_heads=3)
     with pytest.raises(bertkit.UserError, match="--head bilstm: needs an even width, the model's is 33"):
         reader(folder, head="bilstm")
 
@@ -154,7 +154,7 @@ def test_an_odd_width_is_refused(tmp_path):
 
 
 def tuned(task, tmp_path, **settings):
-    data = write_rows(tmp_path / f"{task}.jsonl", ROWS[task](40))
+    data = write_rows(tmp_path / f"{task}.jsonl", ROW_MAKERS[task](40))
     usual = {"max_steps": 3, "batch_size": 8, "learning_rate": 3e-3, "bf16": False}
     return getattr(bertkit, task)(data=str(data), output_dir=str(tmp_path / "run"), **usual | settings)
 
@@ -163,7 +163,7 @@ def tuned(task, tmp_path, **settings):
 @pytest.mark.parametrize(("causal", "head"), [(True, "linear"), (True, "bilstm"), (False, "bilstm")])
 def test_a_run_in_use_says_what_it_said_in_training(task, causal, head, folders, tmp_path):
     run = tuned(task, tmp_path, model=str(folders[causal]), head=head)
-    records = predictions(run.output_dir)
+    records = read_predictions(run.output_dir)
     keys = {"classify": "probabilities", "nli": "probabilities", "qa": "null_odds", "swag": "scores"}
     names = {"qa": ("question", "context"), "swag": ("context", "endings")}.get(task, ())
     columns = names or [key for key in records[0] if key not in ("id", "gold", "predicted", "probabilities")]
@@ -181,12 +181,12 @@ def test_a_run_in_use_says_what_it_said_in_training(task, causal, head, folders,
 
 
 def _questions(run):
-    return [{"question": r["question"], "context": r["context"]} for r in predictions(run.output_dir)]
+    return [{"question": r["question"], "context": r["context"]} for r in read_predictions(run.output_dir)]
 
 
 def test_ner_from_left_to_right_is_the_stock_model(folders, tmp_path):
     run = tuned("ner", tmp_path, model=str(folders[True]))
-    records = predictions(run.output_dir)
+    records = read_predictions(run.output_dir)
     found = bertkit.load(run.output_dir).predict([{"tokens": record["tokens"]} for record in records])
     assert [one["predicted"] for one in found] == [record["predicted"] for record in records]
     assert "pipeline('token-classification'" in (run.output_dir / "README.md").read_text()
@@ -195,9 +195,9 @@ def test_ner_from_left_to_right_is_the_stock_model(folders, tmp_path):
 def test_learns_from_left_to_right_and_why_the_card_names_no_pipeline(tmp_path):
     from transformers import pipeline
 
-    data = write_rows(tmp_path / "toy.jsonl", toy_rows(200))
+    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(200))
     run = bertkit.classify(
-        data=str(data), model=str(save_tiny(tmp_path / "causal", is_decoder=True)), epochs=6, batch_size=8,
+        data=str(data), model=str(save_tiny_model(tmp_path / "causal", is_decoder=True)), epochs=6, batch_size=8,
         learning_rate=3e-3, bf16=False, output_dir=str(tmp_path / "run"),
     )  # fmt: skip
     assert run.metrics["validation"]["accuracy"] > 0.9
@@ -212,7 +212,7 @@ def test_goes_on_with_its_bilstm_and_starts_afresh_without(folders, tmp_path, cl
     model = str(first.output_dir)
     on = tuned("swag", tmp_path / "on", model=model, head="bilstm", max_steps=1, learning_rate=1e-9)
     assert on.metrics["validation"] == first.metrics["validation"]
-    for one, other in zip(predictions(on.output_dir), predictions(first.output_dir), strict=True):
+    for one, other in zip(read_predictions(on.output_dir), read_predictions(first.output_dir), strict=True):
         assert one["scores"] == pytest.approx(other["scores"], abs=1e-4)
     told = json.loads((on.output_dir / "config.json").read_text())
     assert told["bertkit_head"] == "bilstm"

@@ -11,28 +11,28 @@ import yaml
 from conftest import assert_refused
 
 from bertkit.errors import UserError
-from bertkit.recipes import read_recipe, shipped
+from bertkit.recipes import read_recipe, list_shipped_recipes
 from bertkit.tasks import task_class
 
 ROOT = Path(__file__).parent.parent
 
 
 def test_there_are_recipes():
-    assert {"classify/imdb", "classify/rotten-tomatoes"} <= shipped().keys()
+    assert {"classify/imdb", "classify/rotten-tomatoes"} <= list_shipped_recipes().keys()
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(list_shipped_recipes()))
 def test_each_is_read_and_parsed(cli, name):
-    content = yaml.safe_load(shipped()[name].read_text())
+    content = yaml.safe_load(list_shipped_recipes()[name].read_text())
     recipe = read_recipe(name, content["task"], task_class(content["task"]).Config)
     assert recipe.settings.keys() == content["settings"].keys()
     assert name.startswith("glue/") or content["task"].startswith(name.split("/")[0])
     assert cli(content["task"], "--recipe", name, "--help")[0] == 0
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(list_shipped_recipes()))
 def test_its_header_is_its_manual(name):
-    content = shipped()[name].read_text()
+    content = list_shipped_recipes()[name].read_text()
     header = [line for line in content.splitlines() if line.startswith("#")]
     text, task = " ".join(header), yaml.safe_load(content)["task"]
     assert len(header) >= 4
@@ -46,7 +46,7 @@ def test_its_header_is_its_manual(name):
 def test_ls_show_and_cp(cli, tmp_path):
     status, out, _ = cli("recipes", "ls")
     assert status == 0
-    assert sorted(line.split()[0] for line in out.splitlines()) == sorted(shipped())
+    assert sorted(line.split()[0] for line in out.splitlines()) == sorted(list_shipped_recipes())
     _, out, _ = cli("recipes", "ls", "nli")
     assert [line.split()[0] for line in out.splitlines()][-1] == "nli/mnli"
     assert "glue/sst2" not in out
@@ -54,7 +54,7 @@ def test_ls_show_and_cp(cli, tmp_path):
     assert (status, "did you mean 'classify'" in err) == (2, True)
     assert "recipe imbd: neither" in cli("recipes", "show", "imbd")[2]
     _, shown, _ = cli("recipes", "show", "imdb")
-    assert shown == shipped()["classify/imdb"].read_text()
+    assert shown == list_shipped_recipes()["classify/imdb"].read_text()
     assert cli("recipes", "cp", "imdb", tmp_path / "mine.yaml")[0] == 0
     assert (tmp_path / "mine.yaml").read_text() == shown
     status, _, err = cli("recipes", "cp", "imdb", tmp_path / "mine.yaml")
@@ -143,4 +143,4 @@ def test_a_wheel_carries_recipes_samples_and_known_sets(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == sorted(shipped())
+    assert done.stdout.split() == sorted(list_shipped_recipes())

@@ -7,12 +7,12 @@ from functools import partial
 
 import fsspec
 import pytest
-from conftest import assert_refused, document_rows, write_rows
+from conftest import assert_refused, make_document_rows, write_rows
 
-from bertkit.data.addresses import addresses
-from bertkit.data.remote_files import RemoteFile, files_at
+from bertkit.data.addresses import digest_files
+from bertkit.data.remote_files import RemoteFile, list_remote_files
 from bertkit.data.text_source import find_text
-from bertkit.data.texts import TextOptions, documents
+from bertkit.data.texts import TextOptions, iter_documents
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def memory():
 
 def read(source):
     files = source.splits["train"]
-    return [list(sentences) for sentences in documents(files, TextOptions(form="sentences"))]
+    return [list(sentences) for sentences in iter_documents(files, TextOptions(text_format="sentences"))]
 
 
 def test_a_pattern_of_shards_is_read_in_order_and_unpacked(memory):
@@ -47,15 +47,15 @@ def test_a_pattern_of_shards_is_read_in_order_and_unpacked(memory):
 
 def test_what_is_made_of_a_file_is_found_again_until_it_changes(memory):
     url = "memory://corpus/part-0.txt"
-    before = addresses(files_at(url))
-    assert addresses(files_at(url)) == before
+    before = digest_files(list_remote_files(url))
+    assert digest_files(list_remote_files(url)) == before
     memory.pipe("/corpus/part-0.txt", b"Another text.")
-    assert addresses(files_at(url)) != before
+    assert digest_files(list_remote_files(url)) != before
 
 
 def test_a_file_address_is_a_path(tmp_path):
-    path = write_rows(tmp_path / "text.jsonl", document_rows(3))
-    assert files_at(f"file://{path}") == [path]
+    path = write_rows(tmp_path / "text.jsonl", make_document_rows(3))
+    assert list_remote_files(f"file://{path}") == [path]
 
 
 def test_a_server_is_read_from(tmp_path):

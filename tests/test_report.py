@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROWS, document_rows, write_rows
+from conftest import ROW_MAKERS, make_document_rows, write_rows
 
 import bertkit
-from bertkit.reports.browser import BUDGET, browser
-from bertkit.reports.charts import curves
-from bertkit.reports.example import Example, Field, Mark, overlaid
-from bertkit.reports.page import page
-from bertkit.reports.recorded import read
-from bertkit.reports.views import VIEWS, view_of
+from bertkit.reports.browser import MAX_BYTES, build_browser
+from bertkit.reports.charts import plot_curves
+from bertkit.reports.example import Example, Field, Mark, overlay_spans
+from bertkit.reports.page import render_page
+from bertkit.reports.recorded import load_finished_run
+from bertkit.reports.views import VIEWS, create_view
 
 TRAINING = {
     "seconds": 1.0, "steps": 2, "examples_per_second": 8.0, "tokens_per_second": 64.0, "peak_memory_mb": 1.0,
@@ -37,10 +37,10 @@ def write_run(folder, records, task="classify", scores=None, config=None, **sett
         "intervals": {"accuracy": [0.3, 0.7]}, "baselines": {"majority": {"accuracy": 0.4}},
         "training": TRAINING,
     }  # fmt: skip
-    made_with = {"command": "from Python", "data": {"train": "8 rows, f"}, "python": "3.11", "packages": {}}
+    provenance = {"command": "from Python", "data": {"train": "8 rows, f"}, "python": "3.11", "packages": {}}
     (folder / "metrics.json").write_text(json.dumps(metrics))
     (folder / "run.yaml").write_text(
-        yaml.safe_dump({"task": task, "settings": settings, "made_with": made_with})
+        yaml.safe_dump({"task": task, "settings": settings, "provenance": provenance})
     )
     (folder / "config.json").write_text(json.dumps(config or {}))
     write_rows(folder / "predictions.jsonl", records)
@@ -72,14 +72,14 @@ def run(tmp_path):
 def of_each_task(tiny, tmp_path_factory):
     """A run of each task, of a few steps; of `classify` one of each kind of labels."""
     folder = tmp_path_factory.mktemp("runs")
-    toy, sets, numbers = (ROWS["classify"](40) for _ in range(3))
+    toy, sets, numbers = (ROW_MAKERS["classify"](40) for _ in range(3))
     for at, row in enumerate(sets):
         row["label"] = [[], ["a"], ["b"], ["a", "b"]][at % 4]
     for at, row in enumerate(numbers):
         row["label"] = at / 7 + 0.01
-    questions = ROWS["qa"](40, unanswerable=12)
+    questions = ROW_MAKERS["qa"](40, unanswerable=12)
     rows = {"classify": toy, "sets": sets, "numbers": numbers, "qa": questions}
-    rows |= {task: ROWS[task](40) for task in ("ner", "nli", "swag")}
+    rows |= {task: ROW_MAKERS[task](40) for task in ("ner", "nli", "swag")}
     found = {}
     for name, some in rows.items():
         task = getattr(bertkit, name, bertkit.classify)
@@ -88,7 +88,7 @@ def of_each_task(tiny, tmp_path_factory):
             data=str(file), model=str(tiny), max_steps=3, batch_size=8, bf16=False,
             output_dir=str(folder / name), set=["logging_steps=1"],
         )  # fmt: skip
-    text = write_rows(folder / "text.jsonl", document_rows(60))
+    text = write_rows(folder / "text.jsonl", make_document_rows(60))
     found["pretrain"] = bertkit.pretrain_mlm_nsp(
         data=str(text), model=str(tiny), max_steps=3, batch_size=8, bf16=False, max_length=64,
         output_dir=str(folder / "pretrain"), set=["logging_steps=1"],
@@ -103,15 +103,15 @@ def test_every_run_leaves_its_page_and_it_can_be_written_again(of_each_task):
         assert bertkit.report(runs=[str(run.output_dir)]).path.read_text("utf-8") == written
         assert "<svg" in written
         assert len(written) < 400_000, name
-        views.add(type(view_of(read(run.output_dir))))
+        views.add(type(create_view(load_finished_run(run.output_dir))))
     assert views == set(VIEWS)
 
 
 def test_scores_from_records_are_those_of_the_run(of_each_task):
     compared = 0
     for run in of_each_task.values():
-        scorer = view_of(read(run.output_dir)).scorer()
-        scores = scorer.all() if scorer else {}
+        scorer = create_view(load_finished_run(run.output_dir)).scorer()
+        scores = scorer.score_all() if scorer else {}
         told = {name: value for name, value in run.metrics["validation"].items() if name in scores}
         assert {name: scores[name] for name in told} == pytest.approx(told, abs=1e-6)
         compared += bool(told)
@@ -122,7 +122,7 @@ def test_a_run_beside_itself_does_not_differ(of_each_task, tmp_path, monkeypatch
     for name, run in of_each_task.items():
         folder = str(run.output_dir)
         made = bertkit.report(runs=[folder, folder], output=str(tmp_path / f"{name}.html"))
-        [differences] = made.figures["differences"]
+        [differences] = made.summary["differences"]
         assert all(test["difference"] == 0 and test["p"] == 1 for test in differences.values())
         assert bool(differences) == (name != "pretrain")
 
@@ -131,7 +131,7 @@ def test_a_run_beside_itself_does_not_differ(of_each_task, tmp_path, monkeypatch
 
 
 def test_the_page_asks_nobody_for_anything_and_runs_no_other_script(run):
-    text = page(read(run))
+    text = render_page(load_finished_run(run))
     assert "default-src 'none'" in text
     assert "http" not in text.replace("http-equiv", "").replace(
         "http://www.w3.org/", ""
@@ -140,8 +140,8 @@ def test_the_page_asks_nobody_for_anything_and_runs_no_other_script(run):
 
 
 def test_the_worst_come_first_and_what_is_right_last(run):
-    view = view_of(read(run))
-    data = json.loads(browser(view.examples(), view.measure, view.named).data)
+    view = create_view(load_finished_run(run))
+    data = json.loads(build_browser(view.build_examples(), view.measure_name, view.filter_names).data)
     assert [row["id"] for row in data["rows"]] == ["2", "1", "0"]
     assert [row["right"] for row in data["rows"]] == [False, False, True]
 
@@ -149,7 +149,7 @@ def test_the_worst_come_first_and_what_is_right_last(run):
 def test_hostile_text_stays_text(tmp_path):
     name = "</script><script>alert(1)</script>"
     records = [labelled(0, name, name, "$x^2$", names=(name, "$x^2$", "#010201"))] * 3
-    text = page(read(write_run(tmp_path / "<b>run", records)))
+    text = render_page(load_finished_run(write_run(tmp_path / "<b>run", records)))
     assert "<script>alert" not in text
     assert "<b>" not in text.split("<body>")[1].split("</h1>")[0]
     assert "$x^2$</text>" in text
@@ -159,8 +159,8 @@ def test_hostile_text_stays_text(tmp_path):
 def test_a_page_of_ten_thousand_long_examples_has_at_most_5_mb(tmp_path):
     long = "좋은 영화 " * 150
     records = [labelled(n, f"{n} {long}", "good", "good" if n % 3 else "bad") for n in range(10_001)]
-    text = page(read(write_run(tmp_path / "run", records)))
-    assert BUDGET * 0.5 < len(text.encode()) < 5_000_000
+    text = render_page(load_finished_run(write_run(tmp_path / "run", records)))
+    assert MAX_BYTES * 0.5 < len(text.encode()) < 5_000_000
     assert "the 10,000 worst of 10,001 examples" in text
     assert "characters are shortened (10,000 of them)" in text
 
@@ -168,7 +168,7 @@ def test_a_page_of_ten_thousand_long_examples_has_at_most_5_mb(tmp_path):
 def test_a_text_is_shortened_around_its_marks():
     field = Field("paragraph", "a" * 5000 + "b" * 10 + "a" * 5000, [Mark(5000, 5010, "gold")])
     examples = [Example(0, [], [], None, None, 0.0, [replace_start(field, n)]) for n in range(2000)]
-    data = json.loads(browser(examples, "", ("", "")).data)
+    data = json.loads(build_browser(examples, "", ("", "")).data)
     [_, number, [[start, end, *_]]] = data["rows"][0]["fields"][0]
     assert data["texts"][number][start:end] == "b" * 10
     assert len(data["texts"][number]) < 3100
@@ -180,7 +180,7 @@ def replace_start(field, number):
 
 
 def test_gold_and_predicted_are_marked_together_and_apart():
-    assert overlaid([(0, 4), (0, 9)], [(4, 12)]) == [
+    assert overlay_spans([(0, 4), (0, 9)], [(4, 12)]) == [
         Mark(0, 4, "gold"),
         Mark(4, 9, "both"),
         Mark(9, 12, "predicted"),
@@ -191,14 +191,14 @@ def test_gold_answers_are_marked_where_they_stand_nearest(tmp_path):
     record = {"id": "q", "question": "which", "context": "two and one two", "gold": ["two"], "answer": "one",
               "start": 8, "end": 11, "score": 1.0, "null_odds": 0.0}  # fmt: skip
     folder = write_run(tmp_path / "run", [record], "qa", {"exact": 0.0}, squad="v1")
-    [example] = view_of(read(folder)).examples()
+    [example] = create_view(load_finished_run(folder)).build_examples()
     assert example.fields[1].marks == [Mark(8, 11, "predicted"), Mark(12, 15, "gold")]
 
 
 def test_many_classes_are_shown_by_those_with_the_most_errors(tmp_path):
     names = [f"class {n}" for n in range(40)]
     records = [labelled(n, f"text {n}", names[n], names[0 if n < 5 else n], names=names) for n in range(40)]
-    text = page(read(write_run(tmp_path / "run", records)))
+    text = render_page(load_finished_run(write_run(tmp_path / "run", records)))
     assert "The 13 of 40 classes with the most errors." in text
     assert "The 24 most frequent of 40." in text
 
@@ -252,11 +252,11 @@ def test_a_positive_label_that_is_none_is_refused(run):
     text = (run / "run.yaml").read_text().replace("settings: {}", "settings: {positive_label: x}")
     (run / "run.yaml").write_text(text)
     with pytest.raises(bertkit.UserError, match="positive_label: 'x' is no label"):
-        view_of(read(run)).scorer()
+        create_view(load_finished_run(run)).scorer()
 
 
 def test_the_labels_of_an_axis_have_room():
-    svg = curves("Learning rate", {"rate": ([0, 1], [0, 2.5e-5])}, "step").svg
+    svg = plot_curves("Learning rate", {"rate": ([0, 1], [0, 2.5e-5])}, "step").svg
     ends = re.findall(r'<text style="[^"]*text-anchor: end[^"]*"[^>]* x="([\d.]+)"[^>]*>([^<]+)</text>', svg)
     assert "1.2e-05" in dict(map(reversed, ends))
     assert [text for x, text in ends if float(x) < 5.5 * len(text)] == []
@@ -293,7 +293,7 @@ def test_an_evaluation_has_its_page_and_is_compared_too(of_each_task, tmp_path):
         run = str(of_each_task[name].output_dir)
         done = str(bertkit.evaluate(run=run, output_dir=str(tmp_path / name)).output_dir)
         assert "<svg" in (tmp_path / name / "report.html").read_text("utf-8")
-        [differences] = bertkit.report(runs=[run, done], output="two.html").figures["differences"]
+        [differences] = bertkit.report(runs=[run, done], output="two.html").summary["differences"]
         assert differences
         assert all(test["difference"] == pytest.approx(0) for test in differences.values())
         steps = Path("two.html").read_text("utf-8").split("<tr><th>steps</th>")[1].split("</tr>")[0]

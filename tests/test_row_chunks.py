@@ -7,15 +7,15 @@ import tracemalloc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import toy_rows, write_rows
+from conftest import make_toy_rows, write_rows
 
 from bertkit.data.readers import Dialect, read_file
-from bertkit.data.row_chunks import row_chunks
+from bertkit.data.row_chunks import stream_rows
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
 NOTE = 'a "b", c\nd'
-ROWS = [row | {"n": n, "note": NOTE if n % 3 else None} for n, row in enumerate(toy_rows(25))]
+ROWS = [row | {"n": n, "note": NOTE if n % 3 else None} for n, row in enumerate(make_toy_rows(25))]
 
 
 def jsonl(path):
@@ -48,23 +48,23 @@ def document(path):
 @pytest.mark.parametrize("size", [1, 7, 25, 100])
 def test_some_at_a_time_are_the_rows_of_the_file(tmp_path, form, size):
     path = form(tmp_path / "rows")
-    parts = list(row_chunks(path, size=size, small=0))
+    parts = list(stream_rows(path, chunk_size=size, stream_above_bytes=0))
     assert [len(part) for part in parts] == [size] * (25 // size) + [25 % size] * bool(25 % size)
     whole, joined = read_file(path), Rows.concatenate(parts)
     assert joined.columns == whole.columns
-    assert joined.number.tolist() == whole.number.tolist()
-    assert joined.where(13) == whole.where(13)
+    assert joined.row_numbers.tolist() == whole.row_numbers.tolist()
+    assert joined.format_location(13) == whole.format_location(13)
 
 
 def test_a_column_that_later_rows_lack_stays(tmp_path):
     rows = [{"text": "a", "note": "b"}, {"text": "c"}, {"text": "d", "more": 1}]
-    parts = list(row_chunks(write_rows(tmp_path / "rows.jsonl", rows), size=1, small=0))
+    parts = list(stream_rows(write_rows(tmp_path / "rows.jsonl", rows), chunk_size=1, stream_above_bytes=0))
     assert [part.columns.get("note") for part in parts] == [["b"], [None], [None]]
 
 
 def test_a_column_file_is_read_as_training_does(tmp_path):
     (tmp_path / "words.conll").write_text("a O\nb B-X\n\nc O\n", "utf-8")
-    parts = list(row_chunks(tmp_path / "words.conll", Dialect(words=True), size=1, small=0))
+    parts = list(stream_rows(tmp_path / "words.conll", Dialect(conll=True), chunk_size=1, stream_above_bytes=0))
     assert [part["0"] for part in parts] == [[["a", "b"]], [["c"]]]
 
 
@@ -81,7 +81,7 @@ def test_a_fault_is_told_with_file_and_row(tmp_path, content, said):
     path = tmp_path / "rows"
     path.write_text(content, "utf-8")
     with pytest.raises(UserError, match=said) as error:
-        list(row_chunks(path, small=0))
+        list(stream_rows(path, stream_above_bytes=0))
     assert str(path) in str(error.value)
 
 
@@ -90,7 +90,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     path.write_text(f"{row}\n" * 8_000, "utf-8")  # 8 MB
     tracemalloc.start()
     try:
-        assert sum(map(len, row_chunks(path, size=100, small=0))) == 8_000
+        assert sum(map(len, stream_rows(path, chunk_size=100, stream_above_bytes=0))) == 8_000
         assert tracemalloc.get_traced_memory()[1] < 6e6
     finally:
         tracemalloc.stop()

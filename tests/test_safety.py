@@ -8,13 +8,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import assert_refused, predictions, toy_rows, write_rows
-from malformed.folders import Touch
+from conftest import assert_refused, read_predictions, make_toy_rows, write_rows
+from malformed.folders import TouchOnUnpickle
 
 import bertkit
-from bertkit.cache import cache_directory
+from bertkit.cache import get_cache_directory
 from bertkit.rundir import last_checkpoint
-from bertkit.seals import SEAL, seal
+from bertkit.seals import CHECKSUMS_FILE, write_checksums
 
 CODE = "from pathlib import Path\nPath({0!r}).touch()\n\nclass Config:\n    pass\n"
 
@@ -28,7 +28,7 @@ def mark(tmp_path):
 @pytest.fixture
 def bomb(mark):
     """A pickle that makes it."""
-    return pickle.dumps(Touch(mark))
+    return pickle.dumps(TouchOnUnpickle(mark))
 
 
 @pytest.fixture
@@ -90,10 +90,10 @@ def test_a_pickle_in_a_checkpoint(cli, stopped, mark, bomb, name, form):
     if form == "pickle":
         (folder / name).write_bytes(bomb)
     else:
-        torch.save({"state": Touch(mark)}, folder / name)
+        torch.save({"state": TouchOnUnpickle(mark)}, folder / name)
     status, _, err = cli("classify", "--resume", "-o", stopped)
     assert (status, f"{folder}: {name} is" in err.splitlines()[-1]) == (2, True)
-    seal(folder)
+    write_checksums(folder)
     status, _, err = cli("classify", "--resume", "-o", stopped)
     assert not mark.exists()
     if name in (
@@ -110,7 +110,7 @@ def test_pickled_weights_alone_in_a_checkpoint(cli, stopped, mark, bomb):
     folder = last_checkpoint(stopped)
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(bomb)
-    seal(folder)
+    write_checksums(folder)
     status, _, err = cli("classify", "--resume", "-o", stopped)
     assert (status, mark.exists()) == (2, False), err
 
@@ -118,13 +118,13 @@ def test_pickled_weights_alone_in_a_checkpoint(cli, stopped, mark, bomb):
 def test_an_array_of_objects_in_a_cache_is_made_again(cli, tiny, toy, tmp_path, mark):
     args = ["--data", toy, "--model", tiny, "--max-steps", 1, "--overwrite", "-o", tmp_path / "run"]
     assert cli("classify", *args)[0] == 0
-    arrays = list(cache_directory().rglob("*.npy"))
+    arrays = list(get_cache_directory().rglob("*.npy"))
     assert arrays
     for path in arrays:
-        np.save(path, np.array([Touch(mark)], object), allow_pickle=True)
-    before = predictions(tmp_path / "run")
+        np.save(path, np.array([TouchOnUnpickle(mark)], object), allow_pickle=True)
+    before = read_predictions(tmp_path / "run")
     assert cli("classify", *args)[0] == 0
-    assert (predictions(tmp_path / "run"), mark.exists()) == (before, False)
+    assert (read_predictions(tmp_path / "run"), mark.exists()) == (before, False)
 
 
 @pytest.mark.parametrize("kind", ["bert", "mine"])
@@ -171,26 +171,26 @@ NAMES = ["../../x", "/etc/x", "<script>alert(1)</script>", "[red]", "a\nb", "</s
 
 
 def test_labels_become_no_paths_and_no_markup(cli, tiny, tmp_path):
-    rows = [{**row, "label": NAMES[n % len(NAMES)]} for n, row in enumerate(toy_rows(80))]
+    rows = [{**row, "label": NAMES[n % len(NAMES)]} for n, row in enumerate(make_toy_rows(80))]
     data = write_rows(tmp_path / "toy.jsonl", rows)
-    before = set(tmp_path.iterdir()) | {tmp_path / "run", cache_directory()}
+    before = set(tmp_path.iterdir()) | {tmp_path / "run", get_cache_directory()}
     status, _, err = cli(
         "classify", "--data", data, "--model", tiny, "-o", tmp_path / "run", "--max-steps", 2
     )
     assert status == 0, err
     assert set(tmp_path.iterdir()) <= before
-    assert {record["gold"] for record in predictions(tmp_path / "run")} == set(NAMES)
+    assert {record["gold"] for record in read_predictions(tmp_path / "run")} == set(NAMES)
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "<script>alert" not in page
     assert "[red]" in err  # the reporter names the classes
 
 
 def test_ids_and_titles_become_no_paths(cli, tiny, tmp_path):
-    from conftest import qa_rows
+    from conftest import make_qa_rows
 
-    rows = [{**row, "id": f"{NAMES[n % len(NAMES)]}{n}"} for n, row in enumerate(qa_rows(60))]
+    rows = [{**row, "id": f"{NAMES[n % len(NAMES)]}{n}"} for n, row in enumerate(make_qa_rows(60))]
     data = write_rows(tmp_path / "qa.jsonl", rows)
-    before = set(tmp_path.iterdir()) | {tmp_path / "run", cache_directory()}
+    before = set(tmp_path.iterdir()) | {tmp_path / "run", get_cache_directory()}
     args = ["--data", data, "--model", tiny, "-o", tmp_path / "run", "--max-steps", 2]
     status, _, err = cli("qa", *args)
     assert status == 0, err
@@ -204,7 +204,7 @@ def test_ids_and_titles_become_no_paths(cli, tiny, tmp_path):
 def test_a_data_set_by_any_name_gives_a_run_in_runs(cli, tiny, tmp_path, name):
     folder = tmp_path / "in" / name if name != ".." else tmp_path / "in" / "a" / ".."
     write_rows(tmp_path / "in" / "a" / "train.csv", [])
-    data = write_rows(folder / "train.jsonl", toy_rows(60))
+    data = write_rows(folder / "train.jsonl", make_toy_rows(60))
     (tmp_path / "in" / "a" / "train.csv").unlink()
     status, _, err = cli("classify", "--data", data.parent, "--model", tiny, "--max-steps", 1)
     assert status == 0, err
@@ -213,30 +213,30 @@ def test_a_data_set_by_any_name_gives_a_run_in_runs(cli, tiny, tmp_path, name):
 
 
 def test_an_archive_with_a_path_in_it_writes_nothing(cli, tiny, tmp_path):
-    from malformed.case import zipped
+    from malformed.case import make_zip
 
-    rows = "".join(json.dumps(row) + "\n" for row in toy_rows(60)).encode()
+    rows = "".join(json.dumps(row) + "\n" for row in make_toy_rows(60)).encode()
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "data.zip").write_bytes(zipped({"../../x.jsonl": rows}))
+    (tmp_path / "in" / "data.zip").write_bytes(make_zip({"../../x.jsonl": rows}))
     bertkit.classify(data=tmp_path / "in" / "data.zip", model=tiny, max_steps=1)
     assert list(tmp_path.rglob("x.jsonl")) == []
 
 
 def test_a_seal_tells_every_change(tmp_path):
-    from bertkit.seals import unlike
+    from bertkit.seals import verify_checksums
 
     (tmp_path / "part").mkdir()
     (tmp_path / "a").write_bytes(b"one")
     (tmp_path / "part" / "b").write_bytes(b"two")
-    assert unlike(tmp_path) == f"{SEAL} cannot be read"
-    seal(tmp_path)
-    assert unlike(tmp_path) is None
+    assert verify_checksums(tmp_path) == f"{CHECKSUMS_FILE} cannot be read"
+    write_checksums(tmp_path)
+    assert verify_checksums(tmp_path) is None
     (tmp_path / "a").write_bytes(b"on\0")
-    assert unlike(tmp_path) == "a is damaged"
+    assert verify_checksums(tmp_path) == "a is damaged"
     (tmp_path / "a").unlink()
-    assert unlike(tmp_path) == "a is missing"
+    assert verify_checksums(tmp_path) == "a is missing"
     (tmp_path / "a").write_bytes(b"one")
     (tmp_path / "c").write_bytes(b"")
-    assert unlike(tmp_path) == "c is not of it"
-    (tmp_path / SEAL).write_text("[]")
-    assert unlike(tmp_path) == f"{SEAL} is damaged"
+    assert verify_checksums(tmp_path) == "c is not of it"
+    (tmp_path / CHECKSUMS_FILE).write_text("[]")
+    assert verify_checksums(tmp_path) == f"{CHECKSUMS_FILE} is damaged"

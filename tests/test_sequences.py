@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from conftest import OTHER, make_tokenizer
+from conftest import NEUTRAL_WORDS, make_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.features import build_features
-from bertkit.data.padding import Pad
-from bertkit.data.sequences import Template, cut, encode
+from bertkit.data.padding import PaddingCollator
+from bertkit.data.sequences import SequenceTemplate, truncate, encode
 
-text = st.lists(st.sampled_from([*OTHER, "zebra!", "Größe"]), max_size=30).map(" ".join)
+text = st.lists(st.sampled_from([*NEUTRAL_WORDS, "zebra!", "Größe"]), max_size=30).map(" ".join)
 TOKENIZERS = {"bert": make_tokenizer(), "roberta": make_tokenizer(roberta=True)}
 
 
@@ -39,7 +39,7 @@ numbers = st.integers(0, 60).map(np.arange)  # all different, so that a window h
 
 @given(texts=st.lists(numbers, min_size=1, max_size=2), budget=st.integers(4, 30))
 def test_windows_leave_no_piece_unseen(texts, budget):
-    windows = cut(texts, budget, "windows")
+    windows = truncate(texts, budget, "windows")
     assert all(sum(map(len, window)) <= budget for window in windows)
     for column, whole in enumerate(texts):
         position, seen = 0, np.zeros(len(whole), bool)
@@ -52,7 +52,7 @@ def test_windows_leave_no_piece_unseen(texts, budget):
 
 
 def test_head_and_tail_keeps_a_quarter_and_the_rest():
-    [(kept,)] = cut([np.arange(100)], 8, "head+tail")
+    [(kept,)] = truncate([np.arange(100)], 8, "head+tail")
     assert kept.tolist() == [0, 1, 94, 95, 96, 97, 98, 99]
 
 
@@ -77,14 +77,14 @@ def test_the_same_texts_are_encoded_once(monkeypatch, tmp_path):
 
 
 def test_templates_are_read_off_the_tokenizer():
-    assert Template.of(TOKENIZERS["bert"], pair=True).slots == (2, ~0, 3, ~1, 3)
-    assert Template.of(TOKENIZERS["roberta"], pair=True).slots == (2, ~0, 3, 3, ~1, 3)
+    assert SequenceTemplate.from_tokenizer(TOKENIZERS["bert"], pair=True).slots == (2, ~0, 3, ~1, 3)
+    assert SequenceTemplate.from_tokenizer(TOKENIZERS["roberta"], pair=True).slots == (2, ~0, 3, 3, ~1, 3)
 
 
 def test_the_collator_pads_on_the_right():
     items = [{"input_ids": [np.array([2, 7, 3])], "token_type_ids": [np.array([0, 0, 0])]},
              {"input_ids": [np.array([2, 3])], "token_type_ids": [np.array([0, 0])]}]  # fmt: skip
-    with_kinds, without = (Pad(9, token_type_ids=kinds)(items) for kinds in (True, False))
+    with_kinds, without = (PaddingCollator(9, return_token_type_ids=kinds)(items) for kinds in (True, False))
     assert without["input_ids"].tolist() == [[2, 7, 3], [2, 3, 9]]
     assert without["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert with_kinds.keys() - without.keys() == {"token_type_ids"}
@@ -94,9 +94,9 @@ def test_examples_are_alike_by_their_longest_sequence_then_by_how_many():
     from bertkit.data.features import StoredFeatures
     from bertkit.data.ragged import Ragged
 
-    sequences = Ragged.of([[1] * length for length in (5, 5, 5, 9, 9, 2, 9)])
+    sequences = Ragged.from_sequences([[1] * length for length in (5, 5, 5, 9, 9, 2, 9)])
     features = StoredFeatures(
-        input_ids=sequences, token_type_ids=sequences, first=np.array([0, 3, 4, 6, 7]), labels=None
+        input_ids=sequences, token_type_ids=sequences, sequence_offsets=np.array([0, 3, 4, 6, 7]), labels=None
     )  # 5 5 5 | 9 | 9 2 | 9
     assert features.lengths.tolist() == [15, 9, 11, 9]
-    assert np.argsort(features.sizes, kind="stable").tolist() == [0, 1, 3, 2]
+    assert np.argsort(features.length_keys, kind="stable").tolist() == [0, 1, 3, 2]

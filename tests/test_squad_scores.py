@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.metrics.evaluate_api import Squad, SquadV2
-from bertkit.metrics.overlap import overlap
+from bertkit.metrics.overlap import predict_overlap
 from bertkit.metrics.squad import (
-    Marks,
-    char_f1,
+    AnswerScores,
+    compute_char_f1,
     is_korean,
-    marks_v1,
-    marks_v2,
-    normalize,
-    scores_v1,
-    scores_v2,
+    score_answers_v1,
+    score_answers_v2,
+    normalize_answer,
+    average_scores_v1,
+    average_scores_v2,
 )
-from bertkit.metrics.thresholds import Sweep, best_threshold, best_thresholds, sweep, without_answer
+from bertkit.metrics.thresholds import ThresholdSweep, fit_threshold, compute_best_scores, sweep_thresholds, apply_threshold
 
 WORDS = "a an the The A aN cat Cats dog 7 7.5 x_1 ΑΣ Σ İ ß Ａ 서울 서울은 한국의"
 SIGNS = "— “ ” … ¿ · （ ！ . - ' \" ( ) < > 《 》 〈 〉 ‘ ’"
@@ -134,24 +134,24 @@ def drawn(seed, no_answer):
     ],
 )
 def test_normalization(text, wanted):
-    assert normalize(text) == wanted
+    assert normalize_answer(text) == wanted
 
 
 def test_marks_of_version_1():
     gold = [["the red cat", "a dog"], ["The!"], ["x"], ["red red cat"]]
-    marks = marks_v1(gold, ["Cat red", "an", None, "red cat cat"])
+    marks = score_answers_v1(gold, ["Cat red", "an", None, "red cat cat"])
     assert marks.exact.tolist() == [0, 1, 0, 0]
     assert marks.f1.tolist() == [1, 0, 0, 2 / 3]  # 0: both sides of the second are empty
-    assert marks.answered.tolist() == [True, True, False, True]
-    assert scores_v1(marks) == {"exact": 25.0, "f1": 100.0 * (1 + 2 / 3) / 4}
+    assert marks.is_answered.tolist() == [True, True, False, True]
+    assert average_scores_v1(marks) == {"exact": 25.0, "f1": 100.0 * (1 + 2 / 3) / 4}
 
 
 def test_marks_of_version_2():
     gold = [["the", "red cat"], ["the", "?"], [], [], ["x"], ["y"]]
-    marks = marks_v2(gold, ["the", "", "", "z", "the x", None])
+    marks = score_answers_v2(gold, ["the", "", "", "z", "the x", None])
     assert marks.exact.tolist() == [0, 1, 1, 0, 1, 0]
     assert marks.f1.tolist() == [0, 1, 1, 0, 1, 0]
-    assert scores_v2(marks, np.array([True, True, False, False, True, True])) == {
+    assert average_scores_v2(marks, np.array([True, True, False, False, True, True])) == {
         "exact": 60.0,
         "f1": 60.0,
         "HasAns_exact": 100.0 * 2 / 3,
@@ -162,28 +162,28 @@ def test_marks_of_version_2():
 
 
 def test_scores_of_no_questions_are_zero():
-    nothing, none = marks_v2([], []), np.zeros(0, bool)
-    assert scores_v1(nothing) == scores_v2(nothing, none) == {"exact": 0.0, "f1": 0.0}
+    nothing, none = score_answers_v2([], []), np.zeros(0, bool)
+    assert average_scores_v1(nothing) == average_scores_v2(nothing, none) == {"exact": 0.0, "f1": 0.0}
 
 
 def test_version_1_equals_its_rule_to_the_last_bit():
     for seed in range(2000):
         gold, answers, _ = drawn(seed, no_answer=False)
-        assert scores_v1(marks_v1(gold, answers)) == plain_v1(gold, answers), seed
+        assert average_scores_v1(score_answers_v1(gold, answers)) == plain_v1(gold, answers), seed
 
 
 def test_version_2_equals_its_rule_to_the_last_bit():
     for seed in range(2000):
         gold, answers, odds = drawn(seed, no_answer=True)
-        marks, has_answer = marks_v2(gold, answers), np.array([bool(texts) for texts in gold])
+        marks, has_answer = score_answers_v2(gold, answers), np.array([bool(texts) for texts in gold])
         exact, f1 = plain_v2_marks(gold, answers)
-        assert marks.exact[marks.answered].tolist() == list(exact.values()), seed
-        assert marks.f1[marks.answered].tolist() == list(f1.values()), seed
+        assert marks.exact[marks.is_answered].tolist() == list(exact.values()), seed
+        assert marks.f1[marks.is_answered].tolist() == list(f1.values()), seed
         for threshold in (-1.0, 0.5, 99.0):
-            kept = without_answer(marks, np.array(odds), has_answer, threshold)
-            assert scores_v2(kept, has_answer) == plain_v2(gold, answers, odds, threshold), seed
+            kept = apply_threshold(marks, np.array(odds), has_answer, threshold)
+            assert average_scores_v2(kept, has_answer) == plain_v2(gold, answers, odds, threshold), seed
         empty = np.array([answer == "" for answer in answers])
-        assert best_thresholds(marks, np.array(odds), has_answer, empty) == plain_best(gold, answers, odds)
+        assert compute_best_scores(marks, np.array(odds), has_answer, empty) == plain_best(gold, answers, odds)
 
 
 def test_korquads_f1_equals_its_rule_to_the_last_bit():
@@ -194,12 +194,12 @@ def test_korquads_f1_equals_its_rule_to_the_last_bit():
             0 if some is None else max(plain_f1(some, plain_letters(text)) for text in texts)
             for some, texts in zip(letters, gold, strict=True)
         ]
-        assert char_f1(gold, answers).tolist() == wanted, seed
+        assert compute_char_f1(gold, answers).tolist() == wanted, seed
 
 
 def test_korquads_f1_is_of_characters():
     gold = [["《한국》의 서울", "부산"], ["the"], ["ΑΣ'Α"], ["서울"]]
-    found = char_f1(gold, ["한국의 ‘서울’은", "a", "ας α", None])
+    found = compute_char_f1(gold, ["한국의 ‘서울’은", "a", "ας α", None])
     assert found.tolist() == [2 * (5 / 6) / (5 / 6 + 1), 0, 1, 0]
 
 
@@ -208,8 +208,8 @@ def test_sums_of_many_questions_are_those_of_adding_one_by_one():
     total = 0
     for value in f1.tolist():
         total += value
-    marks = Marks(np.zeros(len(f1)), f1, np.ones(len(f1), bool))
-    assert scores_v1(marks)["f1"] == 100.0 * total / len(f1) != 100.0 * f1.sum() / len(f1)
+    marks = AnswerScores(np.zeros(len(f1)), f1, np.ones(len(f1), bool))
+    assert average_scores_v1(marks)["f1"] == 100.0 * total / len(f1) != 100.0 * f1.sum() / len(f1)
 
 
 questions = st.lists(
@@ -228,25 +228,25 @@ def test_a_sweep_says_what_each_threshold_will_lead_to(questions, kind):
     has_answer, f1, odds, answered = (np.array(column) for column in zip(*questions, strict=True))
     answered[0], odds = True, odds.astype(kind)
     f1 = np.where(answered, np.where(has_answer, f1, f1.round()), 0.0)
-    marks = Marks((f1 == 1).astype(float), f1, answered)
-    swept = sweep(marks, odds, ~has_answer)
+    marks = AnswerScores((f1 == 1).astype(float), f1, answered)
+    swept = sweep_thresholds(marks, odds, ~has_answer)
     assert np.isfinite(swept.threshold).all()
     assert (np.diff(swept.threshold) > 0).all()
     assert swept.threshold[1:].tolist() == sorted(set(odds[answered].tolist()))
     for threshold, exact, f1 in zip(swept.threshold.tolist(), swept.exact, swept.f1, strict=True):
-        scores = scores_v2(without_answer(marks, odds, has_answer, threshold), has_answer)
+        scores = average_scores_v2(apply_threshold(marks, odds, has_answer, threshold), has_answer)
         assert (scores["exact"], scores["f1"]) == pytest.approx((exact, f1), abs=1e-9)
-    best = without_answer(marks, odds.astype(float), has_answer, best_threshold(swept))
-    assert scores_v2(best, has_answer)["f1"] == pytest.approx(swept.f1.max(), abs=1e-8)
+    best = apply_threshold(marks, odds.astype(float), has_answer, fit_threshold(swept))
+    assert average_scores_v2(best, has_answer)["f1"] == pytest.approx(swept.f1.max(), abs=1e-8)
 
 
 @pytest.mark.parametrize(
     ("f1", "tau"), [([0.0, 0.0, 0.0], 0.0), ([1.0, 0.0, 0.0], 1.5), ([1.0, 1.0, 0.0], 3.0), ([1.0] * 3, 5.0)]
 )
 def test_tau_is_far_from_the_odds_of_any_question(f1, tau):
-    marks = Marks(np.array(f1), np.array(f1), np.ones(3, bool))
-    swept = sweep(marks, np.array([1.0, 2.0, 4.0]), np.zeros(3, bool))
-    assert best_threshold(swept) == tau
+    marks = AnswerScores(np.array(f1), np.array(f1), np.ones(3, bool))
+    swept = sweep_thresholds(marks, np.array([1.0, 2.0, 4.0]), np.zeros(3, bool))
+    assert fit_threshold(swept) == tau
 
 
 def test_between_neighbours_tau_is_the_lower():
@@ -258,34 +258,34 @@ def test_between_neighbours_tau_is_the_lower():
         (high, top),
         (1e300, np.inf),
     ):
-        marks = Marks(np.array([1.0, 0.0]), np.array([1.0, 0.0]), np.ones(2, bool))
-        swept = sweep(marks, np.array([one, other]), np.array([False, True]))
-        assert one <= best_threshold(swept) < other
+        marks = AnswerScores(np.array([1.0, 0.0]), np.array([1.0, 0.0]), np.ones(2, bool))
+        swept = sweep_thresholds(marks, np.array([one, other]), np.array([False, True]))
+        assert one <= fit_threshold(swept) < other
 
 
 def test_no_answer_is_right_where_nothing_is_left_of_the_gold():
     gold, spans = [["The"], ["."], ["cat"], []], ["x", "x", "cat", "x"]
-    nothing = marks_v2(gold, [""] * 4)
-    swept = sweep(marks_v2(gold, spans), np.array([4.0, 3.0, 1.0, 2.0]), nothing.exact)
-    assert swept.f1[0] == scores_v2(nothing, np.array([True, True, True, False]))["f1"] == 75
-    assert best_threshold(swept) == 1.5
+    nothing = score_answers_v2(gold, [""] * 4)
+    swept = sweep_thresholds(score_answers_v2(gold, spans), np.array([4.0, 3.0, 1.0, 2.0]), nothing.exact)
+    assert swept.f1[0] == average_scores_v2(nothing, np.array([True, True, True, False]))["f1"] == 75
+    assert fit_threshold(swept) == 1.5
 
 
 def test_questions_of_the_same_odds_go_together_where_a_threshold_is_for_use():
     has_answer, odds = np.array([True, False, False]), np.array([0.5, 0.5, 0.5])
-    marks = marks_v2([["x"], [], []], ["x", "y", "y"])
-    assert best_threshold(sweep(marks, odds, ~has_answer)) == -0.5  # all or nothing, and nothing is better
-    found = best_thresholds(marks, odds, has_answer, np.zeros(3, bool))
+    marks = score_answers_v2([["x"], [], []], ["x", "y", "y"])
+    assert fit_threshold(sweep_thresholds(marks, odds, ~has_answer)) == -0.5  # all or nothing, and nothing is better
+    found = compute_best_scores(marks, odds, has_answer, np.zeros(3, bool))
     assert found["best_f1"] == 100.0
     assert found["best_f1_thresh"] == 0.5
 
 
 def test_the_lowest_of_equal_thresholds_is_chosen_whatever_rounding_says():
     f1 = np.array([0.1, 0.1, 0.6, 0.2, 0.0])  # 1 and these four less 1 are a little more than 1
-    marks = Marks(np.zeros(5), f1, np.ones(5, bool))
-    swept = sweep(marks, np.arange(5.0), np.array([False, False, False, False, True]))
+    marks = AnswerScores(np.zeros(5), f1, np.ones(5, bool))
+    swept = sweep_thresholds(marks, np.arange(5.0), np.array([False, False, False, False, True]))
     assert swept.f1[0] < swept.f1[5]
-    assert best_threshold(Sweep(swept.threshold[[0, 5]], swept.exact[[0, 5]], swept.f1[[0, 5]])) < 0
+    assert fit_threshold(ThresholdSweep(swept.threshold[[0, 5]], swept.exact[[0, 5]], swept.f1[[0, 5]])) < 0
 
 
 def test_korean_is_told_by_its_letters():
@@ -309,7 +309,7 @@ def test_korean_is_told_by_its_letters():
     ],
 )
 def test_the_sentence_with_most_words_of_the_question(question, context, wanted):
-    assert overlap([question, question], [context, "x"]) == [wanted, "x"]
+    assert predict_overlap([question, question], [context, "x"]) == [wanted, "x"]
 
 
 def test_each_distinct_context_is_cut_once_by_the_rules_of_its_script(monkeypatch):
@@ -317,7 +317,7 @@ def test_each_distinct_context_is_cut_once_by_the_rules_of_its_script(monkeypatc
     cutter = "bertkit.metrics.overlap.get_sentence_boundaries"
     monkeypatch.setattr(cutter, lambda *call: asked.append(call) or [])
     contexts = ["한국어 BERT 모델", "東京のホテル", "木匠造了船", "A cat", "A cat", "1945"]
-    overlap([""] * 6, contexts)
+    predict_overlap([""] * 6, contexts)
     assert sorted(asked) == sorted(zip(["ko", "ja", "zh", "en", "en"], [*contexts[:4], "1945"], strict=True))
 
 
@@ -331,7 +331,7 @@ def test_the_evaluate_interface_gives_the_same_scores():
     predictions = [{"id": id, "prediction_text": text} for id, (text, _) in said.items()]
     answered = [row for row in references if row["id"] != "2"]
     found = Squad().compute(predictions=[predictions[0], predictions[1]], references=answered)
-    assert found == scores_v1(marks_v1([["a red cat", "cat"], ["dog"]], ["red cat", "big dog"]))
+    assert found == average_scores_v1(score_answers_v1([["a red cat", "cat"], ["dog"]], ["red cat", "big dog"]))
 
     for row in predictions:
         row["no_answer_probability"] = said[row["id"]][1]

@@ -5,16 +5,16 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import GOOD, plain_texts, predictions, swag_rows, write_rows
+from conftest import POSITIVE_WORDS, make_neutral_texts, read_predictions, make_swag_rows, write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import bertkit
-from bertkit.data.choices import counted_from, endings_of, guess_endings, right_endings, split_names
+from bertkit.data.choices import infer_first_label, parse_endings, guess_ending_columns, encode_ending_labels, parse_column_names
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
-from bertkit.modeling.forward import logits_of
+from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.losses import CrossEntropy
 
 FAST = {"batch_size": 8, "learning_rate": 3e-3, "seed": 1, "bf16": False}
@@ -24,8 +24,8 @@ FAST = {"batch_size": 8, "learning_rate": 3e-3, "seed": 1, "bf16": False}
 def learned(tiny, tmp_path_factory):
     """A run on separable rows with two to five endings, and unlabelled test rows."""
     folder = tmp_path_factory.mktemp("swag")
-    data = write_rows(folder / "toy.jsonl", swag_rows(160))
-    test = write_rows(folder / "test.jsonl", [{**row, "label": ""} for row in swag_rows(10, seed=9)])
+    data = write_rows(folder / "toy.jsonl", make_swag_rows(160))
+    test = write_rows(folder / "test.jsonl", [{**row, "label": ""} for row in make_swag_rows(10, seed=9)])
     return bertkit.swag(
         data=str(data), test=str(test), model=str(tiny), epochs=6, output_dir=str(folder / "run"), **FAST
     )
@@ -39,7 +39,7 @@ def test_learns_rows_with_unlike_numbers_of_endings(learned):
 
 
 def test_predictions_have_a_score_for_each_ending(learned):
-    records = predictions(learned.output_dir)
+    records = read_predictions(learned.output_dir)
     assert len({len(record["endings"]) for record in records}) > 1
     for record in records:
         scores, probabilities = record["scores"], record["probabilities"]
@@ -48,7 +48,7 @@ def test_predictions_have_a_score_for_each_ending(learned):
         assert record["predicted"] == scores.index(max(scores)) == record["gold"]
         odds = torch.tensor(scores, dtype=torch.float64).softmax(0)
         assert probabilities == pytest.approx(odds.tolist())
-    unlabelled = predictions(learned.output_dir, "predictions-test.jsonl")
+    unlabelled = read_predictions(learned.output_dir, "predictions-test.jsonl")
     assert [record["gold"] for record in unlabelled] == [None] * 10
 
 
@@ -61,7 +61,7 @@ def model(learned):
 @given(seed=st.integers(0, 10_000))
 def test_a_permutation_of_the_endings_permutes_the_prediction(model, seed):
     rng = random.Random(seed)
-    rows = swag_rows(6, seed)
+    rows = make_swag_rows(6, seed)
     orders = [rng.sample(range(len(row["endings"])), len(row["endings"])) for row in rows]
     turned = [{**row, "endings": [row["endings"][i] for i in o]} for row, o in zip(rows, orders, strict=True)]
     for one, two, order in zip(model.predict(rows), model.predict(turned), orders, strict=True):
@@ -84,10 +84,10 @@ def test_an_ending_that_is_not_there_has_no_probability_and_no_gradient():
         "choice": torch.tensor([0, 0, 1, 1, 1]),
         "labels": torch.tensor([0, 2]),
     }
-    logits = logits_of(FirstPiece(), batch)
+    logits = compute_logits(FirstPiece(), batch)
     assert logits.tolist() == [[1.0, 2.0, -torch.inf], [5.0, 4.0, 3.0]]
     logits.retain_grad()
-    loss = CrossEntropy().sums(logits, batch)["loss"]
+    loss = CrossEntropy().sum_losses(logits, batch)["loss"]
     loss.backward()
     alone = torch.nn.functional.cross_entropy(torch.tensor([[1.0, 2.0]]), torch.tensor([0]))
     other = torch.nn.functional.cross_entropy(torch.tensor([[5.0, 4.0, 3.0]]), torch.tensor([2]))
@@ -97,7 +97,7 @@ def test_an_ending_that_is_not_there_has_no_probability_and_no_gradient():
 
 
 def test_going_on_from_a_run_keeps_its_head(learned, tmp_path):
-    data = write_rows(tmp_path / "more.jsonl", swag_rows(60, seed=4))
+    data = write_rows(tmp_path / "more.jsonl", make_swag_rows(60, seed=4))
     still = {"max_steps": 1, "learning_rate": 1e-12, "bf16": False}
     run = bertkit.swag(data=str(data), model=str(learned.output_dir), output_dir=str(tmp_path / "a"), **still)
     assert run.metrics["validation"]["accuracy"] == 1.0
@@ -118,7 +118,7 @@ def test_the_card_shows_how_to_predict(learned):
 
 
 def test_the_same_endings_in_another_order_are_the_same_example(tiny, tmp_path):
-    rows = swag_rows(40)
+    rows = make_swag_rows(40)
     turned = [
         {**row, "endings": row["endings"][::-1], "label": len(row["endings"]) - 1 - row["label"]}
         for row in rows
@@ -137,47 +137,47 @@ def test_the_same_endings_in_another_order_are_the_same_example(tiny, tmp_path):
 
 
 def test_the_ending_only_baseline_sees_no_context():
-    from bertkit.metrics.baselines import ending_only
+    from bertkit.metrics.baselines import predict_ending_only
 
-    rows = swag_rows(60)
+    rows = make_swag_rows(60)
     endings, labels = [row["endings"] for row in rows], [row["label"] for row in rows]
-    found = ending_only(endings[:40], np.array(labels[:40]), endings[40:])
+    found = predict_ending_only(endings[:40], np.array(labels[:40]), endings[40:])
     assert (found == labels[40:]).mean() > 0.9
     wordless = [["?", "!"]] * 4
-    assert ending_only(wordless, np.array([1, 1, 0, 1]), wordless).tolist() == [1, 1, 1, 1]
+    assert predict_ending_only(wordless, np.array([1, 1, 0, 1]), wordless).tolist() == [1, 1, 1, 1]
 
 
 # ---- columns and labels as users write them
 
 
 def table(**columns):
-    return Rows.of(columns, "quiz.csv")
+    return Rows.from_columns(columns, "quiz.csv")
 
 
 def test_endings_are_guessed_in_their_order():
     names = [f"ending{n}" for n in (10, 9, 2, 1, 0, 3, 4, 5, 6, 7, 8)]
-    assert guess_endings(table(text=["x"], **{name: ["y"] for name in names})) == [
+    assert guess_ending_columns(table(text=["x"], **{name: ["y"] for name in names})) == [
         f"ending{n}" for n in range(11)
     ]
-    assert guess_endings(table(Option_B=["x"], Option_A=["y"], q=["z"])) == ["Option_A", "Option_B"]
-    assert guess_endings(table(options=[["x", "y"]], option1=["z"])) == ["options"]
+    assert guess_ending_columns(table(Option_B=["x"], Option_A=["y"], q=["z"])) == ["Option_A", "Option_B"]
+    assert guess_ending_columns(table(options=[["x", "y"]], option1=["z"])) == ["options"]
     with pytest.raises(UserError, match="--ending-columns"):
-        guess_endings(table(text=["x"], ending0=["y"]))
+        guess_ending_columns(table(text=["x"], ending0=["y"]))
 
 
 def test_ending_columns_are_repeated_or_parted_by_commas():
     rows = table(**{"a": ["x"], "b": ["y"], "c,d": ["z"]})
-    assert split_names(rows, ["a,b"]) == split_names(rows, ["a", "b"]) == ["a", "b"]
-    assert split_names(rows, ["a", "c,d"]) == ["a", "c,d"]
+    assert parse_column_names(rows, ["a,b"]) == parse_column_names(rows, ["a", "b"]) == ["a", "b"]
+    assert parse_column_names(rows, ["a", "c,d"]) == ["a", "c,d"]
     with pytest.raises(UserError, match="'a' is named twice"):
-        split_names(rows, ["a", "a"])
+        parse_column_names(rows, ["a", "a"])
     with pytest.raises(UserError, match="no column 'e'"):
-        split_names(rows, ["a,e"])
+        parse_column_names(rows, ["a,e"])
 
 
 def test_blank_columns_behind_the_last_ending_are_no_endings():
     rows = table(a=["x", "x"], b=["y", "y"], c=["", "z"], d=[None, ""])
-    assert endings_of(rows, ["a", "b", "c", "d"]) == [["x", "y"], ["x", "y", "z"]]
+    assert parse_endings(rows, ["a", "b", "c", "d"]) == [["x", "y"], ["x", "y", "z"]]
 
 
 @pytest.mark.parametrize(
@@ -194,15 +194,15 @@ def test_blank_columns_behind_the_last_ending_are_no_endings():
 )
 def test_labels_are_numbers_letters_or_the_ending_itself(labels, wanted):
     endings = [["red", "green", "blue"]] * 2
-    first = counted_from(labels, endings)
-    assert right_endings(table(label=labels), "label", endings, first).tolist() == wanted
+    first = infer_first_label(labels, endings)
+    assert encode_ending_labels(table(label=labels), "label", endings, first).tolist() == wanted
 
 
 def test_labels_are_counted_from_one_only_where_none_is_zero():
     endings = [["red", "green", "blue"]] * 2
-    assert [counted_from(labels, endings) for labels in ([1, 3], [0, 3], [1, 2])] == [1, 0, 0]
+    assert [infer_first_label(labels, endings) for labels in ([1, 3], [0, 3], [1, 2])] == [1, 0, 0]
     with pytest.raises(UserError, match="row 2: label 3 is none of its 3 endings"):
-        right_endings(table(label=[0, 3]), "label", endings, first=0)
+        encode_ending_labels(table(label=[0, 3]), "label", endings, first_label=0)
 
 
 REFUSED = {
@@ -220,7 +220,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(cli, tiny, tmp_path, name):
     change, args, words = REFUSED[name]
-    rows = [{**row, **(change if n == 2 else {})} for n, row in enumerate(swag_rows(40))]
+    rows = [{**row, **(change if n == 2 else {})} for n, row in enumerate(make_swag_rows(40))]
     data = write_rows(tmp_path / "rows.jsonl", rows)
     status, _, err = cli("swag", "--data", data, "--model", tiny, "-o", tmp_path / "run", *args)
     assert status == 2, err
@@ -229,9 +229,9 @@ def test_refused(cli, tiny, tmp_path, name):
 
 
 def test_labels_that_are_texts_set_aside_the_same_share_and_minus_one_is_none(tiny, tmp_path):
-    rows = [{**row, "label": row["endings"][row["label"]]} for row in swag_rows(100)]
+    rows = [{**row, "label": row["endings"][row["label"]]} for row in make_swag_rows(100)]
     data = write_rows(tmp_path / "rows.jsonl", rows)
-    test = write_rows(tmp_path / "test.jsonl", [{**row, "label": -1} for row in swag_rows(5, seed=3)])
+    test = write_rows(tmp_path / "test.jsonl", [{**row, "label": -1} for row in make_swag_rows(5, seed=3)])
     run = bertkit.swag(
         data=str(data), test=str(test), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST
     )
@@ -241,7 +241,7 @@ def test_labels_that_are_texts_set_aside_the_same_share_and_minus_one_is_none(ti
 
 def test_a_gap_between_endings_is_refused(cli, tiny, tmp_path):
     endings = {"ending0": "x", "ending1": "y", "ending2": "z", "label": 0}
-    rows = [{"context": text, **endings} for text in plain_texts(40)]
+    rows = [{"context": text, **endings} for text in make_neutral_texts(40)]
     rows[4]["ending1"] = ""
     data = write_rows(tmp_path / "rows.jsonl", rows)
     status, _, err = cli("swag", "--data", data, "--model", tiny)
@@ -250,13 +250,13 @@ def test_a_gap_between_endings_is_refused(cli, tiny, tmp_path):
 
 def test_what_each_ending_begins_with_is_read_with_it(tiny, tmp_path):
     rows = [
-        {"sent1": text, "sent2": "it was", "ending0": GOOD[n % 8], "ending1": "bad", "label": 0}
-        for n, text in enumerate(plain_texts(40))
+        {"sent1": text, "sent2": "it was", "ending0": POSITIVE_WORDS[n % 8], "ending1": "bad", "label": 0}
+        for n, text in enumerate(make_neutral_texts(40))
     ]
     data = write_rows(tmp_path / "rows.jsonl", rows)
     run = bertkit.swag(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
     model = bertkit.load(run.output_dir)
-    features = model.task.prepare(Rows.from_dicts(rows[:1], "rows"), model.tokenizer)
+    features = model.task.featurize(Rows.from_dicts(rows[:1], "rows"), model.tokenizer)
     pieces = model.tokenizer.convert_ids_to_tokens(features.input_ids[0])
     assert pieces[-4:] == ["it", "was", "good", "[SEP]"]
     assert len(features.input_ids) == 2

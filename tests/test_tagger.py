@@ -6,16 +6,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import OTHER, make_tokenizer, save_tiny
+from conftest import NEUTRAL_WORDS, make_tokenizer, save_tiny_model
 from transformers import AutoConfig, AutoModel, DistilBertConfig, RobertaConfig
 
 import bertkit
 from bertkit.data.features import StoredFeatures, build_features
-from bertkit.data.padding import Pad, pad_vectors
-from bertkit.data.vectors import VectorFeatures, vectors_of
-from bertkit.modeling.layers import freeze, layer_numbers
+from bertkit.data.padding import PaddingCollator, pad_vectors
+from bertkit.data.vectors import VectorFeatures, compute_vectors
+from bertkit.modeling.layers import freeze_layers, map_parameters_to_layers
 from bertkit.modeling.loading import ModelSource, takes_token_type_ids
-from bertkit.modeling.tagger import FEATURES, Tagger, load_tagger
+from bertkit.modeling.tagger import FEATURE_LAYERS, Tagger, load_tagger
 from bertkit.reporter import Reporter
 
 LABELS, LAYERS = 5, 5
@@ -39,14 +39,14 @@ JOINED = {
 @pytest.fixture(scope="module", params=CONFIGS)
 def folder(request, tmp_path_factory):
     """A tiny encoder of five layers, with dropout."""
-    return save_tiny(
+    return save_tiny_model(
         tmp_path_factory.mktemp("models") / request.param, CONFIGS[request.param], num_hidden_layers=LAYERS
     )
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    return save_tiny(tmp_path_factory.mktemp("models") / "five", num_hidden_layers=LAYERS)
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "five", num_hidden_layers=LAYERS)
 
 
 def tagger(folder, features=None, head="bilstm", new_head=True, **config):
@@ -74,11 +74,11 @@ def real(model, given):
 
 
 @pytest.mark.parametrize("head", ["bilstm", "linear"])
-@pytest.mark.parametrize("features", [None, *FEATURES])
+@pytest.mark.parametrize("features", [None, *FEATURE_LAYERS])
 def test_a_row_of_logits_for_each_piece(folder, features, head):
     model, given = tagger(folder, features, head), batch()
     wanted = JOINED.get(features, 1)
-    assert model.hidden(**given).shape == (3, 9, wanted, 32)
+    assert model.compute_hidden_states(**given).shape == (3, 9, wanted, 32)
     assert model(**given).logits.shape == (3, 9, LABELS)
     inputs = 32 * (wanted if features == "concat-last-4" else 1)
     assert model.output.in_features == (64 if head == "bilstm" else inputs)
@@ -87,14 +87,14 @@ def test_a_row_of_logits_for_each_piece(folder, features, head):
     assert torch.equal(real(model, {**given, "token_type_ids": kinds}), real(model, given))
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", FEATURE_LAYERS)
 def test_the_layers_are_those_named(bert, features):
     model, given = tagger(bert, features), batch()
     with torch.no_grad():
         states = AutoModel.from_pretrained(bert).eval()(**given, output_hidden_states=True).hidden_states
     numbers = {"last": [5], "second-to-last": [4], "sum-all": [1, 2, 3, 4, 5], "embeddings": [0]}
     wanted = torch.stack([states[number] for number in numbers.get(features, [2, 3, 4, 5])], 2)
-    torch.testing.assert_close(model.hidden(**given), wanted, atol=2e-3, rtol=1e-3)  # rounded to 16 bits
+    torch.testing.assert_close(model.compute_hidden_states(**given), wanted, atol=2e-3, rtol=1e-3)  # rounded to 16 bits
 
 
 def trained(model, given, steps=3):
@@ -115,18 +115,18 @@ def same(some, others):
     return all(torch.equal(tensor, others[name]) for name, tensor in some.items())
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", FEATURE_LAYERS)
 def test_a_frozen_encoder_never_changes(folder, features):
     model, given = tagger(folder, features), batch()
-    encoder, head, vectors = bits(model.base_model), bits(model.output), model.hidden(**given)
+    encoder, head, vectors = bits(model.base_model), bits(model.output), model.compute_hidden_states(**given)
     assert not any(parameter.requires_grad for parameter in model.base_model.parameters())
     trained(model, given)
     assert model.training
     assert same(encoder, bits(model.base_model))
     assert not same(head, bits(model.output))
-    assert torch.equal(model.hidden(**given), vectors)  # no dropout
+    assert torch.equal(model.compute_hidden_states(**given), vectors)  # no dropout
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(model.hidden(**given), vectors)
+        assert torch.equal(model.compute_hidden_states(**given), vectors)
 
 
 @pytest.mark.parametrize("features", [None, "sum-last-4"])
@@ -170,10 +170,10 @@ def test_padding_is_nothing_to_the_head(bert, features, left):
                        torch.zeros(int(padded.sum()), 64))  # fmt: skip
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", FEATURE_LAYERS)
 def test_vectors_give_the_scores_of_ids(folder, features):
     model, given = tagger(folder, features), batch()
-    vectors = model.hidden(**given)
+    vectors = model.compute_hidden_states(**given)
     kept = vectors.half()  # as the cache has them
     assert torch.equal(kept.float(), vectors)
     again = {"vectors": kept.float(), "attention_mask": given["attention_mask"]}
@@ -254,8 +254,8 @@ def test_too_few_layers_are_refused(tiny, features):
 
 def test_layers_are_told_apart(folder):
     model = tagger(folder)
-    assert set(layer_numbers(model, "--freeze").values()) == set(range(LAYERS + 2))
-    freeze(model, 2)
+    assert set(map_parameters_to_layers(model, "--freeze").values()) == set(range(LAYERS + 2))
+    freeze_layers(model, 2)
     assert {n for n, p in model.named_parameters() if not p.requires_grad and ".layer.2." in n} == set()
     assert all(not p.requires_grad for n, p in model.named_parameters() if ".layer.1." in n)
     assert model.output.weight.requires_grad
@@ -289,7 +289,7 @@ def test_trainer_trains_checkpoints_and_resumes_it(bert, tmp_path, features):
 # ---- vectors from the cache
 
 
-TEXTS = [" ".join(OTHER[: 1 + n * 7 % 13]) for n in range(10)]
+TEXTS = [" ".join(NEUTRAL_WORDS[: 1 + n * 7 % 13]) for n in range(10)]
 
 
 def pieces(windows=False):
@@ -299,8 +299,8 @@ def pieces(windows=False):
 
 
 def kept(model, features):
-    collator = Pad(0, takes_token_type_ids(model))
-    return vectors_of(model, features, collator, 3, Reporter())
+    collator = PaddingCollator(0, takes_token_type_ids(model))
+    return compute_vectors(model, features, collator, 3, Reporter())
 
 
 @pytest.mark.parametrize("windows", [False, True])
@@ -312,7 +312,7 @@ def test_vectors_stand_where_their_pieces_do(folder, features, windows):
     assert vectors.dtype == np.float16
     for number, ids in enumerate(some.input_ids[i] for i in range(len(some.input_ids))):
         ids = torch.tensor(ids[None], dtype=torch.long)
-        wanted = model.hidden(ids, torch.ones_like(ids))[0].numpy()
+        wanted = model.compute_hidden_states(ids, torch.ones_like(ids))[0].numpy()
         start, stop = some.input_ids.offsets[number : number + 2]
         np.testing.assert_allclose(vectors[start:stop], wanted, atol=4e-3)
 
@@ -331,8 +331,8 @@ def test_features_of_vectors_keep_all_else():
     found = VectorFeatures(some, vectors)
     assert len(found) == 10
     assert found.lengths.tolist() == some.lengths.tolist()
-    assert found.sizes.tolist() == some.sizes.tolist()
-    assert (found.truncated, found.longest, found.word_of) == (some.truncated, some.longest, some.word_of)
+    assert found.length_keys.tolist() == some.length_keys.tolist()
+    assert (found.num_truncated, found.max_untruncated_length, found.word_of) == (some.num_truncated, some.max_untruncated_length, some.word_of)
     joined = np.concatenate([array for row in range(10) for array in found[row]["vectors"]])
     np.testing.assert_array_equal(joined, vectors)
     for row in range(10):
@@ -350,8 +350,8 @@ def test_vectors_are_padded_on_the_right():
 @pytest.fixture
 def calls(monkeypatch):
     """How often an encoder was run for a tagger."""
-    counted, hidden = [], Tagger.hidden
-    monkeypatch.setattr(Tagger, "hidden", lambda *a, **k: counted.append(1) or hidden(*a, **k))
+    counted, hidden = [], Tagger.compute_hidden_states
+    monkeypatch.setattr(Tagger, "compute_hidden_states", lambda *a, **k: counted.append(1) or hidden(*a, **k))
     return counted
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.schemes import SCHEMES, Scheme, detect, faults, first_unreadable, from_iob2, to_iob2
-from bertkit.data.tags import TagSet, iob2_names
+from bertkit.data.schemes import SCHEMES, Scheme, detect_scheme, count_violations, find_invalid_tag, from_iob2, to_iob2
+from bertkit.data.tags import TagSet, build_iob2_labels
 
 IOB2 = "O B-PER B-PER I-PER O B-LOC B-LOC I-LOC I-LOC B-PER"
 WRITTEN = {
@@ -45,28 +45,28 @@ def written(pieces, scheme):
 @pytest.mark.parametrize("name", WRITTEN)
 def test_each_scheme_is_told_and_read_and_written(name):
     tags = split(WRITTEN[name])
-    assert detect(tags) == Scheme(name)
+    assert detect_scheme(tags) == Scheme(name)
     assert to_iob2(tags, Scheme(name)) == split(IOB2)
     assert from_iob2(split(IOB2), Scheme(name)) == tags
-    assert faults(tags, Scheme(name)) == 0
+    assert count_violations(tags, Scheme(name)) == 0
 
 
 def test_io_with_letters_and_bare_types():
     wanted = split("O B-PER I-PER O B-LOC B-PER")
     bare = IO.replace("I-", "")
     for text, scheme in ((IO, Scheme("IO")), (bare, Scheme("IO", ""))):
-        assert detect(split(text)) == scheme
+        assert detect_scheme(split(text)) == scheme
         assert to_iob2(split(text), scheme) == wanted
         assert from_iob2(wanted, scheme) == split(text)
-        assert faults(split(text), scheme) == 0
+        assert count_violations(split(text), scheme) == 0
 
 
 def test_separators_and_tags_without_types():
-    assert detect(split("B_creative-work I_creative-work O")) == Scheme("IOB2", "_")
+    assert detect_scheme(split("B_creative-work I_creative-work O")) == Scheme("IOB2", "_")
     assert to_iob2(split("B_creative-work I_creative-work O"), Scheme("IOB2", "_")) == split(
         "B-creative-work I-creative-work O"
     )
-    assert detect(split("O B E S B I E")) == Scheme("BIOES")
+    assert detect_scheme(split("O B E S B I E")) == Scheme("BIOES")
     assert to_iob2(split("O B E S"), Scheme("BIOES")) == split("O B I B")
     assert from_iob2(split("O B I B"), Scheme("BIOES")) == split("O B E S")
 
@@ -79,18 +79,18 @@ def test_legal_tags_come_back(sentences, scheme):
     iob2 = to_iob2(tags, scheme)
     assert iob2 == [written(pieces, Scheme()) for pieces in sentences]
     assert from_iob2(iob2, scheme) == tags
-    assert faults(tags, scheme) == 0
-    assert faults(tags, detect(tags)) == 0
-    assert detect(tags, like=scheme) == scheme
+    assert count_violations(tags, scheme) == 0
+    assert count_violations(tags, detect_scheme(tags)) == 0
+    assert detect_scheme(tags, preferred=scheme) == scheme
 
 
 @given(sentences=anything, scheme=schemes)
 def test_illegal_tags_are_read_and_counted(sentences, scheme):
     iob2 = to_iob2(sentences, Scheme(scheme.name))
-    assert faults(iob2, Scheme()) == 0
+    assert count_violations(iob2, Scheme()) == 0
     back = from_iob2(iob2, Scheme(scheme.name))
     differing = sum(a != b for x, y in zip(sentences, back, strict=True) for a, b in zip(x, y, strict=True))
-    assert faults(sentences, Scheme(scheme.name)) == differing
+    assert count_violations(sentences, Scheme(scheme.name)) == differing
 
 
 @given(sentences=anything)
@@ -102,29 +102,29 @@ def test_entities_begin_where_conlleval_says(sentences):
 
 
 def test_the_scheme_with_fewer_faults_is_taken():
-    assert detect(split("B-PER O I-LOC O I-LOC I-LOC")) == Scheme("IOB1")
-    assert detect(split("B-PER O B-PER O I-LOC I-LOC")) == Scheme("IOB2")
-    assert detect(split("B-PER O I-LOC")) == Scheme("IOB2")
-    assert detect(split("B-PER I-PER O B-PER E-PER|B-PER I-PER O B-PER I-PER")) == Scheme("IOB2")
+    assert detect_scheme(split("B-PER O I-LOC O I-LOC I-LOC")) == Scheme("IOB1")
+    assert detect_scheme(split("B-PER O B-PER O I-LOC I-LOC")) == Scheme("IOB2")
+    assert detect_scheme(split("B-PER O I-LOC")) == Scheme("IOB2")
+    assert detect_scheme(split("B-PER I-PER O B-PER E-PER|B-PER I-PER O B-PER I-PER")) == Scheme("IOB2")
 
 
 def test_a_small_split_keeps_the_scheme_of_training():
-    assert detect(split("O S-PER")) == Scheme("BIOES")
+    assert detect_scheme(split("O S-PER")) == Scheme("BIOES")
     for name, text in {"BMES": "S-PER O", "IOB1": "I-PER O", "BILOU": "O O", "IO": "I-PER"}.items():
-        assert detect(split(text), like=Scheme(name)) == Scheme(name)
-    assert detect(split("O B"), like=Scheme("IOB2", "_")) == Scheme("IOB2", "_")
-    assert detect(split("I-PER I-PER"), like=Scheme()) == Scheme("IO")
-    assert detect(split("B-PER I-PER I-PER"), like=Scheme("BIOES")) == Scheme()
-    assert detect([]) == Scheme()
+        assert detect_scheme(split(text), preferred=Scheme(name)) == Scheme(name)
+    assert detect_scheme(split("O B"), preferred=Scheme("IOB2", "_")) == Scheme("IOB2", "_")
+    assert detect_scheme(split("I-PER I-PER"), preferred=Scheme()) == Scheme("IO")
+    assert detect_scheme(split("B-PER I-PER I-PER"), preferred=Scheme("BIOES")) == Scheme()
+    assert detect_scheme([]) == Scheme()
 
 
 def test_what_is_no_tag_is_found():
     tags = split("O O|B-PER I-PER PER||O")
-    assert detect(tags) == Scheme()
-    assert first_unreadable(tags, Scheme()) == (1, 2)
-    assert first_unreadable(tags[:1], Scheme()) is None
+    assert detect_scheme(tags) == Scheme()
+    assert find_invalid_tag(tags, Scheme()) == (1, 2)
+    assert find_invalid_tag(tags[:1], Scheme()) is None
     for wrong in ("", "X-PER", "B-", "B_PER", "b-PER", "O-PER"):
-        assert first_unreadable([["O", wrong]], Scheme()) == (0, 1)
+        assert find_invalid_tag([["O", wrong]], Scheme()) == (0, 1)
         with pytest.raises(ValueError, match="not of the scheme"):
             to_iob2([["O", wrong]], Scheme())
 
@@ -137,17 +137,17 @@ def test_schemes_say_how_tags_look():
 def test_numbers_follow_the_models_order():
     tags = TagSet(["I-PER", "O", "B-LOC", "I-LOC", "B-PER"])
     assert tags.types == ["LOC", "PER"]
-    assert tags.outside == 1
+    assert tags.outside_id == 1
     assert tags.is_begin.tolist() == [False, False, True, False, True]
-    assert tags.type_of.tolist() == [1, -1, 0, 0, 1]
+    assert tags.type_ids.tolist() == [1, -1, 0, 0, 1]
     sentences = split("B-PER I-PER||O B-ORG B-LOC")
-    numbers = tags.numbers(sentences)
+    numbers = tags.encode(sentences)
     assert numbers.tolist() == [4, 0, 1, -1, 2]
-    assert tags.names_of(numbers[:3]) == ["B-PER", "I-PER", "O"]
-    assert tags.first_unknown(sentences) == (2, 1)
-    assert tags.first_unknown(sentences[:2]) is None
-    assert iob2_names(["PER", "LOC", "PER"]) == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    assert iob2_names([""]) == ["O", "B", "I"]
+    assert tags.decode(numbers[:3]) == ["B-PER", "I-PER", "O"]
+    assert tags.find_first_unknown(sentences) == (2, 1)
+    assert tags.find_first_unknown(sentences[:2]) is None
+    assert build_iob2_labels(["PER", "LOC", "PER"]) == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert build_iob2_labels([""]) == ["O", "B", "I"]
     assert TagSet(["O", "B", "I"]).types == [""]
 
 
@@ -159,18 +159,18 @@ def test_what_is_no_tag_set_is_refused(names):
 
 def test_legal_sequences_are_those_without_faults():
     tags = TagSet(["I-PER", "O", "B-LOC", "I-LOC", "B-PER"])
-    initial, pair = tags.transitions()
-    _, apart = tags.transitions(adjacent=False)
+    initial, pair = tags.build_transitions()
+    _, apart = tags.build_transitions(allow_adjacent=False)
     for a, before in enumerate(tags.names):
-        assert initial[a] == (faults([[before]], Scheme()) == 0)
+        assert initial[a] == (count_violations([[before]], Scheme()) == 0)
         for b, tag in enumerate(tags.names):
-            alone = ["B" + before[1:] if a != tags.outside else "O", tag]  # without `before`'s own fault
-            assert pair[a, b] == (faults([alone], Scheme()) == 0)
-            same = tags.type_of[a] == tags.type_of[b]
+            alone = ["B" + before[1:] if a != tags.outside_id else "O", tag]  # without `before`'s own fault
+            assert pair[a, b] == (count_violations([alone], Scheme()) == 0)
+            same = tags.type_ids[a] == tags.type_ids[b]
             assert apart[a, b] == (pair[a, b] and not (same and tags.is_begin[b]))
 
 
 def test_a_type_that_has_no_b_may_begin_with_i():
-    initial, pair = TagSet(["O", "I-PER", "B-LOC", "I-LOC"]).transitions()
+    initial, pair = TagSet(["O", "I-PER", "B-LOC", "I-LOC"]).build_transitions()
     assert initial.tolist() == [True, True, True, False]
     assert np.flatnonzero(~pair[:, 1]).tolist() == []

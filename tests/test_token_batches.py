@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import ROWS, toy_rows, write_rows
+from conftest import ROW_MAKERS, make_toy_rows, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from test_equivalence import SGD, assert_close, of_lengths, weights
@@ -13,7 +13,7 @@ import bertkit
 from bertkit.data.features import StoredFeatures
 from bertkit.data.ragged import Ragged
 from bertkit.errors import UserError
-from bertkit.training.token_batches import TokenBatches
+from bertkit.training.token_batches import TokenBudgetBatchSampler
 
 FAST = {"learning_rate": 3e-3, "seed": 1, "bf16": False}
 examples = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=4), min_size=1, max_size=200)
@@ -22,9 +22,9 @@ counts = st.integers(1, 4)
 
 def of_sequences(examples):
     """Features of examples whose sequences have these lengths."""
-    pieces = Ragged.of([np.zeros(length, np.int32) for example in examples for length in example])
+    pieces = Ragged.from_sequences([np.zeros(length, np.int32) for example in examples for length in example])
     first = np.concatenate([[0], np.cumsum([len(example) for example in examples])])
-    return StoredFeatures(first=first, labels=None, input_ids=pieces, token_type_ids=pieces)
+    return StoredFeatures(sequence_offsets=first, labels=None, input_ids=pieces, token_type_ids=pieces)
 
 
 def padded(examples, batch):
@@ -32,7 +32,7 @@ def padded(examples, batch):
 
 
 def laid_out(examples, tokens, together, epoch=0):
-    batches = TokenBatches(of_sequences(examples), tokens, together)
+    batches = TokenBudgetBatchSampler(of_sequences(examples), tokens, together)
     batches.set_epoch(epoch)
     return batches
 
@@ -51,8 +51,8 @@ def test_epochs_have_as_many_steps_and_all_but_the_last_as_many_batches(examples
     batches = laid_out(examples, tokens, together)
     for epoch in range(3):
         batches.set_epoch(epoch)
-        steps = [len(batches.cut(step)) for step in batches.effective_batches()]
-        assert len(steps) == batches.steps
+        steps = [len(batches.split_into_batches(step)) for step in batches.plan_effective_batches()]
+        assert len(steps) == batches.steps_per_epoch
         assert set(steps[:-1]) <= {together}
         assert steps[-1] <= together
 
@@ -61,16 +61,16 @@ def test_epochs_have_as_many_steps_and_all_but_the_last_as_many_batches(examples
 def test_the_first_batches_are_the_largest(examples, tokens):
     batches = laid_out(examples, tokens, together=1)
     sizes = [padded(examples, batch) for batch in batches]
-    assert sizes[0] == max(sizes) == padded(examples, batches.longest())
+    assert sizes[0] == max(sizes) == padded(examples, batches.get_longest_batch())
 
 
 def test_batches_are_other_ones_in_each_epoch_and_hold_little_padding():
     lengths = np.random.default_rng(0).geometric(0.05, 4000).clip(2, 128)
-    batches = TokenBatches(of_lengths(lengths), 1024, 2)
+    batches = TokenBudgetBatchSampler(of_lengths(lengths), 1024, 2)
     first = list(batches)
     assert list(batches) == first
     assert 1 - lengths.sum() / sum(lengths[batch].max() * len(batch) for batch in first) < 0.03
-    steps = [batches.cut(step) for step in batches.effective_batches()]
+    steps = [batches.split_into_batches(step) for step in batches.plan_effective_batches()]
     batches.set_epoch(1)
     assert {frozenset(batch) for batch in batches} != {frozenset(batch) for batch in first}
     assert {len(step) for step in steps[:-1]} == {2}
@@ -86,13 +86,13 @@ def test_a_document_over_the_budget_has_a_batch_of_its_own():
 
 
 @pytest.mark.parametrize("task", ["classify", "ner", "qa", "swag"])
-def test_a_run_learns_from_the_union_of_a_steps_batches(task, calm, tmp_path):
+def test_a_run_learns_from_the_union_of_a_steps_batches(task, tiny_without_dropout, tmp_path):
     """With steps that hold all examples, a budget gives the weights of one large batch."""
-    data = write_rows(tmp_path / "rows.jsonl", toy_rows(60) if task == "classify" else ROWS[task](60))
+    data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(60) if task == "classify" else ROW_MAKERS[task](60))
 
     def run(name, **sizes):
         return getattr(bertkit, task)(
-            data=str(data), model=str(calm), max_steps=2, max_length=32, output_dir=str(tmp_path / name),
+            data=str(data), model=str(tiny_without_dropout), max_steps=2, max_length=32, output_dir=str(tmp_path / name),
             set=["logging_steps=1"], **SGD, **sizes,
         )  # fmt: skip
 
@@ -104,7 +104,7 @@ def test_a_run_learns_from_the_union_of_a_steps_batches(task, calm, tmp_path):
 
 @pytest.mark.parametrize("step", [4, 13])
 def test_a_run_stopped_within_an_epoch_resumes_to_the_same_weights(cli, tiny, tmp_path, stop_at, step):
-    data = write_rows(tmp_path / "rows.jsonl", toy_rows(80))
+    data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(80))
     args = ["--data", data, "--model", tiny, "--epochs", 3, "--no-bf16", "--lr", "1e-3"]
     args += ["--tokens-per-batch", 64, "--max-length", 32, "--gradient-accumulation-steps", 2]
     assert cli("classify", *args, "-o", tmp_path / "whole")[0] == 0
@@ -117,7 +117,7 @@ def test_a_run_stopped_within_an_epoch_resumes_to_the_same_weights(cli, tiny, tm
 
 def written(path):
     """A text of 30 documents."""
-    lines = [row["text"] for row in toy_rows(300, longest=15)]
+    lines = [row["text"] for row in make_toy_rows(300, longest=15)]
     path.write_text("\n\n".join("\n".join(lines[at : at + 10]) for at in range(0, 300, 10)))
     return str(path)
 
@@ -161,7 +161,7 @@ def test_settings_that_do_not_go_together_are_told(cli, tiny, toy, tmp_path):
 
 def test_a_budget_beyond_all_rows_is_one_batch():
     examples = of_lengths([3, 5, 2])
-    assert len(TokenBatches(examples, 10**30)) == 1
+    assert len(TokenBudgetBatchSampler(examples, 10**30)) == 1
 
 
 def test_padding_is_of_the_batches_that_were_trained_on(tiny, tmp_path):
@@ -178,11 +178,11 @@ def test_padding_is_of_the_batches_that_were_trained_on(tiny, tmp_path):
 def test_waiting_for_data_is_told_where_it_is_long(cli, tiny, toy, tmp_path, monkeypatch):
     import time
 
-    from bertkit.data.padding import Pad
+    from bertkit.data.padding import PaddingCollator
 
     args = ["classify", "--data", toy, "--model", tiny, "--max-steps", 3, "--no-bf16", "-o", tmp_path / "run"]
-    collate = Pad.__call__
-    monkeypatch.setattr(Pad, "__call__", lambda self, items: (time.sleep(0.2), collate(self, items))[1])
+    collate = PaddingCollator.__call__
+    monkeypatch.setattr(PaddingCollator, "__call__", lambda self, items: (time.sleep(0.2), collate(self, items))[1])
     status, out, _ = cli(*args)
     waited = json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]["data_wait"]
     assert (status, f"{waited:.1%} of the time waiting for data" in " ".join(out.split())) == (0, True)

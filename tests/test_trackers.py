@@ -5,12 +5,12 @@ import json
 import sqlite3
 
 import pytest
-from conftest import assert_refused, predictions
+from conftest import assert_refused, read_predictions
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bertkit.errors import UserError
-from bertkit.quiet import quiet_libraries
-from bertkit.training.callbacks import Progress
+from bertkit.quiet import silence_libraries
+from bertkit.training.callbacks import ReporterCallback
 
 
 def arguments(toy, tiny, folder, tracker):
@@ -29,7 +29,7 @@ def test_tensorboard_has_the_loss_and_the_validation_scores(cli, toy, tiny, tmp_
     args = arguments(toy, tiny, run, "tensorboard")
     status, out, err = cli("classify", *args, "--json")
     assert status == 0, err
-    found, log = curves(run / "tensorboard"), predictions(run, "training_log.jsonl")
+    found, log = curves(run / "tensorboard"), read_predictions(run, "training_log.jsonl")
     assert found["train/loss"] == pytest.approx({line["step"]: line["loss"] for line in log})
     assert len(found["train/loss"]) == 4
     for name in json.loads(out)["validation"]:
@@ -44,7 +44,7 @@ def test_a_run_that_fails_at_once_leaves_no_events(cli, toy, tiny, tmp_path, mon
     def fail(*_, **__):
         raise UserError("it went wrong")
 
-    monkeypatch.setattr(Progress, "on_step_end", fail)
+    monkeypatch.setattr(ReporterCallback, "on_step_end", fail)
     assert_refused(cli, tmp_path, arguments(toy, tiny, tmp_path / "run", "tensorboard"), ["it went wrong"])
 
 
@@ -71,7 +71,7 @@ def test_none_is_no_tracker(cli, toy, tiny, tmp_path):
 
 
 def test_what_libraries_print_is_no_result(capsys):
-    with quiet_libraries():
+    with silence_libraries():
         print("a tracker says hello")
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "a tracker says hello\n")

@@ -8,8 +8,8 @@ from conftest import assert_refused
 from transformers import AutoTokenizer
 
 from bertkit import UserError, train_tokenizer
-from bertkit.data.alphabet import covering, sampled
-from bertkit.data.wordpiece import PREFIX, SPECIAL, look, train_wordpiece
+from bertkit.data.alphabet import select_alphabet, sample_texts
+from bertkit.data.wordpiece import CONTINUATION_PREFIX, SPECIAL_TOKENS, evaluate_tokenizer, train_wordpiece
 
 ENGLISH = [
     "The baker opens the café at six. The baker's sister opens it at seven on Sundays.",
@@ -57,7 +57,7 @@ def test_korean_is_cut_into_syllables_and_keeps_its_blanks():
 def test_a_chinese_character_is_a_word():
     tokenizer = train(CHINESE).tokenizer
     assert tokenizer.tokenize("面包店") == ["面", "包", "店"]
-    assert not [piece for piece in tokenizer.get_vocab() if piece.startswith(PREFIX)]
+    assert not [piece for piece in tokenizer.get_vocab() if piece.startswith(CONTINUATION_PREFIX)]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_words_are_spelled_as_berts_normaliser_does(settings):
 
 def test_special_pieces_are_the_first():
     tokenizer = train(ENGLISH).tokenizer
-    assert tokenizer.convert_ids_to_tokens(range(5)) == SPECIAL
+    assert tokenizer.convert_ids_to_tokens(range(5)) == SPECIAL_TOKENS
     assert tokenizer("bread", "time").input_ids[0] == tokenizer.cls_token_id == 2
     assert tokenizer("bread", "time").token_type_ids[-1] == 1
     assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
@@ -143,7 +143,7 @@ def test_rare_characters_get_no_piece():
     assert few.tokenizer.tokenize("ж bread") == ["[UNK]", "bread"]
     assert all_of_them.tokenizer.tokenize("ж bread") == ["ж", "bread"]
     assert any("too rare for a piece: 1 of" in note for note in few.notes)
-    assert all_of_them.alphabet == few.alphabet + 1
+    assert all_of_them.alphabet_size == few.alphabet_size + 1
 
 
 def test_rare_characters_get_pieces_where_there_is_room():
@@ -154,9 +154,9 @@ def test_rare_characters_get_pieces_where_there_is_room():
 
 def test_equally_rare_characters_are_kept_or_left_out_together():
     counts = {"a": 97, "b": 1, "c": 1, "d": 1}
-    rooms = [len(covering(counts, coverage, 2)) for coverage in (0.95, 0.98, 1.0)]
+    rooms = [len(select_alphabet(counts, coverage, 2)) for coverage in (0.95, 0.98, 1.0)]
     assert rooms == [1, 4, 4]
-    assert covering(counts, 0.5, 4) == ["a", "b", "c", "d"]
+    assert select_alphabet(counts, 0.5, 4) == ["a", "b", "c", "d"]
 
 
 def test_a_word_that_is_unknown_however_it_is_cut_is_counted_and_not_learned_from():
@@ -182,7 +182,7 @@ SAMPLES = {  # texts, and the share of their words that is sampled
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_sample_is_of_whole_words_from_all_over_the_texts_and_bounded(name):
     texts, (least, most) = SAMPLES[name]
-    words = [int(word[1:]) for stretch in sampled(iter(texts)) for word in stretch.split()]
+    words = [int(word[1:]) for stretch in sample_texts(iter(texts)) for word in stretch.split()]
     total = 10 * len(TENS if most < 1 else TENS[:9_000])
     assert words == sorted(set(words))
     assert least * total <= len(words) <= most * total
@@ -191,12 +191,12 @@ def test_a_sample_is_of_whole_words_from_all_over_the_texts_and_bounded(name):
 
 def test_what_is_unknown_is_measured_all_over_the_text():
     texts = ["lowest" * 200_000, *["low low lowest\n" * 70_000] * 2]
-    made = look(train(texts).tokenizer, iter(texts))
+    made = evaluate_tokenizer(train(texts).tokenizer, iter(texts))
     assert made["unknown"] < 0.01
 
 
 def test_half_of_a_surrogate_pair_stops_nothing():
-    assert train([*ENGLISH, "bread \ud800"]).alphabet > 20
+    assert train([*ENGLISH, "bread \ud800"]).alphabet_size > 20
 
 
 @pytest.mark.parametrize("settings", [[], ["--cased"], ["--strip-accents"]])
@@ -214,7 +214,7 @@ def test_auto_tokenizer_loads_what_was_trained(cli, tmp_path, settings):
     assert [loaded(text).input_ids for text in KOREAN + ENGLISH] == [
         made(text).input_ids for text in KOREAN + ENGLISH
     ]
-    assert (tmp_path / "tok" / "vocab.txt").read_text("utf-8").splitlines()[:5] == SPECIAL
+    assert (tmp_path / "tok" / "vocab.txt").read_text("utf-8").splitlines()[:5] == SPECIAL_TOKENS
 
 
 def test_files_folders_patterns_and_the_sample(cli, tmp_path):
@@ -223,7 +223,7 @@ def test_files_folders_patterns_and_the_sample(cli, tmp_path):
     write(texts / "a.txt", ENGLISH[:2])
     write(texts / "b.txt", ENGLISH[2:])
     whole = write(tmp_path / "whole.txt", ENGLISH)
-    made = [train_tokenizer(data=data, output_dir=tmp_path / f"tok{number}").figures
+    made = [train_tokenizer(data=data, output_dir=tmp_path / f"tok{number}").statistics
             for number, data in enumerate([whole, texts, texts / "*.txt"])]  # fmt: skip
     assert made[0] == made[1] == made[2]
     status, out, err = cli("train-tokenizer", "--data", "sample")
@@ -237,7 +237,7 @@ def test_text_is_read_as_for_pre_training(cli, tmp_path):
         "rows": (write(tmp_path / "rows.jsonl", rows), ["--text-column", "lyrics"]),
         "utf-16": (tmp_path / "wide.txt", ["--encoding", "utf-16"]),
         "separator": (write(tmp_path / "parts.txt", ["%%%", *ENGLISH]), ["--document-separator", "%%%"]),
-        "bad bytes": (tmp_path / "bad.txt", ["--on-bad-bytes", "skip"]),
+        "bad bytes": (tmp_path / "bad.txt", ["--encoding-errors", "skip"]),
     }  # fmt: skip
     files["utf-16"][0].write_text("\n".join(ENGLISH), "utf-16")
     files["bad bytes"][0].write_bytes(b"\xff\n".join(text.encode() for text in ENGLISH))

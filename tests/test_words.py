@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 import regex
-from conftest import OTHER, make_tokenizer
+from conftest import NEUTRAL_WORDS, make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from bertkit.data.documents import Place
-from bertkit.data.emissions import emissions
+from bertkit.data.documents import DocumentPosition
+from bertkit.data.emissions import compute_emissions
 from bertkit.data.tags import TagSet
-from bertkit.data.windows import in_context, windows
-from bertkit.data.word_features import build_words
-from bertkit.data.words import Sentences, encode_words, text_of, words_of
+from bertkit.data.windows import expand_windows, build_windows
+from bertkit.data.word_features import build_word_features
+from bertkit.data.words import WordSpans, encode_words, join_words, split_words
 
 # Korean, Chinese, emoji made of several, combining marks, zero-width and control characters, all planes.
 STRANGE = [
@@ -34,7 +34,7 @@ STRANGE = [
 ]
 CHARACTERS = st.characters(exclude_categories=["Cs"])
 TOKENS = st.lists(
-    st.sampled_from([*OTHER, *STRANGE]) | st.text(CHARACTERS, max_size=6), min_size=1, max_size=20
+    st.sampled_from([*NEUTRAL_WORDS, *STRANGE]) | st.text(CHARACTERS, max_size=6), min_size=1, max_size=20
 )
 
 
@@ -44,7 +44,7 @@ def trained(model, trainer, normalizer, pre_tokenizer, decoder):
 
     backend = Tokenizer(model)
     backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, pre_tokenizer, decoder
-    backend.train_from_iterator([" ".join([*OTHER, *STRANGE])] * 3, trainer)
+    backend.train_from_iterator([" ".join([*NEUTRAL_WORDS, *STRANGE])] * 3, trainer)
     special = [(piece, backend.token_to_id(piece)) for piece in ("[CLS]", "[SEP]")]
     backend.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=special)
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
@@ -76,12 +76,12 @@ def spaced(sentences):
 @settings(deadline=None)
 def test_pieces_belong_to_the_words_that_the_tokenizer_itself_tells(sentences):
     tokenizer = TOKENIZERS["wordpiece"]
-    pieces = encode_words(Sentences.of(sentences, spaced(sentences)), tokenizer, cache=False)
+    pieces = encode_words(WordSpans.from_words(sentences, spaced(sentences)), tokenizer, cache=False)
     at = 0
     for row, tokens in enumerate(sentences):
         [told] = tokenizer.backend_tokenizer.encode_batch([tokens], True, add_special_tokens=False)
         first = {word: piece for piece, word in reversed(list(enumerate(told.word_ids)))}
-        ours = pieces.carrier[at : at + len(tokens)]
+        ours = pieces.first_token[at : at + len(tokens)]
         start = pieces.ids.offsets[row]
         assert pieces.ids[row].tolist() == told.ids
         assert [int(c - start) if c >= 0 else None for c in ours] == [
@@ -98,26 +98,26 @@ def test_words_to_pieces_and_back(family, sentences, max_length):
     tags = TagSet(["O", *(f"{letter}-{kind}" for kind in range(9) for letter in "BI")])
     total = sum(map(len, sentences))
     gold = np.arange(total) % 19
-    features = build_words(sentences, spaced(sentences), gold, TOKENIZERS[family], max_length, cache=False)
+    features = build_word_features(sentences, spaced(sentences), gold, TOKENIZERS[family], max_length, cache=False)
     assert features.labels is not None
     logits = np.where(np.arange(19) == features.labels[:, None], 9.0, 0.0)
-    found = emissions(logits, features, tags)
+    found = compute_emissions(logits, features, tags)
     assert found.shape == (total, 19)
-    first = np.r_[True, features.decision[1:] != features.decision[:-1]] & (features.decision >= 0)
+    first = np.r_[True, features.prediction_index[1:] != features.prediction_index[:-1]] & (features.prediction_index >= 0)
     assert (found.argmax(1)[first] == gold[first]).all()
-    assert np.unique(features.decision[first]).tolist() == list(range(features.outputs[-1]))
+    assert np.unique(features.prediction_index[first]).tolist() == list(range(features.logit_offsets[-1]))
     assert (features.input_ids.lengths <= max_length).all()
     assert len(features) == len(features.input_ids)  # a window is an example: no sentence is too long
 
 
 @pytest.mark.parametrize("family", TOKENIZERS)
-@given(tokens=st.lists(st.sampled_from([*OTHER, *STRANGE[:6]]), min_size=1, max_size=12))
+@given(tokens=st.lists(st.sampled_from([*NEUTRAL_WORDS, *STRANGE[:6]]), min_size=1, max_size=12))
 @settings(deadline=None)
 def test_the_pieces_of_a_word_spell_it(family, tokens):
     tokenizer = TOKENIZERS[family]
-    pieces = encode_words(Sentences.of([tokens], spaced([tokens])), tokenizer, cache=False)
-    stops = [*pieces.carrier[1:], len(pieces.ids.values)]
-    for token, start, stop in zip(tokens, pieces.carrier, stops, strict=True):
+    pieces = encode_words(WordSpans.from_words([tokens], spaced([tokens])), tokenizer, cache=False)
+    stops = [*pieces.first_token[1:], len(pieces.ids.values)]
+    for token, start, stop in zip(tokens, pieces.first_token, stops, strict=True):
         spelled = tokenizer.decode(pieces.ids.values[start:stop], clean_up_tokenization_spaces=False)
         spellings = [token, normalizers.NFKC().normalize_str(token), BERT.normalize_str(token)]
         unknown = not spelled.replace("[UNK]", "").strip()
@@ -125,36 +125,36 @@ def test_the_pieces_of_a_word_spell_it(family, tokens):
 
 
 def test_what_vanishes_and_what_shares_a_piece():
-    pieces = encode_words(Sentences.of([["the", "\x07", "film"]], ["the \x07 film"]), make_tokenizer(), False)
-    assert pieces.carrier.tolist() == [0, -1, 1]
+    pieces = encode_words(WordSpans.from_words([["the", "\x07", "film"]], ["the \x07 film"]), make_tokenizer(), False)
+    assert pieces.first_token.tolist() == [0, -1, 1]
     letters = list("the film")
-    assert text_of(letters) == "the film"
-    pieces = encode_words(Sentences.of([letters], ["the film"]), make_tokenizer(), cache=False)
-    assert pieces.carrier.tolist() == [0, 0, 0, -1, 1, 1, 1, 1]
+    assert join_words(letters) == "the film"
+    pieces = encode_words(WordSpans.from_words([letters], ["the film"]), make_tokenizer(), cache=False)
+    assert pieces.first_token.tolist() == [0, 0, 0, -1, 1, 1, 1, 1]
 
 
 def test_a_token_without_pieces_goes_along_with_its_neighbours():
-    from bertkit.modeling.viterbi import viterbi
+    from bertkit.modeling.viterbi import viterbi_decode
 
     tags = TagSet(["O", "B-X", "I-X"])
     tokens = ["the", "\x07", "film", "\x07"]
-    features = build_words([tokens], [" ".join(tokens)], None, make_tokenizer(), 16, cache=False)
+    features = build_word_features([tokens], [" ".join(tokens)], None, make_tokenizer(), 16, cache=False)
     inside, apart = np.array([[0, 9.0, 0], [0, 0, 9.0]]), np.array([[0, 9.0, 0], [0, 9.0, 0]])
     lonely = np.array([[9.0, 0, 0], [0, 8.0, 9.0]])  # the last would rather be an I, after an O
     paths = [
-        viterbi(emissions(logits, features, tags), features.tokens, *tags.transitions())
+        viterbi_decode(compute_emissions(logits, features, tags), features.word_offsets, *tags.build_transitions())
         for logits in (inside, apart, lonely)
     ]
     assert [path.tolist() for path in paths] == [[1, 2, 2, 0], [1, 0, 1, 0], [0, 0, 1, 0]]
 
 
 def test_tokens_that_share_a_piece_go_on_with_it():
-    from bertkit.modeling.viterbi import viterbi
+    from bertkit.modeling.viterbi import viterbi_decode
 
     tags, letters = TagSet(["O", "B-X", "I-X"]), list("the film was")
-    features = build_words([letters], ["the film was"], None, make_tokenizer(), 16, cache=False)
+    features = build_word_features([letters], ["the film was"], None, make_tokenizer(), 16, cache=False)
     logits = np.array([[0, 9.0, 0], [0, 0, 9.0], [9.0, 0, 0]])
-    path = viterbi(emissions(logits, features, tags), features.tokens, *tags.transitions())
+    path = viterbi_decode(compute_emissions(logits, features, tags), features.word_offsets, *tags.build_transitions())
     assert path.tolist() == [1, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0]
 
 
@@ -169,32 +169,32 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_words_of_a_text(text):
-    assert words_of(text) == TEXTS[text]
+    assert split_words(text) == TEXTS[text]
 
 
 @given(st.text(CHARACTERS))
 def test_words_leave_nothing_out(text):
-    words = words_of(text)
+    words = split_words(text)
     assert "".join(words) == regex.sub(r"\s", "", text)
-    sentence = Sentences.of([words], [text])
+    sentence = WordSpans.from_words([words], [text])
     assert [text[a:b] for a, b in zip(sentence.start, sentence.stop, strict=True)] == words
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(4, 20))
 def test_each_piece_is_decided_once_where_it_has_the_most_context(lengths, budget):
     bounds = np.cumsum([0, *lengths])
-    plan = windows(bounds[:-1], bounds[1:], budget)
-    decided = np.concatenate([np.arange(a, b) for a, b in zip(plan.own, plan.own_stop, strict=True)])
+    plan = build_windows(bounds[:-1], bounds[1:], budget)
+    decided = np.concatenate([np.arange(a, b) for a, b in zip(plan.predict_start, plan.predict_stop, strict=True)])
     assert decided.tolist() == list(range(bounds[-1]))
-    assert ((plan.start <= plan.own) & (plan.own_stop <= plan.stop)).all()
+    assert ((plan.start <= plan.predict_start) & (plan.predict_stop <= plan.stop)).all()
     assert (plan.stop - plan.start <= budget).all()
     for row, length in enumerate(lengths):
-        some = range(plan.first[row], plan.first[row + 1])
+        some = range(plan.window_offsets[row], plan.window_offsets[row + 1])
         assert len(some) == 1 or length > budget
         for piece in range(bounds[row], bounds[row + 1]):
             poorer = {w: min(piece - plan.start[w], plan.stop[w] - 1 - piece) for w in some
                       if plan.start[w] <= piece < plan.stop[w]}  # fmt: skip
-            [mine] = [w for w in some if plan.own[w] <= piece < plan.own_stop[w]]
+            [mine] = [w for w in some if plan.predict_start[w] <= piece < plan.predict_stop[w]]
             assert poorer[mine] >= max(poorer.values()) - 1
 
 
@@ -206,10 +206,10 @@ def test_context_is_whole_sentences_of_the_same_document_as_far_as_they_fit(docu
     bounds = np.cumsum([0, *lengths])
     ends = np.cumsum([0, *map(len, documents)])
     number = np.repeat(np.arange(len(documents)), list(map(len, documents)))
-    alone = windows(bounds[:-1], bounds[1:], budget)
-    row = np.repeat(np.arange(len(lengths)), np.diff(alone.first))
+    alone = build_windows(bounds[:-1], bounds[1:], budget)
+    row = np.repeat(np.arange(len(lengths)), np.diff(alone.window_offsets))
     limits = np.stack([bounds[ends[number[row]]], bounds[ends[number[row] + 1]]], axis=1)
-    plan = in_context(alone, bounds, limits, budget)
+    plan = expand_windows(alone, bounds, limits, budget)
     assert (plan.stop - plan.start <= budget).all()
     for window in range(len(plan.start)):
         size = lengths[row[window]]
@@ -228,8 +228,8 @@ def test_context_is_whole_sentences_of_the_same_document_as_far_as_they_fit(docu
 def test_context_is_read_and_not_decided():
     document = [(text.split(), text) for text in ("the film was", "it was very good", "we saw it")]
     tokens, text = document[1]
-    alone = build_words([tokens], [text], None, make_tokenizer(), 32, cache=False)
-    with_all = build_words([tokens], [text], None, make_tokenizer(), 32, [Place(document, 1)], cache=False)
+    alone = build_word_features([tokens], [text], None, make_tokenizer(), 32, cache=False)
+    with_all = build_word_features([tokens], [text], None, make_tokenizer(), 32, [DocumentPosition(document, 1)], cache=False)
     assert with_all.input_ids[0][with_all.positions[0]].tolist() == alone.input_ids[0][1:-1].tolist()
     assert len(with_all.input_ids[0]) == len(alone.input_ids[0]) + 6
-    assert with_all.outputs.tolist() == alone.outputs.tolist() == [0, 4]
+    assert with_all.logit_offsets.tolist() == alone.logit_offsets.tolist() == [0, 4]

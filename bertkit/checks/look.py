@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertkit.checks import pieces, refusals, rows
-from bertkit.checks.config import check_config
-from bertkit.config import fill
+from bertkit.checks.config import make_check_config
+from bertkit.config import fill_unset
 from bertkit.data.findings import Finding, Level
 from bertkit.data.rows import Splits
-from bertkit.data.scripts import scripts
-from bertkit.data.sources import Found
-from bertkit.errors import UserError, listed, nearest
-from bertkit.prepare import defaults_of, parted, settings, task_of
-from bertkit.quiet import quiet_libraries
+from bertkit.data.scripts import measure_scripts
+from bertkit.data.sources import LoadedDataset
+from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.prepare import select_dataset_defaults, split_and_sample, resolve_settings, create_task
+from bertkit.quiet import silence_libraries
 from bertkit.reporter import Reporter
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
@@ -23,7 +23,7 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
 
 @dataclass
-class Checked:
+class CheckReport:
     """What was seen.
 
     Attributes:
@@ -52,7 +52,7 @@ class Checked:
         return dataclasses.asdict(self) | counts
 
 
-def check(task_name: str, given: Mapping[str, Any], reporter: Reporter | None = None) -> Checked:
+def check(task_name: str, given: Mapping[str, Any], reporter: Reporter | None = None) -> CheckReport:
     """Look at the data that `task_name` would be trained on with these settings; nothing is written.
 
     Raises:
@@ -60,14 +60,14 @@ def check(task_name: str, given: Mapping[str, Any], reporter: Reporter | None = 
     """
     reporter = reporter or Reporter()
     if task_name not in TASKS:
-        raise UserError(f"check: no task {task_name!r}{nearest(task_name, TASKS)}; there are {listed(TASKS)}")
-    with quiet_libraries():
-        config, _ = settings("check", check_config(task_class(task_name).Config), given, None, Reporter())
-        task = task_of(task_name, config)
-        found = task.survey(reporter)
-        task.config = fill(task.config, defaults_of(found, type(task)))
+        raise UserError(f"check: no task {task_name!r}{suggest_similar(task_name, TASKS)}; there are {format_list(TASKS)}")
+    with silence_libraries():
+        config, _ = resolve_settings("check", make_check_config(task_class(task_name).Config), given, None, Reporter())
+        task = create_task(task_name, config)
+        found = task.load_examples(reporter)
+        task.config = fill_unset(task.config, select_dataset_defaults(found, type(task)))
         found = dataclasses.replace(found, splits=_in_order(found.splits))
-        seen = Checked(task.name, {"name": found.name, "source": found.source})
+        seen = CheckReport(task.name, {"name": found.name, "source": found.source})
         seen.findings += _notes(found.notes)
         _Look(seen, task, config.model is not None, config.max_length).at(found)
     seen.findings.sort(key=lambda finding: LEVELS.index(finding.level))
@@ -104,57 +104,57 @@ class _Look:
         model_given, length_given: whether the user named a model, and the `--max-length` that he named.
     """
 
-    seen: Checked
+    seen: CheckReport
     task: Task
     model_given: bool
     length_given: int | None
 
-    def at(self, found: Found) -> None:
+    def at(self, found: LoadedDataset) -> None:
         """Columns, then values, then all that is left of the rows."""
-        refused = refusals.Refusals()
-        self.task, found, read = refusals.columns(self.task, found, refused)
-        values = refusals.values(self.task, read.splits, refused) if read else {}
-        self.seen.findings += refused.findings()
+        refused = refusals.ErrorCollector()
+        self.task, found, read = refusals.parse_valid_rows(self.task, found, refused)
+        values = refusals.drop_invalid_rows(self.task, read.splits, refused) if read else {}
+        self.seen.findings += refused.to_findings()
         if read is None:
             self.seen.splits = {name: {"rows": len(rows)} for name, rows in found.splits.items()}
             return
-        self.seen.summary = self.task.summary()
+        self.seen.summary = self.task.describe()
         if len(values["train"]):
             self._at_rows(found, dataclasses.replace(read, splits=values))
 
-    def _at_rows(self, found: Found, read: Found) -> None:
+    def _at_rows(self, found: LoadedDataset, read: LoadedDataset) -> None:
         """Rows by themselves and beside each other, then the splits as training would have them."""
         seen, task = self.seen, self.task
         good = {name: rows for name, rows in read.splits.items() if len(rows)}
-        self._try(lambda: task.check(good))
-        good = {name: task.readable(rows) for name, rows in good.items()}
+        self._try(lambda: task.validate_splits(good))
+        good = {name: task.normalize_rows(rows) for name, rows in good.items()}
         notes = read.notes[len(found.notes) :]
-        seen.findings += task.findings(found, dataclasses.replace(read, splits=good), notes)
+        seen.findings += task.check_rows(found, dataclasses.replace(read, splits=good), notes)
         self._beside_each_other(good)
         whole = len(good) == len(read.splits)  # else a share would be set aside in place of what is refused
-        splits, notes = (whole and self._try(lambda: parted(task, good))) or (good, [])
+        splits, notes = (whole and self._try(lambda: split_and_sample(task, good))) or (good, [])
         seen.findings += _notes(notes)
         self._count(_in_order(splits))
         self._try(lambda: self._at_pieces(splits))
 
     def _beside_each_other(self, splits: Splits) -> None:
-        looked = [rows.Split.of(name, part, self.task) for name, part in splits.items()]
+        looked = [rows.CheckedSplit.from_task(name, part, self.task) for name, part in splits.items()]
         for split in looked:
-            self.seen.findings += rows.blank(split, self.task.texts(split.rows))
-            self.seen.findings += rows.repeated(split)
-        self.seen.findings += rows.overlap(looked)
+            self.seen.findings += rows.find_empty_texts(split, self.task.extract_texts(split.rows))
+            self.seen.findings += rows.find_duplicates(split)
+        self.seen.findings += rows.find_overlap(looked)
 
     def _count(self, splits: Splits) -> None:
         """Rows, labels and scripts of each split."""
         figures: dict[str, dict[str, Any]] = {}
         for name, part in splits.items():
-            texts = (text for column in self.task.texts(part) for text in column)
-            figures[name] = {"rows": len(part), "labels": self.task.balance(part), "scripts": scripts(texts)}
+            texts = (text for column in self.task.extract_texts(part) for text in column)
+            figures[name] = {"rows": len(part), "labels": self.task.count_labels(part), "scripts": measure_scripts(texts)}
         self.seen.splits = figures
-        self.seen.findings += self.task.balance_findings(
+        self.seen.findings += self.task.check_balance(
             {name: some["labels"] for name, some in figures.items()}
         )
-        self.seen.findings += rows.written_otherwise(
+        self.seen.findings += rows.find_script_mismatch(
             {name: some["scripts"] for name, some in figures.items()}
         )
 
@@ -162,7 +162,7 @@ class _Look:
         """With the tokenizer of the model that training would take; of the model nothing else is loaded."""
         seen, task = self.seen, self.task
         try:
-            source = task.tokenizer_source(self.model_given, _Heard(seen.findings))
+            source = task.resolve_tokenizer(self.model_given, _Heard(seen.findings))
         except UserError as error:
             named = self.model_given or getattr(task.config, "tokenizer", None)
             level: Level = "error" if named else "note"
@@ -170,14 +170,14 @@ class _Look:
             return
         if source is None:
             return
-        reader = pieces.Reader.of(task, source, self.model_given, self.length_given)
+        reader = pieces.TokenizerInfo.load(task, source, self.model_given, self.length_given)
         seen.model, seen.max_length = reader.name, task.config.max_length
         for name, part in splits.items():
-            counts = task.count_pieces(part, reader.tokenizer)
-            seen.splits[name] |= pieces.figures(task, counts)
-            seen.findings += pieces.unknown(name, part, counts, reader)
-            seen.findings += pieces.over(name, part, counts, task, reader)
-            seen.findings += task.findings_in_pieces(name, part, reader.tokenizer)
+            counts = task.count_tokens(part, reader.tokenizer)
+            seen.splits[name] |= pieces.summarize_lengths(task, counts)
+            seen.findings += pieces.find_unk_tokens(name, part, counts, reader)
+            seen.findings += pieces.find_long_rows(name, part, counts, task, reader)
+            seen.findings += task.check_tokens(name, part, reader.tokenizer)
 
     def _try(self, what: Callable[[], Any]) -> Any:
         """Take a refusal down as an error, once; None then."""
@@ -185,5 +185,5 @@ class _Look:
             return what()
         except UserError as error:
             if str(error) not in (finding.message for finding in self.seen.findings):
-                self.seen.findings.append(Finding("error", "refused", str(error), refusals.TO_MEND))
+                self.seen.findings.append(Finding("error", "refused", str(error), refusals.FIX_FIRST))
             return None

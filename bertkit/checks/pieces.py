@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.findings import Finding, places, share
-from bertkit.data.piece_counts import PieceCounts
+from bertkit.data.findings import Finding, locate_rows, format_fraction
+from bertkit.data.piece_counts import TokenCounts
 from bertkit.data.rows import Rows
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
-from bertkit.prepare import MANY_UNKNOWN, TOO_MANY_UNKNOWN, max_length
+from bertkit.prepare import UNK_WARNING_RATE, UNK_ERROR_RATE, resolve_max_length
 from bertkit.tasks.base import Task
 
-MANY_CUT = 0.05  # share of texts: above it, what is cut off is worth a warning
+MANY_TRUNCATED = 0.05  # share of texts: above it, what is cut off is worth a warning
 
 
 @dataclass(frozen=True)
-class Reader:
+class TokenizerInfo:
     """A tokenizer, and how much its model reads.
 
     Attributes:
@@ -29,12 +29,12 @@ class Reader:
     """
 
     name: str
-    given: bool
+    is_model_explicit: bool
     tokenizer: Any
-    positions: int | None
+    max_positions: int | None
 
     @classmethod
-    def of(cls, task: Task, source: ModelSource, given: bool, wanted: int | None) -> "Reader":
+    def load(cls, task: Task, source: ModelSource, is_model_explicit: bool, requested_length: int | None) -> "TokenizerInfo":
         """That of a model, whose weights are not loaded; from then on the task knows its length.
 
         Args:
@@ -42,49 +42,49 @@ class Reader:
         """
         described = (source.folder / "config.json").exists()  # a tokenizer may lie alone
         config = loading.load_config(source) if described else None
-        longest = max_length(task, source, config, wanted)
+        longest = resolve_max_length(task, source, config, requested_length)
         task.config = dataclasses.replace(task.config, max_length=longest)
-        positions = loading.usable_positions(config)
-        return cls(source.name, given, loading.load_tokenizer(source), positions)
+        positions = loading.get_max_positions(config)
+        return cls(source.name, is_model_explicit, loading.load_tokenizer(source), positions)
 
 
-def figures(task: Task, counts: PieceCounts) -> dict[str, Any]:
+def summarize_lengths(task: Task, counts: TokenCounts) -> dict[str, Any]:
     """Median, 95th percentile and longest in pieces, the share that is cut, and the share that is unknown."""
-    unknown = {"unknown": counts.unknown_share}
-    if task.drawn_to_fit:
+    unknown = {"unknown": counts.unk_fraction}
+    if task.dynamic_examples:
         return unknown
     median, most = np.percentile(counts.lengths, [50, 95], method="nearest").tolist()
     lengths = {"median": int(median), "95%": int(most), "longest": int(counts.lengths.max())}
     return {"lengths": lengths, "over": float((counts.lengths > task.config.max_length).mean()), **unknown}
 
 
-def over(name: str, rows: Rows, counts: PieceCounts, task: Task, reader: Reader) -> Iterator[Finding]:
+def find_long_rows(name: str, rows: Rows, counts: TokenCounts, task: Task, reader: TokenizerInfo) -> Iterator[Finding]:
     """Rows that are longer than `--max-length`."""
     limit, longest = task.config.max_length, int(counts.lengths.max())
     long = (counts.lengths > limit).nonzero()[0]
-    if task.drawn_to_fit or not len(long):
+    if task.dynamic_examples or not len(long):
         return
-    told = f"{share(len(long), len(rows))} {name} rows are over {limit} pieces and"
-    if task.in_windows:
-        yield Finding("note", "windows", f"{told} read in windows", "", len(long), places(rows, long))
+    told = f"{format_fraction(len(long), len(rows))} {name} rows are over {limit} pieces and"
+    if task.uses_windows:
+        yield Finding("note", "windows", f"{told} read in windows", "", len(long), locate_rows(rows, long))
         return
-    most = reader.positions or longest
+    most = reader.max_positions or longest
     ways = [
         f"--max-length {longest} takes all of each" if longest <= most else f"--max-length {most} is the most"
     ]
-    ways += ["--long windows reads all of each"] if hasattr(task.config, "long") else []
-    level = "warning" if len(long) > MANY_CUT * len(rows) else "note"
-    yield Finding(level, "cut", f"{told} cut", "; ".join(ways), len(long), places(rows, long))  # type: ignore[arg-type]
+    ways += ["--long-texts windows reads all of each"] if hasattr(task.config, "long_texts") else []
+    level = "warning" if len(long) > MANY_TRUNCATED * len(rows) else "note"
+    yield Finding(level, "cut", f"{told} cut", "; ".join(ways), len(long), locate_rows(rows, long))  # type: ignore[arg-type]
 
 
-def unknown(name: str, rows: Rows, counts: PieceCounts, reader: Reader) -> Iterator[Finding]:
+def find_unk_tokens(name: str, rows: Rows, counts: TokenCounts, reader: TokenizerInfo) -> Iterator[Finding]:
     """As training sees it: many are a warning, very many an error, unless the user named the model."""
-    if counts.unknown_share <= MANY_UNKNOWN:
+    if counts.unk_fraction <= UNK_WARNING_RATE:
         return
-    stops = name == "train" and counts.unknown_share > TOO_MANY_UNKNOWN and not reader.given
-    worst = np.argsort(-counts.unknown / counts.lengths, kind="stable")
+    stops = name == "train" and counts.unk_fraction > UNK_ERROR_RATE and not reader.is_model_explicit
+    worst = np.argsort(-counts.unk_counts / counts.lengths, kind="stable")
     yield Finding(
         "error" if stops else "warning", "unknown",
-        f"{reader.name} does not know {counts.unknown_share:.0%} of the pieces of the {name} texts",
-        "name a model of their language with --model", int((counts.unknown > 0).sum()), places(rows, worst),
+        f"{reader.name} does not know {counts.unk_fraction:.0%} of the pieces of the {name} texts",
+        "name a model of their language with --model", int((counts.unk_counts > 0).sum()), locate_rows(rows, worst),
     )  # fmt: skip

@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bertkit.data.findings import FIRST, Finding
+from bertkit.data.findings import MAX_LOCATIONS, Finding
 from bertkit.data.rows import Rows, Splits
-from bertkit.data.sources import Found
+from bertkit.data.sources import LoadedDataset
 from bertkit.errors import UserError
 from bertkit.tasks.base import Task
 
-MOST = 20  # rows left aside where each takes another pass over all of the data
-CHUNK = 256  # rows asked for at once where they are asked for in parts
-PLACE = re.compile(r"(?P<file>.+?): (row|line) (?P<number>\d+)")
-TO_MEND = "to be mended first: training stops here"
-VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+MAX_PASSES = 20  # rows left aside where each takes another pass over all of the data
+CHUNK_SIZE = 256  # rows asked for at once where they are asked for in parts
+ROW_LOCATION = re.compile(r"(?P<file>.+?): (row|line) (?P<number>\d+)")
+FIX_FIRST = "to be mended first: training stops here"
+VALUE_PATTERN = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 
 
 @dataclass
-class Refusals:
+class ErrorCollector:
     """The errors so far, in their order.
 
     Attributes:
@@ -34,24 +34,24 @@ class Refusals:
     """
 
     errors: list[str] = field(default_factory=list)
-    complete: bool = True
+    is_complete: bool = True
 
-    def findings(self) -> Iterator[Finding]:
+    def to_findings(self) -> Iterator[Finding]:
         """One of each kind (they differ in place and values alone), in the words of the first of them."""
         kinds: dict[str, list[str]] = {}
         for error in self.errors:
-            kinds.setdefault(VALUE.sub("_", PLACE.sub("", error, count=1)), []).append(error)
+            kinds.setdefault(VALUE_PATTERN.sub("_", ROW_LOCATION.sub("", error, count=1)), []).append(error)
         for alike in kinds.values():
-            found = [match[0] for error in alike[:FIRST] if (match := PLACE.match(error))]
+            found = [match[0] for error in alike[:MAX_LOCATIONS] if (match := ROW_LOCATION.match(error))]
             more = f" ({len(alike):,} rows are refused so)" if len(alike) > 1 else ""
-            yield Finding("error", "refused", alike[0] + more, TO_MEND, len(alike), found)
-        if not self.complete:
+            yield Finding("error", "refused", alike[0] + more, FIX_FIRST, len(alike), found)
+        if not self.is_complete:
             yield Finding("note", "not-all", "there may be more of this: the rows behind were not looked at")
 
 
-def place_of(error: UserError, splits: Splits) -> tuple[str, int] | None:
+def locate_error(error: UserError, splits: Splits) -> tuple[str, int] | None:
     """Split and index of the row that an error names; None where it names none of these."""
-    match = PLACE.match(str(error))
+    match = ROW_LOCATION.match(str(error))
     if match is None:
         return None
     for name, rows in splits.items():
@@ -64,61 +64,61 @@ def place_of(error: UserError, splits: Splits) -> tuple[str, int] | None:
 def _index(rows: Rows, file: str, number: int) -> int | None:
     """The row of that number; where numbers are lines, the one whose first line is not behind it."""
     own = [at for at, other in enumerate(rows.files) if other == file]
-    candidates = np.flatnonzero(np.isin(rows.file_of, own))
-    numbers = rows.number[candidates]
-    fits = candidates[numbers <= number if file in rows.by_line else numbers == number]
+    candidates = np.flatnonzero(np.isin(rows.file_index, own))
+    numbers = rows.row_numbers[candidates]
+    fits = candidates[numbers <= number if file in rows.line_numbered_files else numbers == number]
     return int(fits[-1]) if len(fits) else None
 
 
-def columns(task: Task, found: Found, refusals: Refusals) -> tuple[Task, Found, Found | None]:
+def parse_valid_rows(task: Task, dataset: LoadedDataset, collector: ErrorCollector) -> tuple[Task, LoadedDataset, LoadedDataset | None]:
     """The task that knows its columns, the rows it did not refuse, and what it made of them.
 
     None where it refuses something that is no row: there is nothing to go on with.
     """
-    for _ in range(MOST):
+    for _ in range(MAX_PASSES):
         attempt = copy.copy(task)
         try:
-            return attempt, found, _read(attempt, found)
+            return attempt, dataset, _read(attempt, dataset)
         except UserError as error:
-            refusals.errors.append(str(error))
-            place = place_of(error, found.splits)
+            collector.errors.append(str(error))
+            place = locate_error(error, dataset.splits)
             if place is None:
-                return task, found, None
-            found = _without(found, *place)
-            if not len(found.splits[place[0]]):
-                return task, found, None
-    refusals.complete = False
-    return task, found, None
+                return task, dataset, None
+            dataset = _without(dataset, *place)
+            if not len(dataset.splits[place[0]]):
+                return task, dataset, None
+    collector.is_complete = False
+    return task, dataset, None
 
 
-def _read(task: Task, found: Found) -> Found:
+def _read(task: Task, found: LoadedDataset) -> LoadedDataset:
     """With the columns found."""
-    return task.columns(found)
+    return task.parse_dataset(found)
 
 
-def _without(found: Found, split: str, index: int) -> Found:
+def _without(found: LoadedDataset, split: str, index: int) -> LoadedDataset:
     rows = found.splits[split]
     kept = rows.select(other for other in range(len(rows)) if other != index)
     return dataclasses.replace(found, splits={**found.splits, split: kept})
 
 
-def values(task: Task, splits: Splits, refusals: Refusals) -> Splits:
+def drop_invalid_rows(task: Task, splits: Splits, collector: ErrorCollector) -> Splits:
     """The rows of each split whose values the task takes, in the form it works on."""
     taken = {}
     for name, rows in splits.items():
-        refused = _refused(lambda part, name=name: task.check({name: task.readable(part)}), rows, refusals)  # type: ignore[misc]
+        refused = _refused(lambda part, name=name: task.validate_splits({name: task.normalize_rows(part)}), rows, collector)  # type: ignore[misc]
         kept = rows if not refused else rows.select(i for i in range(len(rows)) if i not in refused)
         taken[name] = kept
     return taken
 
 
-def _refused(ask: Callable[[Rows], None], rows: Rows, refusals: Refusals) -> set[int]:
+def _refused(ask: Callable[[Rows], None], rows: Rows, refusals: ErrorCollector) -> set[int]:
     """The rows that are refused one by one: where all of them pass together, none is."""
     if _error(ask, rows) is None:
         return set()
     found = set()
-    for start in range(0, len(rows), CHUNK):
-        chunk = range(start, min(start + CHUNK, len(rows)))
+    for start in range(0, len(rows), CHUNK_SIZE):
+        chunk = range(start, min(start + CHUNK_SIZE, len(rows)))
         if _error(ask, rows.select(chunk)) is None:
             continue
         for index in chunk:
@@ -134,5 +134,5 @@ def _error(ask: Callable[[Rows], None], rows: Rows) -> str | None:
     try:
         ask(rows)
     except UserError as error:
-        return str(error) if place_of(error, {"": rows}) is not None else None
+        return str(error) if locate_error(error, {"": rows}) is not None else None
     return None

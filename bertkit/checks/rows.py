@@ -4,16 +4,16 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from bertkit.data.findings import Finding, Level, places, share
+from bertkit.data.findings import Finding, Level, locate_rows, format_fraction
 from bertkit.data.rows import Rows
 from bertkit.data.tags import OUTSIDE
 from bertkit.tasks.base import Task
 
-MANY_TWICE = 0.01  # share of the rows: above it, copies are worth a warning
+MANY_DUPLICATES = 0.01  # share of the rows: above it, copies are worth a warning
 
 
 @dataclass(frozen=True)
-class Split:
+class CheckedSplit:
     """A split with what tells its rows apart, and the right answers where there are any; both [n].
 
     Attributes:
@@ -26,47 +26,47 @@ class Split:
     identity: Sequence[Hashable]
     gold: Sequence[Hashable] | None
     unit: str
-    at_odds: tuple[Level, str]
+    conflict_severity: tuple[Level, str]
 
-    def share(self, part: Sequence[int]) -> str:
+    def format_fraction(self, part: Sequence[int]) -> str:
         """`3 of 60 (5.0%) train rows`."""
-        return f"{share(len(part), len(self.rows))} {self.name} {self.unit}s"
+        return f"{format_fraction(len(part), len(self.rows))} {self.name} {self.unit}s"
 
     @classmethod
-    def of(cls, name: str, rows: Rows, task: Task) -> "Split":
+    def from_task(cls, name: str, rows: Rows, task: Task) -> "CheckedSplit":
         """As the task has it."""
-        return cls(name, rows, task.keys(rows).identity, task.gold(rows), task.unit, task.at_odds)
+        return cls(name, rows, task.split_keys(rows).identity, task.extract_gold(rows), task.unit, task.conflict_severity)
 
 
-def blank(split: Split, texts: Sequence[Sequence[str]]) -> Iterator[Finding]:
+def find_empty_texts(split: CheckedSplit, texts: Sequence[Sequence[str]]) -> Iterator[Finding]:
     """Rows with a text of nothing but white space, which training takes as they are."""
     none = [index for index, some in enumerate(zip(*texts, strict=True)) if not all(map(str.strip, some))]
     if none:
         yield Finding(
-            "warning", "empty", f"{split.share(none)} have an empty text",
+            "warning", "empty", f"{split.format_fraction(none)} have an empty text",
             "take them out, or fill them in: they are learned from and scored as they are", len(none),
-            places(split.rows, none),
+            locate_rows(split.rows, none),
         )  # fmt: skip
 
 
-def repeated(split: Split) -> Iterator[Finding]:
+def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
     """Rows that occur more than once, and those of them that are labelled in two ways."""
     first: dict[Hashable, int] = {}
     again = [i for i, key in enumerate(split.identity) if first.setdefault(key, i) != i]
     rows, gold = split.rows, split.gold
     if again:
         yield Finding(
-            "warning" if len(again) > MANY_TWICE * len(rows) else "note", "duplicates",
-            f"{split.share(again)} are copies of an earlier one",
+            "warning" if len(again) > MANY_DUPLICATES * len(rows) else "note", "duplicates",
+            f"{split.format_fraction(again)} are copies of an earlier one",
             "take them out where they are no accident of short texts: they count double", len(again),
             _beside(rows, again, [first[split.identity[i]] for i in again]),
         )  # fmt: skip
     unlike = [i for i in again if gold and gold[i] != gold[first[split.identity[i]]]]
     if gold and unlike:
         before = [first[split.identity[i]] for i in unlike]
-        level, way_out = split.at_odds
+        level, fix = split.conflict_severity
         yield Finding(
-            level, "conflicts", f"{split.share(unlike)} are copies with another label", way_out, len(unlike),
+            level, "conflicts", f"{split.format_fraction(unlike)} are copies with another label", fix, len(unlike),
             _beside(rows, unlike, before, gold),
         )  # fmt: skip
 
@@ -76,9 +76,9 @@ def _beside(
 ) -> list[str]:
     """`train.csv: row 9 as row 3`, of labels also which."""
     found = []
-    for place, other, a, b in zip(places(rows, second), places(rows, first), second, first, strict=False):
-        if rows.file_of[a] == rows.file_of[b]:
-            other = other.removeprefix(f"{rows.files[rows.file_of[b]]}: ")
+    for place, other, a, b in zip(locate_rows(rows, second), locate_rows(rows, first), second, first, strict=False):
+        if rows.file_index[a] == rows.file_index[b]:
+            other = other.removeprefix(f"{rows.files[rows.file_index[b]]}: ")
         found.append(
             f"{place} ({_short(gold[a])}) as {other} ({_short(gold[b])})" if gold else f"{place} as {other}"
         )
@@ -92,7 +92,7 @@ def _short(label: Hashable) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def overlap(splits: Sequence[Split]) -> Iterator[Finding]:
+def find_overlap(splits: Sequence[CheckedSplit]) -> Iterator[Finding]:
     """Examples that stand in two splits."""
     for one, other in combinations(splits, 2):
         known = set(one.identity)
@@ -100,13 +100,13 @@ def overlap(splits: Sequence[Split]) -> Iterator[Finding]:
         if shared:
             yield Finding(
                 "warning", "overlap",
-                f"{other.share(shared)} also stand in the {one.name} {one.unit}s",
+                f"{other.format_fraction(shared)} also stand in the {one.name} {one.unit}s",
                 "look how the splits were made: scores tell little of what was seen before", len(shared),
-                places(other.rows, shared),
+                locate_rows(other.rows, shared),
             )  # fmt: skip
 
 
-def written_otherwise(scripts: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:
+def find_script_mismatch(scripts: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:
     """Splits that are written mostly in another script than the training texts.
 
     Args:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bertkit.cli.options import training_command
+from bertkit.cli.options import build_training_command
 from bertkit.cli.suites import print_suite
 from bertkit.suite.config import ABLATION_HELP, AblationConfig
 
@@ -11,7 +11,7 @@ def _run(_: str, given: dict[str, Any], recipe: str | None, as_json: bool) -> No
     from bertkit.cli.console import ConsoleReporter
     from bertkit.suite.ablation import AblationSuite, run_ablation
 
-    print_suite(run_ablation(given, recipe, ConsoleReporter()), as_json, AblationSuite.shown)
+    print_suite(run_ablation(given, recipe, ConsoleReporter()), as_json, AblationSuite.build_table)
 
 
-ablation = training_command("ablation", AblationConfig, ABLATION_HELP, _run)
+ablation = build_training_command("ablation", AblationConfig, ABLATION_HELP, _run)

@@ -18,14 +18,14 @@ from bertkit.cli.export import export
 from bertkit.cli.feature_based import feature_based
 from bertkit.cli.fill_mask import fill_mask
 from bertkit.cli.glue import glue
-from bertkit.cli.launch import follow, launch
-from bertkit.cli.options import training_command
-from bertkit.cli.output import told_streams
+from bertkit.cli.launch import exit_with_launcher, launch
+from bertkit.cli.options import build_training_command
+from bertkit.cli.output import guard_streams
 from bertkit.cli.predict import predict
 from bertkit.cli.report import report
-from bertkit.cli.signals import heard_signals
+from bertkit.cli.signals import handle_signals
 from bertkit.cli.tokenizer import train_tokenizer
-from bertkit.cli.visible import visible
+from bertkit.cli.visible import replace_control_characters
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_class
 
@@ -52,20 +52,20 @@ def _root(
     ),
 ) -> None:
     """Options that belong to no command."""
-    if ranks.started() > 1 and context.invoked_subcommand not in (*TASKS, None):
+    if ranks.get_launched_world_size() > 1 and context.invoked_subcommand not in (*TASKS, None):
         raise UserError(f"{context.invoked_subcommand}: works in one process; leave out what starts several")
 
 
-def run_task(task: str, given: dict[str, Any], recipe: str | None, as_json: bool) -> None:
+def run_task(task: str, settings: dict[str, Any], recipe: str | None, as_json: bool) -> None:
     """Train, and print the scores: as a table, or as one JSON object."""
     from bertkit.cli.console import ConsoleReporter, print_dry_run, print_preview, print_scores
     from bertkit.run import train
 
-    if given.get("nproc", 1) > 1 and ranks.started() == 1:
-        sys.exit(launch(given["nproc"]))
-    follow()
-    run = train(task, given, recipe, ConsoleReporter())
-    if not ranks.is_main():
+    if settings.get("nproc", 1) > 1 and ranks.get_launched_world_size() == 1:
+        sys.exit(launch(settings["nproc"]))
+    exit_with_launcher()
+    run = train(task, settings, recipe, ConsoleReporter())
+    if not ranks.is_main_process():
         return
     if as_json:
         where = {"output_dir": str(run.output_dir)} if run.output_dir else {}
@@ -78,16 +78,16 @@ def run_task(task: str, given: dict[str, Any], recipe: str | None, as_json: bool
         print_scores(run.metrics, run.output_dir)
 
 
-FINE_TUNE, PRE_TRAIN, BEFORE, AFTER = "Fine-tune", "Pre-train", "Before training", "After training"
+FINE_TUNE, PRE_TRAIN, BEFORE_TRAINING, AFTER_TRAINING = "Fine-tune", "Pre-train", "Before training", "After training"
 for _task in TASKS:
     _about = task_class(_task)
-    _panel = FINE_TUNE if _about.rows_told else PRE_TRAIN  # on rows, or on running text
-    app.command(_task, rich_help_panel=_panel)(training_command(_task, _about.Config, _about.help, run_task))
+    _panel = FINE_TUNE if _about.row_level else PRE_TRAIN  # on rows, or on running text
+    app.command(_task, rich_help_panel=_panel)(build_training_command(_task, _about.Config, _about.help, run_task))
 COMMANDS: dict[str, dict[str, Any]] = {
     FINE_TUNE: {"glue": glue, "feature-based": feature_based},
     PRE_TRAIN: {"train-tokenizer": train_tokenizer, "ablation": ablation},
-    BEFORE: {"check": check.app, "recipes": recipes.app, "data": data.app, "env": environment.env},
-    AFTER: {
+    BEFORE_TRAINING: {"check": check.app, "recipes": recipes.app, "data": data.app, "env": environment.env},
+    AFTER_TRAINING: {
         "predict": predict, "evaluate": evaluate, "report": report, "embed": embed, "fill-mask": fill_mask,
         "export": export,
     },
@@ -106,7 +106,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal without UTF-8 stops nothing; in UTF-8 half a surrogate pair is \ud800, as in JSON.
             stream.reconfigure(errors="backslashreplace" if stream.encoding.lower() == "utf-8" else "replace")
-    with told_streams(), heard_signals():
+    with guard_streams(), handle_signals():
         status = _status()
     sys.exit(status)
 
@@ -118,17 +118,17 @@ def _status() -> int:
         # 130 is Typer's own way to say that it was interrupted
         return _complain("stopped; nothing was kept", 130) if status == 130 else status
     except UserError as error:
-        return _complain(str(error), error.exit_code, error.said_here)
+        return _complain(str(error), error.exit_code, error.should_report)
     except TyperException as error:
-        return _complain(misuse.told(error), 2)
+        return _complain(misuse.format_usage_error(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _complain("stopped", 130)
 
 
 def _complain(message: str, status: int, here: bool | None = None) -> int:
-    said = ranks.is_first_here() if here is None else here  # of several processes one is enough
+    said = ranks.is_local_main_process() if here is None else here  # of several processes one is enough
     if not message or not said:  # a group of commands without one: its help was printed
         return status
     with suppress(UserError):  # there is no other place to complain in
-        print(f"bertkit: {visible(' '.join(message.split()))}", file=sys.stderr)
+        print(f"bertkit: {replace_control_characters(' '.join(message.split()))}", file=sys.stderr)
     return status

@@ -6,17 +6,17 @@ from typing import Any
 
 import typer
 
-from bertkit.checks.config import HELP, check_config
-from bertkit.cli.options import settings_command
+from bertkit.checks.config import CHECK_HELP, make_check_config
+from bertkit.cli.options import build_command
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_class
 
-app = typer.Typer(help=HELP, no_args_is_help=True)
+app = typer.Typer(help=CHECK_HELP, no_args_is_help=True)
 
 
 def _run(task: str, given: dict[str, Any], as_json: bool) -> None:
     from bertkit.checks.look import check
-    from bertkit.cli.check_page import print_checked
+    from bertkit.cli.check_page import print_check_report
     from bertkit.cli.console import ConsoleReporter
 
     strict = given.pop("strict", False)
@@ -24,7 +24,7 @@ def _run(task: str, given: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(seen.as_dict(), ensure_ascii=False))
     else:
-        print_checked(seen)
+        print_check_report(seen)
     errors, warnings = seen.count("error"), seen.count("warning")
     if errors:
         raise UserError(f"{_counted(errors, 'error')} in the data; training would stop (see above)")
@@ -38,4 +38,4 @@ def _counted(number: int, what: str) -> str:
 
 for _task in TASKS:
     _about = f"The data of `bertkit {_task}`, as training would read it."
-    app.command(_task)(settings_command(check_config(task_class(_task).Config), _about, partial(_run, _task)))
+    app.command(_task)(build_command(make_check_config(task_class(_task).Config), _about, partial(_run, _task)))

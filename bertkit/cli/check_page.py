@@ -8,32 +8,32 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from bertkit.checks.look import Checked
-from bertkit.cli.console import out, plain
-from bertkit.cli.visible import visible
+from bertkit.checks.look import CheckReport
+from bertkit.cli.console import out_console, to_plain_text
+from bertkit.cli.visible import replace_control_characters
 from bertkit.data.findings import Finding
 from bertkit.tasks import task_class
 
-MOST = 12  # labels shown
-WIDTH = 20  # of the longest bar
-STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+MAX_LABELS = 12  # labels shown
+MAX_BAR_WIDTH = 20  # of the longest bar
+LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
-def print_checked(seen: Checked) -> None:
+def print_check_report(report: CheckReport) -> None:
     """Rows, lengths and scripts by split; labels with bars; findings."""
-    out.print(f"{seen.data['name']} from {seen.data['source']}", markup=False, soft_wrap=True, style="bold")
-    if seen.summary:
-        out.print(seen.summary, markup=False, soft_wrap=True)
-    out.print(_splits(seen))
-    if any(figures.get("labels") for figures in seen.splits.values()):
-        out.print(_labels(seen.splits))
-    for finding in seen.findings:
+    out_console.print(f"{report.data['name']} from {report.data['source']}", markup=False, soft_wrap=True, style="bold")
+    if report.summary:
+        out_console.print(report.summary, markup=False, soft_wrap=True)
+    out_console.print(_splits(report))
+    if any(figures.get("labels") for figures in report.splits.values()):
+        out_console.print(_labels(report.splits))
+    for finding in report.findings:
         _print_finding(finding)
-    counts = [f"{count} {level}{'s' * (count != 1)}" for level in STYLES if (count := seen.count(level))]  # type: ignore[arg-type]
-    out.print(", ".join(counts) or "nothing to say against it")
+    counts = [f"{count} {level}{'s' * (count != 1)}" for level in LEVEL_STYLES if (count := report.count(level))]  # type: ignore[arg-type]
+    out_console.print(", ".join(counts) or "nothing to say against it")
 
 
-def _splits(seen: Checked) -> Table:
+def _splits(seen: CheckReport) -> Table:
     """Of each split its rows, how long its texts are in pieces, what is unknown of them, and their script."""
     heads: dict[str, Callable[[Mapping[str, Any]], str]] = {
         f"{task_class(seen.task).unit}s": lambda figures: f"{figures['rows']:,}",
@@ -43,7 +43,7 @@ def _splits(seen: Checked) -> Table:
         "script": _scripts,
     }
     table = Table()
-    table.add_column(plain(f"in pieces of {seen.model}" if seen.model else ""))
+    table.add_column(to_plain_text(f"in pieces of {seen.model}" if seen.model else ""))
     shown = {head: tell for head, tell in heads.items() if any(map(tell, seen.splits.values()))}
     for head in shown:
         table.add_column(head, justify="left" if head == "script" else "right")
@@ -78,27 +78,27 @@ def _labels(splits: Mapping[str, Mapping[str, Any]]) -> Table:
     for name in counts:
         table.add_column(name, justify="right")
     first = next(iter(counts.values()))
-    for label in names[:MOST]:
-        bar = "█" * max(1, round(WIDTH * first.get(label, 0) / max(first.values())))
+    for label in names[:MAX_LABELS]:
+        bar = "█" * max(1, round(MAX_BAR_WIDTH * first.get(label, 0) / max(first.values())))
         cells = [
             f"{some.get(label, 0):,} ({some.get(label, 0) / sum(some.values()):.1%})"
             for some in counts.values()
         ]
-        table.add_row(plain(label), Text(bar if label in first else "", "cyan"), *cells)
-    if len(names) > MOST:
-        table.add_row(f"... and {len(names) - MOST:,} more", "")
+        table.add_row(to_plain_text(label), Text(bar if label in first else "", "cyan"), *cells)
+    if len(names) > MAX_LABELS:
+        table.add_row(f"... and {len(names) - MAX_LABELS:,} more", "")
     return table
 
 
 def _print_finding(finding: Finding) -> None:
-    head = Text(finding.level, STYLES[finding.level])
-    out.print(head.append(f"  {visible(finding.message)}", "default"), soft_wrap=True)
+    head = Text(finding.level, LEVEL_STYLES[finding.level])
+    out_console.print(head.append(f"  {replace_control_characters(finding.message)}", "default"), soft_wrap=True)
     more = finding.count - len(finding.rows)
     if finding.rows and finding.rows != [row for row in finding.rows if row in finding.message]:
         rest = f", and {more:,} more" if more > 0 else ""
-        out.print(f"    {_in_files(finding.rows)}{rest}", markup=False, soft_wrap=True, style="dim")
-    if finding.way_out:
-        out.print(f"    {finding.way_out}", markup=False, soft_wrap=True)
+        out_console.print(f"    {_in_files(finding.rows)}{rest}", markup=False, soft_wrap=True, style="dim")
+    if finding.fix:
+        out_console.print(f"    {finding.fix}", markup=False, soft_wrap=True)
 
 
 def _in_files(places: Sequence[str]) -> str:

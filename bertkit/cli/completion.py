@@ -9,18 +9,18 @@ from pathlib import Path
 
 import typer
 
-from bertkit.recipes import first_line, shipped, task_of
+from bertkit.recipes import read_recipe_title, list_shipped_recipes, parse_recipe_task
 
-SAMPLE = "about 40 rows for each task, for first tries"
-Values = Iterator[tuple[str, str]]  # with what is said of each
+SAMPLE_DESCRIPTION = "about 40 rows for each task, for first tries"
+Completions = Iterator[tuple[str, str]]  # with what is said of each
 
 
-def completer(role: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
+def make_completer(source: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
     """What Typer calls with what was typed so far."""
 
     def complete(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-        found = [value for value in ROLES[role](context, incomplete) if value[0].startswith(incomplete)]
-        return found + _here(incomplete) if found and role in WITH_FILES else found
+        found = [value for value in COMPLETION_SOURCES[source](context, incomplete) if value[0].startswith(incomplete)]
+        return found + _here(incomplete) if found and source in SOURCES_WITH_FILES else found
 
     return complete
 
@@ -33,32 +33,32 @@ def _here(incomplete: str) -> list[tuple[str, str]]:
     return [(name, "") for name in sorted(names)]
 
 
-def _shipped(*_: object) -> Values:
+def _shipped(*_: object) -> Completions:
     """All recipes, by their whole name."""
-    yield from ((name, first_line(path)) for name, path in shipped().items())
+    yield from ((name, read_recipe_title(path)) for name, path in list_shipped_recipes().items())
 
 
-def _recipes(context: typer.Context, incomplete: str) -> Values:
+def _recipes(context: typer.Context, incomplete: str) -> Completions:
     """Those of the task that is typed, its own folder's first."""
-    known, task = shipped(), str(context.info_name)
-    of_the_task = [name for name, path in known.items() if task_of(path) == task]
+    known, task = list_shipped_recipes(), str(context.info_name)
+    of_the_task = [name for name, path in known.items() if parse_recipe_task(path) == task]
     for name in sorted(of_the_task, key=lambda name: not name.startswith(f"{task}/")):
         short = name.rpartition("/")[2]
         clear = name == f"{task}/{short}" or sum(other.endswith(f"/{short}") for other in known) == 1
-        yield short if clear and "/" not in incomplete else name, first_line(known[name])
+        yield short if clear and "/" not in incomplete else name, read_recipe_title(known[name])
 
 
-def _data(*_: object) -> Values:
-    from bertkit.data.table import table
+def _data(*_: object) -> Completions:
+    from bertkit.data.table import load_registry
 
-    yield "sample", SAMPLE
-    yield from ((name, about["title"]) for name, about in table().items())
+    yield "sample", SAMPLE_DESCRIPTION
+    yield from ((name, about["title"]) for name, about in load_registry().items())
 
 
-def _models(*_: object) -> Values:
-    from bertkit.modeling.loading import PACKAGED
+def _models(*_: object) -> Completions:
+    from bertkit.modeling.loading import PACKAGED_MODELS
 
-    yield from ((name, "from the package index") for name in PACKAGED)
+    yield from ((name, "from the package index") for name in PACKAGED_MODELS)
     yield from _runs()
     yield from ((name, "in the Hugging Face cache") for name in _cached())
 
@@ -71,27 +71,27 @@ def _cached() -> Iterator[str]:
         yield folder.name.removeprefix("models--").replace("--", "/")
 
 
-def _runs(*_: object) -> Values:
-    from bertkit.rundir import DEFAULT_PARENT, METRICS
+def _runs(*_: object) -> Completions:
+    from bertkit.rundir import DEFAULT_RUNS_DIR, METRICS_FILE
 
-    for path in sorted(Path(DEFAULT_PARENT).glob(f"*/{METRICS}")):
+    for path in sorted(Path(DEFAULT_RUNS_DIR).glob(f"*/{METRICS_FILE}")):
         yield str(path.parent), "a finished run"
 
 
-def _tasks(*_: object) -> Values:
+def _tasks(*_: object) -> Completions:
     from bertkit.tasks import TASKS, task_class
 
     yield from ((name, task_class(name).help) for name in TASKS)
 
 
-def _trackers(*_: object) -> Values:
+def _trackers(*_: object) -> Completions:
     from bertkit.training.trackers import TRACKERS
 
     yield from ((name, "") for name in (*TRACKERS, "none"))
 
 
-ROLES: dict[str, Callable[[typer.Context, str], Values]] = {
+COMPLETION_SOURCES: dict[str, Callable[[typer.Context, str], Completions]] = {
     "data": _data, "models": _models, "recipes": _recipes, "runs": _runs, "shipped": _shipped,
     "tasks": _tasks, "trackers": _trackers,
 }  # fmt: skip
-WITH_FILES = ("data", "models", "recipes", "runs")
+SOURCES_WITH_FILES = ("data", "models", "recipes", "runs")

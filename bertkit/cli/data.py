@@ -5,22 +5,22 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.completion import SAMPLE
+from bertkit.cli.completion import SAMPLE_DESCRIPTION
 
 app = typer.Typer(help="The known data sets.", no_args_is_help=True)
 
 
 @app.command("ls")
-def list_data(
+def list_datasets(
     data_dir: Annotated[str | None, typer.Option("--data-dir", help="As in training.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Name, where it was found, and what it is."""
-    from bertkit.data.known import known_sets
-    from bertkit.data.sources import locate
+    from bertkit.data.known import load_dataset_specs
+    from bertkit.data.sources import describe_source
 
-    found = {known.name: (locate(known, data_dir), known.title) for known in known_sets().values()}
-    found["sample"] = ("shipped with bertkit", SAMPLE)
+    found = {known.name: (describe_source(known, data_dir), known.title) for known in load_dataset_specs().values()}
+    found["sample"] = ("shipped with bertkit", SAMPLE_DESCRIPTION)
     if as_json:
         about = {name: {"found": where, "title": title} for name, (where, title) in found.items()}
         typer.echo(json.dumps(about, ensure_ascii=False))

@@ -21,43 +21,43 @@ def env(
 
 
 def _versions() -> dict[str, str]:
-    from bertkit.rundir import PACKAGES, installed_versions
+    from bertkit.rundir import RECORDED_PACKAGES, get_installed_versions
     from bertkit.training.trackers import TRACKERS
 
     python = f"{platform.python_version()} on {platform.platform()}"
-    return {"python": python, **installed_versions([*PACKAGES, "huggingface-hub", *TRACKERS])}
+    return {"python": python, **get_installed_versions([*RECORDED_PACKAGES, "huggingface-hub", *TRACKERS])}
 
 
 def _device() -> dict[str, str]:
     import torch
 
-    from bertkit.training.precision import bf16_is_faster
+    from bertkit.training.precision import is_bf16_faster
 
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return {
         "device": f"{accelerator}" if accelerator else f"CPU, {torch.get_num_threads()} threads",
-        "bf16": "native" if bf16_is_faster() else "not native: fp32 is chosen",
+        "bf16": "native" if is_bf16_faster() else "not native: fp32 is chosen",
     }
 
 
 def _places() -> dict[str, str]:
     from huggingface_hub import constants, get_token
 
-    from bertkit.cache import cache_directory
-    from bertkit.hub import unreachable
+    from bertkit.cache import get_cache_directory
+    from bertkit.hub import explain_unreachable
 
     return {
-        "Hub": unreachable() or f"{constants.ENDPOINT} is reached",
+        "Hub": explain_unreachable() or f"{constants.ENDPOINT} is reached",
         "Hub token": "set" if get_token() else "none",
         "Hub cache": constants.HF_HUB_CACHE,
         "BERTKIT_DATA_DIR": os.environ.get("BERTKIT_DATA_DIR") or "unset",
-        "cache": f"{cache_directory()} ({_cached()})",
+        "cache": f"{get_cache_directory()} ({_cached()})",
     }
 
 
 def _cached() -> str:
-    from bertkit.cache import cache_directory, cache_size
+    from bertkit.cache import get_cache_directory, get_cache_size
 
-    if cache_directory().is_file():
+    if get_cache_directory().is_file():
         return "a file, so nothing is cached; name a folder with BERTKIT_CACHE_DIR"
-    return f"{cache_size() / 1e6:,.0f} MB, safe to delete"
+    return f"{get_cache_size() / 1e6:,.0f} MB, safe to delete"

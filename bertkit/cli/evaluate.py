@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
-from bertkit.cli.options import settings_command
-from bertkit.infer.evaluate import HELP, EvaluateConfig
+from bertkit.cli.options import build_command
+from bertkit.infer.evaluate import EVALUATE_HELP, EvaluateConfig
 
 
 def _run(given: dict[str, Any], as_json: bool) -> None:
@@ -20,4 +20,4 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
         print_scores(run.metrics, run.output_dir)
 
 
-evaluate = settings_command(EvaluateConfig, HELP, _run)
+evaluate = build_command(EvaluateConfig, EVALUATE_HELP, _run)

@@ -6,10 +6,10 @@ from typing import Any
 
 import typer
 
-from bertkit.cli.options import settings_command
-from bertkit.infer.export import FP32, HELP, INT8, PYTORCH, ExportConfig
+from bertkit.cli.options import build_command
+from bertkit.infer.export import FP32, EXPORT_HELP, INT8, PYTORCH, ExportConfig
 
-NAMES = {PYTORCH: "PyTorch", FP32: "ONNX fp32", INT8: "ONNX int8"}
+VARIANT_NAMES = {PYTORCH: "PyTorch", FP32: "ONNX fp32", INT8: "ONNX int8"}
 
 
 def _run(given: dict[str, Any], as_json: bool) -> None:
@@ -18,32 +18,32 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
 
     made = export(given, ConsoleReporter())
     if as_json:
-        typer.echo(json.dumps({**made.figures, "output_dir": str(made.output_dir)}, ensure_ascii=False))
+        typer.echo(json.dumps({**made.measurements, "output_dir": str(made.output_dir)}, ensure_ascii=False))
     else:
-        _print(made.figures, made.output_dir)
+        _print(made.measurements, made.output_dir)
 
 
 def _print(figures: Mapping[str, Any], folder: object) -> None:
     """The forms of the model side by side, and how far they are apart."""
     from rich.table import Table
 
-    from bertkit.cli.console import out
+    from bertkit.cli.console import out_console
 
     table = Table(f"{figures['rows_from']} ({figures['rows']:,} {figures['counted']})")
     forms = list(figures["scores"])
     for form in forms:
-        table.add_column(NAMES.get(form, form), justify="right")
+        table.add_column(VARIANT_NAMES.get(form, form), justify="right")
     for name in figures["scores"][PYTORCH]:
         table.add_row(name, *(f"{figures['scores'][form][name]:.3f}" for form in forms))
     table.add_section()
     for name, key in ((f"{figures['counted']} a second", "rows_per_second"), ("MB", "megabytes")):
         table.add_row(name, *(f"{figures[key][form]:,.1f}" if form in figures[key] else "" for form in forms))
-    out.print(table)
+    out_console.print(table)
     for form, difference in figures["greatest_difference"].items():
-        out.print(f"greatest difference of logits, {NAMES[form]} to PyTorch: {difference:.1e}")
+        out_console.print(f"greatest difference of logits, {VARIANT_NAMES[form]} to PyTorch: {difference:.1e}")
     if INT8 in forms:
-        out.print(_cost(figures), soft_wrap=True)
-    out.print(f"model: {folder} (opset {figures['opset']})", markup=False, soft_wrap=True)
+        out_console.print(_cost(figures), soft_wrap=True)
+    out_console.print(f"model: {folder} (opset {figures['opset']})", markup=False, soft_wrap=True)
 
 
 def _cost(figures: Mapping[str, Any]) -> str:
@@ -56,4 +56,4 @@ def _cost(figures: Mapping[str, Any]) -> str:
     )
 
 
-export = settings_command(ExportConfig, HELP, _run)
+export = build_command(ExportConfig, EXPORT_HELP, _run)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bertkit.cli.options import training_command
+from bertkit.cli.options import build_training_command
 from bertkit.cli.suites import print_suite
 from bertkit.suite.config import FEATURE_BASED_HELP, FeatureBasedConfig
 
@@ -11,7 +11,7 @@ def _run(_: str, given: dict[str, Any], recipe: str | None, as_json: bool) -> No
     from bertkit.cli.console import ConsoleReporter
     from bertkit.suite.feature_based import FeatureBasedSuite, run_feature_based
 
-    print_suite(run_feature_based(given, recipe, ConsoleReporter()), as_json, FeatureBasedSuite.shown)
+    print_suite(run_feature_based(given, recipe, ConsoleReporter()), as_json, FeatureBasedSuite.build_table)
 
 
-feature_based = training_command("feature-based", FeatureBasedConfig, FEATURE_BASED_HELP, _run)
+feature_based = build_training_command("feature-based", FeatureBasedConfig, FEATURE_BASED_HELP, _run)

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import UserError
-from bertkit.ranks import LAUNCHED
+from bertkit.ranks import LAUNCHER_VARIABLE
 
-LOOK = 0.05  # seconds
-GRACE = (3.0, 6.0)  # seconds after one has failed in which others may end by themselves, or are asked to
+POLL_SECONDS = 0.05  # seconds
+GRACE_SECONDS = (3.0, 6.0)  # seconds after one has failed in which others may end by themselves, or are asked to
 PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
-LOST = 1  # what a rank ends with, where another one is gone
-STOPPED = 130
+EXIT_RANK_LOST = 1  # what a rank ends with, where another one is gone
+EXIT_INTERRUPTED = 130
 
 
 def launch(processes: int) -> int:
@@ -30,7 +30,7 @@ def launch(processes: int) -> int:
     Raises:
         UserError: this machine has not as many devices, or cores.
     """
-    require_room(processes)
+    check_process_count(processes)
     children, asked = _started(processes), []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -48,7 +48,7 @@ def launch(processes: int) -> int:
             signal.signal(number, handler)
 
 
-def require_room(processes: int) -> None:
+def check_process_count(processes: int) -> None:
     """Refuse more processes than there are GPUs, or cores where there is none."""
     devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
     if processes > (devices or _cores()):
@@ -66,7 +66,7 @@ def _started(processes: int) -> list[subprocess.Popen]:
     threads = max(1, _cores() // processes)
     shared: dict[str, Any] = {
         "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port, LAUNCHED: os.getpid(),
+        "MASTER_PORT": port, LAUNCHER_VARIABLE: os.getpid(),
     }  # fmt: skip
     environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | _texts(shared)
     command = [sys.executable, "-m", "bertkit", *sys.argv[1:]]
@@ -90,9 +90,9 @@ def _send(children: Sequence[subprocess.Popen], number: int) -> None:
 
 def _stopped(children: Sequence[subprocess.Popen]) -> int:
     """The status of a run that was asked to stop; who tells of it otherwise is the first rank."""
-    if children[0].returncode != STOPPED:
+    if children[0].returncode != EXIT_INTERRUPTED:
         print("bertkit: stopped before it began; nothing was kept", file=sys.stderr)
-    return STOPPED
+    return EXIT_INTERRUPTED
 
 
 def _status(children: Sequence[subprocess.Popen], asked: Sequence[bool]) -> int:
@@ -100,32 +100,32 @@ def _status(children: Sequence[subprocess.Popen], asked: Sequence[bool]) -> int:
     while (rank := _failed(children)) is None:
         if all(child.returncode == 0 for child in children):
             return 0
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
     how = children[rank].returncode
-    for number, grace in zip((signal.SIGTERM, signal.SIGKILL), GRACE, strict=True):
+    for number, grace in zip((signal.SIGTERM, signal.SIGKILL), GRACE_SECONDS, strict=True):
         stop = time.monotonic() + grace
         while time.monotonic() < stop and any(child.poll() is None for child in children):
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
         _send(children, number)
-    if asked and how in (-signal.SIGTERM, STOPPED):
+    if asked and how in (-signal.SIGTERM, EXIT_INTERRUPTED):
         return _stopped(children)
-    return _told(rank, how) if how < 0 or how == LOST else how
+    return _told(rank, how) if how < 0 or how == EXIT_RANK_LOST else how
 
 
 def _failed(children: Sequence[subprocess.Popen]) -> int | None:
     """The rank that failed; of several since the last look one that was killed, not one that lost another."""
     codes = {rank: code for rank, child in enumerate(children) if (code := child.poll())}
-    return min(codes, key=lambda rank: (codes[rank] > 0, codes[rank] == LOST), default=None)
+    return min(codes, key=lambda rank: (codes[rank] > 0, codes[rank] == EXIT_RANK_LOST), default=None)
 
 
 def _told(rank: int, status: int) -> int:
     how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
     ways = "--resume goes on from the last checkpoint, where there is one"
     print(f"bertkit: rank {rank} {how}, and the others were stopped; {ways}", file=sys.stderr)
-    return LOST
+    return EXIT_RANK_LOST
 
 
-def follow() -> None:
+def exit_with_launcher() -> None:
     """In such a process: have it stop, as at SIGTERM, where the one that started it is killed (on Linux)."""
-    if LAUNCHED in os.environ and sys.platform == "linux":
+    if LAUNCHER_VARIABLE in os.environ and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -8,15 +8,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperOption
 
-from bertkit.checked import checked
-from bertkit.cli.completion import completer
-from bertkit.config import OUTPUT, RunConfig, Setting, Settings, flag_of, settings_of
+from bertkit.checked import validate_settings
+from bertkit.cli.completion import make_completer
+from bertkit.config import OUTPUT, RunConfig, Setting, Settings, get_flag, get_settings
 from bertkit.recipes import read_recipe
 
-KEYWORD = inspect.Parameter.KEYWORD_ONLY
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 
 
-def training_command(
+def build_training_command(
     name: str, config: type[RunConfig], help: str, run: Callable[..., None]
 ) -> Callable[..., None]:
     """A command with a flag for each setting of `config`, which calls `run(name, given, recipe, json)`.
@@ -27,24 +27,24 @@ def training_command(
     def with_recipe(given: dict[str, Any], as_json: bool, recipe: str | None) -> None:
         run(name, given, recipe, as_json)
 
-    return settings_command(config, help, with_recipe, _recipe_parameter(name, config))
+    return build_command(config, help, with_recipe, _recipe_parameter(name, config))
 
 
-def settings_command(
-    config: type[Settings], help: str, run: Callable[..., None], *more: inspect.Parameter
+def build_command(
+    config: type[Settings], help: str, run: Callable[..., None], *extra_parameters: inspect.Parameter
 ) -> Callable[..., None]:
     """The same without a recipe: it calls `run(given, json)`, and with the values of `more` by name."""
 
     def command(typer_context: typer.Context, **values: Any) -> None:
-        as_json, others = values.pop("json"), {one.name: values.pop(one.name) for one in more}
+        as_json, others = values.pop("json"), {one.name: values.pop(one.name) for one in extra_parameters}
         given = {name: value for name, value in values.items() if _was_set(typer_context, name)}
-        given = checked(config, given)  # once more below; here flags are named, not Python's names
+        given = validate_settings(config, given)  # once more below; here flags are named, not Python's names
         run(given, as_json, **others)
 
     parameters = [
         inspect.Parameter("typer_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
-        *(_parameter(setting, *about) for setting, about in settings_of(config).items()),
-        *more,
+        *(_parameter(setting, *about) for setting, about in get_settings(config).items()),
+        *extra_parameters,
         _json_parameter(),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -63,17 +63,17 @@ def _parameter(name: str, kind: Any, about: Setting, default: Any) -> inspect.Pa
         return _positional(name, kind, about, default)
     unsaid = default is None or default == ()
     option = typer.Option(
-        *(about.flags or (flag_of(name, about),)),
+        *(about.flags or (get_flag(name, about),)),
         help=about.help,
         min=about.min,
         max=about.max,
         rich_help_panel=about.panel,
         show_default=about.default_text or (not unsaid),
-        autocompletion=completer(about.values) if about.values else None,
+        autocompletion=make_completer(about.values) if about.values else None,
     )
     return inspect.Parameter(
         name,
-        KEYWORD,
+        KEYWORD_ONLY,
         default=None if unsaid else default,
         annotation=Annotated[_optional(kind, unsaid), option],
     )
@@ -81,9 +81,9 @@ def _parameter(name: str, kind: Any, about: Setting, default: Any) -> inspect.Pa
 
 def _positional(name: str, kind: Any, about: Setting, default: Any) -> inspect.Parameter:
     default = inspect.Parameter.empty if default is dataclasses.MISSING else default
-    complete = completer(about.values) if about.values else None
+    complete = make_completer(about.values) if about.values else None
     argument = typer.Argument(help=about.help, metavar=name.upper(), autocompletion=complete)
-    return inspect.Parameter(name, KEYWORD, default=default, annotation=Annotated[kind, argument])
+    return inspect.Parameter(name, KEYWORD_ONLY, default=default, annotation=Annotated[kind, argument])
 
 
 def _optional(kind: Any, unsaid: bool) -> Any:
@@ -103,17 +103,17 @@ def _recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Parameter:
 
     option = typer.Option(
         "--recipe", "-r", is_eager=True, callback=load, rich_help_panel=OUTPUT,
-        autocompletion=completer("recipes"),
+        autocompletion=make_completer("recipes"),
         help="A recipe, by file or shipped name (bertkit recipes ls); flags go before it.",
     )  # fmt: skip
-    return inspect.Parameter("recipe", KEYWORD, default=None, annotation=Annotated[str | None, option])
+    return inspect.Parameter("recipe", KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
 
 
 def _json_parameter() -> inspect.Parameter:
     option = typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT)
-    return inspect.Parameter("json", KEYWORD, default=False, annotation=Annotated[bool, option])
+    return inspect.Parameter("json", KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
 
 
-def flags_of(config: type[Settings]) -> list[str]:
+def list_flags(config: type[Settings]) -> list[str]:
     """Every flag of a config, as typed: what documentation is tested against."""
-    return [flag_of(name, about) for name, (_, about, _) in settings_of(config).items()]
+    return [get_flag(name, about) for name, (_, about, _) in get_settings(config).items()]

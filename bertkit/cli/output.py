@@ -10,13 +10,13 @@ from typing import Any
 from bertkit.errors import UserError
 
 
-class ReaderGone(UserError):
+class OutputClosedError(UserError):
     """Nobody reads on, as behind `| head`: there is nothing to say, and nobody to say it to."""
 
     exit_code = 128 + signal.SIGPIPE  # as of a program that the signal ends
 
 
-class Stream:
+class GuardedStream:
     """A stream that says in one line why it cannot be written to.
 
     An `OSError` would count as a bug, and where the reader is gone Typer and rich would leave with status 1.
@@ -43,17 +43,17 @@ class Stream:
         try:
             yield
         except BrokenPipeError:
-            raise ReaderGone from None
+            raise OutputClosedError from None
         except OSError as error:
             raise UserError(f"{self._name} cannot be written ({error.strerror})") from None
 
 
 @contextmanager
-def told_streams() -> Iterator[None]:
+def guard_streams() -> Iterator[None]:
     """Within this, both streams are such; a program may have been started without them."""
     before = out, err = sys.stdout, sys.stderr
-    sys.stdout = Stream(out, "standard output") if out else out  # type: ignore[assignment]
-    sys.stderr = Stream(err, "standard error") if err else err  # type: ignore[assignment]
+    sys.stdout = GuardedStream(out, "standard output") if out else out  # type: ignore[assignment]
+    sys.stderr = GuardedStream(err, "standard error") if err else err  # type: ignore[assignment]
     try:
         yield
     finally:

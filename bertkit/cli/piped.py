@@ -4,6 +4,6 @@ import sys
 from typing import BinaryIO
 
 
-def piped() -> BinaryIO | None:
+def get_piped_stdin() -> BinaryIO | None:
     """Standard input to read, None where a person sits at it or there is none."""
     return None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bertkit.cli.options import settings_command
-from bertkit.cli.piped import piped
-from bertkit.errors import UserError, counted
-from bertkit.infer.predict import HELP, PredictConfig
+from bertkit.cli.options import build_command
+from bertkit.cli.piped import get_piped_stdin
+from bertkit.errors import UserError, format_count
+from bertkit.infer.predict import PREDICT_HELP, PredictConfig
 
 if TYPE_CHECKING:
     from bertkit.infer.predict import Predictions
@@ -21,7 +21,7 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
     from bertkit.infer.predict import predict
 
     output, form = given.get("output"), _form(given, as_json)
-    made = predict(given, ConsoleReporter(), piped())
+    made = predict(given, ConsoleReporter(), get_piped_stdin())
     if output:
         count = _to_file(made, Path(output), form)
         if as_json:
@@ -34,7 +34,7 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
 
 def _form(given: dict[str, Any], as_json: bool) -> Any:
     """As asked, by the file's ending, or as fits who reads."""
-    from bertkit.infer.formats import format_of
+    from bertkit.infer.formats import infer_format
 
     form, output = given.get("format"), given.get("output")
     if as_json and (form or output is None):
@@ -45,36 +45,36 @@ def _form(given: dict[str, Any], as_json: bool) -> Any:
         raise UserError(
             f"--format table: is for the terminal; a file takes jsonl, csv or conll (--output {output})"
         )
-    return form or (format_of(output) if output else "table" if sys.stdout.isatty() else "jsonl")
+    return form or (infer_format(output) if output else "table" if sys.stdout.isatty() else "jsonl")
 
 
 def _to_file(made: "Predictions", path: Path, form: Any) -> int:
-    from bertkit.files import write_parts
-    from bertkit.infer.formats import written
+    from bertkit.files import write_chunks
+    from bertkit.infer.formats import serialize_predictions
 
     count = 0
 
     def passed() -> Any:
         nonlocal count
-        for part in made.parts:
+        for part in made.batches:
             count += len(part.records)
             yield part
 
-    write_parts(path, written(passed(), form))
-    typer.echo(f"{path}: {counted(count, 'prediction')}", err=True)
+    write_chunks(path, serialize_predictions(passed(), form))
+    typer.echo(f"{path}: {format_count(count, 'prediction')}", err=True)
     return count
 
 
 def _to_console(made: "Predictions", form: Any) -> None:
     from bertkit.cli.console import print_records
-    from bertkit.infer.formats import flat, written
+    from bertkit.infer.formats import flatten_record, serialize_predictions
 
     if form != "table":
-        for text in written(made.parts, form):
+        for text in serialize_predictions(made.batches, form):
             sys.stdout.write(text)
         return
-    for part in made.parts:
-        print_records([flat(record) for record in part.records])
+    for part in made.batches:
+        print_records([flatten_record(record) for record in part.records])
 
 
-predict = settings_command(PredictConfig, HELP, _run)
+predict = build_command(PredictConfig, PREDICT_HELP, _run)

@@ -5,39 +5,39 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.completion import completer
-from bertkit.errors import UserError, listed, nearest
+from bertkit.cli.completion import make_completer
+from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.files import write_text
-from bertkit.recipes import find_recipe, first_line, profiles, read_content, shipped, task_of
+from bertkit.recipes import find_recipe, read_recipe_title, list_profiles, read_recipe_file, list_shipped_recipes, parse_recipe_task
 
 app = typer.Typer(help="List, show and copy recipes: settings to start from.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="A shipped name, or a file.", autocompletion=completer("shipped"))]
+RecipeName = Annotated[str, typer.Argument(help="A shipped name, or a file.", autocompletion=make_completer("shipped"))]
 
 
 @app.command("ls")
 def list_recipes(
     task: Annotated[
-        str, typer.Argument(help="Those of this task alone.", autocompletion=completer("tasks"))
+        str, typer.Argument(help="Those of this task alone.", autocompletion=make_completer("tasks"))
     ] = "",
 ) -> None:
     """Name and first line of each shipped recipe."""
-    known = {name: path for name, path in shipped().items() if task in ("", task_of(path))}
+    known = {name: path for name, path in list_shipped_recipes().items() if task in ("", parse_recipe_task(path))}
     if not known:
-        there = list(dict.fromkeys(map(task_of, shipped().values())))
-        raise UserError(f"recipes ls {task}: no recipes for it{nearest(task, there)} ({listed(there)})")
+        there = list(dict.fromkeys(map(parse_recipe_task, list_shipped_recipes().values())))
+        raise UserError(f"recipes ls {task}: no recipes for it{suggest_similar(task, there)} ({format_list(there)})")
     width = max(map(len, known))
     for name, path in known.items():
-        typer.echo(f"{name:<{width}}  {first_line(path)}")
+        typer.echo(f"{name:<{width}}  {read_recipe_title(path)}")
 
 
 @app.command("show")
-def show(name: Name) -> None:
+def show_recipe(name: RecipeName) -> None:
     """Print a recipe."""
     typer.echo(_find(name).read_text("utf-8"), nl=False)
 
 
 @app.command("cp")
-def copy(name: Name, file: Annotated[str, typer.Argument(help="Where to; never overwritten.")]) -> None:
+def copy_recipe(name: RecipeName, file: Annotated[str, typer.Argument(help="Where to; never overwritten.")]) -> None:
     """Copy a recipe to a file of your own."""
     source = _find(name)
     if not file:
@@ -52,8 +52,8 @@ def copy(name: Name, file: Annotated[str, typer.Argument(help="Where to; never o
 
 
 def _find(name: str) -> Path:
-    if name in profiles():
-        return profiles()[name]
+    if name in list_profiles():
+        return list_profiles()[name]
     path = find_recipe(name, flag="recipe")
-    read_content(path)  # is it one?
+    read_recipe_file(path)  # is it one?
     return path

@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
-from bertkit.cli.options import settings_command
-from bertkit.reports import HELP, ReportConfig
+from bertkit.cli.options import build_command
+from bertkit.reports import REPORT_HELP, ReportConfig
 
 
 def _run(given: dict[str, Any], as_json: bool) -> None:
@@ -17,9 +17,9 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
 
     made = report(given, ConsoleReporter())
     if as_json:
-        typer.echo(json.dumps({"report": str(made.path), **made.figures}, ensure_ascii=False))
+        typer.echo(json.dumps({"report": str(made.path), **made.summary}, ensure_ascii=False))
         return
-    typer.echo(f"report: {made.path} ({decimal(made.figures['bytes'])})")
+    typer.echo(f"report: {made.path} ({decimal(made.summary['bytes'])})")
 
 
-report = settings_command(ReportConfig, HELP, _run)
+report = build_command(ReportConfig, REPORT_HELP, _run)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-AGAIN = 0.05  # seconds
+RETRY_SECONDS = 0.05  # seconds
 
 
 @contextmanager
-def heard_signals() -> Iterator[None]:
+def handle_signals() -> Iterator[None]:
     """Within this SIGTERM is as Ctrl-C, and neither is lost.
 
     Where Python runs a finalizer (`__del__`, what a weak reference calls) it prints an exception and goes
@@ -26,7 +26,7 @@ def heard_signals() -> Iterator[None]:
 
     def hook(lost: Any) -> None:
         if lost.exc_type is KeyboardInterrupt:
-            again = threading.Timer(AGAIN, _thread.interrupt_main, [signal.SIGTERM])
+            again = threading.Timer(RETRY_SECONDS, _thread.interrupt_main, [signal.SIGTERM])
             again.daemon = True
             again.start()
         else:

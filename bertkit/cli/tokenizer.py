@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from bertkit.cli.options import settings_command
+from bertkit.cli.options import build_command
 from bertkit.vocabulary import HELP, TokenizerConfig
 
 
@@ -15,15 +15,15 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
 
     made = train_tokenizer(given, ConsoleReporter())
     if as_json:
-        typer.echo(json.dumps({"output_dir": str(made.output_dir), **made.figures}, ensure_ascii=False))
+        typer.echo(json.dumps({"output_dir": str(made.output_dir), **made.statistics}, ensure_ascii=False))
         return
-    figures = made.figures
+    figures = made.statistics
     lines = {
         "pieces": f"{figures['vocab_size']:,}, of these {figures['alphabet']:,} characters",
         "letters": "lower case" if figures["lowercase"] else "upper and lower case",
         "accents": "stripped" if figures["strip_accents"] else "kept",
         "unknown": f"{figures['unknown']:.2%} of the pieces",
-        "a word": f"{figures['pieces_per_word']:.2f} pieces",
+        "a word": f"{figures['tokens_per_word']:.2f} pieces",
         "example": figures["example"],
         "tokenizer": made.output_dir,
     }
@@ -31,4 +31,4 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
         typer.echo(f"{name:<10} {value}")
 
 
-train_tokenizer = settings_command(TokenizerConfig, HELP, _run)
+train_tokenizer = build_command(TokenizerConfig, HELP, _run)

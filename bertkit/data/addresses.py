@@ -5,11 +5,11 @@ from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
-from bertkit.data.text_files import CHUNK, TextFile
+from bertkit.data.text_files import CHUNK_BYTES, TextFile
 from bertkit.errors import UserError
 
 
-def addresses(files: Sequence[TextFile]) -> list[tuple[str, str]]:
+def digest_files(files: Sequence[TextFile]) -> list[tuple[str, str]]:
     """Name and digest of each file; of one elsewhere nothing is read.
 
     Raises:
@@ -31,6 +31,6 @@ def _digest_of(path: Path, *as_it_is: int) -> str:  # noqa: ARG001 (what tells t
     """Of a file's bytes, read once in a run as long as it stays as it is."""
     content = blake2b(digest_size=16)
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(CHUNK_BYTES):
             content.update(chunk)
     return content.hexdigest()

@@ -6,31 +6,31 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.data.columns import find
-from bertkit.data.json_text import BROKEN
+from bertkit.data.columns import find_column
+from bertkit.data.json_text import JSON_ERRORS
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, short
+from bertkit.errors import UserError, shorten_repr
 
 Answer = dict[str, Any]  # {"text": str, "answer_start": int, or None where it is not known}
-START = "answer_start"
-IMPOSSIBLE = "is_impossible"
-TRUE = (True, "1", "1.0", "true")  # of that column, also as CSV has it
-FALSE = (False, None, "0", "0.0", "false", "")
+ANSWER_START = "answer_start"
+IS_IMPOSSIBLE = "is_impossible"
+TRUE_VALUES = (True, "1", "1.0", "true")  # of that column, also as CSV has it
+FALSE_VALUES = (False, None, "0", "0.0", "false", "")
 
-FORMS = (
+ANSWER_FORMATS = (
     'write {"text": [...], "answer_start": [...]}, a list of {"text": ..., "answer_start": ...}, or the text '
     "itself with a column 'answer_start' beside it"
 )
-WHOLE = re.compile(r"\s*(-?\d{1,18})(\.0*)?\s*")  # a float where a column of numbers has gaps
-OBJECT = re.compile(r"""\s*(\[\s*)?\{.*?["'](text|answer_start)["']\s*:""", re.DOTALL)
+WHOLE_NUMBER = re.compile(r"\s*(-?\d{1,18})(\.0*)?\s*")  # a float where a column of numbers has gaps
+ANSWER_OBJECT = re.compile(r"""\s*(\[\s*)?\{.*?["'](text|answer_start)["']\s*:""", re.DOTALL)
 
 
-def where(rows: Rows, index: int) -> str:
+def describe_location(rows: Rows, index: int) -> str:
     """`dev.json: row 12 (id 56be...)`, for error messages."""
-    return f"{rows.where(index)} (id {rows['id'][index]})"
+    return f"{rows.format_location(index)} (id {rows['id'][index]})"
 
 
-def answers_in(rows: Rows, column: str) -> list[list[Answer]] | None:
+def parse_answer_column(rows: Rows, column: str) -> list[list[Answer]] | None:
     """Each question's answers, none if it is marked as impossible; None where no row says anything of them.
 
     Raises:
@@ -39,10 +39,10 @@ def answers_in(rows: Rows, column: str) -> list[list[Answer]] | None:
     impossible = _impossible(rows)
     if column not in rows.columns:  # some marks alone say nothing of the questions without one
         return [[] for _ in impossible] if all(impossible) else None
-    start = find(rows, START)
+    start = find_column(rows, ANSWER_START)
     starts = rows[start] if start else [None] * len(rows)
     answers = [
-        [] if no_answer else answers_of(rows, index, column, value, begin)
+        [] if no_answer else parse_answers(rows, index, column, value, begin)
         for index, (value, begin, no_answer) in enumerate(zip(rows[column], starts, impossible, strict=True))
     ]
     return answers if any(answers) or any(impossible) else None
@@ -50,26 +50,26 @@ def answers_in(rows: Rows, column: str) -> list[list[Answer]] | None:
 
 def _impossible(rows: Rows) -> list[bool]:
     """Whether each question is marked as impossible."""
-    column = find(rows, IMPOSSIBLE)
+    column = find_column(rows, IS_IMPOSSIBLE)
     marks = [
         mark.strip().casefold() if isinstance(mark, str) else mark
         for mark in (rows[column] if column else [False] * len(rows))
     ]
     for index, mark in enumerate(marks):
-        if mark not in TRUE and mark not in FALSE and mark == mark:  # what is not itself is a gap: NaN
-            held = f"column {column!r} holds {short(mark)}"
-            raise UserError(f"{where(rows, index)}: {held}, neither true nor false")
-    return [mark in TRUE for mark in marks]
+        if mark not in TRUE_VALUES and mark not in FALSE_VALUES and mark == mark:  # what is not itself is a gap: NaN
+            held = f"column {column!r} holds {shorten_repr(mark)}"
+            raise UserError(f"{describe_location(rows, index)}: {held}, neither true nor false")
+    return [mark in TRUE_VALUES for mark in marks]
 
 
-def contradicted(rows: Rows, column: str) -> list[int]:
+def find_contradictions(rows: Rows, column: str) -> list[int]:
     """The rows that have answers and are marked as impossible."""
     values = rows.columns.get(column, [None] * len(rows))
     marked = [index for index, mark in enumerate(_impossible(rows)) if mark]
     return [index for index in marked if any(text for text, _ in _pairs(values[index], None) or [])]
 
 
-def answers_of(rows: Rows, index: int, column: str, value: Any, start: Any = None) -> list[Answer]:
+def parse_answers(rows: Rows, index: int, column: str, value: Any, start: Any = None) -> list[Answer]:
     """One question's answers, none if it is unanswerable (None, an empty text, an empty list).
 
     Args:
@@ -84,21 +84,21 @@ def answers_of(rows: Rows, index: int, column: str, value: Any, start: Any = Non
     """
     found = _pairs(value, start)
     if found is None:
-        raise UserError(f"{where(rows, index)}: column {column!r} holds {short(value)}, no answers; {FORMS}")
-    if isinstance(value, str) and found == [(value, start)] and OBJECT.match(value):
-        held = f"column {column!r} holds {short(value)}"
+        raise UserError(f"{describe_location(rows, index)}: column {column!r} holds {shorten_repr(value)}, no answers; {ANSWER_FORMATS}")
+    if isinstance(value, str) and found == [(value, start)] and ANSWER_OBJECT.match(value):
+        held = f"column {column!r} holds {shorten_repr(value)}"
         raise UserError(
-            f"{where(rows, index)}: {held}, an object that is no JSON; save the file as JSONL or Parquet"
+            f"{describe_location(rows, index)}: {held}, an object that is no JSON; save the file as JSONL or Parquet"
         )
     answers = []
     for text, begin in found:
         if not isinstance(text, str) or not text.strip():
-            what = "is empty" if isinstance(text, str) else f"is {short(text)}, not a text"
+            what = "is empty" if isinstance(text, str) else f"is {shorten_repr(text)}, not a text"
             raise UserError(
-                f"{where(rows, index)}: an answer in column {column!r} {what}; "
+                f"{describe_location(rows, index)}: an answer in column {column!r} {what}; "
                 "a question without an answer has an empty list of them"
             )
-        answers.append({"text": text, START: _offset(rows, index, column, begin)})
+        answers.append({"text": text, ANSWER_START: _offset(rows, index, column, begin)})
     return answers
 
 
@@ -125,8 +125,8 @@ def _in_a_cell(value: str) -> Any:
     if value.strip() == "[]":
         return []
     try:
-        return json.loads(value) if OBJECT.match(value) else value
-    except BROKEN:
+        return json.loads(value) if ANSWER_OBJECT.match(value) else value
+    except JSON_ERRORS:
         return value
 
 
@@ -143,7 +143,7 @@ def _of_object(value: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
 
 
 def _start(answer: Mapping[str, Any]) -> Any:
-    return answer[START] if START in answer else answer.get("start")
+    return answer[ANSWER_START] if ANSWER_START in answer else answer.get("start")
 
 
 def _offset(rows: Rows, index: int, column: str, value: Any) -> int | None:
@@ -153,8 +153,8 @@ def _offset(rows: Rows, index: int, column: str, value: Any) -> int | None:
         return value
     if value is None or value == "":
         return None
-    if isinstance(value, str) and (whole := WHOLE.fullmatch(value)):
+    if isinstance(value, str) and (whole := WHOLE_NUMBER.fullmatch(value)):
         return int(whole[1])
     raise UserError(
-        f"{where(rows, index)}: an answer in column {column!r} begins at {short(value)}, not a whole number"
+        f"{describe_location(rows, index)}: an answer in column {column!r} begins at {shorten_repr(value)}, not a whole number"
     )

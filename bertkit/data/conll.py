@@ -12,17 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from bertkit.data.contents import EMPTY
+from bertkit.data.contents import EMPTY_FILE
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
-WHITE = " \t\r\v\f"  # only these end a sentence: U+00A0, U+3000 or U+2028 may be a token
-OPENING = "-DOCSTART-"
-ENDINGS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # of a field or, to some readers, a line
-FORM = "a line is a token with its columns, TABs or blanks between them, and a blank line ends a sentence"
+WHITESPACE = " \t\r\v\f"  # only these end a sentence: U+00A0, U+3000 or U+2028 may be a token
+DOCSTART = "-DOCSTART-"
+LINE_BREAKS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # of a field or, to some readers, a line
+FORMAT_HINT = "a line is a token with its columns, TABs or blanks between them, and a blank line ends a sentence"
 
 
-def read_columns(path: Path, text: str) -> Rows:
+def parse_conll(path: Path, text: str) -> Rows:
     """A row a sentence: columns "0", "1", ... hold lists of its tokens' fields, in order.
 
     Where the file has -DOCSTART- lines, "document" is the number of the sentence's document, from 0.
@@ -34,10 +34,10 @@ def read_columns(path: Path, text: str) -> Rows:
     lines = text.replace("\r\n", "\n").split("\n")  # not splitlines(): a token may be U+2028
     if "\r" in lines[0].rstrip("\r"):
         raise UserError(f"{path}: its lines end in CR alone; save it with LF, as tr '\\r' '\\n' does")
-    opens = _ask(str.startswith, lines, OPENING).astype(bool)
-    plain = np.fromiter(map(bool, map(str.strip, lines, repeat(WHITE))), bool, len(lines)) & ~opens
+    opens = _ask(str.startswith, lines, DOCSTART).astype(bool)
+    plain = np.fromiter(map(bool, map(str.strip, lines, repeat(WHITESPACE))), bool, len(lines)) & ~opens
     if not plain.any():
-        raise UserError(f"{path}: {'the file has no tokens' if opens.any() else EMPTY}")
+        raise UserError(f"{path}: {'the file has no tokens' if opens.any() else EMPTY_FILE}")
     marked = _ask(str.startswith, lines, "#").astype(bool) & plain
     typical = plain & ~marked if (plain & ~marked).any() else plain
     mark = "\t" if (_ask(str.count, lines, "\t")[typical] > 0).mean() >= 0.5 else " "
@@ -50,7 +50,7 @@ def read_columns(path: Path, text: str) -> Rows:
     return _sentences(path, mark.join(compress(lines, tokens)).split(mark), at, opens)
 
 
-def write_columns(columns: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
+def format_conll(columns: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
     """Sentences as TAB-separated columns with an empty line after each, part by part.
 
     White space inside a token that would end its field or its line is written as a blank.
@@ -61,7 +61,7 @@ def write_columns(columns: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
     for fields in zip(*columns, strict=True):
         yield (
             "".join(
-                ENDINGS.sub(" ", token) + "\t" + "\t".join(rest) + "\n"
+                LINE_BREAKS.sub(" ", token) + "\t" + "\t".join(rest) + "\n"
                 for token, *rest in zip(*fields, strict=True)
             )
             + "\n"
@@ -102,16 +102,16 @@ def _comments(lines: list[str], marked: np.ndarray, plain: np.ndarray, unlike: n
 def _check(path: Path, lines: list[str], at: np.ndarray, fields: np.ndarray, width: int) -> None:
     """Raise a `UserError` where no line is a token, one has other fields, or all are rows of a CSV file."""
     if not len(at):
-        raise UserError(f"{path}: the file has comments and no tokens; {FORM}")
+        raise UserError(f"{path}: the file has comments and no tokens; {FORMAT_HINT}")
     whole = at[-1] - at[0] + 1 == len(at) > 1 and "," in lines[at[0]] and "\t" not in lines[at[0]]
     unlike = np.flatnonzero(fields != width)
     if whole and (len(unlike) or (width == 1 and len({lines[index].count(",") for index in at}) == 1)):
         raise UserError(
-            f"{path}: looks like CSV, which is not read here, unlike JSON, JSONL and Parquet; {FORM}"
+            f"{path}: looks like CSV, which is not read here, unlike JSON, JSONL and Parquet; {FORMAT_HINT}"
         )
     for index in unlike[:1]:
         there = f"{fields[index]} column{'s' if fields[index] > 1 else ''} where the file has {width}"
-        raise UserError(f"{path}: line {at[index] + 1}: {there}; {FORM}")
+        raise UserError(f"{path}: line {at[index] + 1}: {there}; {FORMAT_HINT}")
 
 
 def _sentences(path: Path, fields: list[str], at: np.ndarray, opens: np.ndarray) -> Rows:
@@ -125,4 +125,4 @@ def _sentences(path: Path, fields: list[str], at: np.ndarray, opens: np.ndarray)
         columns[str(number)] = [column[a:b] for a, b in zip(starts.tolist(), ends, strict=True)]
     if opens.any():
         columns["document"] = np.unique(np.cumsum(opens)[at[starts]], return_inverse=True)[1].tolist()
-    return replace(Rows.of(columns, str(path)), number=at[starts] + 1, by_line=frozenset([str(path)]))
+    return replace(Rows.from_columns(columns, str(path)), row_numbers=at[starts] + 1, line_numbered_files=frozenset([str(path)]))

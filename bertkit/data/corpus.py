@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.cache import cached
-from bertkit.data.addresses import addresses
-from bertkit.data.corpus_files import CorpusFiles
-from bertkit.data.encoded import encoded
-from bertkit.data.text_files import Notes, TextFile, told
-from bertkit.data.texts import TextOptions, documents
-from bertkit.errors import UserError, listed
+from bertkit.cache import get_or_create
+from bertkit.data.addresses import digest_files
+from bertkit.data.corpus_files import CorpusWriter
+from bertkit.data.encoded import encode_documents
+from bertkit.data.text_files import FileNotes, TextFile, describe_files
+from bertkit.data.texts import TextOptions, iter_documents
+from bertkit.errors import UserError, format_list
 from bertkit.reporter import Reporter
 
-FORMAT = 4  # to be raised when the same files would give another corpus
+CACHE_VERSION = 4  # to be raised when the same files would give another corpus
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Corpus:
         notes: on how the files were read and what was left out, for people.
     """
 
-    pieces: np.ndarray
-    sentences: np.ndarray
-    documents: np.ndarray
-    origins: np.ndarray | None = field(default=None, kw_only=True)
+    token_ids: np.ndarray
+    sentence_offsets: np.ndarray
+    document_offsets: np.ndarray
+    parent_ids: np.ndarray | None = field(default=None, kw_only=True)
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
-def corpus_of(files: Sequence[TextFile], options: TextOptions, tokenizer: Any, reporter: Reporter) -> Corpus:
+def load_corpus(files: Sequence[TextFile], options: TextOptions, tokenizer: Any, reporter: Reporter) -> Corpus:
     """The corpus of these files, from the cache where they have been cut into pieces before.
 
     Where the cache cannot be written it lies in a temporary folder until the process ends.
@@ -54,12 +54,12 @@ def corpus_of(files: Sequence[TextFile], options: TextOptions, tokenizer: Any, r
     """
 
     def write(folder: Path) -> None:
-        reporter.say(f"cutting {told(files)} into pieces")
-        notes = Notes()
-        build(documents(files, options, notes), tokenizer, folder, notes, listed(files))
+        reporter.info(f"cutting {describe_files(files)} into pieces")
+        notes = FileNotes()
+        write_corpus(iter_documents(files, options, notes), tokenizer, folder, notes, format_list(files))
 
-    folder = cached("corpus", _key(files, options, tokenizer), write)
-    return load(folder or _temporary(write))
+    folder = get_or_create("corpus", _key(files, options, tokenizer), write)
+    return open_corpus(folder or _temporary(write))
 
 
 def _temporary(write: Any) -> Path:
@@ -78,19 +78,19 @@ def _temporary(write: Any) -> Path:
 
 def _key(files: Sequence[TextFile], options: TextOptions, tokenizer: Any) -> str:
     """A digest of all that a corpus depends on."""
-    about = [FORMAT, asdict(options), tokenizer.backend_tokenizer.to_str(), addresses(files)]
+    about = [CACHE_VERSION, asdict(options), tokenizer.backend_tokenizer.to_str(), digest_files(files)]
     return blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
 
 
 # ---- on disk
 
 
-def build(
+def write_corpus(
     documents: Iterable[Iterable[str]],
     tokenizer: Any,
     folder: Path,
-    notes: Notes | None = None,
-    named: str = "the documents",
+    notes: FileNotes | None = None,
+    description: str = "the documents",
 ) -> Corpus:
     """Write the pieces of all sentences, and where sentences and documents begin.
 
@@ -108,19 +108,19 @@ def build(
     """
     largest = max(tokenizer.get_vocab().values())
     dtype = np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
-    with CorpusFiles(folder, dtype) as files:
-        for batch in encoded(documents, tokenizer, dtype):
+    with CorpusWriter(folder, dtype) as files:
+        for batch in encode_documents(documents, tokenizer, dtype):
             files.add(batch)
     if not files.counts["tokens"]:
         raise UserError(
-            f"{named}: no text in there that the tokenizer makes pieces of, only control characters"
+            f"{description}: no text in there that the tokenizer makes pieces of, only control characters"
         )
-    about = {"dtypes": files.dtypes, "counts": files.counts, "notes": notes.lines() if notes else []}
+    about = {"dtypes": files.dtypes, "counts": files.counts, "notes": notes.format_lines() if notes else []}
     (folder / "corpus.json").write_text(json.dumps(about), "utf-8")
-    return load(folder)
+    return open_corpus(folder)
 
 
-def load(folder: Path) -> Corpus:
+def open_corpus(folder: Path) -> Corpus:
     """A corpus that was built in this folder, memory-mapped."""
     about = json.loads((folder / "corpus.json").read_text("utf-8"))
     pieces, sentences, documents = (

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 
 from bertkit.data.corpus import Corpus
 from bertkit.data.features import Features
-from bertkit.data.sequences import Template
-from bertkit.masking.pairs import Plan, sized
-from bertkit.modeling.losses import IGNORED, decisions
+from bertkit.data.sequences import SequenceTemplate
+from bertkit.masking.pairs import EpochPlan, resize_plan
+from bertkit.modeling.losses import IGNORE_INDEX, select_predicted
 
-PARTS = ("mlm", "nsp")
+LOSS_PARTS = ("mlm", "nsp")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,41 +32,41 @@ class CorpusFeatures(Features):
     """
 
     corpus: Corpus
-    draw: Callable[[int], Plan]
-    template: Template
+    build_plan: Callable[[int], EpochPlan]
+    template: SequenceTemplate
     seed: int
-    told: list[str] = field(default_factory=list)  # what the user should know of the examples
-    plans: dict[int, Plan] = field(default_factory=dict)  # of the epoch that was asked for last
+    pair_notes: list[str] = field(default_factory=list)  # what the user should know of the examples
+    plan_cache: dict[int, EpochPlan] = field(default_factory=dict)  # of the epoch that was asked for last
 
     @classmethod
-    def of(
-        cls, corpus: Corpus, draw: Callable[[int], Plan], template: Template, seed: int
+    def from_corpus(
+        cls, corpus: Corpus, build_plan: Callable[[int], EpochPlan], template: SequenceTemplate, seed: int
     ) -> "CorpusFeatures":
         """As many examples in each epoch as in the first."""
-        plan = draw(0)
-        unknown = corpus.counts.get("unknown", 0) / max(1, len(corpus.pieces))
-        longest = int((plan.a_length + plan.b_length).max(initial=0)) + template.special
+        plan = build_plan(0)
+        unknown = corpus.counts.get("unknown", 0) / max(1, len(corpus.token_ids))
+        longest = int((plan.a_length + plan.b_length).max(initial=0)) + template.num_special_tokens
         return cls(
-            first=np.arange(len(plan) + 1), labels=plan.label, longest=longest, unknown=unknown,
-            corpus=corpus, draw=draw, template=template, seed=seed, plans={0: plan},
+            sequence_offsets=np.arange(len(plan) + 1), labels=plan.labels, max_untruncated_length=longest, unk_fraction=unknown,
+            corpus=corpus, build_plan=build_plan, template=template, seed=seed, plan_cache={0: plan},
         )  # fmt: skip
 
-    def notes(self, rows: Any) -> list[str]:
+    def describe_issues(self, rows: Any) -> list[str]:
         """As they were told."""
-        return self.told
+        return self.pair_notes
 
-    def plan(self, epoch: int) -> Plan:
+    def get_plan(self, epoch: int) -> EpochPlan:
         """The examples of an epoch."""
-        if epoch not in self.plans:
-            self.plans.clear()
+        if epoch not in self.plan_cache:
+            self.plan_cache.clear()
             rng = np.random.default_rng([self.seed, epoch, 1])
-            self.plans[epoch] = sized(self.draw(epoch), len(self), rng)
-        return self.plans[epoch]
+            self.plan_cache[epoch] = resize_plan(self.build_plan(epoch), len(self), rng)
+        return self.plan_cache[epoch]
 
-    def sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """`input_ids` and `token_type_ids` of the example with this key."""
         epoch, at = divmod(number, len(self))
-        plan, pieces = self.plan(epoch), self.corpus.pieces
+        plan, pieces = self.get_plan(epoch), self.corpus.token_ids
         texts = [pieces[plan.a_start[at] :][: plan.a_length[at]]]
         if plan.b_length[at]:
             texts.append(pieces[plan.b_start[at] :][: plan.b_length[at]])
@@ -75,32 +75,32 @@ class CorpusFeatures(Features):
     @property
     def sequence_lengths(self) -> np.ndarray:
         """[n] of the first epoch."""
-        return self.sizes_in(0)
+        return self.length_keys_for_epoch(0)
 
-    def sizes_in(self, epoch: int) -> np.ndarray:
+    def length_keys_for_epoch(self, epoch: int) -> np.ndarray:
         """[n] pieces of each example of this epoch."""
-        plan = self.plan(epoch)
-        return plan.a_length + plan.b_length + self.template.special
+        plan = self.get_plan(epoch)
+        return plan.a_length + plan.b_length + self.template.num_special_tokens
 
-    def keys(self, epoch: int, examples: np.ndarray) -> np.ndarray:
+    def example_keys_for_epoch(self, epoch: int, examples: np.ndarray) -> np.ndarray:
         """`epoch * n + number`."""
         return epoch * len(self) + examples
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        ids, kinds = self.sequence(index)
+        ids, kinds = self.get_sequence(index)
         epoch, at = divmod(index, len(self))
-        label = self.plan(epoch).label[at]
+        label = self.get_plan(epoch).labels[at]
         return {"input_ids": [ids], "token_type_ids": [kinds], "key": index, "next_sentence_label": label}
 
-    def kept(self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def reduce_logits(self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """[B, 6] of each of `PARTS` the summed loss, how many are right, and how many there are."""
-        parts = decisions(logits, batch)
+        parts = select_predicted(logits, batch)
         none = torch.zeros(len(examples), 3, device=batch["input_ids"].device)
-        return torch.cat([_summed(*parts[part], len(none)) if part in parts else none for part in PARTS], 1)
+        return torch.cat([_summed(*parts[part], len(none)) if part in parts else none for part in LOSS_PARTS], 1)
 
 
 def _summed(logits: torch.Tensor, labels: torch.Tensor, examples: int) -> torch.Tensor:
     """[examples, 3] of decisions that are as many in each example."""
-    loss = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
-    parts = (loss, logits.argmax(-1) == labels, labels != IGNORED)
+    loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
+    parts = (loss, logits.argmax(-1) == labels, labels != IGNORE_INDEX)
     return torch.stack([part.float().view(examples, -1).sum(1) for part in parts], 1)

@@ -7,46 +7,46 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.corpus import Corpus
-from bertkit.data.document_rows import FEW, cut_few
-from bertkit.data.findings import Finding, places, share
+from bertkit.data.document_rows import MIN_DOCUMENTS, split_few_documents
+from bertkit.data.findings import Finding, locate_rows, format_fraction
 from bertkit.data.rows import Rows
-from bertkit.data.text_files import Notes
+from bertkit.data.text_files import FileNotes
 from bertkit.data.text_source import TextSource
-from bertkit.data.texts import Place, TextOptions, documents_at
-from bertkit.masking.pairs import MANY
+from bertkit.data.texts import DocumentLocation, TextOptions, iter_located_documents
+from bertkit.masking.pairs import MAX_SINGLE_SENTENCE_FRACTION
 
-OPENING = 1_000  # characters of a document that are kept to look at
-LITTLE = 1_000_000  # characters: less than this teaches a model little
+PREVIEW_CHARS = 1_000  # characters of a document that are kept to look at
+SMALL_CORPUS_CHARS = 1_000_000  # characters: less than this teaches a model little
 
 
-def surveyed(text: TextSource, options: TextOptions, few: bool) -> tuple[Rows, list[str]]:
+def load_document_rows(text: TextSource, options: TextOptions, split_documents: bool) -> tuple[Rows, list[str]]:
     """A row a document (`digest`, `sentences`, `characters`, and its beginning as `text`), and notes.
 
     Where there are `few`, a row a stretch of one, as training cuts them.
     """
-    notes, columns = Notes(), {name: [] for name in ("digest", "sentences", "characters", "text")}  # type: ignore[var-annotated]
-    begins: list[Place] = []
-    for place, document in documents_at(text.files, options, notes):
+    notes, columns = FileNotes(), {name: [] for name in ("digest", "sentences", "characters", "text")}  # type: ignore[var-annotated]
+    begins: list[DocumentLocation] = []
+    for place, document in iter_located_documents(text.files, options, notes):
         digest, sentences, characters, opening = blake2b(digest_size=8), 0, 0, ""
         for sentence in document:
             digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")
             sentences, characters = sentences + 1, characters + len(sentence)
-            opening += f"{sentence[:OPENING]} " if len(opening) < OPENING else ""
-        values = (digest.hexdigest(), sentences, characters, opening[:OPENING])
+            opening += f"{sentence[:PREVIEW_CHARS]} " if len(opening) < PREVIEW_CHARS else ""
+        values = (digest.hexdigest(), sentences, characters, opening[:PREVIEW_CHARS])
         for column, value in zip(columns.values(), values, strict=True):
             column.append(value)
         begins.append(place)
     rows = _placed(columns, begins)
     more: list[str] = []
-    if few and len(rows) < FEW:
+    if split_documents and len(rows) < MIN_DOCUMENTS:
         rows, more = _in_stretches(rows)
-    return rows, [*notes.lines(), *more]
+    return rows, [*notes.format_lines(), *more]
 
 
-def _placed(columns: dict[str, list[Any]], begins: Sequence[Place]) -> Rows:
+def _placed(columns: dict[str, list[Any]], begins: Sequence[DocumentLocation]) -> Rows:
     """The documents as rows that know their files and rows or lines."""
     files = {file: number for number, file in enumerate(dict.fromkeys(place.file for place in begins))}
-    by_line = frozenset(str(place.file) for place in begins if place.by_line)
+    by_line = frozenset(str(place.file) for place in begins if place.is_line)
     file_of = np.array([files[place.file] for place in begins], np.int32)
     numbers = np.array([place.number for place in begins])
     return Rows(columns, tuple(map(str, files)), file_of, numbers, by_line)
@@ -55,11 +55,11 @@ def _placed(columns: dict[str, list[Any]], begins: Sequence[Place]) -> Rows:
 def _in_stretches(rows: Rows) -> tuple[Rows, list[str]]:
     """The documents cut as `cut_few` cuts them, by their sentences."""
     none, sizes = np.zeros(1, np.int64), np.array(rows["sentences"])
-    corpus, notes = cut_few(Corpus(none, none, np.concatenate([[0], np.cumsum(sizes)])))
-    if corpus.origins is None:
+    corpus, notes = split_few_documents(Corpus(none, none, np.concatenate([[0], np.cumsum(sizes)])))
+    if corpus.parent_ids is None:
         return rows, notes
-    sentences, stretches = np.diff(corpus.documents), rows.select(corpus.origins)
-    shares = (np.array(stretches["characters"]) * sentences / sizes[corpus.origins]).astype(int)
+    sentences, stretches = np.diff(corpus.document_offsets), rows.select(corpus.parent_ids)
+    shares = (np.array(stretches["characters"]) * sentences / sizes[corpus.parent_ids]).astype(int)
     digests = [f"{digest}-{number}" for number, digest in enumerate(stretches["digest"])]
     cut = {"digest": digests, "sentences": sentences.tolist(), "characters": shares.tolist()}
     for name, values in cut.items():
@@ -67,7 +67,7 @@ def _in_stretches(rows: Rows) -> tuple[Rows, list[str]]:
     return stretches, notes
 
 
-def corpus_findings(split: str, rows: Rows, pairs: bool) -> Iterator[Finding]:
+def check_corpus(split: str, rows: Rows, has_pairs: bool) -> Iterator[Finding]:
     """How much text there is, and documents that make no pair.
 
     Args:
@@ -78,17 +78,17 @@ def corpus_findings(split: str, rows: Rows, pairs: bool) -> Iterator[Finding]:
         {digest.partition("-")[0] for digest in rows["digest"]}
     )  # a stretch has its number behind
     size = f"{documents:,} documents, {sentences.sum():,} sentences, {characters:,} characters"
-    little = split == "train" and characters < LITTLE
+    little = split == "train" and characters < SMALL_CORPUS_CHARS
     yield Finding(
         "warning" if little else "note", "little-text" if little else "size", f"the {split} text: {size}",
         "too little to learn a language from; go on from a model with --model" if little else "", len(rows),
     )  # fmt: skip
     single = (sentences == 1).nonzero()[0]
-    if pairs and len(single) > MANY * len(rows):
+    if has_pairs and len(single) > MAX_SINGLE_SENTENCE_FRACTION * len(rows):
         yield Finding(
             "warning", "one-sentence",
-            f"{share(len(single), len(rows))} {split} documents have one sentence, so nothing follows it",
-            "part documents by blank lines or --document-separator, sentences by lines (--form); or take "
+            f"{format_fraction(len(single), len(rows))} {split} documents have one sentence, so nothing follows it",
+            "part documents by blank lines or --document-separator, sentences by lines (--text-format); or take "
             "--objective mlm",
-            len(single), places(rows, single),
+            len(single), locate_rows(rows, single),
         )  # fmt: skip

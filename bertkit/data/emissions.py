@@ -5,11 +5,11 @@ import numpy as np
 from bertkit.data.tags import TagSet
 from bertkit.data.word_features import WordFeatures
 
-AGAINST = 1e-3  # a token of which no piece is left: outside, if its neighbours do not say otherwise
-NEVER = 1e4  # against what cannot be, small enough to stay finite in a sum over a sentence
+NON_OUTSIDE_PENALTY = 1e-3  # a token of which no piece is left: outside, if its neighbours do not say otherwise
+FORBIDDEN_PENALTY = 1e4  # against what cannot be, small enough to stay finite in a sum over a sentence
 
 
-def emissions(logits: np.ndarray, features: WordFeatures, tags: TagSet) -> np.ndarray:
+def compute_emissions(logits: np.ndarray, features: WordFeatures, tags: TagSet) -> np.ndarray:
     """[tokens, tags] log-probabilities.
 
     A token that shares its piece with the one before (characters, where pieces are words) goes on with
@@ -21,15 +21,15 @@ def emissions(logits: np.ndarray, features: WordFeatures, tags: TagSet) -> np.nd
     """
     from scipy.special import log_softmax
 
-    silent = np.where(tags.is_begin, -NEVER, -AGAINST)
-    silent[tags.outside] = 0.0
-    found = np.tile(silent, (len(features.decision), 1))
-    there = features.decision >= 0
+    silent = np.where(tags.is_begin, -FORBIDDEN_PENALTY, -NON_OUTSIDE_PENALTY)
+    silent[tags.outside_id] = 0.0
+    found = np.tile(silent, (len(features.prediction_index), 1))
+    there = features.prediction_index >= 0
     rows = log_softmax(logits.astype(np.float64), axis=-1)
-    found[there] = rows[features.decision[there]]
-    shares = np.flatnonzero(there[1:] & (features.decision[1:] == features.decision[:-1])) + 1
+    found[there] = rows[features.prediction_index[there]]
+    shares = np.flatnonzero(there[1:] & (features.prediction_index[1:] == features.prediction_index[:-1])) + 1
     for kind in range(len(tags.types)):
-        begin, inside = ((tags.type_of == kind) & (tags.is_begin == first) for first in (True, False))
+        begin, inside = ((tags.type_ids == kind) & (tags.is_begin == first) for first in (True, False))
         found[shares[:, None], inside] = np.logaddexp(found[shares][:, begin], found[shares][:, inside])
-        found[shares[:, None], begin] = -NEVER
+        found[shares[:, None], begin] = -FORBIDDEN_PENALTY
     return found

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 T = TypeVar("T")
-SENTENCES = 4096  # handed to the tokenizer at a time,
-CHARACTERS = 400_000  # or fewer, where they have more characters than this
-Batch = tuple[list[str], list[int]]  # sentences, and the number of the document of each
+MAX_BATCH_SENTENCES = 4096  # handed to the tokenizer at a time,
+MAX_BATCH_CHARS = 400_000  # or fewer, where they have more characters than this
+SentenceBatch = tuple[list[str], list[int]]  # sentences, and the number of the document of each
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedBatch:
     """`n` sentences in pieces.
 
     Attributes:
@@ -31,38 +31,38 @@ class Encoded:
         characters: how many the sentences had.
     """
 
-    pieces: np.ndarray
+    input_ids: np.ndarray
     lengths: np.ndarray
-    document: np.ndarray
-    unknown: int
-    characters: int
+    document_index: np.ndarray
+    num_unk: int
+    num_chars: int
 
 
-def encoded(documents: Iterable[Iterable[str]], tokenizer: Any, dtype: np.dtype) -> Iterator[Encoded]:
+def encode_documents(documents: Iterable[Iterable[str]], tokenizer: Any, dtype: np.dtype) -> Iterator[EncodedBatch]:
     """The sentences of all documents in pieces, batch by batch; those without any piece are left out.
 
     What looks like a special piece in them, a "[SEP]", is text.
     """
     unknown = tokenizer.unk_token_id
-    for (sentences, numbers), encodings in ahead(_encodings(documents, tokenizer.backend_tokenizer)):
+    for (sentences, numbers), encodings in prefetch(_encodings(documents, tokenizer.backend_tokenizer)):
         lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
         ids = chain.from_iterable(encoding.ids for encoding in encodings)
         pieces = np.fromiter(ids, dtype, lengths.sum())
         document = np.array(numbers, np.int64)[lengths > 0]
         missing = 0 if unknown is None else int(np.count_nonzero(pieces == unknown))
-        yield Encoded(pieces, lengths[lengths > 0], document, missing, sum(map(len, sentences)))
+        yield EncodedBatch(pieces, lengths[lengths > 0], document, missing, sum(map(len, sentences)))
 
 
-def _encodings(documents: Iterable[Iterable[str]], backend: Any) -> Iterator[tuple[Batch, list[Any]]]:
+def _encodings(documents: Iterable[Iterable[str]], backend: Any) -> Iterator[tuple[SentenceBatch, list[Any]]]:
     before, backend.encode_special_tokens = backend.encode_special_tokens, True
     try:
-        for batch in ahead(_batches(documents)):
+        for batch in prefetch(_batches(documents)):
             yield batch, backend.encode_batch_fast(batch[0], add_special_tokens=False)
     finally:
         backend.encode_special_tokens = before
 
 
-def _batches(documents: Iterable[Iterable[str]]) -> Iterator[Batch]:
+def _batches(documents: Iterable[Iterable[str]]) -> Iterator[SentenceBatch]:
     sentences: list[str] = []
     numbers: list[int] = []
     size = 0
@@ -71,14 +71,14 @@ def _batches(documents: Iterable[Iterable[str]]) -> Iterator[Batch]:
             sentences.append(sentence)
             numbers.append(number)
             size += len(sentence)
-            if size >= CHARACTERS or len(sentences) == SENTENCES:
+            if size >= MAX_BATCH_CHARS or len(sentences) == MAX_BATCH_SENTENCES:
                 yield sentences, numbers
                 sentences, numbers, size = [], [], 0
     if sentences:
         yield sentences, numbers
 
 
-def ahead(items: Iterable[T], count: int = 2) -> Iterator[T]:
+def prefetch(items: Iterable[T], count: int = 2) -> Iterator[T]:
     """The items in their order, up to `count` of them made ahead in a thread; its errors are raised here."""
     source, end = iter(items), object()
     with ThreadPoolExecutor(1) as pool:

@@ -10,7 +10,7 @@ import torch
 
 from bertkit.data.ragged import Ragged
 from bertkit.data.rows import Rows
-from bertkit.data.sequences import Long, Template, cut, encode
+from bertkit.data.sequences import LongTextStrategy, SequenceTemplate, truncate, encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +25,14 @@ class Features(ABC):
         unknown: share of the pieces that the vocabulary does not know.
     """
 
-    first: np.ndarray
+    sequence_offsets: np.ndarray
     labels: np.ndarray | None
-    truncated: int = 0
-    longest: int = 0
-    unknown: float = 0.0
+    num_truncated: int = 0
+    max_untruncated_length: int = 0
+    unk_fraction: float = 0.0
 
     @abstractmethod
-    def sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """`input_ids` and `token_type_ids` of one sequence, both [length]."""
 
     @property
@@ -41,45 +41,45 @@ class Features(ABC):
         """[sequences] pieces of each."""
 
     def __len__(self) -> int:
-        return len(self.first) - 1
+        return len(self.sequence_offsets) - 1
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        numbers = range(self.first[index], self.first[index + 1])
-        ids, kinds = zip(*map(self.sequence, numbers), strict=True)
+        numbers = range(self.sequence_offsets[index], self.sequence_offsets[index + 1])
+        ids, kinds = zip(*map(self.get_sequence, numbers), strict=True)
         item: dict[str, Any] = {"input_ids": list(ids), "token_type_ids": list(kinds)}
         if self.labels is not None:
             item["labels"] = self.labels[index]
         return item
 
     @property
-    def windowed(self) -> float:
+    def windowed_fraction(self) -> float:
         """Share of the examples that have several sequences: the windows of a long text."""
-        return float((np.diff(self.first) > 1).mean())
+        return float((np.diff(self.sequence_offsets) > 1).mean())
 
-    def notes(self, rows: Rows) -> list[str]:
+    def describe_issues(self, rows: Rows) -> list[str]:
         """What the user should know of how the training rows came out; it may name some of them."""
         return []
 
     @property
     def lengths(self) -> np.ndarray:
         """[n] pieces of each example, all its sequences together."""
-        return np.add.reduceat(self.sequence_lengths, self.first[:-1])
+        return np.add.reduceat(self.sequence_lengths, self.sequence_offsets[:-1])
 
     @property
-    def sizes(self) -> np.ndarray:
+    def length_keys(self) -> np.ndarray:
         """[n] by which examples are alike: their longest sequence, then how many they have.
 
         A batch is padded to its longest sequence, so the sum would put unlike ones together.
         """
-        counts = np.diff(self.first)
-        return np.maximum.reduceat(self.sequence_lengths, self.first[:-1]) * (counts.max() + 1) + counts
+        counts = np.diff(self.sequence_offsets)
+        return np.maximum.reduceat(self.sequence_lengths, self.sequence_offsets[:-1]) * (counts.max() + 1) + counts
 
     @property
-    def outputs(self) -> np.ndarray:
+    def logit_offsets(self) -> np.ndarray:
         """[n + 1] the first row of logits of each example: here one row an example."""
         return np.arange(len(self) + 1)
 
-    def kept(self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def reduce_logits(self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """What scoring keeps of a batch's logits, a row each: here all of them.
 
         Args:
@@ -88,18 +88,18 @@ class Features(ABC):
         """
         return logits
 
-    def sizes_in(self, epoch: int) -> np.ndarray:
+    def length_keys_for_epoch(self, epoch: int) -> np.ndarray:
         """`sizes`, where the examples are drawn anew in every epoch those of this one."""
-        return self.sizes
+        return self.length_keys
 
-    def drawn_within(self, tokens: int) -> int | None:
+    def batch_size_for(self, tokens: int) -> int | None:
         """Where examples are drawn anew to fill a length, how many a batch of so many pieces takes.
 
         None: they are the same in every epoch, of any lengths.
         """
         return None
 
-    def keys(self, epoch: int, examples: np.ndarray) -> np.ndarray:
+    def example_keys_for_epoch(self, epoch: int, examples: np.ndarray) -> np.ndarray:
         """By what the examples of an epoch are asked for: here their numbers, in every epoch the same."""
         return examples
 
@@ -115,7 +115,7 @@ class StoredFeatures(Features):
     input_ids: Ragged
     token_type_ids: Ragged
 
-    def sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """As stored."""
         return self.input_ids[number], self.token_type_ids[number]
 
@@ -127,7 +127,7 @@ class StoredFeatures(Features):
 
 def build_features(
     texts: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Any, max_length: int,
-    long: Long = "head", cache: bool = True,
+    long_texts: LongTextStrategy = "head", cache: bool = True,
 ) -> StoredFeatures:  # fmt: skip
     """Features of one text column, or two.
 
@@ -139,10 +139,10 @@ def build_features(
     """
     columns = [encode(column, tokenizer, cache) for column in texts]
     examples = ([[column[row] for column in columns]] for row in range(len(columns[0])))
-    return _assembled(examples, columns, labels, tokenizer, max_length, long)
+    return _assembled(examples, columns, labels, tokenizer, max_length, long_texts)
 
 
-def build_choices(
+def build_choice_features(
     contexts: Sequence[str], endings: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Any,
     max_length: int, cache: bool = True,
 ) -> StoredFeatures:  # fmt: skip
@@ -165,14 +165,14 @@ def build_choices(
 
 def _assembled(
     examples: Iterable[list[list[np.ndarray]]], columns: list[Ragged], labels: np.ndarray | None,
-    tokenizer: Any, max_length: int, long: Long,
+    tokenizer: Any, max_length: int, long: LongTextStrategy,
 ) -> StoredFeatures:  # fmt: skip
     """Cut each text or pair of each example, and put the special pieces around."""
-    template = Template.of(tokenizer, pair=len(columns) == 2)
+    template = SequenceTemplate.from_tokenizer(tokenizer, pair=len(columns) == 2)
     sequences: list[tuple[Any, Any]] = []
     first, truncated, longest = [0], 0, 0
     for pairs in examples:
-        parts = [cut(pair, max_length - template.special, long) for pair in pairs]
+        parts = [truncate(pair, max_length - template.num_special_tokens, long) for pair in pairs]
         whole = [sum(map(len, pair)) for pair in pairs]
         kept = [sum(map(len, part[0])) for part in parts]
         truncated += kept < whole and long != "windows"
@@ -182,8 +182,8 @@ def _assembled(
     total = sum(len(column.values) for column in columns)
     unknown = sum(int((column.values == tokenizer.unk_token_id).sum()) for column in columns)
     return StoredFeatures(
-        input_ids=Ragged.of([ids for ids, _ in sequences]),
-        token_type_ids=Ragged.of([kinds for _, kinds in sequences], np.int8),
-        first=np.array(first), labels=labels, truncated=truncated, longest=longest + template.special,
-        unknown=unknown / max(1, total),
+        input_ids=Ragged.from_sequences([ids for ids, _ in sequences]),
+        token_type_ids=Ragged.from_sequences([kinds for _, kinds in sequences], np.int8),
+        sequence_offsets=np.array(first), labels=labels, num_truncated=truncated, max_untruncated_length=longest + template.num_special_tokens,
+        unk_fraction=unknown / max(1, total),
     )  # fmt: skip

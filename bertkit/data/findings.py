@@ -6,13 +6,13 @@ from typing import Literal
 
 import numpy as np
 
-from bertkit.data.answers import where
-from bertkit.data.questions import Questions
+from bertkit.data.answers import describe_location
+from bertkit.data.questions import QuestionRows
 from bertkit.data.rows import Rows
 
 Level = Literal["error", "warning", "note"]
-FIRST = 5  # rows that a finding names
-LEAST = 0.001  # share that is told in percent
+MAX_LOCATIONS = 5  # rows that a finding names
+MIN_PERCENT = 0.001  # share that is told in percent
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Finding:
         level: "error": training refuses it; "warning": scores suffer; "note": it is good to know.
         name: of its kind, for programs.
         message: one line, for people.
-        way_out: what to do about it.
+        fix: what to do about it.
         count: of the rows (or what the message counts).
         rows: the first few of them, as `file: row n`.
     """
@@ -31,18 +31,18 @@ class Finding:
     level: Level
     name: str
     message: str
-    way_out: str = ""
+    fix: str = ""
     count: int = 0
     rows: list[str] = field(default_factory=list)
 
 
-def places(rows: Rows, indices: Sequence[int] | np.ndarray) -> list[str]:
+def locate_rows(rows: Rows, indices: Sequence[int] | np.ndarray) -> list[str]:
     """Where the first few of these rows stand; of questions also their ids."""
-    name = where if isinstance(rows, Questions) else Rows.where
-    return [name(rows, int(index)) for index in indices[:FIRST]]
+    name = describe_location if isinstance(rows, QuestionRows) else Rows.format_location
+    return [name(rows, int(index)) for index in indices[:MAX_LOCATIONS]]
 
 
-def share(part: int, whole: int) -> str:
+def format_fraction(part: int, whole: int) -> str:
     """`1,234 of 20,000 (6.2%)`, the form in which messages count."""
     percent = part / max(1, whole)
-    return f"{part:,} of {whole:,}" + (f" ({percent:.1%})" if percent >= LEAST else "")
+    return f"{part:,} of {whole:,}" + (f" ({percent:.1%})" if percent >= MIN_PERCENT else "")

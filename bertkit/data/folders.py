@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Protocol, TypeVar
 
-from bertkit.data.columns import require
-from bertkit.data.known import Form, Layout, SplitFile
+from bertkit.data.columns import require_column
+from bertkit.data.known import ColumnMapping, Layout, SplitFile
 from bertkit.data.readers import Dialect, read_file
 from bertkit.data.rows import Rows, Splits
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, format_list
 
-COLUMN_SUFFIXES = {".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes"}
-DATA_SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet"} | COLUMN_SUFFIXES
-PACKED = (".gz", ".zst", ".zip")
-SPLIT_WORDS = {
+CONLL_SUFFIXES = {".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes"}
+DATA_SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet"} | CONLL_SUFFIXES
+COMPRESSED_SUFFIXES = (".gz", ".zst", ".zip")
+SPLIT_KEYWORDS = {
     "train": "train", "training": "train",
     "dev": "validation", "val": "validation", "valid": "validation", "validation": "validation",
     "test": "test",
@@ -26,7 +26,7 @@ SPLIT_WORDS = {
 T = TypeVar("T")
 
 
-class Named(Protocol):
+class NamedFile(Protocol):
     """A file, wherever it lies."""
 
     @property
@@ -44,43 +44,43 @@ def read_layout(folder: Path, layout: Layout) -> tuple[Splits, list[str]]:
     those of another split.
     """
     there = {split: path for split, part in layout.items() if (path := _there(folder, part))}
-    named = split_of(Path(layout["train"].file))
+    named = infer_split(Path(layout["train"].file))
     notes = [] if named in (None, "train") else [_all_there_is([there["train"]])]
     return {split: _read(path, layout[split]) for split, path in there.items()}, notes
 
 
-def as_here(rows: Rows, form: Form) -> Rows:
+def apply_column_mapping(rows: Rows, mapping: ColumnMapping) -> Rows:
     """The rows that a form keeps, their columns by the names used here.
 
     Raises:
         UserError: the column that picks rows is not there, or picks none.
     """
-    for column, wanted in form.where.items():
+    for column, wanted in mapping.row_filter.items():
         rows = _only(rows, column, wanted)
-    here = _from_the_end(form.columns, rows)
+    here = _from_the_end(mapping.columns, rows)
     columns = {here.get(name, name): values for name, values in rows.columns.items()}
-    for column, key in form.nested.items():
+    for column, key in mapping.nested.items():
         columns[column] = [value[key] for value in columns[column]]
     return replace(rows, columns=columns)
 
 
 def _there(folder: Path, part: SplitFile) -> Path | None:
     """The file of one split, as it is called or with the name of a compression behind that."""
-    suffixes = ("",) if part.class_folders else ("", *PACKED)
+    suffixes = ("",) if part.class_folders else ("", *COMPRESSED_SUFFIXES)
     paths = (Path(f"{folder / part.file}{suffix}") for suffix in suffixes)
     return next((path for path in paths if path.exists()), None)
 
 
 def _all_there_is(paths: list[Path]) -> str:
-    names = listed(path.name for path in paths)
+    names = format_list(path.name for path in paths)
     return f"{names} is all there is: training and validation rows are both taken from it"
 
 
 def _read(path: Path, part: SplitFile) -> Rows:
     if part.class_folders:
         return _class_folders(path, part.class_folders)
-    rows = as_here(read_file(path, part.dialect), part)
-    without_names = part.words or not part.header
+    rows = apply_column_mapping(read_file(path, part.dialect), part)
+    without_names = part.conll or not part.header
     unnamed = [name for name in rows.columns if without_names and name.isdigit()]
     return replace(rows, columns={name: rows[name] for name in rows.columns if name not in unnamed})
 
@@ -95,16 +95,16 @@ def _from_the_end(columns: dict[str, str], rows: Rows) -> dict[str, str]:
 
 
 def _only(rows: Rows, column: str, wanted: str) -> Rows:
-    require(rows, column, f"it tells which rows are {wanted!r}")
+    require_column(rows, column, f"it tells which rows are {wanted!r}")
     kept = rows.select(index for index, value in enumerate(rows[column]) if value == wanted)
     if len(kept) == 0:
-        there = listed(sorted({str(value) for value in rows[column]}))
+        there = format_list(sorted({str(value) for value in rows[column]}))
         raise UserError(f"{rows.files[0]}: no row has {wanted!r} in column {column!r}; there are {there}")
     return kept
 
 
 def read_folder(
-    folder: Path, dialect: Dialect | None = None, instead: str | None = None
+    folder: Path, dialect: Dialect | None = None, fallback_train_split: str | None = None
 ) -> tuple[Splits, list[str]]:
     """The splits of any folder, and notes on files left out.
 
@@ -113,55 +113,55 @@ def read_folder(
     each; a folder without such words is all training rows. Where none is a training file, the rows of the
     split `instead` are the training rows.
     """
-    paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and is_data(p.relative_to(folder))]
+    paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and is_data_file(p.relative_to(folder))]
     if not paths:
         raise UserError(
-            f"{folder}: no data files in this folder ({listed([*sorted(DATA_SUFFIXES), *PACKED])})"
+            f"{folder}: no data files in this folder ({format_list([*sorted(DATA_SUFFIXES), *COMPRESSED_SUFFIXES])})"
         )
-    texts = dialect is None or not dialect.words
+    texts = dialect is None or not dialect.conll
     if texts and all(path.suffix == ".txt" and path.parent != folder for path in paths):
         return _text_tree(folder, paths), []
-    by_split, unsorted = sorted_by_split({path: path.relative_to(folder) for path in paths})
+    by_split, unsorted = group_by_split({path: path.relative_to(folder) for path in paths})
     if not by_split:
         return {"train": _read_all(unsorted, dialect)}, []
-    notes = left_out(unsorted)
-    if "train" not in by_split and instead in by_split:
-        by_split["train"] = by_split.pop(instead)
+    notes = describe_unassigned_files(unsorted)
+    if "train" not in by_split and fallback_train_split in by_split:
+        by_split["train"] = by_split.pop(fallback_train_split)
         notes.append(_all_there_is(by_split["train"]))
     if "train" not in by_split:
-        raise UserError(f"{folder}: no training file among {listed(p.name for p in paths)}")
+        raise UserError(f"{folder}: no training file among {format_list(p.name for p in paths)}")
     return {split: _read_all(files, dialect) for split, files in by_split.items()}, notes
 
 
-def sorted_by_split(names: Mapping[T, PurePath]) -> tuple[dict[str, list[T]], list[T]]:
+def group_by_split(names: Mapping[T, PurePath]) -> tuple[dict[str, list[T]], list[T]]:
     """The files of each split by their names in a folder, and those whose names speak of none."""
     by_split: dict[str, list[T]] = defaultdict(list)
     unsorted: list[T] = []
     for file, name in names.items():
-        split = split_of(name)
+        split = infer_split(name)
         (unsorted if split is None else by_split[split]).append(file)
     return by_split, unsorted
 
 
-def left_out(unsorted: Iterable[Named]) -> list[str]:
+def describe_unassigned_files(unassigned: Iterable[NamedFile]) -> list[str]:
     """A note on files that belong to no split, if there are any."""
-    names = [file.name for file in unsorted]
-    return [f"left out, not named after a split: {listed(names)}"] if names else []
+    names = [file.name for file in unassigned]
+    return [f"left out, not named after a split: {format_list(names)}"] if names else []
 
 
-def split_of(path: PurePath) -> str | None:
+def infer_split(path: PurePath) -> str | None:
     """The split that a file's name, or else the folder it is in, speaks of."""
     for part in (path.name, *(parent.name for parent in path.parents)):
         words = re.split(r"[^a-z]+", part.lower())
         for word in words:
-            if word in SPLIT_WORDS:
-                return SPLIT_WORDS[word] + ("_mismatched" if "mismatched" in words else "")
+            if word in SPLIT_KEYWORDS:
+                return SPLIT_KEYWORDS[word] + ("_mismatched" if "mismatched" in words else "")
     return None
 
 
-def is_data(path: PurePath) -> bool:
+def is_data_file(path: PurePath) -> bool:
     """Whether a name is that of a data file."""
-    suffixes = [suffix for suffix in path.suffixes if suffix not in PACKED]
+    suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED_SUFFIXES]
     hidden = any(part.startswith(".") for part in path.parts)
     return not hidden and bool(suffixes) and suffixes[-1] in DATA_SUFFIXES and path.stem.lower() != "readme"
 
@@ -173,7 +173,7 @@ def _read_all(paths: list[Path], dialect: Dialect | None) -> Rows:
 def _text_tree(folder: Path, paths: list[Path]) -> Splits:
     """`{train,test}/{pos,neg}/*.txt`, or `{pos,neg}/*.txt` with no splits."""
     roots = {path.relative_to(folder).parts[0] for path in paths}
-    splits = {root: SPLIT_WORDS[root.lower()] for root in sorted(roots) if root.lower() in SPLIT_WORDS}
+    splits = {root: SPLIT_KEYWORDS[root.lower()] for root in sorted(roots) if root.lower() in SPLIT_KEYWORDS}
     if not splits:
         return {"train": _class_folders(folder, {root: root for root in sorted(roots)})}
     return {
@@ -186,12 +186,12 @@ def _text_tree(folder: Path, paths: list[Path]) -> Splits:
 
 def _class_folders(folder: Path, classes: dict[str, str]) -> Rows:
     parts = [
-        Rows.of({"text": [_text(path)], "label": [label]}, str(path))
+        Rows.from_columns({"text": [_text(path)], "label": [label]}, str(path))
         for name, label in classes.items()
         for path in sorted((folder / name).glob("*.txt"))
     ]
     if not parts:
-        raise UserError(f"{folder}: no .txt files in {listed(classes)}")
+        raise UserError(f"{folder}: no .txt files in {format_list(classes)}")
     return Rows.concatenate(parts)
 
 

@@ -3,11 +3,11 @@
 import json
 import re
 
-HALF_PAIR = re.compile("[\ud800-\udfff]")  # what JSON can hold and no file in UTF-8
-BROKEN = (ValueError, RecursionError)  # what `json.loads` raises; the first also of an endless number
+SURROGATE = re.compile("[\ud800-\udfff]")  # what JSON can hold and no file in UTF-8
+JSON_ERRORS = (ValueError, RecursionError)  # what `json.loads` raises; the first also of an endless number
 
 
-def why_broken(error: Exception) -> str:
+def describe_json_error(error: Exception) -> str:
     """`broken JSON (Expecting value)`, `JSON nested too deeply`, or of a number its endless digits."""
     if isinstance(error, RecursionError):
         return "JSON nested too deeply"
@@ -16,6 +16,6 @@ def why_broken(error: Exception) -> str:
     return "broken JSON (a number of thousands of digits)"
 
 
-def holds_half_pair(text: str) -> bool:
+def has_lone_surrogate(text: str) -> bool:
     """Whether a text has half of a surrogate pair in it, which cannot be written as UTF-8."""
-    return not text.isascii() and HALF_PAIR.search(text) is not None
+    return not text.isascii() and SURROGATE.search(text) is not None

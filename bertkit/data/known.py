@@ -5,28 +5,28 @@ from functools import cache
 from typing import Any
 
 from bertkit.data.readers import Dialect
-from bertkit.data.table import table
-from bertkit.errors import UserError, listed, nearest
+from bertkit.data.table import load_registry
+from bertkit.errors import UserError, format_list, suggest_similar
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class ColumnMapping:
     """What is done with rows once they are read: which are kept, and what their columns are called."""
 
-    where: dict[str, str] = field(default_factory=dict)  # column in the file -> value of the rows kept
+    row_filter: dict[str, str] = field(default_factory=dict)  # column in the file -> value of the rows kept
     columns: dict[str, str] = field(default_factory=dict)  # name in the file -> name here
     nested: dict[str, str] = field(default_factory=dict)  # column here -> key inside its value
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitFile(Form):
+class SplitFile(ColumnMapping):
     """The file of one split, and how it departs from the usual."""
 
     file: str
     header: bool = True
     quoting: bool | None = None
     ragged: bool = False
-    words: bool = False
+    conll: bool = False
     encoding: str | None = None
     class_folders: dict[str, str] = field(default_factory=dict)  # folder of .txt files -> label
 
@@ -41,7 +41,7 @@ Layout = dict[str, SplitFile]  # one way a set is distributed: split -> its file
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class DatasetSpec:
     """What bertkit knows of one data set. The fields are those of `known.yaml`, configuration put in."""
 
     name: str
@@ -49,65 +49,65 @@ class Known:
     title: str
     defaults: dict[str, Any]
     labels: list[str] = field(default_factory=list)
-    spellings: dict[str, str] = field(default_factory=dict)
+    label_aliases: dict[str, str] = field(default_factory=dict)
     config: str | None = None
     configs: list[str] = field(default_factory=list)
-    best: str | None = None
-    folders: list[str] = field(default_factory=list)
-    exact: bool = False  # only the files of a layout are taken: other sets lie in the same folder
+    best_metric: str | None = None
+    folder_aliases: list[str] = field(default_factory=list)
+    requires_layout: bool = False  # only the files of a layout are taken: other sets lie in the same folder
     layouts: list[Layout] = field(default_factory=list)
     package: dict[str, Any] | None = None
     hub: dict[str, Any] | None = None
-    tried: list[str] = field(default_factory=list)
+    tested_sources: list[str] = field(default_factory=list)
 
     @property
     def folder_names(self) -> set[str]:
         """Folder names under the data directory, without case, `-` and `_`."""
-        return {plain(name) for name in (self.name, *self.folders)}
+        return {normalize_name(name) for name in (self.name, *self.folder_aliases)}
 
     @property
-    def way_out(self) -> str:
+    def download_hint(self) -> str:
         """What to put where, so that the set is found in the data directory."""
         parts = self.layouts[0].values() if self.layouts else ()
-        files = listed(dict.fromkeys(part.file for part in parts)) or "it"
+        files = format_list(dict.fromkeys(part.file for part in parts)) or "it"
         return f"put {files} into BERTKIT_DATA_DIR/{self.name}/"
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A name without case, `-` and `_`: `SST-2` and `sst2` are the same."""
     return name.lower().replace("-", "").replace("_", "")
 
 
-def form_of(about: dict[str, Any]) -> Form:
+def parse_column_mapping(about: dict[str, Any]) -> ColumnMapping:
     """The form among the keys of a Hub or package entry."""
-    return Form(**{item.name: about[item.name] for item in fields(Form) if item.name in about})
+    return ColumnMapping(**{item.name: about[item.name] for item in fields(ColumnMapping) if item.name in about})
 
 
 @cache
-def known_sets() -> dict[str, Known]:
+def load_dataset_specs() -> dict[str, DatasetSpec]:
     """All known data sets by name, in their usual configuration."""
-    return {name: _known(name, about) for name, about in table().items()}
+    return {name: _known(name, about) for name, about in load_registry().items()}
 
 
-def find_known(data: str) -> Known | None:
+def find_dataset_spec(data: str) -> DatasetSpec | None:
     """The known set `NAME` or `NAME:CONFIG`; the name without regard to case, `-` and `_`.
 
     Raises:
         UserError: the set has no such configuration.
     """
     name, colon, config = data.partition(":")
-    known = next((known for known in known_sets().values() if plain(known.name) == plain(name)), None)
+    known = next((known for known in load_dataset_specs().values() if normalize_name(known.name) == normalize_name(name)), None)
     if known is None or not colon:
         return known
     if not known.configs:
         raise UserError(f"--data {data}: {known.name} has no configurations; say --data {known.name}")
     if config not in known.configs:
-        there = f"{nearest(config, known.configs)}; it has {', '.join(known.configs)}"
+        there = f"{suggest_similar(config, known.configs)}; it has {', '.join(known.configs)}"
         raise UserError(f"--data {data}: {known.name} has no configuration {config!r}{there}")
-    return _known(known.name, table()[known.name], config)
+    return _known(known.name, load_registry()[known.name], config)
 
 
-def _known(name: str, about: dict[str, Any], asked: str | None = None) -> Known:
+def _known(name: str, about: dict[str, Any], asked: str | None = None) -> DatasetSpec:
     """The set in the configuration asked for, else in its usual one."""
     layouts = about.get("layouts", [])
     if asked is not None:  # files that know no configurations would answer any with the same rows
@@ -115,7 +115,7 @@ def _known(name: str, about: dict[str, Any], asked: str | None = None) -> Known:
     config = asked or about.get("config", "")
     filled = _filled({**about, "layouts": []}, config)
     filled["layouts"] = [_layout(entry, config) for entry in layouts]
-    return Known(name=name, run_name=f"{name}-{asked}" if asked else name, **filled)
+    return DatasetSpec(name=name, run_name=f"{name}-{asked}" if asked else name, **filled)
 
 
 def _filled(value: Any, config: str) -> Any:

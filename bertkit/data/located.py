@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.cache import cached
+from bertkit.cache import get_or_create
 from bertkit.data.ragged import Ragged
-from bertkit.data.sequences import CHUNK, valid
+from bertkit.data.sequences import ENCODE_BATCH_TEXTS, replace_surrogates
 
 
 @dataclass(frozen=True)
-class Located:
+class TokenizedTexts:
     """`n` texts in pieces, without special ones.
 
     Attributes:
@@ -26,9 +26,9 @@ class Located:
     ids: Ragged
     start: np.ndarray
     stop: np.ndarray
-    base: np.ndarray
+    text_offsets: np.ndarray
 
-    def pieces_of(
+    def find_token_ranges(
         self, text: np.ndarray, start: np.ndarray, stop: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The first and the last piece, counted over all, that share a character with each stretch.
@@ -42,10 +42,10 @@ class Located:
         Returns:
             [m] and [m]; -1 where no piece is left of a stretch: control characters, say.
         """
-        shift = np.repeat(self.base, self.ids.lengths)
+        shift = np.repeat(self.text_offsets, self.ids.lengths)
         begin, end = self.start + shift, np.maximum.accumulate(self.stop + shift)
         low = np.minimum.accumulate(begin[::-1])[::-1]
-        start, stop = start + self.base[text], stop + self.base[text]
+        start, stop = start + self.text_offsets[text], stop + self.text_offsets[text]
         first = np.searchsorted(end, start, side="right")
         last = np.searchsorted(low, stop, side="left") - 1
         begin = np.append(begin, np.iinfo(np.int64).max)  # behind the last piece there is none
@@ -53,7 +53,7 @@ class Located:
         return np.where(there, first, -1), np.where(there, last, -1)
 
 
-def locate(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> Located:
+def encode_with_offsets(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> TokenizedTexts:
     """The pieces of each text with their characters; the same texts are encoded only once."""
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
     base = np.concatenate([[0], np.cumsum(sizes + 1)])[:-1]
@@ -64,14 +64,14 @@ def locate(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> Located:
         made[0][0].save(folder)
         np.save(folder / "places.npy", made[0][1])
 
-    folder = cached("places", _key(texts, tokenizer), write) if cache else None
+    folder = get_or_create("places", _key(texts, tokenizer), write) if cache else None
     if made:
         ids, places = made[0]
     elif folder is not None:
         ids, places = Ragged.load(folder), np.load(folder / "places.npy", mmap_mode="r")
     else:
         ids, places = _encode(texts, tokenizer)
-    return Located(ids, places[0], places[1], base)
+    return TokenizedTexts(ids, places[0], places[1], base)
 
 
 def _key(texts: Sequence[str], tokenizer: Any) -> str:
@@ -85,10 +85,10 @@ def _encode(texts: Sequence[str], tokenizer: Any) -> tuple[Ragged, np.ndarray]:
     """The pieces of each text, and [2, pieces] where each begins and ends."""
     ids: list[list[int]] = []
     places = [np.zeros((0, 2), np.int32)]
-    for first in range(0, len(texts), CHUNK):
-        chunk = [valid(text) for text in texts[first : first + CHUNK]]
+    for first in range(0, len(texts), ENCODE_BATCH_TEXTS):
+        chunk = [replace_surrogates(text) for text in texts[first : first + ENCODE_BATCH_TEXTS]]
         encodings = tokenizer.backend_tokenizer.encode_batch(chunk, add_special_tokens=False)
         ids.extend(encoding.ids for encoding in encodings)
         flat = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
         places.append(np.fromiter(flat, np.int32).reshape(-1, 2))
-    return Ragged.of(ids), np.ascontiguousarray(np.concatenate(places).T)
+    return Ragged.from_sequences(ids), np.ascontiguousarray(np.concatenate(places).T)

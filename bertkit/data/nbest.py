@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertkit.data.question_features import QuestionFeatures
-from bertkit.modeling.spans import descending
+from bertkit.modeling.spans import compute_descending_keys
 
-OF_TEXT = 0xD1B54A32D192ED03  # odd: what is multiplied by it, modulo 2**64, is spread over all bits
+TEXT_HASH_FACTOR = 0xD1B54A32D192ED03  # odd: what is multiplied by it, modulo 2**64, is spread over all bits
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class NBest:
     stop: np.ndarray
     start_logit: np.ndarray
     end_logit: np.ndarray
-    null: np.ndarray
+    null_logits: np.ndarray
 
     @property
     def score(self) -> np.ndarray:
@@ -36,19 +36,19 @@ class NBest:
     @property
     def null_odds(self) -> np.ndarray:
         """[n] s_null minus the score of the best answer (Devlin et al. 2018, 4.3)."""
-        return (self.null.sum(1) - self.score[self.offsets[:-1]]).astype(np.float64)
+        return (self.null_logits.sum(1) - self.score[self.offsets[:-1]]).astype(np.float64)
 
-    def shares(self, with_none: bool) -> tuple[np.ndarray, np.ndarray]:
+    def compute_probabilities(self, include_null: bool) -> tuple[np.ndarray, np.ndarray]:
         """[answers] and [n]: the softmax over each question's answers, and over no answer `with_none`."""
-        first, score, none = self.offsets[:-1], self.score.astype(np.float64), self.null.sum(1, np.float64)
-        top = np.maximum(score[first], none) if with_none else score[first]
+        first, score, none = self.offsets[:-1], self.score.astype(np.float64), self.null_logits.sum(1, np.float64)
+        top = np.maximum(score[first], none) if include_null else score[first]
         of_answers = np.exp(score - np.repeat(top, np.diff(self.offsets)))
-        of_none = np.exp(none - top) if with_none else np.zeros(len(none))
+        of_none = np.exp(none - top) if include_null else np.zeros(len(none))
         total = np.add.reduceat(of_answers, first) + of_none
         return of_answers / np.repeat(total, np.diff(self.offsets)), of_none / total
 
 
-def merge(kept: np.ndarray, features: QuestionFeatures) -> NBest:
+def merge_windows(kept: np.ndarray, features: QuestionFeatures) -> NBest:
     """The answers of all windows of each question put together, of those with the same text the best.
 
     s_null is the least of the windows', as in google's `run_squad.py`: a window without the answer says
@@ -62,9 +62,9 @@ def merge(kept: np.ndarray, features: QuestionFeatures) -> NBest:
     pieces = features.start[:, None, None] + places.astype(np.int64)
     there = np.isfinite(found).all(1)
     pieces = np.where(there[:, None], pieces, 0)
-    start, stop = features.paragraphs.start[pieces[:, 0]], features.paragraphs.stop[pieces[:, 1]]
-    text = np.where(stop > start, features.spelling.of(pieces[:, 0], pieces[:, 1]), 0)
-    question = np.broadcast_to(features.question[:, None], start.shape)
+    start, stop = features.contexts.start[pieces[:, 0]], features.contexts.stop[pieces[:, 1]]
+    text = np.where(stop > start, features.rolling_hash.hash_spans(pieces[:, 0], pieces[:, 1]), 0)
+    question = np.broadcast_to(features.question_index[:, None], start.shape)
     null = _least(kept[:, :2], features)
     lone = np.flatnonzero(np.bincount(question[there], minlength=len(null)) == 0)  # no piece is left of it
     nothing = np.zeros(len(lone), start.dtype)
@@ -78,8 +78,8 @@ def merge(kept: np.ndarray, features: QuestionFeatures) -> NBest:
 
 def _least(null: np.ndarray, features: QuestionFeatures) -> np.ndarray:
     """[n, 2] of each question's windows the one with the least s_null."""
-    order = np.lexsort((null.sum(1), features.question))
-    return null[order[features.windows[:-1]]]
+    order = np.lexsort((null.sum(1), features.question_index))
+    return null[order[features.window_offsets[:-1]]]
 
 
 def _sorted(
@@ -90,8 +90,8 @@ def _sorted(
 
     Those of a window come sorted, so the stable sort, which looks for what is sorted, has little to do.
     """
-    order = np.argsort((question << 32) + descending(start_logit + end_logit), kind="stable")
-    answer = text * np.uint64(OF_TEXT) + question.astype(np.uint64)
+    order = np.argsort((question << 32) + compute_descending_keys(start_logit + end_logit), kind="stable")
+    answer = text * np.uint64(TEXT_HASH_FACTOR) + question.astype(np.uint64)
     order = order[np.sort(np.unique(answer[order], return_index=True)[1])]
     counts = np.bincount(question[order], minlength=len(null))
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)

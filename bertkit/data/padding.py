@@ -9,7 +9,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Pad:
+class PaddingCollator:
     """Collator: pads to the longest of the batch, on the right.
 
     Gives `input_ids`, `attention_mask` (and `token_type_ids` where the model takes them), each
@@ -20,15 +20,15 @@ class Pad:
     """
 
     pad_token_id: int
-    token_type_ids: bool
-    several: str | None = None
+    return_token_type_ids: bool
+    sequence_grouping: str | None = None
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """The batch of these examples."""
         batch = _vectors(items) if "vectors" in items[0] else self._pieces(items)
-        if self.several:
+        if self.sequence_grouping:
             counts = torch.tensor([len(item["input_ids"]) for item in items])
-            batch[self.several] = torch.repeat_interleave(torch.arange(len(items)), counts)
+            batch[self.sequence_grouping] = torch.repeat_interleave(torch.arange(len(items)), counts)
         if "positions" in items[0]:
             batch |= _decisions(items)
         if "labels" in items[0]:
@@ -42,7 +42,7 @@ class Pad:
             "input_ids": self._padded(ids, self.pad_token_id),
             "attention_mask": self._padded([np.ones_like(sequence) for sequence in ids], 0),
         }
-        if self.token_type_ids:
+        if self.return_token_type_ids:
             kinds = [sequence for item in items for sequence in item["token_type_ids"]]
             batch["token_type_ids"] = self._padded(kinds, 0)
         return batch

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.located import locate
+from bertkit.data.located import encode_with_offsets
 from bertkit.data.ragged import Ragged
-from bertkit.data.sequences import Template, encode
+from bertkit.data.sequences import SequenceTemplate, encode
 
 
 @dataclass(frozen=True)
-class PieceCounts:
+class TokenCounts:
     """Of `n` examples.
 
     Attributes:
@@ -22,51 +22,51 @@ class PieceCounts:
     """
 
     lengths: np.ndarray
-    unknown: np.ndarray
-    unknown_share: float
+    unk_counts: np.ndarray
+    unk_fraction: float
 
     @classmethod
-    def of(cls, columns: Sequence[Sequence[str]], tokenizer: Any) -> "PieceCounts":
+    def from_texts(cls, columns: Sequence[Sequence[str]], tokenizer: Any) -> "TokenCounts":
         """Of one column of texts, or two, encoded as for training and kept in the cache for it."""
-        return cls._gathered([Part.of(encode(column, tokenizer), tokenizer) for column in columns], tokenizer)
+        return cls._gathered([ColumnTokenCounts.from_input_ids(encode(column, tokenizer), tokenizer) for column in columns], tokenizer)
 
     @classmethod
-    def of_located(cls, texts: Sequence[str], tokenizer: Any) -> "PieceCounts":
+    def from_texts_with_offsets(cls, texts: Sequence[str], tokenizer: Any) -> "TokenCounts":
         """Of texts whose pieces are encoded with their places."""
-        return cls._gathered([Part.of(locate(texts, tokenizer).ids, tokenizer)], tokenizer)
+        return cls._gathered([ColumnTokenCounts.from_input_ids(encode_with_offsets(texts, tokenizer).ids, tokenizer)], tokenizer)
 
     @classmethod
-    def of_questions(cls, questions: Sequence[str], contexts: Sequence[str], tokenizer: Any) -> "PieceCounts":
+    def from_questions(cls, questions: Sequence[str], contexts: Sequence[str], tokenizer: Any) -> "TokenCounts":
         """Of questions with their paragraphs, which are encoded once however many questions they have."""
         number = {text: at for at, text in enumerate(dict.fromkeys(contexts))}
-        asked = Part.of(encode(questions, tokenizer), tokenizer)
-        read = Part.of(locate(list(number), tokenizer).ids, tokenizer)
+        asked = ColumnTokenCounts.from_input_ids(encode(questions, tokenizer), tokenizer)
+        read = ColumnTokenCounts.from_input_ids(encode_with_offsets(list(number), tokenizer).ids, tokenizer)
         chosen = np.fromiter(map(number.__getitem__, contexts), np.int64, len(contexts))
         return cls._gathered([asked, read.select(chosen)], tokenizer)
 
     @classmethod
-    def of_choices(
+    def from_choices(
         cls, contexts: Sequence[str], endings: Sequence[Sequence[str]], tokenizer: Any
-    ) -> "PieceCounts":
+    ) -> "TokenCounts":
         """Of contexts, each with its longest ending; unknown pieces are those of all endings."""
-        flat = Part.of(encode([ending for some in endings for ending in some], tokenizer), tokenizer)
+        flat = ColumnTokenCounts.from_input_ids(encode([ending for some in endings for ending in some], tokenizer), tokenizer)
         first = np.cumsum([0, *map(len, endings[:-1])])
-        last = Part(
-            np.maximum.reduceat(flat.lengths, first), np.add.reduceat(flat.unknown, first), flat.total
+        last = ColumnTokenCounts(
+            np.maximum.reduceat(flat.lengths, first), np.add.reduceat(flat.unk_counts, first), flat.totals
         )
-        return cls._gathered([Part.of(encode(contexts, tokenizer), tokenizer), last], tokenizer)
+        return cls._gathered([ColumnTokenCounts.from_input_ids(encode(contexts, tokenizer), tokenizer), last], tokenizer)
 
     @classmethod
-    def _gathered(cls, parts: Sequence["Part"], tokenizer: Any) -> "PieceCounts":
-        special = Template.of(tokenizer, pair=len(parts) == 2).special
+    def _gathered(cls, parts: Sequence["ColumnTokenCounts"], tokenizer: Any) -> "TokenCounts":
+        special = SequenceTemplate.from_tokenizer(tokenizer, pair=len(parts) == 2).num_special_tokens
         lengths = np.sum([part.lengths for part in parts], axis=0)
-        unknown = np.sum([part.unknown for part in parts], axis=0)
-        pieces, strange = np.sum([part.total for part in parts], axis=0)
+        unknown = np.sum([part.unk_counts for part in parts], axis=0)
+        pieces, strange = np.sum([part.totals for part in parts], axis=0)
         return cls(lengths + special, unknown, float(strange) / max(1, int(pieces)))
 
 
 @dataclass(frozen=True)
-class Part:
+class ColumnTokenCounts:
     """One of the texts of `n` examples.
 
     Attributes:
@@ -75,21 +75,21 @@ class Part:
     """
 
     lengths: np.ndarray
-    unknown: np.ndarray
-    total: tuple[int, int]
+    unk_counts: np.ndarray
+    totals: tuple[int, int]
 
     @classmethod
-    def of(cls, ids: Ragged, tokenizer: Any) -> "Part":
+    def from_input_ids(cls, ids: Ragged, tokenizer: Any) -> "ColumnTokenCounts":
         """Of texts in pieces."""
-        unknown = unknown_in(ids, tokenizer)
+        unknown = count_unk_tokens(ids, tokenizer)
         return cls(ids.lengths, unknown, (int(ids.lengths.sum()), int(unknown.sum())))
 
-    def select(self, which: np.ndarray) -> "Part":
+    def select(self, indices: np.ndarray) -> "ColumnTokenCounts":
         """Of examples that have these of the texts."""
-        return replace(self, lengths=self.lengths[which], unknown=self.unknown[which])
+        return replace(self, lengths=self.lengths[indices], unk_counts=self.unk_counts[indices])
 
 
-def unknown_in(ids: Ragged, tokenizer: Any) -> np.ndarray:
+def count_unk_tokens(ids: Ragged, tokenizer: Any) -> np.ndarray:
     """[n] how many pieces of each text the vocabulary does not know."""
     if tokenizer.unk_token_id is None:
         return np.zeros(len(ids), np.int64)

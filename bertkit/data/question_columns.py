@@ -1,39 +1,39 @@
 """Which column of a table of questions is which: named by the user, else by the usual names."""
 
 from bertkit.data import articles
-from bertkit.data.columns import find, guess, require
+from bertkit.data.columns import find_column, guess_column, require_column
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, format_list
 
-Names = tuple[str, str, str]  # the columns of questions, contexts and answers
+ColumnNames = tuple[str, str, str]  # the columns of questions, contexts and answers
 
-QUESTIONS = ["question", "query"]
-CONTEXTS = ["context", "paragraph", "passage", "text", "document"]
-ANSWERS = ["answers", "answer", "answer_text"]
-NESTED: Names = ("question", "context", "answers")
+QUESTION_COLUMNS = ["question", "query"]
+CONTEXT_COLUMNS = ["context", "paragraph", "passage", "text", "document"]
+ANSWER_COLUMNS = ["answers", "answer", "answer_text"]
+NESTED_COLUMNS: ColumnNames = ("question", "context", "answers")
 
 
-def column_names(rows: Rows, question: str | None, context: str | None, answers: str | None) -> Names:
+def resolve_columns(rows: Rows, question: str | None, context: str | None, answers: str | None) -> ColumnNames:
     """The columns of questions, contexts and answers: as named, or guessed; rows of articles have their own.
 
     Raises:
         UserError: there is none, or one is two things, or one of articles is named.
     """
-    articles.require_some(rows)
+    articles.require_questions(rows)
     told = {"question": question, "context": context, "answers": answers}
-    if articles.are_nested(rows):
+    if articles.is_nested(rows):
         _refuse_named(rows, told)
-        return NESTED
+        return NESTED_COLUMNS
     for role, column in told.items():
         if column is not None:
-            require(rows, column, f"--{role}-column")
+            require_column(rows, column, f"--{role}-column")
     names = (
-        question or guess(rows, QUESTIONS, "question"),
-        context or guess(rows, CONTEXTS, "context"),
-        answers or guess(rows, ANSWERS, "answers"),
+        question or guess_column(rows, QUESTION_COLUMNS, "question"),
+        context or guess_column(rows, CONTEXT_COLUMNS, "context"),
+        answers or guess_column(rows, ANSWER_COLUMNS, "answers"),
     )
     for role, column in zip(told, names, strict=True):
-        if names.count(column) > 1 or column == id_column(rows):
+        if names.count(column) > 1 or column == find_id_column(rows):
             raise UserError(f"--{role}-column {column}: is named for something else too; name another column")
     return names
 
@@ -47,7 +47,7 @@ def _refuse_named(rows: Rows, told: dict[str, str | None]) -> None:
             )
 
 
-def own_names(rows: Rows, names: Names) -> Names:
+def match_split_columns(rows: Rows, names: ColumnNames) -> ColumnNames:
     """A split's columns, each as the training rows call it, or by a usual name; it may have no answers.
 
     Where questions are called otherwise the split has another form: there the usual names go first, since
@@ -55,20 +55,20 @@ def own_names(rows: Rows, names: Names) -> Names:
     """
     theirs = [name if name in rows.columns else None for name in names]
     own: list[str | None] = list(theirs) if theirs[0] else [None] * len(names)
-    for role, usual in enumerate((QUESTIONS, CONTEXTS, ANSWERS)):
+    for role, usual in enumerate((QUESTION_COLUMNS, CONTEXT_COLUMNS, ANSWER_COLUMNS)):
         if own[role] is None:
-            likely = [*(find(rows, name) for name in usual), theirs[role]]
+            likely = [*(find_column(rows, name) for name in usual), theirs[role]]
             own[role] = next((column for column in likely if column and column not in own), None)
     question, context, answers = own
     if question is None or context is None:
         role = 0 if question is None else 1
         raise UserError(
-            f"{rows.files[0]}: no column looks like the {NESTED[role]} (it has {listed(rows.columns)}); "
+            f"{rows.files[0]}: no column looks like the {NESTED_COLUMNS[role]} (it has {format_list(rows.columns)}); "
             f"call it {names[role]!r}, as in the training rows"
         )
     return question, context, answers or names[2]
 
 
-def id_column(rows: Rows) -> str | None:
+def find_id_column(rows: Rows) -> str | None:
     """The column of the questions' identifiers, if there is one."""
-    return next(filter(None, (find(rows, name) for name in articles.IDS)), None)
+    return next(filter(None, (find_column(rows, name) for name in articles.ID_COLUMNS)), None)

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertkit.data import articles
-from bertkit.data.answers import START, answers_in, contradicted, where
-from bertkit.data.columns import find
-from bertkit.data.json_text import holds_half_pair
-from bertkit.data.question_columns import NESTED, Names, id_column, own_names
+from bertkit.data.answers import ANSWER_START, parse_answer_column, find_contradictions, describe_location
+from bertkit.data.columns import find_column
+from bertkit.data.json_text import has_lone_surrogate
+from bertkit.data.question_columns import NESTED_COLUMNS, ColumnNames, find_id_column, match_split_columns
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, counted, listed
+from bertkit.errors import UserError, format_count, format_list
 
-OURS = ("id", "title", "question", "context", "answers")  # columns made here
+RESERVED_COLUMNS = ("id", "title", "question", "context", "answers")  # columns made here
 
 
 @dataclass(frozen=True)
-class Questions(Rows):
+class QuestionRows(Rows):
     """Rows in the form of `in_questions`: a user's own columns may have the same names.
 
     Attributes:
@@ -26,7 +26,7 @@ class Questions(Rows):
     notes: tuple[str, ...] = ()
 
 
-def in_questions(rows: Rows, names: Names) -> Questions:
+def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
     """One row a question: `id`, `title` if there is one, `question`, `context`, and, if any, `answers`.
 
     Answers are lists of `{"text": str, "answer_start": int | None}`, empty where the question is
@@ -39,33 +39,33 @@ def in_questions(rows: Rows, names: Names) -> Questions:
     Raises:
         UserError: a row without a question or context, whose answers are none, or whose id is taken or unfit.
     """
-    articles.require_some(rows)
-    if articles.are_nested(rows):
-        rows, names = articles.flattened(rows), NESTED
-    question, context, answer = own_names(rows, names)
+    articles.require_questions(rows)
+    if articles.is_nested(rows):
+        rows, names = articles.flatten_articles(rows), NESTED_COLUMNS
+    question, context, answer = match_split_columns(rows, names)
     ids = _ids(rows)
     rows_by_id = rows.with_column("id", ids)
     columns: dict[str, list[Any]] = {"id": ids}
-    if title := find(rows, "title"):
+    if title := find_column(rows, "title"):
         columns["title"] = rows[title]
     columns["question"] = _texts(rows_by_id, question)
     seen: dict[str, str] = {}  # one string a paragraph, however many questions it has
     columns["context"] = [seen.setdefault(text, text) for text in _texts(rows_by_id, context)]
-    answers = answers_in(rows_by_id, answer)
+    answers = parse_answer_column(rows_by_id, answer)
     columns |= {} if answers is None else {"answers": answers}
-    start = find(rows, START) if answer in rows.columns else None
-    taken = {question, context, answer, title, id_column(rows), start}
+    start = find_column(rows, ANSWER_START) if answer in rows.columns else None
+    taken = {question, context, answer, title, find_id_column(rows), start}
     others = {name: values for name, values in rows.columns.items() if name not in taken}
-    columns |= {f"input_{name}" if name in OURS else name: values for name, values in others.items()}
-    notes = _notes(rows_by_id, contradicted(rows_by_id, answer))
-    return Questions(columns, rows.files, rows.file_of, rows.number, rows.by_line, notes)
+    columns |= {f"input_{name}" if name in RESERVED_COLUMNS else name: values for name, values in others.items()}
+    notes = _notes(rows_by_id, find_contradictions(rows_by_id, answer))
+    return QuestionRows(columns, rows.files, rows.file_index, rows.row_numbers, rows.line_numbered_files, notes)
 
 
 def _notes(rows: Rows, overruled: list[int]) -> tuple[str, ...]:
     if not overruled:
         return ()
-    ids = listed(rows["id"][index] for index in overruled)
-    said = counted(
+    ids = format_list(rows["id"][index] for index in overruled)
+    said = format_count(
         len(overruled),
         "question has answers and is marked as impossible; it counts",
         "questions have answers and are marked as impossible; they count",
@@ -75,21 +75,21 @@ def _notes(rows: Rows, overruled: list[int]) -> tuple[str, ...]:
 
 def _ids(rows: Rows) -> list[str]:
     """Each question's identifier; where it has none its place among all rows, counted from 0."""
-    column = id_column(rows)
+    column = find_id_column(rows)
     given = rows[column] if column else [None] * len(rows)
-    first = int(rows.number[0]) - 1 if len(rows) else 0  # rows may be read a part at a time
+    first = int(rows.row_numbers[0]) - 1 if len(rows) else 0  # rows may be read a part at a time
     ids = [str(place) if value in (None, "") else str(value) for place, value in enumerate(given, first)]
     for row, name in enumerate(ids):
-        if holds_half_pair(name):
+        if has_lone_surrogate(name):
             raise UserError(
-                f"{rows.where(row)}: id {name!a} holds half of a surrogate pair, which no file of "
+                f"{rows.format_location(row)}: id {name!a} holds half of a surrogate pair, which no file of "
                 "predictions can; give the question another id"
             )
     if len(set(ids)) < len(ids):
         taken: dict[str, int] = {}
         index = next(index for index, name in enumerate(ids) if taken.setdefault(name, index) != index)
         raise UserError(
-            f"{rows.where(index)}: id {ids[index]!r} is also that of {rows.where(taken[ids[index]])}; "
+            f"{rows.format_location(index)}: id {ids[index]!r} is also that of {rows.format_location(taken[ids[index]])}; "
             "each question needs one of its own"
         )
     return ids
@@ -100,28 +100,28 @@ def _texts(rows: Rows, column: str) -> list[str]:
         if not isinstance(value, str) or not value.strip():
             empty = value is None or isinstance(value, str)
             what = "has no text" if empty else f"holds {value!r}, not a text"
-            raise UserError(f"{where(rows, index)}: column {column!r} {what}")
+            raise UserError(f"{describe_location(rows, index)}: column {column!r} {what}")
     return rows[column]
 
 
-def unanswerable(rows: Rows) -> int | None:
+def find_unanswerable(rows: Rows) -> int | None:
     """The first row that is known to have no answer."""
     answers = rows.columns.get("answers", [])
     return next((index for index, some in enumerate(answers) if not some), None)
 
 
-def unit(rows: Rows) -> str:
+def choose_split_unit(rows: Rows) -> str:
     """What must stay on one side of a split: the article, or the paragraph where there are not three."""
     return "article" if len({*_titles(rows)} - {None}) > 2 else "paragraph"
 
 
-def together(rows: Rows) -> list[Hashable]:
+def compute_group_ids(rows: Rows) -> list[Hashable]:
     """Each question's `unit`: an article by its title, or else the paragraph.
 
     A blank title is none. A paragraph that stands in several articles is of the first, so that it is
     never on both sides.
     """
-    if unit(rows) == "paragraph":
+    if choose_split_unit(rows) == "paragraph":
         return list(rows["context"])
     first: dict[str, Hashable] = {}
     return [

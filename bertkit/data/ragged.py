@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 
-def stretches(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+def concat_ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     """The numbers of all half-open stretches, one behind the other: [2, 5), [7, 9) are 2 3 4 7 8."""
     sizes = stops - starts
     shifts = starts - (np.cumsum(sizes) - sizes)
@@ -27,7 +27,7 @@ class Ragged:
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, sequences: Sequence[Sequence[int] | np.ndarray], dtype: type = np.int32) -> "Ragged":
+    def from_sequences(cls, sequences: Sequence[Sequence[int] | np.ndarray], dtype: type = np.int32) -> "Ragged":
         """Flatten a list of sequences."""
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
         offsets = np.concatenate([[0], np.cumsum(lengths)])

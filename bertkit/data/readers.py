@@ -13,16 +13,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.conll import read_columns
-from bertkit.data.contents import CONVERT, EMPTY, decoded, require_file, unpacked
-from bertkit.data.json_text import BROKEN, why_broken
-from bertkit.data.labels import name_tags
+from bertkit.data.conll import parse_conll
+from bertkit.data.contents import CONVERT_HINT, EMPTY_FILE, decode_text, require_file, read_decompressed
+from bertkit.data.json_text import JSON_ERRORS, describe_json_error
+from bertkit.data.labels import map_tag_ids
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, counted, listed
+from bertkit.errors import UserError, format_count, format_list
 
-PARQUET = b"PAR1"
+PARQUET_MAGIC = b"PAR1"
 # An object with its first name, or a list of such: a column file's first token may be a bracket alone.
-OBJECTS = re.compile(r'\s*(\[\s*)?\{\s*"([^"\\\n]|\\.)*"\s*:')
+JSON_OBJECT_START = re.compile(r'\s*(\[\s*)?\{\s*"([^"\\\n]|\\.)*"\s*:')
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Dialect:
     header: bool = True
     quoting: bool | None = None
     ragged: bool = False
-    words: bool = False
+    conll: bool = False
     encoding: str | None = None
 
 
@@ -51,15 +51,15 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
         UserError: no such file, empty, not text, not UTF-8, or a row that cannot be parsed (its number).
     """
     require_file(path)
-    raw = unpacked(path)
-    if raw[:4] == PARQUET:
+    raw = read_decompressed(path)
+    if raw[:4] == PARQUET_MAGIC:
         return _parquet(path, raw)
-    text = decoded(path, raw, dialect.encoding if dialect else None)
-    if dialect is not None and dialect.words:
+    text = decode_text(path, raw, dialect.encoding if dialect else None)
+    if dialect is not None and dialect.conll:
         return _words(path, text)
     start = text.lstrip()[:1]
     if not start:
-        raise UserError(f"{path}: {EMPTY}")
+        raise UserError(f"{path}: {EMPTY_FILE}")
     if dialect is None and start == "[":
         return _json_document(path, text)
     if dialect is None and start == "{":
@@ -69,8 +69,8 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
 
 def _words(path: Path, text: str) -> Rows:
     """A column file, unless it is JSON."""
-    if not OBJECTS.match(text):
-        return read_columns(path, text)
+    if not JSON_OBJECT_START.match(text):
+        return parse_conll(path, text)
     return _json_document(path, text) if text.lstrip()[0] == "[" else _json_lines(path, text, words=True)
 
 
@@ -84,10 +84,10 @@ def _parquet(path: Path, raw: bytes) -> Rows:
         raise UserError(f"{path}: a broken Parquet file ({str(error).splitlines()[0]})") from error
     if table.num_rows == 0:
         raise UserError(f"{path}: the file has no rows")
-    return Rows.of(named_columns(path, table), str(path))
+    return Rows.from_columns(convert_arrow_columns(path, table), str(path))
 
 
-def named_columns(path: Path, table: Any, first: int = 1) -> dict[str, list[Any]]:
+def convert_arrow_columns(path: Path, table: Any, first_row: int = 1) -> dict[str, list[Any]]:
     """The columns of an Arrow table or batch as plain values, class numbers by the names that it brings.
 
     Args:
@@ -104,9 +104,9 @@ def named_columns(path: Path, table: Any, first: int = 1) -> dict[str, list[Any]
         if column not in columns:
             continue
         if pa.types.is_integer(table.schema.field(column).type):
-            columns[column] = _classes(path, first, column, columns[column], labels)
+            columns[column] = _classes(path, first_row, column, columns[column], labels)
         else:
-            columns[column] = name_tags(columns[column], labels)
+            columns[column] = map_tag_ids(columns[column], labels)
     return columns
 
 
@@ -114,14 +114,14 @@ def _plain(path: Path, name: str, column: Any) -> list[Any]:
     try:
         return column.to_pylist()
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: column {name!r} is not UTF-8 ({error.reason}); {CONVERT}") from error
+        raise UserError(f"{path}: column {name!r} is not UTF-8 ({error.reason}); {CONVERT_HINT}") from error
 
 
 def _classes(path: Path, first: int, column: str, numbers: list[Any], labels: list[str]) -> list[Any]:
     """The names of class numbers; None, and -1 as the Hub has it, are none."""
     for row, number in enumerate(numbers, start=first):
         if number is not None and number >= len(labels):
-            there = f"the file names {len(labels)} classes ({listed(labels)})"
+            there = f"the file names {len(labels)} classes ({format_list(labels)})"
             raise UserError(f"{path}: row {row}: column {column!r} holds class {number}, and {there}")
     return [labels[number] if number is not None and number >= 0 else None for number in numbers]
 
@@ -134,7 +134,7 @@ def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
     """
     try:
         about: Any = json.loads(metadata.get(b"huggingface", b"{}"))
-    except BROKEN:  # of some other program: numbers stay numbers
+    except JSON_ERRORS:  # of some other program: numbers stay numbers
         return {}
     for key in ("info", "features"):
         about = about.get(key) if isinstance(about, dict) else None
@@ -159,9 +159,9 @@ def _element(about: Any) -> Any:
 def _json_document(path: Path, text: str) -> Rows:
     try:
         document = json.loads(text)
-    except BROKEN as error:
+    except JSON_ERRORS as error:
         line = f"line {error.lineno}: " if isinstance(error, json.JSONDecodeError) else ""
-        raise UserError(f"{path}: {line}{why_broken(error)}") from error
+        raise UserError(f"{path}: {line}{describe_json_error(error)}") from error
     return _rows_of(path, document)
 
 
@@ -173,10 +173,10 @@ def _json_lines(path: Path, text: str, words: bool = False) -> Rows:
             continue
         try:
             rows.append(json.loads(line))
-        except BROKEN as error:
+        except JSON_ERRORS as error:
             if number == 1 or not rows:
                 return _rows_of(path, _one_object(path, text, error), words)
-            raise UserError(f"{path}: row {number}: {why_broken(error)}") from error
+            raise UserError(f"{path}: row {number}: {describe_json_error(error)}") from error
     if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
         whole = "data" in rows[0] or _is_columns(rows[0], words)
         return _rows_of(path, rows[0] if whole else rows, words)
@@ -186,8 +186,8 @@ def _json_lines(path: Path, text: str, words: bool = False) -> Rows:
 def _one_object(path: Path, text: str, first_error: Exception) -> Any:
     try:
         return json.loads(text)
-    except BROKEN:
-        raise UserError(f"{path}: row 1: {why_broken(first_error)}") from first_error
+    except JSON_ERRORS:
+        raise UserError(f"{path}: row 1: {describe_json_error(first_error)}") from first_error
 
 
 def _is_columns(record: dict[str, Any], words: bool) -> bool:
@@ -202,7 +202,7 @@ def _rows_of(path: Path, document: Any, words: bool = False) -> Rows:
     if isinstance(document, dict) and isinstance(document.get("data"), list):
         document = document["data"]
     if isinstance(document, dict) and _is_columns(document, words):
-        return Rows.of(document, str(path))
+        return Rows.from_columns(document, str(path))
     records = document if isinstance(document, list) else [document]
     for number, record in enumerate(records, start=1):
         if not isinstance(record, dict):
@@ -213,17 +213,17 @@ def _rows_of(path: Path, document: Any, words: bool = False) -> Rows:
 
 
 def _delimited(path: Path, text: str, dialect: Dialect) -> Rows:
-    names, *body = delimited(path, text.split("\n"), text, dialect)
+    names, *body = parse_delimited(path, text.split("\n"), text, dialect)
     if not body:
         json_ = " (it begins with neither { nor [, as JSON does)" if ".json" in path.name else ""
         raise UserError(f"{path}: the file has a header and no rows{json_}")
     _check_names(path, names)
-    return Rows.of(
+    return Rows.from_columns(
         {name: list(values) for name, values in zip(names, zip(*body, strict=True), strict=True)}, str(path)
     )
 
 
-def delimited(path: Path, lines: Iterable[str], sample: str, dialect: Dialect) -> Iterator[list[str]]:
+def parse_delimited(path: Path, lines: Iterable[str], sample: str, dialect: Dialect) -> Iterator[list[str]]:
     """The names of the columns, and then row by row their values.
 
     Args:
@@ -236,9 +236,9 @@ def delimited(path: Path, lines: Iterable[str], sample: str, dialect: Dialect) -
     delimiter = next((mark for mark in "\t,;" if mark in first), ",")
     quoting = dialect.quoting
     if quoting is None:
-        quoting = delimiter != "\t" or quotes_are_quoting(sample)
+        quoting = delimiter != "\t" or uses_quoting(sample)
     records = _records(path, lines, delimiter, quoting)
-    if OBJECTS.match(sample.lstrip("\r\n")[len(first) :]):
+    if JSON_OBJECT_START.match(sample.lstrip("\r\n")[len(first) :]):
         raise UserError(f"{path}: row 1: a JSON object under a header; leave out the first line")
     head = next(records)
     names = [name.strip() for name in head] if dialect.header else [str(i) for i in range(len(head))]
@@ -248,7 +248,7 @@ def delimited(path: Path, lines: Iterable[str], sample: str, dialect: Dialect) -
             row = (row + [""] * len(names))[: len(names)]
         if len(row) != len(names):
             raise UserError(
-                f"{path}: row {number}: {counted(len(row), 'field')} where the header has {len(names)} "
+                f"{path}: row {number}: {format_count(len(row), 'field')} where the header has {len(names)} "
                 f"({', '.join(names)})"
             )
         yield row
@@ -260,7 +260,7 @@ def _check_names(path: Path, names: list[str]) -> None:
         raise UserError(f"{path}: the header names {twice[0]!r} twice; rename one of the columns")
 
 
-def quotes_are_quoting(text: str) -> bool:
+def uses_quoting(text: str) -> bool:
     """Whether `"` quotes fields in a TAB-separated text.
 
     Files such as MRPC's hold bare quotes: there a field begins with one and does not end with one, or

@@ -31,11 +31,11 @@ class RemoteFile:
         """Without its folders, as that of a path."""
         return PurePosixPath(self.url).name
 
-    def open(self, mode: str = "rb", block: int = 0) -> IO[bytes]:
+    def open(self, mode: str = "rb", block_size: int = 0) -> IO[bytes]:
         """To be read as a stream, or anywhere in it. Raises `UserError` where it cannot be had."""
         system, path = _system(self.url)
         with _told(self.url):
-            return io.BufferedReader(system.open(path, "rb", **({"block_size": block} if block else {})))
+            return io.BufferedReader(system.open(path, "rb", **({"block_size": block_size} if block_size else {})))
 
 
 def is_url(name: str) -> bool:
@@ -43,7 +43,7 @@ def is_url(name: str) -> bool:
     return "://" in name
 
 
-def files_at(url: str) -> list[Path | RemoteFile]:
+def list_remote_files(url: str) -> list[Path | RemoteFile]:
     """The files at an address: one, those in a folder and its folders, or those of a pattern.
 
     Raises:

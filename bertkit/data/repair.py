@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bertkit.data.answers import START, Answer, where
+from bertkit.data.answers import ANSWER_START, Answer, describe_location
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, counted, listed, short
+from bertkit.errors import UserError, format_count, format_list, shorten_repr
 
 
-def repaired(rows: Rows, split: str) -> tuple[Rows, list[str]]:
+def fix_offsets(rows: Rows, split: str) -> tuple[Rows, list[str]]:
     """The rows with every answer where it says that it stands, and notes of what that took.
 
     An answer that is not at its offset, or has none, is taken where its text stands if that is one
@@ -20,13 +20,13 @@ def repaired(rows: Rows, split: str) -> tuple[Rows, list[str]]:
     """
     if "answers" not in rows.columns:
         return rows, []
-    looked = looked_for(rows)
-    notes = _notes(rows, split, looked.moved, len(looked.found), looked.lost)
-    return _without(rows.with_column("answers", looked.answers), split, sorted(set(looked.lost))), notes
+    looked = resolve_offsets(rows)
+    notes = _notes(rows, split, looked.moved_rows, len(looked.filled_rows), looked.unresolved_rows)
+    return _without(rows.with_column("answers", looked.answers), split, sorted(set(looked.unresolved_rows))), notes
 
 
 @dataclass
-class Looked:
+class ResolvedOffsets:
     """The answers where they stand (None: no place is theirs), and the row of each that stood elsewhere.
 
     Attributes:
@@ -36,23 +36,23 @@ class Looked:
     """
 
     answers: list[list[Answer]]
-    moved: list[int] = field(default_factory=list)
-    found: list[int] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
+    moved_rows: list[int] = field(default_factory=list)
+    filled_rows: list[int] = field(default_factory=list)
+    unresolved_rows: list[int] = field(default_factory=list)
 
 
-def looked_for(rows: Rows) -> Looked:
+def resolve_offsets(rows: Rows) -> ResolvedOffsets:
     """Look for each answer that is not where it says. Raises `UserError` at one beyond its paragraph."""
-    looked = Looked(list(rows["answers"]))
+    looked = ResolvedOffsets(list(rows["answers"]))
     for index in _misplaced(rows):
         looked.answers[index] = [_placed(rows, index, answer) for answer in looked.answers[index]]
         for before, after in zip(rows["answers"][index], looked.answers[index], strict=True):
-            if after[START] is None:
-                looked.lost.append(index)
-            elif before[START] is None:
-                looked.found.append(index)
-            elif before[START] != after[START]:
-                looked.moved.append(index)
+            if after[ANSWER_START] is None:
+                looked.unresolved_rows.append(index)
+            elif before[ANSWER_START] is None:
+                looked.filled_rows.append(index)
+            elif before[ANSWER_START] != after[ANSWER_START]:
+                looked.moved_rows.append(index)
     return looked
 
 
@@ -66,13 +66,13 @@ def _misplaced(rows: Rows) -> list[int]:
 
 
 def _stands(context: str, answer: Answer) -> bool:
-    start = answer[START]
+    start = answer[ANSWER_START]
     return start is not None and start >= 0 and context.startswith(answer["text"], start)
 
 
 def _placed(rows: Rows, index: int, answer: Answer) -> Answer:
     """The answer where its text stands, or with None where that is no place or several."""
-    context, text, start = rows["context"][index], answer["text"], answer[START]
+    context, text, start = rows["context"][index], answer["text"], answer[ANSWER_START]
     if _stands(context, answer):
         return answer
     first = context.find(text)
@@ -80,10 +80,10 @@ def _placed(rows: Rows, index: int, answer: Answer) -> Answer:
     last = len(context) - (1 if once else len(text))  # by what sticks out it may be put right
     if start is not None and not 0 <= start <= last:
         raise UserError(
-            f"{where(rows, index)}: the answer at {start} with {len(text)} characters lies beyond its "
+            f"{describe_location(rows, index)}: the answer at {start} with {len(text)} characters lies beyond its "
             f"paragraph, which has {len(context)}; offsets count characters from 0, not bytes or words"
         )
-    return {"text": text, START: first if once else None}
+    return {"text": text, ANSWER_START: first if once else None}
 
 
 def _notes(rows: Rows, split: str, moved: list[int], found: int, lost: list[int]) -> list[str]:
@@ -109,11 +109,11 @@ def _notes(rows: Rows, split: str, moved: list[int], found: int, lost: list[int]
 
 def _answers(number: int, split: str, one: str, several: str) -> str:
     """`1 answer of the train split is ...`."""
-    return counted(number, f"answer of the {split} split {one}", f"answers of the {split} split {several}")
+    return format_count(number, f"answer of the {split} split {one}", f"answers of the {split} split {several}")
 
 
 def _named(rows: Rows, indices: Iterable[int]) -> str:
-    return f"ids {listed(dict.fromkeys(rows['id'][index] for index in indices))}"
+    return f"ids {format_list(dict.fromkeys(rows['id'][index] for index in indices))}"
 
 
 def _without(rows: Rows, split: str, indices: list[int]) -> Rows:
@@ -122,11 +122,11 @@ def _without(rows: Rows, split: str, indices: list[int]) -> Rows:
         return rows
     answers = list(rows["answers"])
     for index in indices:
-        answers[index] = [answer for answer in answers[index] if answer[START] is not None]
+        answers[index] = [answer for answer in answers[index] if answer[ANSWER_START] is not None]
     if not any(answers):
         text = rows["answers"][indices[0]][0]["text"]
         raise UserError(
-            f"{where(rows, indices[0])}: {short(text)} does not stand where it says in its paragraph, nor "
+            f"{describe_location(rows, indices[0])}: {shorten_repr(text)} does not stand where it says in its paragraph, nor "
             "does any other: no training question with an answer is left; answers are cut from paragraphs, "
             f"letter for letter ({_named(rows, indices)})"
         )

@@ -6,19 +6,19 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.contents import CONVERT, ZIP, require_file
-from bertkit.data.json_text import BROKEN, why_broken
-from bertkit.data.readers import OBJECTS, PARQUET, Dialect, delimited, named_columns, read_file
+from bertkit.data.contents import CONVERT_HINT, ZIP_MAGIC, require_file
+from bertkit.data.json_text import JSON_ERRORS, describe_json_error
+from bertkit.data.readers import JSON_OBJECT_START, PARQUET_MAGIC, Dialect, parse_delimited, convert_arrow_columns, read_file
 from bertkit.data.rows import Rows
-from bertkit.data.text_files import CHUNK, Decoding, chunks, lines, text
+from bertkit.data.text_files import CHUNK_BYTES, Decoding, read_chunks, split_lines, read_text
 from bertkit.errors import UserError
 
-ROWS = 2048
-UTF8 = Decoding(way_out=CONVERT)
+CHUNK_ROWS = 2048
+UTF8_DECODING = Decoding(hint=CONVERT_HINT)
 
 
-def row_chunks(
-    path: Path, dialect: Dialect | None = None, size: int = ROWS, small: int = CHUNK
+def stream_rows(
+    path: Path, dialect: Dialect | None = None, chunk_size: int = CHUNK_ROWS, stream_above_bytes: int = CHUNK_BYTES
 ) -> Iterator[Rows]:
     """The rows of `read_file`, `size` at a time.
 
@@ -29,13 +29,13 @@ def row_chunks(
         UserError: as `read_file`, where reading has come to it.
     """
     require_file(path)
-    head = next(chunks(path), b"") if path.stat().st_size > small else b""
-    if head.startswith(PARQUET):
-        return _some(path, _parquet(path, size))
-    records = _records(path, dialect) if head and not head.startswith(ZIP) else None
+    head = next(read_chunks(path), b"") if path.stat().st_size > stream_above_bytes else b""
+    if head.startswith(PARQUET_MAGIC):
+        return _some(path, _parquet(path, chunk_size))
+    records = _records(path, dialect) if head and not head.startswith(ZIP_MAGIC) else None
     if records is None:
-        return cut(read_file(path, dialect), size)
-    return _some(path, in_chunks(records, str(path), size))
+        return chunk_rows(read_file(path, dialect), chunk_size)
+    return _some(path, chunk_records(records, str(path), chunk_size))
 
 
 def _some(path: Path, parts: Iterator[Rows]) -> Iterator[Rows]:
@@ -45,30 +45,30 @@ def _some(path: Path, parts: Iterator[Rows]) -> Iterator[Rows]:
     return chain([first], parts)
 
 
-def cut(rows: Rows, size: int = ROWS) -> Iterator[Rows]:
+def chunk_rows(rows: Rows, chunk_size: int = CHUNK_ROWS) -> Iterator[Rows]:
     """Rows that are all there, `size` at a time."""
-    return (rows.select(range(at, min(at + size, len(rows)))) for at in range(0, len(rows), size))
+    return (rows.select(range(at, min(at + chunk_size, len(rows)))) for at in range(0, len(rows), chunk_size))
 
 
-def in_chunks(records: Iterable[dict[str, Any]], file: str, size: int = ROWS) -> Iterator[Rows]:
+def chunk_records(records: Iterable[dict[str, Any]], file: str, chunk_size: int = CHUNK_ROWS) -> Iterator[Rows]:
     """Rows that come one by one, `size` at a time; the columns of the first ones are there in all."""
     records, first, names = iter(records), 1, list[str]()
-    while some := list(islice(records, size)):
+    while some := list(islice(records, chunk_size)):
         rows = Rows.from_dicts(some, file, first, names)
         names = names or list(rows.columns)
         yield rows
         first += len(some)
 
 
-def json_lines(path: str, some: Iterable[str]) -> Iterator[dict[str, Any]]:
+def parse_json_lines(path: str, some: Iterable[str]) -> Iterator[dict[str, Any]]:
     """The object of each line that is not blank."""
     for number, line in enumerate(some, start=1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
-        except BROKEN as error:
-            raise UserError(f"{path}: row {number}: {why_broken(error)}") from error
+        except JSON_ERRORS as error:
+            raise UserError(f"{path}: row {number}: {describe_json_error(error)}") from error
         if not isinstance(record, dict):
             raise UserError(f"{path}: row {number}: not a JSON object with named columns")
         yield record
@@ -76,10 +76,10 @@ def json_lines(path: str, some: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 def _records(path: Path, dialect: Dialect | None) -> Iterator[dict[str, Any]] | None:
     """The rows of JSON lines and of delimited text; None of other files."""
-    sample = next(text(path, UTF8))
-    if OBJECTS.match(sample):
-        return json_lines(str(path), lines(text(path, UTF8), longest=None)) if _is_lines(sample) else None
-    if (dialect and dialect.words) or sample.lstrip()[:1] in ("{", "["):
+    sample = next(read_text(path, UTF8_DECODING))
+    if JSON_OBJECT_START.match(sample):
+        return parse_json_lines(str(path), split_lines(read_text(path, UTF8_DECODING), max_chars=None)) if _is_lines(sample) else None
+    if (dialect and dialect.conll) or sample.lstrip()[:1] in ("{", "["):
         return None
     return _delimited(path, sample, dialect or Dialect())
 
@@ -89,13 +89,13 @@ def _is_lines(sample: str) -> bool:
     some = [line for line in sample.split("\n")[:-1] if line.strip()][:2]
     try:
         return len(some) == 2 and all(isinstance(json.loads(line), dict) for line in some)
-    except BROKEN:
+    except JSON_ERRORS:
         return False
 
 
 def _delimited(path: Path, sample: str, dialect: Dialect) -> Iterator[dict[str, Any]]:
     whole = sample.rpartition("\n")[0] or sample
-    rows = delimited(path, lines(text(path, UTF8), longest=None), whole, dialect)
+    rows = parse_delimited(path, split_lines(read_text(path, UTF8_DECODING), max_chars=None), whole, dialect)
     names = next(rows)
     return (dict(zip(names, row, strict=True)) for row in rows)
 
@@ -108,7 +108,7 @@ def _parquet(path: Path, size: int) -> Iterator[Rows]:
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
             for batch in file.iter_batches(size):
-                yield Rows.of(named_columns(path, batch, first), str(path), first)
+                yield Rows.from_columns(convert_arrow_columns(path, batch, first), str(path), first)
                 first += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: a broken Parquet file ({str(error).splitlines()[0]})") from error

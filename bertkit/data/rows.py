@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import counted
+from bertkit.errors import format_count
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Rows:
 
     columns: dict[str, list[Any]]
     files: tuple[str, ...]
-    file_of: np.ndarray
-    number: np.ndarray
-    by_line: frozenset[str] = frozenset()
+    file_index: np.ndarray
+    row_numbers: np.ndarray
+    line_numbered_files: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, columns: dict[str, list[Any]], file: str, first: int = 1) -> "Rows":
+    def from_columns(cls, columns: dict[str, list[Any]], file: str, first_row: int = 1) -> "Rows":
         """Rows of one file, in order, from its row number `first` on."""
-        return cls._numbered(columns, file, len(next(iter(columns.values()), [])), first)
+        return cls._numbered(columns, file, len(next(iter(columns.values()), [])), first_row)
 
     @classmethod
     def _numbered(cls, columns: dict[str, list[Any]], file: str, size: int, first: int) -> "Rows":
@@ -40,12 +40,12 @@ class Rows:
 
     @classmethod
     def from_dicts(
-        cls, rows: Sequence[dict[str, Any]], file: str, first: int = 1, names: Iterable[str] = ()
+        cls, rows: Sequence[dict[str, Any]], file: str, first_row: int = 1, column_names: Iterable[str] = ()
     ) -> "Rows":
         """Rows given one by one; what a row lacks, of its fellows' keys and of `names`, is None there."""
-        names = list(dict.fromkeys([*names, *(key for row in rows for key in row)]))
-        columns = {name: [row.get(name) for row in rows] for name in names}
-        return cls._numbered(columns, file, len(rows), first)  # rows may have no column at all
+        column_names = list(dict.fromkeys([*column_names, *(key for row in rows for key in row)]))
+        columns = {name: [row.get(name) for row in rows] for name in column_names}
+        return cls._numbered(columns, file, len(rows), first_row)  # rows may have no column at all
 
     @classmethod
     def concatenate(cls, parts: Sequence["Rows"]) -> "Rows":
@@ -59,13 +59,13 @@ class Rows:
         return cls(
             columns,
             tuple(file for part in parts for file in part.files),
-            np.concatenate([part.file_of + first for part, first in zip(parts, first_file, strict=True)]),
-            np.concatenate([part.number for part in parts]),
-            frozenset().union(*(part.by_line for part in parts)),
+            np.concatenate([part.file_index + first for part, first in zip(parts, first_file, strict=True)]),
+            np.concatenate([part.row_numbers for part in parts]),
+            frozenset().union(*(part.line_numbered_files for part in parts)),
         )
 
     def __len__(self) -> int:
-        return len(self.number)
+        return len(self.row_numbers)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (
@@ -80,23 +80,23 @@ class Rows:
         """The rows at `indices`, in that order."""
         index = np.asarray(list(indices), dtype=np.int64)
         columns = {name: [values[i] for i in index] for name, values in self.columns.items()}
-        return replace(self, columns=columns, file_of=self.file_of[index], number=self.number[index])
+        return replace(self, columns=columns, file_index=self.file_index[index], row_numbers=self.row_numbers[index])
 
     def with_column(self, name: str, values: list[Any]) -> "Rows":
         """The same rows with one column added or replaced."""
         return replace(self, columns={**self.columns, name: values})
 
-    def with_columns(self, columns: dict[str, list[Any]]) -> "Rows":
+    def replace_columns(self, columns: dict[str, list[Any]]) -> "Rows":
         """The same rows with other columns in place of all."""
         return replace(self, columns=columns)
 
-    def where(self, index: int, place: int = 0) -> str:
+    def format_location(self, index: int, line_offset: int = 0) -> str:
         """`train.csv: row 12`, for error messages; of a token at `place` its own line in a column file."""
-        file = self.files[self.file_of[index]]
-        by_line = file in self.by_line
-        return f"{file}: {'line' if by_line else 'row'} {self.number[index] + (place if by_line else 0)}"
+        file = self.files[self.file_index[index]]
+        by_line = file in self.line_numbered_files
+        return f"{file}: {'line' if by_line else 'row'} {self.row_numbers[index] + (line_offset if by_line else 0)}"
 
-    def texts(self, names: Iterable[str | None]) -> list[tuple[str, ...]]:
+    def zip_columns(self, names: Iterable[str | None]) -> list[tuple[str, ...]]:
         """The named text columns side by side: what tells one example from another."""
         return list(zip(*(self.columns[name] for name in names if name), strict=True))
 
@@ -104,17 +104,17 @@ class Rows:
 Splits = dict[str, Rows]
 
 
-def fingerprints(splits: Splits) -> dict[str, str]:
+def fingerprint_splits(splits: Splits) -> dict[str, str]:
     """Of each split `200 rows, ` and 16 hex digits that change when any value of any row does."""
-    return {name: f"{counted(len(rows), 'row')}, {_fingerprint(rows)}" for name, rows in splits.items()}
+    return {name: f"{format_count(len(rows), 'row')}, {_fingerprint(rows)}" for name, rows in splits.items()}
 
 
-def fingerprint(prints: Mapping[str, str]) -> str:
+def combine_fingerprints(prints: Mapping[str, str]) -> str:
     """16 hex digits of the fingerprints of all splits."""
     return blake2b(repr(sorted(prints.items())).encode(), digest_size=8).hexdigest()
 
 
-def changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Which splits have other fingerprints, and what they were; empty where none has."""
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return "; ".join(

@@ -8,21 +8,21 @@ import numpy as np
 
 from bertkit.data.tags import (
     OUTSIDE,
-    Sentences,
-    as_sentences,
-    entity_bounds,
-    first_position,
-    offsets_of,
-    sentence_starts,
-    tag_name,
+    TagSequences,
+    split_by_offsets,
+    find_entity_bounds,
+    find_first_position,
+    compute_offsets,
+    mark_sentence_starts,
+    format_tag,
 )
 
 # The letters for the first, an inner, the last and the only token of an entity. Detection takes the
 # earlier of two that fit alike. IOB1 writes B only where an entity of the same type stands before.
 SCHEMES = {"IOB2": "BIIB", "IOB1": "BIIB", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES", "IO": "IIII"}
 LETTERS = "OBIMELSU?"  # by number; the last is for what is no tag
-BEGINS = np.array([letter in "BSU" for letter in LETTERS])  # an entity, whatever stands before
-ENDS = np.array([letter in "ELSU" for letter in LETTERS])  # an entity, whatever comes after
+BEGINS_ENTITY = np.array([letter in "BSU" for letter in LETTERS])  # an entity, whatever stands before
+ENDS_ENTITY = np.array([letter in "ELSU" for letter in LETTERS])  # an entity, whatever comes after
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Scheme:
     def __str__(self) -> str:
         """`BIOES (B-TYPE, I-TYPE, E-TYPE, S-TYPE, O)`."""
         letters = dict.fromkeys(SCHEMES[self.name])
-        return f"{self.name} ({', '.join(self.tag(letter, 'TYPE') for letter in letters)}, {OUTSIDE})"
+        return f"{self.name} ({', '.join(self.format_tag(letter, 'TYPE') for letter in letters)}, {OUTSIDE})"
 
-    def tag(self, letter: str, type: str) -> str:
+    def format_tag(self, letter: str, type: str) -> str:
         """An entity's tag as it is written."""
-        return tag_name(letter, type, self.separator) if self.separator else type
+        return format_tag(letter, type, self.separator) if self.separator else type
 
     def parse(self, tag: str) -> tuple[str, str]:
         """Letter and type of a tag; the letter is "?" where it cannot be read."""
@@ -57,7 +57,7 @@ class Scheme:
         return (letter, type) if readable else ("?", "")
 
 
-def detect(sentences: Sentences, like: Scheme | None = None) -> Scheme:
+def detect_scheme(sentences: TagSequences, preferred: Scheme | None = None) -> Scheme:
     """The scheme of a split's tags: the one that would have written the fewest of them otherwise.
 
     Only I letters are IO. A tag that the scheme cannot read is found by `first_unreadable`.
@@ -67,7 +67,7 @@ def detect(sentences: Sentences, like: Scheme | None = None) -> Scheme:
             some letters.
     """
     tags = set(chain.from_iterable(sentences)) - {OUTSIDE}
-    usual = like or Scheme()
+    usual = preferred or Scheme()
     if not tags:
         return usual
     separator = _separator(tags, usual)
@@ -75,18 +75,18 @@ def detect(sentences: Sentences, like: Scheme | None = None) -> Scheme:
     only_inner = set(read.letters.tolist()) <= {LETTERS.index(letter) for letter in "OI?"}
     names = ["IO"] if only_inner else [name for name in SCHEMES if name != "IO"]
     candidates = [Scheme(name, separator) for name in names]
-    if like and like.separator == separator:
-        candidates.insert(0, like)
+    if preferred and preferred.separator == separator:
+        candidates.insert(0, preferred)
     return min(candidates, key=lambda scheme: np.count_nonzero(read.written(scheme) != read.letters))
 
 
-def first_unreadable(sentences: Sentences, scheme: Scheme) -> tuple[int, int] | None:
+def find_invalid_tag(sentences: TagSequences, scheme: Scheme) -> tuple[int, int] | None:
     """Sentence and token, from 0, of the first that is no tag of such a scheme; None where all are."""
     read = _Read.of(sentences, scheme)
-    return first_position(read.letters == LETTERS.index("?"), read.offsets)
+    return find_first_position(read.letters == LETTERS.index("?"), read.offsets)
 
 
-def to_iob2(sentences: Sentences, scheme: Scheme) -> list[list[str]]:
+def to_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
     """The tags in IOB2, with "-" for separator; illegal sequences by conlleval's rule.
 
     Entities begin at B, S and U, and at I, M, E and L where the tag before is O, of another type, or
@@ -95,18 +95,18 @@ def to_iob2(sentences: Sentences, scheme: Scheme) -> list[list[str]]:
     return _Read.of(sentences, scheme).rewritten(Scheme())
 
 
-def from_iob2(sentences: Sentences, scheme: Scheme) -> list[list[str]]:
+def from_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
     """IOB2 tags in a scheme; IO does not tell touching entities of one type apart. Raises as `to_iob2`."""
     return _Read.of(sentences, Scheme()).rewritten(scheme)
 
 
-def faults(sentences: Sentences, scheme: Scheme) -> int:
+def count_violations(sentences: TagSequences, scheme: Scheme) -> int:
     """How many tags the scheme would have written otherwise, such as an I with nothing before it in IOB2."""
-    return int(np.count_nonzero(misfits(sentences, scheme).wrong))
+    return int(np.count_nonzero(find_violations(sentences, scheme).is_violation))
 
 
 @dataclass(frozen=True)
-class Misfits:
+class TagViolations:
     """The tags that a scheme would have written otherwise; all are flat [total] but the offsets.
 
     Attributes:
@@ -116,29 +116,29 @@ class Misfits:
         offsets: [n + 1] the first token of each sentence.
     """
 
-    wrong: np.ndarray
-    goes_on: np.ndarray
-    changes: np.ndarray
+    is_violation: np.ndarray
+    is_continuation: np.ndarray
+    follows_other_type: np.ndarray
     offsets: np.ndarray
 
-    def of_kinds(self) -> dict[str, np.ndarray]:
+    def group_by_kind(self) -> dict[str, np.ndarray]:
         """Kind -> where its tags stand: `type-changes`, `inside-first` (nothing began), `ill-formed`."""
         kinds = {
-            "type-changes": self.goes_on & self.changes,
-            "inside-first": self.goes_on & ~self.changes,
-            "ill-formed": ~self.goes_on,
+            "type-changes": self.is_continuation & self.follows_other_type,
+            "inside-first": self.is_continuation & ~self.follows_other_type,
+            "ill-formed": ~self.is_continuation,
         }
-        found = {kind: (self.wrong & mask).nonzero()[0] for kind, mask in kinds.items()}
+        found = {kind: (self.is_violation & mask).nonzero()[0] for kind, mask in kinds.items()}
         return {kind: at for kind, at in found.items() if len(at)}
 
 
-def misfits(sentences: Sentences, scheme: Scheme) -> Misfits:
+def find_violations(sentences: TagSequences, scheme: Scheme) -> TagViolations:
     """Which tags the scheme would have written otherwise, and in what way they stand."""
     read = _Read.of(sentences, scheme)
-    before = np.where(sentence_starts(read.offsets), -1, np.roll(read.types, 1))
+    before = np.where(mark_sentence_starts(read.offsets), -1, np.roll(read.types, 1))
     goes_on = np.isin(read.letters, [LETTERS.index(letter) for letter in "IMEL"])
     wrong = read.written(scheme) != read.letters
-    return Misfits(wrong, goes_on, (before >= 0) & (before != read.types), read.offsets)
+    return TagViolations(wrong, goes_on, (before >= 0) & (before != read.types), read.offsets)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class _Read:
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, sentences: Sentences, scheme: Scheme) -> "_Read":
+    def of(cls, sentences: TagSequences, scheme: Scheme) -> "_Read":
         """Each different tag is parsed once: they are few where tokens are millions."""
         distinct = list(dict.fromkeys(chain.from_iterable(sentences)))
         parsed = [scheme.parse(tag) for tag in distinct]
@@ -159,18 +159,18 @@ class _Read:
         letters = np.array([LETTERS.index(letter) for letter, _ in parsed], np.int64)
         types = np.array([-1 if letter in "O?" else names.index(type) for letter, type in parsed], np.int64)
         places = {tag: place for place, tag in enumerate(distinct)}
-        offsets = offsets_of(sentences)
+        offsets = compute_offsets(sentences)
         flat = map(places.__getitem__, chain.from_iterable(sentences))
         tokens = np.fromiter(flat, np.int64, int(offsets[-1]))
         return cls(letters[tokens], types[tokens], names, offsets)
 
     def written(self, scheme: Scheme) -> np.ndarray:
         """[total] the numbers of the letters with which the scheme writes these entities."""
-        begins = BEGINS[self.letters] | np.roll(ENDS[self.letters], 1)
-        starts, ends = entity_bounds(self.types, begins, self.offsets)
+        begins = BEGINS_ENTITY[self.letters] | np.roll(ENDS_ENTITY[self.letters], 1)
+        starts, ends = find_entity_bounds(self.types, begins, self.offsets)
         first, inner, last, only = (LETTERS.index(letter) for letter in SCHEMES[scheme.name])
         if scheme.name == "IOB1":
-            touching = (self.types == np.roll(self.types, 1)) & ~sentence_starts(self.offsets)
+            touching = (self.types == np.roll(self.types, 1)) & ~mark_sentence_starts(self.offsets)
             letters = np.where(starts & touching, first, inner)
         else:
             letters = np.array([[inner, last], [first, only]])[starts.astype(int), ends.astype(int)]
@@ -181,8 +181,8 @@ class _Read:
         if (self.letters == LETTERS.index("?")).any():
             raise ValueError("a tag is not of the scheme (see first_unreadable)")
         types = [*self.names, ""]  # the last is found by the -1 of O
-        rows = [[OUTSIDE] * len(types), *([scheme.tag(letter, t) for t in types] for letter in LETTERS[1:])]
-        return as_sentences(np.array(rows, object)[self.written(scheme), self.types].tolist(), self.offsets)
+        rows = [[OUTSIDE] * len(types), *([scheme.format_tag(letter, t) for t in types] for letter in LETTERS[1:])]
+        return split_by_offsets(np.array(rows, object)[self.written(scheme), self.types].tolist(), self.offsets)
 
 
 def _separator(tags: Iterable[str], usual: Scheme) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import regex
 
-from bertkit.data.alphabet import tally
+from bertkit.data.alphabet import count_characters
 
 SCRIPTS = [
     "Latin", "Hangul", "Han", "Hiragana", "Katakana", "Cyrillic", "Greek", "Arabic", "Hebrew", "Devanagari",
@@ -17,10 +17,10 @@ SCRIPT = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in 
 LETTER = regex.compile(r"\p{L}")
 
 
-def scripts(texts: Iterable[str]) -> dict[str, float]:
+def measure_scripts(texts: Iterable[str]) -> dict[str, float]:
     """Script -> its share of the letters, the largest first; each different letter is looked at once."""
     counts: Counter[str] = Counter()
-    for character, count in tally(texts).items():
+    for character, count in count_characters(texts).items():
         if LETTER.match(character):
             found = SCRIPT.match(character)
             counts[found.lastgroup if found and found.lastgroup else OTHER] += count

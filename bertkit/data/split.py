@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertkit.data.rows import Rows, Splits
-from bertkit.errors import UserError, counted
+from bertkit.errors import UserError, format_count
 
-Texts = Sequence[Hashable]
+GroupKeys = Sequence[Hashable]
 
 
 @dataclass(frozen=True)
-class Keys:
+class SplitKeys:
     """What tells the `n` examples of a split apart; each is [n].
 
     Attributes:
@@ -24,14 +24,14 @@ class Keys:
         unit: what a row is called in the notes.
     """
 
-    identity: Texts
-    together: Texts
-    stratum: Texts
-    whole: str = ""
+    identity: GroupKeys
+    group: GroupKeys
+    stratum: GroupKeys
+    group_unit: str = ""
     unit: str = "row"
 
 
-def set_aside(texts: Texts, strata: Texts, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split_stratified(texts: GroupKeys, strata: GroupKeys, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Row indices of the kept part and of the part set aside, each in the order of the rows.
 
     Rows with the same text go together, in the stratum of the first of them. The strata's shares are
@@ -70,21 +70,21 @@ def _shares(sizes: Sequence[int], fraction: float, seed: int) -> np.ndarray:
     return shares
 
 
-def without_overlap(train: Texts, others: Sequence[Texts]) -> np.ndarray:
+def find_non_overlapping(train: GroupKeys, others: Sequence[GroupKeys]) -> np.ndarray:
     """Indices of the training rows whose text stands in none of the other splits."""
     seen = {text for texts in others for text in texts}
     return np.array([index for index, text in enumerate(train) if text not in seen], dtype=np.int64)
 
 
-def draw(rows: Rows, size: int | None, seed: int) -> Rows:
+def sample_rows(rows: Rows, size: int | None, seed: int) -> Rows:
     """`size` rows drawn by seed, in the order of the file; all of them where there are fewer."""
     if size is None or size >= len(rows):
         return rows
     return rows.select(np.sort(np.random.default_rng(seed).permutation(len(rows))[:size]))
 
 
-def arrange(
-    splits: Splits, keys_of: Callable[[Rows], Keys], fraction: float | None, seed: int
+def make_splits(
+    splits: Splits, get_keys: Callable[[Rows], SplitKeys], fraction: float | None, seed: int
 ) -> tuple[Splits, list[str]]:
     """A training and a validation split with no example in common, and notes on what was done.
 
@@ -93,26 +93,26 @@ def arrange(
     """
     notes: list[str] = []
     splits = dict(splits)
-    train, keys = splits["train"], keys_of(splits["train"])
-    kept = without_overlap(
-        keys.identity, [keys_of(rows).identity for name, rows in splits.items() if name != "train"]
+    train, keys = splits["train"], get_keys(splits["train"])
+    kept = find_non_overlapping(
+        keys.identity, [get_keys(rows).identity for name, rows in splits.items() if name != "train"]
     )
     if not len(kept):
         raise UserError(
             f"{train.files[0]}: every training text is also evaluated on; give other --validation rows"
         )
     if len(kept) < len(train):
-        out = counted(len(train) - len(kept), f"training {keys.unit}")
+        out = format_count(len(train) - len(kept), f"training {keys.unit}")
         notes.append(f"{out} left out: evaluated on as well")
         train = train.select(kept)
     if "validation" in splits and fraction is not None:
         notes.append("--validation-fraction is not used: the data has validation rows of its own")
     if "validation" not in splits:
-        keys, rows = keys_of(train), len(train)
+        keys, rows = get_keys(train), len(train)
         train, splits["validation"] = _parted(train, keys, fraction, seed)
         size = len(splits["validation"])
-        share = f"{size / rows:.0%}, whole {keys.whole}s" if keys.whole else f"{_share(fraction):.0%}"
-        notes.append(f"no validation file: {counted(size, keys.unit)} ({share}) set aside by seed {seed}")
+        share = f"{size / rows:.0%}, whole {keys.group_unit}s" if keys.group_unit else f"{_share(fraction):.0%}"
+        notes.append(f"no validation file: {format_count(size, keys.unit)} ({share}) set aside by seed {seed}")
     return {**splits, "train": train}, notes
 
 
@@ -120,19 +120,19 @@ def _share(fraction: float | None) -> float:
     return 0.1 if fraction is None else fraction
 
 
-def _parted(train: Rows, keys: Keys, fraction: float | None, seed: int) -> tuple[Rows, Rows]:
+def _parted(train: Rows, keys: SplitKeys, fraction: float | None, seed: int) -> tuple[Rows, Rows]:
     if fraction == 0:
         raise UserError("--validation-fraction 0 sets nothing aside; give more, or --validation FILE")
-    stay, aside = set_aside(keys.together, keys.stratum, _share(fraction), seed)
+    stay, aside = split_stratified(keys.group, keys.stratum, _share(fraction), seed)
     if not len(aside) or not len(stay):
-        n, what = len(set(keys.together)), keys.whole or "row"
+        n, what = len(set(keys.group)), keys.group_unit or "row"
         if n == 1:
             raise UserError(
                 f"{train.files[0]}: all there is is one {what}, so none can be set aside for validation; "
                 "give more, or --validation FILE"
             )
         raise UserError(
-            f"{train.files[0]}: {n if keys.whole else len(train)} {what}s are too few to set "
+            f"{train.files[0]}: {n if keys.group_unit else len(train)} {what}s are too few to set "
             f"{_share(fraction):.0%} aside for validation; give --validation FILE or a larger "
             "--validation-fraction"
         )

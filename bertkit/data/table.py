@@ -8,6 +8,6 @@ import yaml
 
 
 @cache
-def table() -> dict[str, dict[str, Any]]:
+def load_registry() -> dict[str, dict[str, Any]]:
     """Name -> what is said of it, for each known data set."""
     return yaml.safe_load((Path(__file__).parent / "known.yaml").read_text("utf-8"))

@@ -1,16 +1,16 @@
 """Which columns hold tokens and tags: named by the user, else guessed; in column files by their place."""
 
-from bertkit.data.columns import guess, require
+from bertkit.data.columns import guess_column, require_column
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
-TOKENS = ["tokens", "words", "token", "word", "text", "sentence"]
-TAGS = [
+TOKEN_COLUMNS = ["tokens", "words", "token", "word", "text", "sentence"]
+TAG_COLUMNS = [
     "ner_tags", "tags", "ner", "tag", "labels", "label", "entities", "spans", "ner_labels", "entity_labels",
 ]  # fmt: skip
 
 
-def column_names(rows: Rows, token_column: str | None, tag_column: str | None) -> tuple[str, str]:
+def resolve_columns(rows: Rows, token_column: str | None, tag_column: str | None) -> tuple[str, str]:
     """The columns of tokens and tags: as named, by a name or a number counted from 0, or guessed.
 
     Raises:
@@ -27,7 +27,7 @@ def _token_column(rows: Rows) -> str:
     """In a column file the first one that does not count the tokens."""
     numbered = [name for name in rows.columns if name.isdecimal()]
     if not numbered:
-        return guess(rows, TOKENS, "token")
+        return guess_column(rows, TOKEN_COLUMNS, "token")
     counts = len(numbered) > 1 and all(tokens[0] == "1" for tokens in rows[numbered[0]])
     return numbered[1] if counts else numbered[0]
 
@@ -35,7 +35,7 @@ def _token_column(rows: Rows) -> str:
 def _tag_column(rows: Rows, token_column: str) -> str:
     """In a column file the last one."""
     if not token_column.isdecimal():
-        return guess(rows, TAGS, "tag")
+        return guess_column(rows, TAG_COLUMNS, "tag")
     numbered = [name for name in rows.columns if name.isdecimal() and name != token_column]
     if not numbered:
         raise UserError(f"{rows.files[0]}: has one column, the tokens, and no tags beside them")
@@ -47,11 +47,11 @@ def _named(rows: Rows, column: str, flag: str) -> str:
     in_columns = any(name.isdecimal() for name in names)  # a column file, whose numbers are its names
     if column.isdecimal() and not in_columns and int(column) < len(names):
         return names[int(column)]
-    require(rows, column, flag)
+    require_column(rows, column, flag)
     return column
 
 
-def own_columns(rows: Rows, columns: tuple[str, str]) -> tuple[str, str | None]:
+def match_split_columns(rows: Rows, columns: tuple[str, str]) -> tuple[str, str | None]:
     """A split's columns where it comes in another form than the training rows; the tags may be missing."""
     if columns[0] in rows.columns:
         return columns

@@ -7,20 +7,20 @@ from hashlib import blake2b
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
-from bertkit.cache import cached
-from bertkit.data.columns import guess
-from bertkit.data.folders import is_data, left_out, sorted_by_split
-from bertkit.data.known import Known, find_known
-from bertkit.data.remote_files import files_at, is_url
-from bertkit.data.sources import SAMPLES, find, hub_name, only_on_hub
-from bertkit.data.text_files import TextFile, files_of
-from bertkit.data.text_rows import COLUMNS
-from bertkit.errors import UserError, listed
+from bertkit.cache import get_or_create
+from bertkit.data.columns import guess_column
+from bertkit.data.folders import is_data_file, describe_unassigned_files, group_by_split
+from bertkit.data.known import DatasetSpec, find_dataset_spec
+from bertkit.data.remote_files import list_remote_files, is_url
+from bertkit.data.sources import SAMPLES_DIR, load_dataset, parse_hub_name, resolve_hub_dataset
+from bertkit.data.text_files import TextFile, list_files
+from bertkit.data.text_rows import DOCUMENT_COLUMNS
+from bertkit.errors import UserError, format_list
 from bertkit.files import write_jsonl
-from bertkit.hub import Unreachable, in_cache
-from bertkit.hub_files import hub_files
+from bertkit.hub import HubUnreachable, find_cached_snapshot
+from bertkit.hub_files import list_hub_files
 
-SAMPLE = SAMPLES / "text"
+SAMPLE_FOLDER = SAMPLES_DIR / "text"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TextSource:
     """
 
     name: str
-    where: str
+    location: str
     splits: dict[str, tuple[TextFile, ...]]
     column: str | None = None
     notes: list[str] = field(default_factory=list)
@@ -64,23 +64,23 @@ def find_text(
     """
     if data == "sample":
         return TextSource(
-            "sample", "the sample shipped with bertkit", {"train": tuple(files_of(str(SAMPLE)))}
+            "sample", "the sample shipped with bertkit", {"train": tuple(list_files(str(SAMPLE_FOLDER)))}
         )
     if is_url(data):
         return _from_elsewhere(data, column, flag)
     path = Path(data).expanduser()
-    if path.exists() or not (find_known(data) or hub_name(data)):
+    if path.exists() or not (find_dataset_spec(data) or parse_hub_name(data)):
         files = {
-            file: file.relative_to(path) if path.is_dir() else PurePath() for file in files_of(data, flag)
+            file: file.relative_to(path) if path.is_dir() else PurePath() for file in list_files(data, flag)
         }
         splits, notes = _by_split(files if flag == "--data" else dict.fromkeys(files, PurePath()))
         return TextSource(_called(path), data, splits, column, notes)
-    hub = only_on_hub(data, data_dir)
+    hub = resolve_hub_dataset(data, data_dir)
     return _from_hub(data, *hub, column) if hub else _from_known(data, data_dir, column)
 
 
 def _from_elsewhere(data: str, column: str | None, flag: str) -> TextSource:
-    names = {file: PurePosixPath(file.name) for file in files_at(data)}
+    names = {file: PurePosixPath(file.name) for file in list_remote_files(data)}
     splits, notes = _by_split(names if flag == "--data" else dict.fromkeys(names, PurePath()))
     return TextSource(_called(Path(data.partition("://")[2]).with_suffix("")), data, splits, column, notes)
 
@@ -103,21 +103,21 @@ def _by_split(
     Titles of books speak of tests and trains too: names are believed where one is that of a training file
     and at least half of them are of a split. Else all is training text.
     """
-    found, rest = sorted_by_split(names)
+    found, rest = group_by_split(names)
     if "train" not in found and instead in found:
         found["train"] = found.pop(instead)
     if "train" in found and 2 * len(rest) <= len(names):
-        return {split: tuple(files) for split, files in found.items()}, left_out(rest)
-    there = listed(file.name for files in found.values() for file in files)
+        return {split: tuple(files) for split, files in found.items()}, describe_unassigned_files(rest)
+    there = format_list(file.name for files in found.values() for file in files)
     why = "most files are named after no split" if "train" in found else "no file is named after training"
     note = f"{why}: all {len(names):,} are training text, {there} as well"
     return {"train": tuple(names)}, [note] if there else []
 
 
 def _from_known(data: str, data_dir: str | None, column: str | None) -> TextSource:
-    found = find(data, "classify", data_dir)
+    found = load_dataset(data, "classify", data_dir)
     train = found.splits["train"]
-    column = column or found.defaults.get("text_column") or guess(train, COLUMNS, "text")
+    column = column or found.defaults.get("text_column") or guess_column(train, DOCUMENT_COLUMNS, "text")
     splits: dict[str, tuple[TextFile, ...]] = {
         split: (_written(f"{found.name}-{split}", rows[column]),)
         for split, rows in found.splits.items()
@@ -133,7 +133,7 @@ def _written(name: str, texts: list[str]) -> Path:
     def write(folder: Path) -> None:
         write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts))
 
-    folder = cached("texts", digest, write)
+    folder = get_or_create("texts", digest, write)
     if folder is None:
         raise UserError(f"--data {name}: BERTKIT_CACHE_DIR cannot be written; name a folder that can")
     return folder / f"{name}.jsonl"
@@ -142,21 +142,21 @@ def _written(name: str, texts: list[str]) -> Path:
 # ---- on the Hub
 
 
-def _from_hub(data: str, known: Known | None, hub: dict[str, Any], column: str | None) -> TextSource:
+def _from_hub(data: str, known: DatasetSpec | None, hub: dict[str, Any], column: str | None) -> TextSource:
     """The files of a set on the Hub; where it cannot be reached, those in the Hugging Face cache."""
     where = (hub["id"], hub.get("revision"), hub.get("config"))
     part = hub.get("config") or ""
     try:
-        files = hub_files(*where, flag=f"--data {data}", other_way=known.way_out if known else "")
+        files = list_hub_files(*where, flag=f"--data {data}", alternative=known.download_hint if known else "")
         names: dict[Any, PurePath] = {file: PurePosixPath(file.path).relative_to(part) for file in files}
         place = f"Hub: {hub['id']}, commit {files[0].commit[:7]}"
-    except Unreachable:
-        folder = in_cache(hub["id"], "dataset", *where[1:])
+    except HubUnreachable:
+        folder = find_cached_snapshot(hub["id"], "dataset", *where[1:])
         if folder is None:
             raise
         names = {path: path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()}
         place = f"Hugging Face cache: {hub['id']}"
-    names = {file: name for file, name in names.items() if is_data(name)}
+    names = {file: name for file, name in names.items() if is_data_file(name)}
     _require_one(data, names)
     splits, notes = _by_split(names, hub.get("train"))
     name = known.run_name if known else data.split("/", 1)[-1].replace(":", "-").replace("/", "-")
@@ -166,13 +166,13 @@ def _from_hub(data: str, known: Known | None, hub: dict[str, Any], column: str |
 def _require_one(data: str, names: Mapping[Any, PurePath]) -> None:
     """Raise a `UserError` where the folders of a set are configurations, of which one must be chosen."""
     tops = sorted({name.parts[0] for name in names.values() if len(name.parts) > 1})
-    found, rest = sorted_by_split({top: PurePath(top) for top in tops})
+    found, rest = group_by_split({top: PurePath(top) for top in tops})
     if len(rest) > 1 and not found:
         some = f"--data {data}{'/' if ':' in data else ':'}{rest[0]}"
-        raise UserError(f"--data {data}: has several parts ({listed(rest)}); choose one, {some} for example")
+        raise UserError(f"--data {data}: has several parts ({format_list(rest)}); choose one, {some} for example")
 
 
-def _column(known: Known | None, hub: dict[str, Any]) -> str | None:
+def _column(known: DatasetSpec | None, hub: dict[str, Any]) -> str | None:
     """The column of a known set's texts, as the Hub's files call it."""
     here = {**known.defaults, **hub.get("defaults", {})}.get("text_column") if known else None
     return next((there for there, name in hub.get("columns", {}).items() if name == here), here)

@@ -9,35 +9,35 @@ from functools import partial
 from itertools import chain, islice
 from typing import Generic, NamedTuple, TypeVar
 
-from bertkit.data.contents import EMPTY
-from bertkit.data.prose import Blocks, Form, form_of, sentences
-from bertkit.data.sequences import valid
-from bertkit.data.text_files import Decoding, Notes, TextFile, lines, text
-from bertkit.data.text_rows import kind_of, texts
-from bertkit.errors import UserError, listed
-from bertkit.hub_files import require_there
+from bertkit.data.contents import EMPTY_FILE
+from bertkit.data.prose import SentenceStream, TextFormat, detect_format, iter_sentences
+from bertkit.data.sequences import replace_surrogates
+from bertkit.data.text_files import Decoding, FileNotes, TextFile, split_lines, read_text
+from bertkit.data.text_rows import detect_row_format, read_text_column
+from bertkit.errors import UserError, format_list
+from bertkit.hub_files import require_available
 from bertkit.text_config import TextConfig
 
 T = TypeVar("T")
-Documents = Iterator[Iterator[str]]
-ROWS_JUDGED = 1_000
-ROWS = "a row a document"
-LINES_IN_ROWS = "rows that are lines of WikiText, a document from each ' = Title = ' on, headings left out"
-WHY: dict[Form, str] = {
+DocumentStream = Iterator[Iterator[str]]
+DETECTION_ROWS = 1_000
+ROWS_NOTE = "a row a document"
+WIKITEXT_ROWS_NOTE = "rows that are lines of WikiText, a document from each ' = Title = ' on, headings left out"
+FORMAT_NOTES: dict[TextFormat, str] = {
     "sentences": "a sentence a line, a blank line between documents (nearly each line is one sentence); "
-    "--form prose if it is otherwise",
+    "--text-format prose if it is otherwise",
     "prose": "running text, a file a document (lines and blank lines tell no sentences or documents); "
-    "--form sentences or --document-separator if they do",
-    "wikitext": "WikiText, a document from each ' = Title = ' on, headings left out; --form prose if not",
+    "--text-format sentences or --document-separator if they do",
+    "wikitext": "WikiText, a document from each ' = Title = ' on, headings left out; --text-format prose if not",
 }
 
 
-class Place(NamedTuple):
+class DocumentLocation(NamedTuple):
     """Where a document begins: a row of a file of rows, else a line."""
 
     file: TextFile
     number: int
-    by_line: bool
+    is_line: bool
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,20 @@ class TextOptions:
         language: the code of the language whose rules cut sentences; None: seen paragraph by paragraph.
     """
 
-    form: Form | None = None
+    text_format: TextFormat | None = None
     document_separator: str | None = None
     text_column: str | None = None
     decoding: Decoding = field(default_factory=Decoding)
     language: str | None = None
 
     @classmethod
-    def of(cls, config: TextConfig, column: str | None, form: Form | None = None) -> "TextOptions":
+    def from_config(cls, config: TextConfig, column: str | None, text_format: TextFormat | None = None) -> "TextOptions":
         """As the settings say it, with the column that was found."""
-        decoding = Decoding(config.encoding, config.on_bad_bytes)
-        return cls(form, config.document_separator, column, decoding)
+        decoding = Decoding(config.encoding, config.encoding_errors)
+        return cls(text_format, config.document_separator, column, decoding)
 
 
-def documents(files: Sequence[TextFile], options: TextOptions, notes: Notes | None = None) -> Documents:
+def iter_documents(files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None = None) -> DocumentStream:
     """The sentences of each document of the files.
 
     Args:
@@ -76,15 +76,15 @@ def documents(files: Sequence[TextFile], options: TextOptions, notes: Notes | No
     Raises:
         UserError: a file that cannot be read, or is no text.
     """
-    return (sentences for _, sentences in documents_at(files, options, notes))
+    return (sentences for _, sentences in iter_located_documents(files, options, notes))
 
 
-def documents_at(
-    files: Sequence[TextFile], options: TextOptions, notes: Notes | None = None
-) -> Iterator[tuple[Place, Iterator[str]]]:
+def iter_located_documents(
+    files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None = None
+) -> Iterator[tuple[DocumentLocation, Iterator[str]]]:
     """The same with where each begins: behind the row, or the line, with which the one before it ended."""
-    require_there(files)
-    told, found = notes or Notes(), False
+    require_available(files)
+    told, found = notes or FileNotes(), False
     for path in files:
         of_rows, source, blocks = _of_file(path, options, told)
         ended = 0
@@ -92,18 +92,18 @@ def documents_at(
             if first is not None:
                 found = True
                 rest = iter(partial(next, blocks, None), None)
-                yield Place(path, ended + 1, not of_rows), chain([first], rest)
+                yield DocumentLocation(path, ended + 1, not of_rows), chain([first], rest)
             ended = source.number
     if not found:
         raise _no_text(files, options)
 
 
-def documents_of(texts: Iterable[str], options: TextOptions) -> Documents:
+def split_texts(texts: Iterable[str], options: TextOptions) -> DocumentStream:
     """The sentences of each text, which is a document by itself unless the form says otherwise."""
-    return split(_of_texts(map(valid, texts), options.form or "prose", options))
+    return group_sentences(_of_texts(map(replace_surrogates, texts), options.text_format or "prose", options))
 
 
-def split(blocks: Blocks) -> Documents:
+def group_sentences(blocks: SentenceStream) -> DocumentStream:
     """What stands between those that are None, where there is anything."""
     for first in blocks:
         if first is not None:
@@ -121,33 +121,33 @@ class _Counted(Generic[T]):
             yield item
 
 
-def _of_file(path: TextFile, options: TextOptions, notes: Notes) -> tuple[bool, _Counted[str], Blocks]:
+def _of_file(path: TextFile, options: TextOptions, notes: FileNotes) -> tuple[bool, _Counted[str], SentenceStream]:
     """Whether it is a file of rows, its rows or lines, which are read as the sentences made of them are."""
-    kind = kind_of(path, options.text_column, options.decoding)
-    named = options.form or ("prose" if options.document_separator else None)
+    kind = detect_row_format(path, options.text_column, options.decoding)
+    named = options.text_format or ("prose" if options.document_separator else None)
     if kind:
-        read = partial(texts, path, kind, options.text_column, options.decoding)
+        read = partial(read_text_column, path, kind, options.text_column, options.decoding)
         form = named or _form_of_rows(read())
-        notes.say(path, LINES_IN_ROWS if form == "wikitext" else ROWS)
+        notes.add(path, WIKITEXT_ROWS_NOTE if form == "wikitext" else ROWS_NOTE)
         rows = _Counted(read(notes))
         return True, rows, _of_texts(rows, form, options)
-    form = named or form_of(lines(islice(text(path, options.decoding), 1)))
+    form = named or detect_format(split_lines(islice(read_text(path, options.decoding), 1)))
     if not named:
-        notes.say(path, WHY[form])
-    read_lines = _Counted(lines(text(path, options.decoding, notes)))
-    return False, read_lines, sentences(read_lines, form, options.document_separator, options.language)
+        notes.add(path, FORMAT_NOTES[form])
+    read_lines = _Counted(split_lines(read_text(path, options.decoding, notes)))
+    return False, read_lines, iter_sentences(read_lines, form, options.document_separator, options.language)
 
 
-def _form_of_rows(texts: Iterable[str]) -> Form:
-    form = form_of(_in_lines(islice(texts, ROWS_JUDGED)))
+def _form_of_rows(texts: Iterable[str]) -> TextFormat:
+    form = detect_format(_in_lines(islice(texts, DETECTION_ROWS)))
     return form if form == "wikitext" else "prose"
 
 
-def _of_texts(texts: Iterable[str], form: Form, options: TextOptions) -> Blocks:
+def _of_texts(texts: Iterable[str], form: TextFormat, options: TextOptions) -> SentenceStream:
     separator, language = options.document_separator, options.language
     if form == "wikitext":
-        return sentences(_in_lines(texts), form, separator, language)
-    each = (sentences(one.split("\n"), form, separator, language) for one in texts)
+        return iter_sentences(_in_lines(texts), form, separator, language)
+    each = (iter_sentences(one.split("\n"), form, separator, language) for one in texts)
     return chain.from_iterable(chain(blocks, [None]) for blocks in each)
 
 
@@ -161,26 +161,26 @@ def _no_text(files: Sequence[TextFile], options: TextOptions) -> UserError:
     causes: dict[str, list[TextFile]] = {}
     for path in files:
         causes.setdefault(_why_none(path, options), []).append(path)
-    return UserError("; ".join(f"{listed(paths)}: no text in there: {why}" for why, paths in causes.items()))
+    return UserError("; ".join(f"{format_list(paths)}: no text in there: {why}" for why, paths in causes.items()))
 
 
 def _why_none(path: TextFile, options: TextOptions) -> str:
-    kind = kind_of(path, options.text_column, options.decoding)
+    kind = detect_row_format(path, options.text_column, options.decoding)
     if kind:
-        rows = sum(1 for _ in texts(path, kind, options.text_column, options.decoding))
+        rows = sum(1 for _ in read_text_column(path, kind, options.text_column, options.decoding))
         column = f"in column {options.text_column!r}" if options.text_column else "where texts should be"
         empty = f"its rows ({rows:,}) have nothing {column}; --text-column names another"
         return empty if rows else "it has no rows"
-    return "it holds only blanks" if any(text(path, options.decoding)) else EMPTY
+    return "it holds only blanks" if any(read_text(path, options.decoding)) else EMPTY_FILE
 
 
-def uncut(files: Sequence[TextFile], options: TextOptions, notes: Notes | None = None) -> Iterator[str]:
+def iter_raw_texts(files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None = None) -> Iterator[str]:
     """The texts of the files as they are: rows where they are files of rows, else lines but for separators.
 
     Raises:
         UserError: as `documents` does.
     """
-    require_there(files)
+    require_available(files)
     whole = _as_they_are(files, options, notes)
     for one in whole:
         yield one
@@ -191,12 +191,12 @@ def uncut(files: Sequence[TextFile], options: TextOptions, notes: Notes | None =
     yield from whole
 
 
-def _as_they_are(files: Sequence[TextFile], options: TextOptions, notes: Notes | None) -> Iterator[str]:
+def _as_they_are(files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None) -> Iterator[str]:
     for path in files:
-        kind = kind_of(path, options.text_column, options.decoding)
+        kind = detect_row_format(path, options.text_column, options.decoding)
         if kind:
-            yield from texts(path, kind, options.text_column, options.decoding, notes)
+            yield from read_text_column(path, kind, options.text_column, options.decoding, notes)
         else:
-            read = lines(text(path, options.decoding, notes))
+            read = split_lines(read_text(path, options.decoding, notes))
             separator = options.document_separator
             yield from (line for line in read if line.strip() != separator) if separator else read

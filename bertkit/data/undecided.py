@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from bertkit.data.labels import label_text
+from bertkit.data.labels import normalize_label
 from bertkit.data.rows import Splits
 
 
-def without_undecided(splits: Splits, column: str) -> tuple[Splits, list[str]]:
+def drop_unlabeled_rows(splits: Splits, column: str) -> tuple[Splits, list[str]]:
     """The splits without such rows, and a note for each split that lost some.
 
     A split in which no row has a label is unlabelled and stays whole. Null is no label either; a blank
@@ -20,7 +20,7 @@ def without_undecided(splits: Splits, column: str) -> tuple[Splits, list[str]]:
         kept = [
             index
             for index, value in enumerate(rows[column])
-            if value is not None and label_text(value) not in signs
+            if value is not None and normalize_label(value) not in signs
         ]
         if not kept:
             found[name] = rows.with_column(column, [None] * len(rows))
@@ -32,5 +32,5 @@ def without_undecided(splits: Splits, column: str) -> tuple[Splits, list[str]]:
 
 def _signs(values: list[Any]) -> set[str]:
     """`-`, and -1 but where the labels are -1, 0 and 1."""
-    others = {label_text(value) for value in values} - {"-", "-1", None}
+    others = {normalize_label(value) for value in values} - {"-", "-1", None}
     return {"-"} if others <= {"0", "1"} else {"-", "-1"}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from bertkit.cache import cache_directory, cached
+from bertkit.cache import get_cache_directory, get_or_create
 from bertkit.data.features import StoredFeatures
-from bertkit.data.ragged import stretches
+from bertkit.data.ragged import concat_ranges
 from bertkit.errors import UserError
 from bertkit.reporter import Reporter
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from bertkit.modeling.tagger import Tagger
 
 Collator = Callable[..., dict[str, torch.Tensor]]
-FILE = "vectors.npy"
+VECTORS_FILE = "vectors.npy"
 # What a config says of labels, heads and places, on which no vector depends.
-NOT_OF_VECTORS = {
+IRRELEVANT_CONFIG_KEYS = {
     "id2label", "label2id", "num_labels", "problem_type", "architectures", "bertkit_features", "bertkit_head",
     "classifier_dropout", "use_cache", "dtype", "_name_or_path", "transformers_version",
 }  # fmt: skip
@@ -50,7 +50,7 @@ class VectorFeatures(StoredFeatures):
     def __getitem__(self, index: int) -> dict[str, Any]:
         item = self.features[index]
         del item["input_ids"], item["token_type_ids"]
-        bounds = self.input_ids.offsets[self.first[index] : self.first[index + 1] + 1]
+        bounds = self.input_ids.offsets[self.sequence_offsets[index] : self.sequence_offsets[index + 1] + 1]
         return item | {"vectors": [self.vectors[start:stop] for start, stop in pairwise(bounds)]}
 
     def __getattr__(self, name: str) -> Any:
@@ -65,20 +65,20 @@ class VectorFeatures(StoredFeatures):
         return self.features.lengths
 
     @property
-    def outputs(self) -> np.ndarray:
+    def logit_offsets(self) -> np.ndarray:
         """[n + 1] as of the features wrapped."""
-        return self.features.outputs
+        return self.features.logit_offsets
 
     @property
-    def sizes(self) -> np.ndarray:
+    def length_keys(self) -> np.ndarray:
         """[n] as of the features wrapped."""
-        return self.features.sizes
+        return self.features.length_keys
 
 
 # ---- computed once
 
 
-def vectors_of(
+def compute_vectors(
     model: "Tagger", features: StoredFeatures, collator: Collator, batch_size: int, reporter: Reporter
 ) -> np.ndarray:
     """[pieces, layers, hidden] in 16 bits, memory-mapped from the cache where that can be written.
@@ -95,11 +95,11 @@ def vectors_of(
 
     def write(folder: Path) -> None:
         _require_room(int(np.prod(shape)) * 2)
-        _fill(allocated(folder / FILE, shape, np.float16), model, features, collator, batch_size, reporter)
+        _fill(allocate_memmap(folder / VECTORS_FILE, shape, np.float16), model, features, collator, batch_size, reporter)
 
-    folder = cached("vectors", _key(model, features), write)
+    folder = get_or_create("vectors", _key(model, features), write)
     if folder:
-        return np.load(folder / FILE, mmap_mode="r")
+        return np.load(folder / VECTORS_FILE, mmap_mode="r")
     vectors = np.empty(shape, np.float16)
     _fill(vectors, model, features, collator, batch_size, reporter)
     return vectors
@@ -107,7 +107,7 @@ def vectors_of(
 
 def _key(model: "Tagger", features: StoredFeatures) -> str:
     """A digest of all that the vectors depend on: encoder, layers and pieces."""
-    config = {key: value for key, value in model.config.to_dict().items() if key not in NOT_OF_VECTORS}
+    config = {key: value for key, value in model.config.to_dict().items() if key not in IRRELEVANT_CONFIG_KEYS}
     about = [config, model.layers]
     digest = blake2b(json.dumps(about, sort_keys=True, default=str).encode(), digest_size=16)
     for name, tensor in model.base_model.state_dict().items():
@@ -121,7 +121,7 @@ def _key(model: "Tagger", features: StoredFeatures) -> str:
 
 
 def _require_room(needed: int) -> None:
-    folder = cache_directory()
+    folder = get_cache_directory()
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(
@@ -130,7 +130,7 @@ def _require_room(needed: int) -> None:
         )
 
 
-def allocated(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
     """A memory-mapped array whose room is taken now: a disk that fills up later would kill the process."""
     array = np.lib.format.open_memmap(path, "w+", dtype, shape)
     if hasattr(os, "posix_fallocate"):
@@ -144,20 +144,20 @@ def _fill(
     reporter: Reporter,
 ) -> None:  # fmt: skip
     """Compute all vectors, longest examples first so that memory runs out early or never."""
-    order = np.argsort(-features.sizes, kind="stable")
+    order = np.argsort(-features.length_keys, kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     device = next(model.parameters()).device
     for rows in reporter.track(batches, len(batches), "computing vectors"):
         batch = collator([features[row] for row in rows])
         names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
-        hidden = model.hidden(**{name: batch[name].to(device) for name in names})
+        hidden = model.compute_hidden_states(**{name: batch[name].to(device) for name in names})
         found = hidden[batch["attention_mask"].bool().to(device)].half()
         if not torch.isfinite(found).all():
             raise UserError(
                 f"--features {model.features}: vectors too large for the 16 bits they are kept in"
             )
         pieces = (
-            features.input_ids.offsets[features.first[rows]],
-            features.input_ids.offsets[features.first[rows + 1]],
+            features.input_ids.offsets[features.sequence_offsets[rows]],
+            features.input_ids.offsets[features.sequence_offsets[rows + 1]],
         )
-        vectors[stretches(*pieces)] = found.cpu().numpy()
+        vectors[concat_ranges(*pieces)] = found.cpu().numpy()

@@ -21,12 +21,12 @@ class Windows:
 
     start: np.ndarray
     stop: np.ndarray
-    own: np.ndarray
-    own_stop: np.ndarray
-    first: np.ndarray
+    predict_start: np.ndarray
+    predict_stop: np.ndarray
+    window_offsets: np.ndarray
 
 
-def windows(start: np.ndarray, stop: np.ndarray, budget: int) -> Windows:
+def build_windows(start: np.ndarray, stop: np.ndarray, budget: int) -> Windows:
     """One window of each sentence, or several of `budget` pieces that overlap by a quarter.
 
     Args:
@@ -47,7 +47,7 @@ def windows(start: np.ndarray, stop: np.ndarray, budget: int) -> Windows:
     return Windows(left, right, own, np.where(last, end, own_stop), first)
 
 
-def in_context(alone: Windows, sentences: np.ndarray, document: np.ndarray, budget: int) -> Windows:
+def expand_windows(alone: Windows, sentences: np.ndarray, document: np.ndarray, budget: int) -> Windows:
     """The same windows with whole sentences of their document before and after, as far as they fit.
 
     As in Devlin et al. 2018, 5.3. Half of the room goes to each side, and what one side leaves to the
@@ -64,7 +64,7 @@ def in_context(alone: Windows, sentences: np.ndarray, document: np.ndarray, budg
     whole = alone.stop - alone.start < budget
     return Windows(
         np.where(whole, start, alone.start), np.where(whole, stop, alone.stop),
-        alone.own, alone.own_stop, alone.first,
+        alone.predict_start, alone.predict_stop, alone.window_offsets,
     )  # fmt: skip
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.documents import Place, all_sentences
+from bertkit.data.documents import DocumentPosition, collect_sentences
 from bertkit.data.features import StoredFeatures
-from bertkit.data.ragged import Ragged, stretches
-from bertkit.data.sequences import Template
-from bertkit.data.windows import Windows, in_context, windows
-from bertkit.data.words import Sentences, encode_words
+from bertkit.data.ragged import Ragged, concat_ranges
+from bertkit.data.sequences import SequenceTemplate
+from bertkit.data.windows import Windows, expand_windows, build_windows
+from bertkit.data.words import WordSpans, encode_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,31 +30,31 @@ class WordFeatures(StoredFeatures):
     """
 
     positions: Ragged
-    tokens: np.ndarray
-    decision: np.ndarray
-    windows: np.ndarray
+    word_offsets: np.ndarray
+    prediction_index: np.ndarray
+    window_offsets: np.ndarray
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         item = super().__getitem__(index)
         item["positions"] = [self.positions[index]]
         if self.labels is not None:
-            item["labels"] = self.labels[self.outputs[index] : self.outputs[index + 1]]
+            item["labels"] = self.labels[self.logit_offsets[index] : self.logit_offsets[index + 1]]
         return item
 
     @property
-    def outputs(self) -> np.ndarray:
+    def logit_offsets(self) -> np.ndarray:
         """[n + 1] the first decision of each sequence."""
         return self.positions.offsets
 
     @property
-    def windowed(self) -> float:
+    def windowed_fraction(self) -> float:
         """Share of the sentences that are read in several windows."""
-        return float((np.diff(self.windows) > 1).mean())
+        return float((np.diff(self.window_offsets) > 1).mean())
 
 
-def build_words(
-    tokens: Sequence[Sequence[str]], texts: Sequence[str], labels: np.ndarray | None, tokenizer: Any,
-    max_length: int, places: Sequence[Place] | None = None, cache: bool = True,
+def build_word_features(
+    words: Sequence[Sequence[str]], texts: Sequence[str], labels: np.ndarray | None, tokenizer: Any,
+    max_length: int, document_positions: Sequence[DocumentPosition] | None = None, cache: bool = True,
 ) -> WordFeatures:  # fmt: skip
     """Features of sentences, each by itself or with what stands around it in its document.
 
@@ -64,44 +64,44 @@ def build_words(
         max_length: longest sequence in pieces, special ones included.
         places: [n] in documents, whose other sentences are then read too, and not decided.
     """
-    template = Template.of(tokenizer, pair=False)
-    sentences, rows, documents = _laid_out(tokens, texts, places)
+    template = SequenceTemplate.from_tokenizer(tokenizer, pair=False)
+    sentences, rows, documents = _laid_out(words, texts, document_positions)
     pieces = encode_words(sentences, tokenizer, cache)
-    plan = _plan(pieces.ids.offsets, rows, documents, max_length - template.special)
+    plan = _plan(pieces.ids.offsets, rows, documents, max_length - template.num_special_tokens)
     first, last = sentences.offsets[rows], sentences.offsets[rows + 1]
-    decided, decision = _decisions(pieces.carrier[stretches(first, last)], plan)
+    decided, decision = _decisions(pieces.first_token[concat_ranges(first, last)], plan)
     if labels is not None:
         numbers, at = np.unique(decision, return_index=True)  # the first token of each decision
         labels = labels[at[numbers >= 0]]
-    input_ids, token_type_ids, place = template.around(pieces.ids.values, plan.start, plan.stop)
+    input_ids, token_type_ids, place = template.wrap_ranges(pieces.ids.values, plan.start, plan.stop)
     return WordFeatures(
-        input_ids=input_ids, token_type_ids=token_type_ids, first=np.arange(len(plan.start) + 1),
-        labels=labels, windows=plan.first, tokens=np.concatenate([[0], np.cumsum(last - first)]),
+        input_ids=input_ids, token_type_ids=token_type_ids, sequence_offsets=np.arange(len(plan.start) + 1),
+        labels=labels, window_offsets=plan.window_offsets, word_offsets=np.concatenate([[0], np.cumsum(last - first)]),
         positions=Ragged(
             decided.values - np.repeat(plan.start, decided.lengths) + place, decided.offsets
         ),
-        decision=decision,
-        longest=int(pieces.ids.lengths[rows].max(initial=0)) + template.special,
-        unknown=float((pieces.ids.values == tokenizer.unk_token_id).sum()) / max(1, len(pieces.ids.values)),
+        prediction_index=decision,
+        max_untruncated_length=int(pieces.ids.lengths[rows].max(initial=0)) + template.num_special_tokens,
+        unk_fraction=float((pieces.ids.values == tokenizer.unk_token_id).sum()) / max(1, len(pieces.ids.values)),
     )  # fmt: skip
 
 
 def _laid_out(
-    tokens: Sequence[Sequence[str]], texts: Sequence[str], places: Sequence[Place] | None
-) -> tuple[Sentences, np.ndarray, np.ndarray | None]:
+    tokens: Sequence[Sequence[str]], texts: Sequence[str], places: Sequence[DocumentPosition] | None
+) -> tuple[WordSpans, np.ndarray, np.ndarray | None]:
     """All sentences to be read, which of them each row is, and [n, 2] the sentences of its document."""
     if places is None:
-        return Sentences.of(tokens, texts), np.arange(len(tokens)), None
-    around, rows, documents = all_sentences(places)
-    return Sentences.of([some for some, _ in around], [text for _, text in around]), rows, documents
+        return WordSpans.from_words(tokens, texts), np.arange(len(tokens)), None
+    around, rows, documents = collect_sentences(places)
+    return WordSpans.from_words([some for some, _ in around], [text for _, text in around]), rows, documents
 
 
 def _plan(bounds: np.ndarray, rows: np.ndarray, documents: np.ndarray | None, budget: int) -> Windows:
     """The windows of the rows; `bounds` [sentences + 1] are all sentences in pieces."""
-    plan = windows(bounds[rows], bounds[rows + 1], budget)
+    plan = build_windows(bounds[rows], bounds[rows + 1], budget)
     if documents is None:
         return plan
-    return in_context(plan, bounds, np.repeat(bounds[documents], np.diff(plan.first), axis=0), budget)
+    return expand_windows(plan, bounds, np.repeat(bounds[documents], np.diff(plan.window_offsets), axis=0), budget)
 
 
 def _decisions(carrier: np.ndarray, plan: Windows) -> tuple[Ragged, np.ndarray]:
@@ -111,8 +111,8 @@ def _decisions(carrier: np.ndarray, plan: Windows) -> tuple[Ragged, np.ndarray]:
         carrier: [tokens] the piece that carries each token, or -1.
     """
     carriers = np.unique(carrier[carrier >= 0])
-    low, high = np.searchsorted(carriers, plan.own), np.searchsorted(carriers, plan.own_stop)
-    decided = carriers[stretches(low, high)]
+    low, high = np.searchsorted(carriers, plan.predict_start), np.searchsorted(carriers, plan.predict_stop)
+    decided = carriers[concat_ranges(low, high)]
     number = np.full(carriers.max(initial=-1) + 2, -1)  # the last is where -1 points
     number[decided] = np.arange(len(decided))
     return Ragged(decided, np.concatenate([[0], np.cumsum(high - low)])), number[carrier]

@@ -12,30 +12,30 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
 from bertkit.data.alphabet import (
-    Words,
-    continuing,
-    covering,
-    normalised,
-    sampled,
-    spelling,
-    taken_apart,
-    tally,
+    WordBatches,
+    find_word_characters,
+    select_alphabet,
+    normalize_counts,
+    sample_texts,
+    build_translation,
+    measure_decomposition,
+    count_characters,
 )
 from bertkit.errors import UserError
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # the pieces 0 to 4
-PREFIX = "##"
-LONGEST = 512  # BERT's positions
-COVERAGE = 0.9999
-NOTABLE = 0.01  # share of the characters from which on they are not taken apart unasked
-ROOM = 0.1  # share of the pieces that characters may be, at the start of words and within, however rare
-LEAST_OFTEN = 2  # a piece that stands in the text once is the text, not its language
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # the pieces 0 to 4
+CONTINUATION_PREFIX = "##"
+MODEL_MAX_LENGTH = 512  # BERT's positions
+DEFAULT_COVERAGE = 0.9999
+DECOMPOSITION_THRESHOLD = 0.01  # share of the characters from which on they are not taken apart unasked
+MAX_ALPHABET_FRACTION = 0.1  # share of the pieces that characters may be, at the start of words and within, however rare
+MIN_FREQUENCY = 2  # a piece that stands in the text once is the text, not its language
 
-Texts = Callable[[], Iterator[str]]
+TextFactory = Callable[[], Iterator[str]]
 
 
 @dataclass(frozen=True)
-class WordPiece:
+class WordPieceResult:
     """A trained tokenizer and how it came about.
 
     Attributes:
@@ -46,17 +46,17 @@ class WordPiece:
 
     tokenizer: Any
     strip_accents: bool
-    alphabet: int
+    alphabet_size: int
     notes: list[str] = field(default_factory=list)
 
 
 def train_wordpiece(
-    texts: Texts,
+    texts: TextFactory,
     vocab_size: int = 30_000,
     lowercase: bool = True,
     strip_accents: bool | None = None,
-    coverage: float = COVERAGE,
-) -> WordPiece:
+    coverage: float = DEFAULT_COVERAGE,
+) -> WordPieceResult:
     """Train a tokenizer; the same texts give the same pieces with the same numbers.
 
     Args:
@@ -69,21 +69,21 @@ def train_wordpiece(
     Raises:
         UserError: there is no text, or its characters alone are more than `vocab_size`.
     """
-    counts = tally(texts())
-    strip, notes = _stripping(taken_apart(counts), lowercase, strip_accents)
+    counts = count_characters(texts())
+    strip, notes = _stripping(measure_decomposition(counts), lowercase, strip_accents)
     normalizer = BertNormalizer(True, True, strip, lowercase)
-    found = normalised(counts, normalizer)
+    found = normalize_counts(counts, normalizer)
     if not found:
         raise UserError("no text in there: only blanks and control characters")
-    characters = covering(found, coverage, int(ROOM * vocab_size / 2))
-    within = continuing(found, normalizer)
+    characters = select_alphabet(found, coverage, int(MAX_ALPHABET_FRACTION * vocab_size / 2))
+    within = find_word_characters(found, normalizer)
     notes += _left_out(found, characters)
-    words = Words(texts(), spelling(counts, normalizer, within))
+    words = WordBatches(texts(), build_translation(counts, normalizer, within))
     vocabulary = _pieces(iter(words), vocab_size, characters, within)
-    notes += words.notes()
+    notes += words.describe_skipped()
     if len(vocabulary) < vocab_size:
         notes.append(f"{len(vocabulary):,} pieces, not {vocab_size:,}: no others stand in the text twice")
-    return WordPiece(_tokenizer(vocabulary, lowercase, strip), strip, len(characters), notes)
+    return WordPieceResult(_tokenizer(vocabulary, lowercase, strip), strip, len(characters), notes)
 
 
 def _stripping(apart: tuple[float, str], lowercase: bool, said: bool | None) -> tuple[bool, list[str]]:
@@ -91,11 +91,11 @@ def _stripping(apart: tuple[float, str], lowercase: bool, said: bool | None) -> 
     share, script = apart
     of_these = f"{script} and the like, {share:.0%} of the characters"
     if said is not None:
-        broken = said and share >= NOTABLE
+        broken = said and share >= DECOMPOSITION_THRESHOLD
         return said, [f"stripping accents takes apart {of_these}"] if broken else []
     if not lowercase:
         return False, ["accents are kept, since capital letters are"]
-    if share >= NOTABLE:
+    if share >= DECOMPOSITION_THRESHOLD:
         return False, [f"accents are kept: stripping them would take apart {of_these}"]
     return True, ["accents are stripped, as in BERT's lower-casing models; --no-strip-accents keeps them"]
 
@@ -119,7 +119,7 @@ def _pieces(
     The trainer numbers characters within words in the order of a hash map and settles ties by number, so
     that it never trains the same twice; declared beforehand, as special pieces, they have their numbers.
     """
-    fixed = [*SPECIAL, *(PREFIX + one for one in characters if one in within)]
+    fixed = [*SPECIAL_TOKENS, *(CONTINUATION_PREFIX + one for one in characters if one in within)]
     needed = len(fixed) + len(characters)
     if vocab_size < needed:
         raise UserError(
@@ -129,8 +129,8 @@ def _pieces(
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106
     backend.pre_tokenizer = WhitespaceSplit()
     trainer = WordPieceTrainer(
-        vocab_size=vocab_size, min_frequency=LEAST_OFTEN, special_tokens=fixed, show_progress=False,
-        initial_alphabet=list(characters), limit_alphabet=len(characters), continuing_subword_prefix=PREFIX,
+        vocab_size=vocab_size, min_frequency=MIN_FREQUENCY, special_tokens=fixed, show_progress=False,
+        initial_alphabet=list(characters), limit_alphabet=len(characters), continuing_subword_prefix=CONTINUATION_PREFIX,
     )  # fmt: skip
     backend.train_from_iterator(words, trainer)
     return backend.get_vocab()
@@ -140,19 +140,19 @@ def _tokenizer(vocabulary: dict[str, int], lowercase: bool, strip_accents: bool)
     from transformers import BertTokenizerFast
 
     return BertTokenizerFast(
-        vocab=vocabulary, do_lower_case=lowercase, strip_accents=strip_accents, model_max_length=LONGEST
+        vocab=vocabulary, do_lower_case=lowercase, strip_accents=strip_accents, model_max_length=MODEL_MAX_LENGTH
     )
 
 
-def look(tokenizer: Any, texts: Iterator[str]) -> dict[str, Any]:
+def evaluate_tokenizer(tokenizer: Any, texts: Iterator[str]) -> dict[str, Any]:
     """How the tokenizer does on a sample from all over the texts: the share of unknown pieces, and pieces a
     word (Chinese characters and marks of punctuation are words).
     """
-    encodings = tokenizer.backend_tokenizer.encode_batch_fast(sampled(texts), add_special_tokens=False)
+    encodings = tokenizer.backend_tokenizer.encode_batch_fast(sample_texts(texts), add_special_tokens=False)
     ids = np.concatenate([np.array(encoding.ids, np.int64) for encoding in encodings])
     pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    begins = np.array([not piece.startswith(PREFIX) for piece in pieces])
+    begins = np.array([not piece.startswith(CONTINUATION_PREFIX) for piece in pieces])
     return {
         "unknown": float(np.mean(ids == tokenizer.unk_token_id)),
-        "pieces_per_word": len(ids) / int(begins[ids].sum()),
+        "tokens_per_word": len(ids) / int(begins[ids].sum()),
     }

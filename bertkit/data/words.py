@@ -8,34 +8,34 @@ from typing import Any
 import numpy as np
 import regex
 
-from bertkit.data.located import locate
+from bertkit.data.located import encode_with_offsets
 from bertkit.data.ragged import Ragged
 
 # Words of these scripts stand without blanks between them, or take their particles without one: an
 # entity may end at any of their characters, so each is a token.
-UNSPACED = r"\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-WORD = regex.compile(rf"(?V1)[{UNSPACED}]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}_]--[{UNSPACED}]]+|(?!\s)\X")
-CHARACTER = regex.compile(rf"[{UNSPACED}]")
+UNSPACED_SCRIPTS = r"\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+WORD_PATTERN = regex.compile(rf"(?V1)[{UNSPACED_SCRIPTS}]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}_]--[{UNSPACED_SCRIPTS}]]+|(?!\s)\X")
+UNSPACED_CHARACTER = regex.compile(rf"[{UNSPACED_SCRIPTS}]")
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words, marks and signs of a text; every character that is no white space stands in one."""
-    return WORD.findall(text)
+    return WORD_PATTERN.findall(text)
 
 
-def text_of(tokens: Sequence[str]) -> str:
+def join_words(tokens: Sequence[str]) -> str:
     """The text that tokens make up: side by side where they are its characters, else with blanks between.
 
     They are its characters where the blank is a token itself (KLUE-NER), or where each is one character
     and some are of a script without blanks.
     """
     spaced = " ".join(tokens)
-    characters = max(map(len, tokens), default=0) == 1 and CHARACTER.search(spaced)
+    characters = max(map(len, tokens), default=0) == 1 and UNSPACED_CHARACTER.search(spaced)
     return "".join(tokens) if characters or " " in tokens else spaced
 
 
 @dataclass(frozen=True)
-class Sentences:
+class WordSpans:
     """`n` sentences and where their tokens stand in their texts.
 
     Attributes:
@@ -50,7 +50,7 @@ class Sentences:
     stop: np.ndarray
 
     @classmethod
-    def of(cls, tokens: Sequence[Sequence[str]], texts: Sequence[str]) -> "Sentences":
+    def from_words(cls, tokens: Sequence[Sequence[str]], texts: Sequence[str]) -> "WordSpans":
         """Find the tokens in their texts, which are `text_of` them, or what `words_of` took them from."""
         counts = np.fromiter(map(len, tokens), np.int64, len(tokens))
         offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -60,13 +60,13 @@ class Sentences:
         before = np.concatenate([[0], steps])
         start = before[:-1] - np.repeat(before[offsets[:-1]], counts)
         for row in (row for row, gap in enumerate(gaps) if gap is None):
-            start[offsets[row] : offsets[row + 1]] = [match.start() for match in WORD.finditer(texts[row])]
+            start[offsets[row] : offsets[row + 1]] = [match.start() for match in WORD_PATTERN.finditer(texts[row])]
         return cls(texts, offsets, start, start + sizes)
 
 
-def made_of(tokens: Sequence[str], text: str) -> bool:
+def matches_text(tokens: Sequence[str], text: str) -> bool:
     """Whether the tokens are found in a text as `Sentences` finds them."""
-    return _gap(tokens, text) is not None or words_of(text) == tokens
+    return _gap(tokens, text) is not None or split_words(text) == tokens
 
 
 def _gap(tokens: Sequence[str], text: str) -> int | None:
@@ -77,7 +77,7 @@ def _gap(tokens: Sequence[str], text: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class WordTokens:
     """Sentences in pieces, without special ones.
 
     Attributes:
@@ -87,15 +87,15 @@ class Pieces:
     """
 
     ids: Ragged
-    carrier: np.ndarray
+    first_token: np.ndarray
 
 
-def encode_words(sentences: Sentences, tokenizer: Any, cache: bool = True) -> Pieces:
+def encode_words(sentences: WordSpans, tokenizer: Any, cache: bool = True) -> WordTokens:
     """The pieces of each sentence and of each token; the same sentences are encoded only once.
 
     The text is encoded as it is, not token by token, so that pieces are those of running text, which
     `transformers.pipeline()` sees too, and the characters of a word need not be pieces of their own.
     """
-    located = locate(sentences.texts, tokenizer, cache)
+    located = encode_with_offsets(sentences.texts, tokenizer, cache)
     text = np.repeat(np.arange(len(sentences.texts)), np.diff(sentences.offsets))
-    return Pieces(located.ids, located.pieces_of(text, sentences.start, sentences.stop)[0])
+    return WordTokens(located.ids, located.find_token_ranges(text, sentences.start, sentences.stop)[0])

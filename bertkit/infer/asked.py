@@ -6,68 +6,68 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertkit.data.readers import Dialect
-from bertkit.data.row_chunks import cut, in_chunks, row_chunks
+from bertkit.data.row_chunks import chunk_rows, chunk_records, stream_rows
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, counted, listed
-from bertkit.infer.piped import STANDARD_INPUT, piped_rows
-from bertkit.infer.plain_text import plain_lines
+from bertkit.errors import UserError, format_count, format_list
+from bertkit.infer.piped import STANDARD_INPUT, read_stdin_rows
+from bertkit.infer.plain_text import read_text_lines
 from bertkit.reporter import Reporter
 from bertkit.tasks.base import Task
 
 
-def rows_of_data(task: Task, data: str, data_dir: str | None, reporter: Reporter) -> Iterator[Rows]:
+def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Reporter) -> Iterator[Rows]:
     """The rows of a file, some at a time; of a folder or a named set those of one split, which is said."""
-    from bertkit.data.sources import find
+    from bertkit.data.sources import load_dataset
 
-    dialect, path = Dialect(words=True) if task.words else None, Path(data).expanduser()
+    dialect, path = Dialect(conll=True) if task.reads_word_lines else None, Path(data).expanduser()
     if path.is_file():
-        plain = None if task.words else _texts(task, data, reporter)
-        return plain or row_chunks(path, dialect)
-    splits = find(data, task.name, data_dir, dialect).splits
+        plain = None if task.reads_word_lines else _texts(task, data, reporter)
+        return plain or stream_rows(path, dialect)
+    splits = load_dataset(data, task.name, data_dir, dialect).splits
     split = next(name for name in ("test", "validation", *splits) if name in splits)
     if len(splits) > 1:
-        reporter.say(f"--data {data}: its {split} split is predicted, of {listed(splits)}")
-    return cut(splits[split])
+        reporter.info(f"--data {data}: its {split} split is predicted, of {format_list(splits)}")
+    return chunk_rows(splits[split])
 
 
 def _texts(task: Task, data: str, reporter: Reporter) -> Iterator[Rows] | None:
     """The rows of a file of texts, for a task that reads one text a row."""
-    columns = list(task.asked.values())
-    texts = plain_lines(data, columns[0], reporter) if len(columns) == 1 else None
-    return in_chunks(({columns[0]: text} for text in texts), data) if texts else None
+    columns = list(task.input_flags.values())
+    texts = read_text_lines(data, columns[0], reporter) if len(columns) == 1 else None
+    return chunk_records(({columns[0]: text} for text in texts), data) if texts else None
 
 
-def rows_of_flags(task: Task, said: Mapping[str, list[str]]) -> Iterator[Rows]:
+def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterator[Rows]:
     """The rows that `--text` and its like make up.
 
     Raises:
         UserError: flags of another task, or one that is missing.
     """
-    wanted = [_flag(name) for name in task.asked]
-    for name in said:
-        if name not in task.asked:
-            raise UserError(f"{_flag(name)}: this run is of {task.name}, which takes {listed(wanted)}")
-    missing = [_flag(name) for name in task.asked if name not in said]
+    wanted = [_flag(name) for name in task.input_flags]
+    for name in texts_by_flag:
+        if name not in task.input_flags:
+            raise UserError(f"{_flag(name)}: this run is of {task.name}, which takes {format_list(wanted)}")
+    missing = [_flag(name) for name in task.input_flags if name not in texts_by_flag]
     if missing:
         raise UserError(f"{missing[0]}: is missing; a row of this run is {' and '.join(wanted)}")
-    return cut(Rows.from_dicts(task.asked_rows(said), "the command line"))
+    return chunk_rows(Rows.from_dicts(task.rows_from_flags(texts_by_flag), "the command line"))
 
 
-def rows_of_lines(task: Task, piped: BinaryIO | None) -> Iterator[Rows]:
+def iter_stdin_rows(task: Task, stdin: BinaryIO | None) -> Iterator[Rows]:
     """The rows of standard input: JSON objects, or a text a line; several texts are parted by TABs."""
-    ways = ", ".join(["--data FILE", *(_flag(name) for name in task.asked)])
-    return in_chunks(piped_rows(piped, ways, partial(_row, task)), STANDARD_INPUT)
+    ways = ", ".join(["--data FILE", *(_flag(name) for name in task.input_flags)])
+    return chunk_records(read_stdin_rows(stdin, ways, partial(_row, task)), STANDARD_INPUT)
 
 
 def _row(task: Task, number: int, line: str) -> dict[str, Any]:
-    *names, last = task.asked
+    *names, last = task.input_flags
     parts = line.split("\t") if names else [line]
     said = {name: [part] for name, part in zip(names, parts, strict=False)} | {last: parts[len(names) :]}
-    rows = task.asked_rows(said) if len(parts) > len(names) else []
+    rows = task.rows_from_flags(said) if len(parts) > len(names) else []
     if len(rows) != 1:
-        wanted = f"{', a TAB, '.join(task.asked)}, or a JSON object"
+        wanted = f"{', a TAB, '.join(task.input_flags)}, or a JSON object"
         raise UserError(
-            f"{STANDARD_INPUT}: line {number}: has {counted(len(parts), 'part')}; a row is {wanted}"
+            f"{STANDARD_INPUT}: line {number}: has {format_count(len(parts), 'part')}; a row is {wanted}"
         )
     return rows[0]
 

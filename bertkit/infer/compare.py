@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from bertkit.data.features import Features
-from bertkit.modeling.forward import logits_of
+from bertkit.modeling.forward import compute_logits
 from bertkit.reporter import Reporter
-from bertkit.training.scoring import batches_of, in_order
+from bertkit.training.scoring import batch_by_length, restore_order
 
 
 @dataclass
-class Measured:
+class VariantMeasurement:
     """What one form of the model gave.
 
     Attributes:
@@ -24,36 +24,36 @@ class Measured:
         parts: what scoring keeps, batch by batch.
     """
 
-    difference: float = 0.0
+    max_difference: float = 0.0
     seconds: float = 0.0
-    parts: list[np.ndarray] = field(default_factory=list)
+    batch_logits: list[np.ndarray] = field(default_factory=list)
 
 
-def compare(
+def compare_variants(
     models: Mapping[str, Any], features: Features, collator: Callable[..., Any], batch_size: int,
     reporter: Reporter,
-) -> tuple[dict[str, Measured], dict[str, np.ndarray]]:  # fmt: skip
+) -> tuple[dict[str, VariantMeasurement], dict[str, np.ndarray]]:  # fmt: skip
     """What each form was measured at, and its logits as `predict_logits` gives them.
 
     All compute the same batch one after the other, each time another first, so that none has the quiet
     moments of the machine for itself; a first batch warms them up.
     """
-    batches, names = batches_of(features, batch_size), list(models)
-    measured = {name: Measured() for name in names}
+    batches, names = batch_by_length(features, batch_size), list(models)
+    measured = {name: VariantMeasurement() for name in names}
     with torch.no_grad():
         for model in models.values():
-            logits_of(model, collator([features[row] for row in batches[-1]]))
+            compute_logits(model, collator([features[row] for row in batches[-1]]))
         for number, rows in enumerate(reporter.track(batches, len(batches), "comparing")):
             batch, found = collator([features[row] for row in rows]), {}
             for name in np.roll(names, number).tolist():
                 started = time.perf_counter()
-                found[name] = logits_of(models[name], batch)
+                found[name] = compute_logits(models[name], batch)
                 measured[name].seconds += time.perf_counter() - started
             for name, logits in found.items():
                 one = measured[name]
-                one.difference = max(one.difference, _apart(found[names[0]], logits))
-                one.parts.append(features.kept(logits.float(), rows, batch).numpy())
-    return measured, {name: in_order(features, batches, one.parts) for name, one in measured.items()}
+                one.max_difference = max(one.max_difference, _apart(found[names[0]], logits))
+                one.batch_logits.append(features.reduce_logits(logits.float(), rows, batch).numpy())
+    return measured, {name: restore_order(features, batches, one.batch_logits) for name, one in measured.items()}
 
 
 def _apart(some: Any, other: Any) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from bertkit.checked import checked
+from bertkit.checked import validate_settings
 from bertkit.config import DATA, MODEL, OUTPUT, Settings, setting
 from bertkit.errors import UserError
 from bertkit.reporter import Reporter
@@ -14,8 +14,8 @@ from bertkit.reporter import Reporter
 if TYPE_CHECKING:
     import numpy as np
 
-HELP = "Vectors of texts, or of one word in them, to a file; --query searches them."
-SEARCH = "Search"
+EMBED_HELP = "Vectors of texts, or of one word in them, to a file; --query searches them."
+SEARCH_PANEL = "Search"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +62,13 @@ class EmbedConfig(Settings):
     )
     normalize: bool = setting(False, "Scale each vector to length 1.", MODEL)
     batch_size: int = setting(32, "Texts at a time.", MODEL, min=1)
-    query: list[str] = setting((), "Show the rows nearest to this text, by cosine. Repeatable.", SEARCH)
-    top: int = setting(10, "How many rows to show for a query.", SEARCH, min=1)
+    query: list[str] = setting((), "Show the rows nearest to this text, by cosine. Repeatable.", SEARCH_PANEL)
+    top: int = setting(10, "How many rows to show for a query.", SEARCH_PANEL, min=1)
     index: str | None = setting(
-        None, "Search this file, which bertkit embed wrote, in place of rows.", SEARCH
+        None, "Search this file, which bertkit embed wrote, in place of rows.", SEARCH_PANEL
     )
     word: str | None = setting(
-        None, "Embed this word in each text that has it, and compare its vectors.", SEARCH
+        None, "Embed this word in each text that has it, and compare its vectors.", SEARCH_PANEL
     )
     output: str | None = setting(
         None, "The file: .npy, .parquet or .safetensors.", OUTPUT, flags=("--output", "-o")
@@ -77,7 +77,7 @@ class EmbedConfig(Settings):
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbedResult:
     """What was embedded.
 
     Attributes:
@@ -90,15 +90,15 @@ class Embedded:
     """
 
     vectors: "np.ndarray"
-    figures: dict[str, Any]
+    metadata: dict[str, Any]
     results: list[dict[str, Any]]
-    word: dict[str, Any] | None
+    word_comparison: dict[str, Any] | None
     output: Path | None
 
 
 def embed(
-    given: Mapping[str, Any], reporter: Reporter | None = None, piped: BinaryIO | None = None
-) -> Embedded:
+    settings: Mapping[str, Any], reporter: Reporter | None = None, stdin: BinaryIO | None = None
+) -> EmbedResult:
     """Embed texts, write their vectors, search them.
 
     Args:
@@ -108,17 +108,17 @@ def embed(
     Raises:
         UserError: anything the caller can mend, in one line; no file is written then.
     """
-    from bertkit.quiet import quiet_libraries
+    from bertkit.quiet import silence_libraries
 
     reporter = reporter or Reporter()
-    config = EmbedConfig(**_known(checked(EmbedConfig, given, "embed()")))
+    config = EmbedConfig(**_known(validate_settings(EmbedConfig, settings, "embed()")))
     _check(config)
-    with quiet_libraries():
-        from bertkit.infer.embedding import Embedding
+    with silence_libraries():
+        from bertkit.infer.embedding import Embedder
         from bertkit.infer.vector_index import read_index
 
         index = read_index(Path(config.index).expanduser()) if config.index else None
-        return Embedding(config, index, reporter).run(piped)
+        return Embedder(config, index, reporter).run(stdin)
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.checked import checked
+from bertkit.checked import validate_settings
 from bertkit.config import DATA, OUTPUT, Settings, setting
-from bertkit.errors import UserError, counted, listed
+from bertkit.errors import UserError, format_count, format_list
 from bertkit.reporter import Reporter
 
 if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
-    from bertkit.data.sources import Found
+    from bertkit.data.sources import LoadedDataset
     from bertkit.infer.predictor import Predictor
     from bertkit.run import Run
     from bertkit.tasks.base import Outputs, Task
 
 # A run at work, what was found, the rows to score by, and those it was trained on, where they are to be had.
-Material = tuple["Predictor", "Found", "Splits", "Rows | None"]
-HELP = "Score a finished run on other data, with intervals and baselines; --compare tests it against another."
+EvaluationInputs = tuple["Predictor", "LoadedDataset", "Splits", "Rows | None"]
+EVALUATE_HELP = "Score a finished run on other data, with intervals and baselines; --compare tests it against another."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,32 +60,32 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
         UserError: no finished run, no labelled rows, labels that the run does not know, runs of two tasks.
     """
     from bertkit import rundir
-    from bertkit.data.split import draw
-    from bertkit.prepare import task_of_run
-    from bertkit.quiet import quiet_libraries
+    from bertkit.data.split import sample_rows
+    from bertkit.prepare import load_run_task
+    from bertkit.quiet import silence_libraries
 
-    config = EvaluateConfig(**checked(EvaluateConfig, settings, "evaluate()"))
+    config = EvaluateConfig(**validate_settings(EvaluateConfig, settings, "evaluate()"))
     reporter = reporter or Reporter()
     if config.output_dir:
-        rundir.check_folder(Path(config.output_dir))
-        rundir.check_evaluation(Path(config.output_dir), config.overwrite)
-    task = task_of_run(Path(config.run))
-    with quiet_libraries():
-        parts = _of_rows(config, reporter) if task.rows_told else _of_text(task, config, reporter)
+        rundir.check_output_directory(Path(config.output_dir))
+        rundir.check_evaluation_directory(Path(config.output_dir), config.overwrite)
+    task = load_run_task(Path(config.run))
+    with silence_libraries():
+        parts = _of_rows(config, reporter) if task.row_level else _of_text(task, config, reporter)
         predictor, found, splits, train = parts
         other = _other(predictor, config) if config.compare else None
-        drawn = {name: draw(rows, config.max_eval_samples, task.config.seed) for name, rows in splits.items()}
+        drawn = {name: sample_rows(rows, config.max_eval_samples, task.config.seed) for name, rows in splits.items()}
         return _scored(config, predictor, other, (found, drawn, train), reporter)
 
 
 def _other(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
     """The run to compare with."""
-    from bertkit.infer.predictor import load
+    from bertkit.infer.predictor import load_predictor
 
     name = predictor.task.name
-    if not predictor.task.rows_told:
+    if not predictor.task.row_level:
         raise UserError(f"--compare {config.compare}: runs of {name} each predict pieces of their own")
-    other = _sized(load(str(config.compare)), config)
+    other = _sized(load_predictor(str(config.compare)), config)
     if other.task.name != name:
         raise UserError(
             f"--compare {config.compare}: is a run of {other.task.name}, and {config.run} of {name}; compare "
@@ -104,34 +104,34 @@ def _sized(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
 # ---- rows
 
 
-def _of_text(task: "Task", config: EvaluateConfig, reporter: Reporter) -> Material:
+def _of_text(task: "Task", config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
     """Of pre-training: the run goes on, as it were, with the text as its validation split."""
     from bertkit.infer.predictor import Predictor
     from bertkit.prepare import prepare
 
-    settings = task.of_run(Path(config.run))
+    settings = task.config_from_run(Path(config.run))
     if config.data:
         settings = dataclasses.replace(settings, validation=config.data, validation_fraction=None, test=None)
     prepared = prepare(task.name, settings, reporter)
-    model = prepared.task.model(prepared.model_config, prepared.source).eval()
+    model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
     splits = {name: rows for name, rows in prepared.splits.items() if name != "train"}
     predictor = _sized(Predictor(prepared.task, model, prepared.tokenizer), config)
-    found = prepared.found
+    found = prepared.dataset
     if config.data:
         found = dataclasses.replace(found, name=Path(config.data).stem, source=config.data)
     return predictor, found, splits, prepared.splits["train"]
 
 
-def _of_rows(config: EvaluateConfig, reporter: Reporter) -> Material:
+def _of_rows(config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
     """What to score by, split by split, and the run's own training rows, where they are still to be had."""
-    from bertkit.infer.predictor import load, renamed
-    from bertkit.prepare import rows_again
+    from bertkit.infer.predictor import load_predictor, rename_columns
+    from bertkit.prepare import reload_run_rows
 
-    predictor = _sized(load(config.run), config)
+    predictor = _sized(load_predictor(config.run), config)
     trained = predictor.task.config
     other = _other_rows(predictor, config, reporter) if config.data else None
     try:
-        own, again = rows_again(Path(config.run))
+        own, again = reload_run_rows(Path(config.run))
         train = again["train"]
     except UserError as error:
         if not other:
@@ -142,48 +142,48 @@ def _of_rows(config: EvaluateConfig, reporter: Reporter) -> Material:
         return predictor, own, {name: rows for name, rows in again.items() if name != "train"}, train
     found, splits = other
     if train is not None:
-        train = renamed(train, trained, predictor.task.config)
+        train = rename_columns(train, trained, predictor.task.config)
         _tell_overlap(predictor.task, train, splits["validation"], reporter)
     return predictor, found, splits, train
 
 
 def _other_rows(
     predictor: "Predictor", config: EvaluateConfig, reporter: Reporter
-) -> tuple["Found", "Splits"]:
+) -> tuple["LoadedDataset", "Splits"]:
     """The labelled splits of `--data`; a single file, or a set that has nothing else, is all to score by."""
     from bertkit.data.readers import Dialect
-    from bertkit.data.sources import find
+    from bertkit.data.sources import load_dataset
 
-    task, dialect = predictor.task, Dialect(words=True) if predictor.task.words else None
-    found = find(str(config.data), task.name, config.data_dir, dialect)
+    task, dialect = predictor.task, Dialect(conll=True) if predictor.task.reads_word_lines else None
+    found = load_dataset(str(config.data), task.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in found.splits.items() if name != "train"}
     scored: Splits = {}
     refusals: list[UserError] = []
     for name, rows in (splits or {"validation": found.splits["train"]}).items():
-        predictor.meet(rows, reporter)
+        predictor.map_columns(rows, reporter)
         try:
-            scored[name], notes = task.labelled(rows, name)
+            scored[name], notes = task.normalize_labeled_rows(rows, name)
         except UserError as error:
             refusals.append(error)
             continue
         for note in notes:
-            reporter.say(note)
+            reporter.info(note)
     if not scored:
         raise refusals[0]
     for refusal in refusals:
         reporter.warn(f"left out: {refusal}")
     if "validation" not in scored:
         scored = {"validation": scored.pop(next(iter(scored))), **scored}
-    reporter.say(f"data: {found.name} from {found.source}; {listed(scored)}")
+    reporter.info(f"data: {found.name} from {found.source}; {format_list(scored)}")
     return found, scored
 
 
 def _tell_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter) -> None:
     """Rows that stand among the training rows too flatter a model."""
-    known = set(task.keys(train).identity)
-    seen = sum(key in known for key in task.keys(rows).identity)
+    known = set(task.split_keys(train).identity)
+    seen = sum(key in known for key in task.split_keys(rows).identity)
     if seen:
-        stand = f"{counted(len(rows), 'row')} {'stands' if seen == 1 else 'stand'}"
+        stand = f"{format_count(len(rows), 'row')} {'stands' if seen == 1 else 'stand'}"
         reporter.warn(f"{seen:,} of {stand} among the rows it was trained on too")
 
 
@@ -193,18 +193,18 @@ def _tell_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter)
 def _scored(
     config: EvaluateConfig, predictor: "Predictor", other: "Predictor | None", data: Any, reporter: Reporter
 ) -> "Run":
-    from bertkit.data.rows import fingerprints
-    from bertkit.results import about_data, scores
+    from bertkit.data.rows import fingerprint_splits
+    from bertkit.results import summarize_data, compute_scores
     from bertkit.run import Run
 
     found, splits, train = data
-    prints = fingerprints(splits)
-    outputs = {name: predictor.scored(rows, reporter, name) for name, rows in splits.items()}
+    prints = fingerprint_splits(splits)
+    outputs = {name: predictor.compute_outputs(rows, reporter, name) for name, rows in splits.items()}
     metrics = {
         "task": predictor.task.name,
-        "data": about_data(found, prints, splits),
+        "data": summarize_data(found, prints, splits),
         "model": config.run,
-        **scores(predictor.task, outputs, train),
+        **compute_scores(predictor.task, outputs, train),
     }
     if other:
         metrics["compared"] = _compared(config, predictor, other, outputs["validation"], reporter)
@@ -216,18 +216,18 @@ def _compared(
     config: EvaluateConfig, predictor: "Predictor", other: "Predictor", outputs: "Outputs", reporter: Reporter
 ) -> dict[str, Any]:
     """The other run's scores on the validation rows, and what this one's are above them."""
-    from bertkit.metrics.paired import paired
+    from bertkit.metrics.paired import compare_scorers
 
     try:
-        theirs = other.called_as(predictor.task).scored(outputs.rows, reporter, str(config.compare))
+        theirs = other.use_columns_of(predictor.task).compute_outputs(outputs.rows, reporter, str(config.compare))
     except UserError as error:
         raise UserError(f"--compare {config.compare}: {error}; compare runs of the same labels") from error
     task, seed = predictor.task, predictor.task.config.seed
-    differences = paired(other.task.scorer(theirs), task.scorer(outputs), seed)
+    differences = compare_scorers(other.task.scorer(theirs), task.scorer(outputs), seed)
     return {
         "with": config.compare,
-        "validation": other.task.metrics(theirs),
-        "difference": {name: found.as_dict() for name, found in differences.items()},
+        "validation": other.task.compute_metrics(theirs),
+        "difference": {name: found.to_dict() for name, found in differences.items()},
     }
 
 
@@ -240,11 +240,11 @@ def _write(
     from bertkit.results import write_predictions
 
     names = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
-    folder = Path(config.output_dir) if config.output_dir else rundir.reserve_default(*names)
-    rundir.create(folder, config.overwrite, trained=False)
+    folder = Path(config.output_dir) if config.output_dir else rundir.create_default_directory(*names)
+    rundir.create_run_directory(folder, config.overwrite, with_checkpoints=False)
     rundir.write_settings(folder, task.name, task.config, prints)
     write_predictions(folder, task, outputs)
     write_page(folder, metrics)
     rundir.write_metrics(folder, metrics)
-    rundir.drop_replaced(folder)
+    rundir.delete_backup(folder)
     return folder

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import bertkit
-from bertkit.checked import checked
+from bertkit.checked import validate_settings
 from bertkit.config import DATA, OUTPUT, Settings, setting
 from bertkit.errors import UserError
 from bertkit.files import PARTIAL
 from bertkit.reporter import Reporter
 
 if TYPE_CHECKING:
-    from bertkit.infer.material import Material
+    from bertkit.infer.material import ValidationSet
 
-HELP = "Export a finished run to ONNX, checked against its PyTorch model and scored on its validation rows."
+EXPORT_HELP = "Export a finished run to ONNX, checked against its PyTorch model and scored on its validation rows."
 TOLERANCE = 1e-4  # of logits
-MOST_AT_ONCE = 32  # rows: more are no faster on a CPU, and logits over a vocabulary are large
+MAX_BATCH_SIZE = 32  # rows: more are no faster on a CPU, and logits over a vocabulary are large
 INT8 = "int8"
 PYTORCH, FP32 = "pytorch", "onnx"  # the forms of a model beside it
-PACKAGES = ["onnx", "onnxruntime", "onnxscript"]
+REQUIRED_PACKAGES = ["onnx", "onnxruntime", "onnxscript"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +45,20 @@ class ExportConfig(Settings):
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     """A model that was exported: where it lies, and what was measured of it."""
 
     output_dir: Path
-    figures: dict[str, Any]
+    measurements: dict[str, Any]
 
 
-class Differs(UserError):
+class ExportMismatchError(UserError):
     """The exported model computes something else: no fault of the user's, so the status is that of a bug."""
 
     exit_code = 1
 
 
-def export(given: Mapping[str, Any], reporter: Reporter | None = None) -> Exported:
+def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> ExportResult:
     """Export a run.
 
     Raises:
@@ -66,31 +66,31 @@ def export(given: Mapping[str, Any], reporter: Reporter | None = None) -> Export
         Differs: the greatest difference of logits is above 1e-4; nothing is left of it.
     """
     from bertkit import locks, rundir
-    from bertkit.infer.onnx import require
-    from bertkit.prepare import task_of_run
-    from bertkit.quiet import quiet_libraries
+    from bertkit.infer.onnx import require_packages
+    from bertkit.prepare import load_run_task
+    from bertkit.quiet import silence_libraries
 
-    config = ExportConfig(**checked(ExportConfig, given, "export()"))
+    config = ExportConfig(**validate_settings(ExportConfig, settings, "export()"))
     run = Path(config.run).expanduser()
-    task_of_run(run)  # is it one?
+    load_run_task(run)  # is it one?
     metrics = rundir.read_metrics(run) or {}
-    require(PACKAGES, "bertkit export")
-    folder = Path(config.output_dir).expanduser() if config.output_dir else run / rundir.ONNX
+    require_packages(REQUIRED_PACKAGES, "bertkit export")
+    folder = Path(config.output_dir).expanduser() if config.output_dir else run / rundir.ONNX_DIR
     _check_place(run, folder, config.overwrite)
-    with locks.held(folder), quiet_libraries():
+    with locks.lock_directory(folder), silence_libraries():
         return _export(config, run, folder, metrics, reporter or Reporter())
 
 
 def _check_place(run: Path, folder: Path, overwrite: bool) -> None:
     """Refuse an exported model for a run, and a directory that holds something else, or cannot be written."""
     from bertkit import rundir
-    from bertkit.infer.onnx import FILE
+    from bertkit.infer.onnx import ONNX_FILE
 
-    if (run / FILE).exists():
+    if (run / ONNX_FILE).exists():
         raise UserError(f"{run}: is an exported model; name the run that it was made of")
-    rundir.check_folder(folder)
+    rundir.check_output_directory(folder)
     there = {path.name for path in folder.iterdir()} - {PARTIAL} if folder.is_dir() else set()
-    if there and FILE not in there:
+    if there and ONNX_FILE not in there:
         raise UserError(f"--output-dir {folder}: holds files that are no export; name another directory")
     if there and not overwrite:
         raise UserError(f"--output-dir {folder}: holds an exported model; --overwrite replaces it")
@@ -98,23 +98,23 @@ def _check_place(run: Path, folder: Path, overwrite: bool) -> None:
 
 def _export(
     config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any], reporter: Reporter
-) -> Exported:
+) -> ExportResult:
     from bertkit import rundir
     from bertkit.infer.graph import check_architecture, quantize, write_graph
-    from bertkit.infer.material import material
-    from bertkit.infer.onnx import FILE
+    from bertkit.infer.material import load_validation_set
+    from bertkit.infer.onnx import ONNX_FILE
     from bertkit.modeling.loading import ModelSource, load_config
 
     check_architecture(load_config(ModelSource(run.name, run)))
-    found = material(run, metrics, config.max_eval_samples, reporter)
+    found = load_validation_set(run, metrics, config.max_eval_samples, reporter)
     try:
-        with rundir.moved_when_done(folder) as aside:
+        with rundir.stage_files(folder) as aside:
             places = {FP32: aside, **({INT8: aside / INT8} if config.quantize else {})}
-            reporter.say(f"exporting {run}")
-            write_graph(found.model, found.task.several == "choice", aside / FILE, _told(found, metrics))
+            reporter.info(f"exporting {run}")
+            write_graph(found.model, found.task.sequence_grouping == "choice", aside / ONNX_FILE, _told(found, metrics))
             if config.quantize:
                 places[INT8].mkdir()
-                quantize(aside / FILE, places[INT8] / FILE)
+                quantize(aside / ONNX_FILE, places[INT8] / ONNX_FILE)
             figures = _measured(found, places, run, metrics, reporter)
             for place in places.values():
                 _complete(place, run, found.tokenizer, {**metrics, "export": figures})
@@ -122,10 +122,10 @@ def _export(
                 shutil.rmtree(folder / INT8)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror or error}); make room") from error
-    return Exported(folder, figures)
+    return ExportResult(folder, figures)
 
 
-def _told(found: "Material", metrics: Mapping[str, Any]) -> dict[str, str]:
+def _told(found: "ValidationSet", metrics: Mapping[str, Any]) -> dict[str, str]:
     """What the file says of itself."""
     from bertkit.infer.graph import OPSET
 
@@ -136,40 +136,40 @@ def _told(found: "Material", metrics: Mapping[str, Any]) -> dict[str, str]:
     }  # fmt: skip
     if any(name != f"LABEL_{number}" for number, name in config.id2label.items()):  # what no one named
         told["labels"] = json.dumps(config.id2label, ensure_ascii=False)
-    return told | {name: json.dumps(value) for name, value in found.task.settled.items()}
+    return told | {name: json.dumps(value) for name, value in found.task.fitted_params.items()}
 
 
 def _measured(
-    found: "Material", places: Mapping[str, Path], run: Path, metrics: Mapping[str, Any], reporter: Reporter
+    found: "ValidationSet", places: Mapping[str, Path], run: Path, metrics: Mapping[str, Any], reporter: Reporter
 ) -> dict[str, Any]:
     """Differences, scores and speeds of PyTorch and of what was written, on the same rows.
 
     Raises:
         Differs: what was written in fp32 is another model.
     """
-    from bertkit.infer.compare import compare
+    from bertkit.infer.compare import compare_variants
     from bertkit.infer.graph import OPSET
-    from bertkit.infer.onnx import FILE, OnnxModel
-    from bertkit.modeling.loading import WEIGHTS
+    from bertkit.infer.onnx import ONNX_FILE, OnnxModel
+    from bertkit.modeling.loading import WEIGHTS_FILE
 
-    files = {name: place / FILE for name, place in places.items()}
+    files = {name: place / ONNX_FILE for name, place in places.items()}
     models = {PYTORCH: found.model, **{name: OnnxModel(path) for name, path in files.items()}}
     collator = found.task.collator(found.tokenizer, found.model)
-    size = min(MOST_AT_ONCE, found.task.config.eval_batch_size)
-    measured, logits = compare(models, found.features, collator, size, reporter)
-    if not measured[FP32].difference <= TOLERANCE:
-        raise Differs(
-            f"{run}: the exported model differs from PyTorch's by {measured[FP32].difference:.1e} in its "
+    size = min(MAX_BATCH_SIZE, found.task.config.eval_batch_size)
+    measured, logits = compare_variants(models, found.features, collator, size, reporter)
+    if not measured[FP32].max_difference <= TOLERANCE:
+        raise ExportMismatchError(
+            f"{run}: the exported model differs from PyTorch's by {measured[FP32].max_difference:.1e} in its "
             f"logits, more than {TOLERANCE:g}; nothing was written. This is a bug in the export of "
             f"{found.model.config.model_type}"
         )
-    counted = "examples" if found.task.drawn_to_fit else f"{found.task.unit}s"  # these are drawn from texts
-    count, then = len(found.features), {"metrics.json": metrics["validation"]} if found.as_then else {}
-    weights = {PYTORCH: run / WEIGHTS, **files}
+    counted = "examples" if found.task.dynamic_examples else f"{found.task.unit}s"  # these are drawn from texts
+    count, then = len(found.features), {"metrics.json": metrics["validation"]} if found.matches_metrics else {}
+    weights = {PYTORCH: run / WEIGHTS_FILE, **files}
     return {
-        "format": "onnx", "opset": OPSET, "rows": count, "rows_from": found.rows_from, "counted": counted,
-        "greatest_difference": {name: one.difference for name, one in measured.items() if name != PYTORCH},
-        "scores": then | {name: found.scores(some) for name, some in logits.items()},
+        "format": "onnx", "opset": OPSET, "rows": count, "rows_from": found.rows_source, "counted": counted,
+        "greatest_difference": {name: one.max_difference for name, one in measured.items() if name != PYTORCH},
+        "scores": then | {name: found.compute_metrics(some) for name, some in logits.items()},
         "rows_per_second": {name: count / one.seconds for name, one in measured.items()},
         "megabytes": {name: _megabytes(path) for name, path in weights.items()},
     }  # fmt: skip
@@ -184,7 +184,7 @@ def _complete(place: Path, run: Path, tokenizer: Any, metrics: dict[str, Any]) -
     """What `bertkit.load` reads beside the model, `metrics.json` last."""
     from bertkit import rundir
 
-    for name in ("config.json", rundir.SETTINGS):
+    for name in ("config.json", rundir.SETTINGS_FILE):
         shutil.copyfile(run / name, place / name)
     tokenizer.save_pretrained(place)
     rundir.write_metrics(place, metrics)

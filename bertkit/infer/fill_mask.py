@@ -5,17 +5,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from bertkit.checked import checked
+from bertkit.checked import validate_settings
 from bertkit.config import DATA, MODEL, OUTPUT, Settings, setting
-from bertkit.errors import UserError, counted
+from bertkit.errors import UserError, format_count
 from bertkit.reporter import Reporter
 
 if TYPE_CHECKING:
     from bertkit.data.rows import Rows
 
-HELP = "The most probable words for each [MASK] in a text."
+FILL_MASK_HELP = "The most probable words for each [MASK] in a text."
 MASK = "[MASK]"
-BATCH = 32  # texts at a time
+BATCH_SIZE = 32  # texts at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class FillMaskConfig(Settings):
 
 
 @dataclass(frozen=True)
-class Filled:
+class FillMaskResult:
     """What a model says.
 
     Attributes:
@@ -47,8 +47,8 @@ class Filled:
 
 
 def fill_mask(
-    given: Mapping[str, Any], reporter: Reporter | None = None, piped: BinaryIO | None = None
-) -> Filled:
+    settings: Mapping[str, Any], reporter: Reporter | None = None, stdin: BinaryIO | None = None
+) -> FillMaskResult:
     """Find the most probable words for each mask.
 
     Args:
@@ -58,17 +58,17 @@ def fill_mask(
     Raises:
         UserError: no mask in a text, no mask or no trained head in the model, a text that is too long.
     """
-    from bertkit.quiet import quiet_libraries
+    from bertkit.quiet import silence_libraries
 
     reporter = reporter or Reporter()
-    values = checked(FillMaskConfig, given, "fill_mask()")
+    values = validate_settings(FillMaskConfig, settings, "fill_mask()")
     if not values.get("model"):
         raise UserError("fill_mask(): model is missing: a path, a run of pretrain-mlm-nsp, or a Hub model")
     config = FillMaskConfig(**values)
-    with quiet_libraries():
-        from bertkit.infer.masked import MaskedWords
+    with silence_libraries():
+        from bertkit.infer.masked import MaskFiller
 
-        return MaskedWords(config.model).fill(_texts(config, piped, reporter), config.top, reporter)
+        return MaskFiller(config.model).fill(_texts(config, stdin, reporter), config.top, reporter)
 
 
 def _texts(config: FillMaskConfig, piped: BinaryIO | None, reporter: Reporter) -> "Rows":
@@ -76,14 +76,14 @@ def _texts(config: FillMaskConfig, piped: BinaryIO | None, reporter: Reporter) -
     from bertkit.data.rows import Rows
 
     if config.text:
-        return Rows.of({"text": list(config.text)}, "TEXT")
-    from bertkit.data.columns import guess_texts, require_texts
-    from bertkit.infer.inputs import piped_texts
+        return Rows.from_columns({"text": list(config.text)}, "TEXT")
+    from bertkit.data.columns import guess_text_columns, require_texts
+    from bertkit.infer.inputs import read_stdin_texts
 
-    rows = piped_texts(piped, "TEXT")
-    column, _ = guess_texts(rows)
+    rows = read_stdin_texts(piped, "TEXT")
+    column, _ = guess_text_columns(rows)
     require_texts(rows, [column])
     full = [number for number, text in enumerate(rows[column]) if text.strip()]
     if len(full) < len(rows):
-        reporter.say(f"{rows.files[0]}: {counted(len(rows) - len(full), 'empty line')} left out")
+        reporter.info(f"{rows.files[0]}: {format_count(len(rows) - len(full), 'empty line')} left out")
     return rows.with_column("text", rows[column]).select(full)

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
-from bertkit.errors import UserError, listed
-from bertkit.files import plain
+from bertkit.errors import UserError, format_list
+from bertkit.files import replace_non_finite
 from bertkit.tasks.base import Outputs, Task
 
 Format = Literal["jsonl", "csv", "conll"]
-ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".conll": "conll"}
-CONLL = "predictions.conll"  # what a task that can be written so calls it
+FORMAT_BY_SUFFIX: dict[str, Format] = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".conll": "conll"}
+CONLL_FILE = "predictions.conll"  # what a task that can be written so calls it
 
 
 @dataclass(frozen=True)
-class Part:
+class PredictionBatch:
     """Some predictions: as records, and what they were made from."""
 
     records: list[dict[str, Any]]
@@ -26,34 +26,34 @@ class Part:
     outputs: Outputs
 
 
-def format_of(output: str) -> Format:
+def infer_format(output: str) -> Format:
     """By a file's ending. Raises `UserError` where it says nothing."""
     ending = PurePath(output).suffix.lower()
-    if ending not in ENDINGS:
-        raise UserError(f"--output {output}: end it in {listed(ENDINGS)}, or say --format")
-    return ENDINGS[ending]
+    if ending not in FORMAT_BY_SUFFIX:
+        raise UserError(f"--output {output}: end it in {format_list(FORMAT_BY_SUFFIX)}, or say --format")
+    return FORMAT_BY_SUFFIX[ending]
 
 
-def written(parts: Iterable[Part], form: Format) -> Iterator[str]:
+def serialize_predictions(batches: Iterable[PredictionBatch], output_format: Format) -> Iterator[str]:
     """The predictions as text, part by part.
 
     Raises:
         UserError: they cannot be written so.
     """
-    return WRITERS[form](parts)
+    return WRITERS[output_format](batches)
 
 
-def _jsonl(parts: Iterable[Part]) -> Iterator[str]:
+def _jsonl(parts: Iterable[PredictionBatch]) -> Iterator[str]:
     for part in parts:
         for record in part.records:
-            yield _json(plain(record)) + "\n"
+            yield _json(replace_non_finite(record)) + "\n"
 
 
-def _csv(parts: Iterable[Part]) -> Iterator[str]:
+def _csv(parts: Iterable[PredictionBatch]) -> Iterator[str]:
     """A row a line under the columns of the first ones; probabilities a column each, lists as JSON."""
     names: list[str] = []
     for part in parts:
-        rows, file = [flat(record) for record in part.records], io.StringIO()
+        rows, file = [flatten_record(record) for record in part.records], io.StringIO()
         if not names:
             names = list(dict.fromkeys(name for row in rows for name in row))
             csv.writer(file, lineterminator="\n").writerow(names)
@@ -67,7 +67,7 @@ def _csv(parts: Iterable[Part]) -> Iterator[str]:
         yield file.getvalue()
 
 
-def flat(record: dict[str, Any]) -> dict[str, Any]:
+def flatten_record(record: dict[str, Any]) -> dict[str, Any]:
     """A record as cells of a table: one probability as `probability`, several a cell each."""
     cells: dict[str, Any] = {}
     for name, value in record.items():
@@ -83,14 +83,14 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _conll(parts: Iterable[Part]) -> Iterator[str]:
+def _conll(parts: Iterable[PredictionBatch]) -> Iterator[str]:
     for part in parts:
-        files = part.task.files(part.outputs)
-        if CONLL not in files:
+        files = part.task.prediction_files(part.outputs)
+        if CONLL_FILE not in files:
             raise UserError(f"--format conll: {part.task.name} tags no tokens; take jsonl or csv")
-        yield from files[CONLL]
+        yield from files[CONLL_FILE]
 
 
-WRITERS: dict[Format, Callable[[Iterable[Part]], Iterator[str]]] = {
+WRITERS: dict[Format, Callable[[Iterable[PredictionBatch]], Iterator[str]]] = {
     "jsonl": _jsonl, "csv": _csv, "conll": _conll,
 }  # fmt: skip

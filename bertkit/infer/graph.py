@@ -10,24 +10,24 @@ import torch
 from torch import nn
 
 from bertkit.errors import UserError
-from bertkit.modeling.loading import takes_token_type_ids, usable_positions
+from bertkit.modeling.loading import takes_token_type_ids, get_max_positions
 
 OPSET = 18  # what PyTorch's exporter writes without a conversion
-EXAMPLE = (3, 4, 7)  # sequences, choices, pieces: unlike each other, and none 1, which would stay fixed
-ONE_FILE = 2**31 - 2**27  # bytes: what an ONNX file cannot hold lies beside it
+TRACE_SHAPE = (3, 4, 7)  # sequences, choices, pieces: unlike each other, and none 1, which would stay fixed
+MAX_SINGLE_FILE_BYTES = 2**31 - 2**27  # bytes: what an ONNX file cannot hold lies beside it
 # Why an architecture cannot be exported, where it is known; others are found out.
-UNABLE = {
+UNSUPPORTED_ARCHITECTURES = {
     "longformer": "its attention cuts a text into chunks by its length, which PyTorch cannot trace",
     "big_bird": "its attention draws blocks of the text at random",
 }
 
 
-class Graph(nn.Module):
+class TupleOutputModel(nn.Module):
     """A model with a tuple of tensors for an output, by `names`."""
 
-    def __init__(self, model: Any, names: list[str]) -> None:
+    def __init__(self, model: Any, output_names: list[str]) -> None:
         super().__init__()
-        self.model, self.names = model, names
+        self.model, self.output_names = model, output_names
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor,
@@ -38,7 +38,7 @@ class Graph(nn.Module):
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
         output = self.model(**inputs)
-        return tuple(output[name] for name in self.names)
+        return tuple(output[name] for name in self.output_names)
 
 
 def check_architecture(config: Any) -> None:
@@ -48,11 +48,11 @@ def check_architecture(config: Any) -> None:
         UserError: naming it and the reason.
     """
     full = getattr(config, "attention_type", "") == "original_full"
-    if config.model_type in UNABLE and not full:
-        raise UserError(f"{config.model_type} cannot be exported: {UNABLE[config.model_type]}")
+    if config.model_type in UNSUPPORTED_ARCHITECTURES and not full:
+        raise UserError(f"{config.model_type} cannot be exported: {UNSUPPORTED_ARCHITECTURES[config.model_type]}")
 
 
-def write_graph(model: Any, choices: bool, path: Path, told: Mapping[str, str]) -> None:
+def write_graph(model: Any, has_choices: bool, path: Path, metadata: Mapping[str, str]) -> None:
     """Write an ONNX file whose batch, choices and length are free.
 
     Args:
@@ -63,14 +63,14 @@ def write_graph(model: Any, choices: bool, path: Path, told: Mapping[str, str]) 
     Raises:
         UserError: PyTorch cannot export the model, or only for inputs of one size.
     """
-    inputs, dims = _example(model, choices)
+    inputs, dims = _example(model, has_choices)
     with torch.no_grad():
         names = [name for name, value in model(**inputs).items() if isinstance(value, torch.Tensor)]
     kind = model.config.model_type
     with _quiet():
         try:
             program = torch.onnx.export(
-                Graph(model, names), (), kwargs=inputs, dynamo=True, opset_version=OPSET, verbose=False,
+                TupleOutputModel(model, names), (), kwargs=inputs, dynamo=True, opset_version=OPSET, verbose=False,
                 dynamic_shapes={name: dict(enumerate(dims)) for name in inputs},
                 input_names=list(inputs), output_names=names,
             )  # fmt: skip
@@ -80,16 +80,16 @@ def write_graph(model: Any, choices: bool, path: Path, told: Mapping[str, str]) 
     fixed = [dim for one in program.model.graph.inputs for dim in one.shape or () if isinstance(dim, int)]
     if fixed:  # the exporter takes that upon itself
         raise UserError(f"{kind} cannot be exported: its graph would hold for inputs of one size alone")
-    program.model.metadata_props.update(told)
+    program.model.metadata_props.update(metadata)
     size = sum(parameter.numel() * 4 for parameter in model.parameters())
-    program.save(path, external_data=size > ONE_FILE)
+    program.save(path, external_data=size > MAX_SINGLE_FILE_BYTES)
 
 
 def _example(model: Any, choices: bool) -> tuple[dict[str, torch.Tensor], list[Any]]:
     """Inputs to trace with, and what their dimensions are called."""
     dims = [torch.export.Dim("batch"), torch.export.Dim("choices")]
-    dims = [*dims[: 1 + choices], torch.export.Dim("length", max=usable_positions(model.config))]
-    shape = EXAMPLE if choices else EXAMPLE[::2]
+    dims = [*dims[: 1 + choices], torch.export.Dim("length", max=get_max_positions(model.config))]
+    shape = TRACE_SHAPE if choices else TRACE_SHAPE[::2]
     inputs = {
         "input_ids": torch.full(shape, model.config.vocab_size - 1),
         "attention_mask": torch.ones(shape, dtype=torch.long),

@@ -3,54 +3,54 @@
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from bertkit.data.columns import guess_texts, require, require_texts
+from bertkit.data.columns import guess_text_columns, require_column, require_texts
 from bertkit.data.features import Features
 from bertkit.data.rows import Rows
-from bertkit.data.sources import data_directory, find
-from bertkit.errors import UserError, counted, listed
-from bertkit.infer.piped import STANDARD_INPUT, piped_rows
-from bertkit.infer.plain_text import plain_lines
+from bertkit.data.sources import resolve_data_dir, load_dataset
+from bertkit.errors import UserError, format_count, format_list
+from bertkit.infer.piped import STANDARD_INPUT, read_stdin_rows
+from bertkit.infer.plain_text import read_text_lines
 from bertkit.reporter import Reporter
 
-COLUMNS = ("text_column", "text_pair_column")
+TEXT_COLUMN_SETTINGS = ("text_column", "text_pair_column")
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextInputs:
     """Rows, and which of their columns are the text and, of pairs, the second one."""
 
     rows: Rows
     columns: list[str]
 
     @property
-    def shown(self) -> list[str]:
+    def display_texts(self) -> list[str]:
         """[n] the text of each row, or both, for people."""
-        return [" | ".join(texts) for texts in self.rows.texts(self.columns)]
+        return [" | ".join(texts) for texts in self.rows.zip_columns(self.columns)]
 
 
 @dataclass
-class Cut:
+class TruncationCounter:
     """How many texts a model does not read to their end, counted part by part."""
 
-    texts: int = 0
-    cut: int = 0
+    total: int = 0
+    truncated: int = 0
     longest: int = 0
 
     def add(self, features: Features) -> None:
         """Count those of a part."""
-        self.texts, self.cut = self.texts + len(features), self.cut + features.truncated
-        self.longest = max(self.longest, features.longest)
+        self.total, self.truncated = self.total + len(features), self.truncated + features.num_truncated
+        self.longest = max(self.longest, features.max_untruncated_length)
 
-    def tell(self, max_length: int, reporter: Reporter) -> None:
+    def report(self, max_length: int, reporter: Reporter) -> None:
         """Say it, where there are any."""
-        if self.cut:
-            reporter.say(
-                f"{self.cut:,} of {counted(self.texts, 'text')} {'is' if self.cut == 1 else 'are'} over "
+        if self.truncated:
+            reporter.info(
+                f"{self.truncated:,} of {format_count(self.total, 'text')} {'is' if self.truncated == 1 else 'are'} over "
                 f"{max_length} pieces and cut (longest {self.longest:,})"
             )
 
 
-def find_texts(config: Any, piped: BinaryIO | None, reporter: Reporter) -> Texts:
+def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextInputs:
     """The texts that the settings name, else those on standard input.
 
     Args:
@@ -66,35 +66,35 @@ def find_texts(config: Any, piped: BinaryIO | None, reporter: Reporter) -> Texts
     if config.data:
         rows, defaults = _split(config, reporter)
     elif config.text:
-        rows = Rows.of({"text": list(config.text)}, "--text")
+        rows = Rows.from_columns({"text": list(config.text)}, "--text")
     else:
-        rows = piped_texts(piped, "--data, --text")
-    columns = _columns(rows, {key: getattr(config, key) for key in COLUMNS}, defaults)
+        rows = read_stdin_texts(stdin, "--data, --text")
+    columns = _columns(rows, {key: getattr(config, key) for key in TEXT_COLUMN_SETTINGS}, defaults)
     require_texts(rows, columns)
-    return Texts(rows, columns)
+    return TextInputs(rows, columns)
 
 
 def _split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
     """The rows of one split, and what a known set says of its columns."""
     named = config.text_column or config.text_pair_column
-    if not named and (texts := plain_lines(config.data, None, reporter)):
-        return Rows.of({"text": list(texts)}, config.data), {}
-    directory = data_directory(config.data_dir)
-    found = find(config.data, "classify", str(directory) if directory else None)
+    if not named and (texts := read_text_lines(config.data, None, reporter)):
+        return Rows.from_columns({"text": list(texts)}, config.data), {}
+    directory = resolve_data_dir(config.data_dir)
+    found = load_dataset(config.data, "classify", str(directory) if directory else None)
     if config.split not in found.splits:
-        raise UserError(f"--split {config.split}: {config.data} has {listed(found.splits)}")
+        raise UserError(f"--split {config.split}: {config.data} has {format_list(found.splits)}")
     for note in found.notes:
-        reporter.say(note)
+        reporter.info(note)
     rows = found.splits[config.split]
     others = [name for name in found.splits if name != config.split]
-    beside = f", split {config.split} (--split: {listed(others)})" if others else ""
-    reporter.say(f"data: {found.name} from {found.source}{beside}; {counted(len(rows), 'row')}")
+    beside = f", split {config.split} (--split: {format_list(others)})" if others else ""
+    reporter.info(f"data: {found.name} from {found.source}{beside}; {format_count(len(rows), 'row')}")
     return rows, found.defaults
 
 
-def piped_texts(piped: BinaryIO | None, ways: str) -> Rows:
+def read_stdin_texts(stdin: BinaryIO | None, alternatives: str) -> Rows:
     """All rows on standard input."""
-    rows = piped_rows(piped, ways, lambda _, line: {"text": line})
+    rows = read_stdin_rows(stdin, alternatives, lambda _, line: {"text": line})
     return Rows.from_dicts(list(rows), STANDARD_INPUT)
 
 
@@ -102,12 +102,12 @@ def _columns(rows: Rows, named: dict[str, str | None], defaults: dict[str, Any])
     """The columns named, else those the known set has, else those with the usual names."""
     for key, column in named.items():
         if column:
-            require(rows, column, "--" + key.replace("_", "-"))
+            require_column(rows, column, "--" + key.replace("_", "-"))
     if not named["text_column"]:
-        known = {key: column for key in COLUMNS if (column := defaults.get(key)) in rows.columns}
-        guessed = known if "text_column" in known else dict(zip(COLUMNS, guess_texts(rows), strict=True))
+        known = {key: column for key in TEXT_COLUMN_SETTINGS if (column := defaults.get(key)) in rows.columns}
+        guessed = known if "text_column" in known else dict(zip(TEXT_COLUMN_SETTINGS, guess_text_columns(rows), strict=True))
         named = {key: column or guessed.get(key) for key, column in named.items()}
-    columns = [column for key in COLUMNS if (column := named[key])]
+    columns = [column for key in TEXT_COLUMN_SETTINGS if (column := named[key])]
     if len(set(columns)) < len(columns):
         raise UserError(f"--text-pair-column {columns[1]}: is the first text already; name another column")
     return columns

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, BinaryIO
 
-from bertkit.data.contents import CONVERT
-from bertkit.data.row_chunks import json_lines
+from bertkit.data.contents import CONVERT_HINT
+from bertkit.data.row_chunks import parse_json_lines
 from bertkit.errors import UserError
 
 STANDARD_INPUT = "standard input"
 
 
-def piped_rows(
-    piped: BinaryIO | None, ways: str, of_line: Callable[[int, str], dict[str, Any]]
+def read_stdin_rows(
+    stdin: BinaryIO | None, alternatives: str, parse_line: Callable[[int, str], dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     """The rows, read as they are asked for; empty lines are rows too.
 
@@ -24,14 +24,14 @@ def piped_rows(
     Raises:
         UserError: nothing comes in; or, while rows are read, a line that cannot be.
     """
-    lines = _lines(piped) if piped else iter(())
+    lines = _lines(stdin) if stdin else iter(())
     first = next(lines, None)
     if first is None:
-        raise UserError(f"no texts: give {ways}, or lines on standard input")
+        raise UserError(f"no texts: give {alternatives}, or lines on standard input")
     some = chain([first], lines)
     if first.lstrip().startswith("{"):
-        return json_lines(STANDARD_INPUT, some)
-    return (of_line(number, line) for number, line in enumerate(some, start=1))
+        return parse_json_lines(STANDARD_INPUT, some)
+    return (parse_line(number, line) for number, line in enumerate(some, start=1))
 
 
 def _lines(piped: BinaryIO) -> Iterator[str]:
@@ -40,7 +40,7 @@ def _lines(piped: BinaryIO) -> Iterator[str]:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             bad = f"byte 0x{line[error.start]:02x}"
-            raise UserError(f"{STANDARD_INPUT}: line {number}: not UTF-8 ({bad}); {CONVERT}") from error
+            raise UserError(f"{STANDARD_INPUT}: line {number}: not UTF-8 ({bad}); {CONVERT_HINT}") from error
         if "\0" in text:
             raise UserError(f"{STANDARD_INPUT}: line {number}: not text (a zero byte)")
         yield text.rstrip("\r\n")

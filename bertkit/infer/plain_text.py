@@ -4,26 +4,26 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertkit.data.readers import OBJECTS
-from bertkit.data.row_chunks import UTF8
-from bertkit.data.text_files import lines, text
-from bertkit.data.text_rows import delimiter_of
+from bertkit.data.readers import JSON_OBJECT_START
+from bertkit.data.row_chunks import UTF8_DECODING
+from bertkit.data.text_files import split_lines, read_text
+from bertkit.data.text_rows import detect_delimiter
 from bertkit.reporter import Reporter
 
-NAME = re.compile(r".*\.txt(\.gz|\.zst)?", re.IGNORECASE)
+TEXT_FILE_NAME = re.compile(r".*\.txt(\.gz|\.zst)?", re.IGNORECASE)
 
 
-def plain_lines(data: str, column: str | None, reporter: Reporter) -> Iterator[str] | None:
+def read_text_lines(data: str, column: str | None, reporter: Reporter) -> Iterator[str] | None:
     """The lines of a `.txt` file, a text each, which is said; None of other files, and of a table in one.
 
     Args:
         column: the one that holds texts, by which a table is known too.
     """
     path = Path(data).expanduser()
-    if not path.is_file() or not NAME.fullmatch(path.name):
+    if not path.is_file() or not TEXT_FILE_NAME.fullmatch(path.name):
         return None
-    sample = next(text(path, UTF8))
-    if not sample.strip() or OBJECTS.match(sample) or delimiter_of(sample, column) or delimiter_of(sample):
+    sample = next(read_text(path, UTF8_DECODING))
+    if not sample.strip() or JSON_OBJECT_START.match(sample) or detect_delimiter(sample, column) or detect_delimiter(sample):
         return None
-    reporter.say(f"--data {data}: a text a line")
-    return (line.rstrip("\r") for line in lines(text(path, UTF8), longest=None))
+    reporter.info(f"--data {data}: a text a line")
+    return (line.rstrip("\r") for line in split_lines(read_text(path, UTF8_DECODING), max_chars=None))

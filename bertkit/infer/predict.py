@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from bertkit.checked import checked
+from bertkit.checked import validate_settings
 from bertkit.config import DATA, OUTPUT, Settings, setting
 from bertkit.errors import UserError
 from bertkit.reporter import Reporter
 
 if TYPE_CHECKING:
     from bertkit.data.rows import Rows
-    from bertkit.infer.formats import Part
+    from bertkit.infer.formats import PredictionBatch
     from bertkit.infer.predictor import Predictor
     from bertkit.tasks.base import Task
 
-HELP = "Predict with a finished run: rows of a file, texts, or lines on standard input."
-TO_FILE = ("output", "overwrite", "format")  # settings of the command alone
-SAID = ("text", "text_pair", "question", "context", "ending")  # settings that are texts of a row
+PREDICT_HELP = "Predict with a finished run: rows of a file, texts, or lines on standard input."
+OUTPUT_SETTINGS = ("output", "overwrite", "format")  # settings of the command alone
+TEXT_SETTINGS = ("text", "text_pair", "question", "context", "ending")  # settings that are texts of a row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +64,14 @@ class Predictions:
         parts: some records at a time, with what they were made from.
     """
 
-    parts: "Iterator[Part]"
+    batches: "Iterator[PredictionBatch]"
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (record for part in self.parts for record in part.records)
+        return (record for part in self.batches for record in part.records)
 
 
 def predict(
-    settings: Mapping[str, Any], reporter: Reporter | None = None, piped: BinaryIO | None = None
+    settings: Mapping[str, Any], reporter: Reporter | None = None, stdin: BinaryIO | None = None
 ) -> Predictions:
     """The predictions of a finished run.
 
@@ -83,18 +83,18 @@ def predict(
         UserError: no finished run, nothing to predict or two sources of it; and while they are read, a row
             that cannot be predicted.
     """
-    from bertkit.infer.predictor import load
+    from bertkit.infer.predictor import load_predictor
 
-    config, reporter = PredictConfig(**checked(PredictConfig, settings, "predict()")), reporter or Reporter()
-    said = {name: list(texts) for name in SAID if (texts := getattr(config, name))}
+    config, reporter = PredictConfig(**validate_settings(PredictConfig, settings, "predict()")), reporter or Reporter()
+    said = {name: list(texts) for name in TEXT_SETTINGS if (texts := getattr(config, name))}
     if config.data and said:
         flag = "--" + next(iter(said)).replace("_", "-")
         raise UserError(f"--data {config.data}: leave it out, or {flag}; rows come from one of them")
     _check_output(config)
-    predictor = load(config.run)
+    predictor = load_predictor(config.run)
     if config.batch_size:
         predictor.task.config = dataclasses.replace(predictor.task.config, eval_batch_size=config.batch_size)
-    rows = _asked(predictor.task, config, said, piped, reporter)
+    rows = _asked(predictor.task, config, said, stdin, reporter)
     return Predictions(_parts(predictor, rows, config.all_scores, reporter))
 
 
@@ -113,29 +113,29 @@ def _asked(
     reporter: Reporter,
 ) -> Iterator["Rows"]:  # fmt: skip
     from bertkit.infer import asked
-    from bertkit.infer.predictor import whole
+    from bertkit.infer.predictor import align_chunks_to_groups
 
     if config.data:
-        parts = asked.rows_of_data(task, config.data, config.data_dir, reporter)
+        parts = asked.iter_data_rows(task, config.data, config.data_dir, reporter)
     elif said:
-        parts = asked.rows_of_flags(task, said)
+        parts = asked.iter_flag_rows(task, said)
     else:
-        parts = asked.rows_of_lines(task, piped)
-    return whole(task, parts)
+        parts = asked.iter_stdin_rows(task, piped)
+    return align_chunks_to_groups(task, parts)
 
 
 def _parts(
     predictor: "Predictor", parts: Iterable["Rows"], all_scores: bool, reporter: Reporter
-) -> Iterator["Part"]:
-    from bertkit.infer.formats import Part
-    from bertkit.infer.inputs import Cut
-    from bertkit.quiet import quiet_libraries
+) -> Iterator["PredictionBatch"]:
+    from bertkit.infer.formats import PredictionBatch
+    from bertkit.infer.inputs import TruncationCounter
+    from bertkit.quiet import silence_libraries
 
-    cut = Cut()
+    cut = TruncationCounter()
     for rows in parts:
-        predictor.meet(rows, reporter)
-        with quiet_libraries():
-            outputs = predictor.outputs(rows, reporter, f"rows {rows.number[0]:,} to {rows.number[-1]:,}")
+        predictor.map_columns(rows, reporter)
+        with silence_libraries():
+            outputs = predictor.compute_unlabeled_outputs(rows, reporter, f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}")
         cut.add(outputs.features)
-        yield Part(list(predictor.records(rows, outputs, all_scores)), predictor.task, outputs)
-    cut.tell(predictor.task.config.max_length, reporter)
+        yield PredictionBatch(list(predictor.iter_records(rows, outputs, all_scores)), predictor.task, outputs)
+    cut.report(predictor.task.config.max_length, reporter)

@@ -7,24 +7,24 @@ from typing import Any
 import numpy as np
 import regex
 
-from bertkit.data.located import locate
+from bertkit.data.located import encode_with_offsets
 
-AT_A_TIME = 10_000  # vectors of an index in memory
-UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+SEARCH_CHUNK_SIZE = 10_000  # vectors of an index in memory
+UNSPACED_SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
+def l2_normalize(vectors: np.ndarray) -> np.ndarray:
     """[n, d] scaled to length 1; a vector of zeros stays one."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
 
 
-def nearest_rows(
+def find_nearest_rows(
     query: np.ndarray, vectors: np.ndarray, top: int, texts: Sequence[str] | None
 ) -> list[dict[str, Any]]:
     """The `top` rows of [n, d] by their cosine with a query [d], best first, of equals the earlier first."""
-    query = unit(query)
-    parts = [unit(vectors[start : start + AT_A_TIME]) @ query for start in range(0, len(vectors), AT_A_TIME)]
+    query = l2_normalize(query)
+    parts = [l2_normalize(vectors[start : start + SEARCH_CHUNK_SIZE]) @ query for start in range(0, len(vectors), SEARCH_CHUNK_SIZE)]
     cosines = np.concatenate(parts)
     return [
         {"rank": rank, "cosine": float(cosines[row]), "row": row}
@@ -34,7 +34,7 @@ def nearest_rows(
 
 
 @dataclass(frozen=True)
-class Occurrences:
+class WordOccurrences:
     """Where a word stands.
 
     Attributes:
@@ -46,19 +46,19 @@ class Occurrences:
     row: np.ndarray
     start: np.ndarray
     stop: np.ndarray
-    pieces: np.ndarray
-    ids: list[np.ndarray]
+    token_spans: np.ndarray
+    token_ids: list[np.ndarray]
 
     def __len__(self) -> int:
         return len(self.row)
 
-    def select(self, index: np.ndarray) -> "Occurrences":
+    def select(self, index: np.ndarray) -> "WordOccurrences":
         """Those at `index`."""
-        ids = [self.ids[number] for number in index]
-        return Occurrences(self.row[index], self.start[index], self.stop[index], self.pieces[index], ids)
+        ids = [self.token_ids[number] for number in index]
+        return WordOccurrences(self.row[index], self.start[index], self.stop[index], self.token_spans[index], ids)
 
 
-def find_word(word: str, texts: Sequence[str], tokenizer: Any) -> Occurrences:
+def find_word_occurrences(word: str, texts: Sequence[str], tokenizer: Any) -> WordOccurrences:
     """Every occurrence of a word, or of several, without regard to case.
 
     It begins and ends where a word does. In Korean, where particles follow without a space, it may go on
@@ -72,23 +72,23 @@ def find_word(word: str, texts: Sequence[str], tokenizer: Any) -> Occurrences:
     ]
     rows, start, stop = np.array(found, np.int64).reshape(-1, 3).T
     used, text = np.unique(rows, return_inverse=True)
-    located = locate([texts[row] for row in used], tokenizer, cache=False)
-    first, last = located.pieces_of(text, start, stop)
+    located = encode_with_offsets([texts[row] for row in used], tokenizer, cache=False)
+    first, last = located.find_token_ranges(text, start, stop)
     kept = np.flatnonzero(first >= 0)  # of some characters no piece is left
     bounds = np.stack([first, last + 1], 1)
     ids = [located.ids.values[begin:end] for begin, end in bounds]
-    found_all = Occurrences(rows, start, stop, bounds - located.ids.offsets[text][:, None], ids)
+    found_all = WordOccurrences(rows, start, stop, bounds - located.ids.offsets[text][:, None], ids)
     return found_all.select(kept)
 
 
 def _pattern(word: str) -> str:
     body = regex.escape(word, special_only=True)
-    before = r"(?<!\w)" if regex.match(rf"[\w--[{UNSPACED}]]", word, regex.V1) else ""
-    after = r"(?!\w)" if regex.match(rf"[\w--[{UNSPACED}\p{{Hangul}}]]", word[-1], regex.V1) else ""
+    before = r"(?<!\w)" if regex.match(rf"[\w--[{UNSPACED_SCRIPTS}]]", word, regex.V1) else ""
+    after = r"(?!\w)" if regex.match(rf"[\w--[{UNSPACED_SCRIPTS}\p{{Hangul}}]]", word[-1], regex.V1) else ""
     return f"{before}{body}{after}"
 
 
-def similarities(vectors: np.ndarray) -> list[list[float]]:
+def compute_cosine_similarities(vectors: np.ndarray) -> list[list[float]]:
     """[m, m] cosines of each vector with each."""
-    scaled = unit(vectors)
+    scaled = l2_normalize(vectors)
     return np.clip(scaled @ scaled.T, -1, 1).round(4).tolist()

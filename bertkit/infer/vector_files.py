@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.rows import Rows
-from bertkit.data.vectors import allocated
-from bertkit.errors import UserError, listed
+from bertkit.data.vectors import allocate_memmap
+from bertkit.errors import UserError, format_list
 from bertkit.files import write_text
 
-ENDINGS = (".npy", ".parquet", ".safetensors")
-KEY, VECTORS, VECTOR = "bertkit", "embeddings", "embedding"
-GROUP = 10_000  # rows of Parquet written at a time
+SUFFIXES = (".npy", ".parquet", ".safetensors")
+METADATA_KEY, TENSOR_NAME, VECTOR_COLUMN = "bertkit", "embeddings", "embedding"
+ROW_GROUP_SIZE = 10_000  # rows of Parquet written at a time
 
 
 @dataclass(frozen=True)
-class Origin:
+class VectorProvenance:
     """What vectors were made with: what a query must be made with too.
 
     Attributes:
@@ -41,15 +41,15 @@ class Origin:
     texts: tuple[str, ...] = ()
 
 
-def sidecar(path: Path) -> Path:
+def get_sidecar_path(path: Path) -> Path:
     """What is known of a .npy file, which holds numbers alone: `vectors.npy.json`."""
     return path.with_name(path.name + ".json")
 
 
 def check_output(path: Path, overwrite: bool) -> None:
     """Refuse, before any work, a file that cannot be written or is there. Raises `UserError`."""
-    if path.suffix not in ENDINGS:
-        raise UserError(f"--output {path}: must end in {listed(ENDINGS)}")
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"--output {path}: must end in {format_list(SUFFIXES)}")
     if not path.parent.is_dir():
         raise UserError(f"--output {path}: no folder {path.parent}; make it first")
     if path.is_dir() or (path.exists() and not overwrite):
@@ -59,19 +59,19 @@ def check_output(path: Path, overwrite: bool) -> None:
         raise UserError(f"--output {path}: {way}")
 
 
-def kept_as(column: str) -> str:
+def get_output_column(column: str) -> str:
     """The name of an input column in a file: one that clashes becomes `input_NAME`, as in predictions."""
-    return f"input_{column}" if column == VECTOR else column
+    return f"input_{column}" if column == VECTOR_COLUMN else column
 
 
-def columns_table(rows: Rows) -> Any:
+def build_arrow_table(rows: Rows) -> Any:
     """The rows as an Arrow table, for Parquet. Raises `UserError` where a column holds several kinds."""
     import pyarrow as pa
 
     columns = {}
     for name, values in rows.columns.items():
         try:
-            columns[kept_as(name)] = pa.array(values)
+            columns[get_output_column(name)] = pa.array(values)
         except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
             raise UserError(
                 f"{rows.files[0]}: column {name!r} cannot be kept in Parquet ({str(error).splitlines()[0]}); "
@@ -81,19 +81,19 @@ def columns_table(rows: Rows) -> Any:
 
 
 @contextmanager
-def written(path: Path, shape: tuple[int, int], rows: Rows, origin: Origin) -> Iterator[np.ndarray]:
+def open_vector_file(path: Path, shape: tuple[int, int], rows: Rows, provenance: VectorProvenance) -> Iterator[np.ndarray]:
     """Vectors [n, d] in fp32, memory-mapped, to be filled within; then the file takes its name, whole.
 
     Raises:
         UserError: it cannot be written (a full disk, no right to); nothing is left behind.
     """
-    table = columns_table(rows) if path.suffix == ".parquet" else None
+    table = build_arrow_table(rows) if path.suffix == ".parquet" else None
     aside = None
     try:
         aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-        vectors = allocated(aside / "vectors.npy", shape, np.float32)
+        vectors = allocate_memmap(aside / "vectors.npy", shape, np.float32)
         yield vectors
-        _save(aside, path, vectors, table, rows, origin)
+        _save(aside, path, vectors, table, rows, provenance)
     except OSError as error:
         raise UserError(f"--output {path}: cannot be written ({error.strerror})") from error
     finally:
@@ -101,11 +101,11 @@ def written(path: Path, shape: tuple[int, int], rows: Rows, origin: Origin) -> I
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def _save(aside: Path, path: Path, vectors: np.ndarray, table: Any, rows: Rows, origin: Origin) -> None:
+def _save(aside: Path, path: Path, vectors: np.ndarray, table: Any, rows: Rows, origin: VectorProvenance) -> None:
     made = aside / "vectors.npy"
     if path.suffix == ".npy":
         vectors.flush()  # type: ignore[attr-defined]
-        write_text(sidecar(path), json.dumps(asdict(origin), ensure_ascii=False) + "\n")
+        write_text(get_sidecar_path(path), json.dumps(asdict(origin), ensure_ascii=False) + "\n")
     else:
         made = aside / "vectors"
         if table is not None:
@@ -116,25 +116,25 @@ def _save(aside: Path, path: Path, vectors: np.ndarray, table: Any, rows: Rows, 
     made.replace(path)
 
 
-def _write_parquet(path: Path, vectors: np.ndarray, table: Any, origin: Origin) -> None:
+def _write_parquet(path: Path, vectors: np.ndarray, table: Any, origin: VectorProvenance) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     kind = pa.list_(pa.float32(), vectors.shape[1])
-    schema = table.schema.append(pa.field(VECTOR, kind)).with_metadata({KEY: json.dumps(asdict(origin))})
+    schema = table.schema.append(pa.field(VECTOR_COLUMN, kind)).with_metadata({METADATA_KEY: json.dumps(asdict(origin))})
     with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
-        for start in range(0, len(vectors), GROUP):
-            part = vectors[start : start + GROUP]
+        for start in range(0, len(vectors), ROW_GROUP_SIZE):
+            part = vectors[start : start + ROW_GROUP_SIZE]
             column = pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), type=kind)
-            group = table.slice(start, GROUP).append_column(pa.field(VECTOR, kind), column)
+            group = table.slice(start, ROW_GROUP_SIZE).append_column(pa.field(VECTOR_COLUMN, kind), column)
             writer.write_table(group.cast(schema))
 
 
-def _write_safetensors(path: Path, vectors: np.ndarray, rows: Rows, origin: Origin) -> None:
+def _write_safetensors(path: Path, vectors: np.ndarray, rows: Rows, origin: VectorProvenance) -> None:
     from safetensors.numpy import save_file
 
-    tensors = {VECTORS: vectors}
+    tensors = {TENSOR_NAME: vectors}
     ids = rows.columns.get("id", [None])
     if all(type(value) is int for value in ids):
         tensors["ids"] = np.array(ids, np.int64)
-    save_file(tensors, path, {KEY: json.dumps(asdict(replace(origin, texts=())))})
+    save_file(tensors, path, {METADATA_KEY: json.dumps(asdict(replace(origin, texts=())))})

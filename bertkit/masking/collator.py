@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.masking.masks import Masked, Masking
-from bertkit.masking.rates import measured, share
-from bertkit.masking.words import continues
-from bertkit.modeling.losses import IGNORED
+from bertkit.masking.masks import MaskedBatch, TokenMasker
+from bertkit.masking.rates import measure_masking, safe_divide
+from bertkit.masking.words import find_continuation_tokens
+from bertkit.modeling.losses import IGNORE_INDEX
 
 
 @dataclass(frozen=True)
-class MaskedPad:
+class MlmCollator:
     """Collator: what `Pad` gives, masked, with `masked_lm_positions` and `masked_lm_labels` [B, P].
 
     Attributes:
@@ -23,9 +23,9 @@ class MaskedPad:
     """
 
     pad: Callable[..., dict[str, torch.Tensor]]
-    masking: Masking
-    special: np.ndarray
-    pairs: bool
+    masker: TokenMasker
+    is_special: np.ndarray
+    has_pairs: bool
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """The batch of these examples: the same, example by example, in any company."""
@@ -34,22 +34,22 @@ class MaskedPad:
         batch["input_ids"] = torch.from_numpy(masked.input_ids)
         batch["masked_lm_positions"] = torch.from_numpy(masked.masked_lm_positions)
         batch["masked_lm_labels"] = torch.from_numpy(masked.masked_lm_labels)
-        if self.pairs:
+        if self.has_pairs:
             labels = np.array([item["next_sentence_label"] for item in items], np.int64)
             batch["next_sentence_label"] = torch.from_numpy(labels)
         return batch
 
-    def rates(self, items: list[dict[str, Any]], continues: np.ndarray | None) -> dict[str, float]:
+    def measure(self, items: list[dict[str, Any]], is_continuation: np.ndarray | None) -> dict[str, float]:
         """What masking does to these examples, see `measured`."""
         ids = self.pad(items)["input_ids"].numpy()
-        return measured(self._masked(ids, items), ids, self.special[ids], continues)
+        return measure_masking(self._masked(ids, items), ids, self.is_special[ids], is_continuation)
 
-    def _masked(self, ids: np.ndarray, items: list[dict[str, Any]]) -> Masked:
-        return self.masking(ids, self.special[ids], np.array([item["key"] for item in items]))
+    def _masked(self, ids: np.ndarray, items: list[dict[str, Any]]) -> MaskedBatch:
+        return self.masker(ids, self.is_special[ids], np.array([item["key"] for item in items]))
 
 
 @dataclass(frozen=True)
-class NextPiece:
+class CausalLmCollator:
     """Collator: what `Pad` gives, and at each piece but the last the next one as what is predicted there.
 
     It has the keys of `MaskedPad`: `masked_lm_positions` [B, L - 1] are the places at which a piece is
@@ -58,37 +58,37 @@ class NextPiece:
     """
 
     pad: Callable[..., dict[str, torch.Tensor]]
-    special: np.ndarray
-    pairs: bool = False
+    is_special: np.ndarray
+    has_pairs: bool = False
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """The batch of these examples."""
         batch = self.pad(items)
         ids, real = batch["input_ids"], batch["attention_mask"].bool()
         batch["masked_lm_positions"] = torch.arange(ids.shape[1] - 1).expand(len(ids), -1)
-        batch["masked_lm_labels"] = torch.where(real[:, :-1] & real[:, 1:], ids[:, 1:], IGNORED)
+        batch["masked_lm_labels"] = torch.where(real[:, :-1] & real[:, 1:], ids[:, 1:], IGNORE_INDEX)
         return batch
 
-    def rates(self, items: list[dict[str, Any]], continues: np.ndarray | None) -> dict[str, float]:
+    def measure(self, items: list[dict[str, Any]], is_continuation: np.ndarray | None) -> dict[str, float]:
         """Nothing is masked: what is predicted of the pieces, and which of that is special."""
         batch = self(items)
         labels = batch["masked_lm_labels"].numpy()
-        special = self.special[labels[labels != IGNORED]]
-        pieces = ~self.special[batch["input_ids"].numpy()]
-        selected = share((~special).sum(), pieces.sum())
-        of_special = share(special.sum(), len(special))
+        special = self.is_special[labels[labels != IGNORE_INDEX]]
+        pieces = ~self.is_special[batch["input_ids"].numpy()]
+        selected = safe_divide((~special).sum(), pieces.sum())
+        of_special = safe_divide(special.sum(), len(special))
         return {"selected": selected, "mask": 0.0, "random": 0.0, "kept": 1.0, "special_selected": of_special}
 
 
-def special_pieces(tokenizer: Any) -> np.ndarray:
+def build_special_tokens_mask(tokenizer: Any) -> np.ndarray:
     """[vocabulary] bool: all special pieces but the one for what is unknown, which stands for text."""
     special = np.zeros(max(tokenizer.get_vocab().values()) + 1, bool)
     special[[number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id]] = True
     return special
 
 
-def masking_of(tokenizer: Any, special: np.ndarray, whole_words: bool, **rates: Any) -> Masking:
+def build_masker(tokenizer: Any, is_special: np.ndarray, whole_words: bool, **rates: Any) -> TokenMasker:
     """Masking with a tokenizer's pieces; `rates` are the other fields of `Masking`."""
-    ids = np.flatnonzero(~special)
-    words = continues(tokenizer) if whole_words else None
-    return Masking(tokenizer.mask_token_id, ids[ids != tokenizer.unk_token_id], words, **rates)
+    ids = np.flatnonzero(~is_special)
+    words = find_continuation_tokens(tokenizer) if whole_words else None
+    return TokenMasker(tokenizer.mask_token_id, ids[ids != tokenizer.unk_token_id], words, **rates)

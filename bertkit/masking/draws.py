@@ -6,17 +6,17 @@ batch, worker or rank, in any order, and after a resume.
 
 import numpy as np
 
-STEP = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, odd: consecutive numbers end up far apart
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, odd: consecutive numbers end up far apart
 
 
-def bits(seed: int, key: np.ndarray, count: int, stream: int = 0) -> np.ndarray:
+def hashed_bits(seed: int, key: np.ndarray, count: int, stream: int = 0) -> np.ndarray:
     """[len(key), count] uint64, all 64 bits random: a pure function of (seed, stream, key[i], position)."""
     base = _mixed(_mixed(np.array([seed % 2**64], np.uint64)) + np.uint64(stream))
-    state = _mixed(key.astype(np.uint64) * np.uint64(STEP) + base)
-    return _mixed(state[:, None] + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(STEP))
+    state = _mixed(key.astype(np.uint64) * np.uint64(GOLDEN_GAMMA) + base)
+    return _mixed(state[:, None] + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN_GAMMA))
 
 
-def draws(seed: int, key: np.ndarray, count: int, stream: int = 0) -> np.ndarray:
+def hashed_uniform(seed: int, key: np.ndarray, count: int, stream: int = 0) -> np.ndarray:
     """[len(key), count] uniform float64 in [0, 1), a pure function of (seed, stream, key[i], position).
 
     Args:
@@ -24,7 +24,7 @@ def draws(seed: int, key: np.ndarray, count: int, stream: int = 0) -> np.ndarray
         count: how many for each; more of them begin with the same ones.
         stream: whoever draws for another purpose with the same seed and keys takes another.
     """
-    return (bits(seed, key, count, stream) >> np.uint64(11)) * 2.0**-53
+    return (hashed_bits(seed, key, count, stream) >> np.uint64(11)) * 2.0**-53
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:

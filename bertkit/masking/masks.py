@@ -4,18 +4,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertkit.data.ragged import stretches
-from bertkit.masking.draws import bits, draws
-from bertkit.masking.words import Words
+from bertkit.data.ragged import concat_ranges
+from bertkit.masking.draws import hashed_bits, hashed_uniform
+from bertkit.masking.words import WordSpans
 
 # Streams of `draws`; those below are left to whatever draws the examples themselves.
-ORDER, ACTION, PIECE = 16, 17, 18
+ORDER_STREAM, ACTION_STREAM, TOKEN_STREAM = 16, 17, 18
 UNUSED, MASK, RANDOM, KEPT = range(4)  # what was done to a piece
-TOO_LONG = np.iinfo(np.int32).max  # the size of a word that is not there: it never fits
+MISSING_WORD_SIZE = np.iinfo(np.int32).max  # the size of a word that is not there: it never fits
 
 
 @dataclass(frozen=True)
-class Masked:
+class MaskedBatch:
     """A batch to predict from. P is `max_predictions_per_seq`, whatever the batch holds.
 
     Attributes:
@@ -28,11 +28,11 @@ class Masked:
     input_ids: np.ndarray
     masked_lm_positions: np.ndarray
     masked_lm_labels: np.ndarray
-    action: np.ndarray
+    actions: np.ndarray
 
 
 @dataclass(frozen=True)
-class Masking:
+class TokenMasker:
     """How pieces are chosen and replaced (Devlin et al. 2018, 3.1; google's rules for whole words).
 
     Of n pieces, special ones not counted, round(n * mlm_probability) are chosen (a half goes to the even
@@ -48,15 +48,15 @@ class Masking:
     """
 
     mask_token_id: int
-    random_ids: np.ndarray
-    continues: np.ndarray | None
+    random_token_ids: np.ndarray
+    is_continuation: np.ndarray | None
     mlm_probability: float = 0.15
-    mask_share: float = 0.8
-    random_share: float = 0.1
+    mask_replace_prob: float = 0.8
+    random_replace_prob: float = 0.1
     max_predictions_per_seq: int = 20
     seed: int = 42
 
-    def __call__(self, input_ids: np.ndarray, special: np.ndarray, key: np.ndarray) -> Masked:
+    def __call__(self, input_ids: np.ndarray, special: np.ndarray, key: np.ndarray) -> MaskedBatch:
         """Mask a batch: the same pieces under the same key get the same, whatever the batch or padding.
 
         Args:
@@ -65,7 +65,7 @@ class Masking:
             key: [B] int64, see `draws`.
         """
         batch, length = input_ids.shape
-        places = self._choose(Words.of(input_ids, special, self.continues), key)
+        places = self._choose(WordSpans.from_batch(input_ids, special, self.is_continuation), key)
         row = places // length
         slot = row * self.max_predictions_per_seq + _ranks(np.bincount(row, minlength=batch))
         labels = input_ids.ravel()[places]
@@ -75,35 +75,35 @@ class Masking:
         shape = (batch, self.max_predictions_per_seq)
         positions = _filled(places - row * length, slot, np.zeros(shape, np.int64))
         labels = _filled(labels, slot, np.full(shape, -100, np.int64))
-        return Masked(masked, positions, labels, _filled(action, slot, np.full(shape, UNUSED, np.int8)))
+        return MaskedBatch(masked, positions, labels, _filled(action, slot, np.full(shape, UNUSED, np.int8)))
 
-    def _choose(self, words: Words, key: np.ndarray) -> np.ndarray:
+    def _choose(self, words: WordSpans, key: np.ndarray) -> np.ndarray:
         """[chosen] places in ascending order."""
-        there = np.arange(words.counts.max(initial=0)) < words.counts[:, None]
-        order = _shuffled(bits(self.seed, key, there.shape[1], ORDER))
-        size = _filled(words.size, there, np.full(there.shape, TOO_LONG, np.int32))
-        shortest = size.min(axis=1, initial=TOO_LONG)
-        wanted = np.rint(words.pieces * self.mlm_probability).astype(np.int32)
+        there = np.arange(words.word_counts.max(initial=0)) < words.word_counts[:, None]
+        order = _shuffled(hashed_bits(self.seed, key, there.shape[1], ORDER_STREAM))
+        size = _filled(words.sizes, there, np.full(there.shape, MISSING_WORD_SIZE, np.int32))
+        shortest = size.min(axis=1, initial=MISSING_WORD_SIZE)
+        wanted = np.rint(words.token_counts * self.mlm_probability).astype(np.int32)
         limit = np.minimum(np.maximum(wanted, shortest), self.max_predictions_per_seq)
-        taken = in_turn(np.take_along_axis(size, order, axis=1), limit)
-        first = np.cumsum(words.counts) - words.counts
+        taken = select_greedily(np.take_along_axis(size, order, axis=1), limit)
+        first = np.cumsum(words.word_counts) - words.word_counts
         chosen = np.sort((order + first[:, None])[taken])
-        return stretches(words.start[chosen], words.start[chosen] + words.size[chosen])
+        return concat_ranges(words.starts[chosen], words.starts[chosen] + words.sizes[chosen])
 
     def _replace(
         self, labels: np.ndarray, key: np.ndarray, slot: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """[chosen] what stands in the place of each piece, and what was done."""
         most = self.max_predictions_per_seq
-        share = draws(self.seed, key, most, ACTION).ravel()[slot]
-        piece = draws(self.seed, key, most, PIECE).ravel()[slot]
-        random = self.random_ids[(piece * len(self.random_ids)).astype(np.int64)]
-        masks, randoms = share < self.mask_share, share < self.mask_share + self.random_share
+        share = hashed_uniform(self.seed, key, most, ACTION_STREAM).ravel()[slot]
+        piece = hashed_uniform(self.seed, key, most, TOKEN_STREAM).ravel()[slot]
+        random = self.random_token_ids[(piece * len(self.random_token_ids)).astype(np.int64)]
+        masks, randoms = share < self.mask_replace_prob, share < self.mask_replace_prob + self.random_replace_prob
         action = np.where(masks, MASK, np.where(randoms, RANDOM, KEPT))
         return np.where(masks, self.mask_token_id, np.where(randoms, random, labels)), action
 
 
-def in_turn(size: np.ndarray, limit: np.ndarray) -> np.ndarray:
+def select_greedily(sizes: np.ndarray, limit: np.ndarray) -> np.ndarray:
     """[B, W] bool: the words that are taken when each in turn is, if it still fits.
 
     In rounds: all words up to the first that does not fit are taken at once; those too long for what is
@@ -113,8 +113,8 @@ def in_turn(size: np.ndarray, limit: np.ndarray) -> np.ndarray:
         size: [B, W] of the words in their order.
         limit: [B] the most that all words taken may have.
     """
-    taken, row, left = np.zeros(size.shape, bool), np.arange(len(size)), limit[:, None]
-    rest = np.where(size <= left, size, 0)  # 0: taken or out
+    taken, row, left = np.zeros(sizes.shape, bool), np.arange(len(sizes)), limit[:, None]
+    rest = np.where(sizes <= left, sizes, 0)  # 0: taken or out
     while len(row):
         total = np.cumsum(rest, axis=1, dtype=rest.dtype)
         fits = total <= left
@@ -139,7 +139,7 @@ def _shuffled(random: np.ndarray) -> np.ndarray:
 
 def _ranks(counts: np.ndarray) -> np.ndarray:
     """0, 1, ... counts[0] - 1, 0, 1, ...: the number of each thing in its row."""
-    return stretches(np.zeros_like(counts), counts)
+    return concat_ranges(np.zeros_like(counts), counts)
 
 
 def _filled(values: np.ndarray, where: np.ndarray, into: np.ndarray) -> np.ndarray:

@@ -4,15 +4,15 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from bertkit.masking.chunks import Documents, Parts, Spans, Targets, Text, fill, parts
-from bertkit.masking.continuations import chosen_leads, elsewhere, leads, near
+from bertkit.masking.chunks import SelectedDocuments, Segments, Spans, TargetLengths, CorpusLike, fill_chunks, split_into_segments
+from bertkit.masking.continuations import sample_positive_pairs, sample_negative, positive_pairs, excluded_range
 
 IS_NEXT, NOT_NEXT = 0, 1  # as in transformers
-MANY = 0.1  # of the documents have one sentence: worth a word
+MAX_SINGLE_SENTENCE_FRACTION = 0.1  # of the documents have one sentence: worth a word
 
 
 @dataclass(frozen=True)
-class Plan:
+class EpochPlan:
     """The `n` examples of an epoch, in the order of the corpus.
 
     Attributes:
@@ -26,18 +26,18 @@ class Plan:
     a_length: np.ndarray
     b_start: np.ndarray
     b_length: np.ndarray
-    label: np.ndarray
+    labels: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.label)
+        return len(self.labels)
 
-    def __getitem__(self, index: np.ndarray) -> "Plan":
-        return Plan(*(getattr(self, field.name)[index] for field in fields(self)))
+    def __getitem__(self, index: np.ndarray) -> "EpochPlan":
+        return EpochPlan(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
-def pairs(
-    corpus: Text, chosen: np.ndarray, capacity: int, seed: int, epoch: int, short_seq_prob: float = 0.1
-) -> Plan:
+def build_nsp_pairs(
+    corpus: CorpusLike, document_ids: np.ndarray, max_num_tokens: int, seed: int, epoch: int, short_seq_prob: float = 0.1
+) -> EpochPlan:
     """Pairs of texts for next sentence prediction, half of them IsNext, within one example.
 
     Each document is filled into chunks, and each chunk is split at a random sentence. Either its parts
@@ -56,59 +56,59 @@ def pairs(
         seed, epoch: alone decide what is drawn.
         short_seq_prob: how often a chunk's target is a random length instead.
     """
-    rng, documents, made = _start(corpus, chosen, Targets(capacity, short_seq_prob), [seed, epoch])
-    around = near(documents, made)
-    if (around[:, 1] - around[:, 0] >= documents.before[-1]).any():
-        return _in_order(documents, made, capacity, len(made.first) // 2, rng)
-    lead = chosen_leads(made, rng)
+    rng, documents, made = _start(corpus, document_ids, TargetLengths(max_num_tokens, short_seq_prob), [seed, epoch])
+    around = excluded_range(documents, made)
+    if (around[:, 1] - around[:, 0] >= documents.cumulative_sentences[-1]).any():
+        return _in_order(documents, made, max_num_tokens, len(made.start) // 2, rng)
+    lead = sample_positive_pairs(made, rng)
     a = np.flatnonzero(~np.append(False, lead)[: len(lead)])
     alone = ~lead[a]
     other = a[alone]
-    begin, stop = np.roll(made.first, -1)[a], np.roll(made.stop, -1)[a]
-    room = made.target[other] - documents.pieces(made.first[other], made.stop[other])
-    begin[alone], stop[alone] = elsewhere(documents, around[other], room, rng)
-    plan = _cut(documents, (made.first[a], made.stop[a]), (begin, stop), capacity, rng)
-    plan.label[alone] = NOT_NEXT
+    begin, stop = np.roll(made.start, -1)[a], np.roll(made.stop, -1)[a]
+    room = made.target_length[other] - documents.count_tokens(made.start[other], made.stop[other])
+    begin[alone], stop[alone] = sample_negative(documents, around[other], room, rng)
+    plan = _cut(documents, (made.start[a], made.stop[a]), (begin, stop), max_num_tokens, rng)
+    plan.labels[alone] = NOT_NEXT
     return plan[plan.b_length > 0]  # empty sentences at the end of a document
 
 
-def in_order(
-    corpus: Text, chosen: np.ndarray, capacity: int, seed: int, epoch: int, short_seq_prob: float = 0.1
-) -> Plan:
+def build_sop_pairs(
+    corpus: CorpusLike, document_ids: np.ndarray, max_num_tokens: int, seed: int, epoch: int, short_seq_prob: float = 0.1
+) -> EpochPlan:
     """Pairs for sentence order prediction (Lan et al. 2019): B follows A, or in half of them A B.
 
     Chunks as for `pairs`, whose arguments these are. A chunk of one sentence makes no example, unless many
     are such; then it goes with the next.
     """
-    rng, documents, made = _start(corpus, chosen, Targets(capacity, short_seq_prob), [seed, epoch])
-    plan = _in_order(documents, made, capacity, len(made.first) // 3, rng)
+    rng, documents, made = _start(corpus, document_ids, TargetLengths(max_num_tokens, short_seq_prob), [seed, epoch])
+    plan = _in_order(documents, made, max_num_tokens, len(made.start) // 3, rng)
     swapped = rng.permutation(np.arange(len(plan)) % 2 == 1)
     a, b = (plan.a_start, plan.a_length), (plan.b_start, plan.b_length)
     (a_start, a_length), (b_start, b_length) = (
         [np.where(swapped, theirs, own) for own, theirs in zip(*sides, strict=True)]
         for sides in ((a, b), (b, a))
     )
-    return Plan(a_start, a_length, b_start, b_length, swapped.astype(np.int8))
+    return EpochPlan(a_start, a_length, b_start, b_length, swapped.astype(np.int8))
 
 
-def runs(
-    corpus: Text, chosen: np.ndarray, capacity: int, seed: int, epoch: int, short_seq_prob: float = 0.1
-) -> Plan:
+def build_segments(
+    corpus: CorpusLike, document_ids: np.ndarray, max_num_tokens: int, seed: int, epoch: int, short_seq_prob: float = 0.1
+) -> EpochPlan:
     """Single texts: whole sentences of a document, as many as fit; all pieces are used exactly once.
 
     A sentence longer than `capacity` makes several examples. The arguments are those of `pairs`.
     """
     rng = np.random.default_rng([seed, epoch])
-    documents = Documents.of(corpus, chosen)
-    begin, end = (documents.begin(each) for each in documents.stretches())
+    documents = SelectedDocuments.from_corpus(corpus, document_ids)
+    begin, end = (documents.find_token_starts(each) for each in documents.split_into_spans())
     full = end > begin
-    targets = Targets(capacity, short_seq_prob)
-    start, stop, _ = fill((begin[full], end[full]), documents.fitting, targets, rng)
+    targets = TargetLengths(max_num_tokens, short_seq_prob)
+    start, stop, _ = fill_chunks((begin[full], end[full]), documents.find_stop_fitting, targets, rng)
     none = np.zeros(len(start), np.int32)
-    return Plan(start, (stop - start).astype(np.int32), stop, none, none.astype(np.int8))
+    return EpochPlan(start, (stop - start).astype(np.int32), stop, none, none.astype(np.int8))
 
 
-def sized(plan: Plan, n: int, rng: np.random.Generator) -> Plan:
+def resize_plan(plan: EpochPlan, n: int, rng: np.random.Generator) -> EpochPlan:
     """Exactly `n` examples, still in order: without random ones, or with random ones once more.
 
     Raises:
@@ -120,62 +120,62 @@ def sized(plan: Plan, n: int, rng: np.random.Generator) -> Plan:
         raise ValueError("a plan without examples cannot be made longer")
     often, rest = divmod(n, len(plan))
     order = rng.permutation(len(plan))
-    order = order[np.argsort(plan.label[order], kind="stable")]
+    order = order[np.argsort(plan.labels[order], kind="stable")]
     times = np.full(len(plan), often)
     times[order[np.arange(rest) * len(plan) // max(rest, 1)]] += 1  # evenly: labels keep their shares
     return plan[np.repeat(np.arange(len(plan)), times)]
 
 
-def notes(corpus: Text, chosen: np.ndarray, plan: Plan | None = None) -> list[str]:
+def describe_pairs(corpus: CorpusLike, document_ids: np.ndarray, plan: EpochPlan | None = None) -> list[str]:
     """What the user should be told of pairs from these documents, one line each.
 
     Args:
         plan: what `pairs` made; then also how far it is from half.
     """
-    documents = Documents.of(corpus, chosen)
-    single = int((documents.stop - documents.first == 1).sum())
+    documents = SelectedDocuments.from_corpus(corpus, document_ids)
+    single = int((documents.stop - documents.start == 1).sum())
     lines = []
-    if documents.single:
+    if documents.is_single_document:
         lines.append(
             "the text is one document: a second text that does not follow is taken from elsewhere in it; "
             "documents that are told apart make better pairs"
         )
-    elif single > MANY * len(documents):
+    elif single > MAX_SINGLE_SENTENCE_FRACTION * len(documents):
         lines.append(
             f"{single:,} of {len(documents):,} documents ({single / len(documents):.0%}) have one sentence, "
             "so nothing follows it: they are only paired with texts of other documents"
         )
-    if plan is not None and len(plan) and abs(share := (plan.label == IS_NEXT).mean() - 0.5) > 0.01:
+    if plan is not None and len(plan) and abs(share := (plan.labels == IS_NEXT).mean() - 0.5) > 0.01:
         lines.append(f"{share + 0.5:.1%} of the pairs are IsNext, not half")
     return lines
 
 
 def _start(
-    corpus: Text, chosen: np.ndarray, targets: Targets, seed: list[int]
-) -> tuple[np.random.Generator, Documents, Parts]:
+    corpus: CorpusLike, chosen: np.ndarray, targets: TargetLengths, seed: list[int]
+) -> tuple[np.random.Generator, SelectedDocuments, Segments]:
     rng = np.random.default_rng(seed)
-    documents = Documents.of(corpus, chosen)
-    return rng, documents, parts(documents, targets, rng)
+    documents = SelectedDocuments.from_corpus(corpus, chosen)
+    return rng, documents, split_into_segments(documents, targets, rng)
 
 
-def _in_order(documents: Documents, made: Parts, capacity: int, count: int, rng: np.random.Generator) -> Plan:
+def _in_order(documents: SelectedDocuments, made: Segments, capacity: int, count: int, rng: np.random.Generator) -> EpochPlan:
     """Parts and their continuations, as many as chunks have, or `count` if possible."""
-    a = np.flatnonzero(leads(made, count, rng))
-    a_, b = ((made.first[part], made.stop[part]) for part in (a, a + 1))
+    a = np.flatnonzero(positive_pairs(made, count, rng))
+    a_, b = ((made.start[part], made.stop[part]) for part in (a, a + 1))
     return _cut(documents, a_, b, capacity, rng)
 
 
-def _cut(documents: Documents, a: Spans, b: Spans, capacity: int, rng: np.random.Generator) -> Plan:
+def _cut(documents: SelectedDocuments, a: Spans, b: Spans, capacity: int, rng: np.random.Generator) -> EpochPlan:
     """As IsNext. A pair too long loses single pieces of whichever text is longer, in front or behind.
 
     Hence the longer text is cut down to what the shorter leaves, or both to half of the capacity.
     """
-    a_pieces, b_pieces = documents.pieces(*a), documents.pieces(*b)
+    a_pieces, b_pieces = documents.count_tokens(*a), documents.count_tokens(*b)
     a_length = np.minimum(a_pieces, np.maximum(capacity - b_pieces, (capacity + 1) // 2))
     b_length = np.minimum(b_pieces, capacity - a_length)
-    a_start = documents.begin(a[0]) + rng.binomial(a_pieces - a_length, 0.5)
-    b_start = documents.begin(b[0]) + rng.binomial(b_pieces - b_length, 0.5)
-    return Plan(
+    a_start = documents.find_token_starts(a[0]) + rng.binomial(a_pieces - a_length, 0.5)
+    b_start = documents.find_token_starts(b[0]) + rng.binomial(b_pieces - b_length, 0.5)
+    return EpochPlan(
         a_start, a_length.astype(np.int32), b_start, b_length.astype(np.int32),
         np.full(len(a_start), IS_NEXT, np.int8),
     )  # fmt: skip

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import regex
 
-BLANKS = ("Ġ", "▁")  # how byte-level BPE and SentencePiece write a blank
+SPACE_MARKERS = ("Ġ", "▁")  # how byte-level BPE and SentencePiece write a blank
 # Signs, and scripts in which words stand without blanks between them: a blank cannot tell where they begin.
-UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-BEGINS = regex.compile(rf"(?!\uFFFD)[\p{{P}}\p{{S}}{UNSPACED}]")  # U+FFFD: part of a character's bytes
+UNSPACED_SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+WORD_START = regex.compile(rf"(?!\uFFFD)[\p{{P}}\p{{S}}{UNSPACED_SCRIPTS}]")  # U+FFFD: part of a character's bytes
 
 
-def continues(tokenizer: Any) -> np.ndarray:
+def find_continuation_tokens(tokenizer: Any) -> np.ndarray:
     """[vocabulary] bool: which pieces continue the word of the piece before.
 
     WordPiece: those with its prefix, "##". Where a piece shows that a blank is before it ("Ġ" of byte-level
@@ -33,16 +33,16 @@ def continues(tokenizer: Any) -> np.ndarray:
 def _unmarked(tokenizer: Any) -> list[str]:
     """The pieces before which is neither a blank nor, by their first character, the end of a word."""
     pieces, decoder = list(tokenizer.get_vocab()), tokenizer.backend_tokenizer.decoder
-    marked = {mark: sum(piece.startswith(mark) for piece in pieces) for mark in BLANKS}
-    mark = max(BLANKS, key=lambda sign: marked[sign])  # Maltese has a letter like byte-level BPE's blank
+    marked = {mark: sum(piece.startswith(mark) for piece in pieces) for mark in SPACE_MARKERS}
+    mark = max(SPACE_MARKERS, key=lambda sign: marked[sign])  # Maltese has a letter like byte-level BPE's blank
     if not marked[mark]:
         return []
     text = "".join if decoder is None else decoder.decode
-    return [piece for piece in pieces if not piece.startswith(mark) and not BEGINS.match(text([piece]))]
+    return [piece for piece in pieces if not piece.startswith(mark) and not WORD_START.match(text([piece]))]
 
 
 @dataclass(frozen=True)
-class Words:
+class WordSpans:
     """The words of a batch, row by row; places count over all rows, `row * L + position`.
 
     Attributes:
@@ -51,13 +51,13 @@ class Words:
         pieces: [B] the pieces of each row, special ones not counted.
     """
 
-    start: np.ndarray
-    size: np.ndarray
-    counts: np.ndarray
-    pieces: np.ndarray
+    starts: np.ndarray
+    sizes: np.ndarray
+    word_counts: np.ndarray
+    token_counts: np.ndarray
 
     @classmethod
-    def of(cls, input_ids: np.ndarray, special: np.ndarray, continues: np.ndarray | None) -> "Words":
+    def from_batch(cls, input_ids: np.ndarray, is_special: np.ndarray, is_continuation: np.ndarray | None) -> "WordSpans":
         """Find them: a piece and those after it that continue it, up to a special one.
 
         Args:
@@ -65,12 +65,12 @@ class Words:
             special: [B, L] bool, special pieces and padding.
             continues: [vocabulary] bool; None: each piece is a word.
         """
-        real = ~special
+        real = ~is_special
         begins = real.copy()
-        if continues is not None:
-            begins[:, 1:] &= ~continues[input_ids[:, 1:]] | special[:, :-1]
-        edges = np.flatnonzero(begins | special)  # each row begins with one
+        if is_continuation is not None:
+            begins[:, 1:] &= ~is_continuation[input_ids[:, 1:]] | is_special[:, :-1]
+        edges = np.flatnonzero(begins | is_special)  # each row begins with one
         edge_begins = begins.ravel()[edges]
-        size = np.diff(edges, append=special.size)
+        size = np.diff(edges, append=is_special.size)
         counts, pieces = np.count_nonzero(begins, axis=1), np.count_nonzero(real, axis=1)
         return cls(edges[edge_begins], size[edge_begins], counts, pieces)

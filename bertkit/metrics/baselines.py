@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-Texts = Sequence[Sequence[str]]  # one or two columns of n texts
-WORD = r"(?u)\b\w+\b"  # also of one letter, and Korean, which the default pattern drops or keeps by luck
-TFIDF_ROWS = 50_000  # more training rows than this are thinned: minutes of fitting for nothing
+TextColumns = Sequence[Sequence[str]]  # one or two columns of n texts
+WORD_PATTERN = r"(?u)\b\w+\b"  # also of one letter, and Korean, which the default pattern drops or keeps by luck
+MAX_TFIDF_ROWS = 50_000  # more training rows than this are thinned: minutes of fitting for nothing
 
 
-def majority(labels: np.ndarray, size: int) -> np.ndarray:
+def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
     """The most frequent label (multi-label: each its own; regression: the mean), [size, ...]."""
     if labels.dtype.kind == "f":
         constant: Any = labels.mean()
@@ -26,7 +26,7 @@ def majority(labels: np.ndarray, size: int) -> np.ndarray:
     return np.broadcast_to(constant, (size, *np.shape(constant)))
 
 
-def tfidf(train: Texts, labels: np.ndarray, others: Sequence[Texts], seed: int = 0) -> list[np.ndarray]:
+def predict_tfidf(train: TextColumns, labels: np.ndarray, others: Sequence[TextColumns], seed: int = 0) -> list[np.ndarray]:
     """TF-IDF of words and word pairs, then logistic regression (regression: ridge).
 
     Args:
@@ -39,11 +39,11 @@ def tfidf(train: Texts, labels: np.ndarray, others: Sequence[Texts], seed: int =
     """
     model = _fitted(train, labels, seed)
     if model is None:
-        return [majority(labels, len(texts[0])) for texts in others]
+        return [predict_majority(labels, len(texts[0])) for texts in others]
     return [np.asarray(model(texts, "predict")) for texts in others]
 
 
-def ending_only(
+def predict_ending_only(
     train: Sequence[Sequence[str]], right: np.ndarray, others: Sequence[Sequence[str]], seed: int = 0
 ) -> np.ndarray:
     """Which ending looks right by its own words: TF-IDF and logistic regression over single endings.
@@ -61,13 +61,13 @@ def ending_only(
     )
     model = _fitted([[ending for some in train for ending in some]], is_right.astype(np.int64), seed)
     if model is None:
-        return majority(right, len(others))
+        return predict_majority(right, len(others))
     scores = model([[ending for some in others for ending in some]], "decision_function")
     parts = np.split(scores, np.cumsum([len(some) for some in others])[:-1])
     return np.array([part.argmax() for part in parts])
 
 
-def frequent_tag(
+def predict_frequent_tag(
     train_words: Sequence[str], train_tags: np.ndarray, words: Sequence[str], outside: int
 ) -> np.ndarray:
     """Each word's most frequent tag in training, the lowest of equals; `outside` for words it lacks.
@@ -91,15 +91,15 @@ def frequent_tag(
     return answers[np.fromiter(map(vocabulary.get, words, repeat(-1)), np.int64, len(words))]
 
 
-def _fitted(train: Texts, labels: np.ndarray, seed: int) -> Callable[[Texts, str], np.ndarray] | None:
+def _fitted(train: TextColumns, labels: np.ndarray, seed: int) -> Callable[[TextColumns, str], np.ndarray] | None:
     """A linear model over words, asked by texts and method; None where no text has words."""
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[:TFIDF_ROWS])
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[:MAX_TFIDF_ROWS])
     columns = [[column[i] for i in chosen] for column in train]
     words = [
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD, min_df=1) for _ in columns
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD_PATTERN, min_df=1) for _ in columns
     ]
     try:
         vectors = [v.fit_transform(column) for v, column in zip(words, columns, strict=True)]
@@ -107,7 +107,7 @@ def _fitted(train: Texts, labels: np.ndarray, seed: int) -> Callable[[Texts, str
         return None
     model = _linear_model(labels[chosen]).fit(hstack(vectors), labels[chosen])
 
-    def ask(texts: Texts, method: str) -> np.ndarray:
+    def ask(texts: TextColumns, method: str) -> np.ndarray:
         seen = [v.transform(column) for v, column in zip(words, texts, strict=True)]
         return getattr(model, method)(hstack(seen))
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-BINS = 15  # Guo et al. 2017
+NUM_BINS = 15  # Guo et al. 2017
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Calibration:
         return float((self.count[used] * gaps).sum() / max(self.count.sum(), 1))
 
 
-def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Calibration:
+def compute_calibration(confidence: np.ndarray, right: np.ndarray, bins: int = NUM_BINS) -> Calibration:
     """Bin m holds the confidences in ((m - 1) / bins, m / bins].
 
     Args:

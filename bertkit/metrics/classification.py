@@ -9,7 +9,7 @@ import numpy as np
 Scores = dict[str, float]
 
 
-def single_label(
+def score_single_label(
     gold: np.ndarray, predicted: np.ndarray, classes: int, positive: int | None = None
 ) -> Scores:
     """accuracy, macro f1 / precision / recall, matthews, and with a positive class its F1 (GLUE's).
@@ -45,7 +45,7 @@ def _matthews(right: np.ndarray, golds: np.ndarray, guesses: np.ndarray) -> floa
     return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
 
 
-def multi_label(gold: np.ndarray, predicted: np.ndarray) -> Scores:
+def score_multi_label(gold: np.ndarray, predicted: np.ndarray) -> Scores:
     """Accuracy (all labels of a row right), micro_f1 and macro_f1. Both arrays [n, classes], 0 or 1."""
     both = (gold & predicted).sum(0).astype(float)
     either = (gold.sum(0) + predicted.sum(0)).astype(float)
@@ -56,7 +56,7 @@ def multi_label(gold: np.ndarray, predicted: np.ndarray) -> Scores:
     }
 
 
-def regression(gold: np.ndarray, predicted: np.ndarray) -> Scores:
+def score_regression(gold: np.ndarray, predicted: np.ndarray) -> Scores:
     """Pearson and spearman of two arrays [n]; 0 where either is constant."""
     from scipy.stats import rankdata
 

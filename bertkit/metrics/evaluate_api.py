@@ -7,14 +7,14 @@ import datasets
 import evaluate
 import numpy as np
 
-from bertkit.data.schemes import detect, to_iob2
-from bertkit.data.tags import OUTSIDE, TagSet, iob2_names, offsets_of
-from bertkit.metrics.classification import Scores, regression, single_label
-from bertkit.metrics.entities import entity_counts, entity_scores, token_accuracy
-from bertkit.metrics.squad import marks_v1, marks_v2, scores_v1, scores_v2
-from bertkit.metrics.thresholds import best_thresholds, without_answer
+from bertkit.data.schemes import detect_scheme, to_iob2
+from bertkit.data.tags import OUTSIDE, TagSet, build_iob2_labels, compute_offsets
+from bertkit.metrics.classification import Scores, score_regression, score_single_label
+from bertkit.metrics.entities import count_entities, score_entities, compute_word_accuracy
+from bertkit.metrics.squad import score_answers_v1, score_answers_v2, average_scores_v1, average_scores_v2
+from bertkit.metrics.thresholds import compute_best_scores, apply_threshold
 
-TEXT = datasets.Value("string")
+TEXT_FEATURE = datasets.Value("string")
 
 
 class Classification(evaluate.Metric):
@@ -27,7 +27,7 @@ class Classification(evaluate.Metric):
     def _compute(self, predictions: Any, references: Any) -> Scores:
         gold, predicted = np.asarray(references), np.asarray(predictions)
         classes = int(max(gold.max(), predicted.max())) + 1
-        return single_label(gold, predicted, classes, positive=1 if classes == 2 else None)
+        return score_single_label(gold, predicted, classes, positive=1 if classes == 2 else None)
 
 
 class Regression(evaluate.Metric):
@@ -38,7 +38,7 @@ class Regression(evaluate.Metric):
         return _info(about, datasets.Value("float64"))
 
     def _compute(self, predictions: Any, references: Any) -> Scores:
-        return regression(np.asarray(references), np.asarray(predictions))
+        return score_regression(np.asarray(references), np.asarray(predictions))
 
 
 class Entities(evaluate.Metric):
@@ -52,16 +52,16 @@ class Entities(evaluate.Metric):
         return _info(about, datasets.List(datasets.Value("string")))
 
     def _compute(self, predictions: Any, references: Any) -> Scores:
-        offsets = offsets_of(references)
-        if not np.array_equal(offsets, offsets_of(predictions)):
+        offsets = compute_offsets(references)
+        if not np.array_equal(offsets, compute_offsets(predictions)):
             raise ValueError("predictions and references must have as many tags, sentence by sentence")
-        scheme = detect([*references, *predictions])
+        scheme = detect_scheme([*references, *predictions])
         sides = [to_iob2(side, scheme) for side in (references, predictions)]
-        tags = TagSet(iob2_names(tag[2:] for tag in chain(*chain(*sides)) if tag != OUTSIDE))
-        gold, predicted = (tags.numbers(side) for side in sides)
+        tags = TagSet(build_iob2_labels(tag[2:] for tag in chain(*chain(*sides)) if tag != OUTSIDE))
+        gold, predicted = (tags.encode(side) for side in sides)
         written = (np.array(list(chain(*side)), object) for side in (references, predictions))
-        scores = entity_scores(entity_counts(gold, predicted, offsets, tags))
-        return scores | {"accuracy": token_accuracy(*written)}
+        scores = score_entities(count_entities(gold, predicted, offsets, tags))
+        return scores | {"accuracy": compute_word_accuracy(*written)}
 
 
 class Squad(evaluate.Metric):
@@ -73,12 +73,12 @@ class Squad(evaluate.Metric):
 
     def _info(self) -> evaluate.MetricInfo:
         about = "scores of answers, see bertkit.metrics.squad.scores_v1"
-        return _info(about, {"id": TEXT, "prediction_text": TEXT}, _questions())
+        return _info(about, {"id": TEXT_FEATURE, "prediction_text": TEXT_FEATURE}, _questions())
 
     def _compute(self, predictions: Any, references: Any) -> Scores:
         found = {row["id"]: row["prediction_text"] for row in predictions}
         answers = [found.get(row["id"]) for row in references]
-        return scores_v1(marks_v1([row["answers"]["text"] for row in references], answers))
+        return average_scores_v1(score_answers_v1([row["answers"]["text"] for row in references], answers))
 
 
 class SquadV2(evaluate.Metric):
@@ -90,8 +90,8 @@ class SquadV2(evaluate.Metric):
     def _info(self) -> evaluate.MetricInfo:
         about = "scores of answers, see bertkit.metrics.squad.scores_v2"
         predictions = {
-            "id": TEXT,
-            "prediction_text": TEXT,
+            "id": TEXT_FEATURE,
+            "prediction_text": TEXT_FEATURE,
             "no_answer_probability": datasets.Value("float64"),
         }
         return _info(about, predictions, _questions())
@@ -103,14 +103,14 @@ class SquadV2(evaluate.Metric):
         odds = np.array([row.get("no_answer_probability", 0.0) for row in rows])
         gold = [row["answers"]["text"] for row in references]
         has_answer = np.array([bool(texts) for texts in gold])
-        marks = marks_v2(gold, answers)
-        best = best_thresholds(marks, odds, has_answer, np.array([answer == "" for answer in answers]))
-        return scores_v2(without_answer(marks, odds, has_answer, no_answer_threshold), has_answer) | best
+        marks = score_answers_v2(gold, answers)
+        best = compute_best_scores(marks, odds, has_answer, np.array([answer == "" for answer in answers]))
+        return average_scores_v2(apply_threshold(marks, odds, has_answer, no_answer_threshold), has_answer) | best
 
 
 def _questions() -> dict[str, Any]:
-    answers = {"text": datasets.List(TEXT), "answer_start": datasets.List(datasets.Value("int32"))}
-    return {"id": TEXT, "answers": answers}
+    answers = {"text": datasets.List(TEXT_FEATURE), "answer_start": datasets.List(datasets.Value("int32"))}
+    return {"id": TEXT_FEATURE, "answers": answers}
 
 
 def _info(description: str, predictions: Any, references: Any = None) -> evaluate.MetricInfo:

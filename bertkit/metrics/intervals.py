@@ -7,7 +7,7 @@ import numpy as np
 
 from bertkit.metrics.classification import Scores
 
-RESAMPLES = 1000
+NUM_RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -21,34 +21,34 @@ class Scorer:
         right: [size] bool, where "accuracy" is the share of the rows that are right.
     """
 
-    of: Callable[[np.ndarray], Scores]
+    score: Callable[[np.ndarray], Scores]
     size: int
-    right: np.ndarray | None = None
+    is_correct: np.ndarray | None = None
 
-    def all(self) -> Scores:
+    def score_all(self) -> Scores:
         """Those of all rows."""
-        return self.of(np.arange(self.size))
+        return self.score(np.arange(self.size))
 
 
 def bootstrap(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
     """Percentiles 2.5 and 97.5 of each score, by drawing rows with replacement."""
-    drawn = [scorer.of(rows) for rows in draws(scorer.size, seed)]
-    found = {name: [scores[name] for scores in drawn if name in scores] for name in scorer.all()}
-    return {name: middle(values) for name, values in found.items() if values}
+    drawn = [scorer.score(rows) for rows in resample_rows(scorer.size, seed)]
+    found = {name: [scores[name] for scores in drawn if name in scores] for name in scorer.score_all()}
+    return {name: compute_central_interval(values) for name, values in found.items() if values}
 
 
-def draws(size: int, seed: int) -> Iterator[np.ndarray]:
+def resample_rows(size: int, seed: int) -> Iterator[np.ndarray]:
     """`RESAMPLES` draws of as many rows as there are, with replacement."""
     rng = np.random.default_rng(seed)
-    return (rng.integers(0, size, size) for _ in range(RESAMPLES))
+    return (rng.integers(0, size, size) for _ in range(NUM_RESAMPLES))
 
 
-def middle(values: list[float] | np.ndarray) -> list[float]:
+def compute_central_interval(values: list[float] | np.ndarray) -> list[float]:
     """The bounds of the middle 95 % of them."""
     return [float(bound) for bound in np.percentile(values, [2.5, 97.5])]
 
 
-def intervals(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
+def compute_intervals(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
     """`bootstrap`, but for "accuracy" where it is a share of the rows.
 
     It gets Wilson's interval, which stays honest where all answers are right and the bootstrap would
@@ -57,7 +57,7 @@ def intervals(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
     from scipy.stats import binomtest
 
     bounds = bootstrap(scorer, seed)
-    if scorer.right is not None and "accuracy" in bounds:
-        wilson = binomtest(int(scorer.right.sum()), scorer.size).proportion_ci(method="wilson")
+    if scorer.is_correct is not None and "accuracy" in bounds:
+        wilson = binomtest(int(scorer.is_correct.sum()), scorer.size).proportion_ci(method="wilson")
         bounds["accuracy"] = [float(wilson.low), float(wilson.high)]
     return bounds

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from sentencex import get_sentence_boundaries
 
-from bertkit.data.sentences import language_of
-from bertkit.data.sequences import valid
-from bertkit.data.words import words_of
+from bertkit.data.sentences import detect_language
+from bertkit.data.sequences import replace_surrogates
+from bertkit.data.words import split_words
 
 
-def overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:
+def predict_overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:
     """The sentence of each context with the most of its question's distinct words; the first of equals.
 
     Words are those of `words_of`, so characters where a script has no blanks, or has particles without one.
@@ -28,10 +28,10 @@ def _most(question: set[str], sentences: list[tuple[str, set[str]]]) -> str:
 
 
 def _words(text: str) -> set[str]:
-    return {word for word in words_of(text.casefold()) if word[0].isalnum()}
+    return {word for word in split_words(text.casefold()) if word[0].isalnum()}
 
 
 def _sentences(text: str) -> list[str]:
-    bounds = get_sentence_boundaries(language_of(text), valid(text))
+    bounds = get_sentence_boundaries(detect_language(text), replace_surrogates(text))
     sentences = (text[bound["start_index"] : bound["end_index"]].strip() for bound in bounds)
     return [sentence for sentence in sentences if sentence]

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics.intervals import Scorer, draws, middle
+from bertkit.metrics.intervals import Scorer, resample_rows, compute_central_interval
 
 
 @dataclass(frozen=True)
-class Difference:
+class ScoreDifference:
     """The second less the first, in one score.
 
     Attributes:
@@ -25,32 +25,32 @@ class Difference:
     p: float
     test: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON tells it."""
         return asdict(self)
 
 
-def paired(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, Difference]:
+def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, ScoreDifference]:
     """The difference in each score that both have.
 
     A paired bootstrap (Efron and Tibshirani 1993, 16.4) draws the same rows for both, so that what makes
     rows hard for both does not count; accuracy is tested by McNemar's test instead (McNemar 1947).
     """
     assert first.size == second.size
-    before, after = first.all(), second.all()
-    drawn = [(first.of(rows), second.of(rows)) for rows in draws(first.size, seed)]
+    before, after = first.score_all(), second.score_all()
+    drawn = [(first.score(rows), second.score(rows)) for rows in resample_rows(first.size, seed)]
     found = {}
     for name in (name for name in before if name in after):
         values = np.array([b[name] - a[name] for a, b in drawn if name in a and name in b])
-        found[name] = Difference(after[name] - before[name], middle(values), _share(values), "bootstrap")
-    if first.right is not None and second.right is not None and "accuracy" in found:
+        found[name] = ScoreDifference(after[name] - before[name], compute_central_interval(values), _share(values), "bootstrap")
+    if first.is_correct is not None and second.is_correct is not None and "accuracy" in found:
         bounds = found["accuracy"]
-        p = mcnemar(first.right, second.right)
-        found["accuracy"] = Difference(bounds.difference, bounds.interval, p, "mcnemar")
+        p = mcnemar_test(first.is_correct, second.is_correct)
+        found["accuracy"] = ScoreDifference(bounds.difference, bounds.interval, p, "mcnemar")
     return found
 
 
-def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
+def mcnemar_test(first: np.ndarray, second: np.ndarray) -> float:
     """The exact two-sided p of McNemar's test: of the rows that only one has right, is it one of them more?
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 
-def scores(kept: np.ndarray, pairs: bool) -> dict[str, float]:
+def score_pretraining(kept: np.ndarray, pairs: bool) -> dict[str, float]:
     """Mean losses in nats and shares of right answers, each over all that is predicted of its kind.
 
     Args:
@@ -24,21 +24,21 @@ def _counts(kept: np.ndarray) -> np.ndarray:
     return np.maximum(np.repeat(kept[:, [2, 5]].sum(0, dtype=np.float64), 3), 1)
 
 
-def unigram(corpus: Any, train: np.ndarray, other: Any, chosen: np.ndarray) -> dict[str, float]:
+def score_unigram(corpus: Any, train: np.ndarray, other: Any, chosen: np.ndarray) -> dict[str, float]:
     """The loss in nats of who knows only how frequent each piece is in the training text, and perplexity.
 
     Args:
         corpus, train: a corpus and the numbers of its documents; `other` and `chosen` are those to judge.
     """
-    size = int(max(corpus.pieces.max(), other.pieces.max())) + 1
+    size = int(max(corpus.token_ids.max(), other.token_ids.max())) + 1
     learnt, judged = _frequencies(corpus, train, size) + 1.0, _frequencies(other, chosen, size)
     loss = float(-(judged * np.log(learnt / learnt.sum())).sum() / judged.sum())
     return {"loss": loss, "mlm_loss": loss, "perplexity": math.exp(loss)}
 
 
 def _frequencies(corpus: Any, documents: np.ndarray, size: int) -> np.ndarray:
-    begins = corpus.sentences[corpus.documents].astype(np.int64)
+    begins = corpus.sentence_offsets[corpus.document_offsets].astype(np.int64)
     counts = np.zeros(size, np.int64)
     for start, stop in zip(begins[documents].tolist(), begins[documents + 1].tolist(), strict=True):
-        counts += np.bincount(corpus.pieces[start:stop], minlength=size)
+        counts += np.bincount(corpus.token_ids[start:stop], minlength=size)
     return counts

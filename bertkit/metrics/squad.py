@@ -15,16 +15,16 @@ import regex
 
 from bertkit.metrics.classification import Scores
 
-ARTICLE = re.compile(r"\b(a|an|the)\b")
-NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+STRIP_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # KorQuAD's, before lower case: a Greek sigma is lowered by what stands behind it.
-MARKS_TO_BLANKS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
+QUOTES_TO_SPACES = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 LETTERS = regex.compile(r"\p{L}+")
 HANGUL = regex.compile(r"\p{Hangul}+")
 
 
 @dataclass(frozen=True)
-class Marks:
+class AnswerScores:
     """How well `n` questions are answered, each by the gold answer that suits best.
 
     Attributes:
@@ -35,15 +35,15 @@ class Marks:
 
     exact: np.ndarray
     f1: np.ndarray
-    answered: np.ndarray
+    is_answered: np.ndarray
 
 
-def normalize(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """SQuAD's: lower case, without ASCII punctuation, without articles, single blanks."""
     return " ".join(_tokens(text))
 
 
-def marks_v1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> Marks:
+def score_answers_v1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> AnswerScores:
     """Marks by the rule of SQuAD 1.1, where sides that share no token have an F1 of 0, also two empty ones.
 
     Args:
@@ -53,7 +53,7 @@ def marks_v1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> Ma
     return _marks([[_tokens(text) for text in texts] for texts in gold], answers, _f1)
 
 
-def marks_v2(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> Marks:
+def score_answers_v2(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> AnswerScores:
     """Marks by the rule of SQuAD 2.0, where a question may have no answer and "" says so; see `marks_v1`.
 
     A gold answer of which nothing is left does not count; where none counts, the empty one is right.
@@ -62,7 +62,7 @@ def marks_v2(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> Ma
     return _marks(kept, answers, _f1_or_both_empty)
 
 
-def scores_v1(marks: Marks) -> Scores:
+def average_scores_v1(marks: AnswerScores) -> Scores:
     """The means exact and f1 in percent; an unanswered question counts as wrong."""
     total = max(len(marks.f1), 1)
     return {
@@ -71,7 +71,7 @@ def scores_v1(marks: Marks) -> Scores:
     }
 
 
-def scores_v2(marks: Marks, has_answer: np.ndarray) -> Scores:
+def average_scores_v2(marks: AnswerScores, has_answer: np.ndarray) -> Scores:
     """The means exact and f1 in percent, of all and apart of questions with and without an answer.
 
     Args:
@@ -81,9 +81,9 @@ def scores_v2(marks: Marks, has_answer: np.ndarray) -> Scores:
         exact, f1; HasAns_exact, HasAns_f1, NoAns_exact, NoAns_f1 where there are such questions.
     """
     parts = {
-        "": marks.answered,
-        "HasAns_": marks.answered & has_answer,
-        "NoAns_": marks.answered & ~has_answer,
+        "": marks.is_answered,
+        "HasAns_": marks.is_answered & has_answer,
+        "NoAns_": marks.is_answered & ~has_answer,
     }
     return {
         # Python's sum, as in the script: from 3.12 on it rounds otherwise than adding one by one does.
@@ -94,17 +94,17 @@ def scores_v2(marks: Marks, has_answer: np.ndarray) -> Scores:
     }
 
 
-def char_f1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> np.ndarray:
+def compute_char_f1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> np.ndarray:
     """KorQuAD 1.0's F1 of characters: [n] float, from 0 to 1. Arguments as for `marks_v1`."""
     return _marks([[_characters(text) for text in texts] for texts in gold], answers, _f1, _characters).f1
 
 
 def is_korean(texts: Iterable[str]) -> bool:
     """Whether most letters of the texts are Hangul."""
-    return mostly(texts, HANGUL)
+    return is_mostly(texts, HANGUL)
 
 
-def mostly(texts: Iterable[str], letters: regex.Pattern[str]) -> bool:
+def is_mostly(texts: Iterable[str], letters: regex.Pattern[str]) -> bool:
     """Whether most letters of the texts are some, given as a pattern of runs of them."""
     counts = [(_length(letters, text), _length(LETTERS, text)) for text in texts]
     return 2 * sum(some for some, _ in counts) > sum(all_ for _, all_ in counts)
@@ -115,11 +115,11 @@ def _length(pattern: regex.Pattern[str], text: str) -> int:
 
 
 def _tokens(text: str) -> list[str]:
-    return ARTICLE.sub(" ", text.lower().translate(NO_PUNCTUATION)).split()
+    return ARTICLES.sub(" ", text.lower().translate(STRIP_PUNCTUATION)).split()
 
 
 def _characters(text: str) -> list[str]:
-    return list("".join(text.translate(MARKS_TO_BLANKS).lower().translate(NO_PUNCTUATION).split()))
+    return list("".join(text.translate(QUOTES_TO_SPACES).lower().translate(STRIP_PUNCTUATION).split()))
 
 
 def _marks(
@@ -127,7 +127,7 @@ def _marks(
     answers: Sequence[str | None],
     f1: Callable[[list[str], list[str]], float],
     tokens_of: Callable[[str], list[str]] = _tokens,
-) -> Marks:
+) -> AnswerScores:
     """Marks of answers against gold ones that are tokens already; 0 where there is nothing to compare."""
     exact, best = np.zeros(len(answers)), np.zeros(len(answers))
     for row, (golds, answer) in enumerate(zip(gold, answers, strict=True)):
@@ -135,7 +135,7 @@ def _marks(
             tokens = tokens_of(answer)
             exact[row] = tokens in golds
             best[row] = max((f1(tokens, some) for some in golds), default=0.0)
-    return Marks(exact, best, np.array([answer is not None for answer in answers], bool))
+    return AnswerScores(exact, best, np.array([answer is not None for answer in answers], bool))
 
 
 def _f1(answer: list[str], gold: list[str]) -> float:

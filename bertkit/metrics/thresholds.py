@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertkit.metrics.classification import Scores
-from bertkit.metrics.squad import Marks
+from bertkit.metrics.squad import AnswerScores
 
 
 @dataclass(frozen=True)
-class Sweep:
+class ThresholdSweep:
     """Scores under every threshold that makes a difference.
 
     Attributes:
@@ -22,19 +22,19 @@ class Sweep:
     f1: np.ndarray
 
 
-def without_answer(marks: Marks, null_odds: np.ndarray, has_answer: np.ndarray, threshold: float) -> Marks:
+def apply_threshold(marks: AnswerScores, null_odds: np.ndarray, has_answer: np.ndarray, threshold: float) -> AnswerScores:
     """The marks where no answer is given to questions whose odds are above the threshold.
 
     Args:
         null_odds: [n] float, how much speaks for no answer, on any scale.
         has_answer: [n] bool, of the gold.
     """
-    none = marks.answered & (null_odds > threshold)
+    none = marks.is_answered & (null_odds > threshold)
     exact, f1 = (np.where(none, ~has_answer, values) for values in (marks.exact, marks.f1))
-    return Marks(exact, f1, marks.answered)
+    return AnswerScores(exact, f1, marks.is_answered)
 
 
-def best_thresholds(marks: Marks, null_odds: np.ndarray, has_answer: np.ndarray, empty: np.ndarray) -> Scores:
+def compute_best_scores(marks: AnswerScores, null_odds: np.ndarray, has_answer: np.ndarray, empty: np.ndarray) -> Scores:
     """The official script's best_exact and best_f1, and the thresholds they are reached with.
 
     The script tells questions of the same odds apart, which no threshold can, and begins with no question
@@ -43,7 +43,7 @@ def best_thresholds(marks: Marks, null_odds: np.ndarray, has_answer: np.ndarray,
     Args:
         empty: [n] bool, where the answer is the empty string. Other arguments as for `without_answer`.
     """
-    rows = np.flatnonzero(marks.answered)
+    rows = np.flatnonzero(marks.is_answered)
     rows = rows[np.argsort(null_odds[rows], kind="stable")]
     thresholds = np.append(0.0, null_odds[rows])
     best: Scores = {}
@@ -56,7 +56,7 @@ def best_thresholds(marks: Marks, null_odds: np.ndarray, has_answer: np.ndarray,
     return best
 
 
-def sweep(marks: Marks, null_odds: np.ndarray, right: np.ndarray) -> Sweep:
+def sweep_thresholds(marks: AnswerScores, null_odds: np.ndarray, right: np.ndarray) -> ThresholdSweep:
     """Scores where questions of odds above a threshold get the empty answer, under each of the odds.
 
     At least one question is answered. Questions of the same odds go together, as they do when a threshold
@@ -66,7 +66,7 @@ def sweep(marks: Marks, null_odds: np.ndarray, right: np.ndarray) -> Sweep:
         null_odds: [n] float, how much speaks for no answer, on any scale.
         right: [n] whether the empty answer is right: by SQuAD 2.0 also where nothing is left of the gold.
     """
-    rows = np.flatnonzero(marks.answered)
+    rows = np.flatnonzero(marks.is_answered)
     odds, place = np.unique(null_odds[rows], return_inverse=True)
     below = np.nextafter(odds[:1], -np.inf)  # in the precision of the odds, or it could round up to them
     nothing = right[rows].astype(float)
@@ -76,10 +76,10 @@ def sweep(marks: Marks, null_odds: np.ndarray, right: np.ndarray) -> Sweep:
         return 100.0 * np.cumsum(np.append(nothing.sum(), steps)) / len(rows)
 
     thresholds = np.concatenate([below, odds]).astype(float)
-    return Sweep(thresholds, scores(marks.exact), scores(marks.f1))
+    return ThresholdSweep(thresholds, scores(marks.exact), scores(marks.f1))
 
 
-def best_threshold(sweep: Sweep) -> float:
+def fit_threshold(sweep: ThresholdSweep) -> float:
     """The threshold with the best f1, the lowest of equals; what cumulated rounding tells apart is equal.
 
     It lies half-way to the next question's odds, or 1 beyond the last ones, so that the noise of another

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from bertkit.modeling.dropout import DRAWS, drawn
+from bertkit.modeling.dropout import RANDOM_LEVELS, sample_keep_mask
 
-NAME = "sdpa_by_parts"  # among transformers' implementations of attention
-AT_ONCE = 2**20  # scores: 4 MB, which stay in the processor's cache
+CHUNKED_SDPA = "sdpa_by_parts"  # among transformers' implementations of attention
+MAX_SCORES_PER_CHUNK = 2**20  # scores: 4 MB, which stay in the processor's cache
 
 
-def attend_by_parts(model: Any) -> None:
+def enable_chunked_attention(model: Any) -> None:
     """Have `model` attend by parts where it trains with dropout on a CPU, in fp32; elsewhere it stays as is.
 
     Architectures with an attention of their own (DeBERTa, Longformer) keep it.
@@ -26,9 +26,9 @@ def attend_by_parts(model: Any) -> None:
 
     stock = model if isinstance(model, PreTrainedModel) else model.base_model
     if stock.config._attn_implementation == "sdpa" and stock._can_set_attn_implementation():
-        AttentionInterface.register(NAME, _attention)
-        AttentionMaskInterface.register(NAME, sdpa_mask)
-        stock.set_attn_implementation(NAME)
+        AttentionInterface.register(CHUNKED_SDPA, _attention)
+        AttentionMaskInterface.register(CHUNKED_SDPA, sdpa_mask)
+        stock.set_attn_implementation(CHUNKED_SDPA)
 
 
 def _attention(
@@ -47,11 +47,11 @@ def _attention(
     if attention_mask is None and (getattr(module, "is_causal", False) if causal is None else causal):
         attention_mask = query.new_ones(query.shape[2], query.shape[2], dtype=torch.bool).tril()[None, None]
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    found = ByParts.apply(query, key, value, attention_mask, dropout, scaling)  # type: ignore[no-untyped-call]
+    found = ChunkedAttention.apply(query, key, value, attention_mask, dropout, scaling)  # type: ignore[no-untyped-call]
     return found.transpose(1, 2), None
 
 
-class ByParts(torch.autograd.Function):
+class ChunkedAttention(torch.autograd.Function):
     """softmax(q k^T scaling + mask) with dropout, times v (Vaswani et al. 2017, 3.2.1).
 
     Of the scores only what was dropped is kept, a byte each; the rest is computed again for the gradient.
@@ -63,12 +63,12 @@ class ByParts(torch.autograd.Function):
         dropout: float, scaling: float,
     ) -> torch.Tensor:  # fmt: skip
         """[batch, heads, length, width]; `mask` is bool, true where attended, or is added to the scores."""
-        dropped = round(dropout * DRAWS)
-        ctx.rest, ctx.scaling = 1 - dropped / DRAWS, scaling
+        dropped = round(dropout * RANDOM_LEVELS)
+        ctx.rest, ctx.scaling = 1 - dropped / RANDOM_LEVELS, scaling
         found, kept = torch.empty_like(q), []
         for part in _parts(q):
             shares = _shares(q[part], k[part], _of(mask, part), scaling)
-            kept.append(drawn(shares.shape, dropped))
+            kept.append(sample_keep_mask(shares.shape, dropped))
             found[part] = (shares.mul_(kept[-1]) @ v[part]).div_(ctx.rest)
         ctx.save_for_backward(q, k, v, mask, *kept)
         return found
@@ -92,7 +92,7 @@ class ByParts(torch.autograd.Function):
 def _parts(q: torch.Tensor) -> list[slice]:
     """Examples that are taken together."""
     batch, heads, length, _ = q.shape
-    size = max(1, AT_ONCE // (heads * length * length))
+    size = max(1, MAX_SCORES_PER_CHUNK // (heads * length * length))
     return [slice(first, first + size) for first in range(0, batch, size)]
 
 

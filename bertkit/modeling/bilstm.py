@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-ONNX_LSTM = 14  # the opset that defines it
+ONNX_LSTM_OPSET = 14  # the opset that defines it
 
 
 class ScalarMix(nn.Module):
@@ -43,7 +43,7 @@ class BiLstm(nn.Module):
         front = torch.where(places + first < length, places + first, places + first - length)
         back = torch.where(places < first, places - first + length, places - first)
         run = _in_onnx if torch.compiler.is_exporting() else _packed
-        return moved(run(self.lstm, moved(vectors.float(), front), mask.sum(1)), back)
+        return gather_positions(run(self.lstm, gather_positions(vectors.float(), front), mask.sum(1)), back)
 
 
 def _packed(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -66,7 +66,7 @@ def _in_onnx(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> tor
         found = torch.onnx.ops.symbolic(
             "LSTM", (states, weights, recurrent, torch.cat([of_inputs, of_states], 1), lengths.int()),
             {"hidden_size": lstm.hidden_size, "direction": "bidirectional"},
-            dtype=states.dtype, shape=(length, 2, count, lstm.hidden_size), version=ONNX_LSTM,
+            dtype=states.dtype, shape=(length, 2, count, lstm.hidden_size), version=ONNX_LSTM_OPSET,
         )  # fmt: skip
         states = found.transpose(1, 2).flatten(2)
     return states.transpose(0, 1)
@@ -78,6 +78,6 @@ def _gates(weight: torch.Tensor) -> torch.Tensor:
     return torch.cat([first, output, forget, cell])
 
 
-def moved(vectors: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def gather_positions(vectors: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """[sequences, length, size] with the piece at `places` [sequences, length] in each place."""
     return vectors.gather(1, places.unsqueeze(-1).expand_as(vectors))

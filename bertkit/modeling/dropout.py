@@ -6,14 +6,14 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-DRAWS = 2**16
+RANDOM_LEVELS = 2**16
 
 
-def drawn(shape: torch.Size, dropped: int) -> torch.Tensor:
+def sample_keep_mask(shape: torch.Size, dropped: int) -> torch.Tensor:
     """bool, false for `dropped` of `DRAWS`: four draws from each number, since drawing is what takes time."""
     n = shape.numel()
     bits = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n]
-    return (bits >= dropped - DRAWS // 2).view(shape)
+    return (bits >= dropped - RANDOM_LEVELS // 2).view(shape)
 
 
 def set_dropout(model: nn.Module, p: float) -> None:
@@ -23,7 +23,7 @@ def set_dropout(model: nn.Module, p: float) -> None:
             module.p = p
 
 
-def draw_fast(model: nn.Module) -> None:
+def enable_fast_dropout(model: nn.Module) -> None:
     """Have every `nn.Dropout` of `model` draw so where it trains on a CPU; elsewhere it is as it was."""
     for module in model.modules():
         if type(module) is nn.Dropout:
@@ -37,18 +37,18 @@ class FastDropout(nn.Dropout):
         """Each value with probability `p` 0, else divided by 1 - p."""
         if not (self.training and 0 < self.p < 1 and input.device.type == "cpu"):
             return super().forward(input)
-        found: torch.Tensor = Dropped.apply(input, round(self.p * DRAWS))  # type: ignore[no-untyped-call]
+        found: torch.Tensor = FastDropoutFunction.apply(input, round(self.p * RANDOM_LEVELS))  # type: ignore[no-untyped-call]
         return found
 
 
-class Dropped(torch.autograd.Function):
+class FastDropoutFunction(torch.autograd.Function):
     """What is kept, a byte a value, is all that is held for the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dropped: int) -> torch.Tensor:
         """Make `dropped` of `DRAWS` of the values 0."""
-        keep = drawn(x.shape, dropped)
-        ctx.scale = DRAWS / (DRAWS - dropped)
+        keep = sample_keep_mask(x.shape, dropped)
+        ctx.scale = RANDOM_LEVELS / (RANDOM_LEVELS - dropped)
         ctx.save_for_backward(keep)
         return (x * keep).mul_(ctx.scale)
 

@@ -4,15 +4,15 @@ from typing import Any
 
 import torch
 
-from bertkit.modeling.pretraining import PLACES, predictions_of, tell_places
+from bertkit.modeling.pretraining import MASKED_POSITIONS, extract_logits, set_masked_positions
 
-NOT_INPUTS = {
+NON_INPUT_KEYS = {
     "labels", "document", "choice", "sequence", "position", "masked_lm_labels", "next_sentence_label",
 }  # fmt: skip
-PARTS = 2  # of a batch of choices, by length
+NUM_LENGTH_GROUPS = 2  # of a batch of choices, by length
 
 
-def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> Any:
+def compute_logits(model: Any, batch: dict[str, torch.Tensor]) -> Any:
     """Logits [examples, outputs], or [decisions, outputs] where pieces are decided one by one.
 
     Of a head for answers they are [sequences, 2, length], start and end at each place of the sequence;
@@ -28,12 +28,12 @@ def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> Any:
         model: a model, or just its forward function.
         batch: `Pad`'s output; `labels` are not handed on, since stock losses do not follow our rule.
     """
-    inputs = {name: tensor for name, tensor in batch.items() if name not in NOT_INPUTS}
+    inputs = {name: tensor for name, tensor in batch.items() if name not in NON_INPUT_KEYS}
     if "choice" in batch:
         return _spread(_scores(model, inputs), batch["choice"])
-    if PLACES in inputs:
-        tell_places(model, inputs.pop(PLACES))
-        return predictions_of(model(**inputs))
+    if MASKED_POSITIONS in inputs:
+        set_masked_positions(model, inputs.pop(MASKED_POSITIONS))
+        return extract_logits(model(**inputs))
     output = model(**inputs)
     if "start_logits" in output:
         return _starts_and_ends(output, inputs["attention_mask"])
@@ -53,7 +53,7 @@ def _scores(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     lengths = inputs["attention_mask"].sum(-1)
     order = lengths.argsort(stable=True)
     found = []
-    for part in order.tensor_split(PARTS):
+    for part in order.tensor_split(NUM_LENGTH_GROUPS):
         kept = inputs["attention_mask"][part].any(0)  # columns that are padding in all of the part
         as_one = {name: tensor[part][:, kept].unsqueeze(0) for name, tensor in inputs.items()}
         found.append(model(**as_one).logits.squeeze(0))

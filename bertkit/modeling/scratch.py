@@ -9,26 +9,26 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.cache import cached
-from bertkit.data.addresses import addresses
-from bertkit.data.text_files import told
+from bertkit.cache import get_or_create
+from bertkit.data.addresses import digest_files
+from bertkit.data.text_files import describe_files
 from bertkit.data.text_source import TextSource
-from bertkit.data.texts import TextOptions, uncut
+from bertkit.data.texts import TextOptions, iter_raw_texts
 from bertkit.errors import UserError
 from bertkit.modeling.loading import ModelSource, find_model, load_tokenizer
-from bertkit.modeling.pretraining import bert_config
+from bertkit.modeling.pretraining import build_bert_config
 from bertkit.reporter import Reporter
 
 if TYPE_CHECKING:
-    from bertkit.data.wordpiece import WordPiece
+    from bertkit.data.wordpiece import WordPieceResult
 
-Shape = tuple[int, int, int]
-FORMAT = 2  # to be raised when the same text would give another tokenizer
-NOTES = "notes.json"
-PIECES = 30_000  # Devlin et al. 2018, 3: WordPiece with a vocabulary of 30,000
+ModelShape = tuple[int, int, int]
+CACHE_VERSION = 2  # to be raised when the same text would give another tokenizer
+NOTES_FILE = "notes.json"
+DEFAULT_VOCAB_SIZE = 30_000  # Devlin et al. 2018, 3: WordPiece with a vocabulary of 30,000
 
 
-def shape_of(config: Any, sizes: dict[str, Shape]) -> tuple[str, Shape]:
+def resolve_model_shape(config: Any, sizes: dict[str, ModelShape]) -> tuple[str, ModelShape]:
     """The name of a size and its layers, width and heads, as said or as usual.
 
     Raises:
@@ -40,32 +40,32 @@ def shape_of(config: Any, sizes: dict[str, Shape]) -> tuple[str, Shape]:
     said = (config.layers, config.hidden, config.heads)
     layers, hidden, heads = (one or other for one, other in zip(said, sizes[size], strict=True))
     if hidden % heads:
-        raise UserError(f"--heads {heads}: must divide the width, --hidden {hidden}")
+        raise UserError(f"--num-heads {heads}: must divide the width, --hidden-size {hidden}")
     name = size if not any(said) else f"{layers}-{hidden}"
     return f"bert-{name}", (layers, hidden, heads)
 
 
-def begin(
-    config: Any, sizes: dict[str, Shape], text: TextSource, options: TextOptions, reporter: Reporter
+def create_model_folder(
+    config: Any, sizes: dict[str, ModelShape], text: TextSource, options: TextOptions, reporter: Reporter
 ) -> ModelSource:
     """A folder with a tokenizer, a new one of the text where none is named, and a BERT's config."""
-    name, shape = shape_of(config, sizes)
+    name, shape = resolve_model_shape(config, sizes)
     tokenizer = _named(config) if config.tokenizer else _trained(config, text, options, reporter)
     scratch = tempfile.TemporaryDirectory(prefix="bertkit-")
     atexit.register(scratch.cleanup)
     tokenizer.save_pretrained(scratch.name)
     pieces = max(tokenizer.get_vocab().values()) + 1
-    bert_config(pieces, shape, tokenizer.pad_token_id).save_pretrained(scratch.name)
-    return ModelSource(name, Path(scratch.name), new=True)
+    build_bert_config(pieces, shape, tokenizer.pad_token_id).save_pretrained(scratch.name)
+    return ModelSource(name, Path(scratch.name), is_new=True)
 
 
 def _named(config: Any) -> Any:
     if config.vocab_size is not None:
         raise UserError("--vocab-size: belongs to a new tokenizer; leave it out, or --tokenizer")
-    return load_tokenizer(named_tokenizer(config.tokenizer))
+    return load_tokenizer(find_tokenizer(config.tokenizer))
 
 
-def named_tokenizer(name: str) -> ModelSource:
+def find_tokenizer(name: str) -> ModelSource:
     """What `--tokenizer` names: a folder with a tokenizer alone, or a model."""
     folder = Path(name).expanduser()
     return ModelSource(folder.name, folder) if folder.is_dir() else find_model(name, "--tokenizer")
@@ -73,33 +73,33 @@ def named_tokenizer(name: str) -> ModelSource:
 
 def _trained(config: Any, text: TextSource, options: TextOptions, reporter: Reporter) -> Any:
     """A new tokenizer of the text, or the one that was made of the same text before."""
-    settings = (config.vocab_size or PIECES, not config.cased)
-    about = [FORMAT, settings, asdict(options), addresses(text.files)]
-    made: list[WordPiece] = []
+    settings = (config.vocab_size or DEFAULT_VOCAB_SIZE, not config.cased)
+    about = [CACHE_VERSION, settings, asdict(options), digest_files(text.files)]
+    made: list[WordPieceResult] = []
 
     def write(folder: Path) -> None:
         made.append(_train(text, options, settings, reporter))
         made[0].tokenizer.save_pretrained(folder)
-        (folder / NOTES).write_text(json.dumps(made[0].notes), "utf-8")
+        (folder / NOTES_FILE).write_text(json.dumps(made[0].notes), "utf-8")
 
-    folder = cached("tokenizer", blake2b(json.dumps(about).encode(), digest_size=16).hexdigest(), write)
+    folder = get_or_create("tokenizer", blake2b(json.dumps(about).encode(), digest_size=16).hexdigest(), write)
     if folder is None:
         made = made or [_train(text, options, settings, reporter)]
         tokenizer, notes = made[0].tokenizer, made[0].notes
     else:
         tokenizer = load_tokenizer(ModelSource("tokenizer", folder))
-        notes = json.loads((folder / NOTES).read_text("utf-8"))
+        notes = json.loads((folder / NOTES_FILE).read_text("utf-8"))
     for note in notes:
-        reporter.say(note)
+        reporter.info(note)
     whence = "" if made else ", trained on this text before and used again"
-    reporter.say(f"a WordPiece tokenizer of {len(tokenizer):,} pieces{whence}")
+    reporter.info(f"a WordPiece tokenizer of {len(tokenizer):,} pieces{whence}")
     return tokenizer
 
 
 def _train(
     text: TextSource, options: TextOptions, settings: tuple[int, bool], reporter: Reporter
-) -> "WordPiece":
+) -> "WordPieceResult":
     from bertkit.data.wordpiece import train_wordpiece
 
-    reporter.say(f"training a tokenizer on {told(text.files)}, read twice for it")
-    return train_wordpiece(partial(uncut, text.files, options), *settings)
+    reporter.info(f"training a tokenizer on {describe_files(text.files)}, read twice for it")
+    return train_wordpiece(partial(iter_raw_texts, text.files, options), *settings)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 
-def distinct_spans(
+def find_distinct_spans(
     logits: np.ndarray, allowed: np.ndarray, n: int, longest: int, text: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """As `best_spans`, but of spans with the same text only the best.
@@ -17,7 +17,7 @@ def distinct_spans(
     """
     wanted = n + n // 2
     while True:
-        places, found = best_spans(logits, allowed, wanted, longest)
+        places, found = find_best_spans(logits, allowed, wanted, longest)
         at = _first_of_each(text(places))[:, :n]
         missing = at == wanted
         if (~missing[:, -1] | np.isneginf(found[:, 0, -1])).all():
@@ -36,7 +36,7 @@ def _first_of_each(keys: np.ndarray) -> np.ndarray:
     return np.sort(order, axis=1)
 
 
-def best_spans(
+def find_best_spans(
     logits: np.ndarray, allowed: np.ndarray, n: int, longest: int
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """The `n` spans with the highest S·T_i + E·T_j, j >= i (Devlin et al. 2018, 4.2), best first.
@@ -79,14 +79,14 @@ def best_spans(
 
 def _ranked(window: np.ndarray, score: np.ndarray, size: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     """The best `n` spans of each window, which come window by window, and the place of each in [size * n]."""
-    order = np.argsort((window << 32) + descending(score))
+    order = np.argsort((window << 32) + compute_descending_keys(score))
     counts = np.bincount(window, minlength=size)
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     kept = rank < n
     return order[kept], (window * n + rank)[kept]
 
 
-def descending(scores: np.ndarray) -> np.ndarray:
+def compute_descending_keys(scores: np.ndarray) -> np.ndarray:
     """int64 from 0 to 2**32 that sort as fp32 scores do, the highest first.
 
     The bits of positive floats sort as integers do, those of negative ones the other way round.

@@ -13,12 +13,12 @@ from transformers import AutoModel
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.config import Head
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, format_list
 from bertkit.modeling.bilstm import BiLstm, ScalarMix
-from bertkit.modeling.heads import TAGGER, dropout_of, has_head
+from bertkit.modeling.heads import TAGGER_HEAD, get_head_dropout, has_head
 from bertkit.modeling.loading import (
     HEAD_KEY,
-    WEIGHTS,
+    WEIGHTS_FILE,
     ModelSource,
     load_model,
     read_weights,
@@ -26,7 +26,7 @@ from bertkit.modeling.loading import (
 )
 
 # Name -> which of the embeddings' output (0) and the layers' (1 ... L), and how several become one.
-FEATURES: dict[str, tuple[slice, Literal["concat", "sum"]]] = {
+FEATURE_LAYERS: dict[str, tuple[slice, Literal["concat", "sum"]]] = {
     "last": (slice(-1, None), "concat"),
     "second-to-last": (slice(-2, -1), "concat"),
     "sum-last-4": (slice(-4, None), "sum"),
@@ -37,7 +37,7 @@ FEATURES: dict[str, tuple[slice, Literal["concat", "sum"]]] = {
 FEATURES_KEY = "bertkit_features"  # in config.json
 
 
-def layers_of(config: Any, features: str | None) -> list[int]:
+def select_layers(config: Any, features: str | None) -> list[int]:
     """The layers that `features` names, 0 the embeddings; None: the last.
 
     Raises:
@@ -45,15 +45,15 @@ def layers_of(config: Any, features: str | None) -> list[int]:
     """
     count = config.num_hidden_layers
     if features is not None and count < _fewest(features):
-        fit = listed(name for name in FEATURES if count >= _fewest(name))
+        fit = format_list(name for name in FEATURE_LAYERS if count >= _fewest(name))
         raise UserError(
             f"--features {features}: needs {_fewest(features)} layers and the model has {count}; {fit} fit"
         )
-    return list(range(count + 1))[FEATURES[features or "last"][0]]
+    return list(range(count + 1))[FEATURE_LAYERS[features or "last"][0]]
 
 
 def _fewest(features: str) -> int:
-    return abs(FEATURES[features][0].start)
+    return abs(FEATURE_LAYERS[features][0].start)
 
 
 class Tagger(nn.Module):
@@ -69,14 +69,14 @@ class Tagger(nn.Module):
     def __init__(self, encoder: Any, features: str | None, head: Head) -> None:
         super().__init__()
         config = encoder.config
-        self.layers, self.join = layers_of(config, features), FEATURES[features or "last"][1]
+        self.layers, self.layer_combination = select_layers(config, features), FEATURE_LAYERS[features or "last"][1]
         self.config, self.features = config, features
-        self.config.update({FEATURES_KEY: features, HEAD_KEY: head, "architectures": [TAGGER]})
+        self.config.update({FEATURES_KEY: features, HEAD_KEY: head, "architectures": [TAGGER_HEAD]})
         self.base_model_prefix = encoder.base_model_prefix
         self.add_module(self.base_model_prefix, encoder)  # so weights have the names AutoModel looks for
-        self.mix = ScalarMix(len(self.layers)) if self.join == "sum" else None
-        dropout = dropout_of(config)
-        size = config.hidden_size * (len(self.layers) if self.join == "concat" else 1)
+        self.mix = ScalarMix(len(self.layers)) if self.layer_combination == "sum" else None
+        dropout = get_head_dropout(config)
+        size = config.hidden_size * (len(self.layers) if self.layer_combination == "concat" else 1)
         self.bilstm = BiLstm(size, config.hidden_size, dropout) if head == "bilstm" else None
         self.dropout = nn.Dropout(dropout)
         # Not "classifier": a stock head would take its weights and do without the rest.
@@ -100,7 +100,7 @@ class Tagger(nn.Module):
             self.base_model.eval()
         return self
 
-    def hidden(
+    def compute_hidden_states(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
@@ -132,7 +132,7 @@ class Tagger(nn.Module):
         if attention_mask is None:
             attention_mask = torch.ones(given.shape[:2], dtype=torch.long, device=given.device)
         if vectors is None:
-            vectors = self.hidden(given, attention_mask, token_type_ids)
+            vectors = self.compute_hidden_states(given, attention_mask, token_type_ids)
         joined = self.mix(vectors) if self.mix is not None else vectors.flatten(2)
         if self.bilstm is not None:
             joined = self.bilstm(joined, attention_mask)
@@ -156,7 +156,7 @@ class Tagger(nn.Module):
         weights = {
             name: tensor.cpu().contiguous() for name, tensor in (state_dict or self.state_dict()).items()
         }
-        save_file(weights, Path(folder) / WEIGHTS, metadata={"format": "pt"})
+        save_file(weights, Path(folder) / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
 def load_tagger(
@@ -167,7 +167,7 @@ def load_tagger(
     Raises:
         UserError: too few layers, weights that cannot be read, or no head that fits.
     """
-    layers_of(model_config, features)
+    select_layers(model_config, features)
     if not new_head:
         _check_head(source, model_config, features, head)
     model = Tagger(load_model(AutoModel, source, model_config), features, head)
@@ -177,7 +177,7 @@ def load_tagger(
 
 
 def _check_head(source: ModelSource, config: Any, features: str | None, head: Head) -> None:
-    if not has_head(config, TAGGER):
+    if not has_head(config, TAGGER_HEAD):
         raise UserError(f"--model {source.name}: has no head of this kind; start afresh with --new-head")
     theirs, kind = getattr(config, FEATURES_KEY, None), getattr(config, HEAD_KEY, None)
     if (theirs, kind) != (features, head):
@@ -199,4 +199,4 @@ def _load_head(model: Tagger, source: ModelSource) -> None:
         raise UserError(f"--model {source.name}: its head does not fit ({reason})") from error
     wrong = sorted([*unexpected, *(name for name in missing if not name.startswith(encoder))])
     if wrong:
-        raise UserError(f"--model {source.name}: its head does not fit (missing or unknown: {listed(wrong)})")
+        raise UserError(f"--model {source.name}: its head does not fit (missing or unknown: {format_list(wrong)})")

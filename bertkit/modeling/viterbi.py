@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-CELLS = 2**22  # scores held at once, sentences times pairs of tags: 32 MB
+MAX_CELLS = 2**22  # scores held at once, sentences times pairs of tags: 32 MB
 
 
-def viterbi(emissions: np.ndarray, offsets: np.ndarray, initial: np.ndarray, pair: np.ndarray) -> np.ndarray:
+def viterbi_decode(emissions: np.ndarray, offsets: np.ndarray, initial: np.ndarray, pair: np.ndarray) -> np.ndarray:
     """The legal path of each sentence with the highest sum of scores; a legal argmax is that path.
 
     Args:
@@ -25,7 +25,7 @@ def viterbi(emissions: np.ndarray, offsets: np.ndarray, initial: np.ndarray, pai
     longest_first = illegal[np.argsort(-np.diff(offsets)[illegal], kind="stable")]
     starts, lengths = offsets[longest_first], np.diff(offsets)[longest_first]
     rules = _Rules.of(initial, pair)
-    size = max(1, CELLS // rules.barred.size)
+    size = max(1, MAX_CELLS // rules.barred.size)
     for part in (slice(start, start + size) for start in range(0, len(starts), size)):
         _decode(emissions, starts[part], lengths[part], rules, path)
     return path

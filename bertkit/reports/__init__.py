@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.checked import checked
+from bertkit.checked import validate_settings
 from bertkit.config import OUTPUT, Settings, setting
 from bertkit.errors import UserError
 from bertkit.reporter import Reporter
 
-HELP = "Write the page of a finished run anew, or compare several runs in one."
-PAGE = "report.html"
+REPORT_HELP = "Write the page of a finished run anew, or compare several runs in one."
+REPORT_FILE = "report.html"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class ReportConfig(Settings):
         "The page to write.",
         OUTPUT,
         flags=("--output", "-o"),
-        default_text=f"RUN/{PAGE}, of several runs {PAGE}",
+        default_text=f"RUN/{REPORT_FILE}, of several runs {REPORT_FILE}",
     )
 
 
@@ -36,27 +36,27 @@ class Report:
     """A page that was written: where it lies, and what it tells, as plain values."""
 
     path: Path
-    figures: dict[str, Any]
+    summary: dict[str, Any]
 
 
-def report(given: Mapping[str, Any], reporter: Reporter | None = None) -> Report:
+def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Report:
     """Write the page of one run, or the comparison of several.
 
     Raises:
         UserError: no finished run, runs of different tasks, or a page that cannot be written.
     """
     from bertkit.files import write_text
-    from bertkit.reports.comparison import compare
-    from bertkit.reports.page import page
-    from bertkit.reports.recorded import read
+    from bertkit.reports.comparison import compare_runs
+    from bertkit.reports.page import render_page
+    from bertkit.reports.recorded import load_finished_run
 
     reporter = reporter or Reporter()
-    config = ReportConfig(**checked(ReportConfig, given, "report()"))
-    runs = [read(Path(run).expanduser()) for run in config.runs]
+    config = ReportConfig(**validate_settings(ReportConfig, settings, "report()"))
+    runs = [load_finished_run(Path(run).expanduser()) for run in config.runs]
     if len(runs) == 1:
-        path, (text, figures) = runs[0].folder / PAGE, (page(runs[0]), {"runs": config.runs})
+        path, (text, figures) = runs[0].folder / REPORT_FILE, (render_page(runs[0]), {"runs": config.runs})
     else:
-        path, (text, figures) = Path(PAGE), compare(runs, reporter)
+        path, (text, figures) = Path(REPORT_FILE), compare_runs(runs, reporter)
     path = Path(config.output).expanduser() if config.output else path
     _require_page(path)
     write_text(path, text)

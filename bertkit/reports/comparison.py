@@ -6,34 +6,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bertkit.errors import UserError, listed
-from bertkit.metrics.paired import Difference, paired
+from bertkit.errors import UserError, format_list
+from bertkit.metrics.paired import ScoreDifference, compare_scorers
 from bertkit.reporter import Reporter
-from bertkit.reports.browser import Browser, browser
-from bertkit.reports.charts import LINES, Chart, curves
-from bertkit.reports.curves import STEP, series
+from bertkit.reports.browser import ExampleBrowser, build_browser
+from bertkit.reports.charts import LINE_COLORS, Chart, plot_curves
+from bertkit.reports.curves import STEP, extract_series
 from bertkit.reports.example import Example, Field
-from bertkit.reports.page import render, strip
-from bertkit.reports.recorded import Recorded
-from bertkit.reports.views import view_of
+from bertkit.reports.page import render_template, compute_interval_bar
+from bertkit.reports.recorded import FinishedRun
+from bertkit.reports.views import create_view
 from bertkit.reports.views.base import View
 
-ALL, NONE = "all", "none"
+ALL_RUNS, NO_RUN = "all", "none"
 NOT_TRAINED = "–"
 
 
 @dataclass(frozen=True)
-class Cell:
+class ComparisonCell:
     """A score of one run, and how it differs from the first run's."""
 
     value: float | None
     interval: list[float] | None = None
-    strip: dict[str, Any] | None = None
-    less: float | None = None
-    test: Difference | None = None
+    interval_bar: dict[str, Any] | None = None
+    difference: float | None = None
+    test: ScoreDifference | None = None
 
 
-def compare(runs: Sequence[Recorded], reporter: Reporter) -> tuple[str, dict[str, Any]]:
+def compare_runs(runs: Sequence[FinishedRun], reporter: Reporter) -> tuple[str, dict[str, Any]]:
     """The page that compares runs with the first of them, and its differences as plain values.
 
     Raises:
@@ -46,8 +46,8 @@ def compare(runs: Sequence[Recorded], reporter: Reporter) -> tuple[str, dict[str
         [_unmatched(name, names[0]) for name, view in zip(names, views, strict=True) if not view],
     )
     for note in notes:
-        reporter.say(note)
-    text = render(
+        reporter.info(note)
+    text = render_template(
         "comparison.html",
         title=" · ".join(names),
         runs=list(zip(names, runs, strict=True)),
@@ -60,16 +60,16 @@ def compare(runs: Sequence[Recorded], reporter: Reporter) -> tuple[str, dict[str
     return text, {
         "runs": [str(run.folder) for run in runs],
         "scores": [run.metrics["validation"] for run in runs],
-        "differences": [{name: test.as_dict() for name, test in some.items()} for some in tests[1:]],
+        "differences": [{name: test.to_dict() for name, test in some.items()} for some in tests[1:]],
     }
 
 
-def _check(runs: Sequence[Recorded]) -> None:
+def _check(runs: Sequence[FinishedRun]) -> None:
     tasks = list(dict.fromkeys(run.metrics["task"] for run in runs))
     if len(tasks) > 1:
-        raise UserError(f"runs of different tasks ({listed(tasks)}) share no scores; name runs of one task")
-    if len(runs) > len(LINES):
-        raise UserError(f"{len(runs)} runs are too many for one page; name {len(LINES)} at most")
+        raise UserError(f"runs of different tasks ({format_list(tasks)}) share no scores; name runs of one task")
+    if len(runs) > len(LINE_COLORS):
+        raise UserError(f"{len(runs)} runs are too many for one page; name {len(LINE_COLORS)} at most")
 
 
 def _unmatched(name: str, first: str) -> str:
@@ -79,7 +79,7 @@ def _unmatched(name: str, first: str) -> str:
     )
 
 
-def _names(runs: Sequence[Recorded]) -> list[str]:
+def _names(runs: Sequence[FinishedRun]) -> list[str]:
     """What the runs are called: by their folders, with those above where these are called alike."""
     often = Counter(run.name for run in runs)
     return [run.name if often[run.name] == 1 else str(run.folder) for run in runs]
@@ -88,17 +88,17 @@ def _names(runs: Sequence[Recorded]) -> list[str]:
 # ---- the same rows
 
 
-def _matched(runs: Sequence[Recorded]) -> list[View | None]:
+def _matched(runs: Sequence[FinishedRun]) -> list[View | None]:
     """A view of each run, with the rows in the order of the first; None where they are others."""
-    first = view_of(runs[0])
+    first = create_view(runs[0])
     if first is None or first.scorer() is None:
         return [None] * len(runs)
     keys = _keys(first)
     return [first, *(_in_order(run, keys) for run in runs[1:])]
 
 
-def _in_order(run: Recorded, keys: Sequence[Any]) -> View | None:
-    view = view_of(run)
+def _in_order(run: FinishedRun, keys: Sequence[Any]) -> View | None:
+    view = create_view(run)
     if view is None:
         return None
     place = {key: number for number, key in enumerate(_keys(view))}
@@ -109,7 +109,7 @@ def _in_order(run: Recorded, keys: Sequence[Any]) -> View | None:
 
 def _keys(view: View) -> list[tuple[str, int]]:
     """What tells rows apart, whatever a model decides: their columns and gold, and which of equals it is."""
-    own, seen, keys = view.decided | {"id"}, Counter[str](), []
+    own, seen, keys = view.predicted_keys | {"id"}, Counter[str](), []
     for record in view.records:
         text = json.dumps({name: value for name, value in record.items() if name not in own}, sort_keys=True)
         seen[text] += 1
@@ -117,34 +117,34 @@ def _keys(view: View) -> list[tuple[str, int]]:
     return keys
 
 
-def _tests(views: Sequence[View | None]) -> list[dict[str, Difference]]:
+def _tests(views: Sequence[View | None]) -> list[dict[str, ScoreDifference]]:
     scorers = [view.scorer() if view else None for view in views]
     first = scorers[0]
-    return [{}, *(paired(first, other) if first and other else {} for other in scorers[1:])]
+    return [{}, *(compare_scorers(first, other) if first and other else {} for other in scorers[1:])]
 
 
 # ---- what is shown
 
 
 def _table(
-    runs: Sequence[Recorded], tests: Sequence[Mapping[str, Difference]]
-) -> list[tuple[str, list[Cell]]]:
+    runs: Sequence[FinishedRun], tests: Sequence[Mapping[str, ScoreDifference]]
+) -> list[tuple[str, list[ComparisonCell]]]:
     """A row for each score of the first run, a cell for each run."""
     rows = []
     for name, base in runs[0].metrics["validation"].items():
-        cells = [Cell(base, runs[0].metrics["intervals"].get(name), strip(runs[0].metrics, name))]
+        cells = [ComparisonCell(base, runs[0].metrics["intervals"].get(name), compute_interval_bar(runs[0].metrics, name))]
         for run, test in zip(runs[1:], tests[1:], strict=True):
             value = run.metrics["validation"].get(name)
             cells.append(
-                Cell(None) if value is None
-                else Cell(value, run.metrics["intervals"].get(name), strip(run.metrics, name), value - base,
+                ComparisonCell(None) if value is None
+                else ComparisonCell(value, run.metrics["intervals"].get(name), compute_interval_bar(run.metrics, name), value - base,
                           test.get(name))
             )  # fmt: skip
         rows.append((name, cells))
     return rows
 
 
-def _settings(runs: Sequence[Recorded]) -> list[tuple[str, list[Any]]]:
+def _settings(runs: Sequence[FinishedRun]) -> list[tuple[str, list[Any]]]:
     """The settings in which runs differ, and what they took."""
     told = [run.settings | {"data fingerprint": run.metrics["data"]["fingerprint"]} for run in runs]
     names = dict.fromkeys(name for settings in told for name in settings)
@@ -158,40 +158,40 @@ def _settings(runs: Sequence[Recorded]) -> list[tuple[str, list[Any]]]:
     ]
 
 
-def _charts(names: Sequence[str], runs: Sequence[Recorded]) -> list[Chart]:
+def _charts(names: Sequence[str], runs: Sequence[FinishedRun]) -> list[Chart]:
     """Loss and the first score, run by run."""
     score = next(iter(runs[0].metrics["validation"]))
     wanted = {"Training loss": "loss", f"Validation {score}": f"eval_{score}"}
     charts = []
     for title, figure in wanted.items():
-        lines = {name: series(run.log, figure) for name, run in zip(names, runs, strict=True)}
+        lines = {name: extract_series(run.log, figure) for name, run in zip(names, runs, strict=True)}
         lines = {name: line for name, line in lines.items() if line[0]}
         if lines:
-            charts.append(curves(title, lines, STEP))
+            charts.append(plot_curves(title, lines, STEP))
     return charts
 
 
-def _browser(names: Sequence[str], views: Sequence[View]) -> Browser:
+def _browser(names: Sequence[str], views: Sequence[View]) -> ExampleBrowser:
     """Examples by who is right, those first on which the runs disagree."""
-    rows = zip(*(view.examples() for view in views), strict=True)
-    return browser([_side_by_side(names, row) for row in rows], "spread", ("gold", "who is right"))
+    rows = zip(*(view.build_examples() for view in views), strict=True)
+    return build_browser([_side_by_side(names, row) for row in rows], "spread", ("gold", "who is right"))
 
 
 def _side_by_side(names: Sequence[str], row: Sequence[Example]) -> Example:
-    right = [name for name, example in zip(names, row, strict=True) if example.right]
-    if row[0].right is None:  # numbers: who is nearest
-        right = [names[min(range(len(row)), key=lambda at: row[at].badness)]]
-    who = ALL if len(right) == len(row) else ", ".join(right) or NONE
-    badness = [example.badness for example in row]
+    right = [name for name, example in zip(names, row, strict=True) if example.is_correct]
+    if row[0].is_correct is None:  # numbers: who is nearest
+        right = [names[min(range(len(row)), key=lambda at: row[at].priority)]]
+    who = ALL_RUNS if len(right) == len(row) else ", ".join(right) or NO_RUN
+    badness = [example.priority for example in row]
     said = [_said(name, example) for name, example in zip(names, row, strict=True)]
     fields = [field for field in row[0].fields if field.name not in ("predicted", "gold and predicted")]
     return replace(
-        row[0], predicted=[who], right=who == ALL, measure=None, badness=max(badness) - min(badness),
-        fields=[*fields, *said], said=((row[0].said or (", ".join(row[0].gold), ""))[0], who),
+        row[0], predicted=[who], is_correct=who == ALL_RUNS, measure=None, priority=max(badness) - min(badness),
+        fields=[*fields, *said], display_labels=((row[0].display_labels or (", ".join(row[0].gold), ""))[0], who),
     )  # fmt: skip
 
 
 def _said(name: str, example: Example) -> Field:
     """What a run predicted, under its name: in words, or marked in the text."""
-    text = example.said[1] if example.said else ", ".join(example.predicted)
+    text = example.display_labels[1] if example.display_labels else ", ".join(example.predicted)
     return Field(name, text) if text else replace(example.fields[-1], name=name)

@@ -43,21 +43,21 @@ class Example:
     id: Any
     gold: list[str]
     predicted: list[str]
-    right: bool | None
+    is_correct: bool | None
     measure: float | None
-    badness: float
+    priority: float
     fields: list[Field]
-    said: tuple[str, str] | None = None
+    display_labels: tuple[str, str] | None = None
 
 
-def as_text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value of a column in words; nothing of None."""
     if isinstance(value, (list, tuple)):
-        return " · ".join(map(as_text, value))
+        return " · ".join(map(format_value, value))
     return "" if value is None else str(value)
 
 
-def overlaid(gold: list[tuple[int, int]], predicted: list[tuple[int, int]]) -> list[Mark]:
+def overlay_spans(gold: list[tuple[int, int]], predicted: list[tuple[int, int]]) -> list[Mark]:
     """Marks of both kinds, cut where one begins or ends in the other."""
     marks: list[Mark] = []
     for start, end in pairwise(sorted({place for span in (*gold, *predicted) for place in span})):

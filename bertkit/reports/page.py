@@ -12,42 +12,42 @@ import jinja2
 from markupsafe import Markup
 
 from bertkit import __version__
-from bertkit.card import compared_rows, detail_rows, score_rows
-from bertkit.errors import counted
+from bertkit.card import format_comparison_rows, format_detail_rows, format_score_rows
+from bertkit.errors import format_count
 from bertkit.files import write_text
-from bertkit.reports import PAGE
-from bertkit.reports.browser import browser
-from bertkit.reports.curves import training_charts
-from bertkit.reports.recorded import SPLITS, Recorded
-from bertkit.reports.views import view_of
+from bertkit.reports import REPORT_FILE
+from bertkit.reports.browser import build_browser
+from bertkit.reports.curves import build_training_charts
+from bertkit.reports.recorded import EXTRA_SPLITS, FinishedRun
+from bertkit.reports.views import create_view
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATE_DIR = Path(__file__).parent / "templates"
 
 
 def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:
     """The page of a run that is about to end: all of it is written but `metrics.json`, which is last."""
-    write_text(folder / PAGE, page(Recorded(folder, metrics)))
+    write_text(folder / REPORT_FILE, render_page(FinishedRun(folder, metrics)))
 
 
-def page(run: Recorded) -> str:
+def render_page(run: FinishedRun) -> str:
     """The page of a run: settings and data, scores, training, what was right and wrong."""
-    view = view_of(run)
-    examples = view.examples() if view else []
-    return render(
+    view = create_view(run)
+    examples = view.build_examples() if view else []
+    return render_template(
         "page.html",
         title=run.name,
         run=run,
-        scores=[(*row, strip(run.metrics, row[0])) for row in score_rows(run.metrics)],
-        compared=compared_rows(run.metrics),
-        details=detail_rows(run.metrics),
-        others={split: run.metrics[split] for split in SPLITS if run.metrics.get(split)},
-        training=training_charts(run.log),
-        results=view.charts() if view else [],
-        browser=browser(examples, view.measure, view.named) if view else None,
+        scores=[(*row, compute_interval_bar(run.metrics, row[0])) for row in format_score_rows(run.metrics)],
+        compared=format_comparison_rows(run.metrics),
+        details=format_detail_rows(run.metrics),
+        others={split: run.metrics[split] for split in EXTRA_SPLITS if run.metrics.get(split)},
+        training=build_training_charts(run.log),
+        results=view.build_charts() if view else [],
+        browser=build_browser(examples, view.measure_name, view.filter_names) if view else None,
     )
 
 
-def strip(metrics: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+def compute_interval_bar(metrics: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     """Where a score, its interval and the baselines lie, in percent of all there is; None of a loss."""
     value, interval = metrics["validation"][name], metrics["intervals"].get(name)
     beside = {baseline: found[name] for baseline, found in metrics["baselines"].items() if name in found}
@@ -60,9 +60,9 @@ def strip(metrics: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     return {**shares, "beside": {key: round(100 * place / whole, 2) for key, place in beside.items()}}
 
 
-def render(template: str, **values: Any) -> str:
+def render_template(template: str, **values: Any) -> str:
     """A page: style and script stand in it, and nothing else may run or be loaded."""
-    style, script = (Markup((TEMPLATES / name).read_text("utf-8")) for name in ("page.css", "browser.js"))  # noqa: S704
+    style, script = (Markup((TEMPLATE_DIR / name).read_text("utf-8")) for name in ("page.css", "browser.js"))  # noqa: S704
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _environment().get_template(template).render(
         style=style, script=script, digest=digest, version=__version__, **values
@@ -71,12 +71,12 @@ def render(template: str, **values: Any) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    loader = jinja2.FileSystemLoader(TEMPLATES)
+    loader = jinja2.FileSystemLoader(TEMPLATE_DIR)
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["number"] = _number
-    environment.filters["counted"] = counted
+    environment.filters["counted"] = format_count
     return environment
 
 

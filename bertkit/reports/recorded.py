@@ -10,13 +10,13 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from msgspec import Meta
 
 from bertkit import rundir
-from bertkit.errors import UserError, listed, short
-from bertkit.forms import held
+from bertkit.errors import UserError, format_list, shorten_repr
+from bertkit.forms import validate
 from bertkit.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
 
-SPLITS = ("test", "validation_mismatched", "test_mismatched")  # that a run may have scored too
-EXAMPLES = ("predictions.jsonl", "masked_samples.jsonl")  # what a run may have of its validation split
+EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # that a run may have scored too
+PREDICTION_FILES = ("predictions.jsonl", "masked_samples.jsonl")  # what a run may have of its validation split
 
 
 Scores = dict[str, float]
@@ -64,7 +64,7 @@ class _Step(TypedDict):
 
 
 @dataclass(frozen=True)
-class Recorded:
+class FinishedRun:
     """A run directory; files are read when they are asked for.
 
     Attributes:
@@ -83,40 +83,40 @@ class Recorded:
     def settings(self) -> dict[str, Any]:
         """Those that differ from the defaults."""
         kind = task_class(self.metrics["task"])
-        return read_recipe(str(self.folder / rundir.SETTINGS), kind.name, kind.Config).settings
+        return read_recipe(str(self.folder / rundir.SETTINGS_FILE), kind.name, kind.Config).settings
 
     @cached_property
-    def made_with(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """Command and versions."""
-        return rundir.read_made_with(self.folder)
+        return rundir.read_provenance(self.folder)
 
     @cached_property
     def log(self) -> list[dict[str, Any]]:
         """The steps that were logged."""
-        lines = list(self._lines(rundir.LOG))
+        lines = list(self._lines(rundir.LOG_FILE))
         for number, line in enumerate(lines, 1):
-            held(line, _Step, f"{self.folder / rundir.LOG}:{number}")
+            validate(line, _Step, f"{self.folder / rundir.LOG_FILE}:{number}")
         return lines
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """The validation split's predictions, or samples of it."""
-        return list(self._lines(self.told.name))
+        return list(self._lines(self.predictions_path.name))
 
     @property
-    def told(self) -> Path:
+    def predictions_path(self) -> Path:
         """The file of its predictions, or of samples; if it has none, where they would be."""
-        paths = [self.folder / name for name in EXAMPLES]
+        paths = [self.folder / name for name in PREDICTION_FILES]
         return next((path for path in paths if path.exists()), paths[0])
 
-    def content(self, name: str, form: Any) -> Any:
+    def read_json(self, name: str, schema: Any) -> Any:
         """A JSON file of the run, as the form has it; empty where it has none of the name."""
         path = self.folder / name
-        return held(_parsed(path.read_bytes(), path), form, path) if path.exists() else {}
+        return validate(_parsed(path.read_bytes(), path), schema, path) if path.exists() else {}
 
-    def fault(self, number: int, what: str) -> UserError:
+    def make_record_error(self, number: int, problem: str) -> UserError:
         """What is wrong with a record, counted from 0, whose form is right."""
-        return UserError(f"{self.told}:{number + 1}: {what}; the run must be made again")
+        return UserError(f"{self.predictions_path}:{number + 1}: {problem}; the run must be made again")
 
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
         path = self.folder / name
@@ -127,23 +127,23 @@ class Recorded:
                 yield _parsed(line, f"{path}:{number}")
 
 
-def read(folder: Path) -> Recorded:
+def load_finished_run(folder: Path) -> FinishedRun:
     """A finished run.
 
     Raises:
         UserError: the directory holds none, or several.
     """
-    metrics = rundir.finished(folder)
+    metrics = rundir.require_metrics(folder)
     if metrics["task"] not in TASKS:
-        runs = sorted(str(path.parent) for path in folder.glob(f"*/**/{rundir.METRICS}"))
-        raise UserError(f"{folder}: holds several runs; name some of them: {listed(runs)}")
-    held(metrics, _Metrics, folder / rundir.METRICS)
+        runs = sorted(str(path.parent) for path in folder.glob(f"*/**/{rundir.METRICS_FILE}"))
+        raise UserError(f"{folder}: holds several runs; name some of them: {format_list(runs)}")
+    validate(metrics, _Metrics, folder / rundir.METRICS_FILE)
     if unsaid := _unsaid(metrics):
         raise UserError(
-            f"{folder / rundir.METRICS}: is not what a run writes, it has no {listed(unsaid)}; "
+            f"{folder / rundir.METRICS_FILE}: is not what a run writes, it has no {format_list(unsaid)}; "
             "the run must be made again"
         )
-    return Recorded(folder, metrics)
+    return FinishedRun(folder, metrics)
 
 
 def _unsaid(metrics: Mapping[str, Any]) -> list[str]:
@@ -151,7 +151,7 @@ def _unsaid(metrics: Mapping[str, Any]) -> list[str]:
     sizes, compared = metrics["data"], metrics.get("compared", {})
     theirs = compared.get("validation", {})
     return [
-        *(f"data.{split}" for split in SPLITS if metrics.get(split) and split not in sizes),
+        *(f"data.{split}" for split in EXTRA_SPLITS if metrics.get(split) and split not in sizes),
         *(f"compared.validation.{name}" for name in compared.get("difference", {}) if name not in theirs),
     ]
 
@@ -162,5 +162,5 @@ def _parsed(text: bytes, where: object) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not JSON ({error}); the run must be made again") from error
     if not isinstance(found, dict):
-        raise UserError(f"{where}: {short(found)} is no JSON object; the run must be made again")
+        raise UserError(f"{where}: {shorten_repr(found)} is no JSON object; the run must be made again")
     return found

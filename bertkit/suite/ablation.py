@@ -4,30 +4,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import fill
-from bertkit.data.sources import find
+from bertkit.config import fill_unset
+from bertkit.data.sources import load_dataset
 from bertkit.data.text_source import find_text
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, format_list
 from bertkit.recipes import read_recipe
 from bertkit.reporter import Reporter
 from bertkit.run import Run
-from bertkit.suite.ablations import FALLBACK, TABLES, Row, TunedTask
-from bertkit.suite.base import Suite, chosen, run_suite
+from bertkit.suite.ablations import FALLBACK_TASK, TABLES, AblationRow, DownstreamTask
+from bertkit.suite.base import Suite, select_names, run_suite
 from bertkit.suite.config import AblationConfig
-from bertkit.suite.shown import Shown
+from bertkit.suite.shown import ResultTable
 from bertkit.tasks.pretrain import Pretrain
 
-PRETRAINED = "pretrained"  # the folder of what rows begin with
-OF_THE_MACHINE = ("data_dir", "seed", "fp16", "bf16", "compile", "gradient_checkpointing", "report_to")
-OF_A_SHAPE = ("size", "layers", "hidden", "heads")
-LONGEST = 128  # pieces that a row is pre-trained at where nothing else is said
+PRETRAINED_DIR = "pretrained"  # the folder of what rows begin with
+MACHINE_SETTINGS = ("data_dir", "seed", "fp16", "bf16", "compile", "gradient_checkpointing", "report_to")
+MODEL_SIZE_SETTINGS = ("size", "num_layers", "hidden_size", "num_heads")
+DEFAULT_MAX_LENGTH = 128  # pieces that a row is pre-trained at where nothing else is said
 
 
 def run_ablation(
-    given: Mapping[str, Any], recipe: str | None = None, reporter: Reporter | None = None
+    settings: Mapping[str, Any], recipe: str | None = None, reporter: Reporter | None = None
 ) -> Run:
     """Run the chosen rows, or what is left; see `bertkit ablation --help` and `run_suite`."""
-    return run_suite(AblationSuite, given, recipe, reporter)
+    return run_suite(AblationSuite, settings, recipe, reporter)
 
 
 class AblationSuite(Suite):
@@ -35,103 +35,103 @@ class AblationSuite(Suite):
 
     name = "ablation"
     Config = AblationConfig
-    leaves = [PRETRAINED, *(row.name for table in TABLES.values() for row in table.rows)]
-    own = frozenset({"table", "rows", "tasks", "task_train_samples", "task_eval_samples"})
+    output_names = [PRETRAINED_DIR, *(row.name for table in TABLES.values() for row in table.rows)]
+    suite_settings = frozenset({"table", "rows", "tasks", "task_train_samples", "task_eval_samples"})
 
     def __init__(self, config: AblationConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
-        self.found: dict[str, str] = {}  # task -> where its data is
+        self.data_sources: dict[str, str] = {}  # task -> where its data is
         self.table = TABLES[config.table]
-        names = chosen("--rows", config.rows, [row.name for row in self.table.rows], "row of the table")
+        names = select_names("--rows", config.rows, [row.name for row in self.table.rows], "row of the table")
         self.rows = [row for row in self.table.rows if row.name in names]
-        self.parts = [PRETRAINED, *names]
-        self.config = fill(self.config, {"data": self._settings(self.rows[0]).get("data", FALLBACK.known)})
-        if config.table == "sizes" and (given := [name for name in OF_A_SHAPE if getattr(config, name)]):
+        self.run_dirs = [PRETRAINED_DIR, *names]
+        self.config = fill_unset(self.config, {"data": self._settings(self.rows[0]).get("data", FALLBACK_TASK.dataset)})
+        if config.table == "sizes" and (given := [name for name in MODEL_SIZE_SETTINGS if getattr(config, name)]):
             raise UserError(f"--{given[0]}: the rows of --table sizes have their own; choose with --rows")
 
-    def _settings(self, row: Row) -> dict[str, Any]:
+    def _settings(self, row: AblationRow) -> dict[str, Any]:
         """What the recipe of a row's pre-training says."""
-        return read_recipe(_recipe(row.pretrained), Pretrain.name, Pretrain.Config).settings
+        return read_recipe(_recipe(row.pretraining_recipe), Pretrain.name, Pretrain.Config).settings
 
-    def require_all(self) -> list[str]:
+    def resolve_inputs(self) -> list[str]:
         """The text and the tasks' data. Raises `UserError` for what is not there."""
         self.text = find_text(self.config.data, self.config.data_dir, self.config.text_column)
         self.tasks = self._at_hand()
         return [self.text.name, self.config.table]
 
-    def _at_hand(self) -> list[TunedTask]:
+    def _at_hand(self) -> list[DownstreamTask]:
         """The tasks that were chosen, or else those whose data is there."""
         known = [task.name for task in self.table.tasks]
-        names = chosen("--tasks", self.config.tasks, [*known, FALLBACK.name], "task of the table")
+        names = select_names("--tasks", self.config.tasks, [*known, FALLBACK_TASK.name], "task of the table")
         missing, reason = self._look_for([task for task in self.table.tasks if task.name in names])
         asked = bool(self.config.tasks)
-        if FALLBACK.name in names and (asked or not self.found):
-            missing += self._look_for([FALLBACK])[0]
-        if missing and (asked or not self.found):
+        if FALLBACK_TASK.name in names and (asked or not self.data_sources):
+            missing += self._look_for([FALLBACK_TASK])[0]
+        if missing and (asked or not self.data_sources):
             flag = f"--tasks {','.join(self.config.tasks)}: " if asked else ""
-            raise UserError(f"{flag}no data for {listed(missing)} ({reason})")
+            raise UserError(f"{flag}no data for {format_list(missing)} ({reason})")
         if missing:
-            self.reporter.say(f"no data for {listed(missing)}: not in the table")
-        return [task for task in [*self.table.tasks, FALLBACK] if task.name in self.found]
+            self.reporter.info(f"no data for {format_list(missing)}: not in the table")
+        return [task for task in [*self.table.tasks, FALLBACK_TASK] if task.name in self.data_sources]
 
-    def _look_for(self, tasks: list[TunedTask]) -> tuple[list[str], str]:
+    def _look_for(self, tasks: list[DownstreamTask]) -> tuple[list[str], str]:
         """Note where their data is; gives those whose is not there, and why the first is not."""
         missing, reason = [], ""
         for task in tasks:
             try:
-                self.found[task.name] = find(task.known, task.kind, self.config.data_dir).source
+                self.data_sources[task.name] = load_dataset(task.dataset, task.command, self.config.data_dir).source
             except UserError as error:
                 missing.append(task.title)
                 reason = reason or str(error)
         return missing, reason
 
-    def planned(self) -> list[dict[str, Any]]:
+    def plan_runs(self) -> list[dict[str, Any]]:
         """A run of pre-training for each recipe, and one of fine-tuning for each task of each row."""
         begun = {
-            row.pretrained: {"recipe": _recipe(row.pretrained), "data": self.text.where} for row in self.rows
+            row.pretraining_recipe: {"recipe": _recipe(row.pretraining_recipe), "data": self.text.location} for row in self.rows
         }
-        found = [{"folder": f"{PRETRAINED}/{name}", **about} for name, about in begun.items()]
+        found = [{"folder": f"{PRETRAINED_DIR}/{name}", **about} for name, about in begun.items()]
         for row in self.rows:
             found += [
-                {"folder": f"{row.name}/{task.name}", "recipe": "", "data": self.found[task.name]}
+                {"folder": f"{row.name}/{task.name}", "recipe": "", "data": self.data_sources[task.name]}
                 for task in self.tasks
             ]
         return found
 
-    def results(self, folder: Path) -> dict[str, dict[str, Run]]:
+    def execute_runs(self, folder: Path) -> dict[str, dict[str, Run]]:
         """The runs of each row, pre-training first."""
         return {row.name: self._row(row, folder) for row in self.rows}
 
-    def _row(self, row: Row, folder: Path) -> dict[str, Run]:
-        begun = folder / PRETRAINED / row.pretrained
-        self.reporter.say(f"{row.name}: {begun}")
-        runs = {PRETRAINED: self.train(Pretrain.name, _recipe(row.pretrained), {}, begun)}
+    def _row(self, row: AblationRow, folder: Path) -> dict[str, Run]:
+        begun = folder / PRETRAINED_DIR / row.pretraining_recipe
+        self.reporter.info(f"{row.name}: {begun}")
+        runs = {PRETRAINED_DIR: self.train(Pretrain.name, _recipe(row.pretraining_recipe), {}, begun)}
         for task in self.tasks:
             place = folder / row.name / task.name
-            self.reporter.say(f"{row.name}, {task.title}: {place}")
-            runs[task.name] = self.train(task.kind, None, self._tuning(row, task, begun), place)
+            self.reporter.info(f"{row.name}, {task.title}: {place}")
+            runs[task.name] = self.train(task.command, None, self._tuning(row, task, begun), place)
         return runs
 
-    def _tuning(self, row: Row, task: TunedTask, begun: Path) -> dict[str, Any]:
+    def _tuning(self, row: AblationRow, task: DownstreamTask, begun: Path) -> dict[str, Any]:
         """What fine-tuning is told; the rest is advice by data and model size, the same for all rows."""
-        length = self.config.max_length or self._settings(row).get("max_length", LONGEST)
+        length = self.config.max_length or self._settings(row).get("max_length", DEFAULT_MAX_LENGTH)
         samples = {
             "max_train_samples": self.config.task_train_samples,
             "max_eval_samples": self.config.task_eval_samples,
         }
         given = {key: value for key, value in samples.items() if value is not None}
-        return {"model": str(begun), "max_length": length, **given, **task.own, **row.own}
+        return {"model": str(begun), "max_length": length, **given, **task.settings, **row.finetuning_settings}
 
-    def shared(self, kind: str) -> dict[str, Any]:
+    def select_shared_settings(self, task_name: str) -> dict[str, Any]:
         """To pre-training all but the suite's own; to fine-tuning what is the machine's."""
-        handed_on = super().shared(kind)
-        if kind == Pretrain.name:
+        handed_on = super().select_shared_settings(task_name)
+        if task_name == Pretrain.name:
             return handed_on
-        return {key: value for key, value in handed_on.items() if key in OF_THE_MACHINE}
+        return {key: value for key, value in handed_on.items() if key in MACHINE_SETTINGS}
 
-    def metrics(self, folder: Path, results: dict[str, dict[str, Run]]) -> dict[str, Any]:
+    def compute_metrics(self, folder: Path, results: dict[str, dict[str, Run]]) -> dict[str, Any]:
         """Scores and intervals of each run of each row."""
-        first = next(iter(results.values()))[PRETRAINED].metrics
+        first = next(iter(results.values()))[PRETRAINED_DIR].metrics
         return {
             "task": self.name,
             "table": self.config.table,
@@ -143,9 +143,9 @@ class AblationSuite(Suite):
         }
 
     @staticmethod
-    def shown(metrics: Mapping[str, Any], folder: Path) -> Shown:  # noqa: ARG004
+    def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:  # noqa: ARG004
         """The paper's table with ours beside it."""
-        return Shown(
+        return ResultTable(
             f"ablation · {metrics['table']} · {metrics['data']['name']}",
             _headings(metrics), _rows(metrics), _source(metrics),
             [f"{row}: {_minutes(runs)}" for row, runs in metrics["rows"].items()],
@@ -169,10 +169,10 @@ def _minutes(runs: Mapping[str, Any]) -> str:
 # ---- the table
 
 
-def _tasks(metrics: Mapping[str, Any]) -> list[TunedTask]:
+def _tasks(metrics: Mapping[str, Any]) -> list[DownstreamTask]:
     """The tasks that were run."""
     run = next(iter(metrics["rows"].values()))
-    return [task for task in [*TABLES[metrics["table"]].tasks, FALLBACK] if task.name in run]
+    return [task for task in [*TABLES[metrics["table"]].tasks, FALLBACK_TASK] if task.name in run]
 
 
 def _headings(metrics: Mapping[str, Any]) -> list[str]:
@@ -185,7 +185,7 @@ def _rows(metrics: Mapping[str, Any]) -> list[list[str]]:
     tasks = _tasks(metrics)
     found = []
     for name, runs in metrics["rows"].items():
-        begun, paper = runs[PRETRAINED]["validation"], table[name].paper
+        begun, paper = runs[PRETRAINED_DIR]["validation"], table[name].paper_scores
         cells = [_cell(begun["perplexity"], paper.get("perplexity"), 2)]
         cells += [f"{begun['nsp_accuracy']:.3f}" if "nsp_accuracy" in begun else ""]
         cells += [_cell(_score(task, runs[task.name]), paper.get(task.name)) for task in tasks]
@@ -195,11 +195,11 @@ def _rows(metrics: Mapping[str, Any]) -> list[list[str]]:
     return [*found, ["baseline", "", "", *least]]
 
 
-def _score(task: TunedTask, run: Mapping[str, Any]) -> float:
+def _score(task: DownstreamTask, run: Mapping[str, Any]) -> float:
     return float(run["validation"][task.metric]) * task.scale
 
 
-def _least(task: TunedTask, run: Mapping[str, Any]) -> float:
+def _least(task: DownstreamTask, run: Mapping[str, Any]) -> float:
     """Of the majority of the labels or, of answers, the words in common."""
     baseline = run["baselines"].get("majority") or run["baselines"]["overlap"]
     return float(baseline[task.metric]) * task.scale

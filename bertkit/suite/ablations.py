@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class TunedTask:
+class DownstreamTask:
     """A task that every row is fine-tuned on.
 
     Attributes:
@@ -21,15 +21,15 @@ class TunedTask:
 
     name: str
     title: str
-    kind: str
+    command: str
     metric: str
-    known: str
-    own: Mapping[str, Any]
+    dataset: str
+    settings: Mapping[str, Any]
     scale: float = 100.0
 
 
 @dataclass(frozen=True)
-class Row:
+class AblationRow:
     """A line of a table.
 
     Attributes:
@@ -40,43 +40,43 @@ class Row:
     """
 
     name: str
-    pretrained: str
-    own: Mapping[str, Any] = field(default_factory=dict)
-    paper: Mapping[str, float] = field(default_factory=dict)
+    pretraining_recipe: str
+    finetuning_settings: Mapping[str, Any] = field(default_factory=dict)
+    paper_scores: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Table:
+class AblationTable:
     """One of the paper's tables."""
 
-    rows: list[Row]
-    tasks: list[TunedTask]
+    rows: list[AblationRow]
+    tasks: list[DownstreamTask]
     source: str
 
 
-def _on(name: str, title: str, kind: str) -> TunedTask:
-    return TunedTask(name, title, kind, "accuracy", name, {"data": name})
+def _on(name: str, title: str, kind: str) -> DownstreamTask:
+    return DownstreamTask(name, title, kind, "accuracy", name, {"data": name})
 
 
 MNLI, QNLI = _on("mnli", "MNLI-m", "nli"), _on("qnli", "QNLI", "classify")
 MRPC, SST2 = _on("mrpc", "MRPC", "classify"), _on("sst2", "SST-2", "classify")
-SQUAD = TunedTask("squad", "SQuAD", "qa", "f1", "squad", {"squad": "v1"}, 1.0)
-FALLBACK = _on("imdb", "IMDB", "classify")  # not the paper's, but at hand where nothing else is
+SQUAD = DownstreamTask("squad", "SQuAD", "qa", "f1", "squad", {"squad": "v1"}, 1.0)
+FALLBACK_TASK = _on("imdb", "IMDB", "classify")  # not the paper's, but at hand where nothing else is
 
 
-def _objective(name: str, pretrained: str, *figures: float, **own: Any) -> Row:
+def _objective(name: str, pretrained: str, *figures: float, **own: Any) -> AblationRow:
     paper = zip(("mnli", "qnli", "mrpc", "sst2", "squad"), figures, strict=False)
-    return Row(name, f"objective-{pretrained}", own, dict(paper))
+    return AblationRow(name, f"objective-{pretrained}", own, dict(paper))
 
 
-def _size(layers: int, hidden: int, heads: int, *figures: float) -> Row:
+def _size(layers: int, hidden: int, heads: int, *figures: float) -> AblationRow:
     name = f"{layers}-{hidden}-{heads}"
-    return Row(
+    return AblationRow(
         name, f"size-{name}", {}, dict(zip(("perplexity", "mnli", "mrpc", "sst2"), figures, strict=False))
     )
 
 
-OBJECTIVES = Table(
+OBJECTIVES = AblationTable(
     [
         _objective("mlm+nsp", "mlm-nsp", 84.4, 88.4, 86.7, 92.7, 88.5),
         _objective("mlm", "mlm", 83.9, 84.9, 86.5, 92.6, 87.9),
@@ -87,7 +87,7 @@ OBJECTIVES = Table(
     [MNLI, QNLI, MRPC, SST2, SQUAD],
     "Devlin et al. 2018, table 5 (BERT-BASE)",
 )
-SIZES = Table(
+SIZES = AblationTable(
     [
         _size(2, 128, 2),
         _size(4, 256, 4),

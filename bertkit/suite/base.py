@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bertkit import locks, rundir
-from bertkit.config import RunConfig, fill, saved_settings
-from bertkit.data.known import plain
-from bertkit.data.sources import data_directory
-from bertkit.errors import Stopped, UserError, listed, nearest
+from bertkit.config import RunConfig, fill_unset, serialize_settings
+from bertkit.data.known import normalize_name
+from bertkit.data.sources import resolve_data_dir
+from bertkit.errors import RunInterrupted, UserError, format_list, suggest_similar
 from bertkit.files import write_text
-from bertkit.prepare import settings
+from bertkit.prepare import resolve_settings
 from bertkit.reporter import Reporter
 from bertkit.run import Run, train
-from bertkit.suite.shown import Shown
+from bertkit.suite.shown import ResultTable
 from bertkit.training import precision
 
 
@@ -32,18 +32,18 @@ class Suite(ABC):
 
     name: ClassVar[str]
     Config: ClassVar[type[RunConfig]]
-    own: ClassVar[frozenset[str]]
-    leaves: ClassVar[list[str]]
-    parts: list[str]
+    suite_settings: ClassVar[frozenset[str]]
+    output_names: ClassVar[list[str]]
+    run_dirs: list[str]
 
     def __init__(self, config: Any, reporter: Reporter) -> None:
-        precision.check(config)
-        directory = data_directory(config.data_dir)
-        self.config: Any = fill(config, {"data_dir": str(directory) if directory else None})
+        precision.check_precision(config)
+        directory = resolve_data_dir(config.data_dir)
+        self.config: Any = fill_unset(config, {"data_dir": str(directory) if directory else None})
         self.reporter = reporter
 
     @abstractmethod
-    def require_all(self) -> list[str]:
+    def resolve_inputs(self) -> list[str]:
         """What all runs need must be at hand; gives what the default directory is called after.
 
         Raises:
@@ -51,109 +51,109 @@ class Suite(ABC):
         """
 
     @abstractmethod
-    def planned(self) -> list[dict[str, Any]]:
+    def plan_runs(self) -> list[dict[str, Any]]:
         """What each run would be: its `folder`, its `recipe`, the `data`, and what else tells it apart."""
 
     @abstractmethod
-    def results(self, folder: Path) -> dict[str, Any]:
+    def execute_runs(self, folder: Path) -> dict[str, Any]:
         """Make the runs that are not finished yet: what each of `parts` left."""
 
     @abstractmethod
-    def metrics(self, folder: Path, results: dict[str, Any]) -> dict[str, Any]:
+    def compute_metrics(self, folder: Path, results: dict[str, Any]) -> dict[str, Any]:
         """The content of the suite's `metrics.json`."""
 
     @staticmethod
     @abstractmethod
-    def shown(metrics: Mapping[str, Any], folder: Path) -> Shown:
+    def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
         """What a person sees of the content of `folder/metrics.json`."""
 
-    def run(self, called: list[str]) -> Run:
+    def run(self, name_parts: list[str]) -> Run:
         """All runs that are not finished yet, then what they come to."""
         named = self.config.output_dir
-        with locks.held(Path(named) if named else rundir.reserve_default(self.name, *called)) as folder:
+        with locks.lock_directory(Path(named) if named else rundir.create_default_directory(self.name, *name_parts)) as folder:
             return self._run(folder)
 
     def _run(self, folder: Path) -> Run:
         if not self.config.resume:
-            rundir.check_writable(folder, self.config.overwrite)
-            rundir.put_aside(folder, self.leaves)
+            rundir.check_run_directory(folder, self.config.overwrite)
+            rundir.back_up_run(folder, self.output_names)
             rundir.write_settings(folder, self.name, self.config, {})
         try:
-            results = self.results(folder)
-        except (Stopped, KeyboardInterrupt) as error:
+            results = self.execute_runs(folder)
+        except (RunInterrupted, KeyboardInterrupt) as error:
             if not self._has_runs(folder):
                 raise
             way_on = f"bertkit {self.name} --resume --output-dir {shlex.quote(str(folder))}"
-            raise Stopped(f"stopped; go on with: {way_on}") from error
+            raise RunInterrupted(f"stopped; go on with: {way_on}") from error
         finally:
             self._settle(folder)
-        metrics = self.metrics(folder, results)
-        write_text(folder / "README.md", self.shown(metrics, folder).page())
+        metrics = self.compute_metrics(folder, results)
+        write_text(folder / "README.md", self.build_table(metrics, folder).to_markdown())
         rundir.write_metrics(folder, metrics)
         return Run(folder, metrics)
 
-    def shared(self, kind: str) -> dict[str, Any]:
+    def select_shared_settings(self, task_name: str) -> dict[str, Any]:
         """The suite's settings that it hands on to runs of task `kind`."""
-        return {key: value for key, value in saved_settings(self.config).items() if key not in self.own}
+        return {key: value for key, value in serialize_settings(self.config).items() if key not in self.suite_settings}
 
-    def train(self, kind: str, recipe: str | None, own: Mapping[str, Any], place: Path) -> Run:
+    def train(self, task_name: str, recipe: str | None, run_settings: Mapping[str, Any], output_dir: Path) -> Run:
         """One run of task `kind`, or the rest of it; `own` goes before the suite's settings."""
-        if finished := rundir.read_metrics(place):
-            self.reporter.say("finished before")
-            run = Run(place, finished)
-        elif (place / rundir.SETTINGS).exists():
-            run = train(kind, {"resume": True, "output_dir": str(place)}, None, self.reporter)
+        if finished := rundir.read_metrics(output_dir):
+            self.reporter.info("finished before")
+            run = Run(output_dir, finished)
+        elif (output_dir / rundir.SETTINGS_FILE).exists():
+            run = train(task_name, {"resume": True, "output_dir": str(output_dir)}, None, self.reporter)
         else:
-            given = {**self.shared(kind), **own, "output_dir": str(place)}
-            run = train(kind, given, recipe, self.reporter)
-        shutil.rmtree(place / rundir.CHECKPOINTS, ignore_errors=True)  # it is finished
+            given = {**self.select_shared_settings(task_name), **run_settings, "output_dir": str(output_dir)}
+            run = train(task_name, given, recipe, self.reporter)
+        shutil.rmtree(output_dir / rundir.CHECKPOINTS_DIR, ignore_errors=True)  # it is finished
         return run
 
     def _settle(self, folder: Path) -> None:
         """Leave nothing of a suite whose first run was refused, and else nothing of the one it replaces."""
         if self._has_runs(folder):
-            rundir.drop_replaced(folder)
+            rundir.delete_backup(folder)
             return
-        for part in self.parts:
+        for part in self.run_dirs:
             shutil.rmtree(folder / part, ignore_errors=True)
-        rundir.discard_unstarted(folder)
+        rundir.discard_unstarted_run(folder)
 
     def _has_runs(self, folder: Path) -> bool:
-        return any(found for part in self.parts for found in folder.glob(f"{part}/**/{rundir.SETTINGS}"))
+        return any(found for part in self.run_dirs for found in folder.glob(f"{part}/**/{rundir.SETTINGS_FILE}"))
 
 
 def run_suite(
-    kind: type[Suite], given: Mapping[str, Any], recipe: str | None, reporter: Reporter | None
+    suite_class: type[Suite], given: Mapping[str, Any], recipe: str | None, reporter: Reporter | None
 ) -> Run:
     """Make the runs of a suite, or what is left of them.
 
     Raises:
         UserError: anything the user can mend; what all runs need is looked for before any of them.
-        Stopped: Ctrl-C or SIGTERM; what is finished stays, and `--resume` goes on.
+        RunInterrupted: Ctrl-C or SIGTERM; what is finished stays, and `--resume` goes on.
     """
     reporter = reporter or Reporter()
-    config, _ = settings(kind.name, kind.Config, given, recipe, Reporter())
+    config, _ = resolve_settings(suite_class.name, suite_class.Config, given, recipe, Reporter())
     finished = rundir.read_metrics(Path(config.output_dir or "")) if config.resume else None
     if finished:
-        reporter.say("all runs are finished; these are their scores")
+        reporter.info("all runs are finished; these are their scores")
         return Run(Path(config.output_dir or ""), finished)
-    suite = kind(config, reporter)
-    called = suite.require_all()
+    suite = suite_class(config, reporter)
+    called = suite.resolve_inputs()
     if config.dry_run:
-        return Run(None, {"task": kind.name, "model": suite.config.model, "runs": suite.planned()})
+        return Run(None, {"task": suite_class.name, "model": suite.config.model, "runs": suite.plan_runs()})
     return suite.run(called)
 
 
-def chosen(flag: str, names: Sequence[str] | None, known: Sequence[str], what: str) -> list[str]:
+def select_names(flag: str, names: Sequence[str] | None, choices: Sequence[str], noun: str) -> list[str]:
     """The names of `known` that `flag` gives, repeated or parted by commas, in the order of `known`.
 
     Raises:
         UserError: a name that is none, or no name at all.
     """
-    parts = [part.strip() for name in names or known for part in name.split(",") if part.strip()]
+    parts = [part.strip() for name in names or choices for part in name.split(",") if part.strip()]
     for part in parts:
-        if plain(part) not in map(plain, known):
-            raise UserError(f"{flag} {part}: no {what}{nearest(part, known)} ({listed(known)})")
+        if normalize_name(part) not in map(normalize_name, choices):
+            raise UserError(f"{flag} {part}: no {noun}{suggest_similar(part, choices)} ({format_list(choices)})")
     if not parts:
-        raise UserError(f"{flag}: names none of {listed(known)}")
-    return [name for name in known if plain(name) in map(plain, parts)]
+        raise UserError(f"{flag}: names none of {format_list(choices)}")
+    return [name for name in choices if normalize_name(name) in map(normalize_name, parts)]

@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.config import DATA, MODEL, OF_ONE_RUN, OUTPUT, TRAINING, RunConfig, setting
+from bertkit.config import DATA, MODEL, SINGLE_RUN_SETTINGS, OUTPUT, TRAINING, RunConfig, setting
 from bertkit.tasks.ner import NerConfig
 from bertkit.tasks.pretraining import PretrainConfig
 
-DRY_RUN = "Look for data and model, and tell what the runs would be; write nothing."
+DRY_RUN_HELP = "Look for data and model, and tell what the runs would be; write nothing."
 
 
 @dataclass(frozen=True, kw_only=True)
 class GlueConfig(RunConfig):
     """What is said here goes before what the recipes `glue/TASK` say."""
 
-    without = OF_ONE_RUN | {"data", "validation", "test", "validation_fraction", "split_seed"}
+    excluded_settings = SINGLE_RUN_SETTINGS | {"data", "validation", "test", "validation_fraction", "split_seed"}
 
     tasks: list[str] | None = setting(
         None, "Tasks to run: repeatable, or parted by commas.", DATA, default_text="all nine"
@@ -30,7 +30,7 @@ class GlueConfig(RunConfig):
     seeds: int = setting(
         1, "Runs of each task, with seeds --seed, --seed + 1, ...: mean and standard deviation.", min=1
     )
-    dry_run: bool = setting(False, DRY_RUN, OUTPUT, saved=False)
+    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class FeatureBasedConfig(NerConfig):
     A default that is not None is theirs too: settings that have their default are not handed on.
     """
 
-    without = OF_ONE_RUN | {"head", "freeze", "layer_decay"}
+    excluded_settings = SINGLE_RUN_SETTINGS | {"head", "freeze", "layer_decay"}
 
     data: str | None = setting(
         None,
@@ -65,7 +65,7 @@ class FeatureBasedConfig(NerConfig):
     features: list[str] | None = setting(  # type: ignore[assignment]  # rows, where a run has one
         None, "Rows of the table to run: repeatable, or parted by commas.", MODEL, default_text="all six"
     )
-    dry_run: bool = setting(False, DRY_RUN, OUTPUT, saved=False)
+    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class AblationConfig(PretrainConfig):
     Of fine-tuning are `tasks`, `task_train_samples` and `task_eval_samples`.
     """
 
-    without = PretrainConfig.without | OF_ONE_RUN | {"model", "objective", "phases", "preview"}
+    excluded_settings = PretrainConfig.excluded_settings | SINGLE_RUN_SETTINGS | {"model", "objective", "phases", "preview"}
 
     data: str | None = setting(
         None,
@@ -103,10 +103,10 @@ class AblationConfig(PretrainConfig):
     task_eval_samples: int | None = setting(
         None, "Validate each task on this many rows, drawn by seed.", DATA, min=1
     )
-    dry_run: bool = setting(False, DRY_RUN, OUTPUT, saved=False)
+    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, saved=False)
 
 
-HELP = "Run the GLUE tasks one after the other; the paper's table, and the files of the leaderboard."
+GLUE_HELP = "Run the GLUE tasks one after the other; the paper's table, and the files of the leaderboard."
 FEATURE_BASED_HELP = "Run ner on layers of a frozen encoder, a run for each row of the paper's table."
 ABLATION_HELP = (
     "Pre-train in several ways on one text and fine-tune each: the paper's tables of what matters."

@@ -4,33 +4,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import fill
+from bertkit.config import fill_unset
 from bertkit.data.readers import Dialect
-from bertkit.data.sources import find
+from bertkit.data.sources import load_dataset
 from bertkit.modeling import loading
-from bertkit.modeling.tagger import layers_of
+from bertkit.modeling.tagger import select_layers
 from bertkit.recipes import read_recipe
 from bertkit.reporter import Reporter
 from bertkit.run import Run
-from bertkit.suite.base import Suite, chosen, run_suite
+from bertkit.suite.base import Suite, select_names, run_suite
 from bertkit.suite.config import FeatureBasedConfig
-from bertkit.suite.shown import Shown, percent
+from bertkit.suite.shown import ResultTable, format_percent
 from bertkit.tasks.ner import Ner
 
 # Features -> F1 of BERT-BASE on the development set of CoNLL-2003, in percent; in the paper's order.
-PAPER = {
+PAPER_F1 = {
     "embeddings": 91.0, "second-to-last": 95.6, "last": 94.9, "sum-last-4": 95.9, "concat-last-4": 96.1,
     "sum-all": 95.5,
 }  # fmt: skip
-PAPERS_DATA, BASELINE = "conll2003", "frequent_tag"
+PAPER_DATASET, BASELINE = "conll2003", "frequent_tag"
 HEADINGS = ("features", "ours (dev)", "95 % interval", "ours (test)", "BERT-BASE (dev)")
 
 
 def run_feature_based(
-    given: Mapping[str, Any], recipe: str | None = None, reporter: Reporter | None = None
+    settings: Mapping[str, Any], recipe: str | None = None, reporter: Reporter | None = None
 ) -> Run:
     """Run the chosen rows, or what is left; see `bertkit feature-based --help` and `run_suite`."""
-    return run_suite(FeatureBasedSuite, given, recipe, reporter)
+    return run_suite(FeatureBasedSuite, settings, recipe, reporter)
 
 
 class FeatureBasedSuite(Suite):
@@ -38,38 +38,38 @@ class FeatureBasedSuite(Suite):
 
     name = "feature-based"
     Config = FeatureBasedConfig
-    own = frozenset({"features"})
-    leaves = list(PAPER)
+    suite_settings = frozenset({"features"})
+    output_names = list(PAPER_F1)
 
     def __init__(self, config: FeatureBasedConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
-        self.parts = chosen("--features", config.features, list(PAPER), "row of the table")
-        shared = read_recipe(recipe_of(self.parts[0]), Ner.name, Ner.Config).settings
-        self.config = fill(self.config, {key: shared[key] for key in ("data", "model")})
+        self.run_dirs = select_names("--features", config.features, list(PAPER_F1), "row of the table")
+        shared = read_recipe(get_recipe_name(self.run_dirs[0]), Ner.name, Ner.Config).settings
+        self.config = fill_unset(self.config, {key: shared[key] for key in ("data", "model")})
 
-    def require_all(self) -> list[str]:
+    def resolve_inputs(self) -> list[str]:
         """The data, the model and its layers. Raises `UserError` for what is not there."""
-        self.source = loading.find_model(str(self.config.model))
-        model_config = loading.load_config(self.source)
-        for features in self.parts:
-            layers_of(model_config, features)
-        found = find(str(self.config.data), Ner.name, self.config.data_dir, Dialect(words=Ner.words))
-        self.found = found.source
-        return [found.name, self.source.name]
+        self.model_source = loading.find_model(str(self.config.model))
+        model_config = loading.load_config(self.model_source)
+        for features in self.run_dirs:
+            select_layers(model_config, features)
+        found = load_dataset(str(self.config.data), Ner.name, self.config.data_dir, Dialect(conll=Ner.reads_word_lines))
+        self.data_source = found.source
+        return [found.name, self.model_source.name]
 
-    def planned(self) -> list[dict[str, Any]]:
+    def plan_runs(self) -> list[dict[str, Any]]:
         """A run of each row."""
-        return [{"folder": row, "recipe": recipe_of(row), "data": self.found} for row in self.parts]
+        return [{"folder": row, "recipe": get_recipe_name(row), "data": self.data_source} for row in self.run_dirs]
 
-    def results(self, folder: Path) -> dict[str, Run]:
+    def execute_runs(self, folder: Path) -> dict[str, Run]:
         """A run of each row."""
-        return {features: self._row(features, folder / features) for features in self.parts}
+        return {features: self._row(features, folder / features) for features in self.run_dirs}
 
     def _row(self, features: str, place: Path) -> Run:
-        self.reporter.say(f"{features}: {place}")
-        return self.train(Ner.name, recipe_of(features), {}, place)
+        self.reporter.info(f"{features}: {place}")
+        return self.train(Ner.name, get_recipe_name(features), {}, place)
 
-    def metrics(self, folder: Path, results: dict[str, Run]) -> dict[str, Any]:
+    def compute_metrics(self, folder: Path, results: dict[str, Run]) -> dict[str, Any]:
         """The scores of each row; data and baselines are the same for all."""
         first = next(iter(results.values())).metrics
         return {
@@ -81,16 +81,16 @@ class FeatureBasedSuite(Suite):
         }
 
     @staticmethod
-    def shown(metrics: Mapping[str, Any], folder: Path) -> Shown:  # noqa: ARG004
+    def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:  # noqa: ARG004
         """The paper's table with ours beside it."""
-        return Shown(
+        return ResultTable(
             f"feature-based · {metrics['data']['name']} · {metrics['model']}",
             HEADINGS, _rows(metrics), _source(metrics),
             [f"{row}: {found['seconds']:.0f} s of training" for row, found in metrics["features"].items()],
         )  # fmt: skip
 
 
-def recipe_of(features: str) -> str:
+def get_recipe_name(features: str) -> str:
     """The name of the recipe of a row."""
     return f"ner/feature-based/{features}"
 
@@ -109,20 +109,20 @@ def _rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     found = [
         (
             features,
-            percent(about["validation"]["f1"]),
-            " to ".join(map(percent, about["intervals"]["f1"])),
-            percent(about["test"].get("f1")),
-            f"{PAPER[features]:.1f}",
+            format_percent(about["validation"]["f1"]),
+            " to ".join(map(format_percent, about["intervals"]["f1"])),
+            format_percent(about["test"].get("f1")),
+            f"{PAPER_F1[features]:.1f}",
         )
         for features, about in metrics["features"].items()
     ]
-    return [*found, (BASELINE, percent(metrics["baselines"][BASELINE]["f1"]), "", "", "")]
+    return [*found, (BASELINE, format_percent(metrics["baselines"][BASELINE]["f1"]), "", "", "")]
 
 
 def _source(metrics: Mapping[str, Any]) -> str:
     """Whose figures stand beside ours, and of which data where ours are of other."""
     data = metrics["data"]["name"]
-    other = "" if data == PAPERS_DATA else f"; ours are of {data}"
+    other = "" if data == PAPER_DATASET else f"; ours are of {data}"
     return (
         "F1 of entities, in percent. BERT-BASE: Devlin et al. 2018, table 7, of the development set of "
         f"CoNLL-2003{other}."

@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from typing import Literal
 
-PAPER_RATES = (5e-5, 4e-5, 3e-5, 2e-5)  # Devlin et al. 2018, 4.1
+PAPER_LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)  # Devlin et al. 2018, 4.1
 
 
 @dataclass(frozen=True)
-class Figure:
+class ReportedScore:
     """A score of a split, and what the paper reports of it on the test set, in percent (table 1)."""
 
     split: str
     metric: str
-    base: float | None = None
-    large: float | None = None
+    bert_base: float | None = None
+    bert_large: float | None = None
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class GlueTask:
 
     name: str
     titles: tuple[str, ...]
-    figures: tuple[Figure, ...]
-    files: dict[str, str]
-    spelling: Literal["number", "name", "score"] = "number"
+    scores: tuple[ReportedScore, ...]
+    submission_files: dict[str, str]
+    label_format: Literal["number", "name", "score"] = "number"
 
 
 def _task(name: str, title: str, *figures: tuple, spelling: Literal["number", "name", "score"]) -> GlueTask:
-    shown = tuple(Figure("validation", *figure) for figure in figures)
+    shown = tuple(ReportedScore("validation", *figure) for figure in figures)
     return GlueTask(name, (title,) * len(shown), shown, {"test": f"{title}.tsv"}, spelling)
 
 
@@ -43,13 +43,13 @@ MNLI = GlueTask(
     "mnli",
     ("MNLI-m", "MNLI-mm"),
     (
-        Figure("validation", "accuracy", 84.6, 86.7),
-        Figure("validation_mismatched", "accuracy", 83.4, 85.9),
+        ReportedScore("validation", "accuracy", 84.6, 86.7),
+        ReportedScore("validation_mismatched", "accuracy", 83.4, 85.9),
     ),
     {"test": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv", "diagnostic": "AX.tsv"},
     "name",
 )
-GLUE = [
+GLUE_TASKS = [
     MNLI,
     _task("qqp", "QQP", ("positive_f1", 71.2, 72.1), ("accuracy",), spelling="number"),
     _task("qnli", "QNLI", ("accuracy", 90.5, 92.7), spelling="name"),

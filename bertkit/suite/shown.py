@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Shown:
+class ResultTable:
     """A table and what belongs to it.
 
     Attributes:
@@ -22,22 +22,22 @@ class Shown:
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
-    source: str
-    runs: Sequence[str]
-    texts: int = 1
-    heading: str = ""
+    caption: str
+    run_notes: Sequence[str]
+    text_columns: int = 1
+    page_title: str = ""
     notes: Sequence[str] = ()
 
-    def page(self) -> str:
+    def to_markdown(self) -> str:
         """The table, its source and the runs, as Markdown."""
         lines = [self.headings, ["---"] * len(self.headings), *self.rows]
         table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-        runs = "\n".join(f"* {line}" for line in self.runs)
-        return f"# {self.heading or self.title}\n\n{table}\n\n{self.source}\n\n## Runs\n\n{runs}\n"
+        runs = "\n".join(f"* {line}" for line in self.run_notes)
+        return f"# {self.page_title or self.title}\n\n{table}\n\n{self.caption}\n\n## Runs\n\n{runs}\n"
 
 
-def percent(share: float | None, spread: float | None = None) -> str:
+def format_percent(value: float | None, std: float | None = None) -> str:
     """`84.6`, with a standard deviation `84.6 ± 0.3`; of None nothing."""
-    if share is None:
+    if value is None:
         return ""
-    return f"{100 * share:.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")
+    return f"{100 * value:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.known import known_sets
+from bertkit.data.known import load_dataset_specs
 from bertkit.files import write_text
-from bertkit.suite.glue import GLUE, GlueTask
+from bertkit.suite.glue import GLUE_TASKS, GlueTask
 
-FOLDER, ARCHIVE = "submission", "submission.zip"
+SUBMISSION_DIR, SUBMISSION_ARCHIVE = "submission", "submission.zip"
 
 
 def write_submission(folder: Path, runs: Sequence[tuple[GlueTask, Path]]) -> list[str]:
@@ -21,33 +21,33 @@ def write_submission(folder: Path, runs: Sequence[tuple[GlueTask, Path]]) -> lis
     """
     written = []
     for task, run in runs:
-        for split, name in task.files.items():
+        for split, name in task.submission_files.items():
             predictions = run / f"predictions-{split}.jsonl"
             if predictions.exists():
-                (folder / FOLDER).mkdir(exist_ok=True)
+                (folder / SUBMISSION_DIR).mkdir(exist_ok=True)
                 records = [json.loads(line) for line in predictions.read_text("utf-8").splitlines()]
-                write_text(folder / FOLDER / name, submission_file(task, records))
+                write_text(folder / SUBMISSION_DIR / name, format_submission(task, records))
                 written.append(name)
-    if set(written) == {name for task in GLUE for name in task.files.values()}:
-        with zipfile.ZipFile(folder / ARCHIVE, "w", zipfile.ZIP_DEFLATED) as archive:
+    if set(written) == {name for task in GLUE_TASKS for name in task.submission_files.values()}:
+        with zipfile.ZipFile(folder / SUBMISSION_ARCHIVE, "w", zipfile.ZIP_DEFLATED) as archive:
             for name in written:
-                archive.write(folder / FOLDER / name, name)
+                archive.write(folder / SUBMISSION_DIR / name, name)
     return written
 
 
-def submission_file(task: GlueTask, records: list[dict[str, Any]]) -> str:
+def format_submission(task: GlueTask, records: list[dict[str, Any]]) -> str:
     """One file. The index is the test file's own where it has one, else the row's number from 0."""
     lines = ["index\tprediction"]
     for record in records:
         index = record.get("index", record["id"])
-        lines.append(f"{index}\t{spelled(task, record['predicted'])}")
+        lines.append(f"{index}\t{format_label(task, record['predicted'])}")
     return "\n".join(lines) + "\n"
 
 
-def spelled(task: GlueTask, predicted: Any) -> str:
+def format_label(task: GlueTask, predicted: Any) -> str:
     """A label by name or number, a score within 0 to 5."""
-    if task.spelling == "score":
+    if task.label_format == "score":
         return f"{min(5.0, max(0.0, predicted)):.3f}"
-    if task.spelling == "number":
-        return str(known_sets()[task.name].labels.index(predicted))
+    if task.label_format == "number":
+        return str(load_dataset_specs()[task.name].labels.index(predicted))
     return str(predicted)

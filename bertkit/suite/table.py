@@ -5,64 +5,64 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.suite.glue import GLUE, Figure
-from bertkit.suite.shown import Shown, percent
-from bertkit.suite.submission import FOLDER
+from bertkit.suite.glue import GLUE_TASKS, ReportedScore
+from bertkit.suite.shown import ResultTable, format_percent
+from bertkit.suite.submission import SUBMISSION_DIR
 
 HEADINGS = (
     "task", "score", "ours (dev)", "majority (dev)", "ours (test)", "BERT-BASE (test)", "BERT-LARGE (test)",
 )  # fmt: skip
-SOURCE = "In percent. BERT-BASE and BERT-LARGE: Devlin et al. 2018, table 1, on the test sets."
+CAPTION = "In percent. BERT-BASE and BERT-LARGE: Devlin et al. 2018, table 1, on the test sets."
 
 
 @dataclass(frozen=True)
-class Line:
+class ScoreRow:
     """A row of the table, as texts."""
 
     title: str
     metric: str
-    ours: str
+    validation: str
     majority: str
     test: str
-    base: str
-    large: str
+    bert_base: str
+    bert_large: str
 
     @property
     def cells(self) -> tuple[str, ...]:
         """In the order of `HEADINGS`."""
-        return self.title, self.metric, self.ours, self.majority, self.test, self.base, self.large
+        return self.title, self.metric, self.validation, self.majority, self.test, self.bert_base, self.bert_large
 
 
-def lines(metrics: Mapping[str, Any]) -> list[Line]:
+def build_score_rows(metrics: Mapping[str, Any]) -> list[ScoreRow]:
     """A line for each figure of each task run, and the average where all of the paper's are there."""
-    found: list[Line] = []
+    found: list[ScoreRow] = []
     counted: list[tuple[float | None, float, float]] = []
-    for task in GLUE:
+    for task in GLUE_TASKS:
         scores = metrics["tasks"].get(task.name, {})
-        for title, figure in zip(task.titles, task.figures, strict=True):
+        for title, figure in zip(task.titles, task.scores, strict=True):
             ours = scores.get(figure.split, {}).get(figure.metric)
-            if figure.base is not None and figure.large is not None:
-                counted.append((ours, figure.base, figure.large))
+            if figure.bert_base is not None and figure.bert_large is not None:
+                counted.append((ours, figure.bert_base, figure.bert_large))
             if ours is not None:
                 found.append(_line(title, figure, scores))
     values = [ours for ours, _, _ in counted if ours is not None]
     if len(values) == len(counted):
         base, large = (sum(figures) / len(counted) for figures in list(zip(*counted, strict=True))[1:])
-        average = percent(sum(values) / len(values))
-        found.append(Line("average", "without WNLI", average, "", "", _plain(base), _plain(large)))
+        average = format_percent(sum(values) / len(values))
+        found.append(ScoreRow("average", "without WNLI", average, "", "", _plain(base), _plain(large)))
     return found
 
 
-def _line(title: str, figure: Figure, scores: Mapping[str, Any]) -> Line:
+def _line(title: str, figure: ReportedScore, scores: Mapping[str, Any]) -> ScoreRow:
     def share(split: str) -> str:
         found, spread = scores.get(split, {}), scores.get(f"{split}_std", {})
-        return percent(found.get(figure.metric), spread.get(figure.metric))
+        return format_percent(found.get(figure.metric), spread.get(figure.metric))
 
     main = figure.split == "validation"  # the majority and the labelled test sets are of this one
-    majority = percent(scores["majority"].get(figure.metric)) if main else ""
+    majority = format_percent(scores["majority"].get(figure.metric)) if main else ""
     test = share("test") if main else ""
-    return Line(
-        title, figure.metric, share(figure.split), majority, test, _plain(figure.base), _plain(figure.large)
+    return ScoreRow(
+        title, figure.metric, share(figure.split), majority, test, _plain(figure.bert_base), _plain(figure.bert_large)
     )
 
 
@@ -70,22 +70,22 @@ def _plain(figure: float | None) -> str:
     return "" if figure is None else f"{figure:.1f}"
 
 
-def table(metrics: Mapping[str, Any], folder: Path) -> Shown:
+def build_glue_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
     """What is shown of a suite."""
     files = metrics["submission"]
-    return Shown(
+    return ResultTable(
         f"GLUE · {metrics['model']}",
         HEADINGS,
-        [line.cells for line in lines(metrics)],
-        SOURCE,
-        [f"{name}: `{about['best_run']}`, {seeds(about)}" for name, about in metrics["tasks"].items()],
-        texts=2,
-        heading=f"GLUE with `{metrics['model']}`",
-        notes=[f"for the leaderboard: {folder}/{FOLDER}: {', '.join(files)}"] if files else [],
+        [line.cells for line in build_score_rows(metrics)],
+        CAPTION,
+        [f"{name}: `{about['best_run']}`, {describe_seeds(about)}" for name, about in metrics["tasks"].items()],
+        text_columns=2,
+        page_title=f"GLUE with `{metrics['model']}`",
+        notes=[f"for the leaderboard: {folder}/{SUBMISSION_DIR}: {', '.join(files)}"] if files else [],
     )
 
 
-def seeds(about: Mapping[str, Any]) -> str:
+def describe_seeds(about: Mapping[str, Any]) -> str:
     """How a task's figures came about."""
     rate = f"learning rate {about['learning_rate']:g}, "
     several = len(about["seeds"]) > 1

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from bertkit.data.nbest import NBest
     from bertkit.data.rows import Rows
     from bertkit.metrics.intervals import Scorer
-    from bertkit.metrics.squad import Marks
+    from bertkit.metrics.squad import AnswerScores
 
-SHOWN = 11  # thresholds of the sweep in a run's tables
+SWEEP_POINTS = 11  # thresholds of the sweep in a run's tables
 
 
 @dataclass(frozen=True)
-class Answering:
+class AnswerDecoder:
     """The rules by which answers are given and scored.
 
     Attributes:
@@ -32,24 +32,24 @@ class Answering:
 
     # ---- scores
 
-    def metrics(self, outputs: Outputs) -> Scores:
+    def compute_metrics(self, outputs: Outputs) -> Scores:
         """Of the final answers; with v2 also the best that thresholds on this split would reach."""
-        from bertkit.metrics.thresholds import best_thresholds
+        from bertkit.metrics.thresholds import compute_best_scores
 
-        gold, nbest = gold_texts(outputs.rows), self.nbest(outputs)
-        spans, final = texts(nbest, outputs.rows), self.final(outputs, nbest)
+        gold, nbest = get_gold_texts(outputs.rows), self.merge_nbest(outputs)
+        spans, final = extract_best_spans(nbest, outputs.rows), self.select_answers(outputs, nbest)
         scores = self._scores(self._marks(gold, final), gold)
         if self.rules == "v2":
             has, empty = _array(map(bool, gold)), _array(not text for text in spans)
-            scores |= best_thresholds(self._marks(gold, spans), nbest.null_odds, has, empty)
+            scores |= compute_best_scores(self._marks(gold, spans), nbest.null_odds, has, empty)
         return scores | self._korean(gold, final)
 
     def scorer(self, outputs: Outputs) -> "Scorer":
         """By questions; the threshold stays as it is."""
         from bertkit.metrics.intervals import Scorer
 
-        gold = gold_texts(outputs.rows)
-        marks = self._marks(gold, self.final(outputs, self.nbest(outputs)))
+        gold = get_gold_texts(outputs.rows)
+        marks = self._marks(gold, self.select_answers(outputs, self.merge_nbest(outputs)))
         has = _array(map(bool, gold))
         parts = {"": has | True} | ({"HasAns_": has, "NoAns_": ~has} if self.rules == "v2" else {})
 
@@ -64,57 +64,57 @@ class Answering:
 
         return Scorer(score, len(gold))
 
-    def best_threshold(self, outputs: Outputs) -> float:
+    def fit_threshold(self, outputs: Outputs) -> float:
         """Tau with the best F1 on this split (Devlin et al. 2018, 4.3)."""
-        from bertkit.metrics.thresholds import best_threshold
+        from bertkit.metrics.thresholds import fit_threshold
 
-        return best_threshold(self._sweep(outputs, self.nbest(outputs)))
+        return fit_threshold(self._sweep(outputs, self.merge_nbest(outputs)))
 
-    def details(self, outputs: Outputs) -> dict[str, Scores]:
+    def compute_details(self, outputs: Outputs) -> dict[str, Scores]:
         """The sweep: exact and F1 at some thresholds, that in use among them."""
         import numpy as np
 
         if self.rules == "v1":
             return {}
-        sweep, used = self._sweep(outputs, self.nbest(outputs)), self._tau(outputs)
-        shown = np.linspace(0, len(sweep.threshold) - 1, SHOWN).round().astype(int)
+        sweep, used = self._sweep(outputs, self.merge_nbest(outputs)), self._tau(outputs)
+        shown = np.linspace(0, len(sweep.threshold) - 1, SWEEP_POINTS).round().astype(int)
         in_use = max(0, int(np.searchsorted(sweep.threshold, used, side="right")) - 1)
         at = np.union1d(shown, [in_use])
         names = {i: f"tau {sweep.threshold[i]:.3f}" for i in at.tolist()} | {0: "nothing answered"}
         names[in_use] = f"{'' if in_use else 'nothing answered, '}tau {used:.3f} (in use)"
         return {name: {"exact": float(sweep.exact[i]), "f1": float(sweep.f1[i])} for i, name in names.items()}
 
-    def baselines(self, rows: "Rows") -> dict[str, Scores]:
+    def score_baselines(self, rows: "Rows") -> dict[str, Scores]:
         """`overlap`: the sentence with the most words of the question; with v2 `majority`: no answer."""
-        from bertkit.metrics.overlap import overlap
+        from bertkit.metrics.overlap import predict_overlap
 
-        gold = gold_texts(rows)
-        answers = {"overlap": overlap(rows["question"], rows["context"])}
+        gold = get_gold_texts(rows)
+        answers = {"overlap": predict_overlap(rows["question"], rows["context"])}
         if self.rules == "v2":
             answers["majority"] = [""] * len(rows)
         return {name: self._scores(self._marks(gold, some), gold) for name, some in answers.items()}
 
     # ---- answers
 
-    def nbest(self, outputs: Outputs) -> "NBest":
+    def merge_nbest(self, outputs: Outputs) -> "NBest":
         """The best answers of each question."""
-        from bertkit.data.nbest import merge
+        from bertkit.data.nbest import merge_windows
 
-        return merge(outputs.logits, outputs.features)
+        return merge_windows(outputs.logits, outputs.features)
 
-    def final(self, outputs: Outputs, nbest: "NBest") -> list[str]:
+    def select_answers(self, outputs: Outputs, nbest: "NBest") -> list[str]:
         """[n] the answers that are given: with v2 "" where the null odds are above tau."""
-        spans = texts(nbest, outputs.rows)
+        spans = extract_best_spans(nbest, outputs.rows)
         if self.rules == "v1":
             return spans
         none = nbest.null_odds > self._tau(outputs)
         return ["" if no else text for text, no in zip(spans, none, strict=True)]
 
-    def records(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+    def iter_records(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """A readable prediction of each question; see docs/qa.md for its keys."""
-        nbest = self.nbest(outputs)
-        final, best, rows = self.final(outputs, nbest), nbest.offsets[:-1], outputs.rows
-        gold = gold_texts(rows) if "answers" in rows.columns else None
+        nbest = self.merge_nbest(outputs)
+        final, best, rows = self.select_answers(outputs, nbest), nbest.offsets[:-1], outputs.rows
+        gold = get_gold_texts(rows) if "answers" in rows.columns else None
         odds, score = nbest.null_odds.tolist(), nbest.score[best].tolist()
         start, stop = nbest.start[best].tolist(), nbest.stop[best].tolist()
         for at, (question, answer) in enumerate(zip(rows["id"], final, strict=True)):
@@ -128,29 +128,29 @@ class Answering:
                 "null_odds": odds[at],
             }
 
-    def files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
+    def prediction_files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
         """`predictions.json`, `nbest_predictions.json`, and with v2 `null_odds.json`, by id."""
-        nbest, names = self.nbest(outputs), outputs.rows["id"]
+        nbest, names = self.merge_nbest(outputs), outputs.rows["id"]
         files = {
-            "predictions.json": _object(names, self.final(outputs, nbest)),
-            "nbest_predictions.json": _object(names, self.listed(nbest, outputs.rows)),
+            "predictions.json": _object(names, self.select_answers(outputs, nbest)),
+            "nbest_predictions.json": _object(names, self.iter_nbest(nbest, outputs.rows)),
         }
         if self.rules == "v2":
             files["null_odds.json"] = _object(names, nbest.null_odds.tolist())
         return files
 
-    def listed(self, nbest: "NBest", rows: "Rows") -> Iterator[list[dict[str, Any]]]:
+    def iter_nbest(self, nbest: "NBest", rows: "Rows") -> Iterator[list[dict[str, Any]]]:
         """Each question's answers, with v2 no answer among them, and their shares of a softmax."""
         from itertools import islice
 
         import numpy as np
 
-        shares, of_none = nbest.shares(with_none=self.rules == "v2")
+        shares, of_none = nbest.compute_probabilities(include_null=self.rules == "v2")
         columns = (nbest.start, nbest.stop, shares, nbest.start_logit, nbest.end_logit)
         answers = zip(*(some.tolist() for some in columns), strict=True)
         counts = np.diff(nbest.offsets)
         likelier = np.add.reduceat(shares >= np.repeat(of_none, counts), nbest.offsets[:-1], dtype=np.int64)
-        none = zip(likelier.tolist(), of_none.tolist(), *nbest.null.T.tolist(), strict=True)
+        none = zip(likelier.tolist(), of_none.tolist(), *nbest.null_logits.T.tolist(), strict=True)
         for context, count, nothing in zip(rows["context"], counts.tolist(), none, strict=True):
             found = [
                 {"text": context[start:stop], "probability": share, "start_logit": one, "end_logit": other}
@@ -164,42 +164,42 @@ class Answering:
 
     # ---- parts of these
 
-    def _marks(self, gold: list[list[str]], answers: Sequence[str]) -> "Marks":
-        from bertkit.metrics.squad import marks_v1, marks_v2
+    def _marks(self, gold: list[list[str]], answers: Sequence[str]) -> "AnswerScores":
+        from bertkit.metrics.squad import score_answers_v1, score_answers_v2
 
-        return (marks_v1 if self.rules == "v1" else marks_v2)(gold, answers)
+        return (score_answers_v1 if self.rules == "v1" else score_answers_v2)(gold, answers)
 
-    def _scores(self, marks: "Marks", gold: list[list[str]]) -> Scores:
-        from bertkit.metrics.squad import scores_v1, scores_v2
+    def _scores(self, marks: "AnswerScores", gold: list[list[str]]) -> Scores:
+        from bertkit.metrics.squad import average_scores_v1, average_scores_v2
 
-        return scores_v1(marks) if self.rules == "v1" else scores_v2(marks, _array(map(bool, gold)))
+        return average_scores_v1(marks) if self.rules == "v1" else average_scores_v2(marks, _array(map(bool, gold)))
 
     def _korean(self, gold: list[list[str]], answers: Sequence[str]) -> Scores:
         """`char_f1`, KorQuAD's, where the answers are Korean."""
-        from bertkit.metrics.squad import char_f1, is_korean
+        from bertkit.metrics.squad import compute_char_f1, is_korean
 
         if not is_korean([text for some in gold for text in some]):
             return {}
-        return {"char_f1": 100.0 * float(char_f1([some or [""] for some in gold], answers).mean())}
+        return {"char_f1": 100.0 * float(compute_char_f1([some or [""] for some in gold], answers).mean())}
 
     def _sweep(self, outputs: Outputs, nbest: "NBest") -> Any:
-        from bertkit.metrics.thresholds import sweep
+        from bertkit.metrics.thresholds import sweep_thresholds
 
-        gold = gold_texts(outputs.rows)
-        marks = self._marks(gold, texts(nbest, outputs.rows))
-        return sweep(marks, nbest.null_odds, self._marks(gold, [""] * len(gold)).exact)
+        gold = get_gold_texts(outputs.rows)
+        marks = self._marks(gold, extract_best_spans(nbest, outputs.rows))
+        return sweep_thresholds(marks, nbest.null_odds, self._marks(gold, [""] * len(gold)).exact)
 
     def _tau(self, outputs: Outputs) -> float:
         """The threshold, or while there is none, as during training, the best of this split."""
-        return self.best_threshold(outputs) if self.threshold is None else self.threshold
+        return self.fit_threshold(outputs) if self.threshold is None else self.threshold
 
 
-def gold_texts(rows: "Rows") -> list[list[str]]:
+def get_gold_texts(rows: "Rows") -> list[list[str]]:
     """[n] the texts of each question's right answers; none where it has no answer."""
     return [[answer["text"] for answer in some] for some in rows["answers"]]
 
 
-def texts(nbest: "NBest", rows: "Rows") -> list[str]:
+def extract_best_spans(nbest: "NBest", rows: "Rows") -> list[str]:
     """[n] the text of each question's best answer, as it stands in its paragraph."""
     best = nbest.offsets[:-1]
     places = zip(nbest.start[best].tolist(), nbest.stop[best].tolist(), strict=True)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
-from bertkit.tasks.looks import Looks
+from bertkit.tasks.looks import TaskChecks
 
 if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.features import Features
     from bertkit.data.rows import Rows, Splits
-    from bertkit.data.sources import Found
-    from bertkit.data.split import Keys
+    from bertkit.data.sources import LoadedDataset
+    from bertkit.data.split import SplitKeys
     from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
@@ -36,9 +36,9 @@ class Pipeline:
     """What `transformers.pipeline()` calls a task, and the options that make it do as bertkit does."""
 
     name: str
-    made_with: dict[str, Any]
-    called_with: dict[str, Any]
-    text: str = "..."
+    init_kwargs: dict[str, Any]
+    call_kwargs: dict[str, Any]
+    example_input: str = "..."
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Outputs:
 class Preview:
     """Training examples as a model reads them: what was measured over them, each of them, and what to say."""
 
-    rates: Scores
+    statistics: Scores
     samples: list[dict[str, Any]]
     notes: list[str]
 
 
-class Task(Looks, ABC):
+class Task(TaskChecks, ABC):
     """One task on one data set. What is asked before training alone stands in `Looks`.
 
     Attributes:
@@ -87,40 +87,40 @@ class Task(Looks, ABC):
     Config: ClassVar[type[RunConfig]]
     hub_task: str
     pipeline: Pipeline | None = None
-    ours_alone: str = ""
-    known_as: ClassVar[dict[str, str]] = {}
-    words: ClassVar[bool] = False
-    best: tuple[str, int]
+    pipeline_caveat: str = ""
+    column_aliases: ClassVar[dict[str, str]] = {}
+    reads_word_lines: ClassVar[bool] = False
+    best_metric: tuple[str, int]
     text_columns: list[str]
-    new_head: bool = True
-    several: Literal["document", "choice"] | None = None
-    in_windows: bool = False
-    drawn_to_fit: ClassVar[bool] = False
+    has_new_head: bool = True
+    sequence_grouping: Literal["document", "choice"] | None = None
+    uses_windows: bool = False
+    dynamic_examples: ClassVar[bool] = False
     default_max_length: ClassVar[int] = 256
     unit: ClassVar[str] = "row"
-    told: ClassVar[str] = "predictions"
-    rows_told: ClassVar[bool] = True
+    predictions_name: ClassVar[str] = "predictions"
+    row_level: ClassVar[bool] = True
 
     def __init__(self, config: RunConfig) -> None:
         self.config: Any = config
-        self.caches = not config.dry_run
+        self.use_cache = not config.dry_run
 
-    def of_run(self, folder: Path) -> RunConfig:
+    def config_from_run(self, run_dir: Path) -> RunConfig:
         """The settings, with a finished run of theirs in the place of the model that it began with."""
-        return dataclasses.replace(self.config, model=str(folder), new_head=False, fp16=False, bf16=False)
+        return dataclasses.replace(self.config, model=str(run_dir), new_head=False, fp16=False, bf16=False)
 
-    def find(self, reporter: "Reporter") -> "Found":
+    def load_data(self, reporter: "Reporter") -> "LoadedDataset":
         """The rows that `--data` names, by split; the files of --validation and --test go before its own."""
         from bertkit.data.readers import Dialect, read_file
-        from bertkit.data.sources import find
+        from bertkit.data.sources import load_dataset
 
-        config, dialect = self.config, Dialect(words=True) if self.words else None
-        found = find(str(config.data), self.name, config.data_dir, dialect)
+        config, dialect = self.config, Dialect(conll=True) if self.reads_word_lines else None
+        found = load_dataset(str(config.data), self.name, config.data_dir, dialect)
         named = {"validation": config.validation, "test": config.test}
         files = {split: read_file(Path(path), dialect) for split, path in named.items() if path}
-        return found.with_splits(files)
+        return found.add_splits(files)
 
-    def source(self, given: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
+    def resolve_model(self, is_explicit: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
         """The model; where only the data set names one that is not to be had, the default, with a warning.
 
         Args:
@@ -130,57 +130,57 @@ class Task(Looks, ABC):
         from bertkit.modeling import loading
 
         named = self.config.model
-        if named is None or given:
-            return loading.find_model(named or loading.default_model(), weights=weights)
+        if named is None or is_explicit:
+            return loading.find_model(named or loading.choose_default_model(), needs_weights=weights)
         try:
-            return loading.find_model(named, weights=weights)
+            return loading.find_model(named, needs_weights=weights)
         except UserError as error:
-            instead = loading.default_model()
+            instead = loading.choose_default_model()
             reporter.warn(f"{instead} is used instead of the model that the set names ({error})")
             self.config = dataclasses.replace(self.config, model=None)
-            return loading.find_model(instead, weights=weights)
+            return loading.find_model(instead, needs_weights=weights)
 
     @abstractmethod
-    def columns(self, found: "Found") -> "Found":
+    def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Find and check the columns; gives the rows that can be used, with a note on what is left out."""
 
     @abstractmethod
-    def keys(self, rows: "Rows") -> "Keys":
+    def split_keys(self, rows: "Rows") -> "SplitKeys":
         """What tells the examples of a split apart, so that none stands on both sides of a split."""
 
     @abstractmethod
-    def check(self, splits: "Splits") -> None:
+    def validate_splits(self, splits: "Splits") -> None:
         """Check every value of every split. Raises `UserError` naming the row."""
 
     @property
-    def trained(self) -> str:
+    def training_phrase(self) -> str:
         """What was done to the model, as its card says it before the task's name."""
         return "fine-tuned for"
 
     @abstractmethod
-    def summary(self) -> str:
+    def describe(self) -> str:
         """One line on what is to be learned: the classes, say."""
 
     @abstractmethod
-    def adopt(self, model_config: Any, source: "ModelSource") -> Any:
+    def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
         """The model's config with this task's head; labels are matched with the model's own by name."""
 
-    def heads(self, had_head: bool) -> str:
+    def describe_head(self, had_head: bool) -> str:
         """What is said of the head beside the model's name, once it is adopted.
 
         Args:
             had_head: whether the checkpoint came with one, of any task.
         """
-        if not self.new_head:
+        if not self.has_new_head:
             return "its own head"
         return "a new head in place of its own" if had_head else ""
 
     @abstractmethod
-    def restore(self, model_config: Any) -> None:
+    def load_state(self, model_config: Any) -> None:
         """Take from a finished run's config what `columns` and `adopt` found out when it was trained."""
 
     @abstractmethod
-    def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
+    def normalize_labeled_rows(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
         """Rows to score a finished run by, in the form the task works on, and notes on what is left out.
 
         Raises:
@@ -188,36 +188,36 @@ class Task(Looks, ABC):
         """
 
     @abstractmethod
-    def readable(self, rows: "Rows") -> "Rows":
+    def normalize_rows(self, rows: "Rows") -> "Rows":
         """Rows to predict in the form the task works on. Raises `UserError` naming the row that lacks it."""
 
-    def meet(self, rows: "Rows") -> None:
+    def map_columns(self, rows: "Rows") -> None:
         """Take the columns of rows that training did not see by their usual names, where they have others."""
         return
 
-    def together(self, rows: "Rows") -> list[Any] | None:
+    def group_ids(self, rows: "Rows") -> list[Any] | None:
         """What rows in a row that must be read together have in common; None: each is by itself."""
         return None
 
     @property
-    def asked(self) -> dict[str, str]:
+    def input_flags(self) -> dict[str, str]:
         """What a row to predict is made of, without a file: the flags, in order -> the columns they fill."""
         return dict(zip(("text", "text_pair"), self.text_columns, strict=False))
 
-    def asked_rows(self, said: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+    def rows_from_flags(self, values: Mapping[str, list[str]]) -> list[dict[str, Any]]:
         """A row for each of the texts said by flag; one alone goes with all of another flag.
 
         Raises:
             UserError: the flags have unlike numbers of texts.
         """
-        count = max(map(len, said.values()))
-        if any(len(texts) not in (1, count) for texts in said.values()):
-            told = ", ".join(f"{len(texts)} of --{flag.replace('_', '-')}" for flag, texts in said.items())
+        count = max(map(len, values.values()))
+        if any(len(texts) not in (1, count) for texts in values.values()):
+            told = ", ".join(f"{len(texts)} of --{flag.replace('_', '-')}" for flag, texts in values.items())
             raise UserError(f"{told}: give as many of each, or one that goes with all of the others")
-        columns = {self.asked[flag]: texts * (count // len(texts)) for flag, texts in said.items()}
+        columns = {self.input_flags[flag]: texts * (count // len(texts)) for flag, texts in values.items()}
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
-    def example(self) -> dict[str, Any]:
+    def example_row(self) -> dict[str, Any]:
         """A row to predict, for documentation."""
         return dict.fromkeys(self.text_columns, "...")
 
@@ -227,31 +227,31 @@ class Task(Looks, ABC):
         """The columns of the answers: not read where rows are predicted."""
 
     @property
-    def retold(self) -> set[str]:
+    def dropped_columns(self) -> set[str]:
         """The columns that predictions tell in their own words, and so do not repeat."""
         return self.gold_columns
 
     @abstractmethod
-    def prepare(self, rows: "Rows", tokenizer: Any) -> "Features":
+    def featurize(self, rows: "Rows", tokenizer: Any) -> "Features":
         """Features of one split; labels are None where it has none."""
 
-    def prepare_training(self, rows: "Rows", tokenizer: Any) -> "Features":
+    def featurize_training(self, rows: "Rows", tokenizer: Any) -> "Features":
         """Features of the training split, where they are made otherwise than those that are scored."""
-        return self.prepare(rows, tokenizer)
+        return self.featurize(rows, tokenizer)
 
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """From examples of `prepare` to a padded batch."""
-        from bertkit.data.padding import Pad
+        from bertkit.data.padding import PaddingCollator
         from bertkit.modeling.loading import takes_token_type_ids
 
-        return Pad(tokenizer.pad_token_id, takes_token_type_ids(model), self.several)
+        return PaddingCollator(tokenizer.pad_token_id, takes_token_type_ids(model), self.sequence_grouping)
 
     @property
-    def longest_trained(self) -> int:
+    def train_max_length(self) -> int:
         """The longest sequence that training reads, in pieces, known once `max_length` is."""
         return int(self.config.max_length)
 
-    def advice(self) -> dict[str, Any]:
+    def default_hyperparameters(self) -> dict[str, Any]:
         """Settings the user may leave open that the task knows better than the sizes of data and model."""
         return {}
 
@@ -260,14 +260,14 @@ class Task(Looks, ABC):
         return None
 
     @abstractmethod
-    def model(self, model_config: Any, source: "ModelSource") -> Any:
+    def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """The encoder with this task's head."""
 
-    def computed(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> "Features":
+    def precompute_features(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> "Features":
         """What training and scoring read, computed once, in place of what a part that never changes reads."""
         return features
 
-    def check_head(self, some_scored: Callable[[], Outputs]) -> None:
+    def verify_label_order(self, score_sample: Callable[[], Outputs]) -> None:
         """Judge a model's own head before any training, by some validation rows as it scores them.
 
         Raises:
@@ -279,46 +279,46 @@ class Task(Looks, ABC):
     def loss(self, train: "Features") -> "Loss":
         """The loss, in sums and counts."""
 
-    def settle(self, outputs: Outputs) -> dict[str, Any]:
+    def fit_decision(self, outputs: Outputs) -> dict[str, Any]:
         """What is chosen on the validation split once training is over; it goes into the model's config."""
         return {}
 
     @property
-    def settled(self) -> dict[str, Any]:
+    def fitted_params(self) -> dict[str, Any]:
         """What `settle` chose, or `restore` found."""
         return {}
 
     @abstractmethod
-    def metrics(self, outputs: Outputs) -> Scores:
+    def compute_metrics(self, outputs: Outputs) -> Scores:
         """Scores of a labelled split."""
 
     @abstractmethod
     def scorer(self, outputs: Outputs) -> "Scorer":
         """The scores of any draw of a labelled split's rows, quickly: a bootstrap asks a thousand times."""
 
-    def intervals(self, outputs: Outputs) -> dict[str, list[float]]:
+    def compute_intervals(self, outputs: Outputs) -> dict[str, list[float]]:
         """The 95 % interval of each score: a bootstrap over the rows; of a share of them Wilson's."""
-        from bertkit.metrics.intervals import intervals
+        from bertkit.metrics.intervals import compute_intervals
 
-        return intervals(self.scorer(outputs), self.config.seed)
+        return compute_intervals(self.scorer(outputs), self.config.seed)
 
-    def details(self, outputs: Outputs) -> dict[str, Scores]:
+    def compute_details(self, outputs: Outputs) -> dict[str, Scores]:
         """Scores of the parts of a labelled split, by name: each type of entity, say."""
         return {}
 
     @abstractmethod
-    def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+    def iter_predictions(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """Readable predictions, a record a row, with the keys of `predictions.jsonl`."""
 
-    def brief(self, record: dict[str, Any]) -> dict[str, Any]:
+    def compact(self, record: dict[str, Any]) -> dict[str, Any]:
         """A record of `decode` without the scores of what was not predicted."""
         return record
 
-    def all_scores(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+    def iter_extra_scores(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """What `decode` leaves out of each row's scores."""
         return repeat({})
 
-    def files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
+    def prediction_files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
         """Further files of predictions, in the forms that the field's own tools read: name -> its parts."""
         return {}
 

@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.config import DATA, fill, setting
-from bertkit.errors import UserError, listed
-from bertkit.tasks.problems import LabelSet, Number, Problem, SingleLabel
+from bertkit.config import DATA, fill_unset, setting
+from bertkit.errors import UserError, format_list
+from bertkit.tasks.problems import MultiLabel, Regression, LabelType, SingleLabel
 from bertkit.tasks.sequence import SequenceConfig, SequenceTask
 
 if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
-    from bertkit.data.sources import Found
+    from bertkit.data.sources import LoadedDataset
     from bertkit.modeling.loading import ModelSource
 
-SEPARATOR = "label_separator"  # in the model's config
+SEPARATOR_KEY = "label_separator"  # in the model's config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,49 +38,49 @@ class Classify(SequenceTask):
     name = "classify"
     help = "Fine-tune a classifier or a regressor on single texts or pairs."
     Config = ClassifyConfig
-    roles = ("text_column", "text_pair_column")
+    text_settings = ("text_column", "text_pair_column")
 
-    def columns(self, found: "Found") -> "Found":
+    def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Text, pair and label columns, the kind of labels and their names."""
-        from bertkit.data.labels import infer_problem
+        from bertkit.data.labels import infer_label_type
 
-        train = found.splits["train"]
+        train = dataset.splits["train"]
         self._name_columns(train)
-        if found.labels:  # a known set, where "-" and -1 are no labels
-            found = self._decided(found)
-            train = found.splits["train"]
+        if dataset.labels:  # a known set, where "-" and -1 are no labels
+            dataset = self._decided(dataset)
+            train = dataset.splits["train"]
         values = train[self.config.label_column]
-        self.config = fill(self.config, {"problem": infer_problem(values)})
-        self.problem = self._named_problem(train, found.labels)
-        self.best = (found.best or self.problem.best, 1)
-        return found
+        self.config = fill_unset(self.config, {"problem": infer_label_type(values)})
+        self.label_type = self._named_problem(train, dataset.labels)
+        self.best_metric = (dataset.best_metric or self.label_type.default_metric, 1)
+        return dataset
 
     def _guess_texts(self, train: "Rows") -> None:
-        from bertkit.data.columns import guess_texts
+        from bertkit.data.columns import guess_text_columns
 
         if self.config.text_column is None:
-            self.config = fill(self.config, dict(zip(self.roles, guess_texts(train), strict=True)))
+            self.config = fill_unset(self.config, dict(zip(self.text_settings, guess_text_columns(train), strict=True)))
 
-    def _named_problem(self, train: "Rows", known: list[str]) -> Problem:
-        from bertkit.data.labels import label_set, label_text, separator_of, sorted_names
+    def _named_problem(self, train: "Rows", known: list[str]) -> LabelType:
+        from bertkit.data.labels import parse_label_set, normalize_label, detect_separator, sort_labels
 
         values, kind = train[self.config.label_column], self.config.problem
         if kind == "regression":
-            return Number([])
-        separator = separator_of(values) if kind == "multi-label" else None
+            return Regression([])
+        separator = detect_separator(values) if kind == "multi-label" else None
         if kind == "multi-label":
-            found = {name for value in values for name in label_set(value, separator) or []}
+            found = {name for value in values for name in parse_label_set(value, separator) or []}
         else:
-            found = {text for text in map(label_text, values) if text is not None}
-        names = known if known and found <= set(known) else sorted_names(list(found))
-        self.problem = LabelSet(names) if kind == "multi-label" else SingleLabel(names)
+            found = {text for text in map(normalize_label, values) if text is not None}
+        names = known if known and found <= set(known) else sort_labels(list(found))
+        self.label_type = MultiLabel(names) if kind == "multi-label" else SingleLabel(names)
         self._check_labels(train, len(found))
-        if isinstance(self.problem, LabelSet):
-            self.problem.separator = separator
+        if isinstance(self.label_type, MultiLabel):
+            self.label_type.separator = separator
         else:
-            self.config = fill(self.config, {"positive_label": names[1] if kind == "binary" else None})
-            self.problem.positive = self.config.positive_label  # type: ignore[attr-defined]
-        return self.problem
+            self.config = fill_unset(self.config, {"positive_label": names[1] if kind == "binary" else None})
+            self.label_type.positive_label = self.config.positive_label  # type: ignore[attr-defined]
+        return self.label_type
 
     def _check_labels(self, train: "Rows", found: int) -> None:
         column, kind = f"{train.files[0]}: column {self.config.label_column!r}", self.config.problem
@@ -89,35 +89,35 @@ class Classify(SequenceTask):
             raise UserError(f"{column} has {len(self.labels)} classes; --problem binary needs two")
         positive = self.config.positive_label
         if positive is not None and positive not in self.labels:
-            raise UserError(f"--positive-label {positive}: the labels are {listed(self.labels)}")
+            raise UserError(f"--positive-label {positive}: the labels are {format_list(self.labels)}")
 
-    def check(self, splits: "Splits") -> None:
+    def validate_splits(self, splits: "Splits") -> None:
         """Flags fit the kind of labels; values as in every sequence task."""
         config = self.config
         if config.problem == "regression" and (config.class_weights or config.label_smoothing):
             flag = "--class-weights" if config.class_weights else "--label-smoothing"
             raise UserError(f"{flag}: regression has no classes")
-        super().check(splits)
+        super().validate_splits(splits)
 
-    def adopt(self, model_config: Any, source: "ModelSource") -> Any:
+    def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
         """As in every sequence task; how labels are parted in one text goes along."""
-        vars(model_config).pop(SEPARATOR, None)  # another run's
-        if isinstance(self.problem, LabelSet):
-            setattr(model_config, SEPARATOR, self.problem.separator)
-        return super().adopt(model_config, source)
+        vars(model_config).pop(SEPARATOR_KEY, None)  # another run's
+        if isinstance(self.label_type, MultiLabel):
+            setattr(model_config, SEPARATOR_KEY, self.label_type.separator)
+        return super().configure_model(model_config, source)
 
-    def summary(self) -> str:
+    def describe(self) -> str:
         """The kind of problem, its texts and classes."""
-        return f"{self.config.problem} of {super().summary()}"
+        return f"{self.config.problem} of {super().describe()}"
 
-    def _problem_of(self, model_config: Any) -> Problem:
+    def _problem_of(self, model_config: Any) -> LabelType:
         if self.config.problem == "regression":
-            return Number([])
+            return Regression([])
         names = [model_config.id2label[number] for number in range(model_config.num_labels)]
         if self.config.problem == "multi-label":
-            sets = LabelSet(names)
-            sets.separator = getattr(model_config, SEPARATOR, None)
+            sets = MultiLabel(names)
+            sets.separator = getattr(model_config, SEPARATOR_KEY, None)
             return sets
         problem = SingleLabel(names)
-        problem.positive = self.config.positive_label
+        problem.positive_label = self.config.positive_label
         return problem

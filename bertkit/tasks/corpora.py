@@ -5,24 +5,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.config import RunConfig, flag_of, settings_of
+from bertkit.config import RunConfig, get_flag, get_settings
 from bertkit.errors import UserError
 from bertkit.tasks.base import Task
-from bertkit.tasks.pretraining import SIZES
+from bertkit.tasks.pretraining import MODEL_SIZES
 
 if TYPE_CHECKING:
-    from bertkit.data.document_rows import Corpora
+    from bertkit.data.document_rows import CorpusSet
     from bertkit.data.findings import Finding
     from bertkit.data.rows import Rows
-    from bertkit.data.sources import Found
-    from bertkit.data.split import Keys
+    from bertkit.data.sources import LoadedDataset
+    from bertkit.data.split import SplitKeys
     from bertkit.data.text_source import TextSource
     from bertkit.data.texts import TextOptions
     from bertkit.modeling.loading import ModelSource
     from bertkit.reporter import Reporter
 
 
-class TextTask(Task):
+class CorpusTask(Task):
     """A task whose rows are documents, which are in pieces before anything else is done.
 
     Attributes:
@@ -33,31 +33,31 @@ class TextTask(Task):
 
     text_columns = ["text"]
     unit = "text"  # a document, or a stretch of few
-    rows_told = False
-    corpora: "Corpora"
-    begins: "ModelSource"
+    row_level = False
+    corpus_set: "CorpusSet"
+    model_source: "ModelSource"
     tokenizer: Any
 
     # ---- text
 
-    def find(self, reporter: "Reporter") -> "Found":
+    def load_data(self, reporter: "Reporter") -> "LoadedDataset":
         """The documents that `--data` names, in pieces."""
-        from bertkit.data.document_rows import Corpora
-        from bertkit.data.sources import Found
+        from bertkit.data.document_rows import CorpusSet
+        from bertkit.data.sources import LoadedDataset
         from bertkit.modeling.loading import load_tokenizer
 
         sources = self._sources()
         train = sources["train"]
-        self.begins = self._begins(train, reporter)
-        self.tokenizer = load_tokenizer(self.begins)
+        self.model_source = self._begins(train, reporter)
+        self.tokenizer = load_tokenizer(self.model_source)
         self.check_tokenizer()
-        self.corpora, splits, notes = Corpora(), {}, list(train.notes)
+        self.corpus_set, splits, notes = CorpusSet(), {}, list(train.notes)
         for split, source in sources.items():
             few = split == "train" and "validation" not in sources
             options = self._options(source)
-            splits[split], more = self.corpora.read(source, options, self.tokenizer, reporter, few)
+            splits[split], more = self.corpus_set.read_rows(source, options, self.tokenizer, reporter, few)
             notes += more
-        return Found(train.name, train.where, splits, notes=notes)
+        return LoadedDataset(train.name, train.location, splits, notes=notes)
 
     def _sources(self) -> "dict[str, TextSource]":
         """The text of each split."""
@@ -74,7 +74,7 @@ class TextTask(Task):
     def _options(self, text: "TextSource") -> "TextOptions":
         from bertkit.data.texts import TextOptions
 
-        return TextOptions.of(self.config, text.column, self.config.form)
+        return TextOptions.from_config(self.config, text.column, self.config.form)
 
     def check_tokenizer(self) -> None:
         """Refuse a tokenizer that lacks what the task needs."""
@@ -84,54 +84,54 @@ class TextTask(Task):
 
     def _begins(self, text: "TextSource", reporter: "Reporter") -> "ModelSource":
         from bertkit.modeling.loading import find_model
-        from bertkit.modeling.scratch import begin
+        from bertkit.modeling.scratch import create_model_folder
 
         config = self.config
         self._check_scratch()
         if config.model:
             return find_model(config.model)
-        return begin(config, SIZES, text, self._options(text), reporter)
+        return create_model_folder(config, MODEL_SIZES, text, self._options(text), reporter)
 
-    def of_run(self, folder: Path) -> RunConfig:
+    def config_from_run(self, run_dir: Path) -> RunConfig:
         """It is from scratch no more."""
         unsaid: dict[str, Any] = dict.fromkeys(self._of_scratch())
-        return replace(super().of_run(folder), **unsaid)
+        return replace(super().config_from_run(run_dir), **unsaid)
 
     def _of_scratch(self) -> dict[str, str]:
         """The settings that make a model from scratch -> their flags."""
-        known = settings_of(type(self.config)).items()
-        return {name: flag_of(name, about) for name, (_, about, _) in known if "model" in about.instead_of}
+        known = get_settings(type(self.config)).items()
+        return {name: get_flag(name, about) for name, (_, about, _) in known if "model" in about.instead_of}
 
     def _check_scratch(self) -> None:
         for name, flag in self._of_scratch().items() if self.config.model else ():
             if getattr(self.config, name) is not None:
                 raise UserError(f"{flag}: belongs to a model from scratch; leave it out, or --model")
 
-    def source(self, given: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
+    def resolve_model(self, is_explicit: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
         """Found with the text: the tokenizer is needed to read it."""
-        return self.begins
+        return self.model_source
 
     # ---- rows
 
-    def columns(self, found: "Found") -> "Found":
+    def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Nothing to look for."""
-        return found
+        return dataset
 
-    def readable(self, rows: "Rows") -> "Rows":
+    def normalize_rows(self, rows: "Rows") -> "Rows":
         """As they are."""
         return rows
 
-    def keys(self, rows: "Rows") -> "Keys":
+    def split_keys(self, rows: "Rows") -> "SplitKeys":
         """The same document is the same example."""
-        from bertkit.data.split import Keys
+        from bertkit.data.split import SplitKeys
 
-        return Keys(rows["digest"], rows["digest"], [0] * len(rows), unit=self.unit)
+        return SplitKeys(rows["digest"], rows["digest"], [0] * len(rows), unit=self.unit)
 
-    def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
+    def normalize_labeled_rows(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
         """Text is its own label."""
         return rows, []
 
-    def restore(self, model_config: Any) -> None:
+    def load_state(self, model_config: Any) -> None:
         """Not of use for rows.
 
         Raises:
@@ -146,33 +146,33 @@ class TextTask(Task):
 
     # ---- looked at before training
 
-    def survey(self, reporter: "Reporter") -> "Found":
+    def load_examples(self, reporter: "Reporter") -> "LoadedDataset":
         """The documents, not cut into pieces: that would take a tokenizer, which may not be there yet."""
-        from bertkit.data.document_checks import surveyed
-        from bertkit.data.sources import Found
+        from bertkit.data.document_checks import load_document_rows
+        from bertkit.data.sources import LoadedDataset
 
         self._check_scratch()
         sources, splits = self._sources(), {}
         notes = list(sources["train"].notes)
         for split, source in sources.items():
             few = split == "train" and "validation" not in sources
-            splits[split], more = surveyed(source, self._options(source), few)
+            splits[split], more = load_document_rows(source, self._options(source), few)
             notes += more
-        return Found(sources["train"].name, sources["train"].where, splits, notes=notes)
+        return LoadedDataset(sources["train"].name, sources["train"].location, splits, notes=notes)
 
-    def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
+    def check_rows(self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]) -> Iterator["Finding"]:
         """How much text there is, and documents of one sentence."""
-        from bertkit.data.document_checks import corpus_findings
+        from bertkit.data.document_checks import check_corpus
 
-        yield from super().findings(found, read, notes)
-        for split, rows in read.splits.items():
-            yield from corpus_findings(split, rows, self.config.pairs)
+        yield from super().check_rows(dataset, parsed, notes)
+        for split, rows in parsed.splits.items():
+            yield from check_corpus(split, rows, self.config.has_pairs)
 
-    def tokenizer_source(self, given: bool, reporter: "Reporter") -> "ModelSource | None":
+    def resolve_tokenizer(self, is_explicit: bool, reporter: "Reporter") -> "ModelSource | None":
         """A new tokenizer knows the text that it is made of."""
         from bertkit.modeling.loading import find_model
-        from bertkit.modeling.scratch import named_tokenizer
+        from bertkit.modeling.scratch import find_tokenizer
 
         if self.config.model:
-            return find_model(self.config.model, weights=False)
-        return named_tokenizer(self.config.tokenizer) if self.config.tokenizer else None
+            return find_model(self.config.model, needs_weights=False)
+        return find_tokenizer(self.config.tokenizer) if self.config.tokenizer else None

@@ -6,26 +6,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import DATA, MODEL, RunConfig, setting
-from bertkit.errors import UserError, listed
+from bertkit.errors import UserError, format_list
 from bertkit.tasks.base import Outputs, Pipeline, Scores, Task
-from bertkit.tasks.tagging import Tagging
+from bertkit.tasks.tagging import TagDecoder
 
 if TYPE_CHECKING:
     from bertkit.data import features
     from bertkit.data.findings import Finding
-    from bertkit.data.piece_counts import PieceCounts
+    from bertkit.data.piece_counts import TokenCounts
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.schemes import Scheme
-    from bertkit.data.sources import Found
-    from bertkit.data.split import Keys
+    from bertkit.data.sources import LoadedDataset
+    from bertkit.data.split import SplitKeys
     from bertkit.data.word_features import WordFeatures
     from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.reporter import Reporter
 
-FROZEN = {"learning_rate": 1e-3, "epochs": 10.0}
-Features = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
+FROZEN_DEFAULTS = {"learning_rate": 1e-3, "epochs": 10.0}
+FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class NerConfig(RunConfig):
     context: Literal["sentence", "document"] = setting(
         "sentence", "What is read around a sentence: nothing, or its document, as far as it fits.", MODEL
     )
-    features: Features | None = setting(
+    features: FeatureLayers | None = setting(
         None,
         "Freeze the encoder and learn on these of its layers; their vectors are computed once.",
         MODEL,
@@ -64,13 +64,13 @@ class Ner(Task):
     help = "Fine-tune on named entities, or any tags of tokens."
     Config = NerConfig
     hub_task = "token-classification"
-    words = True
-    best = ("f1", 1)
-    in_windows = True
+    reads_word_lines = True
+    best_metric = ("f1", 1)
+    uses_windows = True
     text_columns = ["tokens"]
     scheme: "Scheme"
     types: list[str]
-    tagging: Tagging
+    decoder: TagDecoder
 
     @property
     def pipeline(self) -> Pipeline | None:  # type: ignore[override]
@@ -85,41 +85,41 @@ class Ner(Task):
 
     # ---- rows
 
-    def columns(self, found: "Found") -> "Found":
+    def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Tokens and tags in one form, the scheme of the tags, and what is illegal in it."""
         from bertkit.data import tagged
-        from bertkit.data.documents import placed
-        from bertkit.data.tag_columns import column_names
+        from bertkit.data.documents import add_document_positions
+        from bertkit.data.tag_columns import resolve_columns
 
-        train = found.splits["train"]
-        token, tag = column_names(train, self.config.token_column, self.config.tag_column)
+        train = dataset.splits["train"]
+        token, tag = resolve_columns(train, self.config.token_column, self.config.tag_column)
         self.config = dataclasses.replace(self.config, token_column=token, tag_column=tag)
-        rows, scheme, notes = tagged.read_split(train, "train", (token, tag), None)
+        rows, scheme, notes = tagged.parse_split(train, "train", (token, tag), None)
         if scheme is None:
             raise UserError(f"{train.files[0]}: no tags in column {tag!r} to learn from")
-        splits, notes = {"train": rows}, [*found.notes, *notes]
+        splits, notes = {"train": rows}, [*dataset.notes, *notes]
         for name in (
-            name for name in found.splits if name != "train"
+            name for name in dataset.splits if name != "train"
         ):  # read after it, whatever order the files have
-            splits[name], _, more = tagged.read_split(found.splits[name], name, (token, tag), scheme)
+            splits[name], _, more = tagged.parse_split(dataset.splits[name], name, (token, tag), scheme)
             notes += more
-        splits = {name: splits[name] for name in found.splits}
+        splits = {name: splits[name] for name in dataset.splits}
         if self.config.context == "document":
-            splits = {name: placed(rows) for name, rows in splits.items()}
-        self.scheme, self.types = scheme, tagged.types_in(splits["train"], tag)
+            splits = {name: add_document_positions(rows) for name, rows in splits.items()}
+        self.scheme, self.types = scheme, tagged.collect_types(splits["train"], tag)
         tags = [tag for some in splits["train"]["iob2"] for tag in some]
-        self.outside = tags.count("O") / len(tags)
-        return dataclasses.replace(found, splits=splits, notes=notes)
+        self.outside_fraction = tags.count("O") / len(tags)
+        return dataclasses.replace(dataset, splits=splits, notes=notes)
 
-    def keys(self, rows: "Rows") -> "Keys":
+    def split_keys(self, rows: "Rows") -> "SplitKeys":
         """The tokens; of sentences with entities and without the same share is set aside."""
-        from bertkit.data.split import Keys
+        from bertkit.data.split import SplitKeys
 
         tokens = [tuple(some) for some in rows["tokens"]]
         tags = rows.columns.get("iob2", [()] * len(rows))
-        return Keys(tokens, tokens, [any(tag != "O" for tag in some) for some in tags])
+        return SplitKeys(tokens, tokens, [any(tag != "O" for tag in some) for some in tags])
 
-    def check(self, splits: "Splits") -> None:
+    def validate_splits(self, splits: "Splits") -> None:
         """Tags are there in training and validation, and of types that training has."""
         from bertkit.data.tagged import check_types
 
@@ -131,49 +131,49 @@ class Ner(Task):
                     f"{rows.files[0]}: no tags in column {self.config.tag_column!r} to score with"
                 )
 
-    def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
+    def normalize_labeled_rows(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
         """Sentences with tags of types that the run knows."""
         from bertkit.data import tagged
-        from bertkit.data.documents import placed
+        from bertkit.data.documents import add_document_positions
 
         names = (self.config.token_column, self.config.tag_column)
-        rows, scheme, notes = tagged.read_split(rows, split, names, self.scheme)
+        rows, scheme, notes = tagged.parse_split(rows, split, names, self.scheme)
         if scheme is None:
             raise UserError(f"{rows.files[0]}: no tags in column {names[1]!r} to score with")
         tagged.check_types(rows, self.types)
-        return (placed(rows) if self.config.context == "document" else rows), notes
+        return (add_document_positions(rows) if self.config.context == "document" else rows), notes
 
-    def readable(self, rows: "Rows") -> "Rows":
+    def normalize_rows(self, rows: "Rows") -> "Rows":
         """Every row has tokens, or a text; with `--context document` its place in its document, if told."""
         from bertkit.data import tagged
-        from bertkit.data.documents import document_column, placed
-        from bertkit.data.tag_columns import own_columns
+        from bertkit.data.documents import find_document_column, add_document_positions
+        from bertkit.data.tag_columns import match_split_columns
 
-        if tagged.are_in_tokens(rows):
+        if tagged.is_normalized(rows):
             return rows
-        token, _ = own_columns(rows, (self.config.token_column, self.config.tag_column))
-        rows = tagged.in_tokens(rows, token, None)
-        in_documents = self.config.context == "document" and document_column(rows)
-        return placed(rows) if in_documents else rows
+        token, _ = match_split_columns(rows, (self.config.token_column, self.config.tag_column))
+        rows = tagged.normalize_sentences(rows, token, None)
+        in_documents = self.config.context == "document" and find_document_column(rows)
+        return add_document_positions(rows) if in_documents else rows
 
-    def together(self, rows: "Rows") -> list[Any] | None:
+    def group_ids(self, rows: "Rows") -> list[Any] | None:
         """Documents, where they are read around a sentence."""
-        from bertkit.data.documents import document_column
+        from bertkit.data.documents import find_document_column
 
-        column = document_column(rows) if self.config.context == "document" else None
+        column = find_document_column(rows) if self.config.context == "document" else None
         return rows[column] if column else None
 
     @property
-    def asked(self) -> dict[str, str]:
+    def input_flags(self) -> dict[str, str]:
         """A text, of which words are made as in training on texts."""
         return {"text": self.config.token_column}
 
-    def summary(self) -> str:
+    def describe(self) -> str:
         """Tokens, tags, their scheme and types, and how many tokens are outside of all."""
         columns = [self.config.token_column, self.config.tag_column]
         tokens, tags = (f"column {name}" if name.isdecimal() else name for name in columns)
         return (
-            f"{tokens} tagged by {tags} in {self.scheme}, types {listed(self.types)}; {self.outside:.1%} of "
+            f"{tokens} tagged by {tags} in {self.scheme}, types {format_list(self.types)}; {self.outside_fraction:.1%} of "
             "the training tokens are O"
         )
 
@@ -183,75 +183,75 @@ class Ner(Task):
         return {self.config.tag_column}
 
     @property
-    def retold(self) -> set[str]:
+    def dropped_columns(self) -> set[str]:
         """Tokens, text and tags, and what stands around a sentence."""
         return {"tokens", "text", "tags", "iob2", "context"}
 
     # ---- looked at before training
 
-    def texts(self, rows: "Rows") -> list[Sequence[str]]:
+    def extract_texts(self, rows: "Rows") -> list[Sequence[str]]:
         """The sentences."""
         return [rows["text"]]
 
-    def gold(self, rows: "Rows") -> list[Hashable] | None:
+    def extract_gold(self, rows: "Rows") -> list[Hashable] | None:
         """The tags."""
         return [tuple(tags) for tags in rows["iob2"]] if "iob2" in rows.columns else None
 
-    def balance(self, rows: "Rows") -> dict[str, int]:
+    def count_labels(self, rows: "Rows") -> dict[str, int]:
         """Entities by type."""
-        from bertkit.data.tag_checks import entities
+        from bertkit.data.tag_checks import count_entities
 
-        return dict(entities(rows).most_common()) if "iob2" in rows.columns else {}
+        return dict(count_entities(rows).most_common()) if "iob2" in rows.columns else {}
 
-    def balance_findings(self, counts: "Mapping[str, Mapping[str, int]]") -> Iterator["Finding"]:
+    def check_balance(self, counts: "Mapping[str, Mapping[str, int]]") -> Iterator["Finding"]:
         """Types of entities that are rare, or that nothing is scored on."""
-        from bertkit.data.tag_checks import rare
+        from bertkit.data.tag_checks import find_rare_types
 
-        return rare(counts)
+        return find_rare_types(counts)
 
-    def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
+    def check_rows(self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]) -> Iterator["Finding"]:
         """Faults of the tags by kind, schemes that are mixed, types seen once, sentences without an end."""
         from bertkit.data import tag_checks
-        from bertkit.data.tagged import WIDER
+        from bertkit.data.tagged import WIDENED_SPANS_NOTE
 
-        for split, rows in read.splits.items():
-            yield from tag_checks.without_tokens(split, found.splits[split], rows)
-            yield from tag_checks.too_long(split, rows)
+        for split, rows in parsed.splits.items():
+            yield from tag_checks.find_empty_rows(split, dataset.splits[split], rows)
+            yield from tag_checks.find_long_sentences(split, rows)
             if "tags" in rows.columns:
-                yield from tag_checks.other_scheme(split, rows, self.scheme)
-                yield from tag_checks.tag_faults(split, rows, self.scheme)
-        yield from tag_checks.once(read.splits["train"])
-        yield from super().findings(found, read, [note for note in notes if WIDER in note])
+                yield from tag_checks.find_scheme_mismatch(split, rows, self.scheme)
+                yield from tag_checks.find_illegal_tags(split, rows, self.scheme)
+        yield from tag_checks.find_singleton_types(parsed.splits["train"])
+        yield from super().check_rows(dataset, parsed, [note for note in notes if WIDENED_SPANS_NOTE in note])
 
-    def count_pieces(self, rows: "Rows", tokenizer: Any) -> "PieceCounts":
+    def count_tokens(self, rows: "Rows", tokenizer: Any) -> "TokenCounts":
         """Of the sentence by itself."""
-        from bertkit.data.piece_counts import PieceCounts
+        from bertkit.data.piece_counts import TokenCounts
 
-        return PieceCounts.of_located(rows["text"], tokenizer)
+        return TokenCounts.from_texts_with_offsets(rows["text"], tokenizer)
 
-    def findings_in_pieces(self, split: str, rows: "Rows", tokenizer: Any) -> Iterator["Finding"]:
+    def check_tokens(self, split: str, rows: "Rows", tokenizer: Any) -> Iterator["Finding"]:
         """Tokens of which no piece is left."""
-        from bertkit.data.tag_checks import without_pieces
-        from bertkit.data.words import Sentences, encode_words
+        from bertkit.data.tag_checks import find_words_without_tokens
+        from bertkit.data.words import WordSpans, encode_words
 
-        sentences = Sentences.of(rows["tokens"], rows["text"])
-        carrier = encode_words(sentences, tokenizer).carrier
-        return without_pieces(split, rows, carrier, sentences.offsets)
+        sentences = WordSpans.from_words(rows["tokens"], rows["text"])
+        carrier = encode_words(sentences, tokenizer).first_token
+        return find_words_without_tokens(split, rows, carrier, sentences.offsets)
 
     # ---- model
 
-    def adopt(self, model_config: Any, source: "ModelSource") -> Any:
+    def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Take the model's own order of tags where they are ours; refuse where they are others."""
-        from bertkit.data.tags import TagSet, iob2_names
-        from bertkit.modeling.heads import TAGGER, TOKEN, match_labels, set_labels
-        from bertkit.modeling.tagger import layers_of
+        from bertkit.data.tags import TagSet, build_iob2_labels
+        from bertkit.modeling.heads import TAGGER_HEAD, TOKEN_HEAD, match_labels, set_labels
+        from bertkit.modeling.tagger import select_layers
 
         self._check_frozen()
-        layers_of(model_config, self.config.features)  # has it so many?
-        names, kind = iob2_names(self.types), TAGGER if self._is_tagger else TOKEN
+        select_layers(model_config, self.config.features)  # has it so many?
+        names, kind = build_iob2_labels(self.types), TAGGER_HEAD if self._is_tagger else TOKEN_HEAD
         if not self.config.new_head:
-            self.new_head, names = match_labels(model_config, names, source.name, kind)
-        self.tagging = Tagging(TagSet(names), self.scheme)
+            self.has_new_head, names = match_labels(model_config, names, source.name, kind)
+        self.decoder = TagDecoder(TagSet(names), self.scheme)
         model_config.tag_scheme = dataclasses.asdict(self.scheme)
         return set_labels(model_config, names)
 
@@ -263,30 +263,30 @@ class Ner(Task):
                     f"{flag} {value}: --features freezes the whole encoder; leave one of them out"
                 )
 
-    def restore(self, model_config: Any) -> None:
+    def load_state(self, model_config: Any) -> None:
         """The tags in the order of the model's outputs, and the scheme they are written in."""
         from bertkit.data.schemes import Scheme
         from bertkit.data.tags import TagSet
 
         tags = TagSet([model_config.id2label[number] for number in range(model_config.num_labels)])
         self.scheme, self.types = Scheme(**model_config.tag_scheme), tags.types
-        self.tagging = Tagging(tags, self.scheme)
-        self.new_head = False
+        self.decoder = TagDecoder(tags, self.scheme)
+        self.has_new_head = False
 
-    def prepare(self, rows: "Rows", tokenizer: Any) -> "WordFeatures":
+    def featurize(self, rows: "Rows", tokenizer: Any) -> "WordFeatures":
         """Sentences in windows, each token decided once."""
-        from bertkit.data.word_features import build_words
+        from bertkit.data.word_features import build_word_features
 
-        return build_words(
-            rows["tokens"], rows["text"], self.tagging.gold(rows), tokenizer, self.config.max_length,
-            rows["context"] if self.config.context == "document" else None, cache=self.caches,
+        return build_word_features(
+            rows["tokens"], rows["text"], self.decoder.encode_gold(rows), tokenizer, self.config.max_length,
+            rows["context"] if self.config.context == "document" else None, cache=self.use_cache,
         )  # fmt: skip
 
-    def advice(self) -> dict[str, Any]:
+    def default_hyperparameters(self) -> dict[str, Any]:
         """A head on frozen vectors starts from nothing: higher rates, more epochs."""
-        return FROZEN if self.config.features else {}
+        return FROZEN_DEFAULTS if self.config.features else {}
 
-    def model(self, model_config: Any, source: "ModelSource") -> Any:
+    def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """`AutoModelForTokenClassification`, or a `Tagger` on some layers or with a BiLSTM."""
         from transformers import AutoModelForTokenClassification
 
@@ -294,26 +294,26 @@ class Ner(Task):
         from bertkit.modeling.tagger import load_tagger
 
         if self._is_tagger:
-            return load_tagger(source, model_config, self.config.features, self.config.head, self.new_head)
-        return load_model(AutoModelForTokenClassification, source, model_config, self.new_head)
+            return load_tagger(source, model_config, self.config.features, self.config.head, self.has_new_head)
+        return load_model(AutoModelForTokenClassification, source, model_config, self.has_new_head)
 
-    def computed(self, model: Any, features: Any, collator: Any, reporter: "Reporter") -> "features.Features":
+    def precompute_features(self, model: Any, features: Any, collator: Any, reporter: "Reporter") -> "features.Features":
         """The vectors of a frozen encoder."""
-        from bertkit.data.vectors import VectorFeatures, vectors_of
+        from bertkit.data.vectors import VectorFeatures, compute_vectors
 
         if self.config.features is None:
             return features
         size = self.config.eval_batch_size
-        return VectorFeatures(features, vectors_of(model, features, collator, size, reporter))
+        return VectorFeatures(features, compute_vectors(model, features, collator, size, reporter))
 
-    def check_head(self, some_scored: Callable[[], Outputs]) -> None:
+    def verify_label_order(self, score_sample: Callable[[], Outputs]) -> None:
         """Refuse a head under whose names entities are of the wrong type and under others right."""
-        from bertkit.modeling.heads import check_order
+        from bertkit.modeling.heads import verify_label_order
 
-        types, predicted = self.tagging.types_in_entities(some_scored())
+        types, predicted = self.decoder.compare_entity_types(score_sample())
         names, model = [*self.types, "O"], str(self.config.model)
         if len(types):
-            check_order(types, predicted, names, model, "tokens in entities")
+            verify_label_order(types, predicted, names, model, "tokens in entities")
 
     def loss(self, train: "features.Features") -> "Loss":
         """Cross-entropy over the tokens."""
@@ -323,46 +323,46 @@ class Ner(Task):
 
     # ---- results
 
-    def metrics(self, outputs: Outputs) -> Scores:
+    def compute_metrics(self, outputs: Outputs) -> Scores:
         """`precision`, `recall` and `f1` of entities, `accuracy` of tokens."""
-        from bertkit.metrics.entities import scores
+        from bertkit.metrics.entities import score_sentences
 
-        return scores(*self.tagging.counts(outputs))
+        return score_sentences(*self.decoder.count_entities(outputs))
 
     def scorer(self, outputs: Outputs) -> "Scorer":
         """By sentences, since the tokens of one are no independent draws."""
-        from bertkit.metrics.entities import scores
+        from bertkit.metrics.entities import score_sentences
         from bertkit.metrics.intervals import Scorer
 
-        entities, tokens = self.tagging.counts(outputs)
+        entities, tokens = self.decoder.count_entities(outputs)
         entities = entities.sum(1)
-        return Scorer(lambda rows: scores(entities[rows], tokens[rows]), len(tokens))
+        return Scorer(lambda rows: score_sentences(entities[rows], tokens[rows]), len(tokens))
 
-    def details(self, outputs: Outputs) -> dict[str, Scores]:
+    def compute_details(self, outputs: Outputs) -> dict[str, Scores]:
         """The scores of each type."""
-        from bertkit.metrics.entities import per_type
+        from bertkit.metrics.entities import score_types
 
-        return per_type(self.tagging.counts(outputs)[0], self.tagging.tags)
+        return score_types(self.decoder.count_entities(outputs)[0], self.decoder.tags)
 
-    def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+    def iter_predictions(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """`tokens`, `gold` and `predicted` tags in the data's scheme, and `entities` by characters."""
-        return self.tagging.records(outputs)
+        return self.decoder.iter_records(outputs)
 
-    def all_scores(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+    def iter_extra_scores(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """The probability of each token's predicted tag."""
-        return ({"probabilities": some} for some in self.tagging.probabilities(outputs))
+        return ({"probabilities": some} for some in self.decoder.compute_probabilities(outputs))
 
-    def files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
+    def prediction_files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
         """`predictions.conll`: token, gold tag (where there is one), predicted tag."""
-        from bertkit.data.conll import write_columns
+        from bertkit.data.conll import format_conll
 
-        gold, predicted, _ = self.tagging.written(outputs)
+        gold, predicted, _ = self.decoder.restore_schemes(outputs)
         return {
-            "predictions.conll": write_columns(
+            "predictions.conll": format_conll(
                 [outputs.rows["tokens"], *([] if gold is None else [gold]), predicted]
             )
         }
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """`majority`, which is O for every token, and `frequent_tag`: each word's most frequent tag."""
-        return self.tagging.baselines(train, rows)
+        return self.decoder.score_baselines(train, rows)

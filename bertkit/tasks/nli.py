@@ -4,20 +4,20 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.config import DATA, fill, setting
-from bertkit.errors import UserError, listed
+from bertkit.config import DATA, fill_unset, setting
+from bertkit.errors import UserError, format_list
 from bertkit.tasks.base import Scores
-from bertkit.tasks.problems import Problem, SingleLabel
+from bertkit.tasks.problems import LabelType, SingleLabel
 from bertkit.tasks.sequence import SequenceConfig, SequenceTask
 
 if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.rows import Rows
-    from bertkit.data.sources import Found
-    from bertkit.data.split import Keys
+    from bertkit.data.sources import LoadedDataset
+    from bertkit.data.split import SplitKeys
 
-NUMBERED = ["entailment", "neutral", "contradiction"]  # what 0, 1, 2 mean in SNLI, MNLI, XNLI, ANLI
+STANDARD_LABELS = ["entailment", "neutral", "contradiction"]  # what 0, 1, 2 mean in SNLI, MNLI, XNLI, ANLI
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class NliConfig(SequenceConfig):
     hypothesis_column: str | None = setting(None, "The hypothesis.", DATA, default_text="guessed")
 
 
-class Inference(SingleLabel):
+class InferenceLabel(SingleLabel):
     """One label of two or three, scored by accuracy and macro f1."""
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
@@ -43,53 +43,53 @@ class Nli(SequenceTask):
     name = "nli"
     help = "Fine-tune on premise and hypothesis: entailment, neutral, contradiction."
     Config = NliConfig
-    roles = ("premise_column", "hypothesis_column")
-    known_as = {"text_column": "premise_column", "text_pair_column": "hypothesis_column"}
+    text_settings = ("premise_column", "hypothesis_column")
+    column_aliases = {"text_column": "premise_column", "text_pair_column": "hypothesis_column"}
 
-    def columns(self, found: "Found") -> "Found":
+    def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Premise, hypothesis and label columns, and the label names; undecided rows are left out."""
-        from bertkit.data.labels import label_text, sorted_names
+        from bertkit.data.labels import normalize_label, sort_labels
 
-        self._name_columns(found.splits["train"])
-        found = self._numbers_named(self._decided(found))
-        train = found.splits["train"]
-        there = {text for value in train[self.config.label_column] if (text := label_text(value))}
-        known = found.labels if there <= set(found.labels) else sorted_names(list(there))
-        self.problem = Inference(known)
+        self._name_columns(dataset.splits["train"])
+        dataset = self._numbers_named(self._decided(dataset))
+        train = dataset.splits["train"]
+        there = {text for value in train[self.config.label_column] if (text := normalize_label(value))}
+        known = dataset.labels if there <= set(dataset.labels) else sort_labels(list(there))
+        self.label_type = InferenceLabel(known)
         self._require_classes(train, len(there))
-        self.best = (found.best or self.problem.best, 1)
-        return found
+        self.best_metric = (dataset.best_metric or self.label_type.default_metric, 1)
+        return dataset
 
     def _guess_texts(self, train: "Rows") -> None:
-        from bertkit.data.columns import guess_pair
+        from bertkit.data.columns import guess_pair_columns
 
-        if any(getattr(self.config, role) is None for role in self.roles):
-            pair = guess_pair(train)
+        if any(getattr(self.config, role) is None for role in self.text_settings):
+            pair = guess_pair_columns(train)
             if pair is None:
                 raise UserError(
                     f"{train.files[0]}: no two columns look like premise and hypothesis (it has "
-                    f"{listed(train.columns)}); name them with --premise-column and --hypothesis-column"
+                    f"{format_list(train.columns)}); name them with --premise-column and --hypothesis-column"
                 )
-            self.config = fill(self.config, dict(zip(self.roles, pair, strict=True)))
+            self.config = fill_unset(self.config, dict(zip(self.text_settings, pair, strict=True)))
 
-    def _numbers_named(self, found: "Found") -> "Found":
+    def _numbers_named(self, found: "LoadedDataset") -> "LoadedDataset":
         """Labels 0, 1 and 2 by the names that all the large sets number so."""
-        from bertkit.data.labels import has_labels, label_text
+        from bertkit.data.labels import has_labels, normalize_label
 
         column = self.config.label_column
-        if {label_text(value) for value in found.splits["train"][column]} != {"0", "1", "2"}:
+        if {normalize_label(value) for value in found.splits["train"][column]} != {"0", "1", "2"}:
             return found
         said = (
             "labels 0, 1, 2 are taken as entailment, neutral, contradiction; write names where they are not"
         )
         defaults = {**found.defaults, "label_column": column}
-        named = dataclasses.replace(found, labels=NUMBERED, defaults=defaults, notes=[*found.notes, said])
-        return named.with_splits({n: rows for n, rows in found.splits.items() if has_labels(rows, column)})
+        named = dataclasses.replace(found, labels=STANDARD_LABELS, defaults=defaults, notes=[*found.notes, said])
+        return named.add_splits({n: rows for n, rows in found.splits.items() if has_labels(rows, column)})
 
-    def keys(self, rows: "Rows") -> "Keys":
+    def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Pairs are set aside by premise: a premise's other pairs would tell on this one."""
-        keys = super().keys(rows)
-        return dataclasses.replace(keys, together=rows[self.text_columns[0]])
+        keys = super().split_keys(rows)
+        return dataclasses.replace(keys, group=rows[self.text_columns[0]])
 
     def _bag_of_words(self) -> tuple[str, list[str]]:
         """What the hypotheses alone give away."""
@@ -97,12 +97,12 @@ class Nli(SequenceTask):
 
     def _named(self, rows: "Rows") -> "Rows":
         """0, 1 and 2 as the large sets number them, where the model has names."""
-        from bertkit.data.labels import label_text, name_numbers
+        from bertkit.data.labels import normalize_label, map_label_ids
 
-        column, numbers = self.config.label_column, {str(number) for number in range(len(NUMBERED))}
-        if set(self.labels) != set(NUMBERED) or not {*map(label_text, rows[column])} <= numbers:
+        column, numbers = self.config.label_column, {str(number) for number in range(len(STANDARD_LABELS))}
+        if set(self.labels) != set(STANDARD_LABELS) or not {*map(normalize_label, rows[column])} <= numbers:
             return rows
-        return rows.with_column(column, name_numbers(rows[column], NUMBERED))
+        return rows.with_column(column, map_label_ids(rows[column], STANDARD_LABELS))
 
-    def _problem_of(self, model_config: Any) -> Problem:
-        return Inference([model_config.id2label[number] for number in range(model_config.num_labels)])
+    def _problem_of(self, model_config: Any) -> LabelType:
+        return InferenceLabel([model_config.id2label[number] for number in range(model_config.num_labels)])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.tasks.base import Outputs, Pipeline, Preview, Scores
-from bertkit.tasks.corpora import TextTask
+from bertkit.tasks.corpora import CorpusTask
 from bertkit.tasks.objectives import OBJECTIVES, Objective
 from bertkit.tasks.pretraining import PretrainConfig
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
-SHOWN = 100  # masked samples in a run
+SAMPLE_COUNT = 100  # masked samples in a run
 
 
-class Pretrain(TextTask):
+class Pretrain(CorpusTask):
     """Masked language model and next sentence prediction (Devlin et al. 2018, 3.1), and its ablations (5.1).
 
     Attributes:
@@ -33,25 +33,25 @@ class Pretrain(TextTask):
     name = "pretrain-mlm-nsp"
     help = "Pre-train a BERT on plain text: masked words and next sentences."
     Config = PretrainConfig
-    best = ("loss", -1)
+    best_metric = ("loss", -1)
     default_max_length = 128
-    drawn_to_fit = True
-    told = "masked_samples"
-    collate: Any
+    dynamic_examples = True
+    predictions_name = "masked_samples"
+    eval_collator: Any
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         if self.config.phases is not None:
-            from bertkit.data.phases import for_phases
+            from bertkit.data.phases import apply_phases
 
-            self.config = for_phases(self.config)
+            self.config = apply_phases(self.config)
 
     @property
     def phases(self) -> "list[Phase]":
         """Of training; one, unless --phases has several."""
-        from bertkit.data.phases import phases_of
+        from bertkit.data.phases import parse_phases
 
-        return phases_of(self.config.phases or f"{self.config.max_length}:1")
+        return parse_phases(self.config.phases or f"{self.config.max_length}:1")
 
     @property
     def objective(self) -> Objective:
@@ -61,7 +61,7 @@ class Pretrain(TextTask):
     @property
     def pipeline(self) -> Pipeline:  # type: ignore[override]
         """That of the objective's model."""
-        return self.objective.pipeline(self.tokenizer)
+        return self.objective.build_pipeline(self.tokenizer)
 
     @property
     def hub_task(self) -> str:  # type: ignore[override]
@@ -72,45 +72,45 @@ class Pretrain(TextTask):
 
     def check_tokenizer(self) -> None:
         """Refuse one without a mask where something is masked."""
-        if self.tokenizer.mask_token_id is None and not self.objective.causal:
+        if self.tokenizer.mask_token_id is None and not self.objective.is_causal:
             flag = "--model" if self.config.model else "--tokenizer"
-            raise UserError(f"{flag} {self.begins.name}: its tokenizer has no [MASK] piece")
+            raise UserError(f"{flag} {self.model_source.name}: its tokenizer has no [MASK] piece")
 
-    def check(self, splits: "Splits") -> None:
+    def validate_splits(self, splits: "Splits") -> None:
         """Documents were checked when they were read; masking by rates that leave something to predict."""
-        self.objective.check(self.config)
+        self.objective.validate_config(self.config)
 
-    def summary(self) -> str:
+    def describe(self) -> str:
         """What is predicted."""
         unit = "whole words" if self.config.whole_word_masking else "pieces"
-        share = "each piece" if self.objective.causal else f"{self.config.mlm_probability:.0%} of the {unit}"
-        return share + self.objective.learned
+        share = "each piece" if self.objective.is_causal else f"{self.config.mlm_probability:.0%} of the {unit}"
+        return share + self.objective.description
 
     @property
-    def trained(self) -> str:
+    def training_phrase(self) -> str:
         """Begun with the weights of a model, or with new ones."""
         return "further pre-trained by" if self.config.model else "pre-trained from new weights by"
 
-    def adopt(self, model_config: Any, source: "ModelSource") -> Any:
+    def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
         """The config as it is, where it can do the objective."""
         if self.config.phases is not None:
             for phase in self.phases:
-                phase.check(model_config, source.name)
-        return self.objective.adopt(model_config, source.name, self.tokenizer)
+                phase.validate_length(model_config, source.name)
+        return self.objective.configure_model(model_config, source.name, self.tokenizer)
 
-    def heads(self, had_head: bool) -> str:
+    def describe_head(self, had_head: bool) -> str:
         """Which begin anew in a model that training goes on from."""
         from bertkit.modeling.loading import load_config
-        from bertkit.modeling.pretraining import new_heads
+        from bertkit.modeling.pretraining import find_missing_heads
 
         if not self.config.model:
             return ""
-        found = new_heads(self.objective.auto_class, self.begins, load_config(self.begins))
+        found = find_missing_heads(self.objective.auto_class, self.model_source, load_config(self.model_source))
         return f"new heads over {' and '.join(found)}, of which its weights have none" if found else ""
 
     # ---- examples
 
-    def prepare(self, rows: "Rows", tokenizer: Any) -> "CorpusFeatures":
+    def featurize(self, rows: "Rows", tokenizer: Any) -> "CorpusFeatures":
         """Examples drawn anew from these documents in every epoch.
 
         Raises:
@@ -118,23 +118,23 @@ class Pretrain(TextTask):
         """
         return self._examples(rows, tokenizer, self.config.max_length)
 
-    def prepare_training(self, rows: "Rows", tokenizer: Any) -> "Features":
+    def featurize_training(self, rows: "Rows", tokenizer: Any) -> "Features":
         """Those of each phase."""
         from bertkit.data.phases import PhasedFeatures
 
         parts = [self._examples(rows, tokenizer, phase.length) for phase in self.phases]
-        return PhasedFeatures.of(self.phases, parts)
+        return PhasedFeatures.from_phases(self.phases, parts)
 
     def _examples(self, rows: "Rows", tokenizer: Any, max_length: int) -> "CorpusFeatures":
         from bertkit.data.corpus_features import CorpusFeatures
-        from bertkit.data.sequences import Template
+        from bertkit.data.sequences import SequenceTemplate
         from bertkit.masking import pairs
 
-        config, (corpus, chosen) = self.config, self.corpora.of(rows)
-        template = Template.of(tokenizer, pair=config.pairs)
-        room, share = max_length - template.special, config.short_seq_prob
-        draw = partial(self.objective.draw, corpus, chosen, room, config.seed, short_seq_prob=share)
-        features = CorpusFeatures.of(corpus, draw, template, config.seed)
+        config, (corpus, chosen) = self.config, self.corpus_set.locate_documents(rows)
+        template = SequenceTemplate.from_tokenizer(tokenizer, pair=config.has_pairs)
+        room, share = max_length - template.num_special_tokens, config.short_seq_prob
+        draw = partial(self.objective.build_examples, corpus, chosen, room, config.seed, short_seq_prob=share)
+        features = CorpusFeatures.from_corpus(corpus, draw, template, config.seed)
         if not len(features):
             raise UserError(
                 f"{rows.files[0]}: too little text for an example of {config.objective}: a pair takes "
@@ -142,22 +142,22 @@ class Pretrain(TextTask):
                 "takes single ones"
             )
         if config.objective == "mlm+nsp":
-            features.told.extend(pairs.notes(corpus, chosen, features.plan(0)))
+            features.pair_notes.extend(pairs.describe_pairs(corpus, chosen, features.get_plan(0)))
         return features
 
     def preview(self, features: Any, tokenizer: Any) -> "Preview | None":
         """Some examples of the first epoch (and phase), from all over the text, as they are masked."""
         if self.config.preview is None:
             return None
-        from bertkit.data.padding import Pad
-        from bertkit.masking.samples import drawn, rates, samples
-        from bertkit.masking.words import continues
+        from bertkit.data.padding import PaddingCollator
+        from bertkit.masking.samples import sample_indices, measure_samples, decode_masked_samples
+        from bertkit.masking.words import find_continuation_tokens
 
-        pad, features = Pad(tokenizer.pad_token_id, token_type_ids=False), features.parts[0]
-        collate = self.objective.collator(self.config, tokenizer, pad, self.phases[0].length)
-        numbers = drawn(features, self.config.preview)
-        shown = list(samples(features, collate, tokenizer, numbers))
-        found = rates(features, collate, continues(tokenizer), numbers)
+        pad, features = PaddingCollator(tokenizer.pad_token_id, return_token_type_ids=False), features.parts[0]
+        collate = self.objective.build_collator(self.config, tokenizer, pad, self.phases[0].length)
+        numbers = sample_indices(features, self.config.preview)
+        shown = list(decode_masked_samples(features, collate, tokenizer, numbers))
+        found = measure_samples(features, collate, find_continuation_tokens(tokenizer), numbers)
         fewer = [f"an epoch has {len(features):,} examples: these are all of them"]
         return Preview(found, shown, fewer if len(features) < self.config.preview else [])
 
@@ -166,69 +166,69 @@ class Pretrain(TextTask):
         from bertkit.data.phases import PhasedCollator
 
         pad = super().collator(tokenizer, model)
-        self.collate = self.objective.collator(self.config, tokenizer, pad, self.config.max_length)
+        self.eval_collator = self.objective.build_collator(self.config, tokenizer, pad, self.config.max_length)
         return PhasedCollator(
-            [self.objective.collator(self.config, tokenizer, pad, phase.length) for phase in self.phases],
-            self.collate,
+            [self.objective.build_collator(self.config, tokenizer, pad, phase.length) for phase in self.phases],
+            self.eval_collator,
         )
 
     @property
-    def longest_trained(self) -> int:
+    def train_max_length(self) -> int:
         """That of the longest phase."""
         return max(phase.length for phase in self.phases)
 
-    def advice(self) -> dict[str, Any]:
+    def default_hyperparameters(self) -> dict[str, Any]:
         """Devlin et al. 2018, A.2, with batches that a small machine takes."""
         return {"epochs": 1.0, "batch_size": 32, "learning_rate": 1e-4}
 
-    def model(self, model_config: Any, source: "ModelSource") -> Any:
+    def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """The encoder with its heads over the vocabulary and, with pairs, over [CLS]."""
         from bertkit.modeling.dropout import set_dropout
         from bertkit.modeling.loading import load_model
-        from bertkit.modeling.pretraining import predict_at_masked
+        from bertkit.modeling.pretraining import gather_masked_positions
 
         kind = self.objective.auto_class
         if self.config.model and any(source.folder.glob("*.safetensors")):
-            return predict_at_masked(load_model(kind, source, model_config))
+            return gather_masked_positions(load_model(kind, source, model_config))
         model = kind.from_config(model_config)
         if self.config.dropout is not None:
             set_dropout(model, self.config.dropout)
-        return predict_at_masked(model)
+        return gather_masked_positions(model)
 
     def loss(self, train: Any) -> "Loss":
         """Both parts, each with its own mean."""
-        from bertkit.modeling.losses import Pretraining
+        from bertkit.modeling.losses import PretrainingLoss
 
-        return Pretraining()
+        return PretrainingLoss()
 
     # ---- scores
 
-    def metrics(self, outputs: Outputs) -> Scores:
+    def compute_metrics(self, outputs: Outputs) -> Scores:
         """Losses in nats, accuracies, perplexity of the masked pieces."""
-        from bertkit.metrics.pretraining import scores
+        from bertkit.metrics.pretraining import score_pretraining
 
-        return scores(outputs.logits, self.config.pairs)
+        return score_pretraining(outputs.logits, self.config.has_pairs)
 
     def scorer(self, outputs: Outputs) -> "Scorer":
         """By examples."""
         from bertkit.metrics.intervals import Scorer
-        from bertkit.metrics.pretraining import scores
+        from bertkit.metrics.pretraining import score_pretraining
 
         logits = outputs.logits
-        return Scorer(lambda rows: scores(logits[rows], self.config.pairs), len(logits))
+        return Scorer(lambda rows: score_pretraining(logits[rows], self.config.has_pairs), len(logits))
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """`unigram`: each piece is as likely as it is frequent in the training text."""
-        from bertkit.metrics.pretraining import unigram
+        from bertkit.metrics.pretraining import score_unigram
 
-        return {"unigram": unigram(*self.corpora.of(train), *self.corpora.of(rows))}
+        return {"unigram": score_unigram(*self.corpus_set.locate_documents(train), *self.corpus_set.locate_documents(rows))}
 
-    def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+    def iter_predictions(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """Some examples as they were masked, with the mean loss in nats of their masked pieces."""
-        from bertkit.masking.samples import drawn, samples
+        from bertkit.masking.samples import sample_indices, decode_masked_samples
 
-        numbers = drawn(outputs.features, SHOWN)
+        numbers = sample_indices(outputs.features, SAMPLE_COUNT)
         loss = outputs.logits[numbers, 0] / outputs.logits[numbers, 2].clip(1)
-        shown = samples(outputs.features, self.collate, self.tokenizer, numbers)
+        shown = decode_masked_samples(outputs.features, self.eval_collator, self.tokenizer, numbers)
         for sample, of_masked in zip(shown, loss.tolist(), strict=True):
             yield {**sample, "mlm_loss": of_masked}

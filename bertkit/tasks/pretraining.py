@@ -7,7 +7,7 @@ from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, setting
 from bertkit.text_config import TextConfig
 
 MASKING = "Masking"
-SIZES = {  # layers, width, heads: Devlin et al. 2018, 3; the small ones are google's
+MODEL_SIZES = {  # layers, width, heads: Devlin et al. 2018, 3; the small ones are google's
     "tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "medium": (8, 512, 8),
     "base": (12, 768, 12), "large": (24, 1024, 16),
 }  # fmt: skip
@@ -17,9 +17,9 @@ SIZES = {  # layers, width, heads: Devlin et al. 2018, 3; the small ones are goo
 class PretrainConfig(TextConfig, RunConfig):
     """The settings of `pretrain-mlm-nsp` beside the shared ones."""
 
-    without = frozenset({"new_head", "head"})
+    excluded_settings = frozenset({"new_head", "head"})
 
-    form: Literal["sentences", "prose", "wikitext"] | None = setting(
+    text_format: Literal["sentences", "prose", "wikitext"] | None = setting(
         None,
         "Of running text: a sentence a line and blank lines between documents, or prose, or WikiText.",
         DATA,
@@ -30,13 +30,13 @@ class PretrainConfig(TextConfig, RunConfig):
         None, "Of a model from scratch.", MODEL, default_text="tiny on a CPU, base with an accelerator",
         instead_of=("model",),
     )  # fmt: skip
-    layers: int | None = setting(
+    num_layers: int | None = setting(
         None, "Layers, where not those of --size.", MODEL, min=1, instead_of=("model",)
     )
-    hidden: int | None = setting(
+    hidden_size: int | None = setting(
         None, "Width, where not that of --size.", MODEL, min=2, instead_of=("model",)
     )
-    heads: int | None = setting(
+    num_heads: int | None = setting(
         None, "Attention heads, where not those of --size.", MODEL, min=1, instead_of=("model",)
     )
     dropout: float | None = setting(
@@ -66,8 +66,8 @@ class PretrainConfig(TextConfig, RunConfig):
     )
 
     mlm_probability: float = setting(0.15, "Share of the pieces to predict.", MASKING, min=0.01, max=0.9)
-    mask_share: float = setting(0.8, "Of these, the share that [MASK] replaces.", MASKING, min=0.0, max=1.0)
-    random_share: float = setting(
+    mask_replace_prob: float = setting(0.8, "Of these, the share that [MASK] replaces.", MASKING, min=0.0, max=1.0)
+    random_replace_prob: float = setting(
         0.1, "Of these, the share that a random piece replaces.", MASKING, min=0.0, max=1.0
     )
     whole_word_masking: bool = setting(False, "Mask all pieces of a word or none.", MASKING)
@@ -97,6 +97,6 @@ class PretrainConfig(TextConfig, RunConfig):
     )
 
     @property
-    def pairs(self) -> bool:
+    def has_pairs(self) -> bool:
         """Whether an example has two texts."""
         return self.objective in ("mlm+nsp", "mlm+sop")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bertkit.modeling.losses import Loss
 
 
-class Problem(ABC):
+class LabelType(ABC):
     """One kind of label.
 
     Attributes:
@@ -22,28 +22,28 @@ class Problem(ABC):
         best: the score that chooses the checkpoint, where the data set has no other.
     """
 
-    kind: ClassVar[str]
-    best: ClassVar[str]
+    problem_type: ClassVar[str]
+    default_metric: ClassVar[str]
 
-    def __init__(self, names: list[str]) -> None:
-        self.names = names
+    def __init__(self, labels: list[str]) -> None:
+        self.labels = labels
 
     @abstractmethod
-    def targets(self, rows: "Rows", column: str) -> "np.ndarray":
+    def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":
         """[n, ...] the labels as numbers. Raises `UserError` at a row without a valid one."""
 
-    def gold(self, value: Any) -> Hashable | None:
+    def parse_label(self, value: Any) -> Hashable | None:
         """A row's label in a form that can be compared; None where there is none."""
-        from bertkit.data.labels import label_text
+        from bertkit.data.labels import normalize_label
 
-        return label_text(value)
+        return normalize_label(value)
 
     @abstractmethod
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """The loss; `balanced` weighs classes by their rarity among `targets`."""
 
     @abstractmethod
-    def decide(self, logits: "np.ndarray") -> "np.ndarray":
+    def predict(self, logits: "np.ndarray") -> "np.ndarray":
         """Logits [n, outputs] to predictions of the shape of `targets`."""
 
     @abstractmethod
@@ -51,122 +51,122 @@ class Problem(ABC):
         """Scores of predictions; both arrays of the shape of `targets`."""
 
     @abstractmethod
-    def readable(self, value: Any) -> Any:
+    def decode_label(self, value: Any) -> Any:
         """One target or prediction as people write it."""
 
-    def probabilities(self, logits: "np.ndarray") -> "np.ndarray | None":
+    def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray | None":
         """[n, outputs] the probability of each label; None of numbers."""
         return None
 
 
-class SingleLabel(Problem):
+class SingleLabel(LabelType):
     """One label of several; `positive` is the one `positive_f1` is about."""
 
-    kind = "single_label_classification"
-    best = "accuracy"
-    positive: str | None = None
+    problem_type = "single_label_classification"
+    default_metric = "accuracy"
+    positive_label: str | None = None
 
-    def targets(self, rows: "Rows", column: str) -> "np.ndarray":
+    def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":
         """[n] int."""
-        from bertkit.data.labels import class_numbers
+        from bertkit.data.labels import encode_labels
 
-        return class_numbers(rows, column, self.names)
+        return encode_labels(rows, column, self.labels)
 
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """Cross-entropy."""
-        from bertkit.modeling.heads import balanced_weights
+        from bertkit.modeling.heads import compute_class_weights
         from bertkit.modeling.losses import CrossEntropy
 
-        return CrossEntropy(balanced_weights(targets, len(self.names)) if balanced else None, smoothing)
+        return CrossEntropy(compute_class_weights(targets, len(self.labels)) if balanced else None, smoothing)
 
-    def decide(self, logits: "np.ndarray") -> "np.ndarray":
+    def predict(self, logits: "np.ndarray") -> "np.ndarray":
         """[n] int, the highest."""
         return logits.argmax(-1)
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
         """See `bertkit.metrics.classification.single_label`."""
-        from bertkit.metrics.classification import single_label
+        from bertkit.metrics.classification import score_single_label
 
-        number = None if self.positive is None else self.names.index(self.positive)
-        return single_label(gold, predicted, len(self.names), number)
+        number = None if self.positive_label is None else self.labels.index(self.positive_label)
+        return score_single_label(gold, predicted, len(self.labels), number)
 
-    def readable(self, value: Any) -> str:
+    def decode_label(self, value: Any) -> str:
         """The label's name."""
-        return self.names[int(value)]
+        return self.labels[int(value)]
 
-    def probabilities(self, logits: "np.ndarray") -> "np.ndarray":
+    def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray":
         """Softmax."""
         from bertkit.metrics.probabilities import softmax
 
         return softmax(logits)
 
 
-class LabelSet(Problem):
+class MultiLabel(LabelType):
     """Any number of labels a row, as lists or parted by `separator`."""
 
-    kind = "multi_label_classification"
-    best = "micro_f1"
+    problem_type = "multi_label_classification"
+    default_metric = "micro_f1"
     separator: str | None = None
 
-    def targets(self, rows: "Rows", column: str) -> "np.ndarray":
+    def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":
         """[n, labels] of 0 and 1."""
-        from bertkit.data.labels import class_sets
+        from bertkit.data.labels import binarize_labels
 
-        return class_sets(rows, column, self.names, self.separator)
+        return binarize_labels(rows, column, self.labels, self.separator)
 
-    def gold(self, value: Any) -> Hashable | None:
+    def parse_label(self, value: Any) -> Hashable | None:
         """The names, sorted."""
-        from bertkit.data.labels import label_set
+        from bertkit.data.labels import parse_label_set
 
-        labels = label_set(value, self.separator)
+        labels = parse_label_set(value, self.separator)
         return None if labels is None else tuple(sorted(labels))
 
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """Binary cross-entropy over all decisions."""
-        from bertkit.modeling.heads import balanced_weights
+        from bertkit.modeling.heads import compute_class_weights
         from bertkit.modeling.losses import BinaryCrossEntropy
 
-        weights = balanced_weights(targets, len(self.names)) if balanced else None
+        weights = compute_class_weights(targets, len(self.labels)) if balanced else None
         return BinaryCrossEntropy(weights, smoothing)
 
-    def decide(self, logits: "np.ndarray") -> "np.ndarray":
+    def predict(self, logits: "np.ndarray") -> "np.ndarray":
         """[n, labels]: those whose probability is above one half."""
         return (logits > 0).astype("int64")
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
         """See `bertkit.metrics.classification.multi_label`."""
-        from bertkit.metrics.classification import multi_label
+        from bertkit.metrics.classification import score_multi_label
 
-        return multi_label(gold, predicted)
+        return score_multi_label(gold, predicted)
 
-    def readable(self, value: Any) -> list[str]:
+    def decode_label(self, value: Any) -> list[str]:
         """The names of the labels that are there."""
-        return [name for name, there in zip(self.names, value, strict=True) if there]
+        return [name for name, there in zip(self.labels, value, strict=True) if there]
 
-    def probabilities(self, logits: "np.ndarray") -> "np.ndarray":
+    def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray":
         """Each label by itself."""
         from bertkit.metrics.probabilities import sigmoid
 
         return sigmoid(logits)
 
 
-class Number(Problem):
+class Regression(LabelType):
     """Regression on one number."""
 
-    kind = "regression"
-    best = "pearson"
+    problem_type = "regression"
+    default_metric = "pearson"
 
-    def targets(self, rows: "Rows", column: str) -> "np.ndarray":
+    def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":
         """[n] float."""
-        from bertkit.data.labels import numbers_of
+        from bertkit.data.labels import parse_regression_labels
 
-        return numbers_of(rows, column)
+        return parse_regression_labels(rows, column)
 
-    def gold(self, value: Any) -> Hashable | None:
+    def parse_label(self, value: Any) -> Hashable | None:
         """The number, however it is written."""
-        from bertkit.data.labels import number_of
+        from bertkit.data.labels import parse_number
 
-        return number_of(value)
+        return parse_number(value)
 
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """Squared error."""
@@ -174,16 +174,16 @@ class Number(Problem):
 
         return SquaredError()
 
-    def decide(self, logits: "np.ndarray") -> "np.ndarray":
+    def predict(self, logits: "np.ndarray") -> "np.ndarray":
         """[n] float, the one output."""
         return logits[:, 0]
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
         """See `bertkit.metrics.classification.regression`."""
-        from bertkit.metrics.classification import regression
+        from bertkit.metrics.classification import score_regression
 
-        return regression(gold, predicted)
+        return score_regression(gold, predicted)
 
-    def readable(self, value: Any) -> float:
+    def decode_label(self, value: Any) -> float:
         """A plain number."""
         return float(value)

@@ -5,26 +5,26 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.config import DATA, MODEL, RunConfig, fill, setting
+from bertkit.config import DATA, MODEL, RunConfig, fill_unset, setting
 from bertkit.errors import UserError
-from bertkit.tasks.answering import Answering
+from bertkit.tasks.answering import AnswerDecoder
 from bertkit.tasks.base import Outputs, Scores, Task
 
 if TYPE_CHECKING:
     from bertkit.data.findings import Finding
-    from bertkit.data.piece_counts import PieceCounts
+    from bertkit.data.piece_counts import TokenCounts
     from bertkit.data.question_features import Limits, QuestionFeatures
     from bertkit.data.rows import Rows, Splits
-    from bertkit.data.sources import Found
-    from bertkit.data.split import Keys
+    from bertkit.data.sources import LoadedDataset
+    from bertkit.data.split import SplitKeys
     from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.reporter import Reporter
 
-SETS = {"v1": "squad", "v2": "squad_v2"}  # what --squad names where there is no --data
-DOC_STRIDE = 128
-THRESHOLD = "null_odds_threshold"  # in the model's config
+SQUAD_DATASETS = {"v1": "squad", "v2": "squad_v2"}  # what --squad names where there is no --data
+DEFAULT_DOC_STRIDE = 128
+THRESHOLD_KEY = "null_odds_threshold"  # in the model's config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,9 @@ class QaConfig(RunConfig):
     max_answer_length: int = setting(30, "Most pieces of an answer.", MODEL, min=1)
     n_best: int = setting(20, "Answers told of each question.", MODEL, min=1)
 
-    def named_data(self) -> str | None:
+    def resolve_data_name(self) -> str | None:
         """`--squad` alone names a data set."""
-        return self.data or (SETS[self.squad] if self.squad else None)
+        return self.data or (SQUAD_DATASETS[self.squad] if self.squad else None)
 
 
 class Qa(Task):
@@ -75,34 +75,34 @@ class Qa(Task):
     help = "Fine-tune on extractive question answering: SQuAD v1.1, v2.0 and their like."
     Config = QaConfig
     hub_task = "question-answering"
-    best = ("f1", 1)
-    in_windows = True
+    best_metric = ("f1", 1)
+    uses_windows = True
     default_max_length = 384
     text_columns = ["question", "context"]
-    answering: Answering
-    strict = True
+    decoder: AnswerDecoder
+    requires_full_coverage = True
 
     # ---- rows
 
-    def columns(self, found: "Found") -> "Found":
+    def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """One row a question with its answers where they stand, and the rules that hold."""
-        from bertkit.data.question_columns import column_names
-        from bertkit.data.questions import in_questions
-        from bertkit.data.repair import repaired
+        from bertkit.data.question_columns import resolve_columns
+        from bertkit.data.questions import normalize_questions
+        from bertkit.data.repair import fix_offsets
 
-        train, config = found.splits["train"], self.config
-        names = column_names(train, config.question_column, config.context_column, config.answers_column)
+        train, config = dataset.splits["train"], self.config
+        names = resolve_columns(train, config.question_column, config.context_column, config.answers_column)
         question, context, answers = names
-        self.config = fill(
+        self.config = fill_unset(
             config, {"question_column": question, "context_column": context, "answers_column": answers}
         )
-        splits, notes = {}, list(found.notes)
-        for split, rows in found.splits.items():
-            flat = in_questions(rows, names)
-            splits[split], more = repaired(flat, split) if "answers" in flat.columns else (flat, [])
+        splits, notes = {}, list(dataset.notes)
+        for split, rows in dataset.splits.items():
+            flat = normalize_questions(rows, names)
+            splits[split], more = fix_offsets(flat, split) if "answers" in flat.columns else (flat, [])
             notes += [*flat.notes, *more]
         self._choose_rules(splits)
-        return dataclasses.replace(found, splits=splits, notes=notes)
+        return dataclasses.replace(dataset, splits=splits, notes=notes)
 
     def _choose_rules(self, splits: "Splits") -> None:
         """v2 where a question has no answer, unless v1 is asked for.
@@ -110,30 +110,30 @@ class Qa(Task):
         Raises:
             UserError: v1 is asked for, and a question has no answer.
         """
-        from bertkit.data.answers import where
-        from bertkit.data.questions import unanswerable
+        from bertkit.data.answers import describe_location
+        from bertkit.data.questions import find_unanswerable
 
         for rows in splits.values():
-            index = unanswerable(rows)
+            index = find_unanswerable(rows)
             if index is not None and self.config.squad == "v1":
                 raise UserError(
-                    f"{where(rows, index)}: the question has no answer, which --squad v1 does not "
+                    f"{describe_location(rows, index)}: the question has no answer, which --squad v1 does not "
                     "know; use --squad v2"
                 )
             if index is not None:
-                self.config = fill(self.config, {"squad": "v2"})
-        self.config = fill(self.config, {"squad": "v1"})
-        self.answering = Answering(self.config.squad)
+                self.config = fill_unset(self.config, {"squad": "v2"})
+        self.config = fill_unset(self.config, {"squad": "v1"})
+        self.decoder = AnswerDecoder(self.config.squad)
 
-    def keys(self, rows: "Rows") -> "Keys":
+    def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Whole articles are set aside, so that no paragraph is on both sides."""
         from bertkit.data import questions
-        from bertkit.data.split import Keys
+        from bertkit.data.split import SplitKeys
 
-        texts, together = rows.texts(["question", "context"]), questions.together(rows)
-        return Keys(texts, together, [0] * len(rows), questions.unit(rows))
+        texts, together = rows.zip_columns(["question", "context"]), questions.compute_group_ids(rows)
+        return SplitKeys(texts, together, [0] * len(rows), questions.choose_split_unit(rows))
 
-    def check(self, splits: "Splits") -> None:
+    def validate_splits(self, splits: "Splits") -> None:
         """Training and validation have answers."""
         for name, rows in splits.items():
             if name in ("train", "validation") and "answers" not in rows.columns:
@@ -143,49 +143,49 @@ class Qa(Task):
                     f"needs them (--answers-column){none if self.config.squad == 'v2' else ''}"
                 )
 
-    def labelled(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
+    def normalize_labeled_rows(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
         """Questions with answers, by the run's rules."""
-        from bertkit.data.answers import where
-        from bertkit.data.questions import unanswerable
-        from bertkit.data.repair import repaired
+        from bertkit.data.answers import describe_location
+        from bertkit.data.questions import find_unanswerable
+        from bertkit.data.repair import fix_offsets
 
-        flat = self.readable(rows)
+        flat = self.normalize_rows(rows)
         if "answers" not in flat.columns:
             raise UserError(f"{rows.files[0]}: no answers to score with")
-        flat, notes = repaired(flat, split)
-        if self.config.squad == "v1" and (index := unanswerable(flat)) is not None:
+        flat, notes = fix_offsets(flat, split)
+        if self.config.squad == "v1" and (index := find_unanswerable(flat)) is not None:
             way = "which a run of v1 does not know; take one of v2"
-            raise UserError(f"{where(flat, index)}: the question has no answer, {way}")
+            raise UserError(f"{describe_location(flat, index)}: the question has no answer, {way}")
         return flat, notes
 
-    def readable(self, rows: "Rows") -> "Rows":
+    def normalize_rows(self, rows: "Rows") -> "Rows":
         """Every row has a question and a paragraph."""
-        from bertkit.data.questions import Questions, in_questions
+        from bertkit.data.questions import QuestionRows, normalize_questions
 
-        if isinstance(rows, Questions):
+        if isinstance(rows, QuestionRows):
             return rows
         config = self.config
-        return in_questions(rows, (config.question_column, config.context_column, config.answers_column))
+        return normalize_questions(rows, (config.question_column, config.context_column, config.answers_column))
 
     @property
     def gold_columns(self) -> set[str]:
         """The answers, and what SQuAD says of them."""
-        from bertkit.data.question_columns import ANSWERS
+        from bertkit.data.question_columns import ANSWER_COLUMNS
 
-        said = {self.config.answers_column, *ANSWERS, "is_impossible", "plausible_answers"}
+        said = {self.config.answers_column, *ANSWER_COLUMNS, "is_impossible", "plausible_answers"}
         return said - {self.config.question_column, self.config.context_column}
 
     @property
-    def retold(self) -> set[str]:
+    def dropped_columns(self) -> set[str]:
         """The id and the answers."""
         return {"id", "answers"}
 
     @property
-    def asked(self) -> dict[str, str]:
+    def input_flags(self) -> dict[str, str]:
         """A question and a paragraph."""
         return {"question": self.config.question_column, "context": self.config.context_column}
 
-    def summary(self) -> str:
+    def describe(self) -> str:
         """The rules."""
         rules = {"v1": "every question has an answer", "v2": "a question may have no answer"}
         return f"answers to {self.config.question_column} in {self.config.context_column}, SQuAD " + (
@@ -194,77 +194,77 @@ class Qa(Task):
 
     # ---- looked at before training
 
-    def survey(self, reporter: "Reporter") -> "Found":
+    def load_examples(self, reporter: "Reporter") -> "LoadedDataset":
         """A row a question."""
-        from bertkit.data.articles import are_nested, flattened
+        from bertkit.data.articles import is_nested, flatten_articles
 
-        found = self.find(reporter)
-        flat = {name: flattened(rows) if are_nested(rows) else rows for name, rows in found.splits.items()}
+        found = self.load_data(reporter)
+        flat = {name: flatten_articles(rows) if is_nested(rows) else rows for name, rows in found.splits.items()}
         return dataclasses.replace(found, splits=flat)
 
-    def gold(self, rows: "Rows") -> list[Hashable] | None:
+    def extract_gold(self, rows: "Rows") -> list[Hashable] | None:
         """Whether there is an answer: answers themselves differ from person to person."""
         if "answers" not in rows.columns:
             return None
         return ["answered" if some else "no answer" for some in rows["answers"]]
 
-    def balance(self, rows: "Rows") -> dict[str, int]:
+    def count_labels(self, rows: "Rows") -> dict[str, int]:
         """With v2."""
-        return super().balance(rows) if self.config.squad == "v2" else {}
+        return super().count_labels(rows) if self.config.squad == "v2" else {}
 
-    def findings(self, found: "Found", read: "Found", notes: Sequence[str]) -> Iterator["Finding"]:
+    def check_rows(self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]) -> Iterator["Finding"]:
         """Answers not at their offset, with their rows where notes have ids; paragraphs in two splits."""
         from bertkit.data import answer_checks
-        from bertkit.data.questions import in_questions
+        from bertkit.data.questions import normalize_questions
 
         config = self.config
         names = (config.question_column, config.context_column, config.answers_column)
-        for split, rows in found.splits.items():
-            yield from answer_checks.misplaced(split, in_questions(rows, names))
-        for split, rows in read.splits.items():
+        for split, rows in dataset.splits.items():
+            yield from answer_checks.find_misplaced_answers(split, normalize_questions(rows, names))
+        for split, rows in parsed.splits.items():
             if split != "train":
-                yield from answer_checks.shared_paragraphs(split, read.splits["train"], rows)
+                yield from answer_checks.find_shared_paragraphs(split, parsed.splits["train"], rows)
 
-    def count_pieces(self, rows: "Rows", tokenizer: Any) -> "PieceCounts":
+    def count_tokens(self, rows: "Rows", tokenizer: Any) -> "TokenCounts":
         """Of the question and its whole paragraph."""
-        from bertkit.data.piece_counts import PieceCounts
+        from bertkit.data.piece_counts import TokenCounts
 
-        return PieceCounts.of_questions(rows["question"], rows["context"], tokenizer)
+        return TokenCounts.from_questions(rows["question"], rows["context"], tokenizer)
 
-    def findings_in_pieces(self, split: str, rows: "Rows", tokenizer: Any) -> Iterator["Finding"]:
+    def check_tokens(self, split: str, rows: "Rows", tokenizer: Any) -> Iterator["Finding"]:
         """Answers that no window holds."""
-        from bertkit.data.answer_checks import lost
+        from bertkit.data.answer_checks import find_lost_answers
 
-        return lost(split, rows, self.prepare(rows, tokenizer))
+        return find_lost_answers(split, rows, self.featurize(rows, tokenizer))
 
     # ---- model
 
-    def adopt(self, model_config: Any, source: "ModelSource") -> Any:
+    def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
         """A model that has a head for answers keeps it: going on from one data set to the next."""
-        from bertkit.modeling.heads import QUESTION, has_head, stands_on
+        from bertkit.modeling.heads import QUESTION_HEAD, has_head, has_head_type
 
-        fits = has_head(model_config, QUESTION) and stands_on(model_config, self.config.head)
-        self.new_head = self.config.new_head or not fits
-        vars(model_config).pop(THRESHOLD, None)  # another run's
+        fits = has_head(model_config, QUESTION_HEAD) and has_head_type(model_config, self.config.head)
+        self.has_new_head = self.config.new_head or not fits
+        vars(model_config).pop(THRESHOLD_KEY, None)  # another run's
         model_config.num_labels = 2  # the stock heads make their outputs by it, whatever a model had before
         return model_config
 
-    def restore(self, model_config: Any) -> None:
+    def load_state(self, model_config: Any) -> None:
         """The rules and tau, as chosen on the validation rows."""
-        self.answering = Answering(self.config.squad, getattr(model_config, THRESHOLD, None))
-        self.new_head, self.strict = False, False
+        self.decoder = AnswerDecoder(self.config.squad, getattr(model_config, THRESHOLD_KEY, None))
+        self.has_new_head, self.requires_full_coverage = False, False
 
-    def prepare(self, rows: "Rows", tokenizer: Any) -> "QuestionFeatures":
+    def featurize(self, rows: "Rows", tokenizer: Any) -> "QuestionFeatures":
         """Questions with the windows of their paragraphs."""
-        from bertkit.data.question_features import build_questions
+        from bertkit.data.question_features import build_question_features
 
-        features = build_questions(
+        features = build_question_features(
             rows["question"], rows["context"], rows.columns.get("answers"), tokenizer,
-            self._limits(tokenizer), cache=self.caches,
+            self._limits(tokenizer), cache=self.use_cache,
         )  # fmt: skip
-        room = self.config.max_length - features.template.special - int(features.asked.max())
+        room = self.config.max_length - features.template.num_special_tokens - int(features.question_lengths.max())
         stride = features.limits.doc_stride
-        if self.strict and stride > room:
+        if self.requires_full_coverage and stride > room:
             raise UserError(
                 f"--doc-stride {stride} would skip text: beside the longest question a "
                 f"window of --max-length {self.config.max_length} has {room} pieces of the paragraph; take "
@@ -275,25 +275,25 @@ class Qa(Task):
     def _limits(self, tokenizer: Any) -> "Limits":
         """The settings; the step of windows is 128, but at most half of the least room for a paragraph."""
         from bertkit.data.question_features import Limits
-        from bertkit.data.sequences import Template
+        from bertkit.data.sequences import SequenceTemplate
 
-        room = self.config.max_length - Template.of(tokenizer, pair=True).special
+        room = self.config.max_length - SequenceTemplate.from_tokenizer(tokenizer, pair=True).num_special_tokens
         if room < 2:
             raise UserError(
                 f"--max-length {self.config.max_length}: no room for a question and a paragraph; take more"
             )
         least = room - min(self.config.max_query_length, room // 2)
-        config = fill(self.config, {"doc_stride": min(DOC_STRIDE, max(1, least // 2))})  # not kept: by length
+        config = fill_unset(self.config, {"doc_stride": min(DEFAULT_DOC_STRIDE, max(1, least // 2))})  # not kept: by length
         return Limits(**{item.name: getattr(config, item.name) for item in dataclasses.fields(Limits)})
 
-    def model(self, model_config: Any, source: "ModelSource") -> Any:
+    def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """`AutoModelForQuestionAnswering`."""
         from transformers import AutoModelForQuestionAnswering
 
-        from bertkit.modeling.reading import load_reader
+        from bertkit.modeling.reading import load_with_pooling
 
-        return load_reader(
-            AutoModelForQuestionAnswering, source, model_config, self.new_head, self.config.head
+        return load_with_pooling(
+            AutoModelForQuestionAnswering, source, model_config, self.has_new_head, self.config.head
         )
 
     def loss(self, train: Any) -> "Loss":
@@ -302,46 +302,46 @@ class Qa(Task):
 
         return CrossEntropy()
 
-    def settle(self, outputs: Outputs) -> dict[str, Any]:
+    def fit_decision(self, outputs: Outputs) -> dict[str, Any]:
         """Tau, with v2."""
         if self.config.squad == "v1":
             return {}
-        self.answering = dataclasses.replace(self.answering, threshold=self.answering.best_threshold(outputs))
-        return self.settled
+        self.decoder = dataclasses.replace(self.decoder, threshold=self.decoder.fit_threshold(outputs))
+        return self.fitted_params
 
     @property
-    def settled(self) -> dict[str, Any]:
+    def fitted_params(self) -> dict[str, Any]:
         """Tau, where it is known."""
-        threshold = self.answering.threshold
-        return {} if threshold is None else {THRESHOLD: threshold}
+        threshold = self.decoder.threshold
+        return {} if threshold is None else {THRESHOLD_KEY: threshold}
 
     # ---- results
 
-    def metrics(self, outputs: Outputs) -> Scores:
+    def compute_metrics(self, outputs: Outputs) -> Scores:
         """`exact` and `f1` in percent as the official scripts print them, and with v2 their parts."""
-        return self.answering.metrics(outputs)
+        return self.decoder.compute_metrics(outputs)
 
     def scorer(self, outputs: Outputs) -> "Scorer":
         """By questions."""
-        return self.answering.scorer(outputs)
+        return self.decoder.scorer(outputs)
 
-    def details(self, outputs: Outputs) -> dict[str, Scores]:
+    def compute_details(self, outputs: Outputs) -> dict[str, Scores]:
         """With v2 exact and F1 at some thresholds."""
-        return self.answering.details(outputs)
+        return self.decoder.compute_details(outputs)
 
-    def decode(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+    def iter_predictions(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """`answer`, its `start` and `end` in the paragraph, `score`, `null_odds`."""
-        return self.answering.records(outputs)
+        return self.decoder.iter_records(outputs)
 
-    def all_scores(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+    def iter_extra_scores(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """The best answers of each question."""
-        nbest = self.answering.nbest(outputs)
-        return ({"nbest": some} for some in self.answering.listed(nbest, outputs.rows))
+        nbest = self.decoder.merge_nbest(outputs)
+        return ({"nbest": some} for some in self.decoder.iter_nbest(nbest, outputs.rows))
 
-    def files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
+    def prediction_files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
         """`predictions.json`, `nbest_predictions.json`, `null_odds.json`: what the official tools read."""
-        return self.answering.files(outputs)
+        return self.decoder.prediction_files(outputs)
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """`overlap`: the sentence with the most words of the question; with v2 `majority`: no answer."""
-        return self.answering.baselines(rows)
+        return self.decoder.score_baselines(rows)

@@ -6,25 +6,25 @@ from typing import Any
 
 from bertkit.tasks.base import Outputs, Task
 
-NONE: Mapping[str, Any] = {}
+EMPTY_ROW: Mapping[str, Any] = {}
 
 
-def records(task: Task, outputs: Outputs) -> Iterator[dict[str, Any]]:
+def iter_prediction_records(task: Task, outputs: Outputs) -> Iterator[dict[str, Any]]:
     """Predictions with the input columns before them; a column that clashes becomes `input_NAME`."""
-    predictions = task.decode(outputs)
-    rows = iter(outputs.rows) if task.rows_told else repeat(NONE)
-    for number, (row, prediction) in enumerate(zip(rows, predictions, strict=task.rows_told)):
-        yield beside(number, row, task.retold, prediction)
+    predictions = task.iter_predictions(outputs)
+    rows = iter(outputs.rows) if task.row_level else repeat(EMPTY_ROW)
+    for number, (row, prediction) in enumerate(zip(rows, predictions, strict=task.row_level)):
+        yield merge_prediction(number, row, task.dropped_columns, prediction)
 
 
-def beside(
-    number: int, row: Mapping[str, Any], retold: Container[str], prediction: Mapping[str, Any]
+def merge_prediction(
+    number: int, row: Mapping[str, Any], dropped_columns: Container[str], prediction: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The number of a row, its columns but those that are told again, and its prediction."""
     keys = {"id", *prediction}
     inputs: dict[str, Any] = {}
     for name, value in row.items():
-        if name in retold:
+        if name in dropped_columns:
             continue
         while name in keys:
             name = f"input_{name}"

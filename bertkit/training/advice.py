@@ -6,13 +6,13 @@ models take higher rates (google-research/bert README, "smaller BERT models": 3e
 
 from typing import Any
 
-from bertkit.errors import counted
+from bertkit.errors import format_count
 
 TINY_MODEL, SMALL_MODEL, LARGE_MODEL = 10e6, 50e6, 200e6
 FEW_ROWS, MANY_ROWS = 5_000, 100_000
 
 
-def advise(rows: int, parameters: int, unit: str = "row") -> tuple[dict[str, Any], str]:
+def suggest_hyperparameters(rows: int, parameters: int, unit: str = "row") -> tuple[dict[str, Any], str]:
     """Values for `epochs`, `learning_rate`, `batch_size`, and one line that says why.
 
     Args:
@@ -20,7 +20,7 @@ def advise(rows: int, parameters: int, unit: str = "row") -> tuple[dict[str, Any
         parameters: of the whole model.
         unit: what a row is called.
     """
-    size = f"{counted(rows, f'training {unit}')} and {_told(parameters)} parameters"
+    size = f"{format_count(rows, f'training {unit}')} and {_told(parameters)} parameters"
     advice = {
         "epochs": 4.0 if rows < FEW_ROWS else 3.0 if rows <= MANY_ROWS else 2.0,
         "batch_size": 16 if rows < FEW_ROWS else 32,

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from bertkit.config import RunConfig, flag_of, settings_of
-from bertkit.errors import UserError, nearest
+from bertkit.config import RunConfig, get_flag, get_settings
+from bertkit.errors import UserError, suggest_similar
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 # Trainer's own evaluation, saving and best-model logic are off: bertkit evaluates in fp32, checkpoints
 # whole or not at all, and chooses the best itself. What a user sets here would not do what it says.
-OURS: dict[str, Any] = {
+FIXED_ARGUMENTS: dict[str, Any] = {
     "output_dir": None, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False,
     "remove_unused_columns": False, "label_names": [], "disable_tqdm": True, "push_to_hub": False,
     "logging_nan_inf_filter": False, "logging_steps": 10, "data_seed": None,
 }  # fmt: skip
-SETTABLE = {"logging_steps"}  # ours by default, the user's if he likes
+OVERRIDABLE_ARGUMENTS = {"logging_steps"}  # ours by default, the user's if he likes
 # These would be accepted and do nothing, or undo what bertkit promises; where there is a flag, it is named.
-KEPT = {
+REFUSED_ARGUMENTS = {
     "label_smoothing_factor": "use --label-smoothing", "save_steps": "use --save-steps",
     "torch_compile": "use --compile",
     "resume_from_checkpoint": "use --resume", "accelerator_config": "bertkit keeps it",
@@ -34,7 +34,7 @@ KEPT = {
 }  # fmt: skip
 
 
-def parse_set(config: RunConfig) -> dict[str, Any]:
+def parse_set_flag(config: RunConfig) -> dict[str, Any]:
     """The KEY=VALUE pairs of `--set`, values as YAML.
 
     Raises:
@@ -46,7 +46,7 @@ def parse_set(config: RunConfig) -> dict[str, Any]:
 
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     flags = {
-        about.argument: flag_of(name, about) for name, (_, about, _) in settings_of(type(config)).items()
+        about.argument: get_flag(name, about) for name, (_, about, _) in get_settings(type(config)).items()
     }
     given = {}
     for pair in config.set:
@@ -55,16 +55,16 @@ def parse_set(config: RunConfig) -> dict[str, Any]:
             raise UserError(f"--set {pair}: must be KEY=VALUE")
         if key in flags:
             raise UserError(f"--set {key}: has a flag of its own, {flags[key]}")
-        if key in OURS and key not in SETTABLE:
-            raise UserError(f"--set {key}: bertkit keeps this one at {OURS[key]!r}")
-        if key in KEPT:
-            raise UserError(f"--set {key}: {KEPT[key]}")
+        if key in FIXED_ARGUMENTS and key not in OVERRIDABLE_ARGUMENTS:
+            raise UserError(f"--set {key}: bertkit keeps this one at {FIXED_ARGUMENTS[key]!r}")
+        if key in REFUSED_ARGUMENTS:
+            raise UserError(f"--set {key}: {REFUSED_ARGUMENTS[key]}")
         if key == "train_sampling_strategy" and value not in ("random", "sequential"):
             raise UserError(
                 f"--set {pair}: random or sequential; bertkit's own order groups by length already"
             )
         if key not in fields:
-            raise UserError(f"--set {key}: TrainingArguments has no such field{nearest(key, fields)}")
+            raise UserError(f"--set {key}: TrainingArguments has no such field{suggest_similar(key, fields)}")
         try:
             given[key] = _value(value)
         except yaml.YAMLError as error:
@@ -81,17 +81,17 @@ def _value(text: str) -> Any:
         return value
 
 
-def training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> "TrainingArguments":
+def build_training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> "TrainingArguments":
     """The arguments of a resolved config. Raises `UserError` where `TrainingArguments` refuses a value."""
     import torch
     from transformers import TrainingArguments
 
     named = {
         about.argument: getattr(config, name)
-        for name, (_, about, _) in settings_of(type(config)).items()
+        for name, (_, about, _) in get_settings(type(config)).items()
         if about.argument and getattr(config, name) is not None
     }
-    named |= OURS | {
+    named |= FIXED_ARGUMENTS | {
         "output_dir": str(checkpoints),
         "use_cpu": not torch.accelerator.is_available(),  # else bf16 is refused on a CPU
         "bf16": precision == "bf16",
@@ -107,6 +107,6 @@ def training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> 
     if config.compile and not torch.accelerator.is_available() and shutil.which("g++") is None:
         raise UserError("--compile: on a CPU it needs a C++ compiler (g++) and there is none")
     try:
-        return TrainingArguments(**named | parse_set(config))
+        return TrainingArguments(**named | parse_set_flag(config))
     except (ValueError, TypeError, ImportError, OSError) as error:
         raise UserError(f"Trainer refuses these settings: {str(error).splitlines()[0]}") from error

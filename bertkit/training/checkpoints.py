@@ -14,12 +14,12 @@ from transformers.trainer import TRAINER_STATE_NAME
 from bertkit import ranks
 from bertkit.errors import UserError
 from bertkit.files import PARTIAL
-from bertkit.seals import seal, unlike
+from bertkit.seals import write_checksums, verify_checksums
 
-ANEW = "start again with --overwrite"
+RESTART_HINT = "start again with --overwrite"
 
 
-def require_whole(last: Path) -> None:
+def verify_checkpoint(last: Path) -> None:
     """Refuse to go on from a checkpoint that is not as it was written, or whose best one is not there.
 
     Trainer would go on without what is missing, with another optimizer or other random numbers.
@@ -27,24 +27,24 @@ def require_whole(last: Path) -> None:
     Raises:
         UserError: the file that is damaged, and the way out.
     """
-    if wrong := unlike(last):
+    if wrong := verify_checksums(last):
         others = sorted(path.name for path in last.parent.glob("checkpoint-*") if path != last)
-        way = f"remove the folder, and --resume goes on from {others[0]}" if others else ANEW
+        way = f"remove the folder, and --resume goes on from {others[0]}" if others else RESTART_HINT
         raise UserError(f"{last}: {wrong}; {way}")
     state = json.loads((last / TRAINER_STATE_NAME).read_text("utf-8"))
     best = last.with_name(f"checkpoint-{state['best_global_step']}")
-    if state["best_global_step"] is not None and best != last and (wrong := unlike(best)):
-        raise UserError(f"{best}, the best so far: {wrong}; {ANEW}")
+    if state["best_global_step"] is not None and best != last and (wrong := verify_checksums(best)):
+        raise UserError(f"{best}, the best so far: {wrong}; {RESTART_HINT}")
 
 
-class WholeCheckpoints(Trainer):
+class AtomicCheckpointTrainer(Trainer):
     """Trainer, whose checkpoints appear and go by a rename, so that a kill never leaves a part of one."""
 
     _writing = False
 
-    def clear_unfinished(self) -> None:
+    def remove_unfinished_checkpoints(self) -> None:
         """Remove what a process that was killed left aside."""
-        ranks.once(shutil.rmtree, self._aside, ignore_errors=True)
+        ranks.on_main_process(shutil.rmtree, self._aside, ignore_errors=True)
 
     @property
     def _aside(self) -> Path:
@@ -55,12 +55,12 @@ class WholeCheckpoints(Trainer):
         return str(self._aside) if self._writing else super()._get_output_dir(trial)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.clear_unfinished()
+        self.remove_unfinished_checkpoints()
         self._writing = True
         try:
-            with ranks.agreed(), self._told_where_unwritable():
+            with ranks.raise_on_all_ranks(), self._told_where_unwritable():
                 super()._save_checkpoint(model, trial)  # weights by the first rank, random numbers by each
-            ranks.once(self._show, f"checkpoint-{self.state.global_step}")
+            ranks.on_main_process(self._show, f"checkpoint-{self.state.global_step}")
         finally:
             self._writing = False
 
@@ -81,7 +81,7 @@ class WholeCheckpoints(Trainer):
         """Seal a checkpoint and give it its name; only this one and the best are kept."""
         written, folder = self._aside / name, Path(self.args.output_dir)
         with self._told_where_unwritable():
-            seal(written)
+            write_checksums(written)
         if (folder / name).exists():
             (folder / name).replace(self._aside / "replaced")
         written.replace(folder / name)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-class Feed:
+class InputStats:
     """Sums over the batches that were really trained on, since a run began or was gone on with.
 
     Attributes:
@@ -15,16 +15,16 @@ class Feed:
     """
 
     def __init__(self) -> None:
-        self.waited = 0.0
+        self.wait_seconds = 0.0
         self._places = 0
         self._pieces: Any = 0  # summed on the device: reading it would wait for all that it has still to do
 
-    def watched(self, batches: Iterator[dict[str, torch.Tensor]]) -> Iterator[dict[str, torch.Tensor]]:
+    def track_batches(self, batches: Iterator[dict[str, torch.Tensor]]) -> Iterator[dict[str, torch.Tensor]]:
         """The batches as they are, each one counted and timed."""
         while True:
             began = time.perf_counter()
             batch = next(batches, None)
-            self.waited += time.perf_counter() - began
+            self.wait_seconds += time.perf_counter() - began
             if batch is None:
                 return
             mask = batch["attention_mask"]
@@ -33,6 +33,6 @@ class Feed:
             yield batch
 
     @property
-    def padding(self) -> float | None:
+    def padding_fraction(self) -> float | None:
         """The share of places that hold no piece; None where nothing was trained on."""
         return 1 - float(self._pieces) / self._places if self._places else None

@@ -5,11 +5,11 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bertkit.config import C, RunConfig
+from bertkit.config import ConfigT, RunConfig
 from bertkit.errors import UserError
 
 # PyTorch's allocator for CPUs has no error of its own.
-SAID_BY_CPU = ("can't allocate memory", "not enough memory")
+CPU_OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory")
 
 
 class OutOfMemory(UserError):
@@ -22,17 +22,17 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(said in str(error) for said in SAID_BY_CPU)
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in CPU_OUT_OF_MEMORY_MESSAGES)
 
 
-def sizes(config: RunConfig) -> dict[str, int]:
+def get_batch_settings(config: RunConfig) -> dict[str, int]:
     """How much is trained on at a time, and how many times a step."""
     names = ("batch_size", "tokens_per_batch", "gradient_accumulation_steps")
     return {name: value for name in names if (value := getattr(config, name)) is not None}
 
 
 @contextmanager
-def memory_told(message: str) -> Iterator[None]:
+def report_out_of_memory(message: str) -> Iterator[None]:
     """Raise `OutOfMemory` with this message where memory runs out."""
     try:
         yield
@@ -42,7 +42,7 @@ def memory_told(message: str) -> Iterator[None]:
         raise OutOfMemory(message) from None
 
 
-def ways_out(config: RunConfig) -> str:
+def suggest_memory_fixes(config: RunConfig) -> str:
     """What a user can do about a run that memory does not suffice for."""
     budget = config.tokens_per_batch
     flag, size = ("--batch-size", config.batch_size) if budget is None else ("--tokens-per-batch", budget)
@@ -55,7 +55,7 @@ def ways_out(config: RunConfig) -> str:
     return f"out of memory at {flag} {size}, --max-length {config.max_length}; try {', '.join(ways)}"
 
 
-def halved(config: C, longest: int) -> C | None:
+def halve_batch(config: ConfigT, longest: int) -> ConfigT | None:
     """The settings with half as much at a time and as much an optimizer step; None: it cannot be divided.
 
     A batch of an odd number becomes the largest that divides the effective batch.
@@ -78,7 +78,7 @@ def halved(config: C, longest: int) -> C | None:
     return dataclasses.replace(config, batch_size=size, gradient_accumulation_steps=effective // size)
 
 
-def release() -> None:
+def release_memory() -> None:
     """Give back what a failed attempt held; call it where nothing holds the error any more."""
     import torch
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 
-class Parts:
+class LossMeter:
     """Sums over the steps since the last that was logged, on the device.
 
     They are read when they are logged, since reading waits for all that the device has still to do.
@@ -21,7 +21,7 @@ class Parts:
             more = torch.stack([of_parts[part].detach().float() for of_parts in figures])
             self.sums[part] = self.sums[part] + more if part in self.sums else more
 
-    def read(self, gather: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, list[list[float]]]:
+    def gather_sums(self, gather: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, list[list[float]]]:
         """The sums of each rank; `gather` gives those of all, one after the other."""
         return {part: gather(sums).view(-1, 3).tolist() for part, sums in self.sums.items()}
 
@@ -29,9 +29,9 @@ class Parts:
         """Go on from what was read: each rank from its own."""
         self.sums = {part: torch.tensor(sums[rank], device=device) for part, sums in read.items()}
 
-    def means(self, gather: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
+    def compute_and_reset(self, gather: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
         """`mlm_loss`, `mlm_accuracy` and so on, each over all that is counted of its kind; begins anew."""
-        read, self.sums = self.read(gather), {}
+        read, self.sums = self.gather_sums(gather), {}
         together = {part: map(sum, zip(*sums, strict=True)) for part, sums in read.items()}
         return {
             f"{part}_{name}": figure / max(count, 1)
@@ -40,7 +40,7 @@ class Parts:
         }
 
 
-def log_lines(history: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def merge_log_history(history: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """What Trainer logged, an entry a step: with validation scores, as `eval_NAME`, where there are any."""
     lines: dict[int, dict[str, Any]] = {}
     for entry in history:

@@ -4,7 +4,7 @@ from bertkit.config import RunConfig
 from bertkit.errors import UserError
 
 
-def check(config: RunConfig) -> None:
+def check_precision(config: RunConfig) -> None:
     """Refuse what cannot be trained in.
 
     Raises:
@@ -19,18 +19,18 @@ def check(config: RunConfig) -> None:
             raise UserError("--fp16 needs an accelerator and there is none; leave it out, or try --bf16")
 
 
-def choose(config: RunConfig) -> tuple[str, str]:
+def choose_precision(config: RunConfig) -> tuple[str, str]:
     """`fp32`, `bf16` or `fp16` for training, and the reason. Scores are always fp32."""
     if config.fp16:
         return "fp16", "as asked"
     if config.bf16 is not None:
         return ("bf16" if config.bf16 else "fp32"), "as asked"
-    if bf16_is_faster():
+    if is_bf16_faster():
         return "bf16", "this device computes it natively"
     return "fp32", "this device does not compute bf16 natively"
 
 
-def bf16_is_faster() -> bool:
+def is_bf16_faster() -> bool:
     """Whether the device has instructions for bf16; without them it is emulated, many times slower."""
     import torch
 

@@ -8,11 +8,11 @@ import torch
 
 from bertkit import ranks
 from bertkit.data.features import Features
-from bertkit.data.ragged import stretches
+from bertkit.data.ragged import concat_ranges
 from bertkit.errors import UserError
-from bertkit.modeling.forward import logits_of
+from bertkit.modeling.forward import compute_logits
 from bertkit.reporter import Reporter
-from bertkit.training.memory import OutOfMemory, memory_told, release
+from bertkit.training.memory import OutOfMemory, report_out_of_memory, release_memory
 
 
 def predict_logits(
@@ -22,7 +22,7 @@ def predict_logits(
     batch_size: int,
     reporter: Reporter,
     what: str = "scoring",
-    in_shards: bool = False,
+    is_sharded: bool = False,
 ) -> np.ndarray:
     """Logits in fp32, the rows of example i at outputs[i] to outputs[i + 1] of the features.
 
@@ -41,11 +41,11 @@ def predict_logits(
         in_shards: the weights lie in parts on all ranks, and only the model itself brings them together: all
             must call it equally often.
     """
-    batches = batches_of(features, batch_size)
-    mine = batches[ranks.rank() :: ranks.count()]
-    if in_shards and len(mine) * ranks.count() < len(batches):
+    batches = batch_by_length(features, batch_size)
+    mine = batches[ranks.get_rank() :: ranks.get_world_size()]
+    if is_sharded and len(mine) * ranks.get_world_size() < len(batches):
         mine = [*mine, batches[0]]  # once more
-    forward = model if in_shards else type(model).forward.__get__(model)
+    forward = model if is_sharded else type(model).forward.__get__(model)
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -53,22 +53,22 @@ def predict_logits(
     def score(rows: np.ndarray) -> np.ndarray:
         batch = collator([features[row] for row in rows])
         batch = {name: tensor.to(device) for name, tensor in batch.items()}
-        return features.kept(logits_of(forward, batch).float(), rows, batch).cpu().numpy()
+        return features.reduce_logits(compute_logits(forward, batch).float(), rows, batch).cpu().numpy()
 
     found: list[tuple[np.ndarray, np.ndarray]] = []
     try:
         with torch.no_grad():
             for rows in reporter.track(mine, len(mine), what):
-                found.extend([(rows, score(rows))] if in_shards else in_parts(score, rows))
+                found.extend([(rows, score(rows))] if is_sharded else score_with_halving(score, rows))
     finally:
         model.train(was_training)
     if len(found) > len(mine):
-        reporter.say(f"out of memory at {batch_size} examples: the longest were scored fewer at a time")
-    of_all = [pair for pairs in ranks.gathered(found) for pair in pairs]
-    return in_order(features, *zip(*of_all, strict=True))
+        reporter.info(f"out of memory at {batch_size} examples: the longest were scored fewer at a time")
+    of_all = [pair for pairs in ranks.gather_object(found) for pair in pairs]
+    return restore_order(features, *zip(*of_all, strict=True))
 
 
-def in_parts(
+def score_with_halving(
     score: Callable[[np.ndarray], np.ndarray], rows: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """What is found of some examples, and of which: of all at once, or of halves where memory runs out.
@@ -77,28 +77,28 @@ def in_parts(
         UserError: it runs out for one alone.
     """
     try:
-        with memory_told("out of memory for one row alone: it takes shorter texts or more memory"):
+        with report_out_of_memory("out of memory for one row alone: it takes shorter texts or more memory"):
             found = score(rows)
         yield rows, found
         return
     except OutOfMemory as error:
         if len(rows) == 1:
             raise UserError(str(error)) from None
-    release()  # not within `except`: the error holds what memory ran out of
+    release_memory()  # not within `except`: the error holds what memory ran out of
     for half in np.array_split(rows, 2):
-        yield from in_parts(score, half)
+        yield from score_with_halving(score, half)
 
 
-def batches_of(features: Features, batch_size: int) -> list[np.ndarray]:
+def batch_by_length(features: Features, batch_size: int) -> list[np.ndarray]:
     """The numbers of the examples of each batch, the longest first."""
-    order = np.argsort(-features.sizes, kind="stable")
+    order = np.argsort(-features.length_keys, kind="stable")
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def in_order(features: Features, batches: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> np.ndarray:
+def restore_order(features: Features, batches: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> np.ndarray:
     """What was found of each batch, where it belongs."""
-    outputs = features.outputs
+    outputs = features.logit_offsets
     logits = np.full((outputs[-1], max(part.shape[-1] for part in found)), -np.inf, np.float32)
     for rows, part in zip(batches, found, strict=True):
-        logits[stretches(outputs[rows], outputs[rows + 1]), : part.shape[-1]] = part
+        logits[concat_ranges(outputs[rows], outputs[rows + 1]), : part.shape[-1]] = part
     return logits

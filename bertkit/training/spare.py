@@ -9,11 +9,11 @@ import torch
 
 from bertkit.data.features import Features
 
-SPARE = "spare"  # in such a batch
+DUMMY_BATCH = "spare"  # in such a batch
 
 
 @dataclass(frozen=True)
-class Collated:
+class DummyBatchCollator:
     """The collator of a loader: some examples to a batch, none to one that is spare, of any example."""
 
     collator: Callable[..., dict[str, torch.Tensor]]
@@ -23,5 +23,5 @@ class Collated:
         """The batch that a step takes."""
         if examples:
             return self.collator(examples)
-        (key,) = self.features.keys(0, np.zeros(1, int)).tolist()
-        return self.collator([self.features[key]]) | {SPARE: torch.tensor(True)}
+        (key,) = self.features.example_keys_for_epoch(0, np.zeros(1, int)).tolist()
+        return self.collator([self.features[key]]) | {DUMMY_BATCH: torch.tensor(True)}

@@ -30,9 +30,9 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def agreed(self) -> bool:
+    def is_requested_on_any_rank(self) -> bool:
         """Whether a signal has reached any rank; all must ask at the same place."""
-        return ranks.anywhere(self.requested)
+        return ranks.any_rank(self.requested)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.requested:

@@ -4,11 +4,11 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import UserError, nearest
-from bertkit.hub import reason
+from bertkit.errors import UserError, suggest_similar
+from bertkit.hub import summarize_error
 
 TRACKERS = ("tensorboard", "trackio", "wandb")  # each a package of that name; Trainer knows more
-OFFLINE = ("offline", "disabled", "dryrun")  # what WANDB_MODE says where nothing is sent
+OFFLINE_MODES = ("offline", "disabled", "dryrun")  # what WANDB_MODE says where nothing is sent
 
 
 def check_tracker(name: str | None) -> None:
@@ -32,7 +32,7 @@ def _check_other(name: str) -> None:
     from transformers.integrations.integration_utils import get_available_reporting_integrations
 
     if name not in KNOWN:
-        raise UserError(f"--report-to {name}: {', '.join(TRACKERS)} or none{nearest(name, TRACKERS)}")
+        raise UserError(f"--report-to {name}: {', '.join(TRACKERS)} or none{suggest_similar(name, TRACKERS)}")
     if name not in get_available_reporting_integrations():
         raise UserError(
             f"--report-to {name}: what it needs is not installed; transformers' page on callbacks names it, "
@@ -45,19 +45,19 @@ def _check_wandb() -> None:
     import wandb
 
     instead = "or WANDB_MODE=offline keeps all on this machine"
-    if wandb.setup().settings.mode in OFFLINE:
+    if wandb.setup().settings.mode in OFFLINE_MODES:
         return
     try:
         known = wandb.login(prompt=False)
     except wandb.Error as error:
         raise UserError(
-            f"--report-to wandb: {reason(error).rstrip('.')}; try again, wandb login, {instead}"
+            f"--report-to wandb: {summarize_error(error).rstrip('.')}; try again, wandb login, {instead}"
         ) from error
     if not known:
         raise UserError(f"--report-to wandb: no key; wandb login, {instead}")
 
 
-def log_into(trainer: Any, folder: Path) -> None:
+def set_tensorboard_dir(trainer: Any, folder: Path) -> None:
     """Put TensorBoard's events into `folder`, unless TENSORBOARD_LOGGING_DIR names another place.
 
     Trainer's own place is among the checkpoints, under date and host.

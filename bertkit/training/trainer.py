@@ -15,23 +15,23 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit import ranks
 from bertkit.data.phases import PhasedFeatures
-from bertkit.errors import WAYS_OUT_OF_NAN, UserError
-from bertkit.modeling.forward import logits_of
-from bertkit.modeling.layers import layer_numbers
-from bertkit.modeling.losses import Judged, Loss
-from bertkit.training.batches import LengthBatches
-from bertkit.training.callbacks import Begin
-from bertkit.training.checkpoints import ANEW, WholeCheckpoints, require_whole
-from bertkit.training.feed import Feed
-from bertkit.training.parts import Parts
-from bertkit.training.phases import PhasedBatches
-from bertkit.training.spare import SPARE, Collated
-from bertkit.training.token_batches import TokenBatches
+from bertkit.errors import NAN_HINT, UserError
+from bertkit.modeling.forward import compute_logits
+from bertkit.modeling.layers import map_parameters_to_layers
+from bertkit.modeling.losses import LossWithAccuracy, Loss
+from bertkit.training.batches import LengthGroupedBatchSampler
+from bertkit.training.callbacks import TrainBeginCallback
+from bertkit.training.checkpoints import RESTART_HINT, AtomicCheckpointTrainer, verify_checkpoint
+from bertkit.training.feed import InputStats
+from bertkit.training.parts import LossMeter
+from bertkit.training.phases import PhasedBatchSampler
+from bertkit.training.spare import DUMMY_BATCH, DummyBatchCollator
+from bertkit.training.token_batches import TokenBudgetBatchSampler
 
-UNLOGGED = "unlogged"  # in a checkpoint's state: what the next log will tell of steps before it
+UNLOGGED_KEY = "unlogged"  # in a checkpoint's state: what the next log will tell of steps before it
 
 
-class BertkitTrainer(WholeCheckpoints):
+class BertkitTrainer(AtomicCheckpointTrainer):
     """The one trainer.
 
     Args:
@@ -53,41 +53,41 @@ class BertkitTrainer(WholeCheckpoints):
     _tr_loss: torch.Tensor
 
     def __init__(
-        self, *, loss: Loss, evaluate_with: Callable[[], dict[str, float]], best: tuple[str, int],
+        self, *, loss: Loss, evaluate_fn: Callable[[], dict[str, float]], best_metric: tuple[str, int],
         early_stopping: int | None = None, layer_decay: float | None = None,
-        tokens_per_batch: int | None = None, own_order: bool = True, **trainer: Any,
+        tokens_per_batch: int | None = None, use_own_sampler: bool = True, **trainer: Any,
     ) -> None:  # fmt: skip
         super().__init__(**trainer)
         self.loss = loss
-        self.evaluate_with = evaluate_with
-        self.best = best
+        self.evaluate_fn = evaluate_fn
+        self.best_metric = best_metric
         self.early_stopping = early_stopping
         self.layer_decay = layer_decay
         self.tokens_per_batch = tokens_per_batch
-        self.own_order = own_order
+        self.use_own_sampler = use_own_sampler
         self.evaluation_seconds = 0.0
-        self.parts = Parts()
-        self.feed = Feed()
-        self.add_callback(Begin(self._take_up))
+        self.loss_meter = LossMeter()
+        self.input_stats = InputStats()
+        self.add_callback(TrainBeginCallback(self._take_up))
 
     # ---- training, whole or gone on with
 
-    def train_from(self, checkpoint: Path | None) -> None:
+    def train_or_resume(self, checkpoint: Path | None) -> None:
         """Train to the end, from the start or from a checkpoint; one that is the end is only loaded.
 
         Raises:
             UserError: a checkpoint that is damaged, or holds more than tensors and numbers.
         """
         if checkpoint is not None:
-            require_whole(checkpoint)
-        self.clear_unfinished()
+            verify_checkpoint(checkpoint)
+        self.remove_unfinished_checkpoints()
         try:
             if checkpoint is not None and self._is_end(checkpoint):
                 self._load_from_checkpoint(str(checkpoint))
             else:
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except UnpicklingError as error:  # Trainer loads with weights_only=True, which runs nothing
-            raise UserError(f"{checkpoint}: has a pickle of more than tensors; {ANEW}") from error
+            raise UserError(f"{checkpoint}: has a pickle of more than tensors; {RESTART_HINT}") from error
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker"):
                 raise
@@ -110,25 +110,25 @@ class BertkitTrainer(WholeCheckpoints):
 
     def _take_up(self) -> None:
         """Go on logging where the checkpoint was: the next entry tells of steps before it as well."""
-        if unlogged := self.state.stateful_callbacks.get(UNLOGGED):
+        if unlogged := self.state.stateful_callbacks.get(UNLOGGED_KEY):
             self._globalstep_last_logged = unlogged["step"]
-            self._tr_loss += unlogged["loss"][ranks.rank()]
-            self.parts.restore(unlogged["parts"], ranks.rank(), self.args.device)
+            self._tr_loss += unlogged["loss"][ranks.get_rank()]
+            self.loss_meter.restore(unlogged["parts"], ranks.get_rank(), self.args.device)
 
     # ---- weights in parts on all ranks
 
     @property
-    def in_shards(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether each rank holds a part of the weights: FSDP, or DeepSpeed's ZeRO."""
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
-    def gathered_weights(self) -> dict[str, torch.Tensor] | None:
+    def gather_weights(self) -> dict[str, torch.Tensor] | None:
         """All weights, which all ranks must ask for; None where each has them all."""
-        return self.accelerator.get_state_dict(self.model_wrapped) if self.in_shards else None
+        return self.accelerator.get_state_dict(self.model_wrapped) if self.is_sharded else None
 
     def load_weights(self, checkpoint: Path) -> None:
         """Those of a checkpoint."""
-        if not self.in_shards:
+        if not self.is_sharded:
             self._load_from_checkpoint(str(checkpoint))
         else:
             self.state.best_model_checkpoint = str(checkpoint)
@@ -138,15 +138,15 @@ class BertkitTrainer(WholeCheckpoints):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """With the loss, its parts."""
-        parts = self.parts.means(self.accelerator.gather) if "loss" in logs else {}
+        parts = self.loss_meter.compute_and_reset(self.accelerator.gather) if "loss" in logs else {}
         super().log(logs | parts, start_time)
 
     def _unlogged(self) -> dict[str, Any]:
         gather = self.accelerator.gather
-        loss, parts = gather(self._tr_loss).view(-1).tolist(), self.parts.read(gather)
+        loss, parts = gather(self._tr_loss).view(-1).tolist(), self.loss_meter.gather_sums(gather)
         return {"step": self._globalstep_last_logged, "loss": loss, "parts": parts}
 
-    def mean_loss(self) -> float:
+    def compute_mean_loss(self) -> float:
         """The loss of all steps, those before a resume included, from what was logged."""
         logged = [(entry["step"], entry["loss"]) for entry in self.state.log_history if "loss" in entry]
         steps = [0, *(step for step, _ in logged)]
@@ -155,28 +155,28 @@ class BertkitTrainer(WholeCheckpoints):
 
     # ---- batches
 
-    def batches(self) -> LengthBatches:
+    def build_batch_sampler(self) -> LengthGroupedBatchSampler:
         """This rank's sampler of the training rows; its effective batch spans accumulation and ranks."""
         size, features = self.args.per_device_train_batch_size, self.train_dataset
-        share = (ranks.rank(), ranks.count())
-        together = self.args.gradient_accumulation_steps * ranks.count()
+        share = (ranks.get_rank(), ranks.get_world_size())
+        together = self.args.gradient_accumulation_steps * ranks.get_world_size()
         if self.tokens_per_batch is not None:
             drawn = features.drawn_within(self.tokens_per_batch)
             if drawn is None:
-                return TokenBatches(features, self.tokens_per_batch, together, self.args.seed, share)
+                return TokenBudgetBatchSampler(features, self.tokens_per_batch, together, self.args.seed, share)
             size = drawn
-        batches = LengthBatches(features, size, together, self.args.seed, share)
+        batches = LengthGroupedBatchSampler(features, size, together, self.args.seed, share)
         if not isinstance(features, PhasedFeatures):
             return batches
-        return PhasedBatches(features, size, together, self.args.seed, self._total(batches.steps), share)
+        return PhasedBatchSampler(features, size, together, self.args.seed, self._total(batches.steps_per_epoch), share)
 
     def get_train_dataloader(self) -> DataLoader:
         """Trainer's, over our batches, which are this rank's already: accelerate must not deal them."""
-        if not self.own_order:
+        if not self.use_own_sampler:
             return super().get_train_dataloader()
         loader = DataLoader(
-            self.train_dataset, batch_sampler=self.batches(),
-            collate_fn=Collated(self.data_collator, self.train_dataset),
+            self.train_dataset, batch_sampler=self.build_batch_sampler(),
+            collate_fn=DummyBatchCollator(self.data_collator, self.train_dataset),
             num_workers=self.args.dataloader_num_workers, pin_memory=self.args.dataloader_pin_memory,
         )  # fmt: skip
         return prepare_data_loader(
@@ -185,12 +185,12 @@ class BertkitTrainer(WholeCheckpoints):
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
         """Trainer's; what it reads is watched."""
-        return super().get_batch_samples(self.feed.watched(epoch_iterator), num_batches, device)
+        return super().get_batch_samples(self.input_stats.track_batches(epoch_iterator), num_batches, device)
 
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps an epoch, a short last one included."""
-        return self.batches().steps
+        return self.build_batch_sampler().steps_per_epoch
 
     @property
     def total_steps(self) -> int:
@@ -205,12 +205,12 @@ class BertkitTrainer(WholeCheckpoints):
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Any:
         """Part of the loss -> its count over all accumulation steps and ranks."""
-        counts = [_weighted(self.loss.counts(batch), SPARE not in batch) for batch in batch_samples]
+        counts = [_weighted(self.loss.count_items(batch), DUMMY_BATCH not in batch) for batch in batch_samples]
         totals = {
             part: torch.as_tensor(sum(count[part] for count in counts), device=device)
             for part in (counts[0] if counts else {})
         }
-        if ranks.count() > 1:
+        if ranks.get_world_size() > 1:
             totals = {part: self.accelerator.gather(total).sum() for part, total in totals.items()}
         return totals
 
@@ -218,19 +218,19 @@ class BertkitTrainer(WholeCheckpoints):
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """This batch's part of the effective batch's loss; the parts add up to it."""
-        counted = inputs.pop(SPARE, None) is None
-        logits = logits_of(model, inputs)
-        sums = _weighted(self.loss.sums(logits, inputs), counted)
-        if isinstance(self.loss, Judged):
-            told = self.loss.right(logits, inputs), self.loss.counts(inputs)
-            self.parts.add(sums, *(_weighted(some, counted) for some in told))
+        counted = inputs.pop(DUMMY_BATCH, None) is None
+        logits = compute_logits(model, inputs)
+        sums = _weighted(self.loss.sum_losses(logits, inputs), counted)
+        if isinstance(self.loss, LossWithAccuracy):
+            told = self.loss.count_correct(logits, inputs), self.loss.count_items(inputs)
+            self.loss_meter.add(sums, *(_weighted(some, counted) for some in told))
         # DDP averages gradients over ranks, where the rule asks for their sum.
         # A batch in which nothing is counted (no piece is left of any token) has no loss.
         counts = {part: torch.where(count > 0, count, 1) for part, count in num_items_in_batch.items()}
-        loss: Any = sum(sums[part] / counts[part] for part in sums) * ranks.count()
+        loss: Any = sum(sums[part] / counts[part] for part in sums) * ranks.get_world_size()
         if not torch.isfinite(loss):
             raise UserError(
-                f"the loss is {float(loss)} at step {self.state.global_step + 1}; {WAYS_OUT_OF_NAN}"
+                f"the loss is {float(loss)} at step {self.state.global_step + 1}; {NAN_HINT}"
             )
         return (loss, logits) if return_outputs else loss
 
@@ -243,16 +243,16 @@ class BertkitTrainer(WholeCheckpoints):
             self.optimizer = kind(self._groups_by_layer(options["lr"], self.layer_decay), **options)
         return super().create_optimizer(model)
 
-    def try_optimizer(self) -> None:
+    def validate_optimizer(self) -> None:
         """Make optimizer and schedule once, so that what they refuse is known before anything is written."""
         self.create_optimizer()
         self.create_scheduler(num_training_steps=10)
         self.lr_scheduler, self._created_lr_scheduler = None, False
-        if self.in_shards:  # its parameters are others then
+        if self.is_sharded:  # its parameters are others then
             self.optimizer = None
 
     def _groups_by_layer(self, rate: float, decay: float) -> list[dict[str, Any]]:
-        numbers = layer_numbers(self.model, "--layer-decay")
+        numbers = map_parameters_to_layers(self.model, "--layer-decay")
         decayed = set(self.get_decay_parameter_names(self.model))
         top = max(numbers.values())
         groups: dict[tuple[int, bool], list[Any]] = {}
@@ -275,9 +275,9 @@ class BertkitTrainer(WholeCheckpoints):
     ) -> dict:
         """Score the validation split, remember the best, stop early where asked."""
         started = time.perf_counter()
-        scores = {f"{metric_key_prefix}_{name}": value for name, value in self.evaluate_with().items()}
+        scores = {f"{metric_key_prefix}_{name}": value for name, value in self.evaluate_fn().items()}
         self.evaluation_seconds += time.perf_counter() - started
-        name, sign = self.best
+        name, sign = self.best_metric
         score = scores[f"{metric_key_prefix}_{name}"]
         if self.state.best_metric is None or sign * score > sign * self.state.best_metric:
             self.state.best_metric, self.state.best_global_step = score, self.state.global_step
@@ -289,7 +289,7 @@ class BertkitTrainer(WholeCheckpoints):
 
     def _is_out_of_patience(self) -> bool:
         """Whether `early_stopping` evaluations have gone by since the best."""
-        name, best = f"eval_{self.best[0]}", self.state.best_global_step
+        name, best = f"eval_{self.best_metric[0]}", self.state.best_global_step
         if self.early_stopping is None or best is None:
             return False
         later = {entry["step"] for entry in self.state.log_history if name in entry and entry["step"] > best}
@@ -298,7 +298,7 @@ class BertkitTrainer(WholeCheckpoints):
     # ---- checkpoints
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.state.stateful_callbacks[UNLOGGED] = self._unlogged()
+        self.state.stateful_callbacks[UNLOGGED_KEY] = self._unlogged()
         super()._save_checkpoint(model, trial)
 
 

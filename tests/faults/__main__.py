@@ -21,33 +21,33 @@ from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "200"}
 
-from faults.bench import Bench
+from faults.bench import FaultHarness
 from faults.kinds import FAULTS
 
 TASKS = ("classify", "ner", "qa", "swag", "pretrain-mlm-nsp")
 
 
-def strike(bench: Bench, kind: str) -> str | None:
+def inject_fault(bench: FaultHarness, kind: str) -> str | None:
     """One fault and what comes after it; None: all is well, else what went wrong."""
-    bench.clear()
+    bench.remove_run()
     try:
         struck = FAULTS[kind](bench)
         struck.check()
-        bench.require_whole()
+        bench.verify_files_complete()
         if not (bench.run / "metrics.json").exists():
             child = bench.resume()
             assert child.wait() == 0, f"--resume: {child.last_line}"
-        bench.require_same()
+        bench.verify_same_as_reference()
     except (AssertionError, OSError) as error:
         return " ".join(str(error).split())[:300] or type(error).__name__
     return None
 
 
-def benches_of(tasks: list[str], folder: Path, seed: int) -> dict[str, Bench]:
+def prepare_harnesses(tasks: list[str], folder: Path, seed: int) -> dict[str, FaultHarness]:
     """A bench for each task, whose run without faults is made first."""
     benches = {}
     for task in tasks:
-        benches[task] = Bench(task, folder / task, random.Random(f"{seed} {task}"))
+        benches[task] = FaultHarness(task, folder / task, random.Random(f"{seed} {task}"))
         benches[task].folder.mkdir()
         benches[task].prepare()
     return benches
@@ -71,22 +71,22 @@ def main() -> int:
     struck: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     rng, started = random.Random(given.seed), time.monotonic()
-    with temporary_folder() as folder:
-        benches = benches_of(given.tasks.split(","), folder, given.seed)
+    with make_temporary_folder() as folder:
+        benches = prepare_harnesses(given.tasks.split(","), folder, given.seed)
         for number, (task, bench) in zip(range(given.count), cycle(benches.items()), strict=False):
             if time.monotonic() - started > 60 * given.minutes:
                 break
             kind = kinds[number] if number < len(kinds) else rng.choice(kinds)
             struck[kind] += 1
-            if came := strike(bench, kind):
+            if came := inject_fault(bench, kind):
                 wrong[kind] += 1
                 print(f"{number} {task}: {kind}: {came}", file=sys.stderr, flush=True)
-    print(table(struck, wrong, (time.monotonic() - started) / 60))
+    print(format_table(struck, wrong, (time.monotonic() - started) / 60))
     return 1 if wrong else 0
 
 
 @contextmanager
-def temporary_folder() -> Iterator[Path]:
+def make_temporary_folder() -> Iterator[Path]:
     """Where all temporary files go. Anybody may write: pytest's own folders are shut to who is not root."""
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         Path(name).chmod(0o777)
@@ -95,7 +95,7 @@ def temporary_folder() -> Iterator[Path]:
     tempfile.tempdir = None
 
 
-def table(struck: Counter[str], wrong: Counter[str], minutes: float) -> str:
+def format_table(struck: Counter[str], wrong: Counter[str], minutes: float) -> str:
     """How often each kind struck, and how often something went wrong."""
     rows = [("fault", "struck", "wrong"), ("---", "---:", "---:")]
     rows += [(kind, struck[kind], wrong[kind]) for kind in sorted(struck)]

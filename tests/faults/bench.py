@@ -9,17 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from conftest import save_tiny
+from conftest import save_tiny_model
 
-from bertkit.data.sources import SAMPLES
-from bertkit.seals import unlike
-from faults.process import Child, bertkit, import_all
+from bertkit.data.sources import SAMPLES_DIR
+from bertkit.seals import verify_checksums
+from faults.process import ForkedProcess, start_bertkit, import_recorded_modules
 
-SHORT = [
+TRAIN_OPTIONS = [
     "--epochs", "2", "--batch-size", "8", "--max-length", "32", "--save-steps", "2", "--lr", "1e-3",
     "--no-bf16",
 ]  # fmt: skip
-SAME = (
+COMPARED_FILES = (
     "model.safetensors",
     "training_log.jsonl",
     "predictions*",
@@ -29,7 +29,7 @@ SAME = (
 
 
 @dataclass
-class Bench:
+class FaultHarness:
     """One task and the run of it that nothing happened to.
 
     Attributes:
@@ -57,14 +57,14 @@ class Bench:
     def prepare(self) -> None:
         """Make the model, and train without any fault."""
         sample = "text" if self.task == "pretrain-mlm-nsp" else self.task
-        shutil.copytree(SAMPLES / sample, self.data)
-        self._aside(lambda: save_tiny(self.folder / "tiny"))
+        shutil.copytree(SAMPLES_DIR / sample, self.data)
+        self._aside(lambda: save_tiny_model(self.folder / "tiny"))
         (self.folder / "tiny" / "model.safetensors").chmod(0o644)  # safetensors makes its files private
         assert self.train("scout").wait() == 0
-        import_all()
+        import_recorded_modules()
         started = time.monotonic()
         child = self.train("whole")
-        assert child.wait() == 0, child.printed.read_text()
+        assert child.wait() == 0, child.output_file.read_text()
         self.seconds = time.monotonic() - started
 
     def _aside(self, make: Callable[[], object]) -> None:
@@ -75,7 +75,7 @@ class Bench:
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
 
-    def train(self, name: str = "run", *more: str, before: Callable[[], object] | None = None) -> Child:
+    def train(self, name: str = "run", *more: str, before: Callable[[], object] | None = None) -> ForkedProcess:
         """Start the run."""
         os.environ["BERTKIT_CACHE_DIR"] = str(self.cache)
         args = [
@@ -84,42 +84,42 @@ class Bench:
             str(self.data),
             "--model",
             str(self.folder / "tiny"),
-            *SHORT,
+            *TRAIN_OPTIONS,
         ]
-        return bertkit([*args, "-o", str(self.folder / name), *more], before)
+        return start_bertkit([*args, "-o", str(self.folder / name), *more], before)
 
-    def resume(self, before: Callable[[], object] | None = None) -> Child:
+    def resume(self, before: Callable[[], object] | None = None) -> ForkedProcess:
         """Go on with it, or begin it again where nothing was kept."""
         if (self.run / "run.yaml").exists():
-            return bertkit([self.task, "--resume", "-o", str(self.run)], before)
+            return start_bertkit([self.task, "--resume", "-o", str(self.run)], before)
         return self.train()
 
-    def stop(self) -> None:
+    def stop_at_checkpoint(self) -> None:
         """Bring it to a checkpoint, and end it there."""
         child = self.train()
-        child.reach("a checkpoint", self.rng.randint(1, 3))
-        child.signal(signal.SIGTERM)
-        assert child.wait() in (0, 130), child.printed.read_text()
+        child.wait_for_phase("a checkpoint", self.rng.randint(1, 3))
+        child.send_signal(signal.SIGTERM)
+        assert child.wait() in (0, 130), child.output_file.read_text()
 
-    def clear(self) -> None:
+    def remove_run(self) -> None:
         """Remove the run."""
         shutil.rmtree(self.run, ignore_errors=True)
 
-    def require_whole(self) -> None:
+    def verify_files_complete(self) -> None:
         """What lies in the run directory is whole: files as in the other run, checkpoints as sealed."""
         if not self.run.is_dir():
             return
         for path in self.run.glob("checkpoints/checkpoint-*"):
-            assert unlike(path) is None, f"{path}: {unlike(path)}"
+            assert verify_checksums(path) is None, f"{path}: {verify_checksums(path)}"
         for path in self.run.iterdir():
             if path.is_file() and not path.name.startswith("."):
                 other = (self.folder / "whole" / path.name).read_bytes()
                 ends = path.read_bytes()[-8:] == other[-8:]
                 assert ends or path.name in ("run.yaml", "README.md"), f"{path.name} is not whole"
 
-    def require_same(self) -> None:
+    def verify_same_as_reference(self) -> None:
         """It has ended as the run that nothing happened to, to the bit."""
-        names = sorted({path.name for name in SAME for path in (self.folder / "whole").glob(name)})
+        names = sorted({path.name for name in COMPARED_FILES for path in (self.folder / "whole").glob(name)})
         assert len(names) >= 3
         for name in names:
             same = (self.run / name).read_bytes() == (self.folder / "whole" / name).read_bytes()

@@ -12,34 +12,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.rundir import last_checkpoint
-from faults.bench import Bench
-from faults.process import PHASES, Child
+from faults.bench import FaultHarness
+from faults.process import PHASES, ForkedProcess
 
-NOBODY = 65534
+NOBODY_UID = 65534
 
 
 @dataclass(frozen=True)
-class Struck:
+class FaultOutcome:
     """What a fault led to at once: the exit status, what was said, and the statuses that are right."""
 
-    child: Child
-    right: tuple[int, ...]
-    words: str = ""
+    child: ForkedProcess
+    expected_statuses: tuple[int, ...]
+    expected_message: str = ""
 
     def check(self) -> None:
         """Raise where the process ended otherwise than the command line promises."""
         status, line = self.child.wait(), self.child.last_line
-        assert status in self.right, f"status {status}, not {self.right}: {line}"
+        assert status in self.expected_statuses, f"status {status}, not {self.expected_statuses}: {line}"
         if status == 2:
             assert line.startswith("bertkit: "), f"no line of bertkit's: {line}"
-            assert self.words in line, f"{self.words!r} is not said: {line}"
+            assert self.expected_message in line, f"{self.expected_message!r} is not said: {line}"
 
 
-Fault = Callable[[Bench], Struck]
+Fault = Callable[[FaultHarness], FaultOutcome]
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(name: str) -> Callable[[Fault], Fault]:
+def register_fault(name: str) -> Callable[[Fault], Fault]:
     """Enter a kind of fault."""
 
     def enter(strike: Fault) -> Fault:
@@ -52,19 +52,19 @@ def fault(name: str) -> Callable[[Fault], Fault]:
 def _struck_in(phase: str, numbers: tuple[int, ...], right: tuple[int, ...]) -> Fault:
     """Signals some time after a phase has begun, one soon after the other."""
 
-    def strike(bench: Bench) -> Struck:
+    def strike(bench: FaultHarness) -> FaultOutcome:
         child = bench.train()
-        if child.reach(phase, bench.rng.randint(1, 3) if phase in ("a checkpoint", "scoring") else 1):
+        if child.wait_for_phase(phase, bench.rng.randint(1, 3) if phase in ("a checkpoint", "scoring") else 1):
             time.sleep(bench.rng.uniform(0, bench.seconds / 8))
             for number in numbers:
-                child.signal(number) if _alive(child) else None
+                child.send_signal(number) if _alive(child) else None
                 time.sleep(bench.rng.uniform(0, 0.02))
-        return Struck(child, (*right, 0))
+        return FaultOutcome(child, (*right, 0))
 
     return strike
 
 
-def _alive(child: Child) -> bool:
+def _alive(child: ForkedProcess) -> bool:
     pid, status = os.waitpid(child.pid, os.WNOHANG)
     if pid:
         child.status = os.waitstatus_to_exitcode(status)
@@ -78,8 +78,8 @@ FAULTS["SIGTERM in scoring"] = _struck_in("scoring", (signal.SIGTERM,), (130,))
 FAULTS["Ctrl-C twice"] = _struck_in("training", (signal.SIGINT, signal.SIGINT), (130,))
 
 
-@fault("a full disk")
-def _full(bench: Bench) -> Struck:
+@register_fault("a full disk")
+def _full(bench: FaultHarness) -> FaultOutcome:
     """No file can grow beyond a size, which gives EFBIG where a full disk gives ENOSPC."""
     largest = max(path.stat().st_size for path in (bench.folder / "whole").rglob("*") if path.is_file())
     size = bench.rng.randrange(2_000, largest)
@@ -88,11 +88,11 @@ def _full(bench: Bench) -> Struck:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
-    return Struck(bench.train(before=limit), (2,), "could not be written" if size > 20_000 else "written")
+    return FaultOutcome(bench.train(before=limit), (2,), "could not be written" if size > 20_000 else "written")
 
 
-@fault("a directory that cannot be written")
-def _shut(bench: Bench) -> Struck:
+@register_fault("a directory that cannot be written")
+def _shut(bench: FaultHarness) -> FaultOutcome:
     """Shut from the beginning, or before the first checkpoint; root is told no, too, by being nobody."""
     bench.run.mkdir(parents=True)
     late = bench.rng.random() < 0.5
@@ -100,16 +100,16 @@ def _shut(bench: Bench) -> Struck:
 
     def become_nobody() -> None:
         if os.getuid() == 0:
-            os.setresuid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY_UID, NOBODY_UID, NOBODY_UID)
         if late:
             _before("bertkit.training.trainer.BertkitTrainer._save_checkpoint", shut)
 
     def shut() -> None:
         (bench.run / "checkpoints").chmod(0o555)
 
-    struck = Struck(bench.train(before=become_nobody), (2,), "written")
+    struck = FaultOutcome(bench.train(before=become_nobody), (2,), "written")
     struck.child.wait()
-    bench.clear()  # it is nobody's, and has nothing in it
+    bench.remove_run()  # it is nobody's, and has nothing in it
     return struck
 
 
@@ -127,16 +127,16 @@ def _before(name: str, act: Callable[[], object]) -> None:
     setattr(place, last, both)
 
 
-@fault("a damaged checkpoint")
-def _damaged(bench: Bench) -> Struck:
+@register_fault("a damaged checkpoint")
+def _damaged(bench: FaultHarness) -> FaultOutcome:
     """One of its files is cut, has other bytes, or is gone; without the folder --resume goes on."""
-    bench.stop()
+    bench.stop_at_checkpoint()
     if (bench.run / "metrics.json").exists() or (folder := last_checkpoint(bench.run)) is None:
-        return Struck(bench.resume(), (0,))
+        return FaultOutcome(bench.resume(), (0,))
     path = bench.rng.choice(sorted(path for path in folder.iterdir() if path.is_file()))
     _damage(path, bench.rng)
     child = bench.resume()
-    struck = Struck(child, (2,), path.name)
+    struck = FaultOutcome(child, (2,), path.name)
     child.wait()
     shutil.rmtree(folder)
     return struck
@@ -150,21 +150,21 @@ def _damage(path: Path, rng: random.Random) -> None:
     path.unlink() if after is None else path.write_bytes(after)
 
 
-@fault("a damaged cache")
-def _cache(bench: Bench) -> Struck:
+@register_fault("a damaged cache")
+def _cache(bench: FaultHarness) -> FaultOutcome:
     """A file of each kind of cache is damaged: it is made again."""
     for kind in sorted(bench.cache.iterdir()):
         files = sorted(path for path in kind.rglob("*") if path.is_file())
         _damage(bench.rng.choice(files), bench.rng)
-    return Struck(bench.train(), (0,))
+    return FaultOutcome(bench.train(), (0,))
 
 
-@fault("other data on --resume")
-def _data(bench: Bench) -> Struck:
+@register_fault("other data on --resume")
+def _data(bench: FaultHarness) -> FaultOutcome:
     """Refused; with the data as they were it goes on."""
-    bench.stop()
+    bench.stop_at_checkpoint()
     if (bench.run / "metrics.json").exists():
-        return Struck(bench.resume(), (0,))
+        return FaultOutcome(bench.resume(), (0,))
     path = bench.rng.choice(
         sorted(path for path in bench.data.iterdir() if "train" in path.name or path.suffix == ".txt")
     )
@@ -172,25 +172,25 @@ def _data(bench: Bench) -> Struck:
     assert b"the" in before
     path.write_bytes(before.replace(b"the", b"tha", 1))
     child = bench.resume()
-    struck = Struck(child, (2,), "data has changed")
+    struck = FaultOutcome(child, (2,), "data has changed")
     child.wait()
     path.write_bytes(before)
     return struck
 
 
-@fault("two runs in one directory")
-def _two(bench: Bench) -> Struck:
+@register_fault("two runs in one directory")
+def _two(bench: FaultHarness) -> FaultOutcome:
     """The second is refused, the first does not notice."""
     first = bench.train()
-    second = bench.train() if first.reach("training") else first
-    struck = Struck(second, (2,), "another run is at work")
+    second = bench.train() if first.wait_for_phase("training") else first
+    struck = FaultOutcome(second, (2,), "another run is at work")
     second.wait()
     assert first.wait() == 0, first.last_line
     return struck
 
 
-@fault("a loader of batches dies")
-def _loader(bench: Bench) -> Struck:
+@register_fault("a loader of batches dies")
+def _loader(bench: FaultHarness) -> FaultOutcome:
     """One of two processes that load batches is killed."""
 
     def kill_one() -> None:
@@ -206,15 +206,15 @@ def _loader(bench: Bench) -> Struck:
         iterator.__init__ = both
 
     more = ["--set", "dataloader_num_workers=2"]
-    return Struck(bench.train("run", *more, before=kill_one), (2,), "dataloader_num_workers")
+    return FaultOutcome(bench.train("run", *more, before=kill_one), (2,), "dataloader_num_workers")
 
 
-@fault("a loss that is no number")
-def _nan(bench: Bench) -> Struck:
+@register_fault("a loss that is no number")
+def _nan(bench: FaultHarness) -> FaultOutcome:
     """By a learning rate; nothing is kept that could be gone on with."""
     child = bench.train("run", "--lr", "1e30", "--warmup", "0")
-    struck = Struck(child, (2,), "--learning-rate")
+    struck = FaultOutcome(child, (2,), "--learning-rate")
     child.wait()
-    bench.require_whole()
-    bench.clear()
+    bench.verify_files_complete()
+    bench.remove_run()
     return struck

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bertkit.cli.app import main as command_line
 
-PATIENCE = 300  # seconds until a process that hangs is a fault of its own
+TIMEOUT = 300  # seconds until a process that hangs is a fault of its own
 PHASES = {  # what a process is at -> the function in which it is
     "training": "transformers.Trainer._inner_training_loop",
     "a checkpoint": "bertkit.training.trainer.BertkitTrainer._save_checkpoint",
@@ -24,38 +24,38 @@ PHASES = {  # what a process is at -> the function in which it is
 
 
 @dataclass
-class Child:
+class ForkedProcess:
     """A forked `bertkit ARGS`: its number, where it tells of phases, and what it prints."""
 
     pid: int
-    told: int
-    printed: Path
+    phase_pipe: int
+    output_file: Path
     status: int | None = None
 
     def wait(self) -> int:
         """Its exit status; minus the signal that ended it."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.status = os.waitstatus_to_exitcode(status)
             elif time.monotonic() > deadline:
                 os.kill(self.pid, signal.SIGKILL)
-                deadline += PATIENCE
+                deadline += TIMEOUT
             else:
                 time.sleep(0.005)
         return self.status
 
-    def reach(self, phase: str, times: int = 1) -> bool:
+    def wait_for_phase(self, phase: str, times: int = 1) -> bool:
         """Wait until it is in a phase for so many times; False: it ended before."""
         seen = 0
-        while line := _line(self.told):
+        while line := _line(self.phase_pipe):
             seen += line == phase
             if seen == times:
                 return True
         return False
 
-    def signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         """Send a signal, unless it is gone."""
         if self.status is None:
             os.kill(self.pid, number)
@@ -63,10 +63,10 @@ class Child:
     @property
     def last_line(self) -> str:
         """The last that it printed."""
-        return (self.printed.read_text("utf-8", "replace").strip().splitlines() or [""])[-1]
+        return (self.output_file.read_text("utf-8", "replace").strip().splitlines() or [""])[-1]
 
 
-def import_all() -> None:
+def import_recorded_modules() -> None:
     """What the last process imported, so that the next ones have it already."""
     for name in _modules().read_text().split("\n"):
         with suppress(ImportError, AttributeError):
@@ -84,14 +84,14 @@ def _line(handle: int) -> str:
     return found.decode()
 
 
-def bertkit(args: list[str], before: Callable[[], object] | None = None) -> Child:
+def start_bertkit(args: list[str], before: Callable[[], object] | None = None) -> ForkedProcess:
     """Start `bertkit ARGS` in a fork; `before` happens in it first."""
     told, tell = os.pipe()
     printed = Path(tempfile.mkstemp(prefix="printed-")[1])
     pid = os.fork()
     if pid:
         os.close(tell)
-        return Child(pid, told, printed)
+        return ForkedProcess(pid, told, printed)
     status = 1
     try:
         os.close(told)

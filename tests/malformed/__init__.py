@@ -6,7 +6,7 @@ or, where the file is legal after all, how many rows it has.
 
 from malformed import choices, columns, indexes, prose, questions, recipes, tables
 from malformed.case import Case
-from malformed.folders import FOLDERS
+from malformed.folders import RUN_DAMAGES
 
 CASES: dict[str, dict[str, Case]] = {
     "classify": tables.CASES,
@@ -18,4 +18,4 @@ CASES: dict[str, dict[str, Case]] = {
     "index": indexes.CASES,
 }
 
-__all__ = ["CASES", "FOLDERS"]
+__all__ = ["CASES", "RUN_DAMAGES"]

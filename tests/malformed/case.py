@@ -21,33 +21,33 @@ class Case:
     """
 
     content: bytes
-    says: tuple[str, ...] = ()
-    rows: int | None = None
+    message_parts: tuple[str, ...] = ()
+    num_rows: int | None = None
     name: str = "data.csv"
-    beside: str | None = None
+    sidecar: str | None = None
 
 
-def refused(content: bytes | str, *says: str, name: str = "data.csv", beside: str | None = None) -> Case:
+def expect_error(content: bytes | str, *message_parts: str, name: str = "data.csv", sidecar: str | None = None) -> Case:
     """A file that is refused with these words."""
-    return Case(content.encode() if isinstance(content, str) else content, says, None, name, beside)
+    return Case(content.encode() if isinstance(content, str) else content, message_parts, None, name, sidecar)
 
 
-def legal(content: bytes | str, rows: int, name: str = "data.csv") -> Case:
+def expect_rows(content: bytes | str, rows: int, name: str = "data.csv") -> Case:
     """A file that looks malformed and is not."""
-    return Case(content.encode() if isinstance(content, str) else content, rows=rows, name=name)
+    return Case(content.encode() if isinstance(content, str) else content, num_rows=rows, name=name)
 
 
 HTML = """<!DOCTYPE html>
 <html lang="en"><head><title>404, not found</title></head>
 <body><h1>Not found</h1><p>There is no such file, sorry.</p></body></html>
 """
-POINTER = """version https://git-lfs.github.com/spec/v1
+LFS_POINTER = """version https://git-lfs.github.com/spec/v1
 oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393
 size 12345
 """
 
 
-def zipped(files: dict[str, bytes]) -> bytes:
+def make_zip(files: dict[str, bytes]) -> bytes:
     """A zip archive."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as archive:
@@ -56,51 +56,51 @@ def zipped(files: dict[str, bytes]) -> bytes:
     return whole.getvalue()
 
 
-def zstd(content: bytes) -> bytes:
+def compress_zstd(content: bytes) -> bytes:
     """Compressed by zstd."""
     return pa.Codec("zstd").compress(content, asbytes=True)
 
 
-def changed(content: bytes, at: int, byte: int) -> bytes:
+def replace_byte(content: bytes, at: int, byte: int) -> bytes:
     """With one byte in the place of another."""
     return content[:at] + bytes([byte]) + content[at + 1 :]
 
 
-def damaged(good: bytes, rows: int) -> dict[str, Case]:
+def make_damage_cases(good: bytes, rows: int) -> dict[str, Case]:
     """What can happen to any file of text, whatever it holds."""
-    packed, archive = gzip.compress(good, mtime=0), zipped({"a.csv": good})
+    packed, archive = gzip.compress(good, mtime=0), make_zip({"a.csv": good})
     return {
-        "nothing in it": refused(b"", "empty"),
-        "only blank lines": refused("\n \n\t\n\r\n"),
-        "only a byte order mark": refused(b"\xef\xbb\xbf", "empty"),
-        "a byte order mark": legal(b"\xef\xbb\xbf" + good, rows),
-        "lines that end in CR LF": legal(good.replace(b"\n", b"\r\n"), rows),
-        "UTF-16": refused(good.decode().encode("utf-16"), "UTF-16", "save it as UTF-8"),
-        "UTF-16 without its mark": refused(good.decode().encode("utf-16-be"), "zero byte"),
-        "UTF-32": refused(good.decode().encode("utf-32"), "UTF-16"),
-        "Latin-1": refused(good + "caf\xe9".encode("latin-1"), "not UTF-8", "0xe9", "line"),
-        "half of a letter at the end": refused(good + "é".encode()[:1], "not UTF-8"),
-        "half of a surrogate pair as UTF-8": refused(good + b"\xed\xa0\x80", "not UTF-8"),
-        "a zero byte": refused(good[:40] + b"\0" + good[40:], "zero byte at offset 40"),
-        "zeros alone": refused(bytes(4096), "zero byte"),
-        "rubbish": refused(bytes(range(1, 256)) * 20, "not"),
-        "a page in place of the file": refused(HTML, "HTML page", "download"),
-        "a page after blanks": refused("\n  " + HTML.lower(), "HTML page"),
-        "a pointer of git LFS": refused(POINTER, "git lfs pull"),
-        "a PDF": refused(b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj", "a PDF"),
-        "a picture": refused(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not"),
-        "gzip": legal(packed, rows),
-        "gzip cut short": refused(packed[: len(packed) // 2], "cannot be read"),
-        "gzip without its last byte": refused(packed[:-1], "cannot be read"),
-        "gzip with another sum": refused(changed(packed, len(packed) - 6, packed[-6] ^ 255), "cannot be read"),
-        "gzip that is none": refused(b"\x1f\x8b" + b"\0" * 30, "cannot be read"),
-        "gzip of a zero byte": refused(gzip.compress(good + b"\0", mtime=0), "zero byte"),
-        "gzip of nothing": refused(gzip.compress(b"", mtime=0), "empty"),
-        "zstd": legal(zstd(good), rows),
-        "zstd cut short": refused(zstd(good)[:-9], "cannot be read"),
-        "zstd that is none": refused(b"\x28\xb5\x2f\xfd" + b"\xff" * 30, "cannot be read"),
-        "zip cut short": refused(archive[:-30]),
-        "zip of nothing": refused(zipped({})),
-        "zip of two files": refused(zipped({"a.csv": good, "b.csv": good})),
-        "Parquet cut short": refused(b"PAR1" + b"\x15\x04" * 40, "broken Parquet"),
+        "nothing in it": expect_error(b"", "empty"),
+        "only blank lines": expect_error("\n \n\t\n\r\n"),
+        "only a byte order mark": expect_error(b"\xef\xbb\xbf", "empty"),
+        "a byte order mark": expect_rows(b"\xef\xbb\xbf" + good, rows),
+        "lines that end in CR LF": expect_rows(good.replace(b"\n", b"\r\n"), rows),
+        "UTF-16": expect_error(good.decode().encode("utf-16"), "UTF-16", "save it as UTF-8"),
+        "UTF-16 without its mark": expect_error(good.decode().encode("utf-16-be"), "zero byte"),
+        "UTF-32": expect_error(good.decode().encode("utf-32"), "UTF-16"),
+        "Latin-1": expect_error(good + "caf\xe9".encode("latin-1"), "not UTF-8", "0xe9", "line"),
+        "half of a letter at the end": expect_error(good + "é".encode()[:1], "not UTF-8"),
+        "half of a surrogate pair as UTF-8": expect_error(good + b"\xed\xa0\x80", "not UTF-8"),
+        "a zero byte": expect_error(good[:40] + b"\0" + good[40:], "zero byte at offset 40"),
+        "zeros alone": expect_error(bytes(4096), "zero byte"),
+        "rubbish": expect_error(bytes(range(1, 256)) * 20, "not"),
+        "a page in place of the file": expect_error(HTML, "HTML page", "download"),
+        "a page after blanks": expect_error("\n  " + HTML.lower(), "HTML page"),
+        "a pointer of git LFS": expect_error(LFS_POINTER, "git lfs pull"),
+        "a PDF": expect_error(b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj", "a PDF"),
+        "a picture": expect_error(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not"),
+        "gzip": expect_rows(packed, rows),
+        "gzip cut short": expect_error(packed[: len(packed) // 2], "cannot be read"),
+        "gzip without its last byte": expect_error(packed[:-1], "cannot be read"),
+        "gzip with another sum": expect_error(replace_byte(packed, len(packed) - 6, packed[-6] ^ 255), "cannot be read"),
+        "gzip that is none": expect_error(b"\x1f\x8b" + b"\0" * 30, "cannot be read"),
+        "gzip of a zero byte": expect_error(gzip.compress(good + b"\0", mtime=0), "zero byte"),
+        "gzip of nothing": expect_error(gzip.compress(b"", mtime=0), "empty"),
+        "zstd": expect_rows(compress_zstd(good), rows),
+        "zstd cut short": expect_error(compress_zstd(good)[:-9], "cannot be read"),
+        "zstd that is none": expect_error(b"\x28\xb5\x2f\xfd" + b"\xff" * 30, "cannot be read"),
+        "zip cut short": expect_error(archive[:-30]),
+        "zip of nothing": expect_error(make_zip({})),
+        "zip of two files": expect_error(make_zip({"a.csv": good, "b.csv": good})),
+        "Parquet cut short": expect_error(b"PAR1" + b"\x15\x04" * 40, "broken Parquet"),
     }  # fmt: skip

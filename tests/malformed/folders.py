@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bertkit
-from malformed.case import HTML, POINTER
+from malformed.case import HTML, LFS_POINTER
 
-DEEP = "[" * 100_000
+DEEPLY_NESTED = "[" * 100_000
 
 
 @dataclass(frozen=True)
@@ -24,26 +24,26 @@ class Damage:
 
     file: str
     change: Callable[[bytes], bytes | None]
-    says: tuple[str, ...]
+    message_parts: tuple[str, ...]
     task: str = "classify"
 
 
-def put(file: str, content: str | bytes, *says: str, task: str = "classify") -> Damage:
+def overwrite_file(file: str, content: str | bytes, *says: str, task: str = "classify") -> Damage:
     """Another content."""
     return Damage(file, lambda _: content.encode() if isinstance(content, str) else content, says, task)
 
 
-def gone(file: str, *says: str) -> Damage:
+def remove_file(file: str, *says: str) -> Damage:
     """No such file."""
     return Damage(file, lambda _: None, says)
 
 
-def cut(file: str, *says: str) -> Damage:
+def truncate_file(file: str, *says: str) -> Damage:
     """The first half."""
     return Damage(file, lambda before: before[: len(before) // 2], says)
 
 
-def with_line(file: str, begin: str, other: str, *says: str) -> Damage:
+def replace_line(file: str, begin: str, other: str, *says: str) -> Damage:
     """Another beginning of a line."""
 
     def change(before: bytes) -> bytes:
@@ -53,12 +53,12 @@ def with_line(file: str, begin: str, other: str, *says: str) -> Damage:
     return Damage(file, change, (file, *says))
 
 
-def with_key(file: str, key: str, value: object, *says: str, task: str = "classify") -> Damage:
+def set_key(file: str, key: str, value: object, *says: str, task: str = "classify") -> Damage:
     """Another value at a key."""
     return Damage(file, lambda before: json.dumps({**json.loads(before), key: value}).encode(), says, task)
 
 
-def with_records(task: str, change: Callable[[dict], object], *says: str) -> Damage:
+def edit_records(task: str, change: Callable[[dict], object], *says: str) -> Damage:
     """A change of each record but the first, whose line is told."""
 
     def changed(before: bytes) -> bytes:
@@ -70,17 +70,17 @@ def with_records(task: str, change: Callable[[dict], object], *says: str) -> Dam
     return Damage(PREDICTIONS, changed, (f"{PREDICTIONS}:2", "must be made again", *says), task)
 
 
-def no_json(file: str, *says: str, task: str = "classify") -> dict[str, Damage]:
+def make_json_damages(file: str, *says: str, task: str = "classify") -> dict[str, Damage]:
     """What is no JSON object in any file that should be one."""
     contents = {
         "is empty": "", "is cut": '{"a": ', "is a list": "[]", "is a number": "5", "is null": "null",
-        "is a page": HTML, "is a pointer": POINTER, "is nested too deeply": DEEP, "is UTF-16": "{}".encode("utf-16"),
+        "is a page": HTML, "is a pointer": LFS_POINTER, "is nested too deeply": DEEPLY_NESTED, "is UTF-16": "{}".encode("utf-16"),
         "has a zero byte": b'{"a": "\0', "has a number without end": '{"a": ' + "9" * 5000 + "}",
     }  # fmt: skip
-    return {f"{file} {name}": put(file, content, *says, task=task) for name, content in contents.items()}
+    return {f"{file} {name}": overwrite_file(file, content, *says, task=task) for name, content in contents.items()}
 
 
-class Touch:
+class TouchOnUnpickle:
     """A pickle of one leaves a file where it is loaded."""
 
     def __init__(self, path: Path) -> None:
@@ -90,129 +90,129 @@ class Touch:
         return Path.touch, (self.path,)
 
 
-CONFIG, WEIGHTS, PIECES, RUN, METRICS, PREDICTIONS, LOG, BEST, SAMPLES = (
+CONFIG, WEIGHTS, TOKENIZER, RUN_YAML, METRICS, PREDICTIONS, LOG, NBEST, SAMPLES = (
     "config.json", "model.safetensors", "tokenizer.json", "run.yaml", "metrics.json", "predictions.jsonl",
     "training_log.jsonl", "nbest_predictions.json", "masked_samples.jsonl",
 )  # fmt: skip
 PRETRAIN = "pretrain-mlm-nsp"
 SAMPLE = {"id": 0, "masked": "[CLS] [MASK]", "places": [1], "pieces": ["a"], "mlm_loss": 0.5}
-PREDICT: dict[str, Damage] = {
-    **no_json(CONFIG, CONFIG),
-    **no_json(PIECES, "tokenizer"),
-    **no_json(METRICS, METRICS),
+PREDICT_DAMAGES: dict[str, Damage] = {
+    **make_json_damages(CONFIG, CONFIG),
+    **make_json_damages(TOKENIZER, "tokenizer"),
+    **make_json_damages(METRICS, METRICS),
     **{
-        f"{CONFIG}: {key} is {str(value)[:20]!r}": with_key(CONFIG, key, value, "run:")
+        f"{CONFIG}: {key} is {str(value)[:20]!r}": set_key(CONFIG, key, value, "run:")
         for key, value in {
             "hidden_size": "wide", "num_attention_heads": 7, "vocab_size": 3,
             "intermediate_size": None, "hidden_act": "none", "id2label": [1, 2], "max_position_embeddings": "x",
             "model_type": "none",
         }.items()
     },
-    f"{CONFIG}: auto_map": with_key(CONFIG, "auto_map", {"AutoConfig": "code.Config"}, "auto_map", "never runs"),
-    f"{CONFIG} is gone": gone(CONFIG, "no config.json"),
-    f"{WEIGHTS} is gone": gone(WEIGHTS, "no weights"),
-    f"{WEIGHTS} is cut": cut(WEIGHTS, "weights cannot be loaded"),
-    f"{WEIGHTS} is empty": put(WEIGHTS, b"", "weights cannot be loaded"),
-    f"{WEIGHTS} has a header without end": put(WEIGHTS, b"\xff" * 64, "weights cannot be loaded"),
-    f"{WEIGHTS} has no JSON for a header": put(WEIGHTS, (8).to_bytes(8, "little") + b"{" * 8, "weights"),
-    f"{WEIGHTS} is a pickle": put(WEIGHTS, pickle.dumps([1]), "weights cannot be loaded"),
-    f"{WEIGHTS} is a pointer": put(WEIGHTS, POINTER, "weights cannot be loaded"),
-    f"{PIECES} is gone": gone(PIECES, "tokenizer"),
-    f"{PIECES} has a model of no kind": with_key(PIECES, "model", {"type": "None"}, "tokenizer"),
-    f"{PIECES} has no words": with_key(PIECES, "model", {"type": "WordPiece", "vocab": {}}, "tokenizer"),
-    "tokenizer_config.json is a list": put("tokenizer_config.json", "[]", "tokenizer"),
-    "tokenizer_config.json is cut": cut("tokenizer_config.json", "tokenizer"),
-    f"{RUN} is gone": gone(RUN, RUN),
-    f"{RUN} is empty": put(RUN, "", RUN),
-    f"{RUN} is cut": cut(RUN, RUN),
-    f"{RUN} is a list": put(RUN, "- a\n", RUN, "'task' and 'settings'"),
-    f"{RUN} has a setting of another kind": put(RUN, "settings: {epochs: many}\n", RUN, "epochs"),
-    f"{RUN} has a setting that nobody knows": put(RUN, "settings: {epoch: 3}\n", RUN, "did you mean"),
-    f"{RUN} is another task's": put(RUN, "task: ner\nsettings: {}\n", RUN, "recipe for ner"),
-    f"{METRICS} is gone": gone(METRICS, "not a finished run"),
-    f"{METRICS} is cut": cut(METRICS, METRICS, "broken JSON"),
-    f"{METRICS} has a task that is a list": with_key(METRICS, "task", ["classify"], METRICS),
-    f"{METRICS} has a task that is none": with_key(METRICS, "task", "../x", "run"),
+    f"{CONFIG}: auto_map": set_key(CONFIG, "auto_map", {"AutoConfig": "code.Config"}, "auto_map", "never runs"),
+    f"{CONFIG} is gone": remove_file(CONFIG, "no config.json"),
+    f"{WEIGHTS} is gone": remove_file(WEIGHTS, "no weights"),
+    f"{WEIGHTS} is cut": truncate_file(WEIGHTS, "weights cannot be loaded"),
+    f"{WEIGHTS} is empty": overwrite_file(WEIGHTS, b"", "weights cannot be loaded"),
+    f"{WEIGHTS} has a header without end": overwrite_file(WEIGHTS, b"\xff" * 64, "weights cannot be loaded"),
+    f"{WEIGHTS} has no JSON for a header": overwrite_file(WEIGHTS, (8).to_bytes(8, "little") + b"{" * 8, "weights"),
+    f"{WEIGHTS} is a pickle": overwrite_file(WEIGHTS, pickle.dumps([1]), "weights cannot be loaded"),
+    f"{WEIGHTS} is a pointer": overwrite_file(WEIGHTS, LFS_POINTER, "weights cannot be loaded"),
+    f"{TOKENIZER} is gone": remove_file(TOKENIZER, "tokenizer"),
+    f"{TOKENIZER} has a model of no kind": set_key(TOKENIZER, "model", {"type": "None"}, "tokenizer"),
+    f"{TOKENIZER} has no words": set_key(TOKENIZER, "model", {"type": "WordPiece", "vocab": {}}, "tokenizer"),
+    "tokenizer_config.json is a list": overwrite_file("tokenizer_config.json", "[]", "tokenizer"),
+    "tokenizer_config.json is cut": truncate_file("tokenizer_config.json", "tokenizer"),
+    f"{RUN_YAML} is gone": remove_file(RUN_YAML, RUN_YAML),
+    f"{RUN_YAML} is empty": overwrite_file(RUN_YAML, "", RUN_YAML),
+    f"{RUN_YAML} is cut": truncate_file(RUN_YAML, RUN_YAML),
+    f"{RUN_YAML} is a list": overwrite_file(RUN_YAML, "- a\n", RUN_YAML, "'task' and 'settings'"),
+    f"{RUN_YAML} has a setting of another kind": overwrite_file(RUN_YAML, "settings: {epochs: many}\n", RUN_YAML, "epochs"),
+    f"{RUN_YAML} has a setting that nobody knows": overwrite_file(RUN_YAML, "settings: {epoch: 3}\n", RUN_YAML, "did you mean"),
+    f"{RUN_YAML} is another task's": overwrite_file(RUN_YAML, "task: ner\nsettings: {}\n", RUN_YAML, "recipe for ner"),
+    f"{METRICS} is gone": remove_file(METRICS, "not a finished run"),
+    f"{METRICS} is cut": truncate_file(METRICS, METRICS, "broken JSON"),
+    f"{METRICS} has a task that is a list": set_key(METRICS, "task", ["classify"], METRICS),
+    f"{METRICS} has a task that is none": set_key(METRICS, "task", "../x", "run"),
 }  # fmt: skip
-LINES = {
-    f"{file} {name}": put(file, content, file)
+JSONL_DAMAGES = {
+    f"{file} {name}": overwrite_file(file, content, file)
     for file in (PREDICTIONS, LOG)
     for name, content in {
         "is cut": '{"id": 0, "te', "is a list a line": "[1]\n", "is null": "null\n", "is a page": HTML,
-        "is nested too deeply": DEEP, "is UTF-16": "{}".encode("utf-16"), "has a number without end": "9" * 5000,
+        "is nested too deeply": DEEPLY_NESTED, "is UTF-16": "{}".encode("utf-16"), "has a number without end": "9" * 5000,
     }.items()
 }  # fmt: skip
-RECORDS = {
+RECORD_DAMAGES = {
     f"{PREDICTIONS} of {damage.task}: {name}": damage
     for name, damage in {
-        "no id": with_records("classify", lambda r: r.pop("id"), "`id`"),
-        "no gold label": with_records("classify", lambda r: r.pop("gold"), "`gold`"),
-        "gold is a number": with_records("classify", lambda r: r.update(gold=1), "`str`", "gold"),
-        "gold is no label": with_records("classify", lambda r: r.update(gold="x"), "'x' has no probability"),
-        "predicted is no label": with_records("nli", lambda r: r.update(predicted="x"), "'x' has no probability"),
-        "a probability is a word": with_records("classify", lambda r: r["probabilities"].update(positive="x"), "`float`"),
-        "a probability is no number": with_records("classify", lambda r: r["probabilities"].update(positive=float("nan")), "`float`"),
-        "a probability of a label that is none": with_records("classify", lambda r: r["probabilities"].update(x=0), "other labels"),
-        "a tag is a number": with_records("ner", lambda r: r["gold"].append(5), "gold[", "`str`"),
-        "a tag too many": with_records("ner", lambda r: r["gold"].append("O"), "gold", "tags of"),
-        "a tag that is none": with_records("ner", lambda r: r["gold"].__setitem__(0, ""), "gold", "'' is no tag"),
-        "a predicted tag too many": with_records("ner", lambda r: r["predicted"].append("O"), "predicted", "tags of"),
-        "another text": with_records("ner", lambda r: r.update(text=r["text"] + " and"), "tokens"),
-        "an entity outside of the text": with_records("ner", lambda r: r.update(entities=[{"start": 0, "end": 999, "label": "X", "score": 1.0}]), "entities"),
-        "an entity before the text": with_records("ner", lambda r: r.update(entities=[{"start": -1, "end": 1, "label": "X", "score": 1.0}]), "start"),
-        "entities one over the other": with_records("ner", lambda r: r.update(entities=[{"start": 0, "end": 2, "label": "X", "score": 1.0}] * 2), "entities"),
-        "an answer that stands elsewhere": with_records("qa", lambda r: r.update(answer="the end", start=0, end=3), "0 to 3"),
-        "an answer that stands nowhere": with_records("qa", lambda r: r.update(answer="the end", start=None, end=None), "the answer"),
-        "gold is a text": with_records("qa", lambda r: r.update(gold="the end"), "gold"),
-        "an ending that is not there": with_records("swag", lambda r: r.update(gold=5), "gold: 5 is none"),
-        "an ending before the first": with_records("swag", lambda r: r.update(predicted=-1), "predicted"),
-        "a probability is null": with_records("swag", lambda r: r["probabilities"].append(None), "probabilities["),
+        "no id": edit_records("classify", lambda r: r.pop("id"), "`id`"),
+        "no gold label": edit_records("classify", lambda r: r.pop("gold"), "`gold`"),
+        "gold is a number": edit_records("classify", lambda r: r.update(gold=1), "`str`", "gold"),
+        "gold is no label": edit_records("classify", lambda r: r.update(gold="x"), "'x' has no probability"),
+        "predicted is no label": edit_records("nli", lambda r: r.update(predicted="x"), "'x' has no probability"),
+        "a probability is a word": edit_records("classify", lambda r: r["probabilities"].update(positive="x"), "`float`"),
+        "a probability is no number": edit_records("classify", lambda r: r["probabilities"].update(positive=float("nan")), "`float`"),
+        "a probability of a label that is none": edit_records("classify", lambda r: r["probabilities"].update(x=0), "other labels"),
+        "a tag is a number": edit_records("ner", lambda r: r["gold"].append(5), "gold[", "`str`"),
+        "a tag too many": edit_records("ner", lambda r: r["gold"].append("O"), "gold", "tags of"),
+        "a tag that is none": edit_records("ner", lambda r: r["gold"].__setitem__(0, ""), "gold", "'' is no tag"),
+        "a predicted tag too many": edit_records("ner", lambda r: r["predicted"].append("O"), "predicted", "tags of"),
+        "another text": edit_records("ner", lambda r: r.update(text=r["text"] + " and"), "tokens"),
+        "an entity outside of the text": edit_records("ner", lambda r: r.update(entities=[{"start": 0, "end": 999, "label": "X", "score": 1.0}]), "entities"),
+        "an entity before the text": edit_records("ner", lambda r: r.update(entities=[{"start": -1, "end": 1, "label": "X", "score": 1.0}]), "start"),
+        "entities one over the other": edit_records("ner", lambda r: r.update(entities=[{"start": 0, "end": 2, "label": "X", "score": 1.0}] * 2), "entities"),
+        "an answer that stands elsewhere": edit_records("qa", lambda r: r.update(answer="the end", start=0, end=3), "0 to 3"),
+        "an answer that stands nowhere": edit_records("qa", lambda r: r.update(answer="the end", start=None, end=None), "the answer"),
+        "gold is a text": edit_records("qa", lambda r: r.update(gold="the end"), "gold"),
+        "an ending that is not there": edit_records("swag", lambda r: r.update(gold=5), "gold: 5 is none"),
+        "an ending before the first": edit_records("swag", lambda r: r.update(predicted=-1), "predicted"),
+        "a probability is null": edit_records("swag", lambda r: r["probabilities"].append(None), "probabilities["),
     }.items()
 }  # fmt: skip
-REPORT: dict[str, Damage] = {
-    **no_json(METRICS, METRICS),
-    **LINES,
-    **RECORDS,
-    **no_json(BEST, BEST, task="qa"),
-    **{f"{CONFIG} of {task} {name}": damage for task in ("ner", "qa") for name, damage in no_json(CONFIG, CONFIG, task=task).items()},
-    f"{CONFIG}: a threshold is a word": with_key(CONFIG, "null_odds_threshold", "x", CONFIG, "null_odds_threshold", task="qa"),
-    f"{CONFIG}: tags of an unknown scheme": with_key(CONFIG, "tag_scheme", {"name": "x", "separator": "-"}, CONFIG, "tag_scheme", task="ner"),
-    f"{BEST}: an answer has no text": with_key(BEST, "x", [{"probability": 0.5}], BEST, "`text`", task="qa"),
-    f"{SAMPLES}: a place outside": put(SAMPLES, json.dumps(SAMPLE | {"places": [2]}), f"{SAMPLES}:1", "place 2", task=PRETRAIN),
-    f"{SAMPLES}: a piece too many": put(SAMPLES, json.dumps(SAMPLE | {"pieces": ["a", "b"]}), f"{SAMPLES}:1", "2 pieces", task=PRETRAIN),
-    f"{SAMPLES}: a loss that is none": put(SAMPLES, json.dumps(SAMPLE | {"mlm_loss": None}), f"{SAMPLES}:1", "mlm_loss", task=PRETRAIN),
-    f"{LOG}: a line without its step": put(LOG, '{"step": 1}\n{"loss": 0.5}\n', f"{LOG}:2", "`step`"),
-    f"{LOG}: a step is a word": put(LOG, '{"step": "one"}\n', f"{LOG}:1", "step"),
-    f"{METRICS}: a score is a word": with_key(METRICS, "validation", {"accuracy": "x"}, METRICS, "validation"),
-    f"{METRICS}: a split without its size": with_key(METRICS, "test", {"accuracy": 1.0}, METRICS, "data.test"),
-    f"{METRICS}: an interval of three": with_key(METRICS, "intervals", {"accuracy": [1, 2, 3]}, METRICS, "intervals"),
-    f"{RUN} has a setting of another kind": put(RUN, "settings: {epochs: many}\n", RUN, "epochs"),
-    f"{RUN}: a version is a date": with_line(RUN, "    bertkit:", "    bertkit: 2026-01-01 #", "packages"),
+REPORT_DAMAGES: dict[str, Damage] = {
+    **make_json_damages(METRICS, METRICS),
+    **JSONL_DAMAGES,
+    **RECORD_DAMAGES,
+    **make_json_damages(NBEST, NBEST, task="qa"),
+    **{f"{CONFIG} of {task} {name}": damage for task in ("ner", "qa") for name, damage in make_json_damages(CONFIG, CONFIG, task=task).items()},
+    f"{CONFIG}: a threshold is a word": set_key(CONFIG, "null_odds_threshold", "x", CONFIG, "null_odds_threshold", task="qa"),
+    f"{CONFIG}: tags of an unknown scheme": set_key(CONFIG, "tag_scheme", {"name": "x", "separator": "-"}, CONFIG, "tag_scheme", task="ner"),
+    f"{NBEST}: an answer has no text": set_key(NBEST, "x", [{"probability": 0.5}], NBEST, "`text`", task="qa"),
+    f"{SAMPLES}: a place outside": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"places": [2]}), f"{SAMPLES}:1", "place 2", task=PRETRAIN),
+    f"{SAMPLES}: a piece too many": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"pieces": ["a", "b"]}), f"{SAMPLES}:1", "2 pieces", task=PRETRAIN),
+    f"{SAMPLES}: a loss that is none": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"mlm_loss": None}), f"{SAMPLES}:1", "mlm_loss", task=PRETRAIN),
+    f"{LOG}: a line without its step": overwrite_file(LOG, '{"step": 1}\n{"loss": 0.5}\n', f"{LOG}:2", "`step`"),
+    f"{LOG}: a step is a word": overwrite_file(LOG, '{"step": "one"}\n', f"{LOG}:1", "step"),
+    f"{METRICS}: a score is a word": set_key(METRICS, "validation", {"accuracy": "x"}, METRICS, "validation"),
+    f"{METRICS}: a split without its size": set_key(METRICS, "test", {"accuracy": 1.0}, METRICS, "data.test"),
+    f"{METRICS}: an interval of three": set_key(METRICS, "intervals", {"accuracy": [1, 2, 3]}, METRICS, "intervals"),
+    f"{RUN_YAML} has a setting of another kind": overwrite_file(RUN_YAML, "settings: {epochs: many}\n", RUN_YAML, "epochs"),
+    f"{RUN_YAML}: a version is a date": replace_line(RUN_YAML, "    bertkit:", "    bertkit: 2026-01-01 #", "packages"),
     **{
-        f"{METRICS}: {key} is {value!r}": with_key(METRICS, key, value, METRICS, key)
+        f"{METRICS}: {key} is {value!r}": set_key(METRICS, key, value, METRICS, key)
         for key in ("data", "validation", "training", "baselines", "intervals")
         for value in (None, 5, [1], "x")
     },
-    f"{METRICS} says a task and no more": put(METRICS, '{"task": "classify"}', METRICS),
-    f"{RUN} is gone": gone(RUN, RUN),
-    f"{RUN} is cut": cut(RUN, RUN),
-    f"{RUN} does not say what it was made with": with_line(RUN, "  packages:", "  pakages:", "packages"),
-    f"{RUN} says a number of what it was made with": with_line(RUN, "  python:", "  python: 5 #", "python"),
-    f"{RUN} has no settings": put(RUN, "task: classify\n", RUN, "settings"),
+    f"{METRICS} says a task and no more": overwrite_file(METRICS, '{"task": "classify"}', METRICS),
+    f"{RUN_YAML} is gone": remove_file(RUN_YAML, RUN_YAML),
+    f"{RUN_YAML} is cut": truncate_file(RUN_YAML, RUN_YAML),
+    f"{RUN_YAML} does not say what it was made with": replace_line(RUN_YAML, "  packages:", "  pakages:", "packages"),
+    f"{RUN_YAML} says a number of what it was made with": replace_line(RUN_YAML, "  python:", "  python: 5 #", "python"),
+    f"{RUN_YAML} has no settings": overwrite_file(RUN_YAML, "task: classify\n", RUN_YAML, "settings"),
 }  # fmt: skip
 
 
-def predict(folder: Path) -> None:
+def read_for_predict(folder: Path) -> None:
     """One text."""
     list(bertkit.load(folder).predict([{"text": "good"}]))
 
 
-def report(folder: Path) -> None:
+def read_for_report(folder: Path) -> None:
     """The page."""
     bertkit.report(runs=[folder])
 
 
-FOLDERS: dict[str, tuple[Callable[[Path], None], dict[str, Damage]]] = {
-    "predict": (predict, PREDICT),
-    "report": (report, REPORT),
+RUN_DAMAGES: dict[str, tuple[Callable[[Path], None], dict[str, Damage]]] = {
+    "predict": (read_for_predict, PREDICT_DAMAGES),
+    "report": (read_for_report, REPORT_DAMAGES),
 }

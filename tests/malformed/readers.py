@@ -12,7 +12,7 @@ from bertkit.tasks import TASKS, task_class
 Reader = Callable[[Path, Path], int]  # a file, and a model: how many rows there are
 
 
-def training_rows(task: str) -> Reader:
+def make_training_reader(task: str) -> Reader:
     """What a training command would train and validate on."""
 
     def read(path: Path, model: Path) -> int:
@@ -22,18 +22,18 @@ def training_rows(task: str) -> Reader:
     return read
 
 
-def recipe(path: Path, model: Path) -> int:
+def count_recipe_settings(path: Path, model: Path) -> int:
     """The settings of a recipe for classify."""
     return len(read_recipe(str(path), "classify", task_class("classify").Config).settings)
 
 
-def index(path: Path, model: Path) -> int:
+def count_vectors(path: Path, model: Path) -> int:
     """The vectors of a file that `embed` wrote."""
     return len(read_index(path).vectors)
 
 
 READERS: dict[str, Reader] = {
-    **{task: training_rows(task) for task in TASKS},
-    "recipe": recipe,
-    "index": index,
+    **{task: make_training_reader(task) for task in TASKS},
+    "recipe": count_recipe_settings,
+    "index": count_vectors,
 }

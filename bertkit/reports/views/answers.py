@@ -5,17 +5,17 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bertkit.metrics.calibration import calibration
+from bertkit.metrics.calibration import compute_calibration
 from bertkit.metrics.intervals import Scorer
-from bertkit.metrics.squad import Marks, marks_v1, marks_v2
-from bertkit.metrics.thresholds import sweep
-from bertkit.reports.charts import Chart, reliability, threshold_curve
-from bertkit.reports.example import Example, Field, overlaid
-from bertkit.reports.recorded import Recorded
-from bertkit.reports.views.base import Number, Place, Record, Share, View
+from bertkit.metrics.squad import AnswerScores, score_answers_v1, score_answers_v2
+from bertkit.metrics.thresholds import sweep_thresholds
+from bertkit.reports.charts import Chart, plot_reliability_diagram, plot_threshold_curves
+from bertkit.reports.example import Example, Field, overlay_spans
+from bertkit.reports.recorded import FinishedRun
+from bertkit.reports.views.base import FiniteNumber, Index, Record, Probability, View
 
-NONE, SOME = "no answer", "an answer"
-POINTS = 400  # of a curve
+NO_ANSWER, HAS_ANSWER = "no answer", "an answer"
+MAX_POINTS = 400  # of a curve
 
 
 class _Answered(Record):
@@ -23,56 +23,56 @@ class _Answered(Record):
     context: str
     gold: list[str]
     answer: str
-    start: Place | None
-    end: Place | None
-    null_odds: Number
+    start: Index | None
+    end: Index | None
+    null_odds: FiniteNumber
 
 
 class _Best(TypedDict):
     text: str
-    probability: Share
+    probability: Probability
 
 
 class _Config(TypedDict, total=False):
-    null_odds_threshold: Number | None
+    null_odds_threshold: FiniteNumber | None
 
 
-class Answers(View):
+class QaView(View):
     """Records with a question, its paragraph, gold answers, and the answer that is given ("" for none)."""
 
-    form = _Answered
-    decided = frozenset({"answer", "start", "end", "score", "null_odds"})
+    schema = _Answered
+    predicted_keys = frozenset({"answer", "start", "end", "score", "null_odds"})
 
-    def __init__(self, run: Recorded, records: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, run: FinishedRun, records: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(run, records)
-        self.nbest = run.content("nbest_predictions.json", dict[str, list[_Best]])
-        self.may_lack = run.settings.get("squad") == "v2"
+        self.nbest = run.read_json("nbest_predictions.json", dict[str, list[_Best]])
+        self.allows_no_answer = run.settings.get("squad") == "v2"
         self.gold = [record["gold"] for record in self.records]
         self.marks = self._marked([record["answer"] for record in self.records])
 
     @classmethod
-    def fits(cls, record: Mapping[str, Any]) -> bool:
+    def matches(cls, record: Mapping[str, Any]) -> bool:
         """An answer in a context."""
         return "answer" in record and "context" in record
 
-    def fault(self, record: Mapping[str, Any]) -> str | None:
+    def find_error(self, record: Mapping[str, Any]) -> str | None:
         """An answer that does not stand where it is said to."""
         start, end, answer = record["start"], record["end"], record["answer"]
         stands = start is not None and end is not None and record["context"][start:end] == answer
         return f"the answer does not stand at {start} to {end} of context" if answer and not stands else None
 
-    def _marked(self, answers: list[str]) -> Marks:
-        return (marks_v2 if self.may_lack else marks_v1)(self.gold, answers)
+    def _marked(self, answers: list[str]) -> AnswerScores:
+        return (score_answers_v2 if self.allows_no_answer else score_answers_v1)(self.gold, answers)
 
-    def examples(self) -> list[Example]:
+    def build_examples(self) -> list[Example]:
         """The less of the gold answer was found, and the surer of that, the sooner."""
         sure = self._confidence()
         return [
             Example(
-                record["id"], [SOME if record["gold"] else NONE], [SOME if record["answer"] else NONE],
+                record["id"], [HAS_ANSWER if record["gold"] else NO_ANSWER], [HAS_ANSWER if record["answer"] else NO_ANSWER],
                 bool(exact), share, 1 - f1 + (share or 0.0) / 10,
                 [Field("question", record["question"]), _paragraph(record)],
-                (" / ".join(dict.fromkeys(record["gold"])) or NONE, record["answer"] or NONE),
+                (" / ".join(dict.fromkeys(record["gold"])) or NO_ANSWER, record["answer"] or NO_ANSWER),
             )
             for record, exact, f1, share in zip(
                 self.records, self.marks.exact.tolist(), self.marks.f1.tolist(), sure, strict=True
@@ -87,13 +87,13 @@ class Answers(View):
             for record in self.records
         ]  # fmt: skip
 
-    def charts(self) -> list[Chart]:
+    def build_charts(self) -> list[Chart]:
         """With v2 the scores under every threshold; how often an answer is right that is held likely."""
         sure = np.array([np.nan if share is None else share for share in self._confidence()])
         known = ~np.isnan(sure)
-        found = [self._curve()] if self.may_lack and self.nbest else []
+        found = [self._curve()] if self.allows_no_answer and self.nbest else []
         if known.any():
-            found.append(reliability(calibration(sure[known], self.marks.exact[known] > 0), "answers"))
+            found.append(plot_reliability_diagram(compute_calibration(sure[known], self.marks.exact[known] > 0), "answers"))
         return found
 
     def scorer(self) -> Scorer:
@@ -109,12 +109,12 @@ class Answers(View):
             next((best["text"] for best in self.nbest.get(str(record["id"]), []) if best["text"]), "")
             for record in self.records
         ]
-        found = sweep(self._marked(spans), self.column("null_odds"), self._marked([""] * len(spans)).exact)
-        shown = np.unique(np.linspace(0, len(found.threshold) - 1, POINTS).round().astype(int))
-        used = self.run.content("config.json", _Config).get("null_odds_threshold")
+        found = sweep_thresholds(self._marked(spans), self.get_column("null_odds"), self._marked([""] * len(spans)).exact)
+        shown = np.unique(np.linspace(0, len(found.threshold) - 1, MAX_POINTS).round().astype(int))
+        used = self.run.read_json("config.json", _Config).get("null_odds_threshold")
         note = "Questions whose null odds are above τ get no answer; τ is what had the best F1 in training."
         scores = {"F1": found.f1[shown], "exact": found.exact[shown]}
-        return threshold_curve("Threshold", found.threshold[shown], scores, used, note)
+        return plot_threshold_curves("Threshold", found.threshold[shown], scores, used, note)
 
 
 def _paragraph(record: Mapping[str, Any]) -> Field:
@@ -122,7 +122,7 @@ def _paragraph(record: Mapping[str, Any]) -> Field:
     context, given = record["context"], [(record["start"], record["end"])] if record["answer"] else []
     near = given[0][0] if given else 0
     gold = {span for text in record["gold"] if text and (span := _nearest(context, text, near))}
-    return Field("paragraph", context, overlaid(sorted(gold), given))
+    return Field("paragraph", context, overlay_spans(sorted(gold), given))
 
 
 def _nearest(context: str, text: str, near: int) -> tuple[int, int] | None:

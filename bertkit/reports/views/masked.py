@@ -4,41 +4,41 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any, NotRequired
 
-from bertkit.errors import counted
+from bertkit.errors import format_count
 from bertkit.reports.example import Example, Field, Mark
-from bertkit.reports.views.base import Number, Place, Record, View
+from bertkit.reports.views.base import FiniteNumber, Index, Record, View
 
 
 class _Sample(Record):
     masked: str
-    places: list[Place]
+    places: list[Index]
     pieces: list[str]
-    mlm_loss: Number
+    mlm_loss: FiniteNumber
     pair: NotRequired[str]
 
 
-class Masked(View):
+class MlmView(View):
     """Records with a text as it was masked, and what belongs at each place that is predicted."""
 
-    form = _Sample
-    decided = frozenset({"masked", "places", "pieces", "mlm_loss"})
-    measure = "loss"
-    named = ("pair", "predicted")
+    schema = _Sample
+    predicted_keys = frozenset({"masked", "places", "pieces", "mlm_loss"})
+    measure_name = "loss"
+    filter_names = ("pair", "predicted")
 
     @classmethod
-    def fits(cls, record: Mapping[str, Any]) -> bool:
+    def matches(cls, record: Mapping[str, Any]) -> bool:
         """A masked text."""
         return "masked" in record and "places" in record
 
-    def fault(self, record: Mapping[str, Any]) -> str | None:
+    def find_error(self, record: Mapping[str, Any]) -> str | None:
         """Places outside of the text, or not as many as pieces that belong there."""
         count, places, pieces = record["masked"].count(" ") + 1, record["places"], len(record["pieces"])
         if len(places) != pieces:
-            return f"{counted(len(places), 'place')} and {counted(pieces, 'piece')} that belong there"
+            return f"{format_count(len(places), 'place')} and {format_count(pieces, 'piece')} that belong there"
         last = max(places, default=0)
-        return f"place {last} lies outside of {counted(count, 'piece')}" if last >= count else None
+        return f"place {last} lies outside of {format_count(count, 'piece')}" if last >= count else None
 
-    def examples(self) -> list[Example]:
+    def build_examples(self) -> list[Example]:
         """The higher the mean loss of its masked pieces, the sooner."""
         return [
             Example(
