@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from bertkit.modeling.attention import ChunkedAttention
 from ner_data import time_alternating
-from side_by_side import compute_median_ratio, publish, format_report
+from side_by_side import compute_median_ratio, format_report, publish
 
 DROPOUT = 0.1
 SHAPES = [(32, 12, 32, 32), (32, 12, 64, 32), (12, 12, 256, 32), (8, 12, 384, 64)]

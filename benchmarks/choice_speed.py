@@ -23,21 +23,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.choices import parse_endings, encode_ending_labels
-from bertkit.data.sources import load_dataset
+from bertkit.data.choices import encode_ending_labels, parse_endings
+from bertkit.data.loading import load_dataset
 from bertkit.errors import UserError
-from bertkit.files import write_jsonl
+from bertkit.utils.files import write_jsonl
 from side_by_side import (
     SEED,
     System,
     add_options,
-    validate_options,
-    list_rounds,
     describe_model_and_rounds,
-    publish,
-    format_report,
-    run_systems,
     format_commands,
+    format_report,
+    list_rounds,
+    publish,
+    run_systems,
+    validate_options,
 )
 
 ENDINGS = 4
@@ -134,7 +134,9 @@ def write_splits(folder: Path, data_dir: Path, rows: int) -> int:
 # ---- the runs
 
 
-def describe_system(name: str, command: str, rows: str, batch_size: int, sequences: int) -> System[Measurements]:
+def describe_system(
+    name: str, command: str, rows: str, batch_size: int, sequences: int
+) -> System[Measurements]:
     """Describe the runs of a command on `rows`, each of which holds so many sequences."""
 
     def line(data: Path, model: Path, output: Path) -> list[str]:

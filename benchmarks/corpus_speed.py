@@ -21,12 +21,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.corpus import write_corpus
-from bertkit.data.text_files import read_chunks, list_files
-from bertkit.data.texts import TextOptions, iter_documents
+from bertkit.data.corpus.documents import TextOptions, iter_documents
+from bertkit.data.corpus.store import write_corpus
+from bertkit.data.readers.text_files import list_files, read_chunks
 from bertkit.modeling.loading import ModelSource, load_tokenizer
 from qa_speed import compare_calls, read_process_memory_mb
-from side_by_side import add_options, validate_options, describe_model_and_rounds, publish, format_report
+from side_by_side import add_options, describe_model_and_rounds, format_report, publish, validate_options
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -58,7 +58,9 @@ def measure_speed(args: argparse.Namespace, tokenizer: Any) -> list[str]:
             sentences, add_special_tokens=False
         ),
         "bertkit, from files to disk": made,
-        "of which: reading and cutting, alone": lambda: sum(map(len, map(list, iter_documents(files, options)))),
+        "of which: reading and cutting, alone": lambda: sum(
+            map(len, map(list, iter_documents(files, options)))
+        ),
     }
     size = sum(path.stat().st_size for path in files) / 1e6
     about = (

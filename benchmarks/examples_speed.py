@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bertkit.prepare import prepare
-from bertkit.reporter import Reporter
-from bertkit.tasks.pretraining import PretrainConfig
-from side_by_side import list_rounds, publish, format_report
+from bertkit.pipeline.prepare import prepare
+from bertkit.tasks.pretrain_config import PretrainConfig
+from bertkit.utils.reporting import Reporter
+from side_by_side import format_report, list_rounds, publish
 
 BATCH_SIZE = 64
 

@@ -84,7 +84,9 @@ def list_variants() -> list[dict[str, Any]]:
 
 def shrink_setup(setup: Setup) -> Setup:
     """The same with a model and data that any machine trains in a second."""
-    return dataclasses.replace(setup, size="small", length=32, batch_size=4, warmup_steps=1, steps=3, vocab_size=200)
+    return dataclasses.replace(
+        setup, size="small", length=32, batch_size=4, warmup_steps=1, steps=3, vocab_size=200
+    )
 
 
 def measure_in_subprocess(setup: Setup, limit: int) -> Measurements | str:
@@ -110,7 +112,9 @@ def group_by_table(results: Results) -> dict[str, dict[Setup, Measurements | str
     """Part the results into tables: a work, a size and a length each."""
     found: dict[str, dict[Setup, Measurements | str]] = {}
     for setup, figures in results.items():
-        name = f"{setup.workload}, BERT-{setup.size.upper()}, {setup.length} pieces, {setup.batch_size} a batch"
+        name = (
+            f"{setup.workload}, BERT-{setup.size.upper()}, {setup.length} pieces, {setup.batch_size} a batch"
+        )
         found.setdefault(name, {})[setup] = figures
     return found
 

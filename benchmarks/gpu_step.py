@@ -23,12 +23,12 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import synthetic
 from bertkit.errors import UserError
-from bertkit.prepare import PreparedRun, prepare
-from bertkit.quiet import silence_libraries
-from bertkit.reporter import Reporter
+from bertkit.pipeline.prepare import PreparedRun, prepare
 from bertkit.tasks import task_class
-from bertkit.tasks.pretraining import MODEL_SIZES
-from flops import measure_peak_flops, count_training_flops
+from bertkit.tasks.pretrain_config import MODEL_SIZES
+from bertkit.utils.quiet import silence_libraries
+from bertkit.utils.reporting import Reporter
+from flops import count_training_flops, measure_peak_flops
 from peer import get_peak_memory_mb
 from side_by_side import SEED
 
@@ -54,7 +54,9 @@ class Setup:
     vocab_size: int = 30_522
 
     def __str__(self) -> str:
-        return ", ".join([self.system, self.precision, *(option.replace("_", " ") for option in self.options)])
+        return ", ".join(
+            [self.system, self.precision, *(option.replace("_", " ") for option in self.options)]
+        )
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def prepare_setup(setup: Setup, folder: Path) -> PreparedRun:
 
 def build_bertkit_trainer(_: Setup, prepared: PreparedRun, folder: Path) -> Any:
     """Return the trainer of a session; training alone is measured, so it scores and writes nothing."""
-    from bertkit.session import Session
+    from bertkit.pipeline.session import Session
     from bertkit.training.callbacks import EvaluateAndSaveCallback
 
     trainer = Session(prepared, folder, Reporter()).trainer

@@ -23,7 +23,7 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFas
 
 from bertkit.masking.masks import TokenMasker
 from ner_data import time_alternating
-from side_by_side import SEED, list_rounds, compute_median_ratio, publish, format_report
+from side_by_side import SEED, compute_median_ratio, format_report, list_rounds, publish
 
 BATCH_SIZE, LENGTH, VOCAB_SIZE = 64, 512, 30_522
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -81,7 +81,9 @@ def list_calls() -> dict[str, Callable[[], object]]:
 
     def bertkit(continues: np.ndarray | None) -> Callable[[], object]:
         random_ids = np.arange(len(SPECIAL_TOKENS), VOCAB_SIZE)
-        masking = TokenMasker(SPECIAL_TOKENS.index("[MASK]"), random_ids, continues, max_predictions_per_seq=MAX_PREDICTIONS)
+        masking = TokenMasker(
+            SPECIAL_TOKENS.index("[MASK]"), random_ids, continues, max_predictions_per_seq=MAX_PREDICTIONS
+        )
         return lambda: masking(ids, special, np.add(keys, BATCH_SIZE, out=keys))
 
     return {
@@ -111,7 +113,12 @@ def main() -> None:
         f"medians of {args.rounds} rounds in turn, one thread. Ratios are taken round by round."
     )
     own = f"python benchmarks/masking_speed.py --rounds {args.rounds}"
-    publish(format_report("Speed of masking", about, format_table(time_alternating(list_calls(), args.rounds)), [own]), args.out)
+    publish(
+        format_report(
+            "Speed of masking", about, format_table(time_alternating(list_calls(), args.rounds)), [own]
+        ),
+        args.out,
+    )
 
 
 if __name__ == "__main__":

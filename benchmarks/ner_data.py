@@ -16,13 +16,13 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from bertkit.prepare import PreparedRun, prepare
-from bertkit.reporter import Reporter
+from bertkit.pipeline.prepare import PreparedRun, prepare
 from bertkit.tasks.ner import Ner, NerConfig
-from side_by_side import SEED, list_rounds, compute_median_ratio
+from bertkit.utils.reporting import Reporter
+from side_by_side import SEED, compute_median_ratio, list_rounds
 
 if TYPE_CHECKING:
-    from bertkit.data.tags import TagSet
+    from bertkit.data.ner.tags import TagSet
 
 SENTENCES = 10_000
 BATCH_SIZE = 16
@@ -61,14 +61,16 @@ def list_feature_calls(
     words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]], tag_set: TagSet, tokenizer: Any
 ) -> dict[str, Callable[[], object]]:
     """Return what is timed by the name of its row; the first is what the others are compared with."""
-    from bertkit.data.word_features import build_word_features
-    from bertkit.data.words import join_words
+    from bertkit.data.ner.features import build_word_features
+    from bertkit.data.ner.words import join_words
 
     labels, texts = tag_set.encode(tags), list(map(join_words, words))
     backend = tokenizer.backend_tokenizer
 
     def built() -> object:
-        return build_word_features(words, list(map(join_words, words)), labels, tokenizer, MAX_LENGTH, cache=False)
+        return build_word_features(
+            words, list(map(join_words, words)), labels, tokenizer, MAX_LENGTH, cache=False
+        )
 
     def with_offsets() -> object:
         found = backend.encode_batch(texts, add_special_tokens=False)
@@ -133,8 +135,8 @@ def time_vectors(data_dir: Path, model: Path, rows: int, names: Sequence[str], r
 
 def time_one_vectors(data_dir: Path, model_folder: Path, rows: int, name: str) -> VectorTimes:
     """Compute the vectors into an empty cache, and read them as an epoch of training does."""
-    from bertkit.data.vectors import VectorFeatures, compute_vectors
-    from bertkit.training.batches import LengthGroupedBatchSampler
+    from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
+    from bertkit.training.batch_samplers import LengthGroupedBatchSampler
 
     with tempfile.TemporaryDirectory() as cache:
         os.environ["BERTKIT_CACHE_DIR"] = cache

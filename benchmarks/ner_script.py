@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from peer import get_peak_memory_mb, build_training_arguments
+from peer import build_training_arguments, get_peak_memory_mb
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -87,7 +87,7 @@ def make_entity_f1(classes: list[str]) -> Callable[[Any], dict[str, float]]:
     """Return what scores the entities of the highest-scored tags."""
     import numpy as np
 
-    from bertkit.data.tags import TagSet
+    from bertkit.data.ner.tags import TagSet
     from bertkit.metrics.entities import count_entities, score_entities
 
     tags = TagSet(classes)

@@ -25,24 +25,24 @@ from typing import TYPE_CHECKING, Any
 
 import ner_data
 from bertkit.errors import UserError
-from bertkit.files import write_jsonl
+from bertkit.utils.files import write_jsonl
 from ner_data import BATCH_SIZE, MAX_LENGTH
 from side_by_side import (
     SEED,
     System,
     add_options,
-    validate_options,
-    list_rounds,
     compute_median_ratio,
     describe_model_and_rounds,
-    publish,
-    format_report,
-    run_systems,
     format_commands,
+    format_report,
+    list_rounds,
+    publish,
+    run_systems,
+    validate_options,
 )
 
 if TYPE_CHECKING:
-    from bertkit.prepare import PreparedRun
+    from bertkit.pipeline.prepare import PreparedRun
 
 HERE = Path(__file__).resolve().parent
 LEARNING_RATE = 3e-4

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.features import Features
-from bertkit.prepare import prepare
-from bertkit.reporter import Reporter
+from bertkit.pipeline.prepare import prepare
 from bertkit.tasks import task_class
-from bertkit.training.batches import LengthGroupedBatchSampler
-from bertkit.training.token_batches import TokenBudgetBatchSampler
-from side_by_side import SEED, publish, format_report
+from bertkit.training.batch_samplers import LengthGroupedBatchSampler
+from bertkit.training.token_budget import TokenBudgetBatchSampler
+from bertkit.utils.reporting import Reporter
+from side_by_side import SEED, format_report, publish
 
 DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "SST-2": ("classify", {"data": "sst2", "max_length": 128}),

@@ -17,10 +17,10 @@ from pathlib import Path
 from transformers import pipeline
 
 import bertkit
-from bertkit.data.readers import read_file
-from bertkit.quiet import silence_libraries
+from bertkit.data.readers.files import read_file
+from bertkit.utils.quiet import silence_libraries
 from ner_data import time_alternating
-from side_by_side import list_rounds, compute_median_ratio, publish, format_report
+from side_by_side import compute_median_ratio, format_report, list_rounds, publish
 
 BATCH_SIZE = 32
 ROW_BY_ROW = "pipeline, row by row"

@@ -22,9 +22,26 @@ from typing import Any
 
 import torch
 
-from side_by_side import SEED, System, list_rounds, compute_median_ratio, publish, format_report, run_systems, format_commands
+from side_by_side import (
+    SEED,
+    System,
+    compute_median_ratio,
+    format_commands,
+    format_report,
+    list_rounds,
+    publish,
+    run_systems,
+)
 
-NUM_LAYERS, HIDDEN_SIZE, NUM_HEADS, VOCAB_SIZE, SEQ_LEN, BATCH_SIZE, MASKED_PER_EXAMPLE = 4, 256, 4, 30_522, 128, 32, 20
+NUM_LAYERS, HIDDEN_SIZE, NUM_HEADS, VOCAB_SIZE, SEQ_LEN, BATCH_SIZE, MASKED_PER_EXAMPLE = (
+    4,
+    256,
+    4,
+    30_522,
+    128,
+    32,
+    20,
+)
 WARMUP_STEPS = 5  # steps that are not timed
 STOCK, BERTKIT = "stock", "bertkit"
 Step = Callable[[dict[str, torch.Tensor]], torch.Tensor]
@@ -48,7 +65,12 @@ def generate_batches(steps: int) -> Iterator[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(SEED)
     for _ in range(steps):
         ids = torch.randint(5, VOCAB_SIZE, (BATCH_SIZE, SEQ_LEN), generator=generator)
-        places = torch.rand(BATCH_SIZE, SEQ_LEN, generator=generator).argsort(1)[:, :MASKED_PER_EXAMPLE].sort(1).values
+        places = (
+            torch.rand(BATCH_SIZE, SEQ_LEN, generator=generator)
+            .argsort(1)[:, :MASKED_PER_EXAMPLE]
+            .sort(1)
+            .values
+        )
         yield {
             "input_ids": ids, "attention_mask": torch.ones_like(ids),
             "token_type_ids": (torch.arange(SEQ_LEN) >= SEQ_LEN // 2).long().expand(BATCH_SIZE, SEQ_LEN),
@@ -93,7 +115,7 @@ def measure(kind: str, steps: int, dropout: float) -> Measurements:
 
     from bertkit.modeling.dropout import set_dropout
     from bertkit.modeling.pretraining import build_bert_config
-    from bertkit.session import get_peak_memory_mb
+    from bertkit.pipeline.session import get_peak_memory_mb
 
     torch.manual_seed(SEED)
     config = build_bert_config(VOCAB_SIZE, (NUM_LAYERS, HIDDEN_SIZE, NUM_HEADS), 0)

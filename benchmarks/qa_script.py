@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import qa_usual
-from peer import FirstStepTimer, add_training_options, summarize_training, build_training_arguments
+from peer import FirstStepTimer, add_training_options, build_training_arguments, summarize_training
 
 if TYPE_CHECKING:
     from transformers import Trainer

@@ -28,23 +28,23 @@ from transformers import AutoTokenizer
 from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
 import qa_usual
-from bertkit.data.padding import PaddingCollator
-from bertkit.data.question_features import Limits, QuestionFeatures, build_question_features
+from bertkit.data.collator import PaddingCollator
+from bertkit.data.qa.features import Limits, QuestionFeatures, build_question_features
 from bertkit.data.rows import Rows
-from bertkit.reporter import Reporter
-from bertkit.tasks.answering import AnswerDecoder
 from bertkit.tasks.base import Outputs
+from bertkit.tasks.qa_predictions import AnswerDecoder
 from bertkit.training.scoring import predict_logits
+from bertkit.utils.reporting import Reporter
 from ner_data import time_alternating
 from side_by_side import (
     SEED,
     add_options,
-    validate_options,
-    list_rounds,
     compute_median_ratio,
     describe_model_and_rounds,
-    publish,
     format_report,
+    list_rounds,
+    publish,
+    validate_options,
 )
 
 LIMITS = Limits(max_length=384, max_query_length=64, doc_stride=128, max_answer_length=30, n_best=20)
@@ -172,7 +172,9 @@ def reduce_logits(logits: np.ndarray, built: QuestionFeatures) -> np.ndarray:
     lengths = built.sequence_lengths
     order = np.argsort(-lengths, kind="stable")
     parts = [order[first : first + BATCH_SIZE] for first in range(0, len(order), BATCH_SIZE)]
-    found = [built.reduce_logits(torch.from_numpy(logits[rows, :, : lengths[rows[0]]]), rows, {}) for rows in parts]
+    found = [
+        built.reduce_logits(torch.from_numpy(logits[rows, :, : lengths[rows[0]]]), rows, {}) for rows in parts
+    ]
     result = np.empty((len(order), found[0].shape[1]), np.float32)
     result[order] = torch.cat(found).numpy()
     return result

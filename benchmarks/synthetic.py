@@ -46,7 +46,7 @@ def write_model(folder: Path, vocabulary: int, shape: tuple[int, int, int]) -> P
 
 def write_rows(path: Path, rows: int, length: int, vocabulary: int) -> Path:
     """Write labelled texts as long as real ones are: many short, a few cut off at `length` pieces."""
-    from bertkit.files import write_jsonl
+    from bertkit.utils.files import write_jsonl
 
     rng = np.random.default_rng(SEED)
     sizes = rng.lognormal(np.log(0.4 * length), 0.6, rows).clip(3, 2 * length).astype(int)

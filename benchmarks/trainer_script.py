@@ -16,7 +16,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from peer import FirstStepTimer, add_training_options, summarize_training, build_training_arguments
+from peer import FirstStepTimer, add_training_options, build_training_arguments, summarize_training
 
 if TYPE_CHECKING:
     from datasets import DatasetDict

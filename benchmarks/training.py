@@ -21,13 +21,13 @@ from contestants import BASELINE, Measurements, list_systems
 from page import IMAGES, draw_bars, format_table, replace_section
 from side_by_side import (
     add_options,
-    validate_options,
-    list_rounds,
-    describe_machine,
     compute_median_ratio,
+    describe_machine,
     describe_model_and_rounds,
+    list_rounds,
     publish,
     run_systems,
+    validate_options,
 )
 from training_work import WORKLOADS, Workload, write_data
 
@@ -95,7 +95,8 @@ def compute_ratios(runs: Runs) -> dict[str, float]:
     """Return how many times as fast each trains as Trainer with batches padded to their longest, in fp32."""
     base = [run.examples_per_second for run in runs[BASELINE]]
     return {
-        name: compute_median_ratio([run.examples_per_second for run in some], base) for name, some in runs.items()
+        name: compute_median_ratio([run.examples_per_second for run in some], base)
+        for name, some in runs.items()
     }
 
 
@@ -148,7 +149,9 @@ def main() -> None:
             folder = Path(scratch) / work.name
             write_data(work, args.data_dir, folder)
             entries = list_systems(work, folder, args.simpletransformers)
-            results[work.name] = run_systems(entries, folder, args.model.resolve(), args.rounds, alternate=True)
+            results[work.name] = run_systems(
+                entries, folder, args.model.resolve(), args.rounds, alternate=True
+            )
     told = format_text(args, results)
     publish(told, args.out)
     if args.write:

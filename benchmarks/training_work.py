@@ -29,7 +29,11 @@ class Workload:
 
     def resize(self, rows: int | None) -> Workload:
         """Return it with as many training rows, and no more to score than that."""
-        return self if rows is None else dataclasses.replace(self, rows=rows, eval_rows=min(self.eval_rows, rows))
+        return (
+            self
+            if rows is None
+            else dataclasses.replace(self, rows=rows, eval_rows=min(self.eval_rows, rows))
+        )
 
     def __str__(self) -> str:
         return (
@@ -55,10 +59,10 @@ def write_data(work: Workload, data_dir: Path, folder: Path) -> None:
         qa_data.write_splits(data_dir / "squad" / "dev-v1.1.json", folder, work.rows, work.eval_rows)
         (folder / "dev.json").rename(folder / "validation.json")
         return
-    from bertkit.files import write_jsonl
-    from bertkit.prepare import select_dataset_defaults, split_and_sample, create_task
-    from bertkit.reporter import Reporter
+    from bertkit.pipeline.prepare import create_task, select_dataset_defaults, split_and_sample
     from bertkit.tasks.classify import Classify, ClassifyConfig
+    from bertkit.utils.files import write_jsonl
+    from bertkit.utils.reporting import Reporter
 
     drawn: dict[str, Any] = {"max_train_samples": work.rows, "max_eval_samples": work.eval_rows, "seed": SEED}
     task = create_task(work.task, ClassifyConfig(data=work.name, data_dir=str(data_dir), **drawn))
@@ -75,10 +79,12 @@ def write_data(work: Workload, data_dir: Path, folder: Path) -> None:
 
 def compute_squad_f1(folder: Path, answers: dict[str, str]) -> float:
     """Score answers by SQuAD 1.1's rule."""
-    from bertkit.metrics.squad import score_answers_v1, average_scores_v1
+    from bertkit.metrics.squad import average_scores_v1, score_answers_v1
 
     articles = json.loads((folder / "validation.json").read_text("utf-8"))["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     questions = [question for paragraph in paragraphs for question in paragraph["qas"]]
     gold = [[answer["text"] for answer in question["answers"]] for question in questions]
-    return average_scores_v1(score_answers_v1(gold, [answers[question["id"]] for question in questions]))["f1"]
+    return average_scores_v1(score_answers_v1(gold, [answers[question["id"]] for question in questions]))[
+        "f1"
+    ]

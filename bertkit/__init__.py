@@ -8,16 +8,16 @@ from bertkit.errors import RunInterrupted, UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bertkit.checks.look import CheckReport
+    from bertkit.checks.engine import CheckReport
     from bertkit.infer.embed import EmbedResult
     from bertkit.infer.export import ExportResult
     from bertkit.infer.fill_mask import FillMaskResult
     from bertkit.infer.predict import Predictions
     from bertkit.infer.predictor import Predictor
-    from bertkit.reporter import Reporter
+    from bertkit.pipeline.run import Run
+    from bertkit.pipeline.train_tokenizer import TrainedTokenizer
     from bertkit.reports import Report
-    from bertkit.run import Run
-    from bertkit.vocabulary import TrainedTokenizer
+    from bertkit.utils.reporting import Reporter
 
 try:
     __version__ = version("bertkit")
@@ -57,21 +57,21 @@ def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, *
     Raises:
         UserError: anything the caller can mend, in one line.
     """
-    from bertkit.run import train
+    from bertkit.pipeline.run import train
 
     return train("classify", settings, recipe, reporter)
 
 
 def ner(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Fine-tune on named entities: what `bertkit ner` does. As `classify` otherwise."""
-    from bertkit.run import train
+    from bertkit.pipeline.run import train
 
     return train("ner", settings, recipe, reporter)
 
 
 def nli(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Fine-tune on premise and hypothesis: what `bertkit nli` does. As `classify` otherwise."""
-    from bertkit.run import train
+    from bertkit.pipeline.run import train
 
     return train("nli", settings, recipe, reporter)
 
@@ -80,42 +80,42 @@ def pretrain_mlm_nsp(
     *, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any
 ) -> "Run":
     """Pre-train on plain text: what `bertkit pretrain-mlm-nsp` does. As `classify` otherwise."""
-    from bertkit.run import train
+    from bertkit.pipeline.run import train
 
     return train("pretrain-mlm-nsp", settings, recipe, reporter)
 
 
 def swag(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Fine-tune on multiple choice: what `bertkit swag` does. As `classify` otherwise."""
-    from bertkit.run import train
+    from bertkit.pipeline.run import train
 
     return train("swag", settings, recipe, reporter)
 
 
 def qa(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Fine-tune on questions: what `bertkit qa` does. As `classify` otherwise."""
-    from bertkit.run import train
+    from bertkit.pipeline.run import train
 
     return train("qa", settings, recipe, reporter)
 
 
 def glue(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """The GLUE tasks one after the other: what `bertkit glue` does, with the same settings."""
-    from bertkit.suite.runs import run_glue
+    from bertkit.suites.glue import run_glue
 
     return run_glue(settings, recipe, reporter)
 
 
 def feature_based(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Entities from a frozen encoder, row by row: what `bertkit feature-based` does."""
-    from bertkit.suite.feature_based import run_feature_based
+    from bertkit.suites.feature_based import run_feature_based
 
     return run_feature_based(settings, recipe, reporter)
 
 
 def ablation(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """What matters in pre-training, row by row: what `bertkit ablation` does, with the same settings."""
-    from bertkit.suite.ablation import run_ablation
+    from bertkit.suites.ablation import run_ablation
 
     return run_ablation(settings, recipe, reporter)
 
@@ -125,7 +125,7 @@ def train_tokenizer(*, reporter: "Reporter | None" = None, **settings: Any) -> "
 
     `train_tokenizer(data="texts")` returns a `Vocabulary` with `.output_dir` and `.figures`.
     """
-    from bertkit.vocabulary import train_tokenizer as train
+    from bertkit.pipeline.train_tokenizer import train_tokenizer as train
 
     return train(settings, reporter)
 
@@ -138,7 +138,7 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
     Raises:
         UserError: there is no data to look at.
     """
-    from bertkit.checks.look import check as look
+    from bertkit.checks.engine import check as look
 
     return look(task, settings, reporter)
 

@@ -16,7 +16,9 @@ from typing import Any, ClassVar, Literal, TypeVar
 MAX_SEED = 2**32 - 1  # NumPy's
 Head = Literal["linear", "bilstm"]
 DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
-SINGLE_RUN_SETTINGS = frozenset({"push_to_hub", "hub_model_id", "hub_private_repo", "nproc"})  # not of a suite
+SINGLE_RUN_SETTINGS = frozenset(
+    {"push_to_hub", "hub_model_id", "hub_private_repo", "nproc"}
+)  # not of a suite
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.checked import validate_settings
 from bertkit.config import RunConfig, get_settings
-from bertkit.errors import UserError, format_list, suggest_similar, shorten_repr
-from bertkit.yaml_text import read_yaml
+from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
+from bertkit.utils.yaml import read_yaml
+from bertkit.validation import validate_settings
 
 COMMAND_NAME = re.compile("[a-z][a-z-]*")
 RECIPE_KEYS = ("task", "settings", "provenance")
@@ -44,7 +44,9 @@ def _files(folder_name: str) -> dict[str, Path]:
     }
 
 
-def apply_overrides(recipe: Mapping[str, Any], given: Mapping[str, Any], config: type[RunConfig]) -> dict[str, Any]:
+def apply_overrides(
+    recipe: Mapping[str, Any], given: Mapping[str, Any], config: type[RunConfig]
+) -> dict[str, Any]:
     """The settings of a recipe with those given before them, which drop what they are said instead of."""
     known = get_settings(config)
     said = {name for name, value in given.items() if value is not None}
@@ -122,7 +124,9 @@ def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
     if not isinstance(named, str) or not COMMAND_NAME.fullmatch(named):
         raise UserError(f"{path}: task: {named!r} is no command's name; this is read for {task}")
     if not isinstance(provenance, dict):
-        raise UserError(f"{path}: provenance: {shorten_repr(provenance)} is no list of keys and values; leave it out")
+        raise UserError(
+            f"{path}: provenance: {shorten_repr(provenance)} is no list of keys and values; leave it out"
+        )
     if named != task:
         raise UserError(f"{path}: a recipe for {named}; use bertkit {named} --recipe {name}")
     settings = validate_settings(config, content["settings"], str(path))

@@ -77,7 +77,14 @@ def make_tokenizer(roberta=False):
     from transformers import PreTrainedTokenizerFast
 
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'"
-    pieces = [*SPECIAL_TOKENS, *POSITIVE_WORDS, *NEGATIVE_WORDS, *NEUTRAL_WORDS, *letters, *("##" + letter for letter in letters)]
+    pieces = [
+        *SPECIAL_TOKENS,
+        *POSITIVE_WORDS,
+        *NEGATIVE_WORDS,
+        *NEUTRAL_WORDS,
+        *letters,
+        *("##" + letter for letter in letters),
+    ]
     vocab = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     backend = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -129,7 +136,9 @@ def make_toy_rows(count, seed=0, longest=12):
     while len(rows) < count:
         label = ("negative", "positive")[len(rows) % 2]
         words = rng.choices(NEUTRAL_WORDS, k=rng.randint(2, longest))
-        words.insert(rng.randrange(len(words)), rng.choice(POSITIVE_WORDS if label == "positive" else NEGATIVE_WORDS))
+        words.insert(
+            rng.randrange(len(words)), rng.choice(POSITIVE_WORDS if label == "positive" else NEGATIVE_WORDS)
+        )
         text = " ".join(words)
         if text not in seen:
             rows.append({"text": text, "label": label})
@@ -147,7 +156,10 @@ def make_neutral_texts(count, seed=0):
 
 def make_nli_rows(count, seed=0):
     """Separable premises and hypotheses: the hypothesis tells the label, as artefacts do."""
-    rng, words = random.Random(seed), {"entailment": POSITIVE_WORDS, "neutral": NEUTRAL_WORDS[:6], "contradiction": NEGATIVE_WORDS}
+    rng, words = (
+        random.Random(seed),
+        {"entailment": POSITIVE_WORDS, "neutral": NEUTRAL_WORDS[:6], "contradiction": NEGATIVE_WORDS},
+    )
     rows = []
     for premise in make_neutral_texts(count, seed):
         label = list(words)[len(rows) % 3]
@@ -211,7 +223,13 @@ def make_document_rows(count, seed=0, longest=9):
     return [{"text": " ".join(sentence(side) for _ in range(rng.randint(1, longest)))} for side in sides]
 
 
-ROW_MAKERS = {"classify": make_toy_rows, "ner": make_ner_rows, "nli": make_nli_rows, "qa": make_qa_rows, "swag": make_swag_rows}
+ROW_MAKERS = {
+    "classify": make_toy_rows,
+    "ner": make_ner_rows,
+    "nli": make_nli_rows,
+    "qa": make_qa_rows,
+    "swag": make_swag_rows,
+}
 
 
 def write_rows(path, rows):

@@ -21,7 +21,7 @@ import yaml
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from conftest import ROW_MAKERS, make_document_rows, save_tiny_model, make_toy_rows, write_rows
+from conftest import ROW_MAKERS, make_document_rows, make_toy_rows, save_tiny_model, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from malformed import CASES, RUN_DAMAGES
@@ -30,8 +30,8 @@ from malformed.readers import READERS, make_training_reader
 
 import bertkit
 from bertkit import UserError
-from bertkit.data.readers import Dialect, read_file
-from bertkit.data.row_chunks import stream_rows
+from bertkit.data.readers.files import Dialect, read_file
+from bertkit.data.readers.streaming import stream_rows
 from bertkit.data.rows import Rows
 from bertkit.tasks import TASKS
 
@@ -62,7 +62,9 @@ scalar_values = st.none() | st.booleans() | st.integers() | st.floats() | st.tex
 scalar_values |= st.sampled_from(["\ud83d", "B-", "O", "I-NICE", "../x", "[red]", 10**30, -0.0, ""])
 json_values = st.recursive(
     scalar_values,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(JSON_KEYS), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(JSON_KEYS), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -118,7 +120,11 @@ def allow_user_error(read: Callable[[], object]) -> object:
 
 def fuzz_file_bytes(reader: str) -> Target:
     """Edits of the bytes of legal files."""
-    legal = [case for case in CASES[reader].values() if case.num_rows is not None and len(case.content) < MAX_FILE_BYTES]
+    legal = [
+        case
+        for case in CASES[reader].values()
+        if case.num_rows is not None and len(case.content) < MAX_FILE_BYTES
+    ]
 
     def fuzz(how: settings, folder: Path, model: Path) -> None:
         @how
@@ -137,7 +143,11 @@ def fuzz_file_bytes(reader: str) -> Target:
 
 def fuzz_chunked_reading(reader: str) -> Target:
     """Some rows at a time or all at once: both refuse a file, or both read the same from it."""
-    legal = [case for case in CASES[reader].values() if case.num_rows is not None and len(case.content) < MAX_FILE_BYTES]
+    legal = [
+        case
+        for case in CASES[reader].values()
+        if case.num_rows is not None and len(case.content) < MAX_FILE_BYTES
+    ]
     dialect = Dialect(conll=True) if reader == "ner" else None
 
     def fuzz(how: settings, folder: Path, _: Path) -> None:
@@ -147,7 +157,9 @@ def fuzz_chunked_reading(reader: str) -> Target:
             path = folder / case.name
             path.write_bytes(apply_edits(case.content, edits))
             allow_user_error(lambda: read_file(path, dialect))
-            allow_user_error(lambda: Rows.concatenate(list(stream_rows(path, dialect, chunk_size=7, stream_above_bytes=0))))
+            allow_user_error(
+                lambda: Rows.concatenate(list(stream_rows(path, dialect, chunk_size=7, stream_above_bytes=0)))
+            )
 
         one()
 
@@ -239,7 +251,11 @@ def train_small_run(folder: Path, model: Path, task: str) -> Path:
 
 def make_rows(task: str, count: int) -> list[dict[str, Any]]:
     """Legal rows."""
-    return make_document_rows(count) if task == "pretrain-mlm-nsp" else ROW_MAKERS.get(task, make_toy_rows)(count)
+    return (
+        make_document_rows(count)
+        if task == "pretrain-mlm-nsp"
+        else ROW_MAKERS.get(task, make_toy_rows)(count)
+    )
 
 
 TARGETS: dict[str, Target] = {

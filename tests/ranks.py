@@ -65,13 +65,13 @@ def kill_rank(command, run, rank=1, timeout=300):
 def run_job(job):
     """What a job came to."""
     import bertkit
-    from bertkit import ranks
     from bertkit.errors import UserError
+    from bertkit.utils import distributed
 
     try:
         if job["task"] == "disagree":
-            with ranks.use_process_group(), ranks.raise_on_all_ranks():
-                if ranks.get_rank() == 1:
+            with distributed.use_process_group(), distributed.raise_on_all_ranks():
+                if distributed.get_rank() == 1:
                     raise UserError("only rank 1 knows")
             return {}
         return getattr(bertkit, job["task"])(**job["settings"]).metrics

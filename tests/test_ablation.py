@@ -8,9 +8,9 @@ from conftest import assert_refused, make_document_rows, make_qa_rows, write_row
 from test_glue import FORMS, write_split
 
 import bertkit
-from bertkit.recipes import read_recipe, list_shipped_recipes
-from bertkit.suite.ablation import AblationSuite
-from bertkit.suite.ablations import SIZES, TABLES
+from bertkit.recipes import list_shipped_recipes, read_recipe
+from bertkit.suites.ablation import AblationSuite
+from bertkit.suites.ablation_tables import SIZES, TABLES
 from bertkit.tasks.pretrain import Pretrain
 
 FAST = {"max_steps": 2, "batch_size": 8, "max_length": 32, "vocab_size": 60, "bf16": False}

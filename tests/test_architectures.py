@@ -5,19 +5,19 @@ import json
 import pytest
 from conftest import (
     ROW_MAKERS,
-    make_tokenizer,
     make_ner_rows,
-    read_predictions,
     make_qa_rows,
-    save_tiny_model,
     make_swag_rows,
+    make_tokenizer,
     make_toy_rows,
+    read_predictions,
+    save_tiny_model,
     write_rows,
 )
 
 import bertkit
+from bertkit.data.ner.viterbi import viterbi_decode
 from bertkit.modeling.loading import get_max_positions
-from bertkit.modeling.viterbi import viterbi_decode
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 PAD = {"pad_token_id": 0}

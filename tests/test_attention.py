@@ -117,7 +117,9 @@ def test_from_left_to_right_it_is_the_stock_one_too(name, padded, monkeypatch):
     mask[1, padded or slice(0, 0)] = 0
     used, found = [], []
     stock = ChunkedAttention.forward
-    monkeypatch.setattr(ChunkedAttention, "forward", staticmethod(lambda *given: used.append(1) or stock(*given)))
+    monkeypatch.setattr(
+        ChunkedAttention, "forward", staticmethod(lambda *given: used.append(1) or stock(*given))
+    )
     for by_parts in (False, True):
         model = untrained(name, 1e-6, causal=True)
         if by_parts:
@@ -150,7 +152,9 @@ def test_a_run_trains_so_and_its_config_does_not_tell(monkeypatch, tmp_path, tin
 
     used = []
     stock = ChunkedAttention.forward
-    monkeypatch.setattr(ChunkedAttention, "forward", staticmethod(lambda *given: used.append(1) or stock(*given)))
+    monkeypatch.setattr(
+        ChunkedAttention, "forward", staticmethod(lambda *given: used.append(1) or stock(*given))
+    )
     run = bertkit.classify(data=str(toy), model=str(tiny), max_steps=2, bf16=False,
                            output_dir=str(tmp_path / "run"))  # fmt: skip
     assert used

@@ -8,12 +8,12 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from conftest import assert_refused, save_tiny_model, make_toy_rows, write_rows
+from conftest import assert_refused, make_toy_rows, save_tiny_model, write_rows
 
 from bertkit import UserError
 from bertkit.infer.predictor import Predictor
-from bertkit.reporter import Reporter
 from bertkit.tasks import task_class
+from bertkit.utils.reporting import Reporter
 
 GOOD_ROWS = make_toy_rows(60)
 Disk = namedtuple("Disk", "total used free")

@@ -5,12 +5,14 @@ import pytest
 from conftest import write_rows
 from test_report import labelled, write_run
 
-from bertkit.reporter import Reporter
 from bertkit.reports.comparison import compare_runs
+from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import render_page
-from bertkit.reports.recorded import load_finished_run
+from bertkit.utils.reporting import Reporter
 
-pytestmark = pytest.mark.skipif(chromium.find_missing_dependency() is not None, reason=f"no browser: {chromium.find_missing_dependency()}")
+pytestmark = pytest.mark.skipif(
+    chromium.find_missing_dependency() is not None, reason=f"no browser: {chromium.find_missing_dependency()}"
+)
 SCRIPT = "</script><script>window.hacked = 1</script>"
 IMAGE = '<img src="http://localhost:9/x.png" onerror="window.hacked = 1">'
 RIGHT_TO_LEFT = "abc \u202egood\u202c 'quoted' \"twice\" & שלום"

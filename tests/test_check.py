@@ -4,12 +4,20 @@ import json
 from dataclasses import fields
 
 import pytest
-from conftest import NEGATIVE_WORDS, POSITIVE_WORDS, ROW_MAKERS, make_document_rows, save_tiny_model, make_toy_rows, write_rows
+from conftest import (
+    NEGATIVE_WORDS,
+    POSITIVE_WORDS,
+    ROW_MAKERS,
+    make_document_rows,
+    make_toy_rows,
+    save_tiny_model,
+    write_rows,
+)
 
 import bertkit
 from bertkit.checks.config import make_check_config
-from bertkit.data.document_checks import SMALL_CORPUS_CHARS
-from bertkit.data.findings import MAX_LOCATIONS
+from bertkit.checks.corpus import SMALL_CORPUS_CHARS
+from bertkit.checks.findings import MAX_LOCATIONS
 from bertkit.tasks import TASKS, task_class
 
 
@@ -299,7 +307,8 @@ def test_lengths_are_those_of_training(look):
 def test_endings_are_counted(look):
     same = [{**row, "endings": [*row["endings"], "so", "it"][:2], "label": 0} for row in rows_of("swag")]
     same = [
-        {**row, "endings": [f"it was {POSITIVE_WORDS[at % 8]}", f"it was {NEGATIVE_WORDS[at % 8]}"]} for at, row in enumerate(same)
+        {**row, "endings": [f"it was {POSITIVE_WORDS[at % 8]}", f"it was {NEGATIVE_WORDS[at % 8]}"]}
+        for at, row in enumerate(same)
     ]
     _, found = look("swag", same, same[:9])
     assert (found["endings"].count, "each has 2" in found["endings"].message) == (0, True)

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from conftest import POSITIVE_WORDS, NEUTRAL_WORDS, read_predictions, make_toy_rows, write_rows
+from conftest import NEUTRAL_WORDS, POSITIVE_WORDS, make_toy_rows, read_predictions, write_rows
 
 import bertkit
 from bertkit.errors import UserError
@@ -296,11 +296,20 @@ def test_the_default_directory_is_numbered_when_taken(cli, tiny, toy):
 def test_defaults_follow_data_size_and_model_size():
     from bertkit.training.advice import suggest_hyperparameters
 
-    assert suggest_hyperparameters(1_000, 110_000_000)[0] == {"epochs": 4.0, "batch_size": 16, "learning_rate": 3e-5}
-    assert suggest_hyperparameters(200_000, 110_000_000)[0] == {"epochs": 2.0, "batch_size": 32, "learning_rate": 2e-5}
+    assert suggest_hyperparameters(1_000, 110_000_000)[0] == {
+        "epochs": 4.0,
+        "batch_size": 16,
+        "learning_rate": 3e-5,
+    }
+    assert suggest_hyperparameters(200_000, 110_000_000)[0] == {
+        "epochs": 2.0,
+        "batch_size": 32,
+        "learning_rate": 2e-5,
+    }
     assert suggest_hyperparameters(20_000, 23_000_000)[0]["learning_rate"] == 1e-4
     told = [
-        suggest_hyperparameters(9, size)[1].split(" and ")[1] for size in (412_128, 999_499, 999_500, 4_386_178, 109_482_240)
+        suggest_hyperparameters(9, size)[1].split(" and ")[1]
+        for size in (412_128, 999_499, 999_500, 4_386_178, 109_482_240)
     ]
     assert [words.split()[0] for words in told] == ["412k", "999k", "1.0M", "4.4M", "109M"]
     assert suggest_hyperparameters(200_000, 4_000_000)[0]["learning_rate"] == 3e-4
@@ -317,7 +326,9 @@ def test_texts_without_words_still_end_with_scores(tiny, tmp_path):
 
 
 def test_small_numbers_for_set_and_odd_values_in_columns(tiny, tmp_path):
-    rows = [{**row, "id": n, "input_id": "x", "extra": float("nan")} for n, row in enumerate(make_toy_rows(40))]
+    rows = [
+        {**row, "id": n, "input_id": "x", "extra": float("nan")} for n, row in enumerate(make_toy_rows(40))
+    ]
     rows[3]["text"] += " \ud800"
     data = tmp_path / "odd.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))

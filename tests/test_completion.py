@@ -10,11 +10,11 @@ from test_help import HEAVY
 
 from bertkit.cli.completion import COMPLETION_SOURCES
 from bertkit.config import get_settings
-from bertkit.data.known import load_dataset_specs
+from bertkit.data.registry import load_dataset_specs
+from bertkit.pipeline.train_tokenizer import TokenizerConfig
 from bertkit.recipes import list_shipped_recipes
-from bertkit.suite.config import AblationConfig, FeatureBasedConfig, GlueConfig
+from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
 from bertkit.tasks import TASKS, task_class
-from bertkit.vocabulary import TokenizerConfig
 
 CODE = f"""
 import sys
@@ -57,7 +57,9 @@ def test_recipes_are_those_of_the_task_by_a_name_that_finds_them():
     assert complete("bertkit recipes show ") == list(list_shipped_recipes())
     Path("glue-notes.txt").touch()
     Path("co.yaml").touch()
-    assert set(complete("bertkit recipes show gl")) == {name for name in list_shipped_recipes() if name.startswith("glue")}
+    assert set(complete("bertkit recipes show gl")) == {
+        name for name in list_shipped_recipes() if name.startswith("glue")
+    }
     assert complete("bertkit classify --recipe co") == ["cola", "co.yaml"]
     assert complete("bertkit recipes ls s") == ["swag"]
 

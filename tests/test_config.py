@@ -7,14 +7,14 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bertkit.checked import validate_settings
-from bertkit.config import fill_unset, get_flag, serialize_settings, get_settings
+from bertkit.config import fill_unset, get_flag, get_settings, serialize_settings
 from bertkit.errors import UserError
-from bertkit.files import dump_yaml
-from bertkit.suite.config import AblationConfig, FeatureBasedConfig
+from bertkit.suites.config import AblationConfig, FeatureBasedConfig
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.classify import ClassifyConfig
-from bertkit.tasks.pretraining import PretrainConfig
+from bertkit.tasks.pretrain_config import PretrainConfig
+from bertkit.utils.files import dump_yaml
+from bertkit.validation import validate_settings
 
 
 def test_lower_layers_fill_only_what_was_not_said():
@@ -90,7 +90,9 @@ def test_an_empty_setting_is_told_with_what_it_is():
 )
 def test_numbers_are_read_as_yaml_writes_them(value, words):
     if words is None:
-        assert validate_settings(ClassifyConfig, {"learning_rate": value}, "r")["learning_rate"] == float(value)
+        assert validate_settings(ClassifyConfig, {"learning_rate": value}, "r")["learning_rate"] == float(
+            value
+        )
     else:
         with pytest.raises(UserError, match=f"r: learning_rate: .*{words}"):
             validate_settings(ClassifyConfig, {"learning_rate": value}, "r")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.readers import Dialect, read_file
+from bertkit.data.loading import load_dataset
+from bertkit.data.readers.files import Dialect, read_file
 from bertkit.data.rows import Rows
-from bertkit.data.sources import load_dataset
 from bertkit.errors import UserError
 
 WORDS = Dialect(conll=True)
@@ -105,7 +105,9 @@ def test_places_are_lines_and_stay_with_the_rows(tmp_path):
         f"{tmp_path}/some.conll: line 4",
         f"{tmp_path}/some.conll: line 8",
     ]
-    both = Rows.concatenate([Rows.from_columns({"0": [["x"]]}, "a.json"), rows.with_column("n", [1, 2]).select([1, 0])])
+    both = Rows.concatenate(
+        [Rows.from_columns({"0": [["x"]]}, "a.json"), rows.with_column("n", [1, 2]).select([1, 0])]
+    )
     assert [both.format_location(index).split("/")[-1] for index in range(3)] == [
         "a.json: row 1",
         "some.conll: line 8",
@@ -202,7 +204,9 @@ def test_a_folder_of_column_files_by_split(tmp_path):
         "test": 1,
     }
     assert found.splits["validation"].format_location(0) == f"{tmp_path}/x/dev.txt: line 1"
-    assert load_dataset(str(tmp_path / "x" / "dev.txt"), "classify", dialect=WORDS).splits["train"]["0"] == [["Oslo"]]
+    assert load_dataset(str(tmp_path / "x" / "dev.txt"), "classify", dialect=WORDS).splits["train"]["0"] == [
+        ["Oslo"]
+    ]
 
 
 def test_texts_of_words_in_folders_are_no_classes(tmp_path):

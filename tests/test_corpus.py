@@ -13,16 +13,15 @@ from conftest import make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.data import sentences
-from bertkit.data.corpus import write_corpus, load_corpus, open_corpus
-from bertkit.data.encoded import prefetch
-from bertkit.data.prose import detect_format
-from bertkit.data.sentences import MAX_SENTENCE_CHARACTERS, split_sentences
-from bertkit.data.text_files import Decoding, FileNotes, list_files, split_lines, read_text
-from bertkit.data.text_source import find_text
-from bertkit.data.texts import TextOptions, iter_documents, split_texts, iter_raw_texts
+from bertkit.data.corpus.documents import TextOptions, iter_documents, iter_raw_texts, split_texts
+from bertkit.data.corpus.encoding import prefetch
+from bertkit.data.corpus.formats import detect_format
+from bertkit.data.corpus.sentences import MAX_SENTENCE_CHARACTERS, split_sentences
+from bertkit.data.corpus.source import find_text
+from bertkit.data.corpus.store import load_corpus, open_corpus, sentences, write_corpus
+from bertkit.data.readers.text_files import Decoding, FileNotes, list_files, read_text, split_lines
 from bertkit.errors import UserError
-from bertkit.reporter import Reporter
+from bertkit.utils.reporting import Reporter
 
 DOCUMENTS = [
     ["The mill stood by the river.", "Its wheel had not turned for years.", "Nobody knew why."],
@@ -332,7 +331,9 @@ def test_lines_come_whole_however_the_text_comes(parts, longest):
     assert "\n".join(split_lines(parts, None)) == whole.removesuffix("\n")
     cut_up = list(split_lines(parts, longest))
     assert "".join(cut_up) == whole.replace("\n", "")
-    assert max(map(len, split_lines([whole], longest)), default=0) <= max(longest, *map(len, whole.split("\n")))
+    assert max(map(len, split_lines([whole], longest)), default=0) <= max(
+        longest, *map(len, whole.split("\n"))
+    )
 
 
 @pytest.mark.parametrize("unit", ["word ", "가", "and the “fox of the ( day jumps over "])
@@ -355,7 +356,9 @@ def test_quotation_marks_that_do_not_close_are_cut_in_parts(monkeypatch):
 def test_cutting_loses_nothing_but_white_space(some, times):
     found = list(split_sentences(some * times * 300))
     assert "".join("".join(found).split()) == "".join((some * times * 300).split())
-    assert all(sentence == sentence.strip() != "" and len(sentence) <= MAX_SENTENCE_CHARACTERS for sentence in found)
+    assert all(
+        sentence == sentence.strip() != "" and len(sentence) <= MAX_SENTENCE_CHARACTERS for sentence in found
+    )
 
 
 # ---- which files
@@ -432,7 +435,7 @@ def own(texts):
 @given(texts=ANY.map([["a."]].__add__))
 def test_pieces_are_the_tokenizer_s_own(tmp_path_factory, texts):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.data.encoded.MAX_BATCH_SENTENCES", 3)  # batches end anywhere
+        patch.setattr("bertkit.data.corpus.encoding.MAX_BATCH_SENTENCES", 3)  # batches end anywhere
         corpus = write_corpus(texts, TOKENIZER, tmp_path_factory.mktemp("corpus"))
     assert pieces(corpus) == own(texts)
     assert corpus.sentence_offsets[-1] == len(corpus.token_ids) == corpus.counts["tokens"]
@@ -516,7 +519,9 @@ def test_without_a_cache_it_lies_in_a_temporary_folder(file, monkeypatch):
 
 
 def test_an_error_leaves_nothing_behind(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertkit.data.text_files.CHUNK_BYTES", 1000)  # it comes late, when the file has been judged
+    monkeypatch.setattr(
+        "bertkit.data.readers.text_files.CHUNK_BYTES", 1000
+    )  # it comes late, when the file has been judged
     bad = file(NOVEL.encode() * 50 + b"\xff", "bad")
     for _ in range(2):
         with pytest.raises(UserError, match="bad: line"):

@@ -17,7 +17,7 @@ from test_equivalence import SGD, of_lengths
 
 import bertkit
 from bertkit.cli import launch
-from bertkit.training.batches import LengthGroupedBatchSampler
+from bertkit.training.batch_samplers import LengthGroupedBatchSampler
 
 STEPS = 32
 ADAMW = SGD | {"optim": "adamw_torch", "learning_rate": 1e-4}
@@ -57,7 +57,9 @@ def laid_out(kind, ranks):
 def both(tmp_path_factory, tiny_without_dropout, tiny):
     """All jobs of two ranks, done once: folder, and the outcomes of each rank by name."""
     folder = tmp_path_factory.mktemp("ranks")
-    jobs = {kind: wanted(kind, folder, tiny_without_dropout, f"{kind}-2", **laid_out(kind, 2)) for kind in KINDS}
+    jobs = {
+        kind: wanted(kind, folder, tiny_without_dropout, f"{kind}-2", **laid_out(kind, 2)) for kind in KINDS
+    }
     dropped = {"max_steps": 25, "optim": "adamw_torch", "learning_rate": 1e-3}
     whole = wanted("weights", folder, tiny, "whole", batch_size=4, **dropped)
     jobs["whole"] = whole
@@ -137,7 +139,10 @@ def test_ranks_share_the_steps_of_one_process(lengths, size, accumulation, ranks
     features = of_lengths(np.array(lengths))
     together, epoch = accumulation * ranks, 3
     one = LengthGroupedBatchSampler(features, size, together)
-    parts = [LengthGroupedBatchSampler(features, size, together, rank_and_world_size=(rank, ranks)) for rank in range(ranks)]
+    parts = [
+        LengthGroupedBatchSampler(features, size, together, rank_and_world_size=(rank, ranks))
+        for rank in range(ranks)
+    ]
     for batches in (one, *parts):
         batches.set_epoch(epoch)
     steps = [sorted(step.tolist()) for step in one.plan_effective_batches()]

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from bertkit.cli.app import app
-from bertkit.data.known import load_dataset_specs
+from bertkit.data.registry import load_dataset_specs
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import assert_refused, make_tokenizer, save_tiny_model, make_toy_rows, write_rows
+from conftest import assert_refused, make_tokenizer, make_toy_rows, save_tiny_model, write_rows
 from safetensors.numpy import load_file
 from test_architectures import ARCHITECTURES, tiny_of
 from transformers import AutoModel, AutoTokenizer
 
 import bertkit
-from bertkit.infer.similar import find_word_occurrences
+from bertkit.infer.search import find_word_occurrences
 from bertkit.modeling.loading import find_model
 
 TEXTS = ["good", "the film was very good and it was warm today", "a bad room", "", "we saw it here"]
@@ -220,7 +220,11 @@ def test_a_file_is_never_replaced_unasked_and_nothing_is_half_written(cli, tiny,
 def test_the_vector_of_a_word_is_the_mean_of_its_pieces(tiny):
     texts = ["the filmx was good", "good", "it was a Filmx, a filmx"]  # in pieces: film ##x
     found = bertkit.embed(model=tiny, text=texts, word="filmX")
-    assert [(one["row"], one["start"]) for one in found.word_comparison["occurrences"]] == [(0, 4), (2, 9), (2, 18)]
+    assert [(one["row"], one["start"]) for one in found.word_comparison["occurrences"]] == [
+        (0, 4),
+        (2, 9),
+        (2, 18),
+    ]
     assert found.word_comparison["without"] == [1]
     pieces = make_tokenizer().tokenize(texts[0])
     assert pieces[1:3] == ["film", "##x"]

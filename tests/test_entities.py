@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from seqeval import metrics as seqeval
 from seqeval.scheme import IOB2
 
-from bertkit.data.schemes import Scheme, to_iob2
-from bertkit.data.tags import TagSet, split_by_offsets, build_iob2_labels, compute_offsets
+from bertkit.data.ner.schemes import Scheme, to_iob2
+from bertkit.data.ner.tags import TagSet, build_iob2_labels, compute_offsets, split_by_offsets
+from bertkit.data.ner.viterbi import viterbi_decode
 from bertkit.metrics.baselines import predict_frequent_tag
-from bertkit.metrics.entities import count_entities, score_entities, score_types, compute_word_accuracy
-from bertkit.modeling.viterbi import viterbi_decode
+from bertkit.metrics.entities import compute_word_accuracy, count_entities, score_entities, score_types
 
 TAGS = TagSet(["B-PER", "I-LOC", "O", "I-PER", "B-LOC", "B-X-Y", "I-X-Y"])
 lengths_and_seeds = {"lengths": st.lists(st.integers(0, 7), max_size=12), "seed": st.integers(0, 10**6)}
@@ -120,7 +120,12 @@ def test_the_evaluate_library_gives_seqevals_scores():
 
 def test_the_usual_tag_of_each_word():
     words, tags = ["Rome", "Rome", "Rome", "in", "May", "May"], np.array([3, 1, 3, 0, 4, 2])
-    assert predict_frequent_tag(words, tags, ["May", "Rome", "june", "in"], outside=0).tolist() == [2, 3, 0, 0]
+    assert predict_frequent_tag(words, tags, ["May", "Rome", "june", "in"], outside=0).tolist() == [
+        2,
+        3,
+        0,
+        0,
+    ]
     assert predict_frequent_tag([], tags[:0], ["in"], outside=5).tolist() == [5]
 
 
@@ -151,5 +156,5 @@ def test_decoding_of_a_very_long_sentence_and_in_parts(monkeypatch):
     assert all(pair[whole[:-1], whole[1:]])
     offsets = np.array([0, 30, 30, 33, 80, 130, 137])
     at_once = viterbi_decode(emissions[:137], offsets, initial, pair)
-    monkeypatch.setattr("bertkit.modeling.viterbi.MAX_CELLS", 60)  # two sentences at a time
+    monkeypatch.setattr("bertkit.data.ner.viterbi.MAX_CELLS", 60)  # two sentences at a time
     assert viterbi_decode(emissions[:137], offsets, initial, pair).tolist() == at_once.tolist()

@@ -2,7 +2,7 @@
 
 import json
 
-from bertkit.data.known import load_dataset_specs
+from bertkit.data.registry import load_dataset_specs
 
 
 def test_env_tells_versions_device_and_what_can_be_reached(cli, no_hub, monkeypatch):

@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 
 import bertkit
 from bertkit.data.features import StoredFeatures
-from bertkit.data.ragged import Ragged
-from bertkit.seals import write_checksums, verify_checksums
-from bertkit.training.batches import LengthGroupedBatchSampler
+from bertkit.training.batch_samplers import LengthGroupedBatchSampler
 from bertkit.training.precision import choose_precision
+from bertkit.utils.checksums import verify_checksums, write_checksums
+from bertkit.utils.ragged import Ragged
 
 SGD = {"optim": "sgd", "learning_rate": 0.05, "warmup": 0.0, "weight_decay": 0.0, "bf16": False}
 
@@ -103,7 +103,9 @@ def test_scores_are_fp32_even_when_training_is_bf16(tiny, toy, tmp_path):
     from conftest import read_predictions
 
     one, two = (
-        read_predictions(bertkit.classify(**options, bf16=bf16, output_dir=str(tmp_path / str(bf16))).output_dir)
+        read_predictions(
+            bertkit.classify(**options, bf16=bf16, output_dir=str(tmp_path / str(bf16))).output_dir
+        )
         for bf16 in (True, False)
     )
     assert one == two
@@ -295,7 +297,7 @@ def test_a_run_stopped_while_it_is_scored_is_not_trained_further(
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bertkit.run._write_model", interrupt)
+    monkeypatch.setattr("bertkit.pipeline.run._write_model", interrupt)
     status, _, err = cli("classify", *args, "-o", cut)
     assert (status, "--resume --output-dir" in err) == (130, True)
     monkeypatch.undo()

@@ -5,10 +5,17 @@ import os
 import shutil
 
 import pytest
-from conftest import ROW_MAKERS, assert_refused, make_document_rows, read_predictions, make_toy_rows, write_rows
+from conftest import (
+    ROW_MAKERS,
+    assert_refused,
+    make_document_rows,
+    make_toy_rows,
+    read_predictions,
+    write_rows,
+)
 
 import bertkit
-from bertkit import rundir
+from bertkit import run_directory
 
 MORE = {"qa": {"unanswerable": 5}}
 
@@ -17,13 +24,15 @@ MORE = {"qa": {"unanswerable": 5}}
 def test_its_own_rows_give_the_scores_it_has(runs, cli, tmp_path, task):
     status, out, err = cli("evaluate", runs / task, "-o", tmp_path / "again", "--json")
     assert status == 0, err
-    found, was = json.loads(out), rundir.read_metrics(runs / task)
+    found, was = json.loads(out), run_directory.read_metrics(runs / task)
     for part in ("validation", "baselines"):
         assert found[part].keys() == was[part].keys()
     assert found["validation"] == pytest.approx(was["validation"], abs=1e-6)
     assert found["baselines"] == was["baselines"]
     assert {name: pytest.approx(bounds) for name, bounds in found["intervals"].items()} == was["intervals"]
-    told = [{**one, "predicted": one.get("predicted", one.get("answer"))} for one in read_predictions(runs / task)]
+    told = [
+        {**one, "predicted": one.get("predicted", one.get("answer"))} for one in read_predictions(runs / task)
+    ]
     again = read_predictions(tmp_path / "again")
     assert [one.get("predicted", one.get("answer")) for one in again] == [one["predicted"] for one in told]
 
@@ -36,7 +45,7 @@ def test_other_rows_of_a_file(runs, cli, tmp_path, task):
     found = json.loads(out)
     assert found["data"]["validation"] == 30
     assert found["baselines"]
-    assert set(found["validation"]) >= set(rundir.read_metrics(runs / task)["validation"])
+    assert set(found["validation"]) >= set(run_directory.read_metrics(runs / task)["validation"])
     assert len(read_predictions(tmp_path / "scored")) == 30
     files = {path.name for path in (tmp_path / "scored").iterdir()}
     assert {"metrics.json", "run.yaml", "report.html"} <= files
@@ -76,7 +85,8 @@ def test_nli_takes_numbers_for_the_names_they_stand_for(runs, cli, tmp_path):
 
 def test_label_sets_parted_by_a_mark(cli, tmp_path, tiny):
     rows = [
-        row | {"label": f"{row['label']}|seen" if n % 3 else "seen"} for n, row in enumerate(make_toy_rows(60))
+        row | {"label": f"{row['label']}|seen" if n % 3 else "seen"}
+        for n, row in enumerate(make_toy_rows(60))
     ]
     data = write_rows(tmp_path / "sets.jsonl", rows)
     bertkit.classify(data=data, model=tiny, output_dir="run", max_steps=4, problem="multi-label")
@@ -94,9 +104,9 @@ def test_two_runs_on_the_same_rows(runs, cli, tmp_path, tiny):
     flags = ["--data", data, "--compare", worse, "-o", tmp_path / "both"]
     status, out, err = cli("evaluate", runs / "classify", *flags)
     assert status == 0, err
-    compared = rundir.read_metrics(tmp_path / "both")["compared"]
+    compared = run_directory.read_metrics(tmp_path / "both")["compared"]
     accuracy = compared["difference"]["accuracy"]
-    ours = rundir.read_metrics(tmp_path / "both")["validation"]["accuracy"]
+    ours = run_directory.read_metrics(tmp_path / "both")["validation"]["accuracy"]
     assert accuracy["test"] == "mcnemar"
     assert accuracy["difference"] == pytest.approx(ours - compared["validation"]["accuracy"])
     shown = f"{accuracy['difference']:+.3f}"
@@ -125,7 +135,9 @@ def test_without_its_training_rows_there_are_no_baselines(runs, cli, tmp_path):
     text = (run / "run.yaml").read_text("utf-8").replace("classify.jsonl", "gone.jsonl")
     (run / "run.yaml").write_text(text, "utf-8")
     assert_refused(cli, tmp_path, [run], ["gone.jsonl", "--data"], "evaluate")
-    _, out, err = cli("evaluate", run, "--data", write_rows(tmp_path / "new.jsonl", make_toy_rows(9)), "--json")
+    _, out, err = cli(
+        "evaluate", run, "--data", write_rows(tmp_path / "new.jsonl", make_toy_rows(9)), "--json"
+    )
     assert json.loads(out)["baselines"] == {}
     assert "no baselines" in err
 
@@ -177,7 +189,7 @@ def test_a_pre_trained_model_on_other_text(cli, tmp_path):
     settings = {"size": "tiny", "vocab_size": 200, "max_length": 32, "max_steps": 4, "batch_size": 8}
     bertkit.pretrain_mlm_nsp(data=text, output_dir="run", **settings)
     _, again, err = cli("evaluate", "run", "--json")
-    was = rundir.read_metrics(tmp_path / "run")
+    was = run_directory.read_metrics(tmp_path / "run")
     assert json.loads(again)["validation"] == pytest.approx(was["validation"], abs=1e-5), err
     assert "Loading weights" not in err
     other = write_rows(tmp_path / "other.jsonl", make_document_rows(60, seed=5))
@@ -193,7 +205,7 @@ def test_a_pre_trained_model_on_other_text(cli, tmp_path):
 
 
 def test_a_suite_is_no_run(cli, tmp_path):
-    rundir.write_metrics(tmp_path, {"task": "glue"})
+    run_directory.write_metrics(tmp_path, {"task": "glue"})
     for command in ("evaluate", "predict"):
         assert_refused(cli, tmp_path, [tmp_path], ["several runs"], command)
 

@@ -11,16 +11,16 @@ from conftest import (
     ROW_MAKERS,
     assert_refused,
     make_document_rows,
+    make_toy_rows,
     read_predictions,
     save_tiny_model,
-    make_toy_rows,
     write_rows,
 )
 from test_architectures import tiny_of
 
 import bertkit
 from bertkit.infer import export as exporting
-from bertkit.infer.onnx import OnnxModel
+from bertkit.infer.onnx_runtime import OnnxModel
 
 TRAIN = {name: getattr(bertkit, name) for name in ROW_MAKERS}
 
@@ -49,7 +49,9 @@ def nearly(one, other):
     return one == pytest.approx(other, abs=1e-4) if isinstance(one, float) else one == other
 
 
-MULTI_LABEL = [row | {"label": [row["label"], "seen"][: 1 + n % 2]} for n, row in enumerate(make_toy_rows(40))]
+MULTI_LABEL = [
+    row | {"label": [row["label"], "seen"][: 1 + n % 2]} for n, row in enumerate(make_toy_rows(40))
+]
 NUMBERS = [row | {"label": len(row["text"]) / 10} for row in make_toy_rows(40)]
 HEADS = {
     "classify in windows": ("classify", {"long_texts": "windows", "max_length": 8}),
@@ -139,11 +141,10 @@ def test_any_batch_and_length_with_padding_or_without(task, tiny, tmp_path):
 
 
 def test_the_file_says_what_it_is(tiny, tmp_path):
-    import onnx
 
     rows = ROW_MAKERS["qa"](40, unanswerable=20)
     run = few_steps(tmp_path, tiny, "qa", rows, max_length=64)
-    model = onnx.load(bertkit.export(run).output_dir / "model.onnx")
+    model = onnx_runtime.load(bertkit.export(run).output_dir / "model.onnx")
     told = {item.key: item.value for item in model.metadata_props}
     threshold = json.loads((run / "config.json").read_text())["null_odds_threshold"]
     assert float(told["null_odds_threshold"]) == threshold
@@ -155,7 +156,6 @@ def test_the_file_says_what_it_is(tiny, tmp_path):
 
 
 def test_int8_is_a_model_of_its_own_and_its_cost_is_told(run, cli):
-    import onnx
 
     status, out, _ = cli("export", run, "--quantize", "int8", "--json")
     told = json.loads(out)
@@ -165,7 +165,7 @@ def test_int8_is_a_model_of_its_own_and_its_cost_is_told(run, cli):
     assert told["megabytes"]["int8"] < told["megabytes"]["onnx"]
     assert told["greatest_difference"]["int8"] > told["greatest_difference"]["onnx"]
     labels = json.loads(
-        {p.key: p.value for p in onnx.load(run / "onnx" / "model.onnx").metadata_props}["labels"]
+        {p.key: p.value for p in onnx_runtime.load(run / "onnx" / "model.onnx").metadata_props}["labels"]
     )
     assert labels == {"0": "negative", "1": "positive"}
     assert json.loads((run / "onnx" / "metrics.json").read_text())["export"]["rows"] == told["rows"]
@@ -186,7 +186,7 @@ def test_another_model_is_refused_and_nothing_is_left(run, cli, monkeypatch):
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_that_lands_in_a_finalizer_is_not_lost(run, cli, monkeypatch, name):
-    from bertkit.infer import compare
+    from bertkit.infer import compare_variants
 
     class Dying:
         def __del__(self):
@@ -197,7 +197,7 @@ def test_a_signal_that_lands_in_a_finalizer_is_not_lost(run, cli, monkeypatch, n
         Dying()
         time.sleep(5)
 
-    monkeypatch.setattr(compare, "compare_variants", takes_long)
+    monkeypatch.setattr(compare_variants, "compare_variants", takes_long)
     before = sorted(run.rglob("*"))
     status, out, err = cli("export", run)
     assert (status, out, err.splitlines()[-1]) == (130, "", "bertkit: stopped; nothing was kept")
@@ -228,10 +228,10 @@ def test_without_the_data_it_is_checked_on_the_texts_that_were_told(run, cli, tm
 
 
 def test_without_onnx_the_extra_is_named(run, cli, monkeypatch):
-    from bertkit.infer import onnx
+    from bertkit.infer import onnx_runtime
 
     bertkit.export(run)
-    monkeypatch.setattr(onnx, "find_spec", lambda _: None)
+    monkeypatch.setattr(onnx_runtime, "find_spec", lambda _: None)
     assert_refused(cli, run, [run, "--overwrite"], ["pip install 'bertkit[onnx]'"], "export")
     with pytest.raises(bertkit.UserError, match=r"onnxruntime, not installed"):
         bertkit.load(run / "onnx")

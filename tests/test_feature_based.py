@@ -9,9 +9,9 @@ from conftest import assert_refused, make_ner_rows, save_tiny_model, write_rows
 import bertkit
 from bertkit.config import get_settings
 from bertkit.modeling.tagger import FEATURE_LAYERS
-from bertkit.recipes import read_recipe, list_shipped_recipes
-from bertkit.suite.config import FeatureBasedConfig
-from bertkit.suite.feature_based import PAPER_F1, FeatureBasedSuite, get_recipe_name
+from bertkit.recipes import list_shipped_recipes, read_recipe
+from bertkit.suites.config import FeatureBasedConfig
+from bertkit.suites.feature_based import PAPER_F1, FeatureBasedSuite, get_recipe_name
 from bertkit.tasks.ner import NerConfig
 
 FAST = {"epochs": 1, "batch_size": 16, "max_length": 32, "bf16": False}
@@ -65,7 +65,10 @@ def test_the_table_has_all_six_rows_the_baseline_and_the_papers_figures(whole):
 
 def test_the_page_has_the_table_and_says_whose_figures_are_of_which_data(whole):
     page = (whole.output_dir / "README.md").read_text()
-    assert "| " + " | ".join(FeatureBasedSuite.build_table(whole.metrics, whole.output_dir).rows[0]) + " |" in page
+    assert (
+        "| " + " | ".join(FeatureBasedSuite.build_table(whole.metrics, whole.output_dir).rows[0]) + " |"
+        in page
+    )
     assert "of the development set of CoNLL-2003; ours are of toy." in page
     of_the_papers = {**whole.metrics, "data": {"name": "conll2003"}}
     assert "ours" not in FeatureBasedSuite.build_table(of_the_papers, whole.output_dir).caption

@@ -21,7 +21,9 @@ def test_what_is_no_refusal_comes_out(tiny, monkeypatch):
 
 
 def test_every_reader_has_a_target():
-    assert {f"files: {reader}" for reader in CASES} | {f"runs: {use}" for use in RUN_DAMAGES} <= set(fuzz.TARGETS)
+    assert {f"files: {reader}" for reader in CASES} | {f"runs: {use}" for use in RUN_DAMAGES} <= set(
+        fuzz.TARGETS
+    )
 
 
 def test_edits_change_what_they_are_given():

@@ -7,14 +7,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import make_nli_rows, read_predictions, make_toy_rows
+from conftest import make_nli_rows, make_toy_rows, read_predictions
 
 import bertkit
-from bertkit.data.known import load_dataset_specs
+from bertkit.data.registry import load_dataset_specs
 from bertkit.recipes import read_recipe
-from bertkit.suite.glue import GLUE_TASKS, PAPER_LEARNING_RATES
-from bertkit.suite.submission import write_submission
-from bertkit.suite.table import build_score_rows
+from bertkit.suites.glue_table import build_score_rows
+from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES
+from bertkit.suites.submission import write_submission
 from bertkit.tasks import task_class
 
 GOLDEN = Path(__file__).parent / "golden" / "submission"
@@ -117,7 +117,11 @@ def test_the_table_has_every_figure_and_the_papers_averages(whole):
     assert (table["MNLI-mm", "accuracy"].bert_base, table["CoLA", "matthews"].bert_large) == ("83.4", "60.5")
     average = table["average", "without WNLI"]
     assert (average.bert_base, average.bert_large) == ("79.6", "82.1")  # as the paper has them
-    ours = [float(line.validation) for line in build_score_rows(whole.metrics) if line.bert_base and line.title != "average"]
+    ours = [
+        float(line.validation)
+        for line in build_score_rows(whole.metrics)
+        if line.bert_base and line.title != "average"
+    ]
     assert len(ours) == 9
     assert float(average.validation) == pytest.approx(sum(ours) / 9, abs=0.06)
     assert "| average | without WNLI |" in (whole.output_dir / "README.md").read_text()
@@ -222,7 +226,9 @@ def test_the_best_learning_rate_is_kept(cli, tiny, tmp_path):
 
 
 def test_seeds_give_mean_and_standard_deviation_on_the_same_rows(cli, tiny, tmp_path):
-    rows = "".join(f"{n % 2}\t1\t2\t{r['premise']}\t{r['hypothesis']}\n" for n, r in enumerate(make_nli_rows(60)))
+    rows = "".join(
+        f"{n % 2}\t1\t2\t{r['premise']}\t{r['hypothesis']}\n" for n, r in enumerate(make_nli_rows(60))
+    )
     (tmp_path / "data" / "MRPC").mkdir(parents=True)
     header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
     (tmp_path / "data" / "MRPC" / "msr_paraphrase_train.txt").write_text(header + rows)  # no validation file

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from conftest import assert_refused
 
-from bertkit import locks, rundir
+from bertkit import run_directory
 from bertkit.errors import UserError
-from bertkit.files import open_atomic
+from bertkit.utils import locks
+from bertkit.utils.files import open_atomic
 
 HOLDER = "import sys, pathlib\nfrom bertkit import locks\n" + (
     "with locks.held(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
@@ -60,7 +61,7 @@ def test_a_tokenizer_is_refused_as_well(cli, tmp_path, other):
 def test_a_run_is_held_while_it_trains_whoever_named_its_directory(cli, tiny, toy, tmp_path, monkeypatch):
     """From within the training, the same directory is refused to `--resume`."""
     seen = []
-    write_metrics = rundir.write_metrics
+    write_metrics = run_directory.write_metrics
 
     def look(folder, metrics):
         with pytest.raises(UserError, match="another run is at work"), locks.lock_directory(Path(folder)):
@@ -68,7 +69,7 @@ def test_a_run_is_held_while_it_trains_whoever_named_its_directory(cli, tiny, to
         seen.append(cli("classify", "--resume", "--output-dir", folder)[0])
         write_metrics(folder, metrics)
 
-    monkeypatch.setattr(rundir, "write_metrics", look)
+    monkeypatch.setattr(run_directory, "write_metrics", look)
     args = ["--data", toy, "--model", tiny, "--max-steps", 1]
     assert cli("classify", *args)[0] == cli("classify", *args, "--output-dir", tmp_path / "run")[0] == 0
     assert seen == [2, 2]

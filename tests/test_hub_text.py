@@ -13,13 +13,13 @@ from conftest import make_document_rows
 from test_corpus import TOKENIZER
 
 import bertkit
-from bertkit.cache import get_cache_directory
-from bertkit.data.corpus import load_corpus
-from bertkit.data.known import load_dataset_specs
-from bertkit.data.text_source import find_text
-from bertkit.data.texts import TextOptions, iter_raw_texts
+from bertkit.data.corpus.documents import TextOptions, iter_raw_texts
+from bertkit.data.corpus.source import find_text
+from bertkit.data.corpus.store import load_corpus
+from bertkit.data.registry import load_dataset_specs
 from bertkit.errors import UserError
-from bertkit.reporter import Reporter
+from bertkit.utils.cache import get_cache_directory
+from bertkit.utils.reporting import Reporter
 
 COMMAND = "pretrain-mlm-nsp"
 NAME = "someone/texts"
@@ -161,7 +161,9 @@ def test_a_known_set_is_streamed_with_its_column(published, tmp_path):
 
 
 def test_of_a_set_with_parts_one_is_chosen(published, tmp_path):
-    rows = {part: make_document_rows(20, seed=seed) for seed, part in enumerate(("20231101.de", "20231101.en"))}
+    rows = {
+        part: make_document_rows(20, seed=seed) for seed, part in enumerate(("20231101.de", "20231101.en"))
+    }
     published(**{f"{part}/{TRAIN}": parquet(rows[part], tmp_path) for part in rows})
     with pytest.raises(UserError, match=f"--data {NAME}: has several parts .* --data {NAME}:20231101.de"):
         find_text(NAME)
@@ -197,7 +199,7 @@ def test_gated_missing_and_useless_sets_are_one_line(cli, published, tmp_path):
 def test_a_connection_that_breaks_is_taken_up_again_or_told(packing, cli, published, tmp_path, monkeypatch):
     rows, (path, pack) = make_document_rows(4000), PACKINGS[packing]
     hub = published(**{path: pack(rows, tmp_path)})
-    monkeypatch.setattr("bertkit.data.text_rows.BLOCK_SIZE", 1 << 12)
+    monkeypatch.setattr("bertkit.data.readers.text_rows.BLOCK_SIZE", 1 << 12)
     monkeypatch.setattr(time, "sleep", lambda _: None)  # between the library's own attempts
     hub.breaks_after = 10_000
     told = refused(cli)

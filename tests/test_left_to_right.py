@@ -6,19 +6,26 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from conftest import assert_refused, make_document_rows, read_predictions, save_tiny_model, make_toy_rows, write_rows
+from conftest import (
+    assert_refused,
+    make_document_rows,
+    make_toy_rows,
+    read_predictions,
+    save_tiny_model,
+    write_rows,
+)
 from test_architectures import SIZE, tiny_of
 from test_pretrain import COMMAND, pretrained
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import bertkit
 from bertkit.config import get_settings
-from bertkit.data.padding import PaddingCollator
+from bertkit.data.collator import PaddingCollator
 from bertkit.masking.collator import CausalLmCollator
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.pretraining import gather_masked_positions
-from bertkit.tasks.objectives import CAUSAL_ARCHITECTURES, OBJECTIVES
-from bertkit.tasks.pretraining import PretrainConfig
+from bertkit.tasks.pretrain_config import PretrainConfig
+from bertkit.tasks.pretrain_objectives import CAUSAL_ARCHITECTURES, OBJECTIVES
 
 NEEDED = {
     "electra": {"embedding_size": 16},
@@ -71,7 +78,9 @@ def test_a_later_piece_changes_no_earlier_logit(name, tiny):
 def test_each_piece_but_the_first_is_predicted_at_the_one_before():
     texts = [np.array([2, 9, 8, 7, 3]), np.array([2, 6, 3])]
     special = np.isin(np.arange(60), [0, 2, 3])
-    batch = CausalLmCollator(PaddingCollator(0, return_token_type_ids=False), special)([{"input_ids": [ids]} for ids in texts])
+    batch = CausalLmCollator(PaddingCollator(0, return_token_type_ids=False), special)(
+        [{"input_ids": [ids]} for ids in texts]
+    )
     places, labels = batch["masked_lm_positions"], batch["masked_lm_labels"]
     for ids, row, at, wanted in zip(texts, batch["input_ids"], places, labels, strict=True):
         used = wanted != -100
@@ -82,7 +91,9 @@ def test_each_piece_but_the_first_is_predicted_at_the_one_before():
 def test_the_loss_is_that_of_the_stock_model(causal):
     model = AutoModelForCausalLM.from_pretrained(causal).eval()
     texts = [np.array([2, 9, 8, 7, 3]), np.array([2, 6, 3])]
-    batch = CausalLmCollator(PaddingCollator(0, False), np.zeros(100, bool))([{"input_ids": [ids]} for ids in texts])
+    batch = CausalLmCollator(PaddingCollator(0, False), np.zeros(100, bool))(
+        [{"input_ids": [ids]} for ids in texts]
+    )
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     stock = model(batch["input_ids"], batch["attention_mask"], labels=labels).loss
     words = compute_logits(gather_masked_positions(model), batch).words

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from bertkit.masking.draws import hashed_bits, hashed_uniform
+from bertkit.masking.hashing import hashed_bits, hashed_uniform
 from bertkit.masking.masks import KEPT, MASK, RANDOM, UNUSED, TokenMasker, select_greedily
 from bertkit.masking.rates import measure_masking
 from bertkit.masking.words import WordSpans, find_continuation_tokens
@@ -59,7 +59,9 @@ def test_a_draw_depends_on_seed_stream_key_and_position_alone():
     all_of_them = hashed_uniform(42, keys, 9, stream=3)
     assert np.array_equal(hashed_uniform(42, keys[[2, 1]], 4, stream=3), all_of_them[[2, 1], :4])
     assert np.array_equal(hashed_uniform(42, keys.astype(np.uint64), 9, stream=3), all_of_them)
-    assert hex(hashed_bits(42, keys, 1)[0, 0]) == "0x2a8bb0085a92e848"  # runs of today can be repeated tomorrow
+    assert (
+        hex(hashed_bits(42, keys, 1)[0, 0]) == "0x2a8bb0085a92e848"
+    )  # runs of today can be repeated tomorrow
 
 
 def test_draws_are_uniform_and_unlike_between_seeds_streams_keys_and_positions():

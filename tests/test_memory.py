@@ -10,10 +10,10 @@ from test_equivalence import SGD, assert_close, weights
 
 from bertkit.errors import UserError
 from bertkit.modeling.forward import compute_logits
-from bertkit.reporter import Reporter
-from bertkit.run import train
+from bertkit.pipeline.run import train
 from bertkit.tasks.classify import ClassifyConfig
 from bertkit.training.memory import halve_batch
+from bertkit.utils.reporting import Reporter
 
 CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory")
 ERRORS = {"accelerator": torch.OutOfMemoryError("CUDA out of memory"), "cpu": CPU, "python": MemoryError()}

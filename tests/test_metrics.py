@@ -75,7 +75,11 @@ def sklearns(gold, predicted, name):
 def test_glue_scores_of_stored_cases(name):
     case = CASES[name]
     gold, predicted = np.array(case["gold"]), np.array(case["predicted"])
-    ours = score_regression(gold, predicted) if gold.dtype.kind == "f" else score_single_label(gold, predicted, 3, 1)
+    ours = (
+        score_regression(gold, predicted)
+        if gold.dtype.kind == "f"
+        else score_single_label(gold, predicted, 3, 1)
+    )
     assert len(case["scores"]) >= 2
     for score, stored in case["scores"].items():
         assert ours[score] == pytest.approx(stored, abs=1e-12)
@@ -86,7 +90,9 @@ def test_intervals_hold_the_score_and_shrink_with_more_rows():
     def width(size):
         gold = np.arange(size) % 2
         predicted = np.where(np.arange(size) % 5 == 0, 1 - gold, gold)
-        score = Scorer(lambda rows: score_single_label(gold[rows], predicted[rows], 2), size, gold == predicted)
+        score = Scorer(
+            lambda rows: score_single_label(gold[rows], predicted[rows], 2), size, gold == predicted
+        )
         found = compute_intervals(score)
         assert all(low < 0.8 < high for low, high in (found["accuracy"], found["f1"]))
         wide = 2 * 1.96 * (0.8 * 0.2 / size) ** 0.5  # the normal approximation of a share

@@ -5,7 +5,14 @@ import shutil
 
 import pytest
 import torch
-from conftest import NEGATIVE_WORDS, POSITIVE_WORDS, make_nli_rows, read_predictions, make_toy_rows, write_rows
+from conftest import (
+    NEGATIVE_WORDS,
+    POSITIVE_WORDS,
+    make_nli_rows,
+    make_toy_rows,
+    read_predictions,
+    write_rows,
+)
 from safetensors.torch import load_file, save_file
 
 import bertkit

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from bertkit.metrics.intervals import Scorer
-from bertkit.metrics.paired import mcnemar_test, compare_scorers
+from bertkit.metrics.paired import compare_scorers, mcnemar_test
 
 
 def accuracy(right):

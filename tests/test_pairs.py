@@ -8,8 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
-from bertkit.masking.chunks import MAX_SPAN_SENTENCES, SelectedDocuments, TargetLengths, split_into_segments
-from bertkit.masking.pairs import EpochPlan, build_sop_pairs, describe_pairs, build_nsp_pairs, build_segments, resize_plan
+from bertkit.data.corpus.pairs import (
+    EpochPlan,
+    build_nsp_pairs,
+    build_segments,
+    build_sop_pairs,
+    describe_pairs,
+    resize_plan,
+)
+from bertkit.data.corpus.segments import (
+    MAX_SPAN_SENTENCES,
+    SelectedDocuments,
+    TargetLengths,
+    split_into_segments,
+)
 
 MAKERS = [build_nsp_pairs, build_sop_pairs, build_segments]
 
@@ -134,7 +146,9 @@ def test_parts_are_all_sentences_once(text, capacity, seed):
     assert made.stop[-1] == len(text.sentences) - 1
     assert np.array_equal(made.start[1:], made.stop[:-1])
     assert np.isin(text.documents[1:-1], made.start).all()
-    for chunk in np.unique(made.chunk_ids):  # as many sentences as needed, the last of which reaches the target
+    for chunk in np.unique(
+        made.chunk_ids
+    ):  # as many sentences as needed, the last of which reaches the target
         own = made.chunk_ids == chunk
         first, stop, target = made.start[own][0], made.stop[own][-1], made.target_length[own][0]
         assert text.sentences[stop - 1] - text.sentences[first] < target

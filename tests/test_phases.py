@@ -8,10 +8,10 @@ from conftest import assert_refused, make_document_rows, write_rows
 from test_equivalence import SGD, assert_close, weights
 from test_pretrain import COMMAND, pretrained
 
-from bertkit.data.phases import PHASE_EPOCH_OFFSET, PhasedFeatures, parse_phases
-from bertkit.data.ragged import concat_ranges
+from bertkit.data.corpus.phases import PHASE_EPOCH_OFFSET, PhasedFeatures, parse_phases
 from bertkit.errors import UserError
 from bertkit.training.phases import PhasedBatchSampler
+from bertkit.utils.ragged import concat_ranges
 
 PHASES = "16:0.7,48:0.3"
 
@@ -35,9 +35,9 @@ def drawn(text, tiny, phases=PHASES):
     from transformers import BertConfig, BertForPreTraining
 
     from bertkit.modeling.loading import load_tokenizer
-    from bertkit.reporter import Reporter
     from bertkit.tasks.pretrain import Pretrain
-    from bertkit.tasks.pretraining import PretrainConfig
+    from bertkit.tasks.pretrain_config import PretrainConfig
+    from bertkit.utils.reporting import Reporter
 
     task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), phases=phases))
     rows = task.load_data(Reporter()).splits["train"]
@@ -216,7 +216,10 @@ def test_phases_that_do_not_grow_are_legal_and_remarked(text, tiny, lengths, rem
 
 
 def test_phases_are_read():
-    assert [(phase.length, phase.fraction) for phase in parse_phases("128:0.9, 512:.1")] == [(128, 0.9), (512, 0.1)]
+    assert [(phase.length, phase.fraction) for phase in parse_phases("128:0.9, 512:.1")] == [
+        (128, 0.9),
+        (512, 0.1),
+    ]
     thirds = parse_phases("8:0.333333,16:0.333333,32:0.333334")
     assert len(thirds) == 3
 

@@ -9,7 +9,7 @@ from conftest import ROW_MAKERS, assert_refused, read_predictions, write_rows
 
 import bertkit
 from bertkit import UserError, load
-from bertkit.data.row_chunks import stream_rows
+from bertkit.data.readers.streaming import stream_rows
 from bertkit.data.rows import Rows
 from bertkit.infer.predictor import align_chunks_to_groups
 
@@ -138,7 +138,10 @@ def test_as_one_object(runs, cli, tmp_path):
 
 def test_rows_by_the_part_are_rows_at_once(runs, cli, monkeypatch):
     _, at_once, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")
-    monkeypatch.setattr("bertkit.infer.asked.stream_rows", lambda path, _: stream_rows(path, chunk_size=7, stream_above_bytes=0))
+    monkeypatch.setattr(
+        "bertkit.infer.rows.stream_rows",
+        lambda path, _: stream_rows(path, chunk_size=7, stream_above_bytes=0),
+    )
     _, by_the_part, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")
     assert close(lines(by_the_part), lines(at_once))
     assert [row["id"] for row in lines(by_the_part)] == list(range(60))
@@ -151,7 +154,11 @@ def test_documents_stay_whole():
 
     names = ["a", "a", "a", "b", "c", "c"]
     parts = [Rows.from_columns({"document": names[at : at + 2]}, "f", at + 1) for at in range(0, 6, 2)]
-    assert [part["document"] for part in align_chunks_to_groups(Reads(), parts)] == [["a", "a", "a"], ["b"], ["c", "c"]]
+    assert [part["document"] for part in align_chunks_to_groups(Reads(), parts)] == [
+        ["a", "a", "a"],
+        ["b"],
+        ["c", "c"],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,25 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import assert_refused, make_document_rows, read_predictions, save_tiny_model, make_toy_rows, write_rows
+from conftest import (
+    assert_refused,
+    make_document_rows,
+    make_toy_rows,
+    read_predictions,
+    save_tiny_model,
+    write_rows,
+)
 from test_architectures import ARCHITECTURES, tiny_of
 from test_equivalence import SGD, assert_close, weights
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForPreTraining, pipeline
 
 import bertkit
-from bertkit.data.corpus import write_corpus
+from bertkit.data.corpus.store import write_corpus
 from bertkit.metrics.pretraining import score_pretraining, score_unigram
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.losses import PretrainingLoss
 from bertkit.modeling.pretraining import build_bert_config, gather_masked_positions
-from bertkit.tasks.pretraining import MODEL_SIZES
+from bertkit.tasks.pretrain_config import MODEL_SIZES
 
 COMMAND = "pretrain-mlm-nsp"
 
@@ -81,7 +88,10 @@ def test_the_loss_is_that_of_the_stock_model_over_all_places():
         next_sentence_label=batch["next_sentence_label"],
     ).loss  # fmt: skip
     loss = PretrainingLoss()
-    counts, sums = loss.count_items(batch), loss.sum_losses(compute_logits(gather_masked_positions(model), batch), batch)
+    counts, sums = (
+        loss.count_items(batch),
+        loss.sum_losses(compute_logits(gather_masked_positions(model), batch), batch),
+    )
     assert counts["mlm"] == (labels >= 0).sum()
     assert float(sum(sums[part] / counts[part] for part in sums)) == pytest.approx(float(stock), rel=1e-5)
 
@@ -230,9 +240,9 @@ def test_any_number_of_workers_gives_the_same_weights(tiny, text, tmp_path):
 def features_of(text, tiny, **settings):
     """Features, collator and task of a text, as a run has them."""
     from bertkit.modeling.loading import load_tokenizer
-    from bertkit.reporter import Reporter
     from bertkit.tasks.pretrain import Pretrain
-    from bertkit.tasks.pretraining import PretrainConfig
+    from bertkit.tasks.pretrain_config import PretrainConfig
+    from bertkit.utils.reporting import Reporter
 
     task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), max_length=32, **settings))
     found = task.load_data(Reporter())
@@ -293,7 +303,7 @@ def test_a_preview_measures_and_writes_nothing(cli, text, tmp_path):
 @pytest.mark.parametrize(("given", "share"), [({}, 0.1), ({"dropout": 0.0}, 0.0), ({"dropout": 0.3}, 0.3)])
 def test_dropout_is_of_pre_training_alone(given, share, text, tmp_path, monkeypatch):
     trained = []
-    monkeypatch.setattr("bertkit.session.enable_fast_dropout", trained.append)
+    monkeypatch.setattr("bertkit.pipeline.session.enable_fast_dropout", trained.append)
     run = pretrained(text, tmp_path / "run", hidden_size=16, num_heads=2, max_steps=1, vocab_size=60, **given)
     found = {module.p for module in trained[0].modules() if isinstance(module, torch.nn.Dropout)}
     config = BertConfig.from_pretrained(run.output_dir)
@@ -340,7 +350,10 @@ REFUSED = {
     "no such file": (["--data", "nowhere.txt"], ["nowhere.txt", "no such file"]),
     "heads": (["--hidden-size", 30, "--num-heads", 4], ["--num-heads 4", "divide", "--hidden-size 30"]),
     "positions": (["--max-length", 513], ["--max-length 513", "512 positions"]),
-    "shares": (["--mask-replace-prob", 0.8, "--random-replace-prob", 0.3], ["--mask-replace-prob 0.8", "together at most 1"]),
+    "shares": (
+        ["--mask-replace-prob", 0.8, "--random-replace-prob", 0.3],
+        ["--mask-replace-prob 0.8", "together at most 1"],
+    ),
     "vocabulary": (["--vocab-size", 20], ["--vocab-size 20", "characters"]),
     "no tokenizer": (["--tokenizer", "./nowhere"], ["--tokenizer ./nowhere", "no such folder"]),
     "two tokenizers": (["--vocab-size", 90, "--tokenizer", "minilm"], ["--vocab-size", "--tokenizer"]),
@@ -435,7 +448,9 @@ def test_documents_of_one_sentence_are_told_of(cli, tiny, tmp_path):
 
 
 def test_one_document_is_cut_up_and_said(cli, tiny, tmp_path):
-    data = write_rows(tmp_path / "one.jsonl", [{"text": " ".join(row["text"] for row in make_document_rows(60))}])
+    data = write_rows(
+        tmp_path / "one.jsonl", [{"text": " ".join(row["text"] for row in make_document_rows(60))}]
+    )
     status, _, err = cli(
         COMMAND, "--data", data, "--model", tiny, "--max-steps", 1, "--batch-size", 4, "-o", tmp_path / "run"
     )

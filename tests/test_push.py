@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard, snapshot_download
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import bertkit
-from bertkit.hub_card import rewrite_for_hub
+from bertkit.pipeline.hub_card import rewrite_for_hub
 
 MODEL = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 UPLOADED = MODEL | {"README.md", "metrics.json", "run.yaml"}
@@ -85,7 +85,7 @@ def test_the_card_has_metadata_and_loads_from_the_hub(account, tiny, tmp_path):
     ],
 )
 def test_what_is_on_the_hub_itself_is_linked(settings, expected):
-    from bertkit.hub_card import _metadata
+    from bertkit.pipeline.hub_card import _metadata
 
     metrics = {"task": "classify", "data": {"name": "x"}, "validation": {}, "test": {}}
     about = _metadata(metrics, settings, "me/it", "transformers")

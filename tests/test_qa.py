@@ -7,27 +7,35 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import POSITIVE_WORDS, assert_refused, make_tokenizer, read_predictions, make_qa_rows, save_tiny_model, write_rows
+from conftest import (
+    POSITIVE_WORDS,
+    assert_refused,
+    make_qa_rows,
+    make_tokenizer,
+    read_predictions,
+    save_tiny_model,
+    write_rows,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_words import TOKENIZERS
 from tokenizers import processors
 
 import bertkit
-from bertkit.data.nbest import merge_windows
-from bertkit.data.padding import PaddingCollator
-from bertkit.data.question_features import Limits, build_question_features
+from bertkit.data.collator import PaddingCollator
+from bertkit.data.qa.features import Limits, build_question_features
+from bertkit.data.qa.nbest import merge_windows
+from bertkit.data.qa.spans import compute_descending_keys, find_best_spans
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
-from bertkit.files import write_chunks
-from bertkit.metrics.squad import score_answers_v2, average_scores_v2
+from bertkit.metrics.squad import average_scores_v2, score_answers_v2
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.losses import CrossEntropy
-from bertkit.modeling.spans import find_best_spans, compute_descending_keys
-from bertkit.reporter import Reporter
-from bertkit.tasks.answering import AnswerDecoder
 from bertkit.tasks.base import Outputs
+from bertkit.tasks.qa_predictions import AnswerDecoder
 from bertkit.training.scoring import predict_logits
+from bertkit.utils.files import write_chunks
+from bertkit.utils.reporting import Reporter
 
 LIMITS = Limits(max_length=24, max_query_length=6, doc_stride=4, max_answer_length=30, n_best=5)
 QUESTION = "was it good"
@@ -62,7 +70,9 @@ def with_template(tokenizer):
 
 def built(contexts, answers=None, tokenizer=None, limits=LIMITS):
     questions = [QUESTION] * len(contexts)
-    return build_question_features(questions, contexts, answers, tokenizer or make_tokenizer(), limits, cache=False)
+    return build_question_features(
+        questions, contexts, answers, tokenizer or make_tokenizer(), limits, cache=False
+    )
 
 
 # ---- windows and places
@@ -85,7 +95,9 @@ def test_answers_survive_pieces_windows_and_offsets(kind, text, data):
     )
     for some in (features, whole):
         for window in range(len(some)):
-            first, last = some.labels[window] - some.get_context_positions(np.array([window])) + some.start[window]
+            first, last = (
+                some.labels[window] - some.get_context_positions(np.array([window])) + some.start[window]
+            )
             if some.labels[window, 0] == some.get_null_positions(np.array([window]))[0]:
                 continue
             pieces = range(some.start[window], some.stop[window])
@@ -462,7 +474,10 @@ def test_a_dry_run_tells_windows(tiny, tmp_path, cli):
 
 def test_articles_stay_whole(tiny, tmp_path, cli):
     articles = [
-        {"title": f"t{n}", "paragraphs": [{"context": row["context"], "qas": [row]} for row in make_qa_rows(4, n)]}
+        {
+            "title": f"t{n}",
+            "paragraphs": [{"context": row["context"], "qas": [row]} for row in make_qa_rows(4, n)],
+        }
         for n in range(12)
     ]
     for number, article in enumerate(articles):

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.answers import describe_location
-from bertkit.data.question_columns import NESTED_COLUMNS, resolve_columns
-from bertkit.data.questions import normalize_questions, compute_group_ids, find_unanswerable, choose_split_unit
-from bertkit.data.readers import read_file
-from bertkit.data.repair import fix_offsets
+from bertkit.data.loading import SAMPLES_DIR
+from bertkit.data.qa.answers import describe_location
+from bertkit.data.qa.columns import NESTED_COLUMNS, resolve_columns
+from bertkit.data.qa.repair import fix_offsets
+from bertkit.data.qa.rows import choose_split_unit, compute_group_ids, find_unanswerable, normalize_questions
+from bertkit.data.readers.files import read_file
 from bertkit.data.rows import Rows
-from bertkit.data.sources import SAMPLES_DIR
 from bertkit.data.split import make_splits
 from bertkit.errors import UserError
 from bertkit.tasks.qa import Qa, QaConfig
@@ -107,7 +107,10 @@ def test_flat_rows_share_their_paragraph_too():
 def test_questions_of_several_files_are_counted_in_each():
     parts = [Rows.from_dicts([article(asked(name))], f"{name}.json") for name in "ab"]
     rows = normalize_questions(Rows.concatenate(parts), ("question", "context", "answers"))
-    assert [describe_location(rows, index) for index in range(2)] == ["a.json: row 1 (id a)", "b.json: row 1 (id b)"]
+    assert [describe_location(rows, index) for index in range(2)] == [
+        "a.json: row 1 (id a)",
+        "b.json: row 1 (id b)",
+    ]
 
 
 @pytest.mark.parametrize("none", [None, "", "[]", [], {"text": [], "answer_start": []}])
@@ -142,7 +145,9 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("form", IMPOSSIBLE)
 def test_a_split_of_impossible_questions_is_labelled(form):
-    rows = normalize_questions(Rows.from_dicts(IMPOSSIBLE[form], "dev.json"), ("question", "context", "answers"))
+    rows = normalize_questions(
+        Rows.from_dicts(IMPOSSIBLE[form], "dev.json"), ("question", "context", "answers")
+    )
     assert rows["answers"] == [[] for _ in range(len(rows))]
     assert find_unanswerable(rows) == 0
 

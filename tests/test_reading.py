@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import ROW_MAKERS, read_predictions, save_tiny_model, make_toy_rows, write_rows
+from conftest import ROW_MAKERS, make_toy_rows, read_predictions, save_tiny_model, write_rows
 from test_architectures import ARCHITECTURES, tiny_of
 from transformers import (
     AutoConfig,
@@ -16,10 +16,10 @@ from transformers import (
 )
 
 import bertkit
-from bertkit.modeling import reading
+from bertkit.modeling import pooling
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.loading import ModelSource
-from bertkit.modeling.reading import load_with_pooling
+from bertkit.modeling.pooling import load_with_pooling
 
 CLASSES = {
     "classify": AutoModelForSequenceClassification,
@@ -34,7 +34,9 @@ def folders(tmp_path_factory):
     """Tiny models that read from left to right and both sides, by what `is_causal` says."""
     folder = tmp_path_factory.mktemp("models")
     more = {"initializer_range": 0.2}  # so that what differs differs by much
-    return {causal: save_tiny_model(folder / str(causal), is_decoder=causal, **more) for causal in (True, False)}
+    return {
+        causal: save_tiny_model(folder / str(causal), is_decoder=causal, **more) for causal in (True, False)
+    }
 
 
 def reader(folder, task="classify", head="linear"):
@@ -75,7 +77,7 @@ def of_the_text(model, task, given):
 def test_texts_that_begin_alike_are_told_apart(task, left, folders, monkeypatch):
     found = of_the_text(reader(folders[True], task), task, batch(left))
     assert len(set(np.round(found.tolist(), 5))) == 3
-    monkeypatch.setattr(reading, "add_pooling", lambda model: model)
+    monkeypatch.setattr(pooling, "add_pooling", lambda model: model)
     stock = of_the_text(reader(folders[True], task), task, batch())
     assert len(set(np.round(stock.tolist(), 5))) == 1
 
@@ -112,7 +114,7 @@ def test_the_pooler_is_the_architecture_s_own(name, tmp_path):
         output = encoder(**batch())
         if output.get("pooler_output") is not None:
             states = output.last_hidden_state
-            torch.testing.assert_close(reading._pooled(encoder, states), output.pooler_output)
+            torch.testing.assert_close(pooling._pooled(encoder, states), output.pooler_output)
 
 
 # ---- a BiLSTM

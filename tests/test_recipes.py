@@ -11,7 +11,7 @@ import yaml
 from conftest import assert_refused
 
 from bertkit.errors import UserError
-from bertkit.recipes import read_recipe, list_shipped_recipes
+from bertkit.recipes import list_shipped_recipes, read_recipe
 from bertkit.tasks import task_class
 
 ROOT = Path(__file__).parent.parent
@@ -95,7 +95,7 @@ def test_a_flag_goes_before_what_it_takes_the_place_of_in_a_recipe(case, cli, tm
         seen.append(task_class(task)(config).config)
         raise UserError("seen")
 
-    monkeypatch.setattr("bertkit.run._run", see)
+    monkeypatch.setattr("bertkit.pipeline.run._run", see)
     assert "seen" in cli("pretrain-mlm-nsp", "--recipe", recipe, *flags)[2]
     assert {name: getattr(seen[0], name) for name in wanted} == wanted
 
@@ -135,11 +135,11 @@ def test_a_wheel_carries_recipes_samples_and_known_sets(tmp_path):
         "    kind = task_class(yaml.safe_load(path.read_text())['task'])\n"
         "    assert read_recipe(name, kind.name, kind.Config).settings\n"
         "from bertkit.tasks.base import Task\n"
-        "from bertkit.data.text_source import find_text; assert find_text('sample').files\n"
-        "from bertkit.data.sources import find\n"
+        "from bertkit.data.corpus.source import find_text; assert find_text('sample').files\n"
+        "from bertkit.data.loading import find\n"
         "of_rows = [name for name in TASKS if task_class(name).find is Task.find]\n"
         "assert len(of_rows) > 4 and all(find('sample', task).splits for task in of_rows)\n"
-        "from bertkit.data.known import known_sets; assert known_sets(); print('\\n'.join(names))"
+        "from bertkit.data.registry import known_sets; assert known_sets(); print('\\n'.join(names))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

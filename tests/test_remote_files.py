@@ -9,10 +9,10 @@ import fsspec
 import pytest
 from conftest import assert_refused, make_document_rows, write_rows
 
-from bertkit.data.addresses import digest_files
-from bertkit.data.remote_files import RemoteFile, list_remote_files
-from bertkit.data.text_source import find_text
-from bertkit.data.texts import TextOptions, iter_documents
+from bertkit.data.corpus.content_key import digest_files
+from bertkit.data.corpus.documents import TextOptions, iter_documents
+from bertkit.data.corpus.source import find_text
+from bertkit.data.readers.remote import RemoteFile, list_remote_files
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import yaml
 from conftest import ROW_MAKERS, make_document_rows, write_rows
 
 import bertkit
-from bertkit.reports.browser import MAX_BYTES, build_browser
 from bertkit.reports.charts import plot_curves
 from bertkit.reports.example import Example, Field, Mark, overlay_spans
+from bertkit.reports.examples import MAX_BYTES, build_browser
+from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import render_page
-from bertkit.reports.recorded import load_finished_run
 from bertkit.reports.views import VIEWS, create_view
 
 TRAINING = {
@@ -343,5 +343,5 @@ def test_runs_that_are_called_alike_are_told_apart(cli, tmp_path, run):
 
 
 def test_charts_are_loaded_for_pages_alone():
-    code = "import bertkit.run, bertkit.infer, bertkit.reports, sys; assert 'matplotlib' not in sys.modules"
+    code = "import bertkit.pipeline.run, bertkit.infer, bertkit.reports, sys; assert 'matplotlib' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

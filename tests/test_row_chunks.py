@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import make_toy_rows, write_rows
 
-from bertkit.data.readers import Dialect, read_file
-from bertkit.data.row_chunks import stream_rows
+from bertkit.data.readers.files import Dialect, read_file
+from bertkit.data.readers.streaming import stream_rows
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
@@ -64,7 +64,9 @@ def test_a_column_that_later_rows_lack_stays(tmp_path):
 
 def test_a_column_file_is_read_as_training_does(tmp_path):
     (tmp_path / "words.conll").write_text("a O\nb B-X\n\nc O\n", "utf-8")
-    parts = list(stream_rows(tmp_path / "words.conll", Dialect(conll=True), chunk_size=1, stream_above_bytes=0))
+    parts = list(
+        stream_rows(tmp_path / "words.conll", Dialect(conll=True), chunk_size=1, stream_above_bytes=0)
+    )
     assert [part["0"] for part in parts] == [[["a", "b"]], [["c"]]]
 
 

@@ -6,9 +6,9 @@ from conftest import NEUTRAL_WORDS, make_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertkit.data.collator import PaddingCollator
 from bertkit.data.features import build_features
-from bertkit.data.padding import PaddingCollator
-from bertkit.data.sequences import SequenceTemplate, truncate, encode
+from bertkit.data.tokenization import SequenceTemplate, encode, truncate
 
 text = st.lists(st.sampled_from([*NEUTRAL_WORDS, "zebra!", "Größe"]), max_size=30).map(" ".join)
 TOKENIZERS = {"bert": make_tokenizer(), "roberta": make_tokenizer(roberta=True)}
@@ -70,7 +70,7 @@ def test_long_texts_are_whole_even_where_the_tokenizer_file_truncates(tmp_path):
 def test_the_same_texts_are_encoded_once(monkeypatch, tmp_path):
     tokenizer = make_tokenizer()
     first = encode(["the film", "a room"], tokenizer)
-    monkeypatch.setattr("bertkit.data.sequences._encode", lambda *_: pytest.fail("encoded again"))
+    monkeypatch.setattr("bertkit.data.tokenization._encode", lambda *_: pytest.fail("encoded again"))
     again = encode(["the film", "a room"], tokenizer)
     assert isinstance(again.values, np.memmap)
     assert (again.values.tolist(), again.offsets.tolist()) == (first.values.tolist(), first.offsets.tolist())
@@ -92,7 +92,7 @@ def test_the_collator_pads_on_the_right():
 
 def test_examples_are_alike_by_their_longest_sequence_then_by_how_many():
     from bertkit.data.features import StoredFeatures
-    from bertkit.data.ragged import Ragged
+    from bertkit.utils.ragged import Ragged
 
     sequences = Ragged.from_sequences([[1] * length for length in (5, 5, 5, 9, 9, 2, 9)])
     features = StoredFeatures(

@@ -41,7 +41,9 @@ def test_the_seed_decides():
 def test_training_rows_that_are_also_evaluated_on_are_left_out_and_said():
     train = Rows.from_columns({"text": ["a", "b", "c", "b"]}, "train")
     both = {"train": train, "validation": Rows.from_columns({"text": ["b"]}, "v")}
-    splits, notes = make_splits(both, lambda rows: SplitKeys(rows["text"], rows["text"], rows["text"]), None, 0)
+    splits, notes = make_splits(
+        both, lambda rows: SplitKeys(rows["text"], rows["text"], rows["text"]), None, 0
+    )
     assert splits["train"]["text"] == ["a", "c"]
     assert "2 training rows left out" in notes[0]
 

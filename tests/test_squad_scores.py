@@ -13,15 +13,21 @@ from bertkit.metrics.evaluate_api import Squad, SquadV2
 from bertkit.metrics.overlap import predict_overlap
 from bertkit.metrics.squad import (
     AnswerScores,
-    compute_char_f1,
-    is_korean,
-    score_answers_v1,
-    score_answers_v2,
-    normalize_answer,
     average_scores_v1,
     average_scores_v2,
+    compute_char_f1,
+    is_korean,
+    normalize_answer,
+    score_answers_v1,
+    score_answers_v2,
 )
-from bertkit.metrics.thresholds import ThresholdSweep, fit_threshold, compute_best_scores, sweep_thresholds, apply_threshold
+from bertkit.metrics.thresholds import (
+    ThresholdSweep,
+    apply_threshold,
+    compute_best_scores,
+    fit_threshold,
+    sweep_thresholds,
+)
 
 WORDS = "a an the The A aN cat Cats dog 7 7.5 x_1 ΑΣ Σ İ ß Ａ 서울 서울은 한국의"
 SIGNS = "— “ ” … ¿ · （ ！ . - ' \" ( ) < > 《 》 〈 〉 ‘ ’"
@@ -183,7 +189,9 @@ def test_version_2_equals_its_rule_to_the_last_bit():
             kept = apply_threshold(marks, np.array(odds), has_answer, threshold)
             assert average_scores_v2(kept, has_answer) == plain_v2(gold, answers, odds, threshold), seed
         empty = np.array([answer == "" for answer in answers])
-        assert compute_best_scores(marks, np.array(odds), has_answer, empty) == plain_best(gold, answers, odds)
+        assert compute_best_scores(marks, np.array(odds), has_answer, empty) == plain_best(
+            gold, answers, odds
+        )
 
 
 def test_korquads_f1_equals_its_rule_to_the_last_bit():
@@ -274,7 +282,9 @@ def test_no_answer_is_right_where_nothing_is_left_of_the_gold():
 def test_questions_of_the_same_odds_go_together_where_a_threshold_is_for_use():
     has_answer, odds = np.array([True, False, False]), np.array([0.5, 0.5, 0.5])
     marks = score_answers_v2([["x"], [], []], ["x", "y", "y"])
-    assert fit_threshold(sweep_thresholds(marks, odds, ~has_answer)) == -0.5  # all or nothing, and nothing is better
+    assert (
+        fit_threshold(sweep_thresholds(marks, odds, ~has_answer)) == -0.5
+    )  # all or nothing, and nothing is better
     found = compute_best_scores(marks, odds, has_answer, np.zeros(3, bool))
     assert found["best_f1"] == 100.0
     assert found["best_f1_thresh"] == 0.5
@@ -331,7 +341,9 @@ def test_the_evaluate_interface_gives_the_same_scores():
     predictions = [{"id": id, "prediction_text": text} for id, (text, _) in said.items()]
     answered = [row for row in references if row["id"] != "2"]
     found = Squad().compute(predictions=[predictions[0], predictions[1]], references=answered)
-    assert found == average_scores_v1(score_answers_v1([["a red cat", "cat"], ["dog"]], ["red cat", "big dog"]))
+    assert found == average_scores_v1(
+        score_answers_v1([["a red cat", "cat"], ["dog"]], ["red cat", "big dog"])
+    )
 
     for row in predictions:
         row["no_answer_probability"] = said[row["id"]][1]

@@ -5,13 +5,19 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import POSITIVE_WORDS, make_neutral_texts, read_predictions, make_swag_rows, write_rows
+from conftest import POSITIVE_WORDS, make_neutral_texts, make_swag_rows, read_predictions, write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import bertkit
-from bertkit.data.choices import infer_first_label, parse_endings, guess_ending_columns, encode_ending_labels, parse_column_names
+from bertkit.data.choices import (
+    encode_ending_labels,
+    guess_ending_columns,
+    infer_first_label,
+    parse_column_names,
+    parse_endings,
+)
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 from bertkit.modeling.forward import compute_logits

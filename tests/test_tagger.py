@@ -10,13 +10,13 @@ from conftest import NEUTRAL_WORDS, make_tokenizer, save_tiny_model
 from transformers import AutoConfig, AutoModel, DistilBertConfig, RobertaConfig
 
 import bertkit
+from bertkit.data.collator import PaddingCollator, pad_vectors
 from bertkit.data.features import StoredFeatures, build_features
-from bertkit.data.padding import PaddingCollator, pad_vectors
-from bertkit.data.vectors import VectorFeatures, compute_vectors
+from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
 from bertkit.modeling.layers import freeze_layers, map_parameters_to_layers
 from bertkit.modeling.loading import ModelSource, takes_token_type_ids
 from bertkit.modeling.tagger import FEATURE_LAYERS, Tagger, load_tagger
-from bertkit.reporter import Reporter
+from bertkit.utils.reporting import Reporter
 
 LABELS, LAYERS = 5, 5
 IDS = {"vocab_size": len(make_tokenizer()), "pad_token_id": 0, "max_position_embeddings": 64}
@@ -94,7 +94,9 @@ def test_the_layers_are_those_named(bert, features):
         states = AutoModel.from_pretrained(bert).eval()(**given, output_hidden_states=True).hidden_states
     numbers = {"last": [5], "second-to-last": [4], "sum-all": [1, 2, 3, 4, 5], "embeddings": [0]}
     wanted = torch.stack([states[number] for number in numbers.get(features, [2, 3, 4, 5])], 2)
-    torch.testing.assert_close(model.compute_hidden_states(**given), wanted, atol=2e-3, rtol=1e-3)  # rounded to 16 bits
+    torch.testing.assert_close(
+        model.compute_hidden_states(**given), wanted, atol=2e-3, rtol=1e-3
+    )  # rounded to 16 bits
 
 
 def trained(model, given, steps=3):
@@ -332,7 +334,11 @@ def test_features_of_vectors_keep_all_else():
     assert len(found) == 10
     assert found.lengths.tolist() == some.lengths.tolist()
     assert found.length_keys.tolist() == some.length_keys.tolist()
-    assert (found.num_truncated, found.max_untruncated_length, found.word_of) == (some.num_truncated, some.max_untruncated_length, some.word_of)
+    assert (found.num_truncated, found.max_untruncated_length, found.word_of) == (
+        some.num_truncated,
+        some.max_untruncated_length,
+        some.word_of,
+    )
     joined = np.concatenate([array for row in range(10) for array in found[row]["vectors"]])
     np.testing.assert_array_equal(joined, vectors)
     for row in range(10):

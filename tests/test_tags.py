@@ -5,8 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.schemes import SCHEMES, Scheme, detect_scheme, count_violations, find_invalid_tag, from_iob2, to_iob2
-from bertkit.data.tags import TagSet, build_iob2_labels
+from bertkit.data.ner.schemes import (
+    SCHEMES,
+    Scheme,
+    count_violations,
+    detect_scheme,
+    find_invalid_tag,
+    from_iob2,
+    to_iob2,
+)
+from bertkit.data.ner.tags import TagSet, build_iob2_labels
 
 IOB2 = "O B-PER B-PER I-PER O B-LOC B-LOC I-LOC I-LOC B-PER"
 WRITTEN = {

@@ -11,9 +11,9 @@ from test_equivalence import SGD, assert_close, of_lengths, weights
 
 import bertkit
 from bertkit.data.features import StoredFeatures
-from bertkit.data.ragged import Ragged
 from bertkit.errors import UserError
-from bertkit.training.token_batches import TokenBudgetBatchSampler
+from bertkit.training.token_budget import TokenBudgetBatchSampler
+from bertkit.utils.ragged import Ragged
 
 FAST = {"learning_rate": 3e-3, "seed": 1, "bf16": False}
 examples = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=4), min_size=1, max_size=200)
@@ -88,7 +88,9 @@ def test_a_document_over_the_budget_has_a_batch_of_its_own():
 @pytest.mark.parametrize("task", ["classify", "ner", "qa", "swag"])
 def test_a_run_learns_from_the_union_of_a_steps_batches(task, tiny_without_dropout, tmp_path):
     """With steps that hold all examples, a budget gives the weights of one large batch."""
-    data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(60) if task == "classify" else ROW_MAKERS[task](60))
+    data = write_rows(
+        tmp_path / "rows.jsonl", make_toy_rows(60) if task == "classify" else ROW_MAKERS[task](60)
+    )
 
     def run(name, **sizes):
         return getattr(bertkit, task)(
@@ -178,11 +180,13 @@ def test_padding_is_of_the_batches_that_were_trained_on(tiny, tmp_path):
 def test_waiting_for_data_is_told_where_it_is_long(cli, tiny, toy, tmp_path, monkeypatch):
     import time
 
-    from bertkit.data.padding import PaddingCollator
+    from bertkit.data.collator import PaddingCollator
 
     args = ["classify", "--data", toy, "--model", tiny, "--max-steps", 3, "--no-bf16", "-o", tmp_path / "run"]
     collate = PaddingCollator.__call__
-    monkeypatch.setattr(PaddingCollator, "__call__", lambda self, items: (time.sleep(0.2), collate(self, items))[1])
+    monkeypatch.setattr(
+        PaddingCollator, "__call__", lambda self, items: (time.sleep(0.2), collate(self, items))[1]
+    )
     status, out, _ = cli(*args)
     waited = json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]["data_wait"]
     assert (status, f"{waited:.1%} of the time waiting for data" in " ".join(out.split())) == (0, True)

@@ -9,8 +9,8 @@ from conftest import assert_refused, read_predictions
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bertkit.errors import UserError
-from bertkit.quiet import silence_libraries
 from bertkit.training.callbacks import ReporterCallback
+from bertkit.utils.quiet import silence_libraries
 
 
 def arguments(toy, tiny, folder, tracker):

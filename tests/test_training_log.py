@@ -9,7 +9,7 @@ from test_pretrain import pretrained
 import bertkit
 from bertkit.modeling.losses import PretrainingLoss
 from bertkit.modeling.pretraining import PretrainingLogits
-from bertkit.training.parts import LossMeter, merge_log_history
+from bertkit.training.loss_meter import LossMeter, merge_log_history
 
 PARTS = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
 
@@ -23,7 +23,10 @@ def test_means_are_over_all_that_is_counted_and_begin_anew():
     parts.add(*figures(6.0, 1, 2.0))
     parts.add(*figures(0.0, 0, 0.0))  # a batch in which nothing is masked
     parts.add(*figures(3.0, 3, 4.0))
-    assert parts.compute_and_reset(lambda sums: sums) == {"mlm_loss": 1.5, "mlm_accuracy": pytest.approx(4 / 6)}
+    assert parts.compute_and_reset(lambda sums: sums) == {
+        "mlm_loss": 1.5,
+        "mlm_accuracy": pytest.approx(4 / 6),
+    }
     assert parts.compute_and_reset(lambda sums: sums) == {}
 
 
@@ -89,4 +92,7 @@ def test_a_line_is_a_step_whatever_was_logged_of_it():
         {"step": 20, "epoch": 1.0, "eval_loss": 1.5},
         {"step": 20, "epoch": 1.0, "train_runtime": 3.0, "train_loss": 1.5},
     ]
-    assert merge_log_history(history) == [history[0], {"step": 20, "epoch": 1.0, "loss": 1.0, "eval_loss": 1.5}]
+    assert merge_log_history(history) == [
+        history[0],
+        {"step": 20, "epoch": 1.0, "loss": 1.0, "eval_loss": 1.5},
+    ]

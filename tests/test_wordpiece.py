@@ -8,7 +8,7 @@ from conftest import assert_refused
 from transformers import AutoTokenizer
 
 from bertkit import UserError, train_tokenizer
-from bertkit.data.alphabet import select_alphabet, sample_texts
+from bertkit.data.alphabet import sample_texts, select_alphabet
 from bertkit.data.wordpiece import CONTINUATION_PREFIX, SPECIAL_TOKENS, evaluate_tokenizer, train_wordpiece
 
 ENGLISH = [

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from bertkit.data.documents import DocumentPosition
-from bertkit.data.emissions import compute_emissions
-from bertkit.data.tags import TagSet
-from bertkit.data.windows import expand_windows, build_windows
-from bertkit.data.word_features import build_word_features
-from bertkit.data.words import WordSpans, encode_words, join_words, split_words
+from bertkit.data.ner.documents import DocumentPosition
+from bertkit.data.ner.emissions import compute_emissions
+from bertkit.data.ner.features import build_word_features
+from bertkit.data.ner.tags import TagSet
+from bertkit.data.ner.windows import build_windows, expand_windows
+from bertkit.data.ner.words import WordSpans, encode_words, join_words, split_words
 
 # Korean, Chinese, emoji made of several, combining marks, zero-width and control characters, all planes.
 STRANGE = [
@@ -98,12 +98,16 @@ def test_words_to_pieces_and_back(family, sentences, max_length):
     tags = TagSet(["O", *(f"{letter}-{kind}" for kind in range(9) for letter in "BI")])
     total = sum(map(len, sentences))
     gold = np.arange(total) % 19
-    features = build_word_features(sentences, spaced(sentences), gold, TOKENIZERS[family], max_length, cache=False)
+    features = build_word_features(
+        sentences, spaced(sentences), gold, TOKENIZERS[family], max_length, cache=False
+    )
     assert features.labels is not None
     logits = np.where(np.arange(19) == features.labels[:, None], 9.0, 0.0)
     found = compute_emissions(logits, features, tags)
     assert found.shape == (total, 19)
-    first = np.r_[True, features.prediction_index[1:] != features.prediction_index[:-1]] & (features.prediction_index >= 0)
+    first = np.r_[True, features.prediction_index[1:] != features.prediction_index[:-1]] & (
+        features.prediction_index >= 0
+    )
     assert (found.argmax(1)[first] == gold[first]).all()
     assert np.unique(features.prediction_index[first]).tolist() == list(range(features.logit_offsets[-1]))
     assert (features.input_ids.lengths <= max_length).all()
@@ -125,7 +129,9 @@ def test_the_pieces_of_a_word_spell_it(family, tokens):
 
 
 def test_what_vanishes_and_what_shares_a_piece():
-    pieces = encode_words(WordSpans.from_words([["the", "\x07", "film"]], ["the \x07 film"]), make_tokenizer(), False)
+    pieces = encode_words(
+        WordSpans.from_words([["the", "\x07", "film"]], ["the \x07 film"]), make_tokenizer(), False
+    )
     assert pieces.first_token.tolist() == [0, -1, 1]
     letters = list("the film")
     assert join_words(letters) == "the film"
@@ -134,7 +140,7 @@ def test_what_vanishes_and_what_shares_a_piece():
 
 
 def test_a_token_without_pieces_goes_along_with_its_neighbours():
-    from bertkit.modeling.viterbi import viterbi_decode
+    from bertkit.data.ner.viterbi import viterbi_decode
 
     tags = TagSet(["O", "B-X", "I-X"])
     tokens = ["the", "\x07", "film", "\x07"]
@@ -142,19 +148,23 @@ def test_a_token_without_pieces_goes_along_with_its_neighbours():
     inside, apart = np.array([[0, 9.0, 0], [0, 0, 9.0]]), np.array([[0, 9.0, 0], [0, 9.0, 0]])
     lonely = np.array([[9.0, 0, 0], [0, 8.0, 9.0]])  # the last would rather be an I, after an O
     paths = [
-        viterbi_decode(compute_emissions(logits, features, tags), features.word_offsets, *tags.build_transitions())
+        viterbi_decode(
+            compute_emissions(logits, features, tags), features.word_offsets, *tags.build_transitions()
+        )
         for logits in (inside, apart, lonely)
     ]
     assert [path.tolist() for path in paths] == [[1, 2, 2, 0], [1, 0, 1, 0], [0, 0, 1, 0]]
 
 
 def test_tokens_that_share_a_piece_go_on_with_it():
-    from bertkit.modeling.viterbi import viterbi_decode
+    from bertkit.data.ner.viterbi import viterbi_decode
 
     tags, letters = TagSet(["O", "B-X", "I-X"]), list("the film was")
     features = build_word_features([letters], ["the film was"], None, make_tokenizer(), 16, cache=False)
     logits = np.array([[0, 9.0, 0], [0, 0, 9.0], [9.0, 0, 0]])
-    path = viterbi_decode(compute_emissions(logits, features, tags), features.word_offsets, *tags.build_transitions())
+    path = viterbi_decode(
+        compute_emissions(logits, features, tags), features.word_offsets, *tags.build_transitions()
+    )
     assert path.tolist() == [1, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0]
 
 
@@ -184,7 +194,9 @@ def test_words_leave_nothing_out(text):
 def test_each_piece_is_decided_once_where_it_has_the_most_context(lengths, budget):
     bounds = np.cumsum([0, *lengths])
     plan = build_windows(bounds[:-1], bounds[1:], budget)
-    decided = np.concatenate([np.arange(a, b) for a, b in zip(plan.predict_start, plan.predict_stop, strict=True)])
+    decided = np.concatenate(
+        [np.arange(a, b) for a, b in zip(plan.predict_start, plan.predict_stop, strict=True)]
+    )
     assert decided.tolist() == list(range(bounds[-1]))
     assert ((plan.start <= plan.predict_start) & (plan.predict_stop <= plan.stop)).all()
     assert (plan.stop - plan.start <= budget).all()
@@ -229,7 +241,9 @@ def test_context_is_read_and_not_decided():
     document = [(text.split(), text) for text in ("the film was", "it was very good", "we saw it")]
     tokens, text = document[1]
     alone = build_word_features([tokens], [text], None, make_tokenizer(), 32, cache=False)
-    with_all = build_word_features([tokens], [text], None, make_tokenizer(), 32, [DocumentPosition(document, 1)], cache=False)
+    with_all = build_word_features(
+        [tokens], [text], None, make_tokenizer(), 32, [DocumentPosition(document, 1)], cache=False
+    )
     assert with_all.input_ids[0][with_all.positions[0]].tolist() == alone.input_ids[0][1:-1].tolist()
     assert len(with_all.input_ids[0]) == len(alone.input_ids[0]) + 6
     assert with_all.logit_offsets.tolist() == alone.logit_offsets.tolist() == [0, 4]

@@ -2,14 +2,16 @@
 
 import dataclasses
 
-from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, setting, get_settings
+from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, get_settings, setting
 
 CHECK_HELP = "Look at the data before training: exit 2 where training would refuse it."
 
 
 def make_check_config(config_class: type[RunConfig]) -> type[RunConfig]:
     """A task's config with the flags of its Data and Model panels alone, and `--strict`."""
-    others = {name for name, (_, about, _) in get_settings(config_class).items() if about.panel not in (DATA, MODEL)}
+    others = {
+        name for name, (_, about, _) in get_settings(config_class).items() if about.panel not in (DATA, MODEL)
+    }
     strict = setting(False, "Exit 2 for warnings too.", OUTPUT)
     return dataclasses.make_dataclass(
         f"Check{config_class.__name__}", [("strict", bool, strict)], bases=(config_class,), frozen=True, kw_only=True,

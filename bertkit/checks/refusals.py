@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bertkit.data.findings import MAX_LOCATIONS, Finding
+from bertkit.checks.findings import MAX_LOCATIONS, Finding
+from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Rows, Splits
-from bertkit.data.sources import LoadedDataset
 from bertkit.errors import UserError
 from bertkit.tasks.base import Task
 
@@ -70,7 +70,9 @@ def _index(rows: Rows, file: str, number: int) -> int | None:
     return int(fits[-1]) if len(fits) else None
 
 
-def parse_valid_rows(task: Task, dataset: LoadedDataset, collector: ErrorCollector) -> tuple[Task, LoadedDataset, LoadedDataset | None]:
+def parse_valid_rows(
+    task: Task, dataset: LoadedDataset, collector: ErrorCollector
+) -> tuple[Task, LoadedDataset, LoadedDataset | None]:
     """The task that knows its columns, the rows it did not refuse, and what it made of them.
 
     None where it refuses something that is no row: there is nothing to go on with.
@@ -106,7 +108,11 @@ def drop_invalid_rows(task: Task, splits: Splits, collector: ErrorCollector) -> 
     """The rows of each split whose values the task takes, in the form it works on."""
     taken = {}
     for name, rows in splits.items():
-        refused = _refused(lambda part, name=name: task.validate_splits({name: task.normalize_rows(part)}), rows, collector)  # type: ignore[misc]
+        refused = _refused(
+            lambda part, name=name: task.validate_splits({name: task.normalize_rows(part)}),  # type: ignore[misc]
+            rows,
+            collector,
+        )
         kept = rows if not refused else rows.select(i for i in range(len(rows)) if i not in refused)
         taken[name] = kept
     return taken

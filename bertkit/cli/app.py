@@ -9,10 +9,11 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from bertkit import __version__, ranks
-from bertkit.cli import check, data, environment, misuse, recipes
+from bertkit import __version__
+from bertkit.cli import check, data, environment, recipes, usage_errors
 from bertkit.cli.ablation import ablation
 from bertkit.cli.embed import embed
+from bertkit.cli.escape import replace_control_characters
 from bertkit.cli.evaluate import evaluate
 from bertkit.cli.export import export
 from bertkit.cli.feature_based import feature_based
@@ -24,10 +25,10 @@ from bertkit.cli.output import guard_streams
 from bertkit.cli.predict import predict
 from bertkit.cli.report import report
 from bertkit.cli.signals import handle_signals
-from bertkit.cli.tokenizer import train_tokenizer
-from bertkit.cli.visible import replace_control_characters
+from bertkit.cli.train_tokenizer import train_tokenizer
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_class
+from bertkit.utils import distributed
 
 app = typer.Typer(
     name="bertkit",
@@ -52,20 +53,20 @@ def _root(
     ),
 ) -> None:
     """Options that belong to no command."""
-    if ranks.get_launched_world_size() > 1 and context.invoked_subcommand not in (*TASKS, None):
+    if distributed.get_launched_world_size() > 1 and context.invoked_subcommand not in (*TASKS, None):
         raise UserError(f"{context.invoked_subcommand}: works in one process; leave out what starts several")
 
 
 def run_task(task: str, settings: dict[str, Any], recipe: str | None, as_json: bool) -> None:
     """Train, and print the scores: as a table, or as one JSON object."""
     from bertkit.cli.console import ConsoleReporter, print_dry_run, print_preview, print_scores
-    from bertkit.run import train
+    from bertkit.pipeline.run import train
 
-    if settings.get("nproc", 1) > 1 and ranks.get_launched_world_size() == 1:
+    if settings.get("nproc", 1) > 1 and distributed.get_launched_world_size() == 1:
         sys.exit(launch(settings["nproc"]))
     exit_with_launcher()
     run = train(task, settings, recipe, ConsoleReporter())
-    if not ranks.is_main_process():
+    if not distributed.is_main_process():
         return
     if as_json:
         where = {"output_dir": str(run.output_dir)} if run.output_dir else {}
@@ -78,11 +79,18 @@ def run_task(task: str, settings: dict[str, Any], recipe: str | None, as_json: b
         print_scores(run.metrics, run.output_dir)
 
 
-FINE_TUNE, PRE_TRAIN, BEFORE_TRAINING, AFTER_TRAINING = "Fine-tune", "Pre-train", "Before training", "After training"
+FINE_TUNE, PRE_TRAIN, BEFORE_TRAINING, AFTER_TRAINING = (
+    "Fine-tune",
+    "Pre-train",
+    "Before training",
+    "After training",
+)
 for _task in TASKS:
     _about = task_class(_task)
     _panel = FINE_TUNE if _about.row_level else PRE_TRAIN  # on rows, or on running text
-    app.command(_task, rich_help_panel=_panel)(build_training_command(_task, _about.Config, _about.help, run_task))
+    app.command(_task, rich_help_panel=_panel)(
+        build_training_command(_task, _about.Config, _about.help, run_task)
+    )
 COMMANDS: dict[str, dict[str, Any]] = {
     FINE_TUNE: {"glue": glue, "feature-based": feature_based},
     PRE_TRAIN: {"train-tokenizer": train_tokenizer, "ablation": ablation},
@@ -120,13 +128,13 @@ def _status() -> int:
     except UserError as error:
         return _complain(str(error), error.exit_code, error.should_report)
     except TyperException as error:
-        return _complain(misuse.format_usage_error(error), 2)
+        return _complain(usage_errors.format_usage_error(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _complain("stopped", 130)
 
 
 def _complain(message: str, status: int, here: bool | None = None) -> int:
-    said = ranks.is_local_main_process() if here is None else here  # of several processes one is enough
+    said = distributed.is_local_main_process() if here is None else here  # of several processes one is enough
     if not message or not said:  # a group of commands without one: its help was printed
         return status
     with suppress(UserError):  # there is no other place to complain in

@@ -15,7 +15,7 @@ app = typer.Typer(help=CHECK_HELP, no_args_is_help=True)
 
 
 def _run(task: str, given: dict[str, Any], as_json: bool) -> None:
-    from bertkit.checks.look import check
+    from bertkit.checks.engine import check
     from bertkit.cli.check_page import print_check_report
     from bertkit.cli.console import ConsoleReporter
 
@@ -38,4 +38,6 @@ def _counted(number: int, what: str) -> str:
 
 for _task in TASKS:
     _about = f"The data of `bertkit {_task}`, as training would read it."
-    app.command(_task)(build_command(make_check_config(task_class(_task).Config), _about, partial(_run, _task)))
+    app.command(_task)(
+        build_command(make_check_config(task_class(_task).Config), _about, partial(_run, _task))
+    )

@@ -8,10 +8,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from bertkit.checks.look import CheckReport
+from bertkit.checks.engine import CheckReport
+from bertkit.checks.findings import Finding
 from bertkit.cli.console import out_console, to_plain_text
-from bertkit.cli.visible import replace_control_characters
-from bertkit.data.findings import Finding
+from bertkit.cli.escape import replace_control_characters
 from bertkit.tasks import task_class
 
 MAX_LABELS = 12  # labels shown
@@ -21,7 +21,9 @@ LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 def print_check_report(report: CheckReport) -> None:
     """Rows, lengths and scripts by split; labels with bars; findings."""
-    out_console.print(f"{report.data['name']} from {report.data['source']}", markup=False, soft_wrap=True, style="bold")
+    out_console.print(
+        f"{report.data['name']} from {report.data['source']}", markup=False, soft_wrap=True, style="bold"
+    )
     if report.summary:
         out_console.print(report.summary, markup=False, soft_wrap=True)
     out_console.print(_splits(report))
@@ -29,7 +31,11 @@ def print_check_report(report: CheckReport) -> None:
         out_console.print(_labels(report.splits))
     for finding in report.findings:
         _print_finding(finding)
-    counts = [f"{count} {level}{'s' * (count != 1)}" for level in LEVEL_STYLES if (count := report.count(level))]  # type: ignore[arg-type]
+    counts = [
+        f"{count} {level}{'s' * (count != 1)}"
+        for level in LEVEL_STYLES
+        if (count := report.count(level))  # type: ignore[arg-type]
+    ]
     out_console.print(", ".join(counts) or "nothing to say against it")
 
 
@@ -92,7 +98,9 @@ def _labels(splits: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _print_finding(finding: Finding) -> None:
     head = Text(finding.level, LEVEL_STYLES[finding.level])
-    out_console.print(head.append(f"  {replace_control_characters(finding.message)}", "default"), soft_wrap=True)
+    out_console.print(
+        head.append(f"  {replace_control_characters(finding.message)}", "default"), soft_wrap=True
+    )
     more = finding.count - len(finding.rows)
     if finding.rows and finding.rows != [row for row in finding.rows if row in finding.message]:
         rest = f", and {more:,} more" if more > 0 else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from bertkit.recipes import read_recipe_title, list_shipped_recipes, parse_recipe_task
+from bertkit.recipes import list_shipped_recipes, parse_recipe_task, read_recipe_title
 
 SAMPLE_DESCRIPTION = "about 40 rows for each task, for first tries"
 Completions = Iterator[tuple[str, str]]  # with what is said of each
@@ -19,7 +19,11 @@ def make_completer(source: str) -> Callable[[typer.Context, str], list[tuple[str
     """What Typer calls with what was typed so far."""
 
     def complete(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-        found = [value for value in COMPLETION_SOURCES[source](context, incomplete) if value[0].startswith(incomplete)]
+        found = [
+            value
+            for value in COMPLETION_SOURCES[source](context, incomplete)
+            if value[0].startswith(incomplete)
+        ]
         return found + _here(incomplete) if found and source in SOURCES_WITH_FILES else found
 
     return complete
@@ -49,7 +53,7 @@ def _recipes(context: typer.Context, incomplete: str) -> Completions:
 
 
 def _data(*_: object) -> Completions:
-    from bertkit.data.table import load_registry
+    from bertkit.data.registry_table import load_registry
 
     yield "sample", SAMPLE_DESCRIPTION
     yield from ((name, about["title"]) for name, about in load_registry().items())
@@ -72,7 +76,7 @@ def _cached() -> Iterator[str]:
 
 
 def _runs(*_: object) -> Completions:
-    from bertkit.rundir import DEFAULT_RUNS_DIR, METRICS_FILE
+    from bertkit.run_directory import DEFAULT_RUNS_DIR, METRICS_FILE
 
     for path in sorted(Path(DEFAULT_RUNS_DIR).glob(f"*/{METRICS_FILE}")):
         yield str(path.parent), "a finished run"

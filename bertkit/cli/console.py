@@ -15,10 +15,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from bertkit.cli.visible import replace_control_characters
+from bertkit.cli.escape import replace_control_characters
 from bertkit.errors import format_count
-from bertkit.reporter import Reporter
 from bertkit.tasks import task_class
+from bertkit.utils.reporting import Reporter
 
 T = TypeVar("T")
 EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")
@@ -30,7 +30,10 @@ class SafeConsole(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """As rich does."""
-        super().print(*(replace_control_characters(some) if isinstance(some, str) else some for some in objects), **options)
+        super().print(
+            *(replace_control_characters(some) if isinstance(some, str) else some for some in objects),
+            **options,
+        )
 
 
 err_console = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
@@ -43,7 +46,9 @@ def to_plain_text(text: str, single_line: bool = False) -> Text:
     Args:
         one_line: cut it where it does not fit, rather than go on in the next line.
     """
-    return Text(replace_control_characters(text), no_wrap=single_line, overflow="ellipsis" if single_line else None)
+    return Text(
+        replace_control_characters(text), no_wrap=single_line, overflow="ellipsis" if single_line else None
+    )
 
 
 class ConsoleReporter(Reporter):
@@ -111,7 +116,7 @@ def _loss(loss: float, parts: Mapping[str, float]) -> str:
 
 def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     """The validation scores with their intervals, the baselines beside them, and where the run lies."""
-    from bertkit.card import format_score_rows
+    from bertkit.reports.model_card import format_score_rows
 
     sizes, unit = metrics["data"], task_class(metrics["task"]).unit
     title = f"{metrics['task']} · {sizes['name']} · {metrics['model']}"
@@ -126,7 +131,9 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     for split in EXTRA_SPLITS:
         if metrics.get(split):
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
-            out_console.print(f"{split} ({format_count(sizes[split], unit)}): {scores}", markup=False, soft_wrap=True)
+            out_console.print(
+                f"{split} ({format_count(sizes[split], unit)}): {scores}", markup=False, soft_wrap=True
+            )
     if "compared" in metrics:
         _print_compared(metrics)
     if "training" in metrics:
@@ -150,7 +157,7 @@ def _print_training(figures: Mapping[str, Any], rows: str) -> None:
 
 def _print_compared(metrics: Mapping[str, Any]) -> None:
     """The other run's scores, what this one's are above them, and whether that is more than luck."""
-    from bertkit.card import format_comparison_rows
+    from bertkit.reports.model_card import format_comparison_rows
 
     title = f"beside {metrics['compared']['with']}, on the same rows"
     table = Table(title=to_plain_text(title), title_justify="left")
@@ -162,7 +169,7 @@ def _print_compared(metrics: Mapping[str, Any]) -> None:
 
 
 def _print_details(metrics: Mapping[str, Any]) -> None:
-    from bertkit.card import format_detail_rows
+    from bertkit.reports.model_card import format_detail_rows
 
     rows = format_detail_rows(metrics)
     if not rows:
@@ -188,7 +195,9 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
     )
     lines = {
         "data": f"{estimate['data']['name']} from {estimate['data']['source']}",
-        f"{task_class(estimate['task']).unit}s": ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
+        f"{task_class(estimate['task']).unit}s": ", ".join(
+            f"{name} {size:,}" for name, size in sizes.items()
+        ),
         "task": estimate["summary"],
         "model": f"{estimate['model']}, {estimate['precision']}",
         **over,
@@ -211,7 +220,9 @@ def print_preview(rates: Mapping[str, float], samples: Iterable[Mapping[str, Any
             text.append(f"{replace_control_characters(piece)} ", "bold red" if place in places else "")
             if place in places:
                 text.append(f"({replace_control_characters(places[place])}) ", "green")
-        out_console.print(Text(replace_control_characters(sample.get("pair", "")), "bold"), text, soft_wrap=True)
+        out_console.print(
+            Text(replace_control_characters(sample.get("pair", "")), "bold"), text, soft_wrap=True
+        )
     table = Table(title="measured; nothing was written", show_header=False, title_justify="left")
     for name, value in rates.items():
         table.add_row(name, f"{value:g}" if name == "examples" else f"{value:.4f}")

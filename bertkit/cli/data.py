@@ -16,10 +16,12 @@ def list_datasets(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Name, where it was found, and what it is."""
-    from bertkit.data.known import load_dataset_specs
-    from bertkit.data.sources import describe_source
+    from bertkit.data.loading import describe_source
+    from bertkit.data.registry import load_dataset_specs
 
-    found = {known.name: (describe_source(known, data_dir), known.title) for known in load_dataset_specs().values()}
+    found = {
+        known.name: (describe_source(known, data_dir), known.title) for known in load_dataset_specs().values()
+    }
     found["sample"] = ("shipped with bertkit", SAMPLE_DESCRIPTION)
     if as_json:
         about = {name: {"found": where, "title": title} for name, (where, title) in found.items()}

@@ -7,11 +7,16 @@ from typing import Any
 import typer
 
 from bertkit.cli.options import build_command
-from bertkit.cli.piped import get_piped_stdin
+from bertkit.cli.stdin import get_piped_stdin
 from bertkit.errors import UserError, format_count
 from bertkit.infer.embed import EMBED_HELP, EmbedConfig
 
-RESULT_SETTINGS = {"output", "query", "word", "index"}  # without any of them nothing would be seen of the vectors
+RESULT_SETTINGS = {
+    "output",
+    "query",
+    "word",
+    "index",
+}  # without any of them nothing would be seen of the vectors
 MAX_OCCURRENCES = 12  # occurrences of a word: --json has more
 
 
@@ -25,7 +30,11 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
     where = {"output": str(made.output)} if made.output else {}
     if as_json:
         found = {"results": made.results} if made.results else {}
-        typer.echo(json.dumps({**where, **made.metadata, **found, **(made.word_comparison or {})}, ensure_ascii=False))
+        typer.echo(
+            json.dumps(
+                {**where, **made.metadata, **found, **(made.word_comparison or {})}, ensure_ascii=False
+            )
+        )
         return
     for result in made.results:
         _print_hits(result)
@@ -50,7 +59,9 @@ def _print_hits(result: Mapping[str, Any]) -> None:
     for heading in ("rank", "cosine", "row"):
         table.add_column(heading, justify="right")
     if "text" in result["hits"][0]:
-        table.add_column("text", no_wrap=True, max_width=max(20, out_console.width - 36))  # what the numbers leave
+        table.add_column(
+            "text", no_wrap=True, max_width=max(20, out_console.width - 36)
+        )  # what the numbers leave
     for hit in result["hits"]:
         texts = [" ".join(hit["text"].split())] if "text" in hit else []
         table.add_row(str(hit["rank"]), f"{hit['cosine']:.3f}", str(hit["row"]), *map(to_plain_text, texts))

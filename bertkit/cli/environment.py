@@ -21,7 +21,7 @@ def env(
 
 
 def _versions() -> dict[str, str]:
-    from bertkit.rundir import RECORDED_PACKAGES, get_installed_versions
+    from bertkit.run_directory import RECORDED_PACKAGES, get_installed_versions
     from bertkit.training.trackers import TRACKERS
 
     python = f"{platform.python_version()} on {platform.platform()}"
@@ -43,8 +43,8 @@ def _device() -> dict[str, str]:
 def _places() -> dict[str, str]:
     from huggingface_hub import constants, get_token
 
-    from bertkit.cache import get_cache_directory
-    from bertkit.hub import explain_unreachable
+    from bertkit.hub.client import explain_unreachable
+    from bertkit.utils.cache import get_cache_directory
 
     return {
         "Hub": explain_unreachable() or f"{constants.ENDPOINT} is reached",
@@ -56,7 +56,7 @@ def _places() -> dict[str, str]:
 
 
 def _cached() -> str:
-    from bertkit.cache import get_cache_directory, get_cache_size
+    from bertkit.utils.cache import get_cache_directory, get_cache_size
 
     if get_cache_directory().is_file():
         return "a file, so nothing is cached; name a folder with BERTKIT_CACHE_DIR"

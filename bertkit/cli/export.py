@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from bertkit.cli.options import build_command
-from bertkit.infer.export import FP32, EXPORT_HELP, INT8, PYTORCH, ExportConfig
+from bertkit.infer.export import EXPORT_HELP, FP32, INT8, PYTORCH, ExportConfig
 
 VARIANT_NAMES = {PYTORCH: "PyTorch", FP32: "ONNX fp32", INT8: "ONNX int8"}
 
@@ -40,7 +40,9 @@ def _print(figures: Mapping[str, Any], folder: object) -> None:
         table.add_row(name, *(f"{figures[key][form]:,.1f}" if form in figures[key] else "" for form in forms))
     out_console.print(table)
     for form, difference in figures["greatest_difference"].items():
-        out_console.print(f"greatest difference of logits, {VARIANT_NAMES[form]} to PyTorch: {difference:.1e}")
+        out_console.print(
+            f"greatest difference of logits, {VARIANT_NAMES[form]} to PyTorch: {difference:.1e}"
+        )
     if INT8 in forms:
         out_console.print(_cost(figures), soft_wrap=True)
     out_console.print(f"model: {folder} (opset {figures['opset']})", markup=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from bertkit.cli.options import build_command
-from bertkit.cli.piped import get_piped_stdin
+from bertkit.cli.stdin import get_piped_stdin
 from bertkit.infer.fill_mask import FILL_MASK_HELP, FillMaskConfig
 
 
@@ -37,7 +37,12 @@ def _print_text(one: dict[str, Any]) -> None:
     for number, words in enumerate(one["masks"], start=1):
         for word in words:
             first = [str(number)] if several else []
-            table.add_row(*first, to_plain_text(word["word"]), f"{word['probability']:.3f}", to_plain_text(word["filled"]))
+            table.add_row(
+                *first,
+                to_plain_text(word["word"]),
+                f"{word['probability']:.3f}",
+                to_plain_text(word["filled"]),
+            )
         table.add_section()
     out_console.print(table)
 

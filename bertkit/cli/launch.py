@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import UserError
-from bertkit.ranks import LAUNCHER_VARIABLE
+from bertkit.utils.distributed import LAUNCHER_VARIABLE
 
 POLL_SECONDS = 0.05  # seconds
-GRACE_SECONDS = (3.0, 6.0)  # seconds after one has failed in which others may end by themselves, or are asked to
+GRACE_SECONDS = (
+    3.0,
+    6.0,
+)  # seconds after one has failed in which others may end by themselves, or are asked to
 PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 EXIT_RANK_LOST = 1  # what a rank ends with, where another one is gone
 EXIT_INTERRUPTED = 130

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperOption
 
-from bertkit.checked import validate_settings
 from bertkit.cli.completion import make_completer
 from bertkit.config import OUTPUT, RunConfig, Setting, Settings, get_flag, get_settings
 from bertkit.recipes import read_recipe
+from bertkit.validation import validate_settings
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from bertkit.cli.options import build_command
-from bertkit.cli.piped import get_piped_stdin
+from bertkit.cli.stdin import get_piped_stdin
 from bertkit.errors import UserError, format_count
 from bertkit.infer.predict import PREDICT_HELP, PredictConfig
 
@@ -34,7 +34,7 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
 
 def _form(given: dict[str, Any], as_json: bool) -> Any:
     """As asked, by the file's ending, or as fits who reads."""
-    from bertkit.infer.formats import infer_format
+    from bertkit.infer.writers import infer_format
 
     form, output = given.get("format"), given.get("output")
     if as_json and (form or output is None):
@@ -49,8 +49,8 @@ def _form(given: dict[str, Any], as_json: bool) -> Any:
 
 
 def _to_file(made: "Predictions", path: Path, form: Any) -> int:
-    from bertkit.files import write_chunks
-    from bertkit.infer.formats import serialize_predictions
+    from bertkit.infer.writers import serialize_predictions
+    from bertkit.utils.files import write_chunks
 
     count = 0
 
@@ -67,7 +67,7 @@ def _to_file(made: "Predictions", path: Path, form: Any) -> int:
 
 def _to_console(made: "Predictions", form: Any) -> None:
     from bertkit.cli.console import print_records
-    from bertkit.infer.formats import flatten_record, serialize_predictions
+    from bertkit.infer.writers import flatten_record, serialize_predictions
 
     if form != "table":
         for text in serialize_predictions(made.batches, form):

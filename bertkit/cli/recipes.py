@@ -7,11 +7,20 @@ import typer
 
 from bertkit.cli.completion import make_completer
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.files import write_text
-from bertkit.recipes import find_recipe, read_recipe_title, list_profiles, read_recipe_file, list_shipped_recipes, parse_recipe_task
+from bertkit.recipes import (
+    find_recipe,
+    list_profiles,
+    list_shipped_recipes,
+    parse_recipe_task,
+    read_recipe_file,
+    read_recipe_title,
+)
+from bertkit.utils.files import write_text
 
 app = typer.Typer(help="List, show and copy recipes: settings to start from.", no_args_is_help=True)
-RecipeName = Annotated[str, typer.Argument(help="A shipped name, or a file.", autocompletion=make_completer("shipped"))]
+RecipeName = Annotated[
+    str, typer.Argument(help="A shipped name, or a file.", autocompletion=make_completer("shipped"))
+]
 
 
 @app.command("ls")
@@ -21,10 +30,14 @@ def list_recipes(
     ] = "",
 ) -> None:
     """Name and first line of each shipped recipe."""
-    known = {name: path for name, path in list_shipped_recipes().items() if task in ("", parse_recipe_task(path))}
+    known = {
+        name: path for name, path in list_shipped_recipes().items() if task in ("", parse_recipe_task(path))
+    }
     if not known:
         there = list(dict.fromkeys(map(parse_recipe_task, list_shipped_recipes().values())))
-        raise UserError(f"recipes ls {task}: no recipes for it{suggest_similar(task, there)} ({format_list(there)})")
+        raise UserError(
+            f"recipes ls {task}: no recipes for it{suggest_similar(task, there)} ({format_list(there)})"
+        )
     width = max(map(len, known))
     for name, path in known.items():
         typer.echo(f"{name:<{width}}  {read_recipe_title(path)}")
@@ -37,7 +50,9 @@ def show_recipe(name: RecipeName) -> None:
 
 
 @app.command("cp")
-def copy_recipe(name: RecipeName, file: Annotated[str, typer.Argument(help="Where to; never overwritten.")]) -> None:
+def copy_recipe(
+    name: RecipeName, file: Annotated[str, typer.Argument(help="Where to; never overwritten.")]
+) -> None:
     """Copy a recipe to a file of your own."""
     source = _find(name)
     if not file:

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
     from rich.console import JustifyMethod
 
-    from bertkit.run import Run
-    from bertkit.suite.shown import ResultTable
+    from bertkit.pipeline.run import Run
+    from bertkit.suites.result_table import ResultTable
 
 
-def print_suite(run: "Run", as_json: bool, build_table: "Callable[[Mapping[str, Any], Path], ResultTable]") -> None:
+def print_suite(
+    run: "Run", as_json: bool, build_table: "Callable[[Mapping[str, Any], Path], ResultTable]"
+) -> None:
     """The scores as one JSON object, or as `shown` and with where the runs lie; of a dry run the plan."""
     if as_json:
         where = {"output_dir": str(run.output_dir)} if run.output_dir else {}

@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from bertkit.data.sequences import replace_surrogates
+from bertkit.data.tokenization import replace_surrogates
 
 BATCH_CHARACTERS = 1_000_000  # characters read at a time
 SAMPLE_CHARACTERS = 1_000  # characters of a sample that stand together
@@ -110,7 +110,9 @@ def find_word_characters(characters: Iterable[str], normalizer: BertNormalizer) 
     return {one for one in characters if len(split(normalizer.normalize_str(f"a{one}a"))) == 1}
 
 
-def build_translation(counts: Mapping[str, int], normalizer: BertNormalizer, word_characters: set[str]) -> dict[int, str]:
+def build_translation(
+    counts: Mapping[str, int], normalizer: BertNormalizer, word_characters: set[str]
+) -> dict[int, str]:
     """For `str.translate`: each character as normalised, with blanks around what is not `within` words.
 
     A text so written has its words between blanks, twice as fast as normaliser and pre-tokenizer find them.
@@ -146,4 +148,6 @@ class WordBatches:
         if not self.num_skipped:
             return []
         words = "1 word is" if self.num_skipped == 1 else f"{self.num_skipped:,} words are"
-        return [f"{words} longer than {MAX_CHARS_PER_WORD} characters: [UNK] in any case, so nothing is learned"]
+        return [
+            f"{words} longer than {MAX_CHARS_PER_WORD} characters: [UNK] in any case, so nothing is learned"
+        ]

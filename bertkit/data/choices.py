@@ -26,7 +26,10 @@ CONTEXT_COLUMNS = [
     "text",
     "sentence",
 ]
-CONTEXT_START_COLUMNS = [("sent1", "sent2"), ("ctx_a", "ctx_b")]  # the context, and what its endings begin with
+CONTEXT_START_COLUMNS = [
+    ("sent1", "sent2"),
+    ("ctx_a", "ctx_b"),
+]  # the context, and what its endings begin with
 ENDING_COLUMNS_FLAG = "--ending-columns"
 
 
@@ -115,7 +118,9 @@ def _check(rows: Rows, index: int, endings: Any, columns: Sequence[str]) -> None
         raise UserError(f"{rows.format_location(index)}: has {only}; a choice needs two")
 
 
-def encode_ending_labels(rows: Rows, column: str, endings: Sequence[Sequence[str]], first_label: int) -> np.ndarray:
+def encode_ending_labels(
+    rows: Rows, column: str, endings: Sequence[Sequence[str]], first_label: int
+) -> np.ndarray:
     """[n] int: the number of each row's right ending, counted from 0.
 
     A label is a number counted from `first`, a letter (A is the first ending), or the ending itself.

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.data.ragged import Ragged
 from bertkit.data.rows import Rows
-from bertkit.data.sequences import LongTextStrategy, SequenceTemplate, truncate, encode
+from bertkit.data.tokenization import LongTextStrategy, SequenceTemplate, encode, truncate
+from bertkit.utils.ragged import Ragged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +72,19 @@ class Features(ABC):
         A batch is padded to its longest sequence, so the sum would put unlike ones together.
         """
         counts = np.diff(self.sequence_offsets)
-        return np.maximum.reduceat(self.sequence_lengths, self.sequence_offsets[:-1]) * (counts.max() + 1) + counts
+        return (
+            np.maximum.reduceat(self.sequence_lengths, self.sequence_offsets[:-1]) * (counts.max() + 1)
+            + counts
+        )
 
     @property
     def logit_offsets(self) -> np.ndarray:
         """[n + 1] the first row of logits of each example: here one row an example."""
         return np.arange(len(self) + 1)
 
-    def reduce_logits(self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def reduce_logits(
+        self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
         """What scoring keeps of a batch's logits, a row each: here all of them.
 
         Args:

@@ -5,13 +5,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertkit.data.json_text import has_lone_surrogate
+from bertkit.data.readers.json import has_lone_surrogate
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, format_list, suggest_similar, shorten_repr
+from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
 
 LabelTypeName = Literal["binary", "multi-class", "multi-label", "regression"]
 SEPARATORS = ("|", ";", ",")
-MISSING_LABELS = {"n/a", "na", "#n/a", "none", "null", "-", "?"}  # beside what Python reads as no finite number
+MISSING_LABELS = {
+    "n/a",
+    "na",
+    "#n/a",
+    "none",
+    "null",
+    "-",
+    "?",
+}  # beside what Python reads as no finite number
 MAX_NUMERIC_CLASSES = 20  # more different whole numbers than this are a scale, not classes
 
 
@@ -137,7 +145,9 @@ def _require_plain(rows: Rows, column: str) -> None:
     for index, value in enumerate(rows[column]):
         for label in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(label, (Mapping, list, tuple, bytes)):
-                raise UserError(f"{rows.format_location(index)}: column {column!r} holds {shorten_repr(value)}, no label")
+                raise UserError(
+                    f"{rows.format_location(index)}: column {column!r} holds {shorten_repr(value)}, no label"
+                )
             if isinstance(label, str) and has_lone_surrogate(label):
                 raise UserError(
                     f"{rows.format_location(index)}: label {label!a} holds half of a surrogate pair, which no file of "

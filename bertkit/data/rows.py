@@ -80,7 +80,9 @@ class Rows:
         """The rows at `indices`, in that order."""
         index = np.asarray(list(indices), dtype=np.int64)
         columns = {name: [values[i] for i in index] for name, values in self.columns.items()}
-        return replace(self, columns=columns, file_index=self.file_index[index], row_numbers=self.row_numbers[index])
+        return replace(
+            self, columns=columns, file_index=self.file_index[index], row_numbers=self.row_numbers[index]
+        )
 
     def with_column(self, name: str, values: list[Any]) -> "Rows":
         """The same rows with one column added or replaced."""

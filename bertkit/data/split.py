@@ -31,7 +31,9 @@ class SplitKeys:
     unit: str = "row"
 
 
-def split_stratified(texts: GroupKeys, strata: GroupKeys, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split_stratified(
+    texts: GroupKeys, strata: GroupKeys, fraction: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Row indices of the kept part and of the part set aside, each in the order of the rows.
 
     Rows with the same text go together, in the stratum of the first of them. The strata's shares are
@@ -111,8 +113,12 @@ def make_splits(
         keys, rows = get_keys(train), len(train)
         train, splits["validation"] = _parted(train, keys, fraction, seed)
         size = len(splits["validation"])
-        share = f"{size / rows:.0%}, whole {keys.group_unit}s" if keys.group_unit else f"{_share(fraction):.0%}"
-        notes.append(f"no validation file: {format_count(size, keys.unit)} ({share}) set aside by seed {seed}")
+        share = (
+            f"{size / rows:.0%}, whole {keys.group_unit}s" if keys.group_unit else f"{_share(fraction):.0%}"
+        )
+        notes.append(
+            f"no validation file: {format_count(size, keys.unit)} ({share}) set aside by seed {seed}"
+        )
     return {**splits, "train": train}, notes
 
 

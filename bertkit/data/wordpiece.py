@@ -13,13 +13,13 @@ from tokenizers.trainers import WordPieceTrainer
 
 from bertkit.data.alphabet import (
     WordBatches,
+    build_translation,
+    count_characters,
     find_word_characters,
-    select_alphabet,
+    measure_decomposition,
     normalize_counts,
     sample_texts,
-    build_translation,
-    measure_decomposition,
-    count_characters,
+    select_alphabet,
 )
 from bertkit.errors import UserError
 
@@ -28,7 +28,9 @@ CONTINUATION_PREFIX = "##"
 MODEL_MAX_LENGTH = 512  # BERT's positions
 DEFAULT_COVERAGE = 0.9999
 DECOMPOSITION_THRESHOLD = 0.01  # share of the characters from which on they are not taken apart unasked
-MAX_ALPHABET_FRACTION = 0.1  # share of the pieces that characters may be, at the start of words and within, however rare
+MAX_ALPHABET_FRACTION = (
+    0.1  # share of the pieces that characters may be, at the start of words and within, however rare
+)
 MIN_FREQUENCY = 2  # a piece that stands in the text once is the text, not its language
 
 TextFactory = Callable[[], Iterator[str]]
@@ -140,7 +142,10 @@ def _tokenizer(vocabulary: dict[str, int], lowercase: bool, strip_accents: bool)
     from transformers import BertTokenizerFast
 
     return BertTokenizerFast(
-        vocab=vocabulary, do_lower_case=lowercase, strip_accents=strip_accents, model_max_length=MODEL_MAX_LENGTH
+        vocab=vocabulary,
+        do_lower_case=lowercase,
+        strip_accents=strip_accents,
+        model_max_length=MODEL_MAX_LENGTH,
     )
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from bertkit.checked import validate_settings
 from bertkit.config import DATA, MODEL, OUTPUT, Settings, setting
 from bertkit.errors import UserError
-from bertkit.reporter import Reporter
+from bertkit.utils.reporting import Reporter
+from bertkit.validation import validate_settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,7 +108,7 @@ def embed(
     Raises:
         UserError: anything the caller can mend, in one line; no file is written then.
     """
-    from bertkit.quiet import silence_libraries
+    from bertkit.utils.quiet import silence_libraries
 
     reporter = reporter or Reporter()
     config = EmbedConfig(**_known(validate_settings(EmbedConfig, settings, "embed()")))

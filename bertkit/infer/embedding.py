@@ -12,18 +12,24 @@ import numpy as np
 from bertkit.config import fill_unset
 from bertkit.data.features import StoredFeatures, build_features
 from bertkit.data.rows import Rows
-from bertkit.data.sequences import SequenceTemplate
+from bertkit.data.tokenization import SequenceTemplate
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.infer.embed import EmbedConfig, EmbedResult
-from bertkit.infer.inputs import TruncationCounter, TextInputs, load_texts
-from bertkit.infer.similar import find_word_occurrences, find_nearest_rows, compute_cosine_similarities
+from bertkit.infer.inputs import TextInputs, TruncationCounter, load_texts
+from bertkit.infer.search import compute_cosine_similarities, find_nearest_rows, find_word_occurrences
 from bertkit.infer.vector_files import VectorProvenance, get_output_column, open_vector_file
 from bertkit.infer.vector_index import VectorIndex
-from bertkit.modeling.encoder import CONCAT_LAST_4, Encoder, parse_layers, read_pooling_mode, fingerprint_weights
-from bertkit.modeling.loading import find_model, load_config, load_tokenizer, get_max_positions
-from bertkit.modeling.reading import is_causal
-from bertkit.prepare import UNK_WARNING_RATE
-from bertkit.reporter import Reporter
+from bertkit.modeling.encoder import (
+    CONCAT_LAST_4,
+    Encoder,
+    fingerprint_weights,
+    parse_layers,
+    read_pooling_mode,
+)
+from bertkit.modeling.loading import find_model, get_max_positions, load_config, load_tokenizer
+from bertkit.modeling.pooling import is_causal
+from bertkit.pipeline.prepare import UNK_WARNING_RATE
+from bertkit.utils.reporting import Reporter
 
 INDEX_SETTINGS = ("layer", "pooling", "max_length")  # what a query has from it, unless it is said
 MAX_COMPARED_OCCURRENCES = 100  # occurrences of a word at most
@@ -204,7 +210,9 @@ class Embedder:
         places = {"row": found.row.tolist(), "start": found.start.tolist(), "stop": found.stop.tolist()}
         rows = Rows.from_columns({**places, "text": [column[row] for row in found.row]}, "--word")
         features = self._features([rows["text"]])
-        vectors = self._vectors(features, found.token_spans + template.count_special_tokens_before(~0), rows, ("text",))
+        vectors = self._vectors(
+            features, found.token_spans + template.count_special_tokens_before(~0), rows, ("text",)
+        )
         some = range(min(len(found), MAX_COMPARED_OCCURRENCES))
         static = np.stack([self.encoder.average_word_embeddings(found.token_ids[number]) for number in some])
         about = {

@@ -6,21 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.checked import validate_settings
 from bertkit.config import DATA, OUTPUT, Settings, setting
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.reporter import Reporter
+from bertkit.utils.reporting import Reporter
+from bertkit.validation import validate_settings
 
 if TYPE_CHECKING:
+    from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
-    from bertkit.data.sources import LoadedDataset
     from bertkit.infer.predictor import Predictor
-    from bertkit.run import Run
+    from bertkit.pipeline.run import Run
     from bertkit.tasks.base import Outputs, Task
 
 # A run at work, what was found, the rows to score by, and those it was trained on, where they are to be had.
 EvaluationInputs = tuple["Predictor", "LoadedDataset", "Splits", "Rows | None"]
-EVALUATE_HELP = "Score a finished run on other data, with intervals and baselines; --compare tests it against another."
+EVALUATE_HELP = (
+    "Score a finished run on other data, with intervals and baselines; --compare tests it against another."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,22 +61,25 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     Raises:
         UserError: no finished run, no labelled rows, labels that the run does not know, runs of two tasks.
     """
-    from bertkit import rundir
+    from bertkit import run_directory
     from bertkit.data.split import sample_rows
-    from bertkit.prepare import load_run_task
-    from bertkit.quiet import silence_libraries
+    from bertkit.pipeline.prepare import load_run_task
+    from bertkit.utils.quiet import silence_libraries
 
     config = EvaluateConfig(**validate_settings(EvaluateConfig, settings, "evaluate()"))
     reporter = reporter or Reporter()
     if config.output_dir:
-        rundir.check_output_directory(Path(config.output_dir))
-        rundir.check_evaluation_directory(Path(config.output_dir), config.overwrite)
+        run_directory.check_output_directory(Path(config.output_dir))
+        run_directory.check_evaluation_directory(Path(config.output_dir), config.overwrite)
     task = load_run_task(Path(config.run))
     with silence_libraries():
         parts = _of_rows(config, reporter) if task.row_level else _of_text(task, config, reporter)
         predictor, found, splits, train = parts
         other = _other(predictor, config) if config.compare else None
-        drawn = {name: sample_rows(rows, config.max_eval_samples, task.config.seed) for name, rows in splits.items()}
+        drawn = {
+            name: sample_rows(rows, config.max_eval_samples, task.config.seed)
+            for name, rows in splits.items()
+        }
         return _scored(config, predictor, other, (found, drawn, train), reporter)
 
 
@@ -107,7 +112,7 @@ def _sized(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
 def _of_text(task: "Task", config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
     """Of pre-training: the run goes on, as it were, with the text as its validation split."""
     from bertkit.infer.predictor import Predictor
-    from bertkit.prepare import prepare
+    from bertkit.pipeline.prepare import prepare
 
     settings = task.config_from_run(Path(config.run))
     if config.data:
@@ -125,7 +130,7 @@ def _of_text(task: "Task", config: EvaluateConfig, reporter: Reporter) -> Evalua
 def _of_rows(config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
     """What to score by, split by split, and the run's own training rows, where they are still to be had."""
     from bertkit.infer.predictor import load_predictor, rename_columns
-    from bertkit.prepare import reload_run_rows
+    from bertkit.pipeline.prepare import reload_run_rows
 
     predictor = _sized(load_predictor(config.run), config)
     trained = predictor.task.config
@@ -151,8 +156,8 @@ def _other_rows(
     predictor: "Predictor", config: EvaluateConfig, reporter: Reporter
 ) -> tuple["LoadedDataset", "Splits"]:
     """The labelled splits of `--data`; a single file, or a set that has nothing else, is all to score by."""
-    from bertkit.data.readers import Dialect
-    from bertkit.data.sources import load_dataset
+    from bertkit.data.loading import load_dataset
+    from bertkit.data.readers.files import Dialect
 
     task, dialect = predictor.task, Dialect(conll=True) if predictor.task.reads_word_lines else None
     found = load_dataset(str(config.data), task.name, config.data_dir, dialect)
@@ -194,8 +199,8 @@ def _scored(
     config: EvaluateConfig, predictor: "Predictor", other: "Predictor | None", data: Any, reporter: Reporter
 ) -> "Run":
     from bertkit.data.rows import fingerprint_splits
-    from bertkit.results import summarize_data, compute_scores
-    from bertkit.run import Run
+    from bertkit.pipeline.results import compute_scores, summarize_data
+    from bertkit.pipeline.run import Run
 
     found, splits, train = data
     prints = fingerprint_splits(splits)
@@ -219,7 +224,9 @@ def _compared(
     from bertkit.metrics.paired import compare_scorers
 
     try:
-        theirs = other.use_columns_of(predictor.task).compute_outputs(outputs.rows, reporter, str(config.compare))
+        theirs = other.use_columns_of(predictor.task).compute_outputs(
+            outputs.rows, reporter, str(config.compare)
+        )
     except UserError as error:
         raise UserError(f"--compare {config.compare}: {error}; compare runs of the same labels") from error
     task, seed = predictor.task, predictor.task.config.seed
@@ -235,16 +242,16 @@ def _write(
     config: EvaluateConfig, task: "Task", outputs: Mapping[str, "Outputs"], prints: Mapping[str, str],
     metrics: dict[str, Any],
 ) -> Path:  # fmt: skip
-    from bertkit import rundir
+    from bertkit import run_directory
+    from bertkit.pipeline.results import write_predictions
     from bertkit.reports.page import write_page
-    from bertkit.results import write_predictions
 
     names = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
-    folder = Path(config.output_dir) if config.output_dir else rundir.create_default_directory(*names)
-    rundir.create_run_directory(folder, config.overwrite, with_checkpoints=False)
-    rundir.write_settings(folder, task.name, task.config, prints)
+    folder = Path(config.output_dir) if config.output_dir else run_directory.create_default_directory(*names)
+    run_directory.create_run_directory(folder, config.overwrite, with_checkpoints=False)
+    run_directory.write_settings(folder, task.name, task.config, prints)
     write_predictions(folder, task, outputs)
     write_page(folder, metrics)
-    rundir.write_metrics(folder, metrics)
-    rundir.delete_backup(folder)
+    run_directory.write_metrics(folder, metrics)
+    run_directory.delete_backup(folder)
     return folder

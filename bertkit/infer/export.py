@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import bertkit
-from bertkit.checked import validate_settings
 from bertkit.config import DATA, OUTPUT, Settings, setting
 from bertkit.errors import UserError
-from bertkit.files import PARTIAL
-from bertkit.reporter import Reporter
+from bertkit.utils.files import PARTIAL
+from bertkit.utils.reporting import Reporter
+from bertkit.validation import validate_settings
 
 if TYPE_CHECKING:
-    from bertkit.infer.material import ValidationSet
+    from bertkit.infer.validation_rows import ValidationSet
 
-EXPORT_HELP = "Export a finished run to ONNX, checked against its PyTorch model and scored on its validation rows."
+EXPORT_HELP = (
+    "Export a finished run to ONNX, checked against its PyTorch model and scored on its validation rows."
+)
 TOLERANCE = 1e-4  # of logits
 MAX_BATCH_SIZE = 32  # rows: more are no faster on a CPU, and logits over a vocabulary are large
 INT8 = "int8"
@@ -65,17 +67,18 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
         UserError: anything the caller can mend, in one line, before the work; nothing is written then.
         Differs: the greatest difference of logits is above 1e-4; nothing is left of it.
     """
-    from bertkit import locks, rundir
-    from bertkit.infer.onnx import require_packages
-    from bertkit.prepare import load_run_task
-    from bertkit.quiet import silence_libraries
+    from bertkit import run_directory
+    from bertkit.infer.onnx_runtime import require_packages
+    from bertkit.pipeline.prepare import load_run_task
+    from bertkit.utils import locks
+    from bertkit.utils.quiet import silence_libraries
 
     config = ExportConfig(**validate_settings(ExportConfig, settings, "export()"))
     run = Path(config.run).expanduser()
     load_run_task(run)  # is it one?
-    metrics = rundir.read_metrics(run) or {}
+    metrics = run_directory.read_metrics(run) or {}
     require_packages(REQUIRED_PACKAGES, "bertkit export")
-    folder = Path(config.output_dir).expanduser() if config.output_dir else run / rundir.ONNX_DIR
+    folder = Path(config.output_dir).expanduser() if config.output_dir else run / run_directory.ONNX_DIR
     _check_place(run, folder, config.overwrite)
     with locks.lock_directory(folder), silence_libraries():
         return _export(config, run, folder, metrics, reporter or Reporter())
@@ -83,12 +86,12 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
 
 def _check_place(run: Path, folder: Path, overwrite: bool) -> None:
     """Refuse an exported model for a run, and a directory that holds something else, or cannot be written."""
-    from bertkit import rundir
-    from bertkit.infer.onnx import ONNX_FILE
+    from bertkit import run_directory
+    from bertkit.infer.onnx_runtime import ONNX_FILE
 
     if (run / ONNX_FILE).exists():
         raise UserError(f"{run}: is an exported model; name the run that it was made of")
-    rundir.check_output_directory(folder)
+    run_directory.check_output_directory(folder)
     there = {path.name for path in folder.iterdir()} - {PARTIAL} if folder.is_dir() else set()
     if there and ONNX_FILE not in there:
         raise UserError(f"--output-dir {folder}: holds files that are no export; name another directory")
@@ -99,19 +102,24 @@ def _check_place(run: Path, folder: Path, overwrite: bool) -> None:
 def _export(
     config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any], reporter: Reporter
 ) -> ExportResult:
-    from bertkit import rundir
-    from bertkit.infer.graph import check_architecture, quantize, write_graph
-    from bertkit.infer.material import load_validation_set
-    from bertkit.infer.onnx import ONNX_FILE
+    from bertkit import run_directory
+    from bertkit.infer.onnx_graph import check_architecture, quantize, write_graph
+    from bertkit.infer.onnx_runtime import ONNX_FILE
+    from bertkit.infer.validation_rows import load_validation_set
     from bertkit.modeling.loading import ModelSource, load_config
 
     check_architecture(load_config(ModelSource(run.name, run)))
     found = load_validation_set(run, metrics, config.max_eval_samples, reporter)
     try:
-        with rundir.stage_files(folder) as aside:
+        with run_directory.stage_files(folder) as aside:
             places = {FP32: aside, **({INT8: aside / INT8} if config.quantize else {})}
             reporter.info(f"exporting {run}")
-            write_graph(found.model, found.task.sequence_grouping == "choice", aside / ONNX_FILE, _told(found, metrics))
+            write_graph(
+                found.model,
+                found.task.sequence_grouping == "choice",
+                aside / ONNX_FILE,
+                _told(found, metrics),
+            )
             if config.quantize:
                 places[INT8].mkdir()
                 quantize(aside / ONNX_FILE, places[INT8] / ONNX_FILE)
@@ -127,7 +135,7 @@ def _export(
 
 def _told(found: "ValidationSet", metrics: Mapping[str, Any]) -> dict[str, str]:
     """What the file says of itself."""
-    from bertkit.infer.graph import OPSET
+    from bertkit.infer.onnx_graph import OPSET
 
     config = found.model.config
     told = {
@@ -140,16 +148,20 @@ def _told(found: "ValidationSet", metrics: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _measured(
-    found: "ValidationSet", places: Mapping[str, Path], run: Path, metrics: Mapping[str, Any], reporter: Reporter
+    found: "ValidationSet",
+    places: Mapping[str, Path],
+    run: Path,
+    metrics: Mapping[str, Any],
+    reporter: Reporter,
 ) -> dict[str, Any]:
     """Differences, scores and speeds of PyTorch and of what was written, on the same rows.
 
     Raises:
         Differs: what was written in fp32 is another model.
     """
-    from bertkit.infer.compare import compare_variants
-    from bertkit.infer.graph import OPSET
-    from bertkit.infer.onnx import ONNX_FILE, OnnxModel
+    from bertkit.infer.compare_variants import compare_variants
+    from bertkit.infer.onnx_graph import OPSET
+    from bertkit.infer.onnx_runtime import ONNX_FILE, OnnxModel
     from bertkit.modeling.loading import WEIGHTS_FILE
 
     files = {name: place / ONNX_FILE for name, place in places.items()}
@@ -163,8 +175,13 @@ def _measured(
             f"logits, more than {TOLERANCE:g}; nothing was written. This is a bug in the export of "
             f"{found.model.config.model_type}"
         )
-    counted = "examples" if found.task.dynamic_examples else f"{found.task.unit}s"  # these are drawn from texts
-    count, then = len(found.features), {"metrics.json": metrics["validation"]} if found.matches_metrics else {}
+    counted = (
+        "examples" if found.task.dynamic_examples else f"{found.task.unit}s"
+    )  # these are drawn from texts
+    count, then = (
+        len(found.features),
+        {"metrics.json": metrics["validation"]} if found.matches_metrics else {},
+    )
     weights = {PYTORCH: run / WEIGHTS_FILE, **files}
     return {
         "format": "onnx", "opset": OPSET, "rows": count, "rows_from": found.rows_source, "counted": counted,
@@ -182,9 +199,9 @@ def _megabytes(path: Path) -> float:
 
 def _complete(place: Path, run: Path, tokenizer: Any, metrics: dict[str, Any]) -> None:
     """What `bertkit.load` reads beside the model, `metrics.json` last."""
-    from bertkit import rundir
+    from bertkit import run_directory
 
-    for name in ("config.json", rundir.SETTINGS_FILE):
+    for name in ("config.json", run_directory.SETTINGS_FILE):
         shutil.copyfile(run / name, place / name)
     tokenizer.save_pretrained(place)
-    rundir.write_metrics(place, metrics)
+    run_directory.write_metrics(place, metrics)

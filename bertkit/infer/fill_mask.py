@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from bertkit.checked import validate_settings
 from bertkit.config import DATA, MODEL, OUTPUT, Settings, setting
 from bertkit.errors import UserError, format_count
-from bertkit.reporter import Reporter
+from bertkit.utils.reporting import Reporter
+from bertkit.validation import validate_settings
 
 if TYPE_CHECKING:
     from bertkit.data.rows import Rows
@@ -58,7 +58,7 @@ def fill_mask(
     Raises:
         UserError: no mask in a text, no mask or no trained head in the model, a text that is too long.
     """
-    from bertkit.quiet import silence_libraries
+    from bertkit.utils.quiet import silence_libraries
 
     reporter = reporter or Reporter()
     values = validate_settings(FillMaskConfig, settings, "fill_mask()")
@@ -66,7 +66,7 @@ def fill_mask(
         raise UserError("fill_mask(): model is missing: a path, a run of pretrain-mlm-nsp, or a Hub model")
     config = FillMaskConfig(**values)
     with silence_libraries():
-        from bertkit.infer.masked import MaskFiller
+        from bertkit.infer.masked_lm import MaskFiller
 
         return MaskFiller(config.model).fill(_texts(config, stdin, reporter), config.top, reporter)
 

@@ -5,12 +5,12 @@ from typing import Any, BinaryIO
 
 from bertkit.data.columns import guess_text_columns, require_column, require_texts
 from bertkit.data.features import Features
+from bertkit.data.loading import load_dataset, resolve_data_dir
 from bertkit.data.rows import Rows
-from bertkit.data.sources import resolve_data_dir, load_dataset
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.infer.piped import STANDARD_INPUT, read_stdin_rows
-from bertkit.infer.plain_text import read_text_lines
-from bertkit.reporter import Reporter
+from bertkit.infer.stdin import STANDARD_INPUT, read_stdin_rows
+from bertkit.infer.text_lines import read_text_lines
+from bertkit.utils.reporting import Reporter
 
 TEXT_COLUMN_SETTINGS = ("text_column", "text_pair_column")
 
@@ -105,7 +105,11 @@ def _columns(rows: Rows, named: dict[str, str | None], defaults: dict[str, Any])
             require_column(rows, column, "--" + key.replace("_", "-"))
     if not named["text_column"]:
         known = {key: column for key in TEXT_COLUMN_SETTINGS if (column := defaults.get(key)) in rows.columns}
-        guessed = known if "text_column" in known else dict(zip(TEXT_COLUMN_SETTINGS, guess_text_columns(rows), strict=True))
+        guessed = (
+            known
+            if "text_column" in known
+            else dict(zip(TEXT_COLUMN_SETTINGS, guess_text_columns(rows), strict=True))
+        )
         named = {key: column or guessed.get(key) for key, column in named.items()}
     columns = [column for key in TEXT_COLUMN_SETTINGS if (column := named[key])]
     if len(set(columns)) < len(columns):

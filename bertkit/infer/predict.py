@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from bertkit.checked import validate_settings
 from bertkit.config import DATA, OUTPUT, Settings, setting
 from bertkit.errors import UserError
-from bertkit.reporter import Reporter
+from bertkit.utils.reporting import Reporter
+from bertkit.validation import validate_settings
 
 if TYPE_CHECKING:
     from bertkit.data.rows import Rows
-    from bertkit.infer.formats import PredictionBatch
     from bertkit.infer.predictor import Predictor
+    from bertkit.infer.writers import PredictionBatch
     from bertkit.tasks.base import Task
 
 PREDICT_HELP = "Predict with a finished run: rows of a file, texts, or lines on standard input."
@@ -85,7 +85,10 @@ def predict(
     """
     from bertkit.infer.predictor import load_predictor
 
-    config, reporter = PredictConfig(**validate_settings(PredictConfig, settings, "predict()")), reporter or Reporter()
+    config, reporter = (
+        PredictConfig(**validate_settings(PredictConfig, settings, "predict()")),
+        reporter or Reporter(),
+    )
     said = {name: list(texts) for name in TEXT_SETTINGS if (texts := getattr(config, name))}
     if config.data and said:
         flag = "--" + next(iter(said)).replace("_", "-")
@@ -112,30 +115,34 @@ def _asked(
     task: "Task", config: PredictConfig, said: Mapping[str, list[str]], piped: BinaryIO | None,
     reporter: Reporter,
 ) -> Iterator["Rows"]:  # fmt: skip
-    from bertkit.infer import asked
+    from bertkit.infer import rows
     from bertkit.infer.predictor import align_chunks_to_groups
 
     if config.data:
-        parts = asked.iter_data_rows(task, config.data, config.data_dir, reporter)
+        parts = rows.iter_data_rows(task, config.data, config.data_dir, reporter)
     elif said:
-        parts = asked.iter_flag_rows(task, said)
+        parts = rows.iter_flag_rows(task, said)
     else:
-        parts = asked.iter_stdin_rows(task, piped)
+        parts = rows.iter_stdin_rows(task, piped)
     return align_chunks_to_groups(task, parts)
 
 
 def _parts(
     predictor: "Predictor", parts: Iterable["Rows"], all_scores: bool, reporter: Reporter
 ) -> Iterator["PredictionBatch"]:
-    from bertkit.infer.formats import PredictionBatch
     from bertkit.infer.inputs import TruncationCounter
-    from bertkit.quiet import silence_libraries
+    from bertkit.infer.writers import PredictionBatch
+    from bertkit.utils.quiet import silence_libraries
 
     cut = TruncationCounter()
     for rows in parts:
         predictor.map_columns(rows, reporter)
         with silence_libraries():
-            outputs = predictor.compute_unlabeled_outputs(rows, reporter, f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}")
+            outputs = predictor.compute_unlabeled_outputs(
+                rows, reporter, f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}"
+            )
         cut.add(outputs.features)
-        yield PredictionBatch(list(predictor.iter_records(rows, outputs, all_scores)), predictor.task, outputs)
+        yield PredictionBatch(
+            list(predictor.iter_records(rows, outputs, all_scores)), predictor.task, outputs
+        )
     cut.report(predictor.task.config.max_length, reporter)

@@ -7,17 +7,17 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.row_chunks import CHUNK_ROWS, chunk_records
+from bertkit.data.readers.streaming import CHUNK_ROWS, chunk_records
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_list
-from bertkit.infer.onnx import find_onnx_model, load_onnx_model
+from bertkit.infer.onnx_runtime import find_onnx_model, load_onnx_model
 from bertkit.modeling import loading
-from bertkit.prepare import load_run_task
-from bertkit.quiet import silence_libraries
-from bertkit.reporter import Reporter
+from bertkit.pipeline.prepare import load_run_task
 from bertkit.tasks.base import Outputs, Task
 from bertkit.tasks.records import merge_prediction
 from bertkit.training.scoring import predict_logits
+from bertkit.utils.quiet import silence_libraries
+from bertkit.utils.reporting import Reporter
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,19 @@ class Predictor:
         if reporter and self.task.text_columns != before:
             reporter.info(f"read as {format_list(before)} of training: {format_list(self.task.text_columns)}")
 
-    def compute_unlabeled_outputs(self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring") -> Outputs:
+    def compute_unlabeled_outputs(
+        self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
+    ) -> Outputs:
         """Scored rows. What is to be predicted is not read, if it is there at all."""
         gold = self.task.gold_columns
         asked = {name: values for name, values in rows.columns.items() if name not in gold}
-        return self.compute_outputs(self.task.normalize_rows(rows.replace_columns(asked)), reporter, description)
+        return self.compute_outputs(
+            self.task.normalize_rows(rows.replace_columns(asked)), reporter, description
+        )
 
-    def compute_outputs(self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring") -> Outputs:
+    def compute_outputs(
+        self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
+    ) -> Outputs:
         """Scored rows in the form that the task works on, with their gold labels where they have any."""
         features = self.task.featurize(rows, self.tokenizer)
         collator, size = self.task.collator(self.tokenizer, self.model), self.task.config.eval_batch_size
@@ -80,7 +86,9 @@ class Predictor:
         in_order = {name: all_told[name] for name in [*rows.columns, *all_told] if name in all_told}
         told = rows.replace_columns(in_order) if len(rows) == len(outputs.rows) else None
         scores: Iterator[dict[str, Any]] = task.iter_extra_scores(outputs) if all_scores else repeat({})
-        for number, (row, found) in enumerate(zip(told or outputs.rows, task.iter_predictions(outputs), strict=True)):
+        for number, (row, found) in enumerate(
+            zip(told or outputs.rows, task.iter_predictions(outputs), strict=True)
+        ):
             found = {name: value for name, value in found.items() if name != "gold"}
             found = task.compact(found) if all_scores is False else found | next(scores)
             yield merge_prediction(first + number, row, task.dropped_columns - set(gold), found)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.rows import Rows
-from bertkit.data.vectors import allocate_memmap
 from bertkit.errors import UserError, format_list
-from bertkit.files import write_text
+from bertkit.modeling.frozen_vectors import allocate_memmap
+from bertkit.utils.files import write_text
 
 SUFFIXES = (".npy", ".parquet", ".safetensors")
 METADATA_KEY, TENSOR_NAME, VECTOR_COLUMN = "bertkit", "embeddings", "embedding"
@@ -81,7 +81,9 @@ def build_arrow_table(rows: Rows) -> Any:
 
 
 @contextmanager
-def open_vector_file(path: Path, shape: tuple[int, int], rows: Rows, provenance: VectorProvenance) -> Iterator[np.ndarray]:
+def open_vector_file(
+    path: Path, shape: tuple[int, int], rows: Rows, provenance: VectorProvenance
+) -> Iterator[np.ndarray]:
     """Vectors [n, d] in fp32, memory-mapped, to be filled within; then the file takes its name, whole.
 
     Raises:
@@ -101,7 +103,9 @@ def open_vector_file(path: Path, shape: tuple[int, int], rows: Rows, provenance:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def _save(aside: Path, path: Path, vectors: np.ndarray, table: Any, rows: Rows, origin: VectorProvenance) -> None:
+def _save(
+    aside: Path, path: Path, vectors: np.ndarray, table: Any, rows: Rows, origin: VectorProvenance
+) -> None:
     made = aside / "vectors.npy"
     if path.suffix == ".npy":
         vectors.flush()  # type: ignore[attr-defined]
@@ -121,7 +125,9 @@ def _write_parquet(path: Path, vectors: np.ndarray, table: Any, origin: VectorPr
     import pyarrow.parquet as pq
 
     kind = pa.list_(pa.float32(), vectors.shape[1])
-    schema = table.schema.append(pa.field(VECTOR_COLUMN, kind)).with_metadata({METADATA_KEY: json.dumps(asdict(origin))})
+    schema = table.schema.append(pa.field(VECTOR_COLUMN, kind)).with_metadata(
+        {METADATA_KEY: json.dumps(asdict(origin))}
+    )
     with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
         for start in range(0, len(vectors), ROW_GROUP_SIZE):
             part = vectors[start : start + ROW_GROUP_SIZE]

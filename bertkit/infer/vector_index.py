@@ -13,9 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError, safe_open
 
-from bertkit.data.contents import require_file
+from bertkit.data.readers.contents import require_file
 from bertkit.errors import UserError, format_list
-from bertkit.infer.vector_files import SUFFIXES, METADATA_KEY, VECTOR_COLUMN, TENSOR_NAME, VectorProvenance, get_sidecar_path
+from bertkit.infer.vector_files import (
+    METADATA_KEY,
+    SUFFIXES,
+    TENSOR_NAME,
+    VECTOR_COLUMN,
+    VectorProvenance,
+    get_sidecar_path,
+)
 
 T = TypeVar("T")
 # EOFError of an empty array, BadZipFile of one that begins as a zip archive.
@@ -57,7 +64,9 @@ def read_index(path: Path) -> VectorIndex:
     if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
         held = f"{vectors.dtype} of shape {list(vectors.shape)}"
         raise UserError(f"--index {path}: holds no vectors, one a row, but {held}; {FIX_HINT}")
-    return VectorIndex(vectors, [" | ".join(map(str, row)) for row in zip(*texts, strict=True)] or None, origin)
+    return VectorIndex(
+        vectors, [" | ".join(map(str, row)) for row in zip(*texts, strict=True)] or None, origin
+    )
 
 
 def _read(path: Path, read: Callable[..., T], *of: Any) -> T:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertkit.data.ragged import concat_ranges
-from bertkit.masking.draws import hashed_bits, hashed_uniform
+from bertkit.masking.hashing import hashed_bits, hashed_uniform
 from bertkit.masking.words import WordSpans
+from bertkit.utils.ragged import concat_ranges
 
 # Streams of `draws`; those below are left to whatever draws the examples themselves.
 ORDER_STREAM, ACTION_STREAM, TOKEN_STREAM = 16, 17, 18
@@ -98,7 +98,10 @@ class TokenMasker:
         share = hashed_uniform(self.seed, key, most, ACTION_STREAM).ravel()[slot]
         piece = hashed_uniform(self.seed, key, most, TOKEN_STREAM).ravel()[slot]
         random = self.random_token_ids[(piece * len(self.random_token_ids)).astype(np.int64)]
-        masks, randoms = share < self.mask_replace_prob, share < self.mask_replace_prob + self.random_replace_prob
+        masks, randoms = (
+            share < self.mask_replace_prob,
+            share < self.mask_replace_prob + self.random_replace_prob,
+        )
         action = np.where(masks, MASK, np.where(randoms, RANDOM, KEPT))
         return np.where(masks, self.mask_token_id, np.where(randoms, random, labels)), action
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.masking.collator import MlmCollator, CausalLmCollator
+from bertkit.masking.collator import CausalLmCollator, MlmCollator
 
 PAIR_LABELS = ("IsNext", "NotNext")  # 0 and 1, in transformers' order
 
@@ -41,7 +41,10 @@ def decode_masked_samples(
 
 
 def measure_samples(
-    features: Any, collator: MlmCollator | CausalLmCollator, is_continuation: np.ndarray | None, indices: Sequence[int]
+    features: Any,
+    collator: MlmCollator | CausalLmCollator,
+    is_continuation: np.ndarray | None,
+    indices: Sequence[int],
 ) -> dict[str, float]:
     """What masking did to these examples, and the shares of IsNext and of padding in them."""
     items = [features[number] for number in indices]

@@ -10,7 +10,9 @@ import regex
 SPACE_MARKERS = ("Ġ", "▁")  # how byte-level BPE and SentencePiece write a blank
 # Signs, and scripts in which words stand without blanks between them: a blank cannot tell where they begin.
 UNSPACED_SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-WORD_START = regex.compile(rf"(?!\uFFFD)[\p{{P}}\p{{S}}{UNSPACED_SCRIPTS}]")  # U+FFFD: part of a character's bytes
+WORD_START = regex.compile(
+    rf"(?!\uFFFD)[\p{{P}}\p{{S}}{UNSPACED_SCRIPTS}]"
+)  # U+FFFD: part of a character's bytes
 
 
 def find_continuation_tokens(tokenizer: Any) -> np.ndarray:
@@ -34,7 +36,9 @@ def _unmarked(tokenizer: Any) -> list[str]:
     """The pieces before which is neither a blank nor, by their first character, the end of a word."""
     pieces, decoder = list(tokenizer.get_vocab()), tokenizer.backend_tokenizer.decoder
     marked = {mark: sum(piece.startswith(mark) for piece in pieces) for mark in SPACE_MARKERS}
-    mark = max(SPACE_MARKERS, key=lambda sign: marked[sign])  # Maltese has a letter like byte-level BPE's blank
+    mark = max(
+        SPACE_MARKERS, key=lambda sign: marked[sign]
+    )  # Maltese has a letter like byte-level BPE's blank
     if not marked[mark]:
         return []
     text = "".join if decoder is None else decoder.decode
@@ -57,7 +61,9 @@ class WordSpans:
     token_counts: np.ndarray
 
     @classmethod
-    def from_batch(cls, input_ids: np.ndarray, is_special: np.ndarray, is_continuation: np.ndarray | None) -> "WordSpans":
+    def from_batch(
+        cls, input_ids: np.ndarray, is_special: np.ndarray, is_continuation: np.ndarray | None
+    ) -> "WordSpans":
         """Find them: a piece and those after it that continue it, up to a special one.
 
         Args:

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 TextColumns = Sequence[Sequence[str]]  # one or two columns of n texts
-WORD_PATTERN = r"(?u)\b\w+\b"  # also of one letter, and Korean, which the default pattern drops or keeps by luck
+WORD_PATTERN = (
+    r"(?u)\b\w+\b"  # also of one letter, and Korean, which the default pattern drops or keeps by luck
+)
 MAX_TFIDF_ROWS = 50_000  # more training rows than this are thinned: minutes of fitting for nothing
 
 
@@ -26,7 +28,9 @@ def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
     return np.broadcast_to(constant, (size, *np.shape(constant)))
 
 
-def predict_tfidf(train: TextColumns, labels: np.ndarray, others: Sequence[TextColumns], seed: int = 0) -> list[np.ndarray]:
+def predict_tfidf(
+    train: TextColumns, labels: np.ndarray, others: Sequence[TextColumns], seed: int = 0
+) -> list[np.ndarray]:
     """TF-IDF of words and word pairs, then logistic regression (regression: ridge).
 
     Args:
@@ -91,7 +95,9 @@ def predict_frequent_tag(
     return answers[np.fromiter(map(vocabulary.get, words, repeat(-1)), np.int64, len(words))]
 
 
-def _fitted(train: TextColumns, labels: np.ndarray, seed: int) -> Callable[[TextColumns, str], np.ndarray] | None:
+def _fitted(
+    train: TextColumns, labels: np.ndarray, seed: int
+) -> Callable[[TextColumns, str], np.ndarray] | None:
     """A linear model over words, asked by texts and method; None where no text has words."""
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -99,7 +105,8 @@ def _fitted(train: TextColumns, labels: np.ndarray, seed: int) -> Callable[[Text
     chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[:MAX_TFIDF_ROWS])
     columns = [[column[i] for i in chosen] for column in train]
     words = [
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD_PATTERN, min_df=1) for _ in columns
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD_PATTERN, min_df=1)
+        for _ in columns
     ]
     try:
         vectors = [v.fit_transform(column) for v, column in zip(words, columns, strict=True)]

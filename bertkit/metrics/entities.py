@@ -6,7 +6,7 @@ a bootstrap draws sentences a thousand times where entities are counted once.
 
 import numpy as np
 
-from bertkit.data.tags import TagSet, find_sentence_indices
+from bertkit.data.ner.tags import TagSet, find_sentence_indices
 from bertkit.metrics.classification import Scores
 
 UNTYPED_LABEL = "entity"  # what the type "" is called where scores are told

@@ -7,12 +7,12 @@ import datasets
 import evaluate
 import numpy as np
 
-from bertkit.data.schemes import detect_scheme, to_iob2
-from bertkit.data.tags import OUTSIDE, TagSet, build_iob2_labels, compute_offsets
+from bertkit.data.ner.schemes import detect_scheme, to_iob2
+from bertkit.data.ner.tags import OUTSIDE, TagSet, build_iob2_labels, compute_offsets
 from bertkit.metrics.classification import Scores, score_regression, score_single_label
-from bertkit.metrics.entities import count_entities, score_entities, compute_word_accuracy
-from bertkit.metrics.squad import score_answers_v1, score_answers_v2, average_scores_v1, average_scores_v2
-from bertkit.metrics.thresholds import compute_best_scores, apply_threshold
+from bertkit.metrics.entities import compute_word_accuracy, count_entities, score_entities
+from bertkit.metrics.squad import average_scores_v1, average_scores_v2, score_answers_v1, score_answers_v2
+from bertkit.metrics.thresholds import apply_threshold, compute_best_scores
 
 TEXT_FEATURE = datasets.Value("string")
 
@@ -44,7 +44,7 @@ class Regression(evaluate.Metric):
 class Entities(evaluate.Metric):
     """`compute(predictions=..., references=...)` over lists of tags gives precision, recall, f1, accuracy.
 
-    The tags may be of any scheme that `bertkit.data.schemes.detect` tells, of one on both sides.
+    The tags may be of any scheme that `bertkit.data.ner.schemes.detect` tells, of one on both sides.
     """
 
     def _info(self) -> evaluate.MetricInfo:
@@ -105,7 +105,10 @@ class SquadV2(evaluate.Metric):
         has_answer = np.array([bool(texts) for texts in gold])
         marks = score_answers_v2(gold, answers)
         best = compute_best_scores(marks, odds, has_answer, np.array([answer == "" for answer in answers]))
-        return average_scores_v2(apply_threshold(marks, odds, has_answer, no_answer_threshold), has_answer) | best
+        return (
+            average_scores_v2(apply_threshold(marks, odds, has_answer, no_answer_threshold), has_answer)
+            | best
+        )
 
 
 def _questions() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics.intervals import Scorer, resample_rows, compute_central_interval
+from bertkit.metrics.intervals import Scorer, compute_central_interval, resample_rows
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, S
     found = {}
     for name in (name for name in before if name in after):
         values = np.array([b[name] - a[name] for a, b in drawn if name in a and name in b])
-        found[name] = ScoreDifference(after[name] - before[name], compute_central_interval(values), _share(values), "bootstrap")
+        found[name] = ScoreDifference(
+            after[name] - before[name], compute_central_interval(values), _share(values), "bootstrap"
+        )
     if first.is_correct is not None and second.is_correct is not None and "accuracy" in found:
         bounds = found["accuracy"]
         p = mcnemar_test(first.is_correct, second.is_correct)

@@ -22,7 +22,9 @@ class ThresholdSweep:
     f1: np.ndarray
 
 
-def apply_threshold(marks: AnswerScores, null_odds: np.ndarray, has_answer: np.ndarray, threshold: float) -> AnswerScores:
+def apply_threshold(
+    marks: AnswerScores, null_odds: np.ndarray, has_answer: np.ndarray, threshold: float
+) -> AnswerScores:
     """The marks where no answer is given to questions whose odds are above the threshold.
 
     Args:
@@ -34,7 +36,9 @@ def apply_threshold(marks: AnswerScores, null_odds: np.ndarray, has_answer: np.n
     return AnswerScores(exact, f1, marks.is_answered)
 
 
-def compute_best_scores(marks: AnswerScores, null_odds: np.ndarray, has_answer: np.ndarray, empty: np.ndarray) -> Scores:
+def compute_best_scores(
+    marks: AnswerScores, null_odds: np.ndarray, has_answer: np.ndarray, empty: np.ndarray
+) -> Scores:
     """The official script's best_exact and best_f1, and the thresholds they are reached with.
 
     The script tells questions of the same odds apart, which no threshold can, and begins with no question

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.data.collator import PaddingCollator
 from bertkit.data.features import StoredFeatures
-from bertkit.data.padding import PaddingCollator
 from bertkit.errors import UserError
 from bertkit.modeling.loading import ModelSource, load_model, takes_token_type_ids
-from bertkit.reporter import Reporter
+from bertkit.utils.reporting import Reporter
 
 CONCAT_LAST_4 = "concat-last-4"
 POOLING_CONFIG = "1_Pooling/config.json"  # where sentence-transformers says how a model's vectors are made

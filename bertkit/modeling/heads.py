@@ -14,7 +14,11 @@ MIN_ROWS = 30  # fewer rows say nothing about the order of a head's labels
 MIN_IMPROVEMENT = 0.3  # of the rows: so many more right answers in another order are no accident
 
 
-SEQUENCE_HEAD, CHOICE_HEAD, TOKEN_HEAD = "ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification"
+SEQUENCE_HEAD, CHOICE_HEAD, TOKEN_HEAD = (
+    "ForSequenceClassification",
+    "ForMultipleChoice",
+    "ForTokenClassification",
+)
 QUESTION_HEAD = "ForQuestionAnswering"
 TAGGER_HEAD = "Tagger"  # bertkit's own
 DROPOUT_KEYS = ["classifier_dropout", "classifier_dropout_prob", "hidden_dropout_prob", "dropout"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import UserError, format_list
-from bertkit.hub import summarize_error, download_snapshot
+from bertkit.hub.client import download_snapshot, summarize_error
 
 WEIGHTS_FILE = "model.safetensors"
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
@@ -79,7 +79,9 @@ def _checked(source: ModelSource, flag: str, weights: bool) -> ModelSource:
         raise UserError(f"{flag} {source.folder}: not a model folder (no config.json in it)")
     if weights and not any(source.folder.glob("*.safetensors")):
         pickled = sorted(path.name for pattern in PICKLE_PATTERNS for path in source.folder.glob(pattern))
-        there = f"only pickled weights ({format_list(pickled)}), which may run code" if pickled else "no weights"
+        there = (
+            f"only pickled weights ({format_list(pickled)}), which may run code" if pickled else "no weights"
+        )
         raise UserError(
             f"{flag} {source.folder}: has {there}; bertkit loads no pickles but *.safetensors: take a model "
             "that has them, or, of one that you trust, save them with transformers' save_pretrained"
@@ -175,7 +177,9 @@ def _load(auto_class: Any, source: ModelSource, config: Any, other_sizes: bool) 
             trust_remote_code=False, ignore_mismatched_sizes=other_sizes, output_loading_info=True,
         )  # fmt: skip
     except (*LOAD_ERRORS, RuntimeError, safetensors.SafetensorError) as error:
-        raise UserError(f"--model {source.name}: its weights cannot be loaded ({summarize_error(error)})") from error
+        raise UserError(
+            f"--model {source.name}: its weights cannot be loaded ({summarize_error(error)})"
+        ) from error
     vars(model.config).pop(HEAD_KEY, None)  # of the run it comes from; who has such a head says so again
     return model, set(info["missing_keys"])
 
@@ -199,7 +203,9 @@ def read_weights(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
     from safetensors import safe_open
 
     found: dict[str, Any] = {}
-    for path in [folder / WEIGHTS_FILE] if (folder / WEIGHTS_FILE).exists() else folder.glob("model-*.safetensors"):
+    for path in (
+        [folder / WEIGHTS_FILE] if (folder / WEIGHTS_FILE).exists() else folder.glob("model-*.safetensors")
+    ):
         with safe_open(path, "pt") as file:
             found |= {name: file.get_tensor(name) for name in filter(wanted, file.keys())}
     return found

@@ -116,14 +116,18 @@ class PretrainingLoss:
             counts["nsp"] = torch.tensor(float(len(pairs)), device=pairs.device)
         return counts
 
-    def sum_losses(self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def sum_losses(
+        self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
         """Summed cross-entropy in nats."""
         return {
             part: F.cross_entropy(some.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
             for part, (some, labels) in select_predicted(logits, batch).items()
         }
 
-    def count_correct(self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def count_correct(
+        self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
         """The number of right pieces, and of pairs."""
         return {
             part: (some.argmax(-1) == labels).sum()

@@ -25,7 +25,10 @@ class PretrainingLogits(NamedTuple):
 
     def float(self) -> "PretrainingLogits":
         """The same in fp32."""
-        return PretrainingLogits(self.prediction_logits.float(), None if self.seq_relationship_logits is None else self.seq_relationship_logits.float())
+        return PretrainingLogits(
+            self.prediction_logits.float(),
+            None if self.seq_relationship_logits is None else self.seq_relationship_logits.float(),
+        )
 
 
 def build_bert_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id: int) -> Any:

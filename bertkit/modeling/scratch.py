@@ -9,15 +9,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.cache import get_or_create
-from bertkit.data.addresses import digest_files
-from bertkit.data.text_files import describe_files
-from bertkit.data.text_source import TextSource
-from bertkit.data.texts import TextOptions, iter_raw_texts
+from bertkit.data.corpus.content_key import digest_files
+from bertkit.data.corpus.documents import TextOptions, iter_raw_texts
+from bertkit.data.corpus.source import TextSource
+from bertkit.data.readers.text_files import describe_files
 from bertkit.errors import UserError
 from bertkit.modeling.loading import ModelSource, find_model, load_tokenizer
 from bertkit.modeling.pretraining import build_bert_config
-from bertkit.reporter import Reporter
+from bertkit.utils.cache import get_or_create
+from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
     from bertkit.data.wordpiece import WordPieceResult
@@ -82,7 +82,9 @@ def _trained(config: Any, text: TextSource, options: TextOptions, reporter: Repo
         made[0].tokenizer.save_pretrained(folder)
         (folder / NOTES_FILE).write_text(json.dumps(made[0].notes), "utf-8")
 
-    folder = get_or_create("tokenizer", blake2b(json.dumps(about).encode(), digest_size=16).hexdigest(), write)
+    folder = get_or_create(
+        "tokenizer", blake2b(json.dumps(about).encode(), digest_size=16).hexdigest(), write
+    )
     if folder is None:
         made = made or [_train(text, options, settings, reporter)]
         tokenizer, notes = made[0].tokenizer, made[0].notes

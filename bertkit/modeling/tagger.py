@@ -69,7 +69,10 @@ class Tagger(nn.Module):
     def __init__(self, encoder: Any, features: str | None, head: Head) -> None:
         super().__init__()
         config = encoder.config
-        self.layers, self.layer_combination = select_layers(config, features), FEATURE_LAYERS[features or "last"][1]
+        self.layers, self.layer_combination = (
+            select_layers(config, features),
+            FEATURE_LAYERS[features or "last"][1],
+        )
         self.config, self.features = config, features
         self.config.update({FEATURES_KEY: features, HEAD_KEY: head, "architectures": [TAGGER_HEAD]})
         self.base_model_prefix = encoder.base_model_prefix
@@ -199,4 +202,6 @@ def _load_head(model: Tagger, source: ModelSource) -> None:
         raise UserError(f"--model {source.name}: its head does not fit ({reason})") from error
     wrong = sorted([*unexpected, *(name for name in missing if not name.startswith(encoder))])
     if wrong:
-        raise UserError(f"--model {source.name}: its head does not fit (missing or unknown: {format_list(wrong)})")
+        raise UserError(
+            f"--model {source.name}: its head does not fit (missing or unknown: {format_list(wrong)})"
+        )

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.checked import validate_settings
 from bertkit.config import OUTPUT, Settings, setting
 from bertkit.errors import UserError
-from bertkit.reporter import Reporter
+from bertkit.utils.reporting import Reporter
+from bertkit.validation import validate_settings
 
 REPORT_HELP = "Write the page of a finished run anew, or compare several runs in one."
 REPORT_FILE = "report.html"
@@ -45,10 +45,10 @@ def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Rep
     Raises:
         UserError: no finished run, runs of different tasks, or a page that cannot be written.
     """
-    from bertkit.files import write_text
     from bertkit.reports.comparison import compare_runs
+    from bertkit.reports.finished_run import load_finished_run
     from bertkit.reports.page import render_page
-    from bertkit.reports.recorded import load_finished_run
+    from bertkit.utils.files import write_text
 
     reporter = reporter or Reporter()
     config = ReportConfig(**validate_settings(ReportConfig, settings, "report()"))

@@ -103,7 +103,12 @@ def plot_curves(
         for number, (name, (across, up)) in enumerate(series.items()):
             few = "o" if len(across) < 8 else ""
             axes.plot(
-                across, up, marker=few, markersize=4, color=LINE_COLORS[number % len(LINE_COLORS)], label=shorten_name(name)
+                across,
+                up,
+                marker=few,
+                markersize=4,
+                color=LINE_COLORS[number % len(LINE_COLORS)],
+                label=shorten_name(name),
             )
         axes.grid(axis="y")
         axes.set_xlabel(x_label)
@@ -207,7 +212,11 @@ def plot_scatter(title: str, gold: np.ndarray, predicted: np.ndarray, note: str 
 
 
 def plot_threshold_curves(
-    title: str, threshold: np.ndarray, scores: Mapping[str, np.ndarray], current_threshold: float | None, note: str
+    title: str,
+    threshold: np.ndarray,
+    scores: Mapping[str, np.ndarray],
+    current_threshold: float | None,
+    note: str,
 ) -> Chart:
     """Scores over a threshold, and the one in use."""
 
@@ -215,7 +224,9 @@ def plot_threshold_curves(
         for number, (name, values) in enumerate(scores.items()):
             axes.plot(threshold, values, color=LINE_COLORS[number], label=name, drawstyle="steps-post")
         if current_threshold is not None:
-            axes.axvline(current_threshold, color=INK, linewidth=1, dashes=(4, 3), label=f"τ = {current_threshold:.3f}")
+            axes.axvline(
+                current_threshold, color=INK, linewidth=1, dashes=(4, 3), label=f"τ = {current_threshold:.3f}"
+            )
         axes.grid(axis="y")
         axes.set(xlabel="threshold τ on the null odds", ylabel="%")
         axes.legend(loc="best", fontsize=9.5)

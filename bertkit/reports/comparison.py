@@ -8,15 +8,15 @@ from typing import Any
 
 from bertkit.errors import UserError, format_list
 from bertkit.metrics.paired import ScoreDifference, compare_scorers
-from bertkit.reporter import Reporter
-from bertkit.reports.browser import ExampleBrowser, build_browser
 from bertkit.reports.charts import LINE_COLORS, Chart, plot_curves
 from bertkit.reports.curves import STEP, extract_series
 from bertkit.reports.example import Example, Field
-from bertkit.reports.page import render_template, compute_interval_bar
-from bertkit.reports.recorded import FinishedRun
+from bertkit.reports.examples import ExampleBrowser, build_browser
+from bertkit.reports.finished_run import FinishedRun
+from bertkit.reports.page import compute_interval_bar, render_template
 from bertkit.reports.views import create_view
 from bertkit.reports.views.base import View
+from bertkit.utils.reporting import Reporter
 
 ALL_RUNS, NO_RUN = "all", "none"
 NOT_TRAINED = "–"
@@ -67,7 +67,9 @@ def compare_runs(runs: Sequence[FinishedRun], reporter: Reporter) -> tuple[str, 
 def _check(runs: Sequence[FinishedRun]) -> None:
     tasks = list(dict.fromkeys(run.metrics["task"] for run in runs))
     if len(tasks) > 1:
-        raise UserError(f"runs of different tasks ({format_list(tasks)}) share no scores; name runs of one task")
+        raise UserError(
+            f"runs of different tasks ({format_list(tasks)}) share no scores; name runs of one task"
+        )
     if len(runs) > len(LINE_COLORS):
         raise UserError(f"{len(runs)} runs are too many for one page; name {len(LINE_COLORS)} at most")
 
@@ -132,7 +134,11 @@ def _table(
     """A row for each score of the first run, a cell for each run."""
     rows = []
     for name, base in runs[0].metrics["validation"].items():
-        cells = [ComparisonCell(base, runs[0].metrics["intervals"].get(name), compute_interval_bar(runs[0].metrics, name))]
+        cells = [
+            ComparisonCell(
+                base, runs[0].metrics["intervals"].get(name), compute_interval_bar(runs[0].metrics, name)
+            )
+        ]
         for run, test in zip(runs[1:], tests[1:], strict=True):
             value = run.metrics["validation"].get(name)
             cells.append(

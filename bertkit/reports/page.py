@@ -12,14 +12,14 @@ import jinja2
 from markupsafe import Markup
 
 from bertkit import __version__
-from bertkit.card import format_comparison_rows, format_detail_rows, format_score_rows
 from bertkit.errors import format_count
-from bertkit.files import write_text
 from bertkit.reports import REPORT_FILE
-from bertkit.reports.browser import build_browser
 from bertkit.reports.curves import build_training_charts
-from bertkit.reports.recorded import EXTRA_SPLITS, FinishedRun
+from bertkit.reports.examples import build_browser
+from bertkit.reports.finished_run import EXTRA_SPLITS, FinishedRun
+from bertkit.reports.model_card import format_comparison_rows, format_detail_rows, format_score_rows
 from bertkit.reports.views import create_view
+from bertkit.utils.files import write_text
 
 TEMPLATE_DIR = Path(__file__).parent / "templates"
 

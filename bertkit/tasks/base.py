@@ -1,4 +1,4 @@
-"""What a task must say of itself. Everything else is the pipeline's, in `bertkit.run`.
+"""What a task must say of itself. Everything else is the pipeline's, in `bertkit.pipeline.run`.
 
 A task's methods are called in the order they stand here. Nothing heavy is imported at the top of a
 task's file: the command line loads it to build `--help`.
@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
-from bertkit.tasks.looks import TaskChecks
+from bertkit.tasks.task_checks import TaskChecks
 
 if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.features import Features
+    from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
-    from bertkit.data.sources import LoadedDataset
     from bertkit.data.split import SplitKeys
     from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
-    from bertkit.reporter import Reporter
+    from bertkit.utils.reporting import Reporter
 
 Scores = dict[str, float]
 
@@ -111,8 +111,8 @@ class Task(TaskChecks, ABC):
 
     def load_data(self, reporter: "Reporter") -> "LoadedDataset":
         """The rows that `--data` names, by split; the files of --validation and --test go before its own."""
-        from bertkit.data.readers import Dialect, read_file
-        from bertkit.data.sources import load_dataset
+        from bertkit.data.loading import load_dataset
+        from bertkit.data.readers.files import Dialect, read_file
 
         config, dialect = self.config, Dialect(conll=True) if self.reads_word_lines else None
         found = load_dataset(str(config.data), self.name, config.data_dir, dialect)
@@ -241,7 +241,7 @@ class Task(TaskChecks, ABC):
 
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """From examples of `prepare` to a padded batch."""
-        from bertkit.data.padding import PaddingCollator
+        from bertkit.data.collator import PaddingCollator
         from bertkit.modeling.loading import takes_token_type_ids
 
         return PaddingCollator(tokenizer.pad_token_id, takes_token_type_ids(model), self.sequence_grouping)
@@ -263,7 +263,9 @@ class Task(TaskChecks, ABC):
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """The encoder with this task's head."""
 
-    def precompute_features(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> "Features":
+    def precompute_features(
+        self, model: Any, features: "Features", collator: Any, reporter: "Reporter"
+    ) -> "Features":
         """What training and scoring read, computed once, in place of what a part that never changes reads."""
         return features
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import DATA, fill_unset, setting
 from bertkit.errors import UserError, format_list
-from bertkit.tasks.problems import MultiLabel, Regression, LabelType, SingleLabel
+from bertkit.tasks.label_types import LabelType, MultiLabel, Regression, SingleLabel
 from bertkit.tasks.sequence import SequenceConfig, SequenceTask
 
 if TYPE_CHECKING:
+    from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
-    from bertkit.data.sources import LoadedDataset
     from bertkit.modeling.loading import ModelSource
 
 SEPARATOR_KEY = "label_separator"  # in the model's config
@@ -59,10 +59,12 @@ class Classify(SequenceTask):
         from bertkit.data.columns import guess_text_columns
 
         if self.config.text_column is None:
-            self.config = fill_unset(self.config, dict(zip(self.text_settings, guess_text_columns(train), strict=True)))
+            self.config = fill_unset(
+                self.config, dict(zip(self.text_settings, guess_text_columns(train), strict=True))
+            )
 
     def _named_problem(self, train: "Rows", known: list[str]) -> LabelType:
-        from bertkit.data.labels import parse_label_set, normalize_label, detect_separator, sort_labels
+        from bertkit.data.labels import detect_separator, normalize_label, parse_label_set, sort_labels
 
         values, kind = train[self.config.label_column], self.config.problem
         if kind == "regression":

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertkit.config import DATA, MODEL, RunConfig, setting
 from bertkit.errors import UserError, format_list
 from bertkit.tasks.base import Outputs, Pipeline, Scores, Task
-from bertkit.tasks.tagging import TagDecoder
+from bertkit.tasks.ner_predictions import TagDecoder
 
 if TYPE_CHECKING:
+    from bertkit.checks.findings import Finding
     from bertkit.data import features
-    from bertkit.data.findings import Finding
-    from bertkit.data.piece_counts import TokenCounts
+    from bertkit.data.loading import LoadedDataset
+    from bertkit.data.ner.features import WordFeatures
+    from bertkit.data.ner.schemes import Scheme
     from bertkit.data.rows import Rows, Splits
-    from bertkit.data.schemes import Scheme
-    from bertkit.data.sources import LoadedDataset
     from bertkit.data.split import SplitKeys
-    from bertkit.data.word_features import WordFeatures
+    from bertkit.data.token_counts import TokenCounts
     from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
-    from bertkit.reporter import Reporter
+    from bertkit.utils.reporting import Reporter
 
 FROZEN_DEFAULTS = {"learning_rate": 1e-3, "epochs": 10.0}
 FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
@@ -87,26 +87,26 @@ class Ner(Task):
 
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Tokens and tags in one form, the scheme of the tags, and what is illegal in it."""
-        from bertkit.data import tagged
-        from bertkit.data.documents import add_document_positions
-        from bertkit.data.tag_columns import resolve_columns
+        from bertkit.data.ner import rows as ner_rows
+        from bertkit.data.ner.columns import resolve_columns
+        from bertkit.data.ner.documents import add_document_positions
 
         train = dataset.splits["train"]
         token, tag = resolve_columns(train, self.config.token_column, self.config.tag_column)
         self.config = dataclasses.replace(self.config, token_column=token, tag_column=tag)
-        rows, scheme, notes = tagged.parse_split(train, "train", (token, tag), None)
+        rows, scheme, notes = ner_rows.parse_split(train, "train", (token, tag), None)
         if scheme is None:
             raise UserError(f"{train.files[0]}: no tags in column {tag!r} to learn from")
         splits, notes = {"train": rows}, [*dataset.notes, *notes]
         for name in (
             name for name in dataset.splits if name != "train"
         ):  # read after it, whatever order the files have
-            splits[name], _, more = tagged.parse_split(dataset.splits[name], name, (token, tag), scheme)
+            splits[name], _, more = ner_rows.parse_split(dataset.splits[name], name, (token, tag), scheme)
             notes += more
         splits = {name: splits[name] for name in dataset.splits}
         if self.config.context == "document":
             splits = {name: add_document_positions(rows) for name, rows in splits.items()}
-        self.scheme, self.types = scheme, tagged.collect_types(splits["train"], tag)
+        self.scheme, self.types = scheme, ner_rows.collect_types(splits["train"], tag)
         tags = [tag for some in splits["train"]["iob2"] for tag in some]
         self.outside_fraction = tags.count("O") / len(tags)
         return dataclasses.replace(dataset, splits=splits, notes=notes)
@@ -121,7 +121,7 @@ class Ner(Task):
 
     def validate_splits(self, splits: "Splits") -> None:
         """Tags are there in training and validation, and of types that training has."""
-        from bertkit.data.tagged import check_types
+        from bertkit.data.ner.rows import check_types
 
         for name, rows in splits.items():
             if "iob2" in rows.columns:
@@ -133,32 +133,32 @@ class Ner(Task):
 
     def normalize_labeled_rows(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
         """Sentences with tags of types that the run knows."""
-        from bertkit.data import tagged
-        from bertkit.data.documents import add_document_positions
+        from bertkit.data.ner import rows as ner_rows
+        from bertkit.data.ner.documents import add_document_positions
 
         names = (self.config.token_column, self.config.tag_column)
-        rows, scheme, notes = tagged.parse_split(rows, split, names, self.scheme)
+        rows, scheme, notes = ner_rows.parse_split(rows, split, names, self.scheme)
         if scheme is None:
             raise UserError(f"{rows.files[0]}: no tags in column {names[1]!r} to score with")
-        tagged.check_types(rows, self.types)
+        ner_rows.check_types(rows, self.types)
         return (add_document_positions(rows) if self.config.context == "document" else rows), notes
 
     def normalize_rows(self, rows: "Rows") -> "Rows":
         """Every row has tokens, or a text; with `--context document` its place in its document, if told."""
-        from bertkit.data import tagged
-        from bertkit.data.documents import find_document_column, add_document_positions
-        from bertkit.data.tag_columns import match_split_columns
+        from bertkit.data.ner import rows as ner_rows
+        from bertkit.data.ner.columns import match_split_columns
+        from bertkit.data.ner.documents import add_document_positions, find_document_column
 
-        if tagged.is_normalized(rows):
+        if ner_rows.is_normalized(rows):
             return rows
         token, _ = match_split_columns(rows, (self.config.token_column, self.config.tag_column))
-        rows = tagged.normalize_sentences(rows, token, None)
+        rows = ner_rows.normalize_sentences(rows, token, None)
         in_documents = self.config.context == "document" and find_document_column(rows)
         return add_document_positions(rows) if in_documents else rows
 
     def group_ids(self, rows: "Rows") -> list[Any] | None:
         """Documents, where they are read around a sentence."""
-        from bertkit.data.documents import find_document_column
+        from bertkit.data.ner.documents import find_document_column
 
         column = find_document_column(rows) if self.config.context == "document" else None
         return rows[column] if column else None
@@ -199,40 +199,42 @@ class Ner(Task):
 
     def count_labels(self, rows: "Rows") -> dict[str, int]:
         """Entities by type."""
-        from bertkit.data.tag_checks import count_entities
+        from bertkit.checks.ner import count_entities
 
         return dict(count_entities(rows).most_common()) if "iob2" in rows.columns else {}
 
     def check_balance(self, counts: "Mapping[str, Mapping[str, int]]") -> Iterator["Finding"]:
         """Types of entities that are rare, or that nothing is scored on."""
-        from bertkit.data.tag_checks import find_rare_types
+        from bertkit.checks.ner import find_rare_types
 
         return find_rare_types(counts)
 
-    def check_rows(self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]) -> Iterator["Finding"]:
+    def check_rows(
+        self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
+    ) -> Iterator["Finding"]:
         """Faults of the tags by kind, schemes that are mixed, types seen once, sentences without an end."""
-        from bertkit.data import tag_checks
-        from bertkit.data.tagged import WIDENED_SPANS_NOTE
+        from bertkit.checks import ner
+        from bertkit.data.ner.rows import WIDENED_SPANS_NOTE
 
         for split, rows in parsed.splits.items():
-            yield from tag_checks.find_empty_rows(split, dataset.splits[split], rows)
-            yield from tag_checks.find_long_sentences(split, rows)
+            yield from ner.find_empty_rows(split, dataset.splits[split], rows)
+            yield from ner.find_long_sentences(split, rows)
             if "tags" in rows.columns:
-                yield from tag_checks.find_scheme_mismatch(split, rows, self.scheme)
-                yield from tag_checks.find_illegal_tags(split, rows, self.scheme)
-        yield from tag_checks.find_singleton_types(parsed.splits["train"])
+                yield from ner.find_scheme_mismatch(split, rows, self.scheme)
+                yield from ner.find_illegal_tags(split, rows, self.scheme)
+        yield from ner.find_singleton_types(parsed.splits["train"])
         yield from super().check_rows(dataset, parsed, [note for note in notes if WIDENED_SPANS_NOTE in note])
 
     def count_tokens(self, rows: "Rows", tokenizer: Any) -> "TokenCounts":
         """Of the sentence by itself."""
-        from bertkit.data.piece_counts import TokenCounts
+        from bertkit.data.token_counts import TokenCounts
 
         return TokenCounts.from_texts_with_offsets(rows["text"], tokenizer)
 
     def check_tokens(self, split: str, rows: "Rows", tokenizer: Any) -> Iterator["Finding"]:
         """Tokens of which no piece is left."""
-        from bertkit.data.tag_checks import find_words_without_tokens
-        from bertkit.data.words import WordSpans, encode_words
+        from bertkit.checks.ner import find_words_without_tokens
+        from bertkit.data.ner.words import WordSpans, encode_words
 
         sentences = WordSpans.from_words(rows["tokens"], rows["text"])
         carrier = encode_words(sentences, tokenizer).first_token
@@ -242,7 +244,7 @@ class Ner(Task):
 
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Take the model's own order of tags where they are ours; refuse where they are others."""
-        from bertkit.data.tags import TagSet, build_iob2_labels
+        from bertkit.data.ner.tags import TagSet, build_iob2_labels
         from bertkit.modeling.heads import TAGGER_HEAD, TOKEN_HEAD, match_labels, set_labels
         from bertkit.modeling.tagger import select_layers
 
@@ -265,8 +267,8 @@ class Ner(Task):
 
     def load_state(self, model_config: Any) -> None:
         """The tags in the order of the model's outputs, and the scheme they are written in."""
-        from bertkit.data.schemes import Scheme
-        from bertkit.data.tags import TagSet
+        from bertkit.data.ner.schemes import Scheme
+        from bertkit.data.ner.tags import TagSet
 
         tags = TagSet([model_config.id2label[number] for number in range(model_config.num_labels)])
         self.scheme, self.types = Scheme(**model_config.tag_scheme), tags.types
@@ -275,7 +277,7 @@ class Ner(Task):
 
     def featurize(self, rows: "Rows", tokenizer: Any) -> "WordFeatures":
         """Sentences in windows, each token decided once."""
-        from bertkit.data.word_features import build_word_features
+        from bertkit.data.ner.features import build_word_features
 
         return build_word_features(
             rows["tokens"], rows["text"], self.decoder.encode_gold(rows), tokenizer, self.config.max_length,
@@ -294,12 +296,16 @@ class Ner(Task):
         from bertkit.modeling.tagger import load_tagger
 
         if self._is_tagger:
-            return load_tagger(source, model_config, self.config.features, self.config.head, self.has_new_head)
+            return load_tagger(
+                source, model_config, self.config.features, self.config.head, self.has_new_head
+            )
         return load_model(AutoModelForTokenClassification, source, model_config, self.has_new_head)
 
-    def precompute_features(self, model: Any, features: Any, collator: Any, reporter: "Reporter") -> "features.Features":
+    def precompute_features(
+        self, model: Any, features: Any, collator: Any, reporter: "Reporter"
+    ) -> "features.Features":
         """The vectors of a frozen encoder."""
-        from bertkit.data.vectors import VectorFeatures, compute_vectors
+        from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
 
         if self.config.features is None:
             return features
@@ -354,7 +360,7 @@ class Ner(Task):
 
     def prediction_files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
         """`predictions.conll`: token, gold tag (where there is one), predicted tag."""
-        from bertkit.data.conll import format_conll
+        from bertkit.data.readers.conll import format_conll
 
         gold, predicted, _ = self.decoder.restore_schemes(outputs)
         return {

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from bertkit.config import DATA, fill_unset, setting
 from bertkit.errors import UserError, format_list
 from bertkit.tasks.base import Scores
-from bertkit.tasks.problems import LabelType, SingleLabel
+from bertkit.tasks.label_types import LabelType, SingleLabel
 from bertkit.tasks.sequence import SequenceConfig, SequenceTask
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows
-    from bertkit.data.sources import LoadedDataset
     from bertkit.data.split import SplitKeys
 
 STANDARD_LABELS = ["entailment", "neutral", "contradiction"]  # what 0, 1, 2 mean in SNLI, MNLI, XNLI, ANLI
@@ -83,7 +83,9 @@ class Nli(SequenceTask):
             "labels 0, 1, 2 are taken as entailment, neutral, contradiction; write names where they are not"
         )
         defaults = {**found.defaults, "label_column": column}
-        named = dataclasses.replace(found, labels=STANDARD_LABELS, defaults=defaults, notes=[*found.notes, said])
+        named = dataclasses.replace(
+            found, labels=STANDARD_LABELS, defaults=defaults, notes=[*found.notes, said]
+        )
         return named.add_splits({n: rows for n, rows in found.splits.items() if has_labels(rows, column)})
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
@@ -97,7 +99,7 @@ class Nli(SequenceTask):
 
     def _named(self, rows: "Rows") -> "Rows":
         """0, 1 and 2 as the large sets number them, where the model has names."""
-        from bertkit.data.labels import normalize_label, map_label_ids
+        from bertkit.data.labels import map_label_ids, normalize_label
 
         column, numbers = self.config.label_column, {str(number) for number in range(len(STANDARD_LABELS))}
         if set(self.labels) != set(STANDARD_LABELS) or not {*map(normalize_label, rows[column])} <= numbers:

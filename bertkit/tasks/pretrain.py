@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.tasks.base import Outputs, Pipeline, Preview, Scores
-from bertkit.tasks.corpora import CorpusTask
-from bertkit.tasks.objectives import OBJECTIVES, Objective
-from bertkit.tasks.pretraining import PretrainConfig
+from bertkit.tasks.corpus_task import CorpusTask
+from bertkit.tasks.pretrain_config import PretrainConfig
+from bertkit.tasks.pretrain_objectives import OBJECTIVES, Objective
 
 if TYPE_CHECKING:
-    from bertkit.data.corpus_features import CorpusFeatures
+    from bertkit.data.corpus.features import CorpusFeatures
+    from bertkit.data.corpus.phases import Phase
     from bertkit.data.features import Features
-    from bertkit.data.phases import Phase
     from bertkit.data.rows import Rows, Splits
     from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
@@ -42,14 +42,14 @@ class Pretrain(CorpusTask):
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         if self.config.phases is not None:
-            from bertkit.data.phases import apply_phases
+            from bertkit.data.corpus.phases import apply_phases
 
             self.config = apply_phases(self.config)
 
     @property
     def phases(self) -> "list[Phase]":
         """Of training; one, unless --phases has several."""
-        from bertkit.data.phases import parse_phases
+        from bertkit.data.corpus.phases import parse_phases
 
         return parse_phases(self.config.phases or f"{self.config.max_length}:1")
 
@@ -83,7 +83,9 @@ class Pretrain(CorpusTask):
     def describe(self) -> str:
         """What is predicted."""
         unit = "whole words" if self.config.whole_word_masking else "pieces"
-        share = "each piece" if self.objective.is_causal else f"{self.config.mlm_probability:.0%} of the {unit}"
+        share = (
+            "each piece" if self.objective.is_causal else f"{self.config.mlm_probability:.0%} of the {unit}"
+        )
         return share + self.objective.description
 
     @property
@@ -105,7 +107,9 @@ class Pretrain(CorpusTask):
 
         if not self.config.model:
             return ""
-        found = find_missing_heads(self.objective.auto_class, self.model_source, load_config(self.model_source))
+        found = find_missing_heads(
+            self.objective.auto_class, self.model_source, load_config(self.model_source)
+        )
         return f"new heads over {' and '.join(found)}, of which its weights have none" if found else ""
 
     # ---- examples
@@ -120,15 +124,15 @@ class Pretrain(CorpusTask):
 
     def featurize_training(self, rows: "Rows", tokenizer: Any) -> "Features":
         """Those of each phase."""
-        from bertkit.data.phases import PhasedFeatures
+        from bertkit.data.corpus.phases import PhasedFeatures
 
         parts = [self._examples(rows, tokenizer, phase.length) for phase in self.phases]
         return PhasedFeatures.from_phases(self.phases, parts)
 
     def _examples(self, rows: "Rows", tokenizer: Any, max_length: int) -> "CorpusFeatures":
-        from bertkit.data.corpus_features import CorpusFeatures
-        from bertkit.data.sequences import SequenceTemplate
-        from bertkit.masking import pairs
+        from bertkit.data.corpus.features import CorpusFeatures
+        from bertkit.data.corpus import pairs
+        from bertkit.data.tokenization import SequenceTemplate
 
         config, (corpus, chosen) = self.config, self.corpus_set.locate_documents(rows)
         template = SequenceTemplate.from_tokenizer(tokenizer, pair=config.has_pairs)
@@ -149,11 +153,14 @@ class Pretrain(CorpusTask):
         """Some examples of the first epoch (and phase), from all over the text, as they are masked."""
         if self.config.preview is None:
             return None
-        from bertkit.data.padding import PaddingCollator
-        from bertkit.masking.samples import sample_indices, measure_samples, decode_masked_samples
+        from bertkit.data.collator import PaddingCollator
+        from bertkit.masking.samples import decode_masked_samples, measure_samples, sample_indices
         from bertkit.masking.words import find_continuation_tokens
 
-        pad, features = PaddingCollator(tokenizer.pad_token_id, return_token_type_ids=False), features.parts[0]
+        pad, features = (
+            PaddingCollator(tokenizer.pad_token_id, return_token_type_ids=False),
+            features.parts[0],
+        )
         collate = self.objective.build_collator(self.config, tokenizer, pad, self.phases[0].length)
         numbers = sample_indices(features, self.config.preview)
         shown = list(decode_masked_samples(features, collate, tokenizer, numbers))
@@ -163,12 +170,17 @@ class Pretrain(CorpusTask):
 
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Pads, masks, and tells what is to be predicted."""
-        from bertkit.data.phases import PhasedCollator
+        from bertkit.data.corpus.phases import PhasedCollator
 
         pad = super().collator(tokenizer, model)
-        self.eval_collator = self.objective.build_collator(self.config, tokenizer, pad, self.config.max_length)
+        self.eval_collator = self.objective.build_collator(
+            self.config, tokenizer, pad, self.config.max_length
+        )
         return PhasedCollator(
-            [self.objective.build_collator(self.config, tokenizer, pad, phase.length) for phase in self.phases],
+            [
+                self.objective.build_collator(self.config, tokenizer, pad, phase.length)
+                for phase in self.phases
+            ],
             self.eval_collator,
         )
 
@@ -221,11 +233,15 @@ class Pretrain(CorpusTask):
         """`unigram`: each piece is as likely as it is frequent in the training text."""
         from bertkit.metrics.pretraining import score_unigram
 
-        return {"unigram": score_unigram(*self.corpus_set.locate_documents(train), *self.corpus_set.locate_documents(rows))}
+        return {
+            "unigram": score_unigram(
+                *self.corpus_set.locate_documents(train), *self.corpus_set.locate_documents(rows)
+            )
+        }
 
     def iter_predictions(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """Some examples as they were masked, with the mean loss in nats of their masked pieces."""
-        from bertkit.masking.samples import sample_indices, decode_masked_samples
+        from bertkit.masking.samples import decode_masked_samples, sample_indices
 
         numbers = sample_indices(outputs.features, SAMPLE_COUNT)
         loss = outputs.logits[numbers, 0] / outputs.logits[numbers, 2].clip(1)

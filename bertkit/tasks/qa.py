@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import DATA, MODEL, RunConfig, fill_unset, setting
 from bertkit.errors import UserError
-from bertkit.tasks.answering import AnswerDecoder
 from bertkit.tasks.base import Outputs, Scores, Task
+from bertkit.tasks.qa_predictions import AnswerDecoder
 
 if TYPE_CHECKING:
-    from bertkit.data.findings import Finding
-    from bertkit.data.piece_counts import TokenCounts
-    from bertkit.data.question_features import Limits, QuestionFeatures
+    from bertkit.checks.findings import Finding
+    from bertkit.data.loading import LoadedDataset
+    from bertkit.data.qa.features import Limits, QuestionFeatures
     from bertkit.data.rows import Rows, Splits
-    from bertkit.data.sources import LoadedDataset
     from bertkit.data.split import SplitKeys
+    from bertkit.data.token_counts import TokenCounts
     from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
-    from bertkit.reporter import Reporter
+    from bertkit.utils.reporting import Reporter
 
 SQUAD_DATASETS = {"v1": "squad", "v2": "squad_v2"}  # what --squad names where there is no --data
 DEFAULT_DOC_STRIDE = 128
@@ -86,9 +86,9 @@ class Qa(Task):
 
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """One row a question with its answers where they stand, and the rules that hold."""
-        from bertkit.data.question_columns import resolve_columns
-        from bertkit.data.questions import normalize_questions
-        from bertkit.data.repair import fix_offsets
+        from bertkit.data.qa.columns import resolve_columns
+        from bertkit.data.qa.repair import fix_offsets
+        from bertkit.data.qa.rows import normalize_questions
 
         train, config = dataset.splits["train"], self.config
         names = resolve_columns(train, config.question_column, config.context_column, config.answers_column)
@@ -110,8 +110,8 @@ class Qa(Task):
         Raises:
             UserError: v1 is asked for, and a question has no answer.
         """
-        from bertkit.data.answers import describe_location
-        from bertkit.data.questions import find_unanswerable
+        from bertkit.data.qa.answers import describe_location
+        from bertkit.data.qa.rows import find_unanswerable
 
         for rows in splits.values():
             index = find_unanswerable(rows)
@@ -127,11 +127,11 @@ class Qa(Task):
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Whole articles are set aside, so that no paragraph is on both sides."""
-        from bertkit.data import questions
+        from bertkit.data.qa import rows as qa_rows
         from bertkit.data.split import SplitKeys
 
-        texts, together = rows.zip_columns(["question", "context"]), questions.compute_group_ids(rows)
-        return SplitKeys(texts, together, [0] * len(rows), questions.choose_split_unit(rows))
+        texts, together = rows.zip_columns(["question", "context"]), qa_rows.compute_group_ids(rows)
+        return SplitKeys(texts, together, [0] * len(rows), qa_rows.choose_split_unit(rows))
 
     def validate_splits(self, splits: "Splits") -> None:
         """Training and validation have answers."""
@@ -145,9 +145,9 @@ class Qa(Task):
 
     def normalize_labeled_rows(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
         """Questions with answers, by the run's rules."""
-        from bertkit.data.answers import describe_location
-        from bertkit.data.questions import find_unanswerable
-        from bertkit.data.repair import fix_offsets
+        from bertkit.data.qa.answers import describe_location
+        from bertkit.data.qa.repair import fix_offsets
+        from bertkit.data.qa.rows import find_unanswerable
 
         flat = self.normalize_rows(rows)
         if "answers" not in flat.columns:
@@ -160,17 +160,19 @@ class Qa(Task):
 
     def normalize_rows(self, rows: "Rows") -> "Rows":
         """Every row has a question and a paragraph."""
-        from bertkit.data.questions import QuestionRows, normalize_questions
+        from bertkit.data.qa.rows import QuestionRows, normalize_questions
 
         if isinstance(rows, QuestionRows):
             return rows
         config = self.config
-        return normalize_questions(rows, (config.question_column, config.context_column, config.answers_column))
+        return normalize_questions(
+            rows, (config.question_column, config.context_column, config.answers_column)
+        )
 
     @property
     def gold_columns(self) -> set[str]:
         """The answers, and what SQuAD says of them."""
-        from bertkit.data.question_columns import ANSWER_COLUMNS
+        from bertkit.data.qa.columns import ANSWER_COLUMNS
 
         said = {self.config.answers_column, *ANSWER_COLUMNS, "is_impossible", "plausible_answers"}
         return said - {self.config.question_column, self.config.context_column}
@@ -196,10 +198,12 @@ class Qa(Task):
 
     def load_examples(self, reporter: "Reporter") -> "LoadedDataset":
         """A row a question."""
-        from bertkit.data.articles import is_nested, flatten_articles
+        from bertkit.data.qa.articles import flatten_articles, is_nested
 
         found = self.load_data(reporter)
-        flat = {name: flatten_articles(rows) if is_nested(rows) else rows for name, rows in found.splits.items()}
+        flat = {
+            name: flatten_articles(rows) if is_nested(rows) else rows for name, rows in found.splits.items()
+        }
         return dataclasses.replace(found, splits=flat)
 
     def extract_gold(self, rows: "Rows") -> list[Hashable] | None:
@@ -212,28 +216,30 @@ class Qa(Task):
         """With v2."""
         return super().count_labels(rows) if self.config.squad == "v2" else {}
 
-    def check_rows(self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]) -> Iterator["Finding"]:
+    def check_rows(
+        self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
+    ) -> Iterator["Finding"]:
         """Answers not at their offset, with their rows where notes have ids; paragraphs in two splits."""
-        from bertkit.data import answer_checks
-        from bertkit.data.questions import normalize_questions
+        from bertkit.checks import qa
+        from bertkit.data.qa.rows import normalize_questions
 
         config = self.config
         names = (config.question_column, config.context_column, config.answers_column)
         for split, rows in dataset.splits.items():
-            yield from answer_checks.find_misplaced_answers(split, normalize_questions(rows, names))
+            yield from qa.find_misplaced_answers(split, normalize_questions(rows, names))
         for split, rows in parsed.splits.items():
             if split != "train":
-                yield from answer_checks.find_shared_paragraphs(split, parsed.splits["train"], rows)
+                yield from qa.find_shared_paragraphs(split, parsed.splits["train"], rows)
 
     def count_tokens(self, rows: "Rows", tokenizer: Any) -> "TokenCounts":
         """Of the question and its whole paragraph."""
-        from bertkit.data.piece_counts import TokenCounts
+        from bertkit.data.token_counts import TokenCounts
 
         return TokenCounts.from_questions(rows["question"], rows["context"], tokenizer)
 
     def check_tokens(self, split: str, rows: "Rows", tokenizer: Any) -> Iterator["Finding"]:
         """Answers that no window holds."""
-        from bertkit.data.answer_checks import find_lost_answers
+        from bertkit.checks.qa import find_lost_answers
 
         return find_lost_answers(split, rows, self.featurize(rows, tokenizer))
 
@@ -256,13 +262,17 @@ class Qa(Task):
 
     def featurize(self, rows: "Rows", tokenizer: Any) -> "QuestionFeatures":
         """Questions with the windows of their paragraphs."""
-        from bertkit.data.question_features import build_question_features
+        from bertkit.data.qa.features import build_question_features
 
         features = build_question_features(
             rows["question"], rows["context"], rows.columns.get("answers"), tokenizer,
             self._limits(tokenizer), cache=self.use_cache,
         )  # fmt: skip
-        room = self.config.max_length - features.template.num_special_tokens - int(features.question_lengths.max())
+        room = (
+            self.config.max_length
+            - features.template.num_special_tokens
+            - int(features.question_lengths.max())
+        )
         stride = features.limits.doc_stride
         if self.requires_full_coverage and stride > room:
             raise UserError(
@@ -274,23 +284,27 @@ class Qa(Task):
 
     def _limits(self, tokenizer: Any) -> "Limits":
         """The settings; the step of windows is 128, but at most half of the least room for a paragraph."""
-        from bertkit.data.question_features import Limits
-        from bertkit.data.sequences import SequenceTemplate
+        from bertkit.data.qa.features import Limits
+        from bertkit.data.tokenization import SequenceTemplate
 
-        room = self.config.max_length - SequenceTemplate.from_tokenizer(tokenizer, pair=True).num_special_tokens
+        room = (
+            self.config.max_length - SequenceTemplate.from_tokenizer(tokenizer, pair=True).num_special_tokens
+        )
         if room < 2:
             raise UserError(
                 f"--max-length {self.config.max_length}: no room for a question and a paragraph; take more"
             )
         least = room - min(self.config.max_query_length, room // 2)
-        config = fill_unset(self.config, {"doc_stride": min(DEFAULT_DOC_STRIDE, max(1, least // 2))})  # not kept: by length
+        config = fill_unset(
+            self.config, {"doc_stride": min(DEFAULT_DOC_STRIDE, max(1, least // 2))}
+        )  # not kept: by length
         return Limits(**{item.name: getattr(config, item.name) for item in dataclasses.fields(Limits)})
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """`AutoModelForQuestionAnswering`."""
         from transformers import AutoModelForQuestionAnswering
 
-        from bertkit.modeling.reading import load_with_pooling
+        from bertkit.modeling.pooling import load_with_pooling
 
         return load_with_pooling(
             AutoModelForQuestionAnswering, source, model_config, self.has_new_head, self.config.head

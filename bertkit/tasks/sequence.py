@@ -8,18 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bertkit.config import DATA, MODEL, RunConfig, fill_unset, get_flag, setting, get_settings
+from bertkit.config import DATA, MODEL, RunConfig, fill_unset, get_flag, get_settings, setting
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.tasks.base import Outputs, Pipeline, Scores, Task
-from bertkit.tasks.problems import MultiLabel, Regression, LabelType, SingleLabel
+from bertkit.tasks.label_types import LabelType, MultiLabel, Regression, SingleLabel
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from bertkit.checks.findings import Finding, Level
     from bertkit.data.features import Features
-    from bertkit.data.findings import Finding, Level
+    from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
-    from bertkit.data.sources import LoadedDataset
     from bertkit.data.split import SplitKeys
     from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
@@ -115,7 +115,7 @@ class SequenceTask(Task):
 
     def _decided(self, found: "LoadedDataset") -> "LoadedDataset":
         """Without the rows that have no gold label, which is noted."""
-        from bertkit.data.undecided import drop_unlabeled_rows
+        from bertkit.data.unlabeled import drop_unlabeled_rows
 
         splits, notes = drop_unlabeled_rows(found.splits, self.config.label_column)
         return dataclasses.replace(found, splits=splits, notes=[*found.notes, *notes])
@@ -183,7 +183,7 @@ class SequenceTask(Task):
     def normalize_labeled_rows(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
         """Those with a gold label, which the model has to know."""
         from bertkit.data.columns import require_column
-        from bertkit.data.undecided import drop_unlabeled_rows
+        from bertkit.data.unlabeled import drop_unlabeled_rows
 
         require_column(rows, self.config.label_column, "the label")
         found, notes = drop_unlabeled_rows({"train": rows}, self.config.label_column)
@@ -233,34 +233,38 @@ class SequenceTask(Task):
 
     def check_balance(self, counts: "Mapping[str, Mapping[str, int]]") -> Iterator["Finding"]:
         """Of classes."""
-        from bertkit.data.label_checks import check_balance
+        from bertkit.checks.classification import check_balance
 
         return check_balance(counts)
 
-    def check_rows(self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]) -> Iterator["Finding"]:
+    def check_rows(
+        self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
+    ) -> Iterator["Finding"]:
         """Labels spelled alike or that are none, pairs of one text, rows without any, numbers beyond."""
-        from bertkit.data import label_checks
+        from bertkit.checks import classification
 
         yield from super().check_rows(dataset, parsed, notes)
-        yield from label_checks.find_similar_labels(self.labels)
+        yield from classification.find_similar_labels(self.labels)
         for split, rows in parsed.splits.items():
             if len(self.text_columns) > 1:
-                yield from label_checks.find_identical_pairs(split, rows, self.text_columns)
+                yield from classification.find_identical_pairs(split, rows, self.text_columns)
             if isinstance(self.label_type, SingleLabel) and self.config.label_column in rows.columns:
-                yield from label_checks.find_placeholder_labels(split, rows, self.config.label_column, self.labels)
+                yield from classification.find_placeholder_labels(
+                    split, rows, self.config.label_column, self.labels
+                )
             if isinstance(self.label_type, MultiLabel):
-                yield from label_checks.find_empty_label_sets(split, rows, self.extract_gold(rows) or [])
+                yield from classification.find_empty_label_sets(split, rows, self.extract_gold(rows) or [])
         if isinstance(self.label_type, Regression):
             found_ = {split: self._targets(rows) for split, rows in parsed.splits.items()}
             numbers = {split: targets for split, targets in found_.items() if targets is not None}
-            yield from label_checks.find_out_of_range(numbers, parsed.splits)
+            yield from classification.find_out_of_range(numbers, parsed.splits)
 
     # ---- model
 
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Take the model's own label order where its labels are ours; refuse where they are others."""
-        from bertkit.modeling.heads import SEQUENCE_HEAD, match_labels, set_labels, has_head_type
-        from bertkit.modeling.reading import is_causal
+        from bertkit.modeling.heads import SEQUENCE_HEAD, has_head_type, match_labels, set_labels
+        from bertkit.modeling.pooling import is_causal
 
         self.is_causal = is_causal(model_config)
         if not self.config.new_head and has_head_type(model_config, self.config.head):
@@ -292,7 +296,7 @@ class SequenceTask(Task):
         """`AutoModelForSequenceClassification`."""
         from transformers import AutoModelForSequenceClassification
 
-        from bertkit.modeling.reading import load_with_pooling
+        from bertkit.modeling.pooling import load_with_pooling
 
         return load_with_pooling(
             AutoModelForSequenceClassification, source, model_config, self.has_new_head, self.config.head

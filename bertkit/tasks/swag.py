@@ -14,12 +14,12 @@ from bertkit.tasks.base import Outputs, Scores, Task
 if TYPE_CHECKING:
     import numpy as np
 
+    from bertkit.checks.findings import Finding
     from bertkit.data.features import Features
-    from bertkit.data.findings import Finding
-    from bertkit.data.piece_counts import TokenCounts
+    from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
-    from bertkit.data.sources import LoadedDataset
     from bertkit.data.split import SplitKeys
+    from bertkit.data.token_counts import TokenCounts
     from bertkit.metrics.intervals import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
@@ -74,7 +74,9 @@ class Swag(Task):
         if config.label_column is None:
             config = fill_unset(config, {"label_column": guess_label_column(train)})
         endings = config.ending_columns
-        endings = choices.parse_column_names(train, endings) if endings else choices.guess_ending_columns(train)
+        endings = (
+            choices.parse_column_names(train, endings) if endings else choices.guess_ending_columns(train)
+        )
         self.config = dataclasses.replace(config, ending_columns=endings)
         self._set_text_columns()
         self.label_offset = choices.infer_first_label(train[self.config.label_column], self._endings(train))
@@ -96,7 +98,9 @@ class Swag(Task):
     def _endings(self, rows: "Rows") -> list[list[str]]:
         from bertkit.data.choices import parse_endings
 
-        return parse_endings(rows, [column for column in self.config.ending_columns if column in rows.columns])
+        return parse_endings(
+            rows, [column for column in self.config.ending_columns if column in rows.columns]
+        )
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """The order of the endings makes no other example; what shares a context stays together."""
@@ -128,7 +132,9 @@ class Swag(Task):
                 self.config = dataclasses.replace(self.config, **found)
         with suppress(UserError):
             if self.config.ending_columns[0] not in rows.columns:
-                self.config = dataclasses.replace(self.config, ending_columns=choices.guess_ending_columns(rows))
+                self.config = dataclasses.replace(
+                    self.config, ending_columns=choices.guess_ending_columns(rows)
+                )
         with suppress(UserError):
             if self.config.label_column not in rows.columns:
                 self.config = dataclasses.replace(self.config, label_column=guess_label_column(rows))
@@ -211,7 +217,10 @@ class Swag(Task):
 
     def extract_texts(self, rows: "Rows") -> list[Sequence[str]]:
         """The contexts, and each row's endings as one text."""
-        return [*(rows[column] for column in self.context_columns), [" ".join(some) for some in self._endings(rows)]]
+        return [
+            *(rows[column] for column in self.context_columns),
+            [" ".join(some) for some in self._endings(rows)],
+        ]
 
     def extract_gold(self, rows: "Rows") -> list[Hashable] | None:
         """The right endings, whose number says nothing where the order is another."""
@@ -226,21 +235,25 @@ class Swag(Task):
         counts = Counter([] if targets is None else (targets + self.label_offset).tolist())
         return {f"ending {place}": count for place, count in counts.most_common()}
 
-    def check_rows(self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]) -> Iterator["Finding"]:
+    def check_rows(
+        self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
+    ) -> Iterator["Finding"]:
         """How many endings rows have, and endings that are equal."""
-        from bertkit.data import choice_checks
+        from bertkit.checks import choice
 
         yield from super().check_rows(dataset, parsed, notes)
         for split, rows in parsed.splits.items():
             endings, right = self._endings(rows), self.extract_gold(rows)
-            yield from choice_checks.check_ending_counts(split, rows, endings)
-            yield from choice_checks.find_duplicate_endings(split, rows, endings, right)  # type: ignore[arg-type]
+            yield from choice.check_ending_counts(split, rows, endings)
+            yield from choice.find_duplicate_endings(split, rows, endings, right)  # type: ignore[arg-type]
 
     def count_tokens(self, rows: "Rows", tokenizer: Any) -> "TokenCounts":
         """Of the context with its longest ending."""
-        from bertkit.data.piece_counts import TokenCounts
+        from bertkit.data.token_counts import TokenCounts
 
-        return TokenCounts.from_choices(rows[self.config.context_column], self._whole_endings(rows), tokenizer)
+        return TokenCounts.from_choices(
+            rows[self.config.context_column], self._whole_endings(rows), tokenizer
+        )
 
     def _whole_endings(self, rows: "Rows") -> list[list[str]]:
         """With what they begin with."""
@@ -281,9 +294,11 @@ class Swag(Task):
         """`AutoModelForMultipleChoice`."""
         from transformers import AutoModelForMultipleChoice
 
-        from bertkit.modeling.reading import load_with_pooling
+        from bertkit.modeling.pooling import load_with_pooling
 
-        return load_with_pooling(AutoModelForMultipleChoice, source, model_config, self.has_new_head, self.config.head)
+        return load_with_pooling(
+            AutoModelForMultipleChoice, source, model_config, self.has_new_head, self.config.head
+        )
 
     def loss(self, train: "Features") -> "Loss":
         """Cross-entropy over the endings that are there."""

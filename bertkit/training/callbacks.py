@@ -7,8 +7,8 @@ from typing import Any
 import psutil
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from bertkit.reporter import Reporter
-from bertkit.training.stopping import StopRequest
+from bertkit.training.stop_signal import StopRequest
+from bertkit.utils.reporting import Reporter
 
 
 class EvaluateAndSaveCallback(TrainerCallback):

@@ -11,10 +11,10 @@ import safetensors
 from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 
-from bertkit import ranks
 from bertkit.errors import UserError
-from bertkit.files import PARTIAL
-from bertkit.seals import write_checksums, verify_checksums
+from bertkit.utils import distributed
+from bertkit.utils.checksums import verify_checksums, write_checksums
+from bertkit.utils.files import PARTIAL
 
 RESTART_HINT = "start again with --overwrite"
 
@@ -44,7 +44,7 @@ class AtomicCheckpointTrainer(Trainer):
 
     def remove_unfinished_checkpoints(self) -> None:
         """Remove what a process that was killed left aside."""
-        ranks.on_main_process(shutil.rmtree, self._aside, ignore_errors=True)
+        distributed.on_main_process(shutil.rmtree, self._aside, ignore_errors=True)
 
     @property
     def _aside(self) -> Path:
@@ -58,9 +58,9 @@ class AtomicCheckpointTrainer(Trainer):
         self.remove_unfinished_checkpoints()
         self._writing = True
         try:
-            with ranks.raise_on_all_ranks(), self._told_where_unwritable():
+            with distributed.raise_on_all_ranks(), self._told_where_unwritable():
                 super()._save_checkpoint(model, trial)  # weights by the first rank, random numbers by each
-            ranks.on_main_process(self._show, f"checkpoint-{self.state.global_step}")
+            distributed.on_main_process(self._show, f"checkpoint-{self.state.global_step}")
         finally:
             self._writing = False
 

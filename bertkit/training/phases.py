@@ -5,9 +5,9 @@ from itertools import accumulate, islice, pairwise
 
 import numpy as np
 
-from bertkit.data.phases import PHASE_EPOCH_OFFSET, PhasedFeatures
+from bertkit.data.corpus.phases import PHASE_EPOCH_OFFSET, PhasedFeatures
 from bertkit.errors import UserError
-from bertkit.training.batches import LengthGroupedBatchSampler
+from bertkit.training.batch_samplers import LengthGroupedBatchSampler
 
 
 class PhasedBatchSampler(LengthGroupedBatchSampler):
@@ -30,7 +30,10 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
     ) -> None:  # fmt: skip
         super().__init__(features, batch_size, batches_per_step, seed, rank_and_world_size)
         self.phases = features.phases
-        self.samplers = [LengthGroupedBatchSampler(part, batch_size, batches_per_step, seed, rank_and_world_size) for part in features.phase_features]
+        self.samplers = [
+            LengthGroupedBatchSampler(part, batch_size, batches_per_step, seed, rank_and_world_size)
+            for part in features.phase_features
+        ]
         ends = accumulate(phase.fraction for phase in self.phases[:-1])
         self.phase_ends = [*(round(end * steps) for end in ends), steps]
         for phase, (begin, stop) in zip(self.phases, self._within(0, steps), strict=True):
@@ -44,7 +47,10 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
         return list(pairwise(np.clip([0, *self.phase_ends], begin, stop).tolist()))
 
     def __iter__(self) -> Iterator[list[int]]:
-        before, batches = self.epoch * self.steps_per_epoch, self.effective_batch_size // self.batch_size // self.world_size
+        before, batches = (
+            self.epoch * self.steps_per_epoch,
+            self.effective_batch_size // self.batch_size // self.world_size,
+        )
         for phase, (begin, stop) in enumerate(self._within(before, before + self.steps_per_epoch)):
             if begin < stop:
                 part = self._laid_out(phase, self.epoch)

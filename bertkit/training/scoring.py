@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit import ranks
 from bertkit.data.features import Features
-from bertkit.data.ragged import concat_ranges
 from bertkit.errors import UserError
 from bertkit.modeling.forward import compute_logits
-from bertkit.reporter import Reporter
-from bertkit.training.memory import OutOfMemory, report_out_of_memory, release_memory
+from bertkit.training.memory import OutOfMemory, release_memory, report_out_of_memory
+from bertkit.utils import distributed
+from bertkit.utils.ragged import concat_ranges
+from bertkit.utils.reporting import Reporter
 
 
 def predict_logits(
@@ -42,8 +42,8 @@ def predict_logits(
             must call it equally often.
     """
     batches = batch_by_length(features, batch_size)
-    mine = batches[ranks.get_rank() :: ranks.get_world_size()]
-    if is_sharded and len(mine) * ranks.get_world_size() < len(batches):
+    mine = batches[distributed.get_rank() :: distributed.get_world_size()]
+    if is_sharded and len(mine) * distributed.get_world_size() < len(batches):
         mine = [*mine, batches[0]]  # once more
     forward = model if is_sharded else type(model).forward.__get__(model)
     device = next(model.parameters()).device
@@ -64,7 +64,7 @@ def predict_logits(
         model.train(was_training)
     if len(found) > len(mine):
         reporter.info(f"out of memory at {batch_size} examples: the longest were scored fewer at a time")
-    of_all = [pair for pairs in ranks.gather_object(found) for pair in pairs]
+    of_all = [pair for pairs in distributed.gather_object(found) for pair in pairs]
     return restore_order(features, *zip(*of_all, strict=True))
 
 
@@ -95,7 +95,9 @@ def batch_by_length(features: Features, batch_size: int) -> list[np.ndarray]:
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def restore_order(features: Features, batches: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> np.ndarray:
+def restore_order(
+    features: Features, batches: Sequence[np.ndarray], found: Sequence[np.ndarray]
+) -> np.ndarray:
     """What was found of each batch, where it belongs."""
     outputs = features.logit_offsets
     logits = np.full((outputs[-1], max(part.shape[-1] for part in found)), -np.inf, np.float32)

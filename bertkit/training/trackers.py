@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import UserError, suggest_similar
-from bertkit.hub import summarize_error
+from bertkit.hub.client import summarize_error
 
 TRACKERS = ("tensorboard", "trackio", "wandb")  # each a package of that name; Trainer knows more
 OFFLINE_MODES = ("offline", "disabled", "dryrun")  # what WANDB_MODE says where nothing is sent

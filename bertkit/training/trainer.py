@@ -13,20 +13,20 @@ from torch.utils.data import DataLoader
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from bertkit import ranks
-from bertkit.data.phases import PhasedFeatures
+from bertkit.data.corpus.phases import PhasedFeatures
 from bertkit.errors import NAN_HINT, UserError
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.layers import map_parameters_to_layers
-from bertkit.modeling.losses import LossWithAccuracy, Loss
-from bertkit.training.batches import LengthGroupedBatchSampler
+from bertkit.modeling.losses import Loss, LossWithAccuracy
+from bertkit.training.batch_samplers import LengthGroupedBatchSampler
 from bertkit.training.callbacks import TrainBeginCallback
 from bertkit.training.checkpoints import RESTART_HINT, AtomicCheckpointTrainer, verify_checkpoint
-from bertkit.training.feed import InputStats
-from bertkit.training.parts import LossMeter
+from bertkit.training.dummy_batch import DUMMY_BATCH, DummyBatchCollator
+from bertkit.training.input_stats import InputStats
+from bertkit.training.loss_meter import LossMeter
 from bertkit.training.phases import PhasedBatchSampler
-from bertkit.training.spare import DUMMY_BATCH, DummyBatchCollator
-from bertkit.training.token_batches import TokenBudgetBatchSampler
+from bertkit.training.token_budget import TokenBudgetBatchSampler
+from bertkit.utils import distributed
 
 UNLOGGED_KEY = "unlogged"  # in a checkpoint's state: what the next log will tell of steps before it
 
@@ -112,8 +112,8 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         """Go on logging where the checkpoint was: the next entry tells of steps before it as well."""
         if unlogged := self.state.stateful_callbacks.get(UNLOGGED_KEY):
             self._globalstep_last_logged = unlogged["step"]
-            self._tr_loss += unlogged["loss"][ranks.get_rank()]
-            self.loss_meter.restore(unlogged["parts"], ranks.get_rank(), self.args.device)
+            self._tr_loss += unlogged["loss"][distributed.get_rank()]
+            self.loss_meter.restore(unlogged["parts"], distributed.get_rank(), self.args.device)
 
     # ---- weights in parts on all ranks
 
@@ -158,17 +158,21 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def build_batch_sampler(self) -> LengthGroupedBatchSampler:
         """This rank's sampler of the training rows; its effective batch spans accumulation and ranks."""
         size, features = self.args.per_device_train_batch_size, self.train_dataset
-        share = (ranks.get_rank(), ranks.get_world_size())
-        together = self.args.gradient_accumulation_steps * ranks.get_world_size()
+        share = (distributed.get_rank(), distributed.get_world_size())
+        together = self.args.gradient_accumulation_steps * distributed.get_world_size()
         if self.tokens_per_batch is not None:
             drawn = features.drawn_within(self.tokens_per_batch)
             if drawn is None:
-                return TokenBudgetBatchSampler(features, self.tokens_per_batch, together, self.args.seed, share)
+                return TokenBudgetBatchSampler(
+                    features, self.tokens_per_batch, together, self.args.seed, share
+                )
             size = drawn
         batches = LengthGroupedBatchSampler(features, size, together, self.args.seed, share)
         if not isinstance(features, PhasedFeatures):
             return batches
-        return PhasedBatchSampler(features, size, together, self.args.seed, self._total(batches.steps_per_epoch), share)
+        return PhasedBatchSampler(
+            features, size, together, self.args.seed, self._total(batches.steps_per_epoch), share
+        )
 
     def get_train_dataloader(self) -> DataLoader:
         """Trainer's, over our batches, which are this rank's already: accelerate must not deal them."""
@@ -205,12 +209,14 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Any:
         """Part of the loss -> its count over all accumulation steps and ranks."""
-        counts = [_weighted(self.loss.count_items(batch), DUMMY_BATCH not in batch) for batch in batch_samples]
+        counts = [
+            _weighted(self.loss.count_items(batch), DUMMY_BATCH not in batch) for batch in batch_samples
+        ]
         totals = {
             part: torch.as_tensor(sum(count[part] for count in counts), device=device)
             for part in (counts[0] if counts else {})
         }
-        if ranks.get_world_size() > 1:
+        if distributed.get_world_size() > 1:
             totals = {part: self.accelerator.gather(total).sum() for part, total in totals.items()}
         return totals
 
@@ -227,11 +233,9 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         # DDP averages gradients over ranks, where the rule asks for their sum.
         # A batch in which nothing is counted (no piece is left of any token) has no loss.
         counts = {part: torch.where(count > 0, count, 1) for part, count in num_items_in_batch.items()}
-        loss: Any = sum(sums[part] / counts[part] for part in sums) * ranks.get_world_size()
+        loss: Any = sum(sums[part] / counts[part] for part in sums) * distributed.get_world_size()
         if not torch.isfinite(loss):
-            raise UserError(
-                f"the loss is {float(loss)} at step {self.state.global_step + 1}; {NAN_HINT}"
-            )
+            raise UserError(f"the loss is {float(loss)} at step {self.state.global_step + 1}; {NAN_HINT}")
         return (loss, logits) if return_outputs else loss
 
     # ---- the optimizer

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from conftest import save_tiny_model
 
-from bertkit.data.sources import SAMPLES_DIR
-from bertkit.seals import verify_checksums
-from faults.process import ForkedProcess, start_bertkit, import_recorded_modules
+from bertkit.data.loading import SAMPLES_DIR
+from bertkit.utils.checksums import verify_checksums
+from faults.process import ForkedProcess, import_recorded_modules, start_bertkit
 
 TRAIN_OPTIONS = [
     "--epochs", "2", "--batch-size", "8", "--max-length", "32", "--save-steps", "2", "--lr", "1e-3",
@@ -75,7 +75,9 @@ class FaultHarness:
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
 
-    def train(self, name: str = "run", *more: str, before: Callable[[], object] | None = None) -> ForkedProcess:
+    def train(
+        self, name: str = "run", *more: str, before: Callable[[], object] | None = None
+    ) -> ForkedProcess:
         """Start the run."""
         os.environ["BERTKIT_CACHE_DIR"] = str(self.cache)
         args = [

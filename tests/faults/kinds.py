@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.rundir import last_checkpoint
+from bertkit.run_directory import last_checkpoint
 from faults.bench import FaultHarness
 from faults.process import PHASES, ForkedProcess
 
@@ -54,7 +54,9 @@ def _struck_in(phase: str, numbers: tuple[int, ...], right: tuple[int, ...]) -> 
 
     def strike(bench: FaultHarness) -> FaultOutcome:
         child = bench.train()
-        if child.wait_for_phase(phase, bench.rng.randint(1, 3) if phase in ("a checkpoint", "scoring") else 1):
+        if child.wait_for_phase(
+            phase, bench.rng.randint(1, 3) if phase in ("a checkpoint", "scoring") else 1
+        ):
             time.sleep(bench.rng.uniform(0, bench.seconds / 8))
             for number in numbers:
                 child.send_signal(number) if _alive(child) else None
@@ -88,7 +90,9 @@ def _full(bench: FaultHarness) -> FaultOutcome:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
-    return FaultOutcome(bench.train(before=limit), (2,), "could not be written" if size > 20_000 else "written")
+    return FaultOutcome(
+        bench.train(before=limit), (2,), "could not be written" if size > 20_000 else "written"
+    )
 
 
 @register_fault("a directory that cannot be written")

@@ -19,7 +19,7 @@ PHASES = {  # what a process is at -> the function in which it is
     "training": "transformers.Trainer._inner_training_loop",
     "a checkpoint": "bertkit.training.trainer.BertkitTrainer._save_checkpoint",
     "scoring": "bertkit.training.scoring.predict_logits",
-    "the run directory": "bertkit.run._write_model",
+    "the run directory": "bertkit.pipeline.run._write_model",
 }
 
 

@@ -27,7 +27,9 @@ class Case:
     sidecar: str | None = None
 
 
-def expect_error(content: bytes | str, *message_parts: str, name: str = "data.csv", sidecar: str | None = None) -> Case:
+def expect_error(
+    content: bytes | str, *message_parts: str, name: str = "data.csv", sidecar: str | None = None
+) -> Case:
     """A file that is refused with these words."""
     return Case(content.encode() if isinstance(content, str) else content, message_parts, None, name, sidecar)
 

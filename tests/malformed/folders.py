@@ -77,7 +77,10 @@ def make_json_damages(file: str, *says: str, task: str = "classify") -> dict[str
         "is a page": HTML, "is a pointer": LFS_POINTER, "is nested too deeply": DEEPLY_NESTED, "is UTF-16": "{}".encode("utf-16"),
         "has a zero byte": b'{"a": "\0', "has a number without end": '{"a": ' + "9" * 5000 + "}",
     }  # fmt: skip
-    return {f"{file} {name}": overwrite_file(file, content, *says, task=task) for name, content in contents.items()}
+    return {
+        f"{file} {name}": overwrite_file(file, content, *says, task=task)
+        for name, content in contents.items()
+    }
 
 
 class TouchOnUnpickle:

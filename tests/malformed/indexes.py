@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save
 
-from malformed.case import HTML, LFS_POINTER, Case, replace_byte, expect_rows, expect_error
+from malformed.case import HTML, LFS_POINTER, Case, expect_error, expect_rows, replace_byte
 
 METADATA = {
     "model": "tiny", "weights": "0", "layer": "-1", "pooling": "cls", "max_length": 16, "word": None,

@@ -4,7 +4,7 @@ import json
 
 from conftest import make_document_rows
 
-from malformed.case import Case, make_damage_cases, expect_rows, expect_error
+from malformed.case import Case, expect_error, expect_rows, make_damage_cases
 
 ROWS = make_document_rows(30)
 NUM_ROWS = len(ROWS)

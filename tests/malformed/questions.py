@@ -7,7 +7,7 @@ from typing import Any
 
 from conftest import make_qa_rows
 
-from malformed.case import Case, make_damage_cases, expect_rows, expect_error
+from malformed.case import Case, expect_error, expect_rows, make_damage_cases
 
 ROWS = make_qa_rows(20)
 NUM_ROWS = len(ROWS)
@@ -119,4 +119,9 @@ FLAT = {
     "a CSV file": expect_rows("question,context,answer\n" + "".join(f"why {n},so it {n} is,it {n}\n" for n in range(12)), 12),
 }  # fmt: skip
 
-CASES: dict[str, Case] = {**make_damage_cases(json.dumps(SQUAD, indent=1).encode(), NUM_ROWS), **NESTED, **WRONG_TYPES, **FLAT}
+CASES: dict[str, Case] = {
+    **make_damage_cases(json.dumps(SQUAD, indent=1).encode(), NUM_ROWS),
+    **NESTED,
+    **WRONG_TYPES,
+    **FLAT,
+}

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bertkit.infer.vector_index import read_index
-from bertkit.prepare import prepare
+from bertkit.pipeline.prepare import prepare
 from bertkit.recipes import read_recipe
-from bertkit.reporter import Reporter
 from bertkit.tasks import TASKS, task_class
+from bertkit.utils.reporting import Reporter
 
 Reader = Callable[[Path, Path], int]  # a file, and a model: how many rows there are
 

@@ -1,6 +1,6 @@
 """Recipes, as `--recipe` reads them."""
 
-from malformed.case import HTML, LFS_POINTER, Case, expect_rows, expect_error
+from malformed.case import HTML, LFS_POINTER, Case, expect_error, expect_rows
 
 ANCHOR_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from conftest import make_toy_rows
 
-from malformed.case import Case, replace_byte, make_damage_cases, expect_rows, expect_error, make_zip
+from malformed.case import Case, expect_error, expect_rows, make_damage_cases, make_zip, replace_byte
 
 ROWS = make_toy_rows(30)
 NUM_ROWS = len(ROWS)
@@ -162,4 +162,10 @@ TABLES = {
     "Parquet in a zip archive": expect_rows(make_zip({"a": PARQUET}), NUM_ROWS),
 }  # fmt: skip
 
-CASES: dict[str, Case] = {**make_damage_cases(CSV.encode(), NUM_ROWS), **DELIMITED, **DOCUMENTS, **JSON_LINES, **TABLES}
+CASES: dict[str, Case] = {
+    **make_damage_cases(CSV.encode(), NUM_ROWS),
+    **DELIMITED,
+    **DOCUMENTS,
+    **JSON_LINES,
+    **TABLES,
+}

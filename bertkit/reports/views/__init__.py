@@ -1,16 +1,24 @@
 """How predictions are shown, by the form of their records: a file each, and `VIEWS`, their only list."""
 
-from bertkit.reports.recorded import FinishedRun
-from bertkit.reports.views.answers import QaView
+from bertkit.reports.finished_run import FinishedRun
 from bertkit.reports.views.base import View
-from bertkit.reports.views.choices import MultipleChoiceView
-from bertkit.reports.views.entities import NerView
+from bertkit.reports.views.classification import ClassificationView
 from bertkit.reports.views.label_sets import MultiLabelView
-from bertkit.reports.views.labels import ClassificationView
-from bertkit.reports.views.masked import MlmView
-from bertkit.reports.views.numbers import RegressionView
+from bertkit.reports.views.mlm import MlmView
+from bertkit.reports.views.multiple_choice import MultipleChoiceView
+from bertkit.reports.views.ner import NerView
+from bertkit.reports.views.qa import QaView
+from bertkit.reports.views.regression import RegressionView
 
-VIEWS: list[type[View]] = [ClassificationView, MultiLabelView, RegressionView, NerView, QaView, MultipleChoiceView, MlmView]
+VIEWS: list[type[View]] = [
+    ClassificationView,
+    MultiLabelView,
+    RegressionView,
+    NerView,
+    QaView,
+    MultipleChoiceView,
+    MlmView,
+]
 
 
 def create_view(run: FinishedRun) -> View | None:

@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar, TypedDict
 import numpy as np
 from msgspec import Meta
 
-from bertkit.forms import validate
 from bertkit.metrics.intervals import Scorer
 from bertkit.reports.charts import Chart, plot_bars
 from bertkit.reports.example import Example, Field, format_value
-from bertkit.reports.recorded import FinishedRun
+from bertkit.reports.finished_run import FinishedRun
+from bertkit.utils.schema import validate
 
 MAX_BARS = 24
 
@@ -85,7 +85,9 @@ class View(ABC):
         """The names of the rows' own columns, but for those that say the same in all rows."""
         own = self.predicted_keys | {"id", "gold"}
         names = [name for name in self.records[0] if name not in own]
-        telling = [name for name in names if len({format_value(record.get(name)) for record in self.records}) > 1]
+        telling = [
+            name for name in names if len({format_value(record.get(name)) for record in self.records}) > 1
+        ]
         return telling or names
 
     def get_column(self, name: str) -> np.ndarray:

@@ -12,9 +12,9 @@ from bertkit.metrics.classification import score_multi_label
 from bertkit.metrics.intervals import Scorer
 from bertkit.reports.charts import Chart, plot_reliability_diagram
 from bertkit.reports.example import Example
-from bertkit.reports.recorded import FinishedRun
-from bertkit.reports.views.base import Record, Probability, View, plot_f1_bars
-from bertkit.reports.views.labels import find_label_error
+from bertkit.reports.finished_run import FinishedRun
+from bertkit.reports.views.base import Probability, Record, View, plot_f1_bars
+from bertkit.reports.views.classification import find_label_error
 
 NO_LABELS = ["(none)"]
 

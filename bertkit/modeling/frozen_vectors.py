@@ -1,0 +1,172 @@
+"""A frozen encoder's vectors in place of pieces: computed once, kept in the cache, read in order."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from hashlib import blake2b
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bertkit.data.features import StoredFeatures
+from bertkit.errors import UserError
+from bertkit.utils.cache import get_cache_directory, get_or_create
+from bertkit.utils.ragged import concat_ranges
+from bertkit.utils.reporting import Reporter
+
+if TYPE_CHECKING:
+    from bertkit.modeling.tagger import Tagger
+
+Collator = Callable[..., dict[str, torch.Tensor]]
+VECTORS_FILE = "vectors.npy"
+# What a config says of labels, heads and places, on which no vector depends.
+IRRELEVANT_CONFIG_KEYS = {
+    "id2label", "label2id", "num_labels", "problem_type", "architectures", "bertkit_features", "bertkit_head",
+    "classifier_dropout", "use_cache", "dtype", "_name_or_path", "transformers_version",
+}  # fmt: skip
+
+
+class VectorFeatures(StoredFeatures):
+    """Features of any kind whose items bring vectors in place of ids; all else is as it was.
+
+    Args:
+        features: what the vectors were computed from.
+        vectors: [pieces, layers, hidden] of all its sequences, one after the other.
+    """
+
+    features: StoredFeatures
+    vectors: np.ndarray
+
+    def __init__(self, features: StoredFeatures, vectors: np.ndarray) -> None:
+        vars(self).update(vars(features), features=features, vectors=vectors)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        item = self.features[index]
+        del item["input_ids"], item["token_type_ids"]
+        bounds = self.input_ids.offsets[self.sequence_offsets[index] : self.sequence_offsets[index + 1] + 1]
+        return item | {"vectors": [self.vectors[start:stop] for start, stop in pairwise(bounds)]}
+
+    def __getattr__(self, name: str) -> Any:
+        """What a kind of features has beyond the others; private names are looked up before there are any."""
+        if name.startswith("_") or name == "features":
+            raise AttributeError(name)
+        return getattr(self.features, name)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[n] as of the features wrapped."""
+        return self.features.lengths
+
+    @property
+    def logit_offsets(self) -> np.ndarray:
+        """[n + 1] as of the features wrapped."""
+        return self.features.logit_offsets
+
+    @property
+    def length_keys(self) -> np.ndarray:
+        """[n] as of the features wrapped."""
+        return self.features.length_keys
+
+
+# ---- computed once
+
+
+def compute_vectors(
+    model: "Tagger", features: StoredFeatures, collator: Collator, batch_size: int, reporter: Reporter
+) -> np.ndarray:
+    """[pieces, layers, hidden] in 16 bits, memory-mapped from the cache where that can be written.
+
+    Args:
+        model: with a frozen encoder; its own device is used.
+        collator: gives `input_ids`, `attention_mask` (and `token_type_ids`), sequences in their order.
+        batch_size: examples a batch, like lengths together.
+
+    Raises:
+        UserError: no room for them, or vectors beyond what 16 bits can hold.
+    """
+    shape = (len(features.input_ids.values), len(model.layers), model.config.hidden_size)
+
+    def write(folder: Path) -> None:
+        _require_room(int(np.prod(shape)) * 2)
+        _fill(
+            allocate_memmap(folder / VECTORS_FILE, shape, np.float16),
+            model,
+            features,
+            collator,
+            batch_size,
+            reporter,
+        )
+
+    folder = get_or_create("vectors", _key(model, features), write)
+    if folder:
+        return np.load(folder / VECTORS_FILE, mmap_mode="r")
+    vectors = np.empty(shape, np.float16)
+    _fill(vectors, model, features, collator, batch_size, reporter)
+    return vectors
+
+
+def _key(model: "Tagger", features: StoredFeatures) -> str:
+    """A digest of all that the vectors depend on: encoder, layers and pieces."""
+    config = {
+        key: value for key, value in model.config.to_dict().items() if key not in IRRELEVANT_CONFIG_KEYS
+    }
+    about = [config, model.layers]
+    digest = blake2b(json.dumps(about, sort_keys=True, default=str).encode(), digest_size=16)
+    for name, tensor in model.base_model.state_dict().items():
+        if "pooler" not in name:  # behind the layers, and random where a checkpoint has none
+            digest.update(f"{name} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    ids, kinds = features.input_ids, features.token_type_ids
+    for array in (ids.values, ids.offsets, kinds.values):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _require_room(needed: int) -> None:
+    folder = get_cache_directory()
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UserError(
+            f"BERTKIT_CACHE_DIR {folder}: {free / 1e6:,.0f} MB are free and {needed / 1e6:,.0f} MB are "
+            "needed for the encoder's vectors; name a folder on another disk, or --features of fewer layers"
+        )
+
+
+def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    """A memory-mapped array whose room is taken now: a disk that fills up later would kill the process."""
+    array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
+
+
+def _fill(
+    vectors: np.ndarray, model: "Tagger", features: StoredFeatures, collator: Collator, batch_size: int,
+    reporter: Reporter,
+) -> None:  # fmt: skip
+    """Compute all vectors, longest examples first so that memory runs out early or never."""
+    order = np.argsort(-features.length_keys, kind="stable")
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    device = next(model.parameters()).device
+    for rows in reporter.track(batches, len(batches), "computing vectors"):
+        batch = collator([features[row] for row in rows])
+        names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
+        hidden = model.compute_hidden_states(**{name: batch[name].to(device) for name in names})
+        found = hidden[batch["attention_mask"].bool().to(device)].half()
+        if not torch.isfinite(found).all():
+            raise UserError(
+                f"--features {model.features}: vectors too large for the 16 bits they are kept in"
+            )
+        pieces = (
+            features.input_ids.offsets[features.sequence_offsets[rows]],
+            features.input_ids.offsets[features.sequence_offsets[rows + 1]],
+        )
+        vectors[concat_ranges(*pieces)] = found.cpu().numpy()
