@@ -13,10 +13,10 @@ from conftest import make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.corpus.documents import TextOptions, iter_documents, iter_raw_texts, split_texts
+from bertkit.data.corpus.document_offsets import TextOptions, iter_documents, iter_raw_texts, split_texts
 from bertkit.data.corpus.encoding import prefetch
 from bertkit.data.corpus.formats import detect_format
-from bertkit.data.corpus.sentences import MAX_SENTENCE_CHARACTERS, split_sentences
+from bertkit.data.corpus.sentence_offsets import MAX_SENTENCE_CHARACTERS, split_sentences
 from bertkit.data.corpus.source import find_text
 from bertkit.data.corpus.store import load_corpus, open_corpus, sentences, write_corpus
 from bertkit.data.readers.text_files import Decoding, FileNotes, list_files, read_text, split_lines
@@ -417,8 +417,8 @@ ANY = st.lists(
 
 def pieces(corpus):
     """The pieces of each sentence, document by document."""
-    sentences = np.split(corpus.pieces, corpus.sentences[1:-1])
-    bounds = zip(corpus.documents[:-1], corpus.documents[1:], strict=True)
+    sentences = np.split(corpus.token_ids, corpus.sentence_offsets[1:-1])
+    bounds = zip(corpus.document_offsets[:-1], corpus.document_offsets[1:], strict=True)
     return [[sentence.tolist() for sentence in sentences[start:stop]] for start, stop in bounds]
 
 

@@ -73,7 +73,7 @@ def in_file(known, part, row, by_number):
     """The same row as the file has it: its names of columns and labels, its nesting, its marks."""
     if "answers_column" in known.defaults:
         return row
-    spelled = {here: there for there, here in known.spellings.items()}
+    spelled = {here: there for there, here in known.label_aliases.items()}
     label = row["label"]
     if known.labels:
         label = known.labels.index(label) if by_number else spelled.get(label, label)

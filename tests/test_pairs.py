@@ -37,13 +37,13 @@ def corpus(documents, origins=None):
 
 
 def plan_of(make, text, capacity, seed=0, epoch=0, chosen=None, short_seq_prob=0.1):
-    chosen = np.arange(len(text.documents) - 1) if chosen is None else np.array(chosen)
+    chosen = np.arange(len(text.document_offsets) - 1) if chosen is None else np.array(chosen)
     return make(text, chosen, capacity, seed, epoch, short_seq_prob)
 
 
 def document(text, piece):
-    sentence = np.searchsorted(text.sentences, piece, "right") - 1
-    return np.searchsorted(text.documents, sentence, "right") - 1
+    sentence = np.searchsorted(text.sentence_offsets, piece, "right") - 1
+    return np.searchsorted(text.document_offsets, sentence, "right") - 1
 
 
 def uses(plan, examples, pieces):
@@ -94,7 +94,7 @@ def test_next_texts_follow_without_a_gap_but_for_cut_pieces(text, capacity, seed
     cut = (plan.a_length + plan.b_length)[follows] == capacity
     assert (gap >= 0).all()
     assert (gap[~cut] == 0).all()
-    whole = np.isin(plan.b_start[follows], text.sentences)
+    whole = np.isin(plan.b_start[follows], text.sentence_offsets)
     assert whole[~cut].all()
 
 
@@ -140,19 +140,19 @@ def test_both_labels_are_drawn_everywhere():
 
 @given(text=several, capacity=capacities, seed=st.integers(0, 99))
 def test_parts_are_all_sentences_once(text, capacity, seed):
-    documents = SelectedDocuments.from_corpus(text, np.arange(len(text.documents) - 1))
+    documents = SelectedDocuments.from_corpus(text, np.arange(len(text.document_offsets) - 1))
     made = split_into_segments(documents, TargetLengths(capacity, 0.1), np.random.default_rng(seed))
     assert made.start[0] == 0
-    assert made.stop[-1] == len(text.sentences) - 1
+    assert made.stop[-1] == len(text.sentence_offsets) - 1
     assert np.array_equal(made.start[1:], made.stop[:-1])
-    assert np.isin(text.documents[1:-1], made.start).all()
+    assert np.isin(text.document_offsets[1:-1], made.start).all()
     for chunk in np.unique(
         made.chunk_ids
     ):  # as many sentences as needed, the last of which reaches the target
         own = made.chunk_ids == chunk
         first, stop, target = made.start[own][0], made.stop[own][-1], made.target_length[own][0]
-        assert text.sentences[stop - 1] - text.sentences[first] < target
-        assert text.sentences[stop] - text.sentences[first] >= target or stop in text.documents
+        assert text.sentence_offsets[stop - 1] - text.sentence_offsets[first] < target
+        assert text.sentence_offsets[stop] - text.sentence_offsets[first] >= target or stop in text.document_offsets
 
 
 def test_every_piece_is_used_once_beside_the_random_second_texts():
@@ -242,7 +242,7 @@ def test_any_type_of_numbers_gives_the_same(make, kind):
 @pytest.mark.parametrize("make", MAKERS)
 def test_pieces_near_the_end_of_their_type_are_counted_right(make):
     text = corpus([[20] * 10] * 4)
-    far = SimpleNamespace(**vars(text) | {"sentences": text.sentences + np.uint32(2**32 - 801)})
+    far = SimpleNamespace(**vars(text) | {"sentences": text.sentence_offsets + np.uint32(2**32 - 801)})
     plan, moved = plan_of(make, text, 300), plan_of(make, far, 300)
     assert np.array_equal(plan.a_start + 2**32 - 801, moved.a_start)
     assert np.array_equal(plan.a_length, moved.a_length)
@@ -260,8 +260,8 @@ def test_in_one_document_random_second_texts_are_from_elsewhere(lengths, capacit
     random = plan.labels == 1
     assert ((b_stop <= plan.a_start) | (plan.b_start > a_stop))[random].all()
     after = random & (plan.b_start > a_stop)  # at least the next sentence is left out
-    sentence = np.searchsorted(text.sentences, a_stop - 1, "right") - 1
-    begin = np.searchsorted(text.sentences, plan.b_start, "right") - 1
+    sentence = np.searchsorted(text.sentence_offsets, a_stop - 1, "right") - 1
+    begin = np.searchsorted(text.sentence_offsets, plan.b_start, "right") - 1
     assert (begin - sentence > 1)[after].all()
     assert (plan.a_length + plan.b_length <= capacity).all()
 
@@ -285,7 +285,7 @@ def test_of_stretches_a_random_second_text_is_of_another_document(documents, cap
     origins = [number for number, stretches in enumerate(documents) for _ in stretches]
     text = corpus([stretch for stretches in documents for stretch in stretches], origins)
     plan = plan_of(build_nsp_pairs, text, capacity, seed)
-    a, b = (text.origins[document(text, start)] for start in (plan.a_start, plan.b_start))
+    a, b = (text.parent_ids[document(text, start)] for start in (plan.a_start, plan.b_start))
     assert (a != b)[plan.labels == 1].all()
     assert (a == b)[plan.labels == 0].all()
     assert set(a) == set(range(len(documents)))
@@ -344,7 +344,7 @@ def test_texts_in_order_are_next_or_swapped(text, capacity, seed, short):
     assert np.array_equal(document(text, plan.a_start), document(text, plan.b_start))
     assert (plan.a_start + plan.a_length <= plan.b_start)[~swapped].all()
     assert (plan.b_start + plan.b_length <= plan.a_start)[swapped].all()
-    first, second = uses(plan, slice(None), int(text.sentences[-1]))
+    first, second = uses(plan, slice(None), int(text.sentence_offsets[-1]))
     assert (first + second <= 1).all()
 
 
@@ -353,16 +353,16 @@ def test_runs_are_all_pieces_once_in_whole_sentences(text, capacity, seed, short
     plan = plan_of(build_segments, text, capacity, seed, short_seq_prob=short)
     stop = plan.a_start + plan.a_length
     assert plan.a_start[0] == 0
-    assert stop[-1] == text.sentences[-1]
+    assert stop[-1] == text.sentence_offsets[-1]
     assert np.array_equal(plan.a_start[1:], stop[:-1])
     assert (plan.a_length <= capacity).all()
     assert np.array_equal(document(text, plan.a_start), document(text, stop - 1))
-    longest = np.diff(text.sentences).max()
+    longest = np.diff(text.sentence_offsets).max()
     if not short and capacity >= longest:
-        assert np.isin(stop, text.sentences).all()
-        following = text.sentences[np.searchsorted(text.sentences, stop[:-1]) + 1]
+        assert np.isin(stop, text.sentence_offsets).all()
+        following = text.sentence_offsets[np.searchsorted(text.sentence_offsets, stop[:-1]) + 1]
         more = following - plan.a_start[:-1] > capacity
-        assert (more | np.isin(stop[:-1], text.sentences[text.documents])).all()
+        assert (more | np.isin(stop[:-1], text.sentence_offsets[text.document_offsets])).all()
     assert not plan.b_length.any()
     assert not plan.labels.any()
 

@@ -111,7 +111,7 @@ def test_steps_have_the_same_examples_however_they_are_divided(batch_size, accum
 def test_an_epoch_of_a_later_phase_is_whole_passes(text, tiny):
     features, _, once = drawn(text, tiny)
     assert len(once) < len(features)
-    long = features.parts[1]
+    long = features.phase_features[1]
     plan = long.get_plan(PHASE_EPOCH_OFFSET)
     assert len(plan) == len(features)
     assert len({*zip(plan.a_start, plan.a_length, plan.b_start, strict=True)}) > 0.8 * len(

@@ -274,7 +274,7 @@ def test_a_paragraph_of_which_no_piece_is_left_has_the_empty_answer():
 
 def written(tmp_path, contexts, logits, features):
     """The three files of questions named 0, 1 ..., as they are read."""
-    kept = features.kept(torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features)), {}).numpy()
+    kept = features.reduce_logits(torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features)), {}).numpy()
     rows = Rows.from_columns({"id": [str(n) for n in range(len(contexts))], "context": contexts}, "rows")
     files = AnswerDecoder("v2", 0.0).prediction_files(Outputs(kept, features, rows))
     for name, parts in files.items():
@@ -409,7 +409,7 @@ def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
     assert scores["f1"] == pytest.approx(scores["best_f1"])
     tau = json.loads((run.output_dir / "config.json").read_text())["null_odds_threshold"]
     model = bertkit.load(run.output_dir)
-    assert model.task.answering.threshold == tau
+    assert model.task.decoder.threshold == tau
     odds = json.loads((run.output_dir / "null_odds.json").read_text())
     assert min(abs(value - tau) for value in odds.values()) > 1e-4
     used = f"tau {tau:.3f} (in use)"

@@ -37,7 +37,7 @@ def resolve_model_shape(config: Any, sizes: dict[str, ModelShape]) -> tuple[str,
     import torch
 
     size = config.size or ("base" if torch.accelerator.is_available() else "tiny")
-    said = (config.layers, config.hidden, config.heads)
+    said = (config.num_layers, config.hidden_size, config.num_heads)
     layers, hidden, heads = (one or other for one, other in zip(said, sizes[size], strict=True))
     if hidden % heads:
         raise UserError(f"--num-heads {heads}: must divide the width, --hidden-size {hidden}")

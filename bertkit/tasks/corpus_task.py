@@ -74,7 +74,7 @@ class CorpusTask(Task):
     def _options(self, text: "TextSource") -> "TextOptions":
         from bertkit.data.corpus.documents import TextOptions
 
-        return TextOptions.from_config(self.config, text.column, self.config.form)
+        return TextOptions.from_config(self.config, text.column, self.config.text_format)
 
     def check_tokenizer(self) -> None:
         """Refuse a tokenizer that lacks what the task needs."""

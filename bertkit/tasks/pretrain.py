@@ -159,7 +159,7 @@ class Pretrain(CorpusTask):
 
         pad, features = (
             PaddingCollator(tokenizer.pad_token_id, return_token_type_ids=False),
-            features.parts[0],
+            features.phase_features[0],
         )
         collate = self.objective.build_collator(self.config, tokenizer, pad, self.phases[0].length)
         numbers = sample_indices(features, self.config.preview)

@@ -77,7 +77,7 @@ class SequenceTask(Task):
     @property
     def uses_windows(self) -> bool:  # type: ignore[override]
         """As asked by `--long-texts`."""
-        return self.config.long == "windows"
+        return self.config.long_texts == "windows"
 
     @property
     def sequence_grouping(self) -> Literal["document"] | None:  # type: ignore[override]
@@ -289,7 +289,7 @@ class SequenceTask(Task):
 
         return build_features(
             [rows[column] for column in self.text_columns], self._targets(rows), tokenizer,
-            self.config.max_length, self.config.long, cache=self.use_cache,
+            self.config.max_length, self.config.long_texts, cache=self.use_cache,
         )  # fmt: skip
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:

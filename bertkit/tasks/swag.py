@@ -328,7 +328,7 @@ class Swag(Task):
         from bertkit.metrics.probabilities import softmax
 
         gold, logits = outputs.features.labels, outputs.logits
-        probabilities, counts = softmax(logits), np.diff(outputs.features.first)
+        probabilities, counts = softmax(logits), np.diff(outputs.features.sequence_offsets)
         for index, (predicted, count) in enumerate(zip(logits.argmax(-1), counts, strict=True)):
             yield {
                 "gold": None if gold is None else int(gold[index]),

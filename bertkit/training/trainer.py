@@ -161,7 +161,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         share = (distributed.get_rank(), distributed.get_world_size())
         together = self.args.gradient_accumulation_steps * distributed.get_world_size()
         if self.tokens_per_batch is not None:
-            drawn = features.drawn_within(self.tokens_per_batch)
+            drawn = features.batch_size_for(self.tokens_per_batch)
             if drawn is None:
                 return TokenBudgetBatchSampler(
                     features, self.tokens_per_batch, together, self.args.seed, share
