@@ -1,4 +1,4 @@
-# `make help` lists the targets. Everything happens in .venv; nothing else on the machine is touched.
+# `make help` lists the targets. They use .venv only and change nothing else on the machine.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -7,9 +7,9 @@ INSTALLED := .venv/.installed
 .PHONY: help install demo test check format smoke faults fuzz bench screenshots ablation sizes clean
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
-install: $(INSTALLED) ## Make .venv with bertkit and all it needs, at the tested versions
+install: $(INSTALLED) ## Create .venv with bertkit and its dependencies at the tested versions
 
 $(INSTALLED): pyproject.toml requirements/tested.txt
 	$(PYTHON) -m venv .venv
@@ -23,31 +23,32 @@ demo: $(INSTALLED) ## Fine-tune on IMDB reviews in minutes, with no Hub and no a
 test: $(INSTALLED) ## Run the tests
 	$(BIN)/python -m pytest
 
-check: $(INSTALLED) ## Format, lint and types, changing nothing
+check: $(INSTALLED) ## Check format, lint, import layers and types; change nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 
-format: $(INSTALLED) ## Format the code and mend what lint can
+format: $(INSTALLED) ## Format the code and apply automatic fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-smoke: $(INSTALLED) ## Every task on its shipped sample, a few steps each
+smoke: $(INSTALLED) ## Run each task on its shipped sample for a few steps
 	@for task in $$($(BIN)/python -c 'from bertkit.tasks import TASKS; print(*TASKS)'); do \
 		$(BIN)/bertkit $$task --data sample --max-steps 4 -o runs/smoke-$$task --overwrite || exit 1; \
 	done
 
 FAULTS ?= 120
 
-faults: $(INSTALLED) ## Kill, fill up, damage: that many faults at random, over every kind of run
+faults: $(INSTALLED) ## Kill processes, fill the disk, damage files: FAULTS random faults over every kind of run
 	PYTHONPATH=tests $(BIN)/python -m faults --count $(FAULTS)
 
 EXAMPLES ?= 2000
 
-fuzz: $(INSTALLED) ## Random damage to every kind of file, that many examples a reader
+fuzz: $(INSTALLED) ## Random damage to every kind of file, EXAMPLES examples per reader
 	$(BIN)/python tests/fuzz.py --examples $(EXAMPLES)
 
-bench: $(INSTALLED) ## Training speed, side by side (BERTKIT_DATA_DIR must hold SST-2, squad, codah and wnut17)
+bench: $(INSTALLED) ## Compare training speed (BERTKIT_DATA_DIR must contain SST-2, squad, codah and wnut17)
 	$(BIN)/python benchmarks/training.py --rounds 3
 	$(BIN)/python benchmarks/choice_speed.py --rounds 3
 	$(BIN)/python benchmarks/ner_speed.py --rounds 3
@@ -55,7 +56,7 @@ bench: $(INSTALLED) ## Training speed, side by side (BERTKIT_DATA_DIR must hold 
 	$(BIN)/python benchmarks/masking_speed.py
 	$(BIN)/python benchmarks/pretrain_step.py
 
-screenshots: $(INSTALLED) ## The pictures of report.html in the README, by Chromium
+screenshots: $(INSTALLED) ## Create the images of the README with Chromium
 	$(BIN)/python tests/screenshots.py
 
 SAMPLES := --task-train-samples 1500 --task-eval-samples 800
@@ -63,8 +64,8 @@ SAMPLES := --task-train-samples 1500 --task-eval-samples 800
 ablation: $(INSTALLED) ## The paper's table of pre-training objectives, at a small size
 	$(BIN)/bertkit ablation $(SAMPLES)
 
-sizes: $(INSTALLED) ## The paper's table of model sizes, its two smallest rows here
+sizes: $(INSTALLED) ## The paper's table of model sizes: two small rows
 	$(BIN)/bertkit ablation --table sizes --rows 2-128-2,4-256-4 $(SAMPLES)
 
-clean: ## Remove .venv, caches and build outputs; runs stay
+clean: ## Remove .venv, caches and build outputs, but no runs
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
