@@ -1,4 +1,4 @@
-"""The documentation is true: its commands parse, its names exist."""
+"""The documentation is correct: its commands parse, and its flags, links, modules and functions exist."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from bertkit.cli.app import app
 from bertkit.data.registry import load_dataset_specs
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = [
     (page.name, line.strip())
     for page in PAGES
@@ -60,9 +60,10 @@ def test_each_flag_that_a_page_names_exists(name):
 
 
 def test_make_targets_in_the_readme_exist():
-    targets = set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"(?:`|^)make ([a-z]+)", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE))
-    assert {"demo", "test"} <= named <= targets
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    pages = "\n".join((ROOT / name).read_text("utf-8") for name in ("README.md", "CONTRIBUTING.md"))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", pages, re.MULTILINE))
+    assert {"demo", "test", "test-fast", "check"} <= named <= targets
 
 
 def test_the_data_page_lists_every_known_set_and_where_it_was_tried():
@@ -84,3 +85,23 @@ def test_relative_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+SOURCE_PATH = re.compile(r"`((?:bertkit|tests|benchmarks|recipes|profiles)/[\w./-]+)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_source_paths_exist(page):
+    named = [path for path in SOURCE_PATH.findall(page.read_text("utf-8")) if "NAME" not in path]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_functions_on_the_architecture_page_exist():
+    """Each table row that names a function and a module is true: the module defines the function."""
+    rows = re.findall(r"\|([^|\n]*`bertkit/[^|\n]*)\|\n", (ROOT / "docs" / "architecture.md").read_text("utf-8"))
+    pairs = [pair for row in rows for pair in re.findall(r"`([\w.]+)`(?: and `\w+`)? in `(bertkit/[\w/.]+)`", row)]
+    assert len(pairs) > 10
+    for name, path in pairs:
+        files = (ROOT / path).rglob("*.py") if (ROOT / path).is_dir() else [ROOT / path]
+        source = "\n".join(file.read_text("utf-8") for file in files)
+        assert re.search(rf"(?:def|class) {name.split('.')[-1]}\b", source), f"{path}: {name}"

@@ -1,0 +1,181 @@
+"""The glossary: words and names that this repository does not use, and what it uses in their place.
+
+Readers know PyTorch, transformers and the BERT paper. A private word for something that has a standard
+name costs each of them a look-up, so the banned words below occur in no identifier, help text, message,
+docstring, comment or document.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Regular expression -> what to write. Matched against prose, and against identifiers split into words.
+WORDS = {
+    r"pieces?": "token(s)",
+    r"told|said": "reported, printed, logged",
+    r"stands?|standing|stood": "is, appears",
+    r"(?:go|goes|going|gone|went) on": "resume, continue",
+    r"parted": "separated, split",
+    r"afresh|anew": "from scratch, again, re-initialized",
+    r"mend(?:s|ed|ing|able)?": "fix",
+    r"ways? out|way on": "fix, hint",
+    r"(?:a|the) looks?": "data check",
+    r"the house": "the architecture",
+    r"floors": "layers",
+    r"set aside|sets aside|setting aside|put aside|aside": "held out",
+    r"drawn": "sampled",
+    r"shares? of|a share|shares": "a fraction",
+    r"cut|cuts|cutting": "truncated, split",
+    r"as much a step": "same effective batch size",
+    r"to the bits?": "bit-identical",
+    r"undecided": "unlabeled",
+    r"spare": "dummy batch",
+}
+# The same, where a word is banned as a name only.
+NAMES = {r"figures": "metrics, statistics", r"share": "fraction", r"look": "data check"}
+# Names of the former interface; nothing may be defined under them.
+DEFINITIONS = frozenset(
+    "Found Known Form PieceCounts Located locate carrier stretches drawn_within repaired looked_for Spelling Corpora "
+    "leads near elsewhere draws bits Pad MaskedPad NextPiece LengthBatches TokenBatches PhasedBatches Feed Parts Judged "
+    "load_reader read_whole seal unlike held checked once agreed anywhere gathered cached_once made_with called_with "
+    "Shown material train_from _take_up readable labelled meet adopt restore settle settled asked asked_rows retold "
+    "together rows_told computed brief of_run ours_alone known_as several drawn_to_fit at_odds Looks Problem".split()
+)
+FLAGS = r"--(?:long|form|mask-share|random-share|layers|hidden|heads|on-bad-bytes)(?![\w-])"
+# Where a banned word is right in its ordinary sense: (path, the text around it) -> why. At most 30.
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("CHANGELOG.md", "`pieces_per_word`"): "a key that was renamed",
+    ("CHANGELOG.md", "`pieces` and `places`"): "keys that were renamed",
+}
+
+
+class Text(NamedTuple):
+    """A name or a prose text, with where it is."""
+
+    path: str
+    line: int
+    kind: str  # "name" or "prose"
+    text: str
+
+
+def python_files() -> list[Path]:
+    return [path for folder in ("bertkit", "benchmarks", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def document_files() -> list[Path]:
+    documents = [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml"]
+    for folder, pattern in (("docs", "*.md"), ("recipes", "*.yaml"), ("profiles", "*.yaml"), ("bertkit", "*.yaml")):
+        documents += sorted((ROOT / folder).rglob(pattern))
+    return documents + [path for path in sorted((ROOT / "bertkit").rglob("*.j2"))]
+
+
+def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every name that the module itself chooses: definitions, parameters, assigned variables and attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.alias) and node.asname:
+            yield getattr(node, "lineno", 0), node.asname
+
+
+def prose(source: str, only_documentation: bool) -> Iterator[tuple[int, str]]:
+    """Comments and strings of a module; of a test only comments and docstrings, since its strings are data."""
+    documentation = {
+        node.body[0].value.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None
+    }
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        is_string = token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1))
+        wanted = is_string and (not only_documentation or token.start[0] in documentation)
+        if wanted or token.type == tokenize.COMMENT:
+            for number, line in enumerate(token.string.split("\n")):
+                yield token.start[0] + number, line
+
+
+@cache
+def texts() -> tuple[Text, ...]:
+    """All names and texts of the repository but those of this file."""
+    found = []
+    for path in python_files():
+        if path == Path(__file__):
+            continue
+        name, source = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+        found += [Text(name, line, "name", text) for line, text in defined_names(ast.parse(source))]
+        found.append(Text(name, 0, "name", path.stem))
+        found += [Text(name, line, "prose", text) for line, text in prose(source, name.startswith("tests/"))]
+    for path in document_files():
+        lines = path.read_text(encoding="utf-8").split("\n")
+        found += [Text(str(path.relative_to(ROOT)), number, "prose", line) for number, line in enumerate(lines, 1)]
+    return tuple(found)
+
+
+def split_name(name: str) -> str:
+    """`NextPieceCounts_x` -> "next piece counts x"; WordPiece and SentencePiece are single words."""
+    name = re.sub(r"(Word|Sentence)Piece", lambda match: match[0].capitalize(), name)
+    return " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)).lower()
+
+
+def violations(text: Text) -> Iterator[str]:
+    """The banned words in a text, each with what to write."""
+    is_name = text.kind == "name"
+    content = split_name(text.text) if is_name else text.text
+    for pattern, instead in {**WORDS, **(NAMES if is_name else {})}.items():
+        for match in re.finditer(rf"(?<![\w-])(?:{pattern})(?![\w-])", content, re.IGNORECASE):
+            yield f"{text.path}:{text.line}: {match[0]!r} in {text.text.strip()!r}: write {instead}"
+    if not is_name and text.path != "CHANGELOG.md":  # which documents the renames
+        for match in re.finditer(FLAGS, content):
+            yield f"{text.path}:{text.line}: {match[0]} is no flag"
+    elif text.text in DEFINITIONS and text.path.startswith("bertkit/"):
+        yield f"{text.path}:{text.line}: the name {text.text!r} is banned"
+
+
+def is_exception(text: Text) -> bool:
+    return any(text.path == path and around in text.text for path, around in EXCEPTIONS)
+
+
+def test_no_banned_word_occurs():
+    found = [problem for text in texts() if not is_exception(text) for problem in violations(text)]
+    assert not found, f"{len(found)} banned words:\n" + "\n".join(found[:200])
+
+
+def test_exceptions_are_few_and_needed():
+    assert len(EXCEPTIONS) <= 30
+    for (path, around), reason in EXCEPTIONS.items():
+        assert reason
+        places = [text for text in texts() if text.path == path and around in text.text]
+        assert any(any(violations(text)) for text in places), f"{path}: {around!r} is no longer needed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "count"),
+    [
+        ("prose", "a text of 128 pieces", 1),
+        ("prose", "WordPiece tokens of a stand-in", 0),
+        ("prose", "The rows are set aside and drawn by seed.", 2),
+        ("prose", "goes on with --long windows", 2),
+        ("prose", "continues with --long-texts windows", 0),
+        ("name", "PieceCounts", 1),
+        ("name", "train_wordpiece", 0),
+        ("name", "WordPieceTrainer", 0),
+        ("name", "_was_told", 1),
+        ("name", "threshold", 0),
+    ],
+)
+def test_banned_words_are_found(kind, text, count):
+    assert len(list(violations(Text("tests/x.py", 1, kind, text)))) == count
