@@ -12,9 +12,8 @@ from conftest import make_nli_rows, make_toy_rows, read_predictions
 import bertkit
 from bertkit.data.registry import load_dataset_specs
 from bertkit.recipes import read_recipe
-from bertkit.suites.glue_table import build_score_rows
+from bertkit.suites.glue_results import build_score_rows, write_submission
 from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES
-from bertkit.suites.submission import write_submission
 from bertkit.tasks import task_class
 
 GOLDEN = Path(__file__).parent / "golden" / "submission"
