@@ -50,8 +50,8 @@ def to_plain_text(text: str, single_line: bool = False) -> Text:
         text: the text.
         single_line: shorten a text that does not fit with an ellipsis instead of wrapping it.
     """
-    overflow = "ellipsis" if single_line else None
-    return Text(replace_control_characters(text), no_wrap=single_line, overflow=overflow)
+    text = replace_control_characters(text)
+    return Text(text, no_wrap=True, overflow="ellipsis") if single_line else Text(text)
 
 
 def print_run_json(run: "Run") -> None:

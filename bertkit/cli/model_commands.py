@@ -58,6 +58,7 @@ def _fill_mask(settings: dict[str, Any], as_json: bool) -> None:
 def _print_candidates(text: Mapping[str, Any]) -> None:
     """Print the candidates for each [MASK] of a text."""
     from rich.table import Table
+    from rich.text import Text
 
     from bertkit.cli.console import out_console, to_plain_text
 
@@ -70,12 +71,13 @@ def _print_candidates(text: Mapping[str, Any]) -> None:
     table.add_column("filled")
     for number, candidates in enumerate(text["masks"], start=1):
         for candidate in candidates:
-            cells = [
+            cells: list[str | Text] = [str(number)] if has_several_masks else []
+            cells += [
                 to_plain_text(candidate["word"]),
                 f"{candidate['probability']:.3f}",
                 to_plain_text(candidate["filled"]),
             ]
-            table.add_row(*([str(number)] if has_several_masks else []), *cells)
+            table.add_row(*cells)
         table.add_section()
     out_console.print(table)
 
