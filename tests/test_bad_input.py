@@ -50,7 +50,7 @@ FILES = {
     "a text missing": (json.dumps(with_row({"text": None})), [], ["row 8", "has no text"]),
     "binary rubbish": (bytes(range(256)) * 20, [], ["data.csv", "not a text file"]),
     "not utf-8": ("text,label\ncaf\xe9,x\n".encode("latin1"), [], ["line 2", "not UTF-8", "iconv"]),
-    "a truncated gzip file": (gzip.compress(to_csv(GOOD_ROWS).encode())[:-20], [], ["data.csv", "cannot be read"]),
+    "a truncated gzip": (gzip.compress(to_csv(GOOD_ROWS).encode())[:-20], [], ["data.csv", "cannot be read"]),
     "too few rows": ("text,label\nx,y\nz,w\n", [], ["2 rows", "too few", "--validation"]),
     "too many labels": (to_csv([{**r, "label": n} for n, r in enumerate(GOOD_ROWS)]),
                               ["--problem", "multi-class"], ["60 different labels", "is it the label"]),
@@ -151,7 +151,7 @@ USAGE_ERRORS = {  # command line: words of the error line
     ],
     "classify --epoch 3": ["bertkit: --epoch: no such option of bertkit classify; did you mean '--epochs'?"],
     "recipes ls --foo": ["bertkit: --foo: no such option of bertkit recipes ls"],
-    "recipes cp imdb": ["bertkit: FILE: is empty", "name the file"],
+    "recipes cp imdb": ["bertkit: FILE: is empty", "pass a file"],
     "export nosuch": ["nosuch: not a finished run (no such folder)", "runs/classify-imdb-minilm"],
 }
 
