@@ -40,11 +40,12 @@ def _run(task_name: str, settings: dict[str, Any], as_json: bool) -> None:
     errors, warnings = report.count("error"), report.count("warning")
     if errors:
         raise UserError(
-            f"data check: found {format_count(errors, 'error')} that would stop training (see above)"
+            f"{format_count(errors, 'error')} in the data: training would stop; fix the errors listed above"
         )
     if is_strict and warnings:
         raise UserError(
-            f"data check: found {format_count(warnings, 'warning')} (see above), and --strict was passed"
+            f"{format_count(warnings, 'warning')} in the data: --strict treats warnings as errors; "
+            "fix those listed above or leave out --strict"
         )
 
 
