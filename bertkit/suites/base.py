@@ -1,4 +1,7 @@
-"""The base class of suites: several runs in one directory, which can be resumed after an interrupt."""
+"""The base class of suites, their result tables, and the functions that run them.
+
+A suite executes several runs in one directory. An interrupted suite can be resumed.
+"""
 
 import shlex
 import shutil
@@ -16,11 +19,59 @@ from bertkit.errors import RunInterrupted, UserError, format_list, suggest_simil
 from bertkit.pipeline.prepare import resolve_settings
 from bertkit.pipeline.run import Run, train
 from bertkit.suites import SUITES, suite_class
-from bertkit.suites.result_table import ResultTable
 from bertkit.training import precision
 from bertkit.utils import locks
 from bertkit.utils.files import write_text
 from bertkit.utils.reporting import Reporter
+
+# ---- the result table
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table with its caption and notes.
+
+    Attributes:
+        title: the title of the printed table.
+        headings: the column headings.
+        rows: the cells of each row.
+        caption: the metrics and their source.
+        run_notes: one line for each row or task about its runs.
+        text_columns: how many of the first columns hold text instead of numbers.
+        page_title: the Markdown title of the page; empty for `title`.
+        notes: lines below the printed table.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str
+    run_notes: Sequence[str]
+    text_columns: int = 1
+    page_title: str = ""
+    notes: Sequence[str] = ()
+
+    def to_markdown(self) -> str:
+        """Return the table, its caption and the notes on runs as Markdown."""
+        lines = [self.headings, ["---"] * len(self.headings), *self.rows]
+        table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+        runs = "\n".join(f"* {line}" for line in self.run_notes)
+        return f"# {self.page_title or self.title}\n\n{table}\n\n{self.caption}\n\n## Runs\n\n{runs}\n"
+
+
+def format_score(percent: float | None, digits: int = 1) -> str:
+    """Return a score that is in percent already (`84.6`), or an empty string for None."""
+    return "" if percent is None else f"{percent:.{digits}f}"
+
+
+def format_percent(value: float | None, std: float | None = None) -> str:
+    """Return a fraction in percent (`84.6` or `84.6 ± 0.3`), or an empty string for None."""
+    if value is None:
+        return ""
+    return format_score(100 * value) + ("" if std is None else f" ± {format_score(100 * std)}")
+
+
+# ---- the runs
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from bertkit.modeling import loading
 from bertkit.modeling.tagger import select_layers
 from bertkit.pipeline.run import Run
 from bertkit.recipes import read_recipe
-from bertkit.suites.base import Suite, select_names
+from bertkit.suites.base import ResultTable, Suite, format_percent, format_score, select_names
 from bertkit.suites.config import FeatureBasedConfig
-from bertkit.suites.result_table import ResultTable, format_percent, format_score
 from bertkit.tasks.ner import Ner
 from bertkit.utils.reporting import Reporter
 
