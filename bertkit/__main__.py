@@ -1,4 +1,4 @@
-"""`python -m bertkit` is the same program as `bertkit`."""
+"""Entry point of `python -m bertkit`."""
 
 from bertkit.cli.app import main
 

@@ -1,11 +1,11 @@
-"""`ablation`: rows pre-trained on one text and fine-tuned on the same tasks, beside the paper's figures."""
+"""`ablation`: variants pre-trained on the same text and fine-finetuning on the same tasks."""
 
 import json
 
 import pytest
 import yaml
 from conftest import assert_refused, make_document_rows, make_qa_rows, write_rows
-from test_glue import FORMS, write_split
+from test_glue import COLUMNS, write_split
 
 import bertkit
 from bertkit.recipes import list_shipped_recipes, read_recipe
@@ -15,7 +15,7 @@ from bertkit.tasks.pretrain import Pretrain
 
 FAST = {"max_steps": 2, "batch_size": 8, "max_length": 32, "vocab_size": 60, "bf16": False}
 FLAGS = ["--max-steps", 2, "--batch-size", 8, "--max-length", 32, "--vocab-size", 60, "--no-bf16"]
-SHAPE = {"size": "tiny", "num_layers": 1, "hidden_size": 16, "num_heads": 2}
+MODEL_SIZE = {"size": "tiny", "num_layers": 1, "hidden_size": 16, "num_heads": 2}
 
 
 @pytest.fixture(scope="module")
@@ -24,17 +24,17 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def sets(tmp_path_factory):
-    """A folder with SST-2 and SQuAD."""
-    root = tmp_path_factory.mktemp("sets")
+def data_dir(tmp_path_factory):
+    """Return a directory with SST-2 and SQuAD."""
+    root = tmp_path_factory.mktemp("data_dir")
     for seed, name in enumerate(("train", "dev")):
-        write_split(root / "SST-2" / f"{name}.tsv", FORMS["SST-2"][0], "SST-2", seed)
+        write_split(root / "SST-2" / f"{name}.tsv", COLUMNS["SST-2"][0], "SST-2", seed)
         write_squad(root / "squad" / f"{name}-v1.1.json", seed)
     return root
 
 
 def write_squad(path, seed):
-    """Twelve questions in the form of SQuAD."""
+    """Write twelve questions in the format of SQuAD."""
     paragraphs = [
         {"context": row.pop("context"), "qas": [{**row, "id": f"{seed}-{row['id']}"}]}
         for row in make_qa_rows(12, seed)
@@ -44,113 +44,142 @@ def write_squad(path, seed):
 
 
 @pytest.fixture(scope="module")
-def whole(text, sets, tmp_path_factory):
-    """All rows of the first table."""
+def complete_run(text, data_dir, tmp_path_factory):
+    """Run all rows of the first table."""
     folder = tmp_path_factory.mktemp("ablation") / "run"
-    given = {"data": str(text), "data_dir": str(sets), "tasks": ["sst2,squad"], "output_dir": str(folder)}
-    return bertkit.ablation(**given, **FAST, **SHAPE)
+    settings = {
+        "data": str(text),
+        "data_dir": str(data_dir),
+        "tasks": ["sst2,squad"],
+        "output_dir": str(folder),
+    }
+    return bertkit.ablation(**settings, **FAST, **MODEL_SIZE)
 
 
-def settings_of_run(folder):
+def read_run_settings(folder):
     return yaml.safe_load((folder / "run.yaml").read_text())["settings"]
 
 
-def test_the_table_has_all_rows_and_the_papers_figures(whole):
-    shown = AblationSuite.build_table(whole.metrics, whole.output_dir)
-    *found, baseline = shown.rows
-    assert shown.headings == ["row", "perplexity", "nsp accuracy", "SST-2", "SQuAD"]
+def test_the_table_has_all_rows_and_the_papers_scores(complete_run):
+    table = AblationSuite.build_table(complete_run.metrics, complete_run.output_dir)
+    *rows, baseline = table.rows
+    assert table.headings == ["row", "perplexity", "nsp accuracy", "SST-2", "SQuAD"]
     paper = {"mlm+nsp": (92.7, 88.5), "mlm": (92.6, 87.9), "ltr": (92.1, 77.8), "ltr+bilstm": (91.6, 84.9)}
-    assert [name for name, *_ in found] == [*paper, "mlm+sop"]
-    for name, perplexity, pairs, *tasks in found:
-        about = whole.metrics["rows"][name]
-        begun = about["pretrained"]["validation"]
-        assert perplexity == f"{begun['perplexity']:.2f}"
-        assert bool(pairs) == (name in ("mlm+nsp", "mlm+sop"))
-        ours = [100 * about["sst2"]["validation"]["accuracy"], about["squad"]["validation"]["f1"]]
-        behind = [f" ({figure})" for figure in paper.get(name, ())] or ["", ""]
-        assert tasks == [f"{figure:.1f}{more}" for figure, more in zip(ours, behind, strict=True)]
+    assert [name for name, *_ in rows] == [*paper, "mlm+sop"]
+    for name, perplexity, nsp_accuracy, *scores in rows:
+        runs = complete_run.metrics["rows"][name]
+        pretraining = runs["pretrained"]["validation"]
+        assert perplexity == f"{pretraining['perplexity']:.2f}"
+        assert bool(nsp_accuracy) == (name in ("mlm+nsp", "mlm+sop"))
+        ours = [100 * runs["sst2"]["validation"]["accuracy"], runs["squad"]["validation"]["f1"]]
+        paper_cells = [f" ({score})" for score in paper.get(name, ())] or ["", ""]
+        assert scores == [
+            f"{score:.1f}{paper_cell}" for score, paper_cell in zip(ours, paper_cells, strict=True)
+        ]
     assert baseline[:3] == ["baseline", "", ""]
-    page = (whole.output_dir / "README.md").read_text()
-    assert "| " + " | ".join(found[0]) + " |" in page
+    page = (complete_run.output_dir / "README.md").read_text()
+    assert "| " + " | ".join(rows[0]) + " |" in page
     assert "table 5 (BERT-BASE)" in page
 
 
-def test_rows_differ_in_their_objective_and_in_nothing_else(whole):
-    begun = {path.name: settings_of_run(path) for path in (whole.output_dir / "pretrained").iterdir()}
-    assert len(begun) == 4
-    assert {some.pop("objective", "mlm+nsp") for some in begun.values()} == {
+def test_rows_differ_only_in_their_objective(complete_run):
+    pretraining = {
+        path.name: read_run_settings(path) for path in (complete_run.output_dir / "pretrained").iterdir()
+    }
+    assert len(pretraining) == 4
+    assert {settings.pop("objective", "mlm+nsp") for settings in pretraining.values()} == {
         "mlm+nsp",
         "mlm",
         "ltr",
         "mlm+sop",
     }
-    assert len({json.dumps(some, sort_keys=True) for some in begun.values()}) == 1
-    tuned = {row: settings_of_run(whole.output_dir / row / "sst2") for row in whole.metrics["rows"]}
+    assert len({json.dumps(settings, sort_keys=True) for settings in pretraining.values()}) == 1
+    finetuning = {
+        row: read_run_settings(complete_run.output_dir / row / "sst2") for row in complete_run.metrics["rows"]
+    }
     assert (
-        tuned["ltr"]["model"]
-        == tuned["ltr+bilstm"]["model"]
-        == str(whole.output_dir / "pretrained" / "objective-ltr")
+        finetuning["ltr"]["model"]
+        == finetuning["ltr+bilstm"]["model"]
+        == str(complete_run.output_dir / "pretrained" / "objective-ltr")
     )
-    assert [row for row, some in tuned.items() if some.pop("head", None) == "bilstm"] == ["ltr+bilstm"]
-    assert [some.pop("model") for some in tuned.values()]
-    assert len({json.dumps(some, sort_keys=True) for some in tuned.values()}) == 1
+    assert [row for row, settings in finetuning.items() if settings.pop("head", None) == "bilstm"] == [
+        "ltr+bilstm"
+    ]
+    assert [settings.pop("model") for settings in finetuning.values()]
+    assert len({json.dumps(settings, sort_keys=True) for settings in finetuning.values()}) == 1
 
 
-def test_recipes_have_the_shapes_and_settings_of_their_rows():
+def test_recipes_match_their_rows():
     for table in TABLES.values():
         for row in table.rows:
             assert f"pretrain/{row.pretraining_recipe}" in list_shipped_recipes()
     for row in SIZES.rows:
-        found = read_recipe(f"pretrain/{row.pretraining_recipe}", Pretrain.name, Pretrain.Config).settings
-        assert row.name == f"{found['num_layers']}-{found['hidden_size']}-{found['num_heads']}"
-    same = [read_recipe(name, Pretrain.name, Pretrain.Config).settings
+        recipe = read_recipe(f"pretrain/{row.pretraining_recipe}", Pretrain.name, Pretrain.Config).settings
+        assert row.name == f"{recipe['num_layers']}-{recipe['hidden_size']}-{recipe['num_heads']}"
+    objectives = [read_recipe(name, Pretrain.name, Pretrain.Config).settings
             for name in list_shipped_recipes() if name.startswith("pretrain/objective-")]  # fmt: skip
-    assert len({some.pop("objective", "mlm+nsp") for some in same}) == len(same) == 4
-    assert all(some == same[0] for some in same)
+    assert len({settings.pop("objective", "mlm+nsp") for settings in objectives}) == len(objectives) == 4
+    assert all(settings == objectives[0] for settings in objectives)
 
 
-def of_sst2(text, sets):
-    return ["--data", text, "--data-dir", sets, "--tasks", "sst2", *FLAGS]
+def make_sst2_args(text, data_dir):
+    return ["--data", text, "--data-dir", data_dir, "--tasks", "sst2", *FLAGS]
 
 
-def test_sizes_are_rows_too(cli, text, sets, tmp_path):
-    args = ["--table", "sizes", "--rows", "2-128-2", *of_sst2(text, sets)]
+def test_rows_of_sizes_are_run(cli, text, data_dir, tmp_path):
+    args = ["--table", "sizes", "--rows", "2-128-2", *make_sst2_args(text, data_dir)]
     status, out, _ = cli("ablation", *args, "-o", tmp_path / "run", "--json")
-    found = json.loads(out)
-    assert (status, found["table"], list(found["rows"]["2-128-2"])) == (0, "sizes", ["pretrained", "sst2"])
-    saved = settings_of_run(tmp_path / "run" / "pretrained" / "size-2-128-2")
+    metrics = json.loads(out)
+    assert (status, metrics["table"], list(metrics["rows"]["2-128-2"])) == (
+        0,
+        "sizes",
+        ["pretrained", "sst2"],
+    )
+    saved = read_run_settings(tmp_path / "run" / "pretrained" / "size-2-128-2")
     assert (saved["num_layers"], saved["hidden_size"], saved["num_heads"]) == (2, 128, 2)
 
 
-@pytest.mark.parametrize("step", [1, 3])  # of pre-training, which has two, and of fine-tuning
-def test_it_goes_on_where_it_was_stopped(step, cli, text, sets, tmp_path, stop_at):
-    shape = [part for key, value in SHAPE.items() for part in (f"--{key}", value)]
+@pytest.mark.parametrize("step", [1, 3])  # pre-training has two steps, fine-tuning follows
+def test_an_interrupted_suite_is_resumed(step, cli, text, data_dir, tmp_path, stop_at):
+    size = [part for key, value in MODEL_SIZE.items() for part in (f"--{key.replace('_', '-')}", value)]
     stop_at(step)
-    args = ["ablation", "--rows", "mlm", *of_sst2(text, sets), *shape]
-    status, _, err = cli(*args, "-o", tmp_path / "cut")
+    args = ["ablation", "--rows", "mlm", *make_sst2_args(text, data_dir), *size]
+    status, _, err = cli(*args, "-o", tmp_path / "interrupted")
     assert status == 130
-    assert f"go on with: bertkit ablation --resume --output-dir {tmp_path / 'cut'}" in err
-    status, out, _ = cli("ablation", "--resume", "-o", tmp_path / "cut", "--json")
+    assert (
+        f"interrupted; resume with: bertkit ablation --resume --output-dir {tmp_path / 'interrupted'}" in err
+    )
+    status, out, _ = cli("ablation", "--resume", "-o", tmp_path / "interrupted", "--json")
     assert (status, list(json.loads(out)["rows"]["mlm"])) == (0, ["pretrained", "sst2"])
 
 
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--rows", "mlm,rtl"], ["--rows rtl", "no row of the table"]),
+        (["--rows", "mlm,rtl"], ["--rows rtl", "is not a row of the table"]),
         (["--tasks", "sst2,qnli"], ["--tasks sst2,qnli: no data for QNLI"]),
-        (["--tasks", "swag"], ["--tasks swag", "no task of the table"]),
-        (["--table", "sizes", "--num-layers", 3], ["--num-layers", "choose with --rows"]),
+        (["--tasks", "swag"], ["--tasks swag", "is not a task of the table"]),
+        (["--table", "sizes", "--num-layers", 3], ["--num-layers", "select rows with --rows"]),
         (["--data", "nowhere.txt"], ["nowhere.txt"]),
     ],
 )
-def test_refused_before_anything_is_written(cli, text, sets, tmp_path, args, words):
-    args = ["--data", text, "--data-dir", sets, *FLAGS, "-o", tmp_path / "run", *args]
+def test_errors_are_reported_before_anything_is_written(cli, text, data_dir, tmp_path, args, words):
+    args = ["--data", text, "--data-dir", data_dir, *FLAGS, "-o", tmp_path / "run", *args]
     assert_refused(cli, tmp_path, args, words, "ablation")
 
 
-def test_a_dry_run_names_each_run_whole(cli, text, sets, tmp_path):
-    args = ["--data", text, "--data-dir", sets, "--rows", "ltr+bilstm", "--dry-run", "-o", tmp_path / "run"]
+def test_a_dry_run_lists_each_run_without_wrapping(cli, text, data_dir, tmp_path):
+    args = [
+        "--data",
+        text,
+        "--data-dir",
+        data_dir,
+        "--rows",
+        "ltr+bilstm",
+        "--dry-run",
+        "-o",
+        tmp_path / "run",
+    ]
     status, out, _ = cli("ablation", *args)
     assert status == 0
     lines = [line.split("  ") for line in out.splitlines()]
@@ -161,13 +190,13 @@ def test_a_dry_run_names_each_run_whole(cli, text, sets, tmp_path):
     ]
     assert [cells[-1].strip() for cells in lines[2:]] == [
         str(text),
-        f"{sets}/SST-2",
-        f"{sets}/squad",
+        f"{data_dir}/SST-2",
+        f"{data_dir}/squad",
     ]
 
 
-def test_tasks_without_data_are_left_out_and_told(cli, text, sets, tmp_path):
-    args = ["--data", text, "--data-dir", sets, "--rows", "mlm", *FLAGS, "--task-train-samples", 8]
+def test_tasks_without_data_are_left_out_and_reported(cli, text, data_dir, tmp_path):
+    args = ["--data", text, "--data-dir", data_dir, "--rows", "mlm", *FLAGS, "--task-train-samples", 8]
     status, out, err = cli("ablation", *args, "-o", tmp_path / "run", "--json")
     assert status == 0
     assert "no data for MNLI-m" in err

@@ -1,4 +1,4 @@
-"""Every way to be refused: one line that names what is wrong and the way out, exit 2, nothing written."""
+"""Errors that the user can fix: one line with the problem and the fix, exit status 2, nothing written."""
 
 import gzip
 import json
@@ -20,73 +20,73 @@ Disk = namedtuple("Disk", "total used free")
 
 
 def with_row(change, at=7):
-    """The good rows with one of them changed."""
+    """Return the good rows with one row changed."""
     return [{**row, **change} if n == at else row for n, row in enumerate(GOOD_ROWS)]
 
 
-def csv_of(rows):
+def to_csv(rows):
     return "text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in rows)
 
 
-# name: (content of data.csv, further arguments, words the line must hold)
+# name: (content of data.csv, further arguments, words of the error line)
 FILES = {
     "empty file": (b"", [], ["data.csv", "empty", "name another"]),
-    "missing column": (csv_of(GOOD_ROWS), ["--text-column", "txt"],
+    "missing column": (to_csv(GOOD_ROWS), ["--text-column", "txt"],
                        ["txt", "did you mean 'text'", "--text-column"]),
     "no text column": ("a,label\nx,y\nz,w\n", [], ["looks like the text", "--text-column", "a, label"]),
     "no label column": ("text,b\nx,y\nz,w\n", [], ["looks like the label", "--label-column", "text, b"]),
     "one class only": ("text,label\nx,y\nz,y\n", [], ["only the class 'y'", "at least two"]),
     "no labels": ("text,label\nx,\nz,\n", [], ["no labels"]),
-    "a label missing": (csv_of(with_row({"label": ""})), [], ["row 8", "no label"]),
+    "a label missing": (to_csv(with_row({"label": ""})), [], ["row 8", "no label"]),
     "a non-number in regression": (
-        csv_of([{**row, "label": "three" if n == 4 else n / 7} for n, row in enumerate(GOOD_ROWS)]),
+        to_csv([{**row, "label": "three" if n == 4 else n / 7} for n, row in enumerate(GOOD_ROWS)]),
         ["--problem", "regression"], ["row 5", "'three'", "not a number"],
     ),
-    "a broken CSV row": (csv_of(GOOD_ROWS) + "a,b,c\n", [], ["row 61", "3 fields"]),
-    "an open quote": (csv_of(GOOD_ROWS) + '"a,b\n', [], ["row 61", "broken CSV", "twice in it"]),
+    "a broken CSV row": (to_csv(GOOD_ROWS) + "a,b,c\n", [], ["row 61", "3 fields"]),
+    "an unclosed quote": (to_csv(GOOD_ROWS) + '"a,b\n', [], ["row 61", "broken CSV", "twice in it"]),
     "lines that end in CR": ("text,label\ra,b\rc,d\r", [], ["end in CR alone", "tr '\\r' '\\n'"]),
     "a broken JSON row": (json.dumps(GOOD_ROWS[0]) + "\n{broken\n", [], ["row 2", "broken JSON"]),
     "a text that is a number": (json.dumps(with_row({"text": 5})), [], ["row 8", "holds 5, not a text"]),
     "a text missing": (json.dumps(with_row({"text": None})), [], ["row 8", "has no text"]),
     "binary rubbish": (bytes(range(256)) * 20, [], ["data.csv", "not a text file"]),
     "not utf-8": ("text,label\ncaf\xe9,x\n".encode("latin1"), [], ["line 2", "not UTF-8", "iconv"]),
-    "cut gzip": (gzip.compress(csv_of(GOOD_ROWS).encode())[:-20], [], ["data.csv", "cannot be read"]),
+    "a truncated gzip": (gzip.compress(to_csv(GOOD_ROWS).encode())[:-20], [], ["data.csv", "cannot be read"]),
     "too few rows": ("text,label\nx,y\nz,w\n", [], ["2 rows", "too few", "--validation"]),
-    "labels that are texts": (csv_of([{**r, "label": n} for n, r in enumerate(GOOD_ROWS)]),
+    "too many labels": (to_csv([{**r, "label": n} for n, r in enumerate(GOOD_ROWS)]),
                               ["--problem", "multi-class"], ["60 different labels", "is it the label"]),
-    "unknown positive label": (csv_of(GOOD_ROWS), ["--positive-label", "nice"],
+    "unknown positive label": (to_csv(GOOD_ROWS), ["--positive-label", "nice"],
                                ["--positive-label", "negative, positive"]),
-    "max-length beyond the positions": (csv_of(GOOD_ROWS), ["--max-length", 129],
+    "max-length beyond the positions": (to_csv(GOOD_ROWS), ["--max-length", 129],
                                         ["--max-length 129", "128 positions"]),
-    "fp16 with no accelerator": (csv_of(GOOD_ROWS), ["--fp16"], ["--fp16", "accelerator"]),
-    "fp16 and bf16": (csv_of(GOOD_ROWS), ["--fp16", "--bf16"], ["--fp16 and --bf16"]),
-    "freeze too many": (csv_of(GOOD_ROWS), ["--freeze", 9], ["--freeze 9", "2 layers"]),
-    "smoothed regression": (csv_of([{**r, "label": n + 0.5} for n, r in enumerate(GOOD_ROWS)]),
+    "fp16 with no accelerator": (to_csv(GOOD_ROWS), ["--fp16"], ["--fp16", "accelerator"]),
+    "fp16 and bf16": (to_csv(GOOD_ROWS), ["--fp16", "--bf16"], ["--fp16 and --bf16"]),
+    "freeze too many": (to_csv(GOOD_ROWS), ["--freeze", 9], ["--freeze 9", "2 layers"]),
+    "smoothed regression": (to_csv([{**r, "label": n + 0.5} for n, r in enumerate(GOOD_ROWS)]),
                             ["--label-smoothing", 0.1], ["--label-smoothing", "no classes"]),
-    "set without value": (csv_of(GOOD_ROWS), ["--set", "adam_beta1"], ["--set adam_beta1", "KEY=VALUE"]),
-    "set what has a flag": (csv_of(GOOD_ROWS), ["--set", "learning_rate=1"],
+    "set without value": (to_csv(GOOD_ROWS), ["--set", "adam_beta1"], ["--set adam_beta1", "KEY=VALUE"]),
+    "set a field with a flag": (to_csv(GOOD_ROWS), ["--set", "learning_rate=1"],
                            ["learning_rate", "--learning-rate"]),
-    "set what is ours": (csv_of(GOOD_ROWS), ["--set", "save_strategy=no"],
+    "set a field that bertkit sets": (to_csv(GOOD_ROWS), ["--set", "save_strategy=no"],
                          ["save_strategy", "bertkit keeps"]),
-    "set what is not": (csv_of(GOOD_ROWS), ["--set", "adam_beta=1"],
+    "set an unknown field": (to_csv(GOOD_ROWS), ["--set", "adam_beta=1"],
                         ["adam_beta", "did you mean 'adam_beta"]),
-    "set to a wrong value": (csv_of(GOOD_ROWS), ["--set", "optim_target_modules=[1", "--epochs", 1],
+    "set to a wrong value": (to_csv(GOOD_ROWS), ["--set", "optim_target_modules=[1", "--epochs", 1],
                              ["--set optim_target_modules"]),
-    "a scheduler that is none": (csv_of(GOOD_ROWS), ["--lr-scheduler", "liner"], ["liner"]),
-    "number out of bounds": (csv_of(GOOD_ROWS), ["--batch-size", 0], ["--batch-size", "at least 1"]),
-    "misspelt flag": (csv_of(GOOD_ROWS), ["--epoch", 3], ["--epoch", "--epochs"]),
-    "word for a number": (csv_of(GOOD_ROWS), ["--epochs", "three"], ["--epochs"]),
-    "choice that is none": (csv_of(GOOD_ROWS), ["--long-texts", "middle"], ["--long-texts", "head+tail"]),
-    "resume of nothing": (csv_of(GOOD_ROWS), ["--resume"], ["--resume", "holds none"]),
-    "unknown recipe": (csv_of(GOOD_ROWS), ["--recipe", "imbd"], ["imbd", "recipes ls"]),
-    "validation file that is not": (csv_of(GOOD_ROWS), ["--validation", "no.csv"],
+    "unknown scheduler": (to_csv(GOOD_ROWS), ["--lr-scheduler", "liner"], ["liner"]),
+    "number out of bounds": (to_csv(GOOD_ROWS), ["--batch-size", 0], ["--batch-size", "at least 1"]),
+    "misspelled flag": (to_csv(GOOD_ROWS), ["--epoch", 3], ["--epoch", "--epochs"]),
+    "word for a number": (to_csv(GOOD_ROWS), ["--epochs", "three"], ["--epochs"]),
+    "unknown choice": (to_csv(GOOD_ROWS), ["--long-texts", "middle"], ["--long-texts", "head+tail"]),
+    "resume without a run": (to_csv(GOOD_ROWS), ["--resume"], ["--resume", "holds none"]),
+    "unknown recipe": (to_csv(GOOD_ROWS), ["--recipe", "imbd"], ["imbd", "recipes ls"]),
+    "missing validation file": (to_csv(GOOD_ROWS), ["--validation", "no.csv"],
                                     ["no.csv", "no such file"]),
-    "unknown model": (csv_of(GOOD_ROWS), ["--model", "./nowhere"], ["--model ./nowhere", "no such folder"]),
+    "unknown model": (to_csv(GOOD_ROWS), ["--model", "./nowhere"], ["--model ./nowhere", "no such folder"]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_refused(cli, tiny, tmp_path, name):
+def test_bad_data_and_flags_are_reported_in_one_line(cli, tiny, tmp_path, name):
     content, args, words = FILES[name]
     path = tmp_path / "data.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -104,34 +104,34 @@ def test_refused(cli, tiny, tmp_path, name):
         "check pretrain-mlm-nsp --data sample --validation",
     ],
 )
-def test_what_is_no_file_is_said_to_be_what_it_is(cli, tmp_path, typed):
+def test_pipes_and_devices_are_named_as_such(cli, tmp_path, typed):
     os.mkfifo(tmp_path / "pipe")
     command, *args = typed.split()
-    for path, what in ((tmp_path / "pipe", "a pipe"), ("/dev/null", "a device")):
-        words = [f"{path}: is {what}, no file; write what it gives to a file"]
+    for path, kind in ((tmp_path / "pipe", "a pipe"), ("/dev/null", "a device")):
+        words = [f"{path}: is {kind}, no file; write what it gives to a file"]
         assert_refused(cli, tmp_path, [*args, path], words, command)
 
 
-def test_no_data_named(cli, tmp_path):
+def test_missing_data_flag_is_reported(cli, tmp_path):
     assert_refused(cli, tmp_path, [], ["--data is missing"])
 
 
-def test_empty_names_are_not_the_current_folder(cli, toy, tmp_path):
+def test_empty_values_are_not_the_current_directory(cli, toy, tmp_path):
     assert_refused(cli, tmp_path, ["--data", ""], ["bertkit: --data: is empty"])
     assert_refused(cli, tmp_path, ["--data", toy, "--model", ""], ["bertkit: --model: is empty"])
 
 
-def test_rows_drawn_that_have_one_label(cli, tiny, toy, tmp_path):
+def test_sampled_rows_with_one_label_are_refused(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "--max-train-samples", 1]
     assert_refused(cli, tmp_path, args, ["only one label in the 1 row to train on"])
 
 
-def test_trainer_refusing_a_value_of_set(cli, tiny, toy, tmp_path):
+def test_a_value_of_set_that_trainer_refuses_is_reported(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--set", "fsdp=full_shard"]
     assert_refused(cli, tmp_path, args, ["fsdp"])
 
 
-MISTYPED = {  # command: words the line must hold, beside the flag or the command
+USAGE_ERRORS = {  # command line: words of the error line
     "qa --squad v3": ["bertkit: --squad: 'v3' is not one of 'v1', 'v2'"],
     "export run --quantize int4": ["bertkit: --quantize: 'int4'", "did you mean 'int8'"],
     "ablation --table foo": ["bertkit: --table: 'foo' is not one of 'objectives', 'sizes'"],
@@ -151,16 +151,16 @@ MISTYPED = {  # command: words the line must hold, beside the flag or the comman
     ],
     "classify --epoch 3": ["bertkit: --epoch: no such option of bertkit classify; did you mean '--epochs'?"],
     "recipes ls --foo": ["bertkit: --foo: no such option of bertkit recipes ls"],
-    "recipes cp imdb": ["bertkit: FILE: is empty", "name the file"],
+    "recipes cp imdb": ["bertkit: FILE: is empty", "pass a file"],
     "export nosuch": ["nosuch: not a finished run (no such folder)", "runs/classify-imdb-minilm"],
 }
 
 
-@pytest.mark.parametrize("typed", MISTYPED)
-def test_what_was_typed_wrong_is_named_as_it_was_typed(cli, tmp_path, typed):
+@pytest.mark.parametrize("typed", USAGE_ERRORS)
+def test_usage_errors_name_the_argument_as_typed(cli, tmp_path, typed):
     words = typed.split()
-    empty = [""] if any("empty" in word or "''" in word for word in MISTYPED[typed]) else []
-    line = assert_refused(cli, tmp_path, [*words[1:], *empty], MISTYPED[typed], words[0])
+    empty = [""] if any("empty" in word or "''" in word for word in USAGE_ERRORS[typed]) else []
+    line = assert_refused(cli, tmp_path, [*words[1:], *empty], USAGE_ERRORS[typed], words[0])
     assert "Value error" not in line
 
 
@@ -172,25 +172,25 @@ def test_what_was_typed_wrong_is_named_as_it_was_typed(cli, tmp_path, typed):
         ("xyzzy", ["neither a file nor a known data set"]),
     ],
 )
-def test_unknown_data(cli, tmp_path, data, words):
+def test_unknown_data_is_reported_with_a_suggestion(cli, tmp_path, data, words):
     assert_refused(cli, tmp_path, ["--data", data], words)
 
 
-def test_a_label_in_validation_that_training_lacks(cli, tiny, tmp_path):
+def test_a_validation_label_that_training_lacks_is_reported(cli, tiny, tmp_path):
     data = write_rows(tmp_path / "train.jsonl", GOOD_ROWS)
     more = write_rows(tmp_path / "dev.jsonl", [{"text": "new", "label": "positiv"}])
     words = ["dev.jsonl: row 1", "'positiv'", "did you mean 'positive'"]
     assert_refused(cli, tmp_path, ["--data", data, "--validation", more, "--model", tiny], words)
 
 
-def test_an_empty_folder_and_a_folder_without_training_rows(cli, tmp_path):
+def test_folders_without_training_files_are_reported(cli, tmp_path):
     (tmp_path / "empty").mkdir()
     assert_refused(cli, tmp_path, ["--data", tmp_path / "empty"], ["no data files"])
     write_rows(tmp_path / "part" / "test.jsonl", GOOD_ROWS)
     assert_refused(cli, tmp_path, ["--data", tmp_path / "part"], ["no training file", "test.jsonl"])
 
 
-def test_a_data_directory_that_is_none(cli, tmp_path, monkeypatch):
+def test_a_missing_data_directory_is_reported(cli, tmp_path, monkeypatch):
     assert_refused(
         cli, tmp_path, ["--data", "sst2", "--data-dir", "nowhere"], ["--data-dir nowhere", "no such folder"]
     )
@@ -199,31 +199,31 @@ def test_a_data_directory_that_is_none(cli, tmp_path, monkeypatch):
 
 
 RECIPES = {
-    "misspelt key": ("settings: {epoch: 3}", ["unknown setting 'epoch'", "did you mean 'epochs'"]),
+    "misspelled key": ("settings: {epoch: 3}", ["unknown setting 'epoch'", "did you mean 'epochs'"]),
     "wrong type": ("settings: {epochs: many}", ["epochs", "'many' is not a number"]),
     "a bool for a number": ("settings: {batch_size: true}", ["batch_size", "not a whole number"]),
     "out of bounds": ("settings: {batch_size: 0}", ["batch_size", "at least 1"]),
     "wrong choice": ("settings: {long_texts: middle}", ["long_texts", "one of head, tail"]),
     "no settings": ("epochs: 3", ["'task' and 'settings'"]),
-    "key beside": ("settings: {}\nsetings: {}", ["unknown key 'setings'"]),
+    "unknown top-level key": ("settings: {}\nsetings: {}", ["unknown key 'setings'"]),
     "another task": ("task: nli\nsettings: {}", ["a recipe for nli"]),
     "not yaml": ("settings: {a", ["not YAML", "recipes show imdb"]),
-    "no key": (":", ["no recipe", "recipes show imdb"]),
-    "processes": ("settings: {nproc: 2}", ["nproc", "on the command line alone", "--nproc"]),
-    "no mapping": ("a, b", ["no recipe", "recipes show imdb"]),
-    "a day that is none": ("settings: {data: 2026-99-99}", ["not YAML", "recipes show imdb"]),
+    "empty key": (":", ["no recipe", "recipes show imdb"]),
+    "number of processes": ("settings: {nproc: 2}", ["nproc", "on the command line alone", "--nproc"]),
+    "not a mapping": ("a, b", ["no recipe", "recipes show imdb"]),
+    "invalid date": ("settings: {data: 2026-99-99}", ["not YAML", "recipes show imdb"]),
 }
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipes_are_checked(cli, tmp_path, name):
+def test_errors_in_recipes_are_reported(cli, tmp_path, name):
     content, words = RECIPES[name]
     path = tmp_path / "my.yaml"
     path.write_text(content)
     assert_refused(cli, tmp_path, ["--recipe", path, "--data", "sample"], ["my.yaml", *words])
 
 
-def test_python_calls_are_checked_like_recipes():
+def test_unknown_settings_from_python_are_reported():
     import bertkit
 
     with pytest.raises(bertkit.UserError, match=r"classify\(\): unknown setting 'learning'"):
@@ -234,44 +234,46 @@ def test_python_calls_are_checked_like_recipes():
     ("task", "column"),
     {"classify": "text", "nli": "premise", "ner": "token", "qa": "question", "swag": "context"}.items(),
 )
-def test_a_row_without_any_column_is_not_passed_over(task, column):
-    kind = task_class(task)
-    learned = kind(kind.Config(data="sample"))
-    learned.parse_dataset(learned.load_data(Reporter()))
+def test_predicting_rows_without_the_needed_columns_is_an_error(task, column):
+    task_type = task_class(task)
+    fitted = task_type(task_type.Config(data="sample"))
+    fitted.parse_dataset(fitted.load_data(Reporter()))
     for rows in ([{}], [{}, {}], [{"label": "kept from it"}]):
         with pytest.raises(UserError, match=rf"^rows: .*no column .*\b{column}\b"):
-            list(Predictor(learned, None, None).predict(rows))
-    assert list(Predictor(learned, None, None).predict([])) == []
+            list(Predictor(fitted, None, None).predict(rows))
+    assert list(Predictor(fitted, None, None).predict([])) == []
 
 
-def test_models_that_are_none(cli, toy, tmp_path, tiny):
-    def model(name, change):
+def test_unusable_models_are_reported(cli, toy, tmp_path, tiny):
+    def break_model(name, change):
         shutil.copytree(tiny, tmp_path / name)
         change(tmp_path / name)
         return ["--data", toy, "--model", tmp_path / name]
 
-    assert_refused(cli, tmp_path, model("a", lambda f: (f / "config.json").unlink()), ["not a model folder"])
+    assert_refused(
+        cli, tmp_path, break_model("a", lambda f: (f / "config.json").unlink()), ["not a model folder"]
+    )
     assert_refused(
         cli,
         tmp_path,
-        model("b", lambda f: (f / "model.safetensors").unlink()),
+        break_model("b", lambda f: (f / "model.safetensors").unlink()),
         ["no weights", "*.safetensors"],
     )
     assert_refused(
         cli,
         tmp_path,
-        model("c", lambda f: (f / "config.json").write_text('{"model_type": "x"}')),
+        break_model("c", lambda f: (f / "config.json").write_text('{"model_type": "x"}')),
         ["config.json"],
     )
     assert_refused(
-        cli, tmp_path, model("d", lambda f: (f / "tokenizer.json").write_text("{}")), ["tokenizer"]
+        cli, tmp_path, break_model("d", lambda f: (f / "tokenizer.json").write_text("{}")), ["tokenizer"]
     )
     assert_refused(
-        cli, tmp_path, model("e", lambda f: (f / "model.safetensors").write_bytes(b"no")), ["weights"]
+        cli, tmp_path, break_model("e", lambda f: (f / "model.safetensors").write_bytes(b"no")), ["weights"]
     )
 
 
-def test_output_directories(cli, tiny, toy, tmp_path, monkeypatch):
+def test_unusable_output_directories_are_reported(cli, tiny, toy, tmp_path, monkeypatch):
     args = ["--data", toy, "--model", tiny, "--output-dir"]
     (tmp_path / "file").write_text("x")
     assert_refused(cli, tmp_path, [*args, tmp_path / "file"], ["is a file"])
@@ -284,25 +286,25 @@ def test_output_directories(cli, tiny, toy, tmp_path, monkeypatch):
     assert_refused(cli, tmp_path, [*args, tmp_path / "run"], ["cannot be written"])
 
 
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="there is no such place")
-@pytest.mark.parametrize("further", [[], ["--dry-run"]])
-def test_a_place_where_no_directory_can_be_made(cli, tiny, toy, tmp_path, further):
-    args = ["--data", toy, "--model", tiny, "--output-dir", "/proc/x", *further]
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="/proc does not exist")
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]])
+def test_an_output_directory_that_cannot_be_created_is_reported(cli, tiny, toy, tmp_path, flags):
+    args = ["--data", toy, "--model", tiny, "--output-dir", "/proc/x", *flags]
     assert_refused(cli, tmp_path, args, ["/proc/x: cannot be made there", "name another directory"])
 
 
-def test_a_share_to_set_aside_beside_validation_rows(cli, tiny, toy, tmp_path):
+def test_validation_fraction_with_validation_rows_is_reported(cli, tiny, toy, tmp_path):
     dev = write_rows(tmp_path / "dev.jsonl", make_toy_rows(20, seed=1))
     args = ["--model", tiny, "--validation-fraction", 0.2, "--output-dir", tmp_path / "run"]
-    given = [*args, "--data", toy, "--validation", dev]
-    assert_refused(cli, tmp_path, given, ["--validation-fraction", "--validation", "leave one"])
+    both = [*args, "--data", toy, "--validation", dev]
+    assert_refused(cli, tmp_path, both, ["--validation-fraction", "--validation", "leave one"])
     own = write_rows(tmp_path / "folder" / "dev.jsonl", make_toy_rows(20, seed=1)).parent
     shutil.copy(toy, own / "train.jsonl")
     status, _, err = cli("classify", *args, "--data", own, "--dry-run")
     assert (status, "--validation-fraction is not used" in err) == (0, True)
 
 
-def test_a_run_is_replaced_only_with_overwrite_and_only_what_is_its(cli, tiny, toy, tmp_path):
+def test_overwrite_is_needed_to_replace_a_run_and_keeps_other_files(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--max-steps", 1]
     assert cli("classify", *args)[0] == 0
     (tmp_path / "run" / "notes.txt").write_text("mine")
@@ -311,7 +313,7 @@ def test_a_run_is_replaced_only_with_overwrite_and_only_what_is_its(cli, tiny, t
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
-def test_a_refused_overwrite_leaves_the_old_run(cli, tiny, toy, tmp_path):
+def test_an_overwrite_with_a_bad_flag_keeps_the_old_run(cli, tiny, toy, tmp_path):
     run = tmp_path / "run"
     args = ["--data", toy, "--model", tiny, "--output-dir", run, "--max-steps", 1]
     assert cli("classify", *args)[0] == 0
@@ -320,24 +322,24 @@ def test_a_refused_overwrite_leaves_the_old_run(cli, tiny, toy, tmp_path):
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-def test_a_disk_too_full_for_the_run(cli, tiny, toy, tmp_path, monkeypatch):
+def test_a_disk_with_too_little_space_is_reported(cli, tiny, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: Disk(10, 9, 1))
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run"]
     assert_refused(cli, tmp_path, args, ["0 MB are free", "another disk"])
 
 
-def test_a_disk_that_fills_up_while_a_checkpoint_is_written(cli, tiny, toy, tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_during_a_checkpoint_is_reported(cli, tiny, toy, tmp_path, monkeypatch):
     import torch
 
-    def full(*_, **__):
+    def raise_disk_full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(torch, "save", full)
+    monkeypatch.setattr(torch, "save", raise_disk_full)
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run"]
     assert_refused(cli, tmp_path, args, ["No space left", "start again: there was none before", "step 5"])
 
 
-def test_a_loss_that_is_no_number(cli, toy, tmp_path):
+def test_a_nan_loss_is_reported(cli, toy, tmp_path):
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -349,7 +351,7 @@ def test_a_loss_that_is_no_number(cli, toy, tmp_path):
     assert_refused(cli, tmp_path, args, ["loss is nan at step 1", "--learning-rate"])
 
 
-def test_texts_the_model_cannot_read(cli, tiny, tmp_path, monkeypatch):
+def test_texts_in_a_script_that_the_vocabulary_lacks_are_reported(cli, tiny, tmp_path, monkeypatch):
     rows = [{**row, "text": "한국어 " * (n + 3)} for n, row in enumerate(GOOD_ROWS)]
     data = write_rows(tmp_path / "korean.jsonl", rows)
     monkeypatch.setattr("bertkit.modeling.loading.choose_default_model", lambda: str(tiny))
@@ -358,7 +360,7 @@ def test_texts_the_model_cannot_read(cli, tiny, tmp_path, monkeypatch):
     assert (status, "warning:" in err) == (0, True)
 
 
-def test_an_overwrite_that_fails_puts_the_old_run_back(cli, tiny, toy, tmp_path):
+def test_a_failed_overwrite_restores_the_old_run(cli, tiny, toy, tmp_path):
     run = tmp_path / "run"
     args = ["--data", toy, "--model", tiny, "--output-dir", run, "--batch-size", 8]
     assert cli("classify", *args, "--max-steps", 1)[0] == 0
@@ -368,19 +370,19 @@ def test_an_overwrite_that_fails_puts_the_old_run_back(cli, tiny, toy, tmp_path)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-def test_every_training_text_also_evaluated_on(cli, tiny, toy, tmp_path):
+def test_validation_on_the_training_texts_is_reported(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--validation", toy, "--model", tiny]
     assert_refused(cli, tmp_path, args, ["every training text is also evaluated on", "--validation"])
 
 
 @pytest.mark.parametrize("value", ["adam_beta2=abc", "label_smoothing_factor=0.5", "optim_args=x"])
-def test_values_of_set_are_refused_before_anything_is_written(cli, tiny, toy, tmp_path, value):
+def test_bad_values_of_set_are_reported_before_anything_is_written(cli, tiny, toy, tmp_path, value):
     assert_refused(
         cli, tmp_path, ["--data", toy, "--model", tiny, "--set", value], ["--set", value.split("=")[0]]
     )
 
 
-def test_optimizers_that_are_not_installed(cli, tiny, toy, tmp_path):
+def test_an_optimizer_that_is_not_installed_is_reported(cli, tiny, toy, tmp_path):
     assert_refused(
         cli, tmp_path, ["--data", toy, "--model", tiny, "--optim", "galore_adamw"], ["--optim galore_adamw"]
     )

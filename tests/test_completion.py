@@ -1,4 +1,4 @@
-"""TAB: the real protocol of each shell, in a process of its own, which imports nothing heavy."""
+"""Completion through the real protocol of each shell, in a new process that loads no heavy package."""
 
 import os
 import subprocess
@@ -27,31 +27,31 @@ assert not heavy, heavy
 """
 
 
-def complete(typed, shell="bash", **more):
-    """What the shell gets for what was typed; a blank at the end begins a new word."""
+def complete(typed, shell="bash", **variables):
+    """Return the completions of a command line; a space at the end starts a new word."""
     words = typed.split(" ")
-    asked = {
+    request = {
         "bash": {"COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)},
         "zsh": {"_TYPER_COMPLETE_ARGS": typed},
         "fish": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
     }[shell]
-    environment = {**os.environ, **asked, "_BERTKIT_COMPLETE": f"complete_{shell}", **more}
+    environment = {**os.environ, **request, "_BERTKIT_COMPLETE": f"complete_{shell}", **variables}
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split("\n")[:-1] if done.stdout.strip() else []
 
 
-def test_commands_and_flags():
+def test_commands_and_flags_are_completed():
     assert set(complete("bertkit ")) >= {*TASKS, "glue", "recipes", "env"}
     assert complete("bertkit classify --push") == ["--push-to-hub"]
     assert complete("bertkit recipes ") == ["ls", "show", "cp"]
 
 
-def test_recipes_are_those_of_the_task_by_a_name_that_finds_them():
+def test_recipes_of_the_task_are_completed_by_their_shortest_name():
     found = complete("bertkit classify --recipe ")
     assert found[:2] == ["imdb", "rotten-tomatoes"]
     assert {"cola", "sst2"} < set(found)
-    assert complete("bertkit nli -r ")[0] == "mnli"  # its own
+    assert complete("bertkit nli -r ")[0] == "mnli"  # the task's own folder comes first
     assert complete("bertkit nli -r g") == ["glue/mnli"]
     assert complete("bertkit classify --recipe classify/i") == ["classify/imdb"]
     assert complete("bertkit recipes show ") == list(list_shipped_recipes())
@@ -64,15 +64,15 @@ def test_recipes_are_those_of_the_task_by_a_name_that_finds_them():
     assert complete("bertkit recipes ls s") == ["swag"]
 
 
-def test_data(tmp_path):
+def test_datasets_and_files_are_completed(tmp_path):
     assert complete("bertkit ner --data ") == ["sample", *load_dataset_specs()]
     (tmp_path / "sales.csv").touch()
     (tmp_path / "zebra.csv").touch()
     assert complete("bertkit ner --data sa") == ["sample", "sales.csv"]
-    assert complete("bertkit ner --data z") == []  # the shell's own files
+    assert complete("bertkit ner --data z") == []  # the shell completes files itself
 
 
-def test_models_are_packaged_runs_and_cached(tmp_path):
+def test_models_are_packaged_models_runs_and_cached_models(tmp_path):
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "metrics.json").touch()
     (tmp_path / "runs" / "unfinished").mkdir()
@@ -83,28 +83,28 @@ def test_models_are_packaged_runs_and_cached(tmp_path):
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_tell_what_a_name_is(shell):
+def test_zsh_and_fish_show_descriptions(shell):
     [line] = complete("bertkit qa --data squad_v", shell)
     assert "squad_v2" in line
     assert load_dataset_specs()["squad_v2"].title in line
     assert "wandb" in "".join(complete("bertkit qa --report-to ", shell))
 
 
-def test_every_role_that_a_setting_names_is_known_and_data_and_models_have_theirs():
+def test_every_completion_source_exists_and_data_and_models_have_one():
     configs = [GlueConfig, FeatureBasedConfig, AblationConfig, TokenizerConfig]
     for config in [*configs, *(task_class(task).Config for task in TASKS)]:
-        roles = {name: about.values for name, (_, about, _) in get_settings(config).items() if about.values}
-        assert set(roles.values()) <= COMPLETION_SOURCES.keys()
-        assert roles.keys() >= {"data", "model"} & get_settings(config).keys()
+        sources = {name: field.values for name, (_, field, _) in get_settings(config).items() if field.values}
+        assert set(sources.values()) <= COMPLETION_SOURCES.keys()
+        assert sources.keys() >= {"data", "model"} & get_settings(config).keys()
 
 
-def test_runs_by_their_place(tmp_path):
+def test_runs_are_completed(tmp_path):
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "metrics.json").touch()
     assert complete("bertkit predict ") == ["runs/mine"]
 
 
-def test_the_script_of_the_shell_is_shown(tmp_path):
+def test_the_completion_script_is_printed(tmp_path):
     script = tmp_path / "ask.sh"
     script.write_text(f"{sys.executable} -m bertkit --show-completion\n")
     done = subprocess.run(["bash", script], capture_output=True, text=True)

@@ -183,7 +183,7 @@ def test_a_killed_rank_stops_all_and_the_run_resumes_to_the_same_bits(both, tiny
     status, said, seconds = kill_rank([*command, "-o", cut], cut)
     told = [line for line in said.splitlines() if line.startswith("bertkit:")]
     assert (status, len(told)) == (1, 1), said
-    assert "rank 1 was ended by SIGKILL, and the others were stopped; --resume" in told[0]
+    assert "rank 1: was killed by SIGKILL, and the other ranks were stopped; if there is a checkpoint" in told[0]
     assert "Traceback" not in said
     assert seconds < 30
     again = [
@@ -207,7 +207,7 @@ def test_a_killed_rank_stops_all_and_the_run_resumes_to_the_same_bits(both, tiny
 def test_what_cannot_be_is_refused_in_one_line(cli, toy, tiny, tmp_path, monkeypatch, both):
     args = ["classify", "--data", toy, "--model", tiny]
     monkeypatch.setattr(launch, "_cores", lambda: 2)
-    assert cli(*args, "--nproc", 3)[::2] == (2, "bertkit: --nproc 3: this machine has 2 cores, and no GPU\n")
+    assert cli(*args, "--nproc", 3)[::2] == (2, "bertkit: --nproc 3: this machine has 2 cores and no GPU; pass at most 2\n")
     with pytest.raises(bertkit.UserError, match="a flag of the command line"):
         bertkit.classify(data=str(toy), nproc=2)
     again = cli("classify", "--resume", "-o", stopped(both[0], tmp_path))
@@ -279,7 +279,7 @@ sys.exit(130 if len(got) == 1 else 99)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(("listens", "then", "said"), [
-    (LISTENS, STOPS, ""), ("", "time.sleep(60)", "bertkit: stopped before it began; nothing was kept\n"),
+    (LISTENS, STOPS, ""), ("", "time.sleep(60)", "bertkit: interrupted before training began; nothing was saved\n"),
 ], ids=["trains", "begins"])  # fmt: skip
 def test_the_launcher_hands_a_signal_on_once(listens, then, said, number, monkeypatch, tmp_path, capfd):
     script = (

@@ -22,7 +22,7 @@ COMMANDS = [
 
 
 def parse(words):
-    """The real parser, running nothing."""
+    """Parse a command line with the real parser, without running the command."""
     command = typer.main.get_command(app)
     context = command.make_context("bertkit", words)
     while hasattr(command, "resolve_command"):
@@ -33,12 +33,12 @@ def parse(words):
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
-def test_commands_parse(page, line):
+def test_commands_in_the_docs_parse(page, line):
     words = shlex.split(line.removeprefix("$ "), comments=True)
     assert parse(words[words.index("bertkit") + 1 :]) is not None
 
 
-def test_there_are_commands_and_a_wrong_one_would_be_seen():
+def test_the_docs_have_commands_and_a_wrong_flag_is_found():
     assert len(COMMANDS) > 10
     with pytest.raises(Exception, match="No such option"):
         parse(["classify", "--dta", "imdb"])
@@ -51,8 +51,10 @@ def test_each_command_has_a_page():
     assert [name for name in TABLE if not (ROOT / "docs" / f"{name}.md").exists()] == []
 
 
-@pytest.mark.parametrize("name", [name for name, one in TABLE.items() if not hasattr(one, "commands")])
-def test_each_flag_that_a_page_names_exists(name):
+@pytest.mark.parametrize(
+    "name", [name for name, command in TABLE.items() if not hasattr(command, "commands")]
+)
+def test_flags_named_on_a_page_exist(name):
     flags = {flag for option in TABLE[name].params for flag in (*option.opts, *option.secondary_opts)}
     named = set(re.findall(r"`(--[a-z][a-z0-9-]+)", (ROOT / "docs" / f"{name}.md").read_text("utf-8")))
     assert named
@@ -66,22 +68,22 @@ def test_make_targets_in_the_readme_exist():
     assert {"demo", "test", "test-fast", "check"} <= named <= targets
 
 
-def test_the_data_page_lists_every_known_set_and_where_it_was_tried():
+def test_the_data_page_lists_every_known_dataset_and_its_tested_sources():
     page = (ROOT / "docs" / "data.md").read_text("utf-8")
-    for known in load_dataset_specs().values():
-        tried = ", ".join(known.tested_sources) or "not tried"
-        assert f"| `{known.name}` | {known.title} | {tried} | `{known.hub['id']}` |" in page
+    for spec in load_dataset_specs().values():
+        tested = ", ".join(spec.tested_sources) or "not tried"
+        assert f"| `{spec.name}` | {spec.title} | {tested} | `{spec.hub['id']}` |" in page
 
 
 def test_the_data_page_lists_the_files_of_every_layout():
     page = (ROOT / "docs" / "data.md").read_text("utf-8")
-    for known in load_dataset_specs().values():
-        for layout in known.layouts:
+    for spec in load_dataset_specs().values():
+        for layout in spec.layouts:
             files = ", ".join(f"`{file}`" for file in dict.fromkeys(part.file for part in layout.values()))
-            assert f"| `{known.name}` | {files} " in page
+            assert f"| `{spec.name}` | {files} " in page
 
 
-def test_relative_links_lead_somewhere():
+def test_relative_links_point_to_existing_files():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

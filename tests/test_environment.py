@@ -1,41 +1,41 @@
-"""`env` and `data ls`: for people, and as one JSON object."""
+"""`env` and `data ls`, as text and as one JSON object."""
 
 import json
 
 from bertkit.data.registry import load_dataset_specs
 
 
-def test_env_tells_versions_device_and_what_can_be_reached(cli, no_hub, monkeypatch):
+def test_env_prints_versions_device_and_hub_status(cli, no_hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     status, out, _ = cli("env", "--json")
-    found = json.loads(out)
+    environment = json.loads(out)
     assert status == 0
-    assert {"python", "torch", "transformers", "device", "bf16", "cache"} <= found.keys()
-    assert (found["Hub"], found["Hub token"]) == (f"{no_hub} cannot be reached", "set")
-    assert found["BERTKIT_DATA_DIR"] == "unset"
-    told = cli("env")[1]
-    assert [line.split()[0] for line in told.splitlines()] == [name.split()[0] for name in found]
-    assert "hf_secret" not in told + out
+    assert {"python", "torch", "transformers", "device", "bf16", "cache"} <= environment.keys()
+    assert (environment["Hub"], environment["Hub token"]) == (f"{no_hub} cannot be reached", "set")
+    assert environment["BERTKIT_DATA_DIR"] == "unset"
+    text = cli("env")[1]
+    assert [line.split()[0] for line in text.splitlines()] == [name.split()[0] for name in environment]
+    assert "hf_secret" not in text + out
 
 
-def test_env_reaches_a_hub(cli, hub):
-    found = json.loads(cli("env", "--json")[1])
-    assert (found["Hub"], found["Hub token"]) == (f"{hub.url} is reached", "none")
+def test_env_reports_a_reachable_hub(cli, hub):
+    environment = json.loads(cli("env", "--json")[1])
+    assert (environment["Hub"], environment["Hub token"]) == (f"{hub.url} is reachable", "none")
 
 
-def test_data_ls_tells_where_each_set_was_found(cli, tmp_path):
+def test_data_ls_shows_the_source_of_each_dataset(cli, tmp_path):
     (tmp_path / "SST-2").mkdir()
     _, out, _ = cli("data", "ls", "--json", "--data-dir", tmp_path)
-    found = json.loads(out)
-    assert list(found) == [*load_dataset_specs(), "sample"]
-    assert found["sst2"] == {"found": str(tmp_path / "SST-2"), "title": load_dataset_specs()["sst2"].title}
-    assert [line.split()[0] for line in cli("data", "ls")[1].splitlines()] == list(found)
+    datasets = json.loads(out)
+    assert list(datasets) == [*load_dataset_specs(), "sample"]
+    assert datasets["sst2"] == {"found": str(tmp_path / "SST-2"), "title": load_dataset_specs()["sst2"].title}
+    assert [line.split()[0] for line in cli("data", "ls")[1].splitlines()] == list(datasets)
 
 
-def test_a_cache_that_is_a_file_is_told(cli, no_hub, tmp_path, monkeypatch):
+def test_env_reports_a_cache_path_that_is_a_file(cli, no_hub, tmp_path, monkeypatch):
     file = tmp_path / "cache"
     file.write_text("mine")
     monkeypatch.setenv("BERTKIT_CACHE_DIR", str(file))
-    told = json.loads(cli("env", "--json")[1])["cache"]
-    assert "a file, so nothing is cached" in told
-    assert "safe to delete" not in told
+    cache = json.loads(cli("env", "--json")[1])["cache"]
+    assert "is a file, so nothing is cached" in cache
+    assert "safe to delete" not in cache

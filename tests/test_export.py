@@ -172,7 +172,7 @@ def test_int8_is_a_model_of_its_own_and_its_cost_is_told(run, cli):
     assert len(list(bertkit.load(run / "onnx" / "int8").predict(make_toy_rows(3)))) == 3
     status, out, _ = cli("export", run, "--quantize", "int8", "--overwrite")
     assert status == 0
-    assert "times as fast" in out
+    assert "times the speed" in out
 
 
 def test_another_model_is_refused_and_nothing_is_left(run, cli, monkeypatch):
@@ -200,7 +200,7 @@ def test_a_signal_that_lands_in_a_finalizer_is_not_lost(run, cli, monkeypatch, n
     monkeypatch.setattr(compare_variants, "compare_variants", takes_long)
     before = sorted(run.rglob("*"))
     status, out, err = cli("export", run)
-    assert (status, out, err.splitlines()[-1]) == (130, "", "bertkit: stopped; nothing was kept")
+    assert (status, out, err.splitlines()[-1]) == (130, "", "bertkit: interrupted; nothing was saved")
     assert "Exception ignored" not in err
     assert sorted(run.rglob("*")) == before
 

@@ -1,4 +1,4 @@
-"""`feature-based`: a run for each row of the paper's table, on a frozen encoder."""
+"""`feature-based`: one run on a frozen encoder for each row of the paper's table."""
 
 import json
 
@@ -19,14 +19,14 @@ FLAGS = ["--epochs", 1, "--batch-size", 16, "--max-length", 32, "--no-bf16"]
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory):
-    """The folder of a tiny BERT with four layers."""
+def four_layer_model(tmp_path_factory):
+    """Save a tiny BERT with four layers."""
     return save_tiny_model(tmp_path_factory.mktemp("models") / "four", num_hidden_layers=4)
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    """A folder with all three splits, documents of five sentences."""
+    """Write all three splits, in documents of five sentences."""
     folder = tmp_path_factory.mktemp("data") / "toy"
     for seed, (name, size) in enumerate({"train": 80, "validation": 30, "test": 20}.items()):
         sentences = enumerate(make_ner_rows(size, seed))
@@ -35,63 +35,75 @@ def toy(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(four, toy, tmp_path_factory):
-    """All six rows."""
+def complete_run(four_layer_model, toy, tmp_path_factory):
+    """Run all six rows."""
     folder = tmp_path_factory.mktemp("feature-based") / "run"
-    return bertkit.feature_based(data=str(toy), model=str(four), output_dir=str(folder), **FAST)
+    return bertkit.feature_based(data=str(toy), model=str(four_layer_model), output_dir=str(folder), **FAST)
 
 
-def settings_of_run(folder):
+def read_run_settings(folder):
     return yaml.safe_load((folder / "run.yaml").read_text())["settings"]
 
 
-def test_the_table_has_all_six_rows_the_baseline_and_the_papers_figures(whole):
-    *found, baseline = FeatureBasedSuite.build_table(whole.metrics, whole.output_dir).rows
-    figures = {features: float(paper) for features, *_, paper in found}
-    assert figures == {
+def test_the_table_has_all_six_rows_the_baseline_and_the_papers_scores(complete_run):
+    *rows, baseline = FeatureBasedSuite.build_table(complete_run.metrics, complete_run.output_dir).rows
+    paper_scores = {features: float(paper) for features, *_, paper in rows}
+    assert paper_scores == {
         "embeddings": 91.0, "second-to-last": 95.6, "last": 94.9, "sum-last-4": 95.9, "concat-last-4": 96.1,
         "sum-all": 95.5,
     }  # fmt: skip
-    for features, dev, interval, test, _ in found:
-        about = whole.metrics["features"][features]
-        low, high = about["intervals"]["f1"]
-        assert dev == f"{100 * about['validation']['f1']:.1f}"
+    for features, dev, interval, test, _ in rows:
+        summary = complete_run.metrics["features"][features]
+        low, high = summary["intervals"]["f1"]
+        assert dev == f"{100 * summary['validation']['f1']:.1f}"
         assert interval == f"{100 * low:.1f} to {100 * high:.1f}"
-        assert test == f"{100 * about['test']['f1']:.1f}"
-    f1 = whole.metrics["baselines"]["frequent_tag"]["f1"]
+        assert test == f"{100 * summary['test']['f1']:.1f}"
+    f1 = complete_run.metrics["baselines"]["frequent_tag"]["f1"]
     assert 0 < f1 < 1
     assert baseline == ("frequent_tag", f"{100 * f1:.1f}", "", "", "")
 
 
-def test_the_page_has_the_table_and_says_whose_figures_are_of_which_data(whole):
-    page = (whole.output_dir / "README.md").read_text()
+def test_the_page_has_the_table_and_names_another_dataset(complete_run):
+    page = (complete_run.output_dir / "README.md").read_text()
     assert (
-        "| " + " | ".join(FeatureBasedSuite.build_table(whole.metrics, whole.output_dir).rows[0]) + " |"
+        "| "
+        + " | ".join(FeatureBasedSuite.build_table(complete_run.metrics, complete_run.output_dir).rows[0])
+        + " |"
         in page
     )
-    assert "of the development set of CoNLL-2003; ours are of toy." in page
-    of_the_papers = {**whole.metrics, "data": {"name": "conll2003"}}
-    assert "ours" not in FeatureBasedSuite.build_table(of_the_papers, whole.output_dir).caption
+    assert "on the development set of CoNLL-2003; ours: on toy." in page
+    paper_metrics = {**complete_run.metrics, "data": {"name": "conll2003"}}
+    assert "ours" not in FeatureBasedSuite.build_table(paper_metrics, complete_run.output_dir).caption
 
 
-def test_each_run_is_an_ordinary_run_directory(whole):
+def test_each_run_is_a_complete_run_directory(complete_run):
     for features in PAPER_F1:
-        run = whole.output_dir / features
+        run = complete_run.output_dir / features
         metrics = json.loads((run / "metrics.json").read_text())
-        assert metrics["validation"] == whole.metrics["features"][features]["validation"]
-        saved = settings_of_run(run)
+        assert metrics["validation"] == complete_run.metrics["features"][features]["validation"]
+        saved = read_run_settings(run)
         assert (saved["features"], saved["head"], saved["context"]) == (features, "bilstm", "document")
         assert (saved["learning_rate"], saved["epochs"], saved["batch_size"]) == (1e-3, 1, 16)
         assert not (run / "checkpoints").exists()
 
 
-def test_what_is_said_goes_before_the_recipes(cli, four, toy, tmp_path):
-    said = ["--context", "sentence", "--lr", 0.01, "--features", "LAST, sum_all"]
-    args = ["feature-based", "--data", toy, "--model", four, *FLAGS, *said, "-o", tmp_path / "run"]
+def test_flags_override_the_recipes(cli, four_layer_model, toy, tmp_path):
+    flags = ["--context", "sentence", "--lr", 0.01, "--features", "LAST, sum_all"]
+    args = [
+        "feature-based",
+        "--data",
+        toy,
+        "--model",
+        four_layer_model,
+        *FLAGS,
+        *flags,
+        "-o",
+        tmp_path / "run",
+    ]
     status, out, _ = cli(*args)
-    saved = settings_of_run(tmp_path / "run" / "last")
+    saved = read_run_settings(tmp_path / "run" / "last")
     assert status == 0
-    assert "context" not in saved  # the default of ner
+    assert "context" not in saved  # the default of ner is not saved
     assert (saved["learning_rate"], saved["batch_size"]) == (0.01, 16)
     assert sorted(path.name for path in (tmp_path / "run").iterdir() if path.is_dir()) == ["last", "sum-all"]
     assert [name for name in ("last", "sum-all", "frequent_tag", "95.5") if name not in out] == []
@@ -102,36 +114,39 @@ def test_recipes_and_settings_agree():
     assert list(PAPER_F1) == [name.split("/")[-1] for name in map(get_recipe_name, PAPER_F1)]
     assert set(PAPER_F1) == set(FEATURE_LAYERS)
     assert {get_recipe_name(features) for features in PAPER_F1} <= list_shipped_recipes().keys()
-    known = get_settings(FeatureBasedConfig)
-    same = [read_recipe(get_recipe_name(features), "ner", NerConfig).settings for features in PAPER_F1]
-    assert [some.pop("features") for some in same] == list(PAPER_F1)
-    assert all(some == same[0] for some in same)
-    for key, value in same[0].items():  # a default that is not the recipes' would not be handed on
-        assert key == "head" or known[key][2] in (None, value)
-    assert (known["data"][1].default_text, known["model"][1].default_text) == (
-        same[0]["data"],
-        same[0]["model"],
+    settings_by_name = get_settings(FeatureBasedConfig)
+    recipes = [read_recipe(get_recipe_name(features), "ner", NerConfig).settings for features in PAPER_F1]
+    assert [settings.pop("features") for settings in recipes] == list(PAPER_F1)
+    assert all(settings == recipes[0] for settings in recipes)
+    for key, value in recipes[0].items():  # a default that differs from the recipes would not be passed on
+        assert key == "head" or settings_by_name[key][2] in (None, value)
+    assert (settings_by_name["data"][1].default_text, settings_by_name["model"][1].default_text) == (
+        recipes[0]["data"],
+        recipes[0]["model"],
     )
 
 
-def test_it_goes_on_where_it_was_stopped(cli, four, toy, tmp_path, stop_at):
-    args = ["feature-based", "--data", toy, "--model", four, *FLAGS, "--epochs", 2]
+def test_an_interrupted_suite_is_resumed(cli, four_layer_model, toy, tmp_path, stop_at):
+    args = ["feature-based", "--data", toy, "--model", four_layer_model, *FLAGS, "--epochs", 2]
     args += ["--features", "embeddings", "--features", "last"]
-    assert cli(*args, "-o", tmp_path / "whole")[0] == 0
-    stop_at(12)  # a run has ten
-    status, _, err = cli(*args, "-o", tmp_path / "cut")
+    assert cli(*args, "-o", tmp_path / "complete")[0] == 0
+    stop_at(12)  # each run has ten steps
+    status, _, err = cli(*args, "-o", tmp_path / "interrupted")
     assert status == 130
-    assert f"go on with: bertkit feature-based --resume --output-dir {tmp_path / 'cut'}" in err
-    assert (tmp_path / "cut" / "embeddings" / "metrics.json").exists()
-    assert not (tmp_path / "cut" / "last" / "metrics.json").exists()
-    status, out, err = cli("feature-based", "--resume", "-o", tmp_path / "cut", "--json")
-    assert "finished before" in err
-    assert "these are its scores" not in err
+    assert (
+        f"interrupted; resume with: bertkit feature-based --resume --output-dir {tmp_path / 'interrupted'}"
+        in err
+    )
+    assert (tmp_path / "interrupted" / "embeddings" / "metrics.json").exists()
+    assert not (tmp_path / "interrupted" / "last" / "metrics.json").exists()
+    status, out, err = cli("feature-based", "--resume", "-o", tmp_path / "interrupted", "--json")
+    assert "already finished" in err
+    assert "scores" not in err
     assert (status, list(json.loads(out)["features"])) == (0, ["embeddings", "last"])
     for features in ("embeddings", "last"):
-        one, two = (tmp_path / name / features / "model.safetensors" for name in ("whole", "cut"))
+        one, two = (tmp_path / name / features / "model.safetensors" for name in ("complete", "interrupted"))
         assert one.read_bytes() == two.read_bytes()
-    status, again, err = cli("feature-based", "--resume", "-o", tmp_path / "cut", "--json")
+    status, again, err = cli("feature-based", "--resume", "-o", tmp_path / "interrupted", "--json")
     assert (again, "finished" in err) == (out, True)
 
 
@@ -139,7 +154,7 @@ def test_it_goes_on_where_it_was_stopped(cli, four, toy, tmp_path, stop_at):
     ("args", "words"),
     [
         (["--features", "last,sum-last-3"], ["--features sum-last-3", "did you mean 'sum-last-4'"]),
-        (["--features", ","], ["--features: names none of"]),
+        (["--features", ","], ["--features: is empty"]),
         (["--data", "nowhere.conll"], ["--data nowhere.conll", "no such file"]),
         (["--test", "nowhere.conll"], ["nowhere.conll"]),
         (["--fp16"], ["--fp16"]),
@@ -147,13 +162,22 @@ def test_it_goes_on_where_it_was_stopped(cli, four, toy, tmp_path, stop_at):
         (["--recipe", "ner/feature-based/last"], ["a recipe for ner"]),
     ],
 )
-def test_refused_before_anything_is_written(cli, four, toy, tmp_path, args, words):
-    args = ["--data", toy, "--model", four, *FLAGS, "-o", tmp_path / "run", *args]
+def test_errors_are_reported_before_anything_is_written(cli, four_layer_model, toy, tmp_path, args, words):
+    args = ["--data", toy, "--model", four_layer_model, *FLAGS, "-o", tmp_path / "run", *args]
     assert_refused(cli, tmp_path, args, words, "feature-based")
 
 
-def test_a_dry_run_tells_the_rows_and_writes_nothing(cli, four, toy, tmp_path):
-    args = ["feature-based", "--data", toy, "--model", four, "--features", "last,embeddings", "--dry-run"]
+def test_a_dry_run_lists_the_rows_and_writes_nothing(cli, four_layer_model, toy, tmp_path):
+    args = [
+        "feature-based",
+        "--data",
+        toy,
+        "--model",
+        four_layer_model,
+        "--features",
+        "last,embeddings",
+        "--dry-run",
+    ]
     status, out, _ = cli(*args, "-o", tmp_path / "run", "--json")
     runs = json.loads(out)["runs"]
     assert (status, [run["folder"] for run in runs]) == (0, ["embeddings", "last"])
@@ -161,20 +185,20 @@ def test_a_dry_run_tells_the_rows_and_writes_nothing(cli, four, toy, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_overwrite_replaces_the_rows(cli, four, toy, tmp_path):
-    args = ["feature-based", "--data", toy, "--model", four, *FLAGS, "-o", tmp_path / "run"]
+def test_overwrite_replaces_the_rows(cli, four_layer_model, toy, tmp_path):
+    args = ["feature-based", "--data", toy, "--model", four_layer_model, *FLAGS, "-o", tmp_path / "run"]
     assert cli(*args, "--features", "last")[0] == 0
     assert cli(*args, "--features", "embeddings", "--overwrite")[0] == 0
-    made = {path.name for path in (tmp_path / "run").iterdir()}
-    assert made == {"embeddings", "run.yaml", "metrics.json", "README.md"}
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"embeddings", "run.yaml", "metrics.json", "README.md"}
 
 
-def test_a_model_with_too_few_layers_is_told_before_the_first_run(cli, tiny, toy, tmp_path):
+def test_a_model_with_too_few_layers_is_refused_before_the_first_run(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "-o", tmp_path / "run"]
     words = ["--features sum-last-4: needs 4 layers and the model has 2"]
     assert_refused(cli, tmp_path, args, words, "feature-based")
 
 
-def test_from_python_a_wrong_setting_is_told_by_name():
+def test_an_unknown_setting_from_python_is_named():
     with pytest.raises(bertkit.UserError, match=r"feature_based\(\): unknown setting 'head'"):
         bertkit.feature_based(head="linear")

@@ -1,4 +1,4 @@
-"""`glue`: all nine tasks in the files GLUE distributes, the table, and the files its leaderboard takes."""
+"""`glue`: all nine tasks in the original files, the table, and the files of the leaderboard."""
 
 import json
 import shutil
@@ -12,27 +12,26 @@ from conftest import make_nli_rows, make_toy_rows, read_predictions
 import bertkit
 from bertkit.data.registry import load_dataset_specs
 from bertkit.recipes import read_recipe
-from bertkit.suites.glue_table import build_score_rows
+from bertkit.suites.glue_results import build_score_rows, write_submission
 from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES
-from bertkit.suites.submission import write_submission
 from bertkit.tasks import task_class
 
 GOLDEN = Path(__file__).parent / "golden" / "submission"
-# The leaderboard's form: file -> how a prediction is spelled.
-NAMES3, NAMES2, BITS = (
+# The leaderboard's format: file -> labels, or None for scores.
+NAMES3, NAMES2, NUMBERS = (
     {"entailment", "neutral", "contradiction"},
     {"entailment", "not_entailment"},
     {"0", "1"},
 )
 LEADERBOARD = {
-    "AX.tsv": NAMES3, "CoLA.tsv": BITS, "MNLI-m.tsv": NAMES3, "MNLI-mm.tsv": NAMES3, "MRPC.tsv": BITS,
-    "QNLI.tsv": NAMES2, "QQP.tsv": BITS, "RTE.tsv": NAMES2, "SST-2.tsv": BITS, "STS-B.tsv": None,
-    "WNLI.tsv": BITS,
+    "AX.tsv": NAMES3, "CoLA.tsv": NUMBERS, "MNLI-m.tsv": NAMES3, "MNLI-mm.tsv": NAMES3, "MRPC.tsv": NUMBERS,
+    "QNLI.tsv": NAMES2, "QQP.tsv": NUMBERS, "RTE.tsv": NAMES2, "SST-2.tsv": NUMBERS, "STS-B.tsv": None,
+    "WNLI.tsv": NUMBERS,
 }  # fmt: skip
 MRPC = ["#1 ID", "#2 ID", "#1 String", "#2 String"]
 PAIR = ["index", "sentence1", "sentence2"]
 # How GLUE distributes each set: folder -> (columns of train and dev, columns of test); of CoLA, no header.
-FORMS = {
+COLUMNS = {
     "CoLA": (["source", "label", "star", "sentence"], ["index", "sentence"]),
     "SST-2": (["sentence", "label"], ["index", "sentence"]),
     "MRPC": (["Quality", *MRPC], ["index", *MRPC]),
@@ -47,12 +46,16 @@ SPLITS = {"MNLI": (["train", "dev_matched", "dev_mismatched"], ["test_matched", 
 FIRST = {"sentence", "#1 String", "sentence1", "question1", "question"}
 SECOND = {"#2 String", "sentence2", "question2"}
 LABELS = {"label", "Quality", "is_duplicate", "gold_label", "score"}
-NAMED = {"QNLI": sorted(NAMES2), "RTE": sorted(NAMES2), "MNLI": ["entailment", "neutral", "contradiction"]}
+LABEL_NAMES = {
+    "QNLI": sorted(NAMES2),
+    "RTE": sorted(NAMES2),
+    "MNLI": ["entailment", "neutral", "contradiction"],
+}
 
 
 def write_split(path, columns, folder, seed, header=True):
-    """Twelve separable rows in the columns of GLUE's file."""
-    names = NAMED.get(folder, ["0", "1"])
+    """Write twelve separable rows in the columns of the original file."""
+    names = LABEL_NAMES.get(folder, ["0", "1"])
     table = []
     for number, row in enumerate(make_nli_rows(12, seed)):
         label = str(number % 6) if folder == "STS-B" else names[number % len(names)]
@@ -69,79 +72,83 @@ def write_split(path, columns, folder, seed, header=True):
 
 @pytest.fixture(scope="module")
 def glue_data(tmp_path_factory):
-    """A folder that holds all nine sets and the diagnostic one, in GLUE's files."""
+    """Write all nine datasets and the diagnostic set in the original files."""
     root = tmp_path_factory.mktemp("glue_data")
-    for folder, (columns, test_columns) in FORMS.items():
-        labelled, unlabelled = SPLITS.get(folder, (["train", "dev"], ["test"]))
-        for seed, name in enumerate(labelled):
+    for folder, (columns, test_columns) in COLUMNS.items():
+        labeled, unlabeled = SPLITS.get(folder, (["train", "dev"], ["test"]))
+        for seed, name in enumerate(labeled):
             write_split(root / folder / f"{name}.tsv", columns, folder, seed, header=folder != "CoLA")
-        for seed, name in enumerate(unlabelled):
+        for seed, name in enumerate(unlabeled):
             write_split(root / folder / f"{name}.tsv", test_columns, folder, 7 + seed)
     write_split(root / "diagnostic" / "diagnostic.tsv", PAIR, "MNLI", 11)
     return root
 
 
 @pytest.fixture(scope="module")
-def whole(glue_data, tiny, tmp_path_factory):
-    """All nine tasks, one step each."""
+def complete_run(glue_data, tiny, tmp_path_factory):
+    """Run all nine tasks for one step each."""
     folder = tmp_path_factory.mktemp("glue") / "run"
     options = {"max_steps": 1, "batch_size": 8, "bf16": False}
     return bertkit.glue(model=str(tiny), data_dir=str(glue_data), output_dir=str(folder), **options)
 
 
-def check_form(text, labels):
-    """A file as the leaderboard takes it."""
-    first, *rest = text.splitlines()
-    records = [line.split("\t") for line in rest]
-    assert first == "index\tprediction"
+def check_submission(text, labels):
+    """Check that a file has the format of the leaderboard."""
+    header, *lines = text.splitlines()
+    records = [line.split("\t") for line in lines]
+    assert header == "index\tprediction"
     assert [index for index, _ in records] == [str(number) for number in range(len(records))]
     for _, value in records:
         assert (0 <= float(value) <= 5) if labels is None else value in labels
 
 
-def test_all_nine_are_run_and_all_files_of_the_leaderboard_written(whole):
-    folder = whole.output_dir / "submission"
-    assert {path.name for path in folder.iterdir()} == set(LEADERBOARD) == set(whole.metrics["submission"])
+def test_all_tasks_are_run_and_all_leaderboard_files_written(complete_run):
+    folder = complete_run.output_dir / "submission"
+    assert (
+        {path.name for path in folder.iterdir()}
+        == set(LEADERBOARD)
+        == set(complete_run.metrics["submission"])
+    )
     for name, labels in LEADERBOARD.items():
         text = (folder / name).read_text()
         assert len(text.splitlines()) == 13
-        check_form(text, labels)
-    with zipfile.ZipFile(whole.output_dir / "submission.zip") as archive:
+        check_submission(text, labels)
+    with zipfile.ZipFile(complete_run.output_dir / "submission.zip") as archive:
         assert set(archive.namelist()) == set(LEADERBOARD)
         assert archive.read("RTE.tsv").decode() == (folder / "RTE.tsv").read_text()
 
 
-def test_the_table_has_every_figure_and_the_papers_averages(whole):
-    table = {(line.title, line.metric): line for line in build_score_rows(whole.metrics)}
+def test_the_table_has_every_score_and_the_papers_averages(complete_run):
+    table = {(row.title, row.metric): row for row in build_score_rows(complete_run.metrics)}
     assert len(table) == 14
     assert (table["MNLI-mm", "accuracy"].bert_base, table["CoLA", "matthews"].bert_large) == ("83.4", "60.5")
     average = table["average", "without WNLI"]
-    assert (average.bert_base, average.bert_large) == ("79.6", "82.1")  # as the paper has them
+    assert (average.bert_base, average.bert_large) == ("79.6", "82.1")  # as in the paper
     ours = [
-        float(line.validation)
-        for line in build_score_rows(whole.metrics)
-        if line.bert_base and line.title != "average"
+        float(row.validation)
+        for row in build_score_rows(complete_run.metrics)
+        if row.bert_base and row.title != "average"
     ]
     assert len(ours) == 9
     assert float(average.validation) == pytest.approx(sum(ours) / 9, abs=0.06)
-    assert "| average | without WNLI |" in (whole.output_dir / "README.md").read_text()
+    assert "| average | without WNLI |" in (complete_run.output_dir / "README.md").read_text()
 
 
-def test_each_run_is_an_ordinary_run_directory(whole):
+def test_each_run_is_a_complete_run_directory(complete_run):
     for task in GLUE_TASKS:
-        run = whole.output_dir / task.name / "seed0"
+        run = complete_run.output_dir / task.name / "seed0"
         metrics = json.loads((run / "metrics.json").read_text())
-        for figure in task.scores:
-            found = whole.metrics["tasks"][task.name][figure.split][figure.metric]
-            assert found == metrics[figure.split][figure.metric]
-        assert whole.metrics["tasks"][task.name]["learning_rate"] == 3e-4  # by the size of the model
+        for reported in task.scores:
+            score = complete_run.metrics["tasks"][task.name][reported.split][reported.metric]
+            assert score == metrics[reported.split][reported.metric]
+        assert complete_run.metrics["tasks"][task.name]["learning_rate"] == 3e-4  # chosen by model size
         assert not (run / "checkpoints").exists()
         assert (run / "model.safetensors").exists()
         assert "diagnostic" not in (run / "metrics.json").read_text() or task.name == "mnli"
 
 
-def stored_predictions(folder):
-    """Three predictions for each test set: labels in turn, scores beyond both ends; odd indices kept."""
+def write_predictions(folder):
+    """Write three predictions for each test set, with scores outside of 0 to 5; return tasks and runs."""
     for task in GLUE_TASKS:
         labels = load_dataset_specs()[task.name].labels
         for split in task.submission_files:
@@ -157,17 +164,17 @@ def stored_predictions(folder):
 
 
 def test_the_submission_equals_the_golden_one(tmp_path):
-    names = write_submission(tmp_path, stored_predictions(tmp_path))
+    names = write_submission(tmp_path, write_predictions(tmp_path))
     assert set(names) == {path.name for path in GOLDEN.iterdir()} == set(LEADERBOARD)
     for name, labels in LEADERBOARD.items():
         assert (tmp_path / "submission" / name).read_bytes() == (GOLDEN / name).read_bytes(), name
-        check_form((GOLDEN / name).read_text(), labels)
+        check_submission((GOLDEN / name).read_text(), labels)
     with pytest.raises(AssertionError):
-        check_form((GOLDEN / "RTE.tsv").read_text(), BITS)
+        check_submission((GOLDEN / "RTE.tsv").read_text(), NUMBERS)
 
 
-def test_a_set_that_is_missing_leaves_no_archive(tmp_path):
-    runs = [entry for entry in stored_predictions(tmp_path) if entry[0].name != "wnli"]
+def test_no_archive_is_written_if_a_dataset_is_missing(tmp_path):
+    runs = [entry for entry in write_predictions(tmp_path) if entry[0].name != "wnli"]
     assert len(write_submission(tmp_path, runs)) == 10
     assert not (tmp_path / "submission.zip").exists()
 
@@ -177,27 +184,29 @@ def command(tiny, glue_data):
     return ["glue", "--model", tiny, "--data-dir", glue_data, "--batch-size", 8, "--no-bf16"]
 
 
-def test_it_goes_on_where_it_was_stopped(cli, command, tmp_path, monkeypatch, stop_at):
+def test_an_interrupted_suite_is_resumed(cli, command, tmp_path, monkeypatch, stop_at):
     args = [*command, "--tasks", "sst2,rte", "--epochs", 2]
-    assert cli(*args, "-o", tmp_path / "whole")[0] == 0
-    stop_at(6)  # SST-2 has four
-    status, _, err = cli(*args, "-o", tmp_path / "cut")
+    assert cli(*args, "-o", tmp_path / "complete")[0] == 0
+    stop_at(6)  # SST-2 has four steps
+    status, _, err = cli(*args, "-o", tmp_path / "interrupted")
     assert status == 130
-    assert f"go on with: bertkit glue --resume --output-dir {tmp_path / 'cut'}" in err
-    assert (tmp_path / "cut" / "sst2" / "seed0" / "metrics.json").exists()
-    assert not (tmp_path / "cut" / "rte" / "seed0" / "metrics.json").exists()
+    assert f"interrupted; resume with: bertkit glue --resume --output-dir {tmp_path / 'interrupted'}" in err
+    assert (tmp_path / "interrupted" / "sst2" / "seed0" / "metrics.json").exists()
+    assert not (tmp_path / "interrupted" / "rte" / "seed0" / "metrics.json").exists()
     monkeypatch.chdir(tmp_path)
-    status, out, _ = cli("glue", "--resume", "-o", tmp_path / "cut", "--json")
+    status, out, _ = cli("glue", "--resume", "-o", tmp_path / "interrupted", "--json")
     assert status == 0
     assert set(json.loads(out)["tasks"]) == {"sst2", "rte"}
     for task in ("sst2", "rte"):
-        one, two = (tmp_path / name / task / "seed0" / "model.safetensors" for name in ("whole", "cut"))
+        one, two = (
+            tmp_path / name / task / "seed0" / "model.safetensors" for name in ("complete", "interrupted")
+        )
         assert one.read_bytes() == two.read_bytes()
-    status, again, err = cli("glue", "--resume", "-o", tmp_path / "cut", "--json")
+    status, again, err = cli("glue", "--resume", "-o", tmp_path / "interrupted", "--json")
     assert (again, "finished" in err) == (out, True)
 
 
-def test_the_best_learning_rate_is_kept(cli, tiny, tmp_path):
+def test_the_best_learning_rate_is_selected(cli, tiny, tmp_path):
     folder = tmp_path / "data" / "SST-2"
     folder.mkdir(parents=True)
     for name, seed, size in (("train", 0, 200), ("dev", 1, 40)):
@@ -217,15 +226,15 @@ def test_the_best_learning_rate_is_kept(cli, tiny, tmp_path):
     ]
     status, out, err = cli(*args, "--json")
     assert status == 0
-    about = json.loads(out)["tasks"]["sst2"]
-    assert (about["learning_rate"], about["seeds"]) == (3e-3, [0, 1])
-    assert about["validation"]["accuracy"] > 0.9
+    summary = json.loads(out)["tasks"]["sst2"]
+    assert (summary["learning_rate"], summary["seeds"]) == (3e-3, [0, 1])
+    assert summary["validation"]["accuracy"] > 0.9
     assert "the best learning rate is 0.003" in err
-    made = sorted(path.name for path in (tmp_path / "run" / "sst2").iterdir())
-    assert made == ["lr0.003-seed0", "lr0.003-seed1", "lr1e-09-seed0"]
+    names = sorted(path.name for path in (tmp_path / "run" / "sst2").iterdir())
+    assert names == ["lr0.003-seed0", "lr0.003-seed1", "lr1e-09-seed0"]
 
 
-def test_seeds_give_mean_and_standard_deviation_on_the_same_rows(cli, tiny, tmp_path):
+def test_seeds_are_averaged_over_the_same_rows(cli, tiny, tmp_path):
     rows = "".join(
         f"{n % 2}\t1\t2\t{r['premise']}\t{r['hypothesis']}\n" for n, r in enumerate(make_nli_rows(60))
     )
@@ -237,9 +246,9 @@ def test_seeds_give_mean_and_standard_deviation_on_the_same_rows(cli, tiny, tmp_
     assert status == 0
     runs = [tmp_path / "run" / "mrpc" / f"seed{seed}" for seed in (5, 6, 7)]
     scores = [json.loads((run / "metrics.json").read_text())["validation"]["accuracy"] for run in runs]
-    about = json.loads(out)["tasks"]["mrpc"]
-    assert about["validation"]["accuracy"] == pytest.approx(statistics.fmean(scores))
-    assert about["validation_std"]["accuracy"] == pytest.approx(statistics.stdev(scores))
+    summary = json.loads(out)["tasks"]["mrpc"]
+    assert summary["validation"]["accuracy"] == pytest.approx(statistics.fmean(scores))
+    assert summary["validation_std"]["accuracy"] == pytest.approx(statistics.stdev(scores))
     texts = [[record["sentence1"] for record in read_predictions(run)] for run in runs]
     assert texts[0] == texts[1] == texts[2]
     assert len({(run / "model.safetensors").read_bytes() for run in runs}) == 3
@@ -249,24 +258,24 @@ def test_seeds_give_mean_and_standard_deviation_on_the_same_rows(cli, tiny, tmp_
     ("args", "words"),
     [
         (["--tasks", "rte,sst"], ["--tasks sst", "did you mean"]),
-        (["--tasks", ","], ["--tasks: names none of"]),
+        (["--tasks", ","], ["--tasks: is empty"]),
         (["--learning-rates", "papr"], ["--learning-rates papr", "paper"]),
         (["--learning-rates", "3"], ["--learning-rates 3"]),
-        (["--learning-rates", "paper", "--lr", "1e-4"], ["give one of the two"]),
+        (["--learning-rates", "paper", "--lr", "1e-4"], ["pass one of them"]),
         (["--fp16"], ["--fp16"]),
         (["--set", "nonsense=1"], ["nonsense"]),
         (["--tasks", "rte", "--max-length", 999], ["--max-length 999"]),
         (["--resume"], ["--resume", "holds none"]),
     ],
 )
-def test_refused_before_anything_is_written(cli, command, tmp_path, args, words):
+def test_errors_are_reported_before_anything_is_written(cli, command, tmp_path, args, words):
     status, _, err = cli(*command, "-o", tmp_path / "run", *args)
     assert status == 2
     assert [word for word in words if word not in err.splitlines()[-1]] == []
     assert not (tmp_path / "run").exists()
 
 
-def test_data_that_is_missing_is_told_before_the_first_run(cli, no_hub, tiny, glue_data, tmp_path):
+def test_missing_data_is_reported_before_the_first_run(cli, no_hub, tiny, glue_data, tmp_path):
     for name in ("RTE", "SST-2"):
         shutil.copytree(glue_data / name, tmp_path / "some" / name)
     args = ["glue", "--model", tiny, "--data-dir", tmp_path / "some", "-o", tmp_path / "run"]
@@ -277,53 +286,53 @@ def test_data_that_is_missing_is_told_before_the_first_run(cli, no_hub, tiny, gl
     assert not (tmp_path / "run").exists()
 
 
-def test_a_directory_that_holds_runs_is_not_touched(cli, command, whole):
-    before = sorted(whole.output_dir.rglob("*"))
-    status, _, err = cli(*command, "-o", whole.output_dir)
+def test_a_directory_with_runs_is_not_changed(cli, command, complete_run):
+    before = sorted(complete_run.output_dir.rglob("*"))
+    status, _, err = cli(*command, "-o", complete_run.output_dir)
     assert (status, "--overwrite replaces it, --resume goes on with it" in err) == (2, True)
-    assert sorted(whole.output_dir.rglob("*")) == before
+    assert sorted(complete_run.output_dir.rglob("*")) == before
 
 
-def contents(folder):
+def read_files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_overwrite_replaces_the_runs_and_only_them(cli, command, tmp_path):
+def test_overwrite_replaces_only_the_runs(cli, command, tmp_path):
     args = [*command, "--max-steps", 1, "-o", tmp_path / "run"]
     assert cli(*args, "--tasks", "rte,sst2")[0] == 0
     (tmp_path / "run" / "notes.txt").write_text("mine")
-    before = contents(tmp_path / "run")
+    before = read_files(tmp_path / "run")
     assert cli(*args, "--tasks", "cola", "--overwrite", "--max-length", 999)[0] == 2
-    assert contents(tmp_path / "run") == before
+    assert read_files(tmp_path / "run") == before
     assert cli(*args, "--tasks", "cola", "--overwrite")[0] == 0
-    made = {path.name for path in (tmp_path / "run").iterdir()}
-    assert made == {"cola", "submission", "run.yaml", "metrics.json", "README.md", "notes.txt"}
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"cola", "submission", "run.yaml", "metrics.json", "README.md", "notes.txt"}
     assert [path.name for path in (tmp_path / "run" / "submission").iterdir()] == ["CoLA.tsv"]
 
 
-def test_a_dry_run_tells_the_runs_and_writes_nothing(cli, command, glue_data, tmp_path):
+def test_a_dry_run_lists_the_runs_and_writes_nothing(cli, command, glue_data, tmp_path):
     args = [*command, "--tasks", "rte,sst2", "--learning-rates", "1e-4,5e-5", "--seeds", 2, "--dry-run"]
     status, out, _ = cli(*args, "-o", tmp_path / "run", "--json")
-    found = json.loads(out)
-    assert (status, found["task"], list(tmp_path.iterdir())) == (0, "glue", [])
+    plan = json.loads(out)
+    assert (status, plan["task"], list(tmp_path.iterdir())) == (0, "glue", [])
     names = ["lr0.0001-seed0", "lr5e-05-seed0", "lrBEST-seed1"]
-    assert [run["folder"] for run in found["runs"]] == [f"{t}/{n}" for t in ("sst2", "rte") for n in names]
-    assert found["runs"][0]["recipe"] == "glue/sst2"
-    assert found["runs"][0]["data"] == str(glue_data / "SST-2")
+    assert [run["folder"] for run in plan["runs"]] == [f"{t}/{n}" for t in ("sst2", "rte") for n in names]
+    assert plan["runs"][0]["recipe"] == "glue/sst2"
+    assert plan["runs"][0]["data"] == str(glue_data / "SST-2")
     status, out, _ = cli(*args)
     assert ("6 runs" in out, "rte/lrBEST-seed1" in out, list(tmp_path.iterdir())) == (True, True, [])
     assert cli(*args, "--tasks", "nothing")[0] == 2
 
 
-def test_test_rows_left_out_leave_no_files_for_the_leaderboard(cli, command, tmp_path):
+def test_no_leaderboard_files_are_written_for_a_sample_of_the_test_rows(cli, command, tmp_path):
     args = [*command, "--tasks", "rte", "--max-steps", 1, "--max-eval-samples", 4, "-o", tmp_path / "run"]
     status, out, err = cli(*args)
-    assert (status, "no files for the leaderboard" in err) == (0, True)
+    assert (status, "no leaderboard files were written" in err) == (0, True)
     assert not (tmp_path / "run" / "submission").exists()
     assert "RTE" in out
 
 
-def test_the_recipes_have_the_papers_settings_and_rates_stay_within_the_papers():
+def test_recipes_and_learning_rates_follow_the_paper():
     from bertkit.training.advice import suggest_hyperparameters
 
     for task in GLUE_TASKS:

@@ -1,4 +1,4 @@
-"""--help is light, complete and made from the settings."""
+"""`--help` loads no heavy package and shows every setting."""
 
 import subprocess
 import sys
@@ -7,14 +7,13 @@ import pytest
 import typer
 
 from bertkit.cli.app import app
-from bertkit.cli.options import list_flags
+from bertkit.config import get_flag, get_settings
 from bertkit.tasks import TASKS, task_class
 
 HEAVY = [
     "torch", "transformers", "datasets", "evaluate", "sklearn", "numpy", "scipy", "pyarrow", "accelerate",
     "huggingface_hub", "matplotlib", "jinja2",
 ]  # fmt: skip
-
 
 TABLE = typer.main.get_command(app).commands
 COMMANDS = [
@@ -27,11 +26,11 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("args", COMMANDS)
-def test_nothing_heavy_is_loaded(args):
+def test_no_heavy_package_is_loaded(args):
     code = (
         f"import sys; sys.argv = ['bertkit', *{args!r}]\n"
         "from bertkit.cli.app import main\n"
-        "try: main()\nexcept SystemExit as stop: assert stop.code == 0, stop.code\n"
+        "try: main()\nexcept SystemExit as exit: assert exit.code == 0, exit.code\n"
         f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
         "assert not heavy, heavy"
     )
@@ -40,15 +39,15 @@ def test_nothing_heavy_is_loaded(args):
 
 
 SLOW = ["torch", "transformers", "datasets", "accelerate", "sklearn", "scipy"]
-NAMED = [["qa", "--squad", "v2"], ["classify", "--data", "sst2"], ["ner", "--data", "wnut17"]]
+DATASET_ARGS = [["qa", "--squad", "v2"], ["classify", "--data", "sst2"], ["ner", "--data", "wnut17"]]
 
 
-@pytest.mark.parametrize("args", NAMED)
-def test_data_that_is_nowhere_is_told_before_what_is_slow_to_import(no_hub, args):
+@pytest.mark.parametrize("args", DATASET_ARGS)
+def test_missing_data_is_reported_before_slow_packages_are_imported(no_hub, args):
     code = (
         f"import sys; sys.argv = ['bertkit', *{args!r}]\n"
         "from bertkit.cli.app import main\n"
-        "try: main()\nexcept SystemExit as stop: assert stop.code == 2, stop.code\n"
+        "try: main()\nexcept SystemExit as exit: assert exit.code == 2, exit.code\n"
         f"slow = [name for name in {SLOW!r} if name in sys.modules]\n"
         "assert not slow, slow"
     )
@@ -59,8 +58,8 @@ def test_data_that_is_nowhere_is_told_before_what_is_slow_to_import(no_hub, args
 
 QUIET = """
 import huggingface_hub.utils
-from bertkit.utils.quiet import quiet_libraries
-with quiet_libraries():
+from bertkit.utils.quiet import silence_libraries
+with silence_libraries():
     from transformers.utils import logging
     assert not logging.get_logger().isEnabledFor(logging.WARNING)
     assert not logging.is_progress_bar_enabled()
@@ -70,31 +69,48 @@ assert not huggingface_hub.utils.are_progress_bars_disabled()
 """
 
 
-def test_what_is_imported_late_is_quiet_too_and_put_back():
+def test_libraries_imported_late_are_silent_and_restored():
     done = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_package_is_light_to_import():
+def test_importing_the_package_loads_no_heavy_package():
     code = f"import bertkit, sys; assert not [n for n in {HEAVY!r} if n in sys.modules]"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_setting_has_its_flag_in_help(cli, task):
+def test_help_lists_the_flag_of_every_setting(cli, task):
     status, out, _ = cli(task, "--help")
-    flags = list_flags(task_class(task).Config)
+    flags = [
+        get_flag(name, setting) for name, (_, setting, _) in get_settings(task_class(task).Config).items()
+    ]
     assert status == 0
     assert len(flags) > 30
     assert [flag for flag in [*flags, "--recipe", "--json"] if flag not in out] == []
 
 
-def test_a_recipe_shows_as_defaults_in_help(cli):
+def test_help_shows_the_values_of_a_recipe_as_defaults(cli):
     status, out, _ = cli("classify", "--recipe", "imdb", "--help")
     assert status == 0
     assert "default: 1500" in out
 
 
-def test_python_m_bertkit_is_the_same_program():
+def test_python_m_bertkit_runs_the_command():
     done = subprocess.run([sys.executable, "-m", "bertkit", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()[0]) == (0, "bertkit")
+
+
+def test_functions_of_the_package_show_their_settings():
+    import inspect
+
+    import bertkit
+
+    for name in set(bertkit.__all__) - {"RunInterrupted", "UserError", "check", "load"}:
+        function = getattr(bertkit, name)
+        assert len(inspect.signature(function).parameters) >= 3, name
+        assert "Settings:\n" in function.__doc__, name
+    parameters = inspect.signature(bertkit.glue).parameters
+    assert {"tasks", "model"} <= parameters.keys()
+    assert not {"data", "push_to_hub"} & parameters.keys()  # excluded settings
+    assert "output" not in inspect.signature(bertkit.predict).parameters

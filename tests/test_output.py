@@ -1,4 +1,4 @@
-"""Where output cannot be written: one line for a full device, silence for a reader that went away."""
+"""Output that cannot be written: one error line for a full device, silence for a closed reader."""
 
 import os
 import subprocess
@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-PRINTERS = [["--help"], ["recipes", "ls"], ["recipes", "show", "imdb"]]  # by rich, by lines, in one piece
+PRINTERS = [
+    ["--help"],
+    ["recipes", "ls"],
+    ["recipes", "show", "imdb"],
+]  # written by rich, line by line, at once
 
 
-def bertkit(args, buffered, **streams):
+def run_bertkit(args, buffered, **streams):
     command = [sys.executable, "-m", "bertkit", *args]
     environment = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
     return subprocess.run(command, env=environment, text=True, **streams)
@@ -18,38 +22,38 @@ def bertkit(args, buffered, **streams):
 
 @pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("args", PRINTERS)
-def test_a_full_output_is_told_in_one_line(args, buffered):
+def test_a_full_device_is_reported_in_one_line(args, buffered):
     with Path("/dev/full").open("w") as full:
-        done = bertkit(args, buffered, stdout=full, stderr=subprocess.PIPE)
-    line = "bertkit: standard output cannot be written (No space left on device)\n"
+        done = run_bertkit(args, buffered, stdout=full, stderr=subprocess.PIPE)
+    line = "bertkit: standard output: cannot be written (No space left on device)\n"
     assert (done.returncode, done.stderr) == (2, line)
 
 
 @pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("args", PRINTERS)
-def test_a_reader_that_went_away_ends_it_quietly(args, buffered):
+def test_a_closed_reader_ends_the_program_silently(args, buffered):
     reader, writer = os.pipe()
     os.close(reader)
-    done = bertkit(args, buffered, stdout=writer, stderr=subprocess.PIPE)
+    done = run_bertkit(args, buffered, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_what_is_refused_keeps_its_status_where_nothing_can_be_told():
+def test_the_exit_status_is_kept_if_the_error_cannot_be_printed():
     with Path("/dev/full").open("w") as full:
-        done = bertkit(["nonsense"], True, stdout=full, stderr=full)
+        done = run_bertkit(["nonsense"], True, stdout=full, stderr=full)
     assert done.returncode == 2
 
 
-# ---- texts of the data
+# ---- control characters in the data
 
 
 HOSTILE = "a \x1b[31mred\x1b]0;title\x07 b\x9b2J [bold]\tfilm"
 VISIBLE = "a \u241b[31mred\u241b]0;title\u2407 b\ufffd2J [bold] film"
 
 
-@pytest.mark.parametrize("task", ["predict", "query", "word", "fill-mask", "refusal"])
-def test_a_text_orders_nothing_at_a_terminal(task, runs, cli, tiny, tmp_path):
+@pytest.mark.parametrize("task", ["predict", "query", "word", "fill-mask", "error"])
+def test_control_characters_of_the_data_are_not_printed(task, runs, cli, tiny, tmp_path):
     from conftest import write_rows
     from test_fill_mask import saved
     from transformers import BertConfig, BertForPreTraining
@@ -57,7 +61,7 @@ def test_a_text_orders_nothing_at_a_terminal(task, runs, cli, tiny, tmp_path):
     data = write_rows(tmp_path / "hostile.jsonl", [{"text": HOSTILE, "label": HOSTILE}])
     if task == "predict":
         args = ["predict", runs / "classify", "--data", data, "--format", "table"]
-    elif task == "refusal":
+    elif task == "error":
         data = write_rows(tmp_path / "named.jsonl", [{HOSTILE: "a"}])
         args = ["embed", tiny, "--data", data, "--query", "a"]
     elif task == "fill-mask":

@@ -225,7 +225,7 @@ def test_an_empty_line_is_a_row_too(runs, cli, monkeypatch):
 def test_from_python_the_records_are_given_and_no_file_is_promised(runs):
     [record] = bertkit.predict(runs / "classify", text=["a good film"])
     assert record["text"] == "a good film"
-    with pytest.raises(UserError, match="output: is the command's"):
+    with pytest.raises(UserError, match="output: only the command accepts it"):
         bertkit.predict(runs / "classify", text=["a good film"], output="x.csv")
 
 

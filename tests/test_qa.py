@@ -467,8 +467,8 @@ def test_a_dry_run_tells_windows(tiny, tmp_path, cli):
     data = write_rows(tmp_path / "data.jsonl", make_qa_rows(40, longest=60))
     status, out, err = cli("qa", "--data", data, "--model", tiny, "--max-length", 16, "--dry-run")
     assert status == 0, err
-    assert "read in windows" in " ".join(out.split())
-    assert "cut" not in out
+    assert "split into windows" in " ".join(out.split())
+    assert "truncated" not in out
     assert "0.0%" not in out
 
 

@@ -58,7 +58,7 @@ def test_ls_show_and_cp(cli, tmp_path):
     assert cli("recipes", "cp", "imdb", tmp_path / "mine.yaml")[0] == 0
     assert (tmp_path / "mine.yaml").read_text() == shown
     status, _, err = cli("recipes", "cp", "imdb", tmp_path / "mine.yaml")
-    assert (status, "is there already" in err) == (2, True)
+    assert (status, "already exists" in err) == (2, True)
 
 
 @pytest.mark.parametrize("content", ["text,label\ngood,yes\n", ":", "- a\n- b\n", "task: classify\n"])

@@ -1,1 +1,1 @@
-"""The command line. Light: nothing here imports torch, transformers or datasets at its top."""
+"""The command line; no module imports torch, transformers or datasets when it is loaded."""

@@ -1,43 +1,192 @@
-"""`bertkit check TASK`: a look at the data before training, for each task."""
+"""`bertkit check TASK`: data checks before training, printed as tables and a list of findings."""
 
-import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from bertkit.checks.config import CHECK_HELP, make_check_config
 from bertkit.cli.options import build_command
-from bertkit.errors import UserError
+from bertkit.cli.streams import print_json, replace_control_characters
+from bertkit.errors import UserError, format_count
 from bertkit.tasks import TASKS, task_class
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bertkit.checks.engine import CheckReport
+    from bertkit.checks.findings import Finding
+
+MAX_LABELS = 12
+MAX_BAR_WIDTH = 20  # characters
+MIN_SCRIPT_FRACTION = 0.0005  # smaller fractions would be printed as 0.0%
+LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 app = typer.Typer(help=CHECK_HELP, no_args_is_help=True)
 
 
-def _run(task: str, given: dict[str, Any], as_json: bool) -> None:
+def _run(task_name: str, settings: dict[str, Any], as_json: bool) -> None:
     from bertkit.checks.engine import check
-    from bertkit.cli.check_page import print_check_report
     from bertkit.cli.console import ConsoleReporter
 
-    strict = given.pop("strict", False)
-    seen = check(task, given, ConsoleReporter())
+    is_strict = settings.pop("strict", False)
+    report = check(task_name, settings, ConsoleReporter())
     if as_json:
-        typer.echo(json.dumps(seen.as_dict(), ensure_ascii=False))
+        print_json(report.as_dict())
     else:
-        print_check_report(seen)
-    errors, warnings = seen.count("error"), seen.count("warning")
+        print_check_report(report)
+    errors, warnings = report.count("error"), report.count("warning")
     if errors:
-        raise UserError(f"{_counted(errors, 'error')} in the data; training would stop (see above)")
-    if strict and warnings:
-        raise UserError(f"{_counted(warnings, 'warning')} in the data (see above), and --strict was given")
+        raise UserError(
+            f"{format_count(errors, 'error')} in the data: training would stop; fix the errors listed above"
+        )
+    if is_strict and warnings:
+        raise UserError(
+            f"{format_count(warnings, 'warning')} in the data: --strict treats warnings as errors; "
+            "fix those listed above or leave out --strict"
+        )
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number > 1 else ''}"
-
-
-for _task in TASKS:
-    _about = f"The data of `bertkit {_task}`, as training would read it."
-    app.command(_task)(
-        build_command(make_check_config(task_class(_task).Config), _about, partial(_run, _task))
+for _task_name in TASKS:
+    _config = make_check_config(task_class(_task_name).Config)
+    app.command(_task_name)(
+        build_command(_config, f"Check data for `bertkit {_task_name}`.", partial(_run, _task_name))
     )
+
+
+# ---- the page
+
+
+def print_check_report(report: "CheckReport") -> None:
+    """Print sizes and lengths by split, the labels, and the findings."""
+    from bertkit.cli.console import out_console
+
+    source = f"{report.data['name']} from {report.data['source']}"
+    out_console.print(source, markup=False, soft_wrap=True, style="bold")
+    if report.summary:
+        out_console.print(report.summary, markup=False, soft_wrap=True)
+    out_console.print(_build_split_table(report))
+    counts = {
+        name: statistics["labels"] for name, statistics in report.splits.items() if statistics.get("labels")
+    }
+    if counts:
+        out_console.print(_build_label_table(counts))
+    for finding in report.findings:
+        _print_finding(finding)
+    levels = [
+        format_count(count, level)
+        for level in LEVEL_STYLES
+        if (count := report.count(level))  # type: ignore[arg-type]
+    ]
+    out_console.print(", ".join(levels) or "no problems found")
+
+
+def _build_split_table(report: "CheckReport") -> "Table":
+    """Return rows, lengths in tokens, [UNK] tokens and scripts of each split; empty columns are left out."""
+    from rich.table import Table
+
+    from bertkit.cli.console import to_plain_text
+
+    formatters: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        f"{task_class(report.task).unit}s": lambda statistics: f"{statistics['rows']:,}",
+        **{name: partial(_format_length, name) for name in ("median", "95%", "longest")},
+        f"over {report.max_length}": partial(_format_fraction_of, "over"),
+        "[UNK]": partial(_format_fraction_of, "unknown"),
+        "script": _format_scripts,
+    }
+    columns = {
+        heading: cells
+        for heading, formatter in formatters.items()
+        if any(cells := [formatter(statistics) for statistics in report.splits.values()])
+    }
+    table = Table()
+    table.add_column(to_plain_text(f"in tokens of {report.model}" if report.model else ""))
+    for heading in columns:
+        # A heading such as [UNK] must not be read as markup.
+        table.add_column(to_plain_text(heading), justify="left" if heading == "script" else "right")
+    for name, *cells in zip(report.splits, *columns.values(), strict=True):
+        table.add_row(name, *cells)
+    return table
+
+
+def _format_length(name: str, statistics: Mapping[str, Any]) -> str:
+    return f"{statistics['lengths'][name]:,}" if "lengths" in statistics else ""
+
+
+def _format_fraction_of(name: str, statistics: Mapping[str, Any]) -> str:
+    return f"{statistics[name]:.1%}" if name in statistics else ""
+
+
+def _format_scripts(statistics: Mapping[str, Any]) -> str:
+    """Return `Latin 99.8%, Greek 0.2%`; whole percents where a decimal would be zero."""
+    scripts = {
+        name: fraction
+        for name, fraction in statistics.get("scripts", {}).items()
+        if fraction >= MIN_SCRIPT_FRACTION
+    }
+    return ", ".join(
+        f"{name} {fraction:.1%}" if fraction < 1 - MIN_SCRIPT_FRACTION else f"{name} {fraction:.0%}"
+        for name, fraction in scripts.items()
+    )
+
+
+def _build_label_table(counts: Mapping[str, Mapping[str, int]]) -> "Table":
+    """Return count and fraction of each label in each split, with a bar for the first split.
+
+    Args:
+        counts: split -> label -> number of rows.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from bertkit.cli.console import to_plain_text
+
+    labels = list(dict.fromkeys(label for split_counts in counts.values() for label in split_counts))
+    table = Table("label", "")
+    for split in counts:
+        table.add_column(split, justify="right")
+    first_split = next(iter(counts.values()))
+    longest_bar = max(first_split.values())
+    for label in labels[:MAX_LABELS]:
+        width = max(1, round(MAX_BAR_WIDTH * first_split.get(label, 0) / longest_bar))
+        bar = Text("█" * width if label in first_split else "", "cyan")
+        cells = [_format_label_count(label, split_counts) for split_counts in counts.values()]
+        table.add_row(to_plain_text(label), bar, *cells)
+    if len(labels) > MAX_LABELS:
+        table.add_row(f"... and {len(labels) - MAX_LABELS:,} more", "")
+    return table
+
+
+def _format_label_count(label: str, counts: Mapping[str, int]) -> str:
+    count = counts.get(label, 0)
+    return f"{count:,} ({count / sum(counts.values()):.1%})"
+
+
+def _print_finding(finding: "Finding") -> None:
+    from rich.text import Text
+
+    from bertkit.cli.console import out_console
+
+    line = Text(finding.level, LEVEL_STYLES[finding.level])
+    line.append(f"  {replace_control_characters(finding.message)}", "default")
+    out_console.print(line, soft_wrap=True)
+    are_in_message = all(row in finding.message for row in finding.rows)
+    if not are_in_message:
+        omitted = finding.count - len(finding.rows)
+        rest = f", and {omitted:,} more" if omitted > 0 else ""
+        rows = f"    {_format_rows(finding.rows)}{rest}"
+        out_console.print(rows, markup=False, soft_wrap=True, style="dim")
+    if finding.fix:
+        out_console.print(f"    {finding.fix}", markup=False, soft_wrap=True)
+
+
+def _format_rows(rows: Sequence[str]) -> str:
+    """Return `train.csv: row 3, row 9`, where each file is named once and without its directory."""
+    parts, previous_file = [], None
+    for location in rows:
+        file, separator, row = location.partition(": ")
+        parts.append(row if file == previous_file else f"{Path(file).name}{separator}{row}")
+        previous_file = file
+    return ", ".join(parts)

@@ -1,7 +1,7 @@
-"""What a person sees: progress and messages on standard error, results on standard output."""
+"""Output for people: progress and messages on standard error, results as tables on standard output."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -15,25 +15,28 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from bertkit.cli.escape import replace_control_characters
+from bertkit.cli.streams import print_json, replace_control_characters
 from bertkit.errors import format_count
 from bertkit.tasks import task_class
 from bertkit.utils.reporting import Reporter
 
+if TYPE_CHECKING:
+    from bertkit.pipeline.run import Run
+
 T = TypeVar("T")
 EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")
-MIN_REPORTED_DATA_WAIT = 0.02  # a share of training worth telling
+MIN_REPORTED_DATA_WAIT = 0.02  # fraction of the training time
 
 
 class SafeConsole(Console):
-    """Prints lines without anything of the data's that a terminal would obey; of tables, see `plain`."""
+    """A console that prints no control characters of the data; for table cells, see `to_plain_text`."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich does."""
-        super().print(
-            *(replace_control_characters(some) if isinstance(some, str) else some for some in objects),
-            **options,
+        """Print strings with their control characters replaced, and other objects as rich does."""
+        safe_objects = (
+            replace_control_characters(item) if isinstance(item, str) else item for item in objects
         )
+        super().print(*safe_objects, **options)
 
 
 err_console = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
@@ -41,33 +44,42 @@ out_console = SafeConsole(highlight=False)
 
 
 def to_plain_text(text: str, single_line: bool = False) -> Text:
-    """A text of the data's for a cell or a title: no markup, and nothing that a terminal would obey.
+    """Return a text of the data as a table cell or title, without markup and control characters.
 
     Args:
-        one_line: cut it where it does not fit, rather than go on in the next line.
+        text: the text.
+        single_line: shorten a text that does not fit with an ellipsis instead of wrapping it.
     """
-    return Text(
-        replace_control_characters(text), no_wrap=single_line, overflow="ellipsis" if single_line else None
-    )
+    text = replace_control_characters(text)
+    return Text(text, no_wrap=True, overflow="ellipsis") if single_line else Text(text)
+
+
+def print_run_json(run: "Run") -> None:
+    """Print the metrics and the directory of a run as one line of JSON."""
+    output_dir = {"output_dir": str(run.output_dir)} if run.output_dir else {}
+    print_json({**run.metrics, **output_dir})
+
+
+# ---- progress and messages
 
 
 class ConsoleReporter(Reporter):
-    """Messages as lines, work as a live bar."""
+    """A reporter that prints messages as lines and progress as live bars."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
         self._task: Any = None
 
     def info(self, message: str) -> None:
-        """A plain line; brackets in it are no markup."""
+        """Print a line; square brackets are not markup."""
         err_console.print(message, markup=False)
 
     def warn(self, message: str) -> None:
-        """A yellow line."""
+        """Print a yellow line."""
         err_console.print(f"warning: {message}", style="yellow", markup=False)
 
     def on_train_begin(self, total: int, done: int) -> None:
-        """A bar with loss, speed and the time left."""
+        """Show a bar with loss, speed and remaining time."""
         self._bar = Progress(
             TextColumn("training"), BarColumn(), MofNCompleteColumn(),
             TextColumn("loss {task.fields[loss]}"), TextColumn("{task.fields[speed]} steps/s"),
@@ -76,99 +88,76 @@ class ConsoleReporter(Reporter):
         self._bar.start()
         self._task = self._bar.add_task("training", total=total, completed=done, loss="-", speed="-")
 
-    def on_step_end(self, step: int, **figures: Any) -> None:
-        """Move the bar."""
+    def on_step_end(self, step: int, **metrics: Any) -> None:
+        """Advance the bar."""
         if self._bar is None:
             return
         task = self._bar.tasks[self._task]
-        fields: dict[str, Any] = {"loss": _loss(**figures)} if "loss" in figures else {}
+        fields: dict[str, Any] = {"loss": _format_loss(**metrics)} if "loss" in metrics else {}
         if task.speed:
             fields["speed"] = f"{task.speed:.2f}"
         self._bar.update(self._task, completed=step, **fields)
 
     def on_train_end(self) -> None:
-        """Leave the bar as it stands."""
+        """Stop the bar, and leave it on the screen."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def track(self, batches: Iterable[T], total: int, description: str) -> Iterator[T]:
-        """A bar of its own, for as long as it takes; none beside the training's, or where nobody watches."""
+        """Yield `batches` with a transient bar; without one while training or if not on a terminal."""
         if self._bar is not None or not err_console.is_terminal:
             yield from batches
             return
         columns = (
-            TextColumn(description),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("left"),
+            TextColumn(description), BarColumn(), MofNCompleteColumn(), TextColumn("left"),
             TimeRemainingColumn(),
-        )
+        )  # fmt: skip
         with Progress(*columns, console=err_console, transient=True) as bar:
             yield from bar.track(batches, total=total, description=description)
 
 
-def _loss(loss: float, parts: Mapping[str, float]) -> str:
-    """`6.931 (mlm 6.238, nsp 0.693)`."""
-    each = ", ".join(f"{name} {value:.3f}" for name, value in parts.items())
-    return f"{loss:.3f} ({each})" if len(parts) > 1 else f"{loss:.3f}"
+def _format_loss(loss: float, parts: Mapping[str, float]) -> str:
+    """Return `6.931 (mlm 6.238, nsp 0.693)`."""
+    summands = ", ".join(f"{name} {value:.3f}" for name, value in parts.items())
+    return f"{loss:.3f} ({summands})" if len(parts) > 1 else f"{loss:.3f}"
+
+
+# ---- scores
 
 
 def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
-    """The validation scores with their intervals, the baselines beside them, and where the run lies."""
-    from bertkit.reports.model_card import format_score_rows
-
+    """Print validation scores with intervals and baselines, the other scores, and the run directory."""
     sizes, unit = metrics["data"], task_class(metrics["task"]).unit
-    title = f"{metrics['task']} · {sizes['name']} · {metrics['model']}"
-    table = Table(title=to_plain_text(title), title_justify="left")
-    table.add_column(f"validation ({format_count(sizes['validation'], unit)})")
-    for heading in (metrics["model"], "95 % interval", *metrics["baselines"]):
-        table.add_column(to_plain_text(heading), justify="right")
-    for name, value, interval, beside in format_score_rows(metrics):
-        table.add_row(name, value, interval, *beside.values())
-    out_console.print(table)
+    _print_validation_scores(metrics, format_count(sizes["validation"], unit))
     _print_details(metrics)
     for split in EXTRA_SPLITS:
         if metrics.get(split):
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
-            out_console.print(
-                f"{split} ({format_count(sizes[split], unit)}): {scores}", markup=False, soft_wrap=True
-            )
+            line = f"{split} ({format_count(sizes[split], unit)}): {scores}"
+            out_console.print(line, markup=False, soft_wrap=True)
     if "compared" in metrics:
-        _print_compared(metrics)
+        _print_comparison(metrics)
     if "training" in metrics:
         _print_training(metrics["training"], format_count(sizes["train"], unit))
     out_console.print(f"run: {output_dir}", markup=False, soft_wrap=True)
 
 
-def _print_training(figures: Mapping[str, Any], rows: str) -> None:
-    told = [
-        f"{figures['examples_per_second']:.1f} examples/s", f"{figures['tokens_per_second']:,.0f} tokens/s",
-        figures["precision"], f"at most {figures['peak_memory_mb']:,.0f} MB",
-    ]  # fmt: skip
-    if (padding := figures.get("padding")) is not None:
-        told.append(f"{padding:.1%} padding")
-    if (waited := figures.get("data_wait", 0.0)) > MIN_REPORTED_DATA_WAIT:
-        told.append(f"{waited:.1%} of the time waiting for data")
-    since = "" if (step := figures.get("resumed_from")) is None else f" since step {step}"
-    about = f"trained on {rows} in {figures['seconds']:.0f} s{since}: {', '.join(told)}"
-    out_console.print(about, markup=False, soft_wrap=True)
+def _print_validation_scores(metrics: Mapping[str, Any], size: str) -> None:
+    from bertkit.reports.model_card import format_score_rows
 
-
-def _print_compared(metrics: Mapping[str, Any]) -> None:
-    """The other run's scores, what this one's are above them, and whether that is more than luck."""
-    from bertkit.reports.model_card import format_comparison_rows
-
-    title = f"beside {metrics['compared']['with']}, on the same rows"
+    title = f"{metrics['task']} · {metrics['data']['name']} · {metrics['model']}"
     table = Table(title=to_plain_text(title), title_justify="left")
-    for heading in ("validation", "the other", "above it", "95 % interval", "p"):
-        table.add_column(heading, justify="left" if heading == "validation" else "right")
-    for row in format_comparison_rows(metrics):
-        table.add_row(*row)
+    table.add_column(f"validation ({size})")
+    for heading in (metrics["model"], "95% interval", *metrics["baselines"]):
+        table.add_column(to_plain_text(heading), justify="right")
+    for name, value, interval, baselines in format_score_rows(metrics):
+        table.add_row(name, value, interval, *baselines.values())
     out_console.print(table)
 
 
 def _print_details(metrics: Mapping[str, Any]) -> None:
+    """Print the scores by entity type or label."""
     from bertkit.reports.model_card import format_detail_rows
 
     rows = format_detail_rows(metrics)
@@ -182,17 +171,44 @@ def _print_details(metrics: Mapping[str, Any]) -> None:
     out_console.print(table)
 
 
+def _print_comparison(metrics: Mapping[str, Any]) -> None:
+    """Print the scores of the other run, and the differences with intervals and p-values."""
+    from bertkit.reports.model_card import format_comparison_rows
+
+    title = f"compared with {metrics['compared']['with']} on the same rows"
+    table = Table(title=to_plain_text(title), title_justify="left")
+    for heading in ("validation", "other run", "difference", "95% interval", "p-value"):
+        table.add_column(heading, justify="left" if heading == "validation" else "right")
+    for row in format_comparison_rows(metrics):
+        table.add_row(*row)
+    out_console.print(table)
+
+
+def _print_training(training: Mapping[str, Any], rows: str) -> None:
+    """Print the training time and what explains it."""
+    statistics = [
+        f"{training['examples_per_second']:.1f} examples/s",
+        f"{training['tokens_per_second']:,.0f} tokens/s",
+        training["precision"],
+        f"peak memory {training['peak_memory_mb']:,.0f} MB",
+    ]
+    if (padding := training.get("padding")) is not None:
+        statistics.append(f"{padding:.1%} padding")
+    if (data_wait := training.get("data_wait", 0.0)) > MIN_REPORTED_DATA_WAIT:
+        statistics.append(f"{data_wait:.1%} of the time waiting for data")
+    resumed_from = training.get("resumed_from")
+    since = "" if resumed_from is None else f" since step {resumed_from}"
+    line = f"trained on {rows} in {training['seconds']:.0f} s{since}: {', '.join(statistics)}"
+    out_console.print(line, markup=False, soft_wrap=True)
+
+
+# ---- dry run and preview
+
+
 def print_dry_run(estimate: Mapping[str, Any]) -> None:
-    """What a run would do, as a table of two columns."""
+    """Print what a run would do as a table of two columns."""
     rows, length = estimate["longest_batch"]
-    sizes = {key: value for key, value in estimate["data"].items() if isinstance(value, int)}
-    cut = ("cut", "truncated") if estimate["windowed"] is None else ("read in windows", "windowed")
-    share = estimate[cut[1]]  # None: examples are drawn to fit
-    over = (
-        {}
-        if share is None
-        else {cut[0]: f"{share:.1%} of the training texts, at {estimate['max_length']} pieces"}
-    )
+    sizes = {name: size for name, size in estimate["data"].items() if isinstance(size, int)}
     lines = {
         "data": f"{estimate['data']['name']} from {estimate['data']['source']}",
         f"{task_class(estimate['task']).unit}s": ", ".join(
@@ -200,10 +216,10 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
         ),
         "task": estimate["summary"],
         "model": f"{estimate['model']}, {estimate['precision']}",
-        **over,
+        **_describe_long_texts(estimate),
         "steps": f"{estimate['steps']:,}",
-        "longest batch": f"{rows} x {length} pieces, loss {estimate['loss']:.3f}",
-        "time": f"about {format_duration(estimate['estimated_seconds'])} of training",
+        "longest batch": f"{rows} x {length} tokens, loss {estimate['loss']:.3f}",
+        "training time": f"about {format_duration(estimate['estimated_seconds'])}",
         "peak memory": f"{estimate['peak_memory_mb']:,.0f} MB",
     }
     table = Table(title="dry run: nothing was written", show_header=False, title_justify="left")
@@ -212,42 +228,61 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
     out_console.print(table)
 
 
+def _describe_long_texts(estimate: Mapping[str, Any]) -> dict[str, str]:
+    """Return the line about texts above `max_length`, if the task truncates texts or splits them."""
+    if estimate["windowed"] is None:
+        heading, fraction = "truncated", estimate["truncated"]
+    else:
+        heading, fraction = "split into windows", estimate["windowed"]
+    if fraction is None:  # examples are sampled to fit max_length
+        return {}
+    return {heading: f"{fraction:.1%} of the training texts, at {estimate['max_length']} tokens"}
+
+
 def print_preview(rates: Mapping[str, float], samples: Iterable[Mapping[str, Any]]) -> None:
-    """Masked examples with the places to predict coloured, what belongs there behind, and the rates."""
+    """Print masked examples with the original tokens after the predicted positions, and the rates."""
     for sample in samples:
-        text, places = Text(), dict(zip(sample["places"], sample["pieces"], strict=True))
-        for place, piece in enumerate(sample["masked"].split(" ")):
-            text.append(f"{replace_control_characters(piece)} ", "bold red" if place in places else "")
-            if place in places:
-                text.append(f"({replace_control_characters(places[place])}) ", "green")
-        out_console.print(
-            Text(replace_control_characters(sample.get("pair", "")), "bold"), text, soft_wrap=True
-        )
-    table = Table(title="measured; nothing was written", show_header=False, title_justify="left")
+        label = Text(replace_control_characters(sample.get("pair", "")), "bold")
+        out_console.print(label, _format_masked_text(sample), soft_wrap=True)
+    table = Table(title="preview: nothing was written", show_header=False, title_justify="left")
     for name, value in rates.items():
         table.add_row(name, f"{value:g}" if name == "examples" else f"{value:.4f}")
     out_console.print(table)
 
 
+def _format_masked_text(sample: Mapping[str, Any]) -> Text:
+    text, targets = Text(), dict(zip(sample["positions"], sample["tokens"], strict=True))
+    for position, token in enumerate(sample["masked"].split(" ")):
+        is_predicted = position in targets
+        text.append(f"{replace_control_characters(token)} ", "bold red" if is_predicted else "")
+        if is_predicted:
+            text.append(f"({replace_control_characters(targets[position])}) ", "green")
+    return text
+
+
 def format_duration(seconds: float) -> str:
-    """`45 s`, `12 min` or `3.4 h`."""
+    """Return `45 s`, `12 min` or `3.4 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+# ---- predictions
+
+
 def print_records(records: Sequence[Mapping[str, Any]]) -> None:
-    """Predictions as a table, long texts cut to what fits beside the others."""
+    """Print predictions as a table; texts that do not fit are shortened with an ellipsis."""
     names = list(dict.fromkeys(name for record in records for name in record))
     table = Table()
     for name in names:
         table.add_column(to_plain_text(name, single_line=True))
-    for record in records:  # cells that stay on one line in columns that may wrap: the widest gives way first
-        table.add_row(*(to_plain_text(_cell(record.get(name)), single_line=True) for name in names))
+    # Cells do not wrap but columns may: rich then shrinks the widest column first.
+    for record in records:
+        table.add_row(*(to_plain_text(_format_cell(record.get(name)), single_line=True) for name in names))
     out_console.print(table)
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     return "" if value is None else " ".join(str(value).split())

@@ -1,96 +1,92 @@
-"""`bertkit embed`: vectors to a file, the rows nearest to a query, one word in several texts."""
+"""`bertkit embed`: vectors in a file, nearest rows to a query, and one word in different contexts."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import typer
 
 from bertkit.cli.options import build_command
-from bertkit.cli.stdin import get_piped_stdin
+from bertkit.cli.streams import get_piped_stdin, print_json
 from bertkit.errors import UserError, format_count
 from bertkit.infer.embed import EMBED_HELP, EmbedConfig
 
-RESULT_SETTINGS = {
-    "output",
-    "query",
-    "word",
-    "index",
-}  # without any of them nothing would be seen of the vectors
-MAX_OCCURRENCES = 12  # occurrences of a word: --json has more
+RESULT_SETTINGS = {"output", "query", "word", "index"}  # the command has no result without one of them
+MAX_OCCURRENCES = 12  # rows and columns of the printed matrix; --json has all
+MIN_TEXT_WIDTH, NUMBERS_WIDTH = 20, 36  # characters
 
 
-def _run(given: dict[str, Any], as_json: bool) -> None:
+def _run(settings: dict[str, Any], as_json: bool) -> None:
     from bertkit.cli.console import ConsoleReporter
     from bertkit.infer.embed import embed
 
-    if not RESULT_SETTINGS & given.keys():
-        raise UserError("--output is missing: a file for the vectors (.npy, .parquet, .safetensors)")
-    made = embed(given, ConsoleReporter(), get_piped_stdin())
-    where = {"output": str(made.output)} if made.output else {}
+    if not RESULT_SETTINGS & settings.keys():
+        raise UserError("--output is missing; pass a file for the vectors (.npy, .parquet, .safetensors)")
+    result = embed(settings, ConsoleReporter(), get_piped_stdin())
     if as_json:
-        found = {"results": made.results} if made.results else {}
-        typer.echo(
-            json.dumps(
-                {**where, **made.metadata, **found, **(made.word_comparison or {})}, ensure_ascii=False
-            )
-        )
+        output = {"output": str(result.output)} if result.output else {}
+        hits = {"results": result.results} if result.results else {}
+        print_json({**output, **result.metadata, **hits, **(result.word_comparison or {})})
         return
-    for result in made.results:
-        _print_hits(result)
-    if made.word_comparison:
-        _print_word(made.word_comparison)
-    if made.output:
-        figures = made.metadata
-        typer.echo(
-            f"{made.output}: {format_count(figures['rows'], 'vector')} "
-            f"of {figures['dimensions']:,} ({figures['dtype']}), "
-            f"{figures['model']}, layer {figures['layer']}, {figures['pooling']}; "
-            f"{figures['rows_per_second']:,.0f} rows/s"
-        )
+    for query_result in result.results:
+        _print_hits(query_result)
+    if result.word_comparison:
+        _print_word_comparison(result.word_comparison)
+    if result.output:
+        typer.echo(f"{result.output}: {_describe_vectors(result.metadata)}")
 
 
-def _print_hits(result: Mapping[str, Any]) -> None:
+def _describe_vectors(metadata: Mapping[str, Any]) -> str:
+    return (
+        f"{format_count(metadata['rows'], 'vector')} with {metadata['dimensions']:,} dimensions "
+        f"({metadata['dtype']}), {metadata['model']}, layer {metadata['layer']}, {metadata['pooling']}; "
+        f"{metadata['rows_per_second']:,.0f} rows/s"
+    )
+
+
+def _print_hits(query_result: Mapping[str, Any]) -> None:
+    """Print the rows that are most similar to a query."""
     from rich.table import Table
 
     from bertkit.cli.console import out_console, to_plain_text
 
-    table = Table(title=to_plain_text(result["query"]), title_justify="left")
+    hits = query_result["hits"]
+    table = Table(title=to_plain_text(query_result["query"]), title_justify="left")
     for heading in ("rank", "cosine", "row"):
         table.add_column(heading, justify="right")
-    if "text" in result["hits"][0]:
-        table.add_column(
-            "text", no_wrap=True, max_width=max(20, out_console.width - 36)
-        )  # what the numbers leave
-    for hit in result["hits"]:
+    if "text" in hits[0]:
+        width = max(MIN_TEXT_WIDTH, out_console.width - NUMBERS_WIDTH)
+        table.add_column("text", no_wrap=True, max_width=width)
+    for hit in hits:
         texts = [" ".join(hit["text"].split())] if "text" in hit else []
         table.add_row(str(hit["rank"]), f"{hit['cosine']:.3f}", str(hit["row"]), *map(to_plain_text, texts))
     out_console.print(table)
 
 
-def _print_word(about: Mapping[str, Any]) -> None:
-    """The matrix of similarities, and beside it what static vectors would say."""
+def _print_word_comparison(comparison: Mapping[str, Any]) -> None:
+    """Print the cosine similarities of a word's vectors, and those of its static embeddings."""
     from rich.table import Table
 
     from bertkit.cli.console import out_console, to_plain_text
 
-    occurrences = about["occurrences"][:MAX_OCCURRENCES]
-    table = Table(title=to_plain_text(f"{about['word']}: cosines of its vectors"), title_justify="left")
+    occurrences = comparison["occurrences"][:MAX_OCCURRENCES]
+    title = to_plain_text(f"{comparison['word']}: cosine similarities of its vectors")
+    table = Table(title=title, title_justify="left")
     table.add_column("row", justify="right")
     table.add_column("text", no_wrap=True, overflow="ellipsis", max_width=60)
-    for one in occurrences:
-        table.add_column(str(one["row"]), justify="right")
-    for one, cosines in zip(occurrences, about["similarities"], strict=False):
-        text = to_plain_text(one["text"])
-        text.stylize("bold", one["start"], one["stop"])
-        table.add_row(str(one["row"]), text, *(f"{cosine:.2f}" for cosine in cosines[:MAX_OCCURRENCES]))
+    for occurrence in occurrences:
+        table.add_column(str(occurrence["row"]), justify="right")
+    for occurrence, cosines in zip(occurrences, comparison["similarities"], strict=False):
+        text = to_plain_text(occurrence["text"])
+        text.stylize("bold", occurrence["start"], occurrence["stop"])
+        cells = (f"{cosine:.2f}" for cosine in cosines[:MAX_OCCURRENCES])
+        table.add_row(str(occurrence["row"]), text, *cells)
     out_console.print(table)
-    if len(about["occurrences"]) > MAX_OCCURRENCES:
-        out_console.print(f"the first {MAX_OCCURRENCES} of {len(about['occurrences']):,} occurrences")
-    static = [cosine for cosines in about["static"] for cosine in cosines]
+    if len(comparison["occurrences"]) > MAX_OCCURRENCES:
+        out_console.print(f"first {MAX_OCCURRENCES} of {len(comparison['occurrences']):,} occurrences")
+    static = [cosine for cosines in comparison["static"] for cosine in cosines]
     low, high = f"{min(static):.2f}", f"{max(static):.2f}"
-    between = f"{high} everywhere" if low == high else f"{low} to {high}"
-    out_console.print(f"static (the word embeddings alone, which read no text): {between}")
+    cosines = high if low == high else f"{low} to {high}"
+    out_console.print(f"cosine similarities of the static word embeddings, without context: {cosines}")
 
 
 embed = build_command(EmbedConfig, EMBED_HELP, _run)

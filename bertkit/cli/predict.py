@@ -1,80 +1,89 @@
-"""`bertkit predict`: predictions as a table, JSON lines, CSV or a column file."""
+"""`bertkit predict`: predictions as a table, JSON lines, CSV or CoNLL columns."""
 
-import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from bertkit.cli.options import build_command
-from bertkit.cli.stdin import get_piped_stdin
+from bertkit.cli.streams import get_piped_stdin, print_json
 from bertkit.errors import UserError, format_count
 from bertkit.infer.predict import PREDICT_HELP, PredictConfig
 
 if TYPE_CHECKING:
     from bertkit.infer.predict import Predictions
+    from bertkit.infer.writers import PredictionBatch
 
 
-def _run(given: dict[str, Any], as_json: bool) -> None:
+def _run(settings: dict[str, Any], as_json: bool) -> None:
     from bertkit.cli.console import ConsoleReporter
     from bertkit.infer.predict import predict
 
-    output, form = given.get("output"), _form(given, as_json)
-    made = predict(given, ConsoleReporter(), get_piped_stdin())
+    output, file_format = settings.get("output"), _choose_format(settings, as_json)
+    predictions = predict(settings, ConsoleReporter(), get_piped_stdin())
     if output:
-        count = _to_file(made, Path(output), form)
+        count = _write_file(predictions, Path(output), file_format)
         if as_json:
-            typer.echo(json.dumps({"output": output, "rows": count}))
+            print_json({"output": output, "rows": count})
     elif as_json:
-        typer.echo(json.dumps({"predictions": list(made)}, ensure_ascii=False, default=str))
+        print_json({"predictions": list(predictions)})
     else:
-        _to_console(made, form)
+        _print_predictions(predictions, file_format)
 
 
-def _form(given: dict[str, Any], as_json: bool) -> Any:
-    """As asked, by the file's ending, or as fits who reads."""
+def _choose_format(settings: dict[str, Any], as_json: bool) -> Any:
+    """Return the format of `--format`, else by the file's suffix, else a table on a terminal or jsonl.
+
+    `--json` without a file has no format.
+    """
     from bertkit.infer.writers import infer_format
 
-    form, output = given.get("format"), given.get("output")
-    if as_json and (form or output is None):
-        if form:
-            raise UserError(f"--format {form}: --json has a form of its own; leave out one of them")
+    file_format, output = settings.get("format"), settings.get("output")
+    if as_json and file_format:
+        raise UserError(f"--format {file_format}: cannot be combined with --json; leave out one of them")
+    if as_json and output is None:
         return None
-    if output and form == "table":
+    if output and file_format == "table":
         raise UserError(
-            f"--format table: is for the terminal; a file takes jsonl, csv or conll (--output {output})"
+            f"--format table: cannot be written to a file (--output {output}); pass jsonl, csv or conll"
         )
-    return form or (infer_format(output) if output else "table" if sys.stdout.isatty() else "jsonl")
+    if file_format:
+        return file_format
+    if output:
+        return infer_format(output)
+    return "table" if sys.stdout.isatty() else "jsonl"
 
 
-def _to_file(made: "Predictions", path: Path, form: Any) -> int:
+def _write_file(predictions: "Predictions", path: Path, file_format: Any) -> int:
+    """Write predictions batch by batch, and return how many were written."""
     from bertkit.infer.writers import serialize_predictions
     from bertkit.utils.files import write_chunks
 
     count = 0
 
-    def passed() -> Any:
+    def count_records() -> "Iterator[PredictionBatch]":
         nonlocal count
-        for part in made.batches:
-            count += len(part.records)
-            yield part
+        for batch in predictions.batches:
+            count += len(batch.records)
+            yield batch
 
-    write_chunks(path, serialize_predictions(passed(), form))
+    write_chunks(path, serialize_predictions(count_records(), file_format))
     typer.echo(f"{path}: {format_count(count, 'prediction')}", err=True)
     return count
 
 
-def _to_console(made: "Predictions", form: Any) -> None:
+def _print_predictions(predictions: "Predictions", file_format: Any) -> None:
     from bertkit.cli.console import print_records
     from bertkit.infer.writers import flatten_record, serialize_predictions
 
-    if form != "table":
-        for text in serialize_predictions(made.batches, form):
+    if file_format != "table":
+        for text in serialize_predictions(predictions.batches, file_format):
             sys.stdout.write(text)
         return
-    for part in made.batches:
-        print_records([flatten_record(record) for record in part.records])
+    for batch in predictions.batches:
+        print_records([flatten_record(record) for record in batch.records])
 
 
 predict = build_command(PredictConfig, PREDICT_HELP, _run)

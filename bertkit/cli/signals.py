@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM stop a command wherever in it they land."""
+"""Interruption by Ctrl-C and SIGTERM."""
 
 import _thread
 import signal
@@ -8,33 +8,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-RETRY_SECONDS = 0.05  # seconds
+RETRY_SECONDS = 0.05
 
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Within this SIGTERM is as Ctrl-C, and neither is lost.
+    """Raise `KeyboardInterrupt` for SIGTERM as for Ctrl-C, and lose neither signal.
 
-    Where Python runs a finalizer (`__del__`, what a weak reference calls) it prints an exception and goes
-    on. A signal's is raised once more, a little later, until it lands where it stops something. In a thread
-    other than the main one signals are somebody else's.
+    Python prints and drops an exception that is raised inside a finalizer (`__del__`, a weak reference's
+    callback). An interrupt that is dropped there is sent again until it reaches ordinary code. Threads other
+    than the main thread leave the signal handlers unchanged.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    told, handler = sys.unraisablehook, signal.signal(signal.SIGTERM, signal.default_int_handler)
+    original_hook = sys.unraisablehook
+    original_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
 
-    def hook(lost: Any) -> None:
-        if lost.exc_type is KeyboardInterrupt:
-            again = threading.Timer(RETRY_SECONDS, _thread.interrupt_main, [signal.SIGTERM])
-            again.daemon = True
-            again.start()
-        else:
-            told(lost)
+    def resend_interrupt(unraisable: Any) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            original_hook(unraisable)
+            return
+        timer = threading.Timer(RETRY_SECONDS, _thread.interrupt_main, [signal.SIGTERM])
+        timer.daemon = True
+        timer.start()
 
-    sys.unraisablehook = hook
+    sys.unraisablehook = resend_interrupt
     try:
         yield
     finally:
-        sys.unraisablehook = told
-        signal.signal(signal.SIGTERM, handler)
+        sys.unraisablehook = original_hook
+        signal.signal(signal.SIGTERM, original_handler)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import bertkit
+from bertkit._version import __version__
 from bertkit.config import DATA, OUTPUT, Settings, setting
 from bertkit.errors import UserError
 from bertkit.utils.files import PARTIAL
@@ -139,7 +139,7 @@ def _told(found: "ValidationSet", metrics: Mapping[str, Any]) -> dict[str, str]:
 
     config = found.model.config
     told = {
-        "bertkit_version": bertkit.__version__, "task": metrics["task"], "opset": str(OPSET),
+        "bertkit_version": __version__, "task": metrics["task"], "opset": str(OPSET),
         "max_length": str(found.task.config.max_length),
     }  # fmt: skip
     if any(name != f"LABEL_{number}" for number, name in config.id2label.items()):  # what no one named

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from bertkit import __version__
+from bertkit._version import __version__
 from bertkit.errors import format_count
 from bertkit.reports import REPORT_FILE
 from bertkit.reports.curves import build_training_charts

@@ -1,1 +1,51 @@
-"""Several runs, one table: the GLUE tasks one after the other, the rows of the feature-based approach."""
+"""Suites: several runs that reproduce one table of the paper. `SUITES` is the only list of them."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from bertkit.config import RunConfig
+from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
+
+if TYPE_CHECKING:
+    from bertkit.suites.base import Suite
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteSpec:
+    """The settings and the help text of a suite, and the class that runs it.
+
+    Attributes:
+        config: the settings of the command.
+        help: the help text of the command.
+        target: the class, as `module:name`; it is imported only to run the suite.
+    """
+
+    config: type[RunConfig]
+    help: str
+    target: str
+
+
+SUITES = {
+    "glue": SuiteSpec(
+        config=GlueConfig,
+        help="Fine-tune on the GLUE tasks, print the paper's table, and write the leaderboard's files.",
+        target="bertkit.suites.glue:GlueSuite",
+    ),
+    "feature-based": SuiteSpec(
+        config=FeatureBasedConfig,
+        help="Run ner on different layers of a frozen encoder, one run for each row of the paper's table.",
+        target="bertkit.suites.feature_based:FeatureBasedSuite",
+    ),
+    "ablation": SuiteSpec(
+        config=AblationConfig,
+        help="Pre-train variants on the same text, fine-tune each, and print the paper's ablation tables.",
+        target="bertkit.suites.ablation:AblationSuite",
+    ),
+}
+
+
+def suite_class(name: str) -> "type[Suite]":
+    """Return the class that runs a suite."""
+    module, _, attribute = SUITES[name].target.partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,232 +1,234 @@
-"""The paper's ablations: rows are pre-trained on one text, and each is fine-tuned on the same tasks."""
+"""`bertkit ablation`: variants pre-trained on the same text and fine-tuned on the same tasks."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import fill_unset
+from bertkit.config import fill_unset, get_flag, get_settings
 from bertkit.data.corpus.source import find_text
-from bertkit.data.loading import load_dataset
 from bertkit.errors import UserError, format_list
 from bertkit.pipeline.run import Run
 from bertkit.recipes import read_recipe
 from bertkit.suites.ablation_tables import FALLBACK_TASK, TABLES, AblationRow, DownstreamTask
-from bertkit.suites.base import Suite, run_suite, select_names
+from bertkit.suites.base import DataSources, ResultTable, Suite, find_data, format_score, select_names
 from bertkit.suites.config import AblationConfig
-from bertkit.suites.result_table import ResultTable
 from bertkit.tasks.pretrain import Pretrain
 from bertkit.utils.reporting import Reporter
 
-PRETRAINED_DIR = "pretrained"  # the folder of what rows begin with
+PRETRAINED_DIR = "pretrained"  # the directory of the pre-training runs
 MACHINE_SETTINGS = ("data_dir", "seed", "fp16", "bf16", "compile", "gradient_checkpointing", "report_to")
 MODEL_SIZE_SETTINGS = ("size", "num_layers", "hidden_size", "num_heads")
-DEFAULT_MAX_LENGTH = 128  # pieces that a row is pre-trained at where nothing else is said
-
-
-def run_ablation(
-    settings: Mapping[str, Any], recipe: str | None = None, reporter: Reporter | None = None
-) -> Run:
-    """Run the chosen rows, or what is left; see `bertkit ablation --help` and `run_suite`."""
-    return run_suite(AblationSuite, settings, recipe, reporter)
+DEFAULT_MAX_LENGTH = 128  # tokens; applies to fine-tuning if neither a flag nor the recipe sets max_length
 
 
 class AblationSuite(Suite):
-    """The chosen rows in one directory: `pretrained/RECIPE` and `ROW/TASK` is a run each."""
+    """The selected rows, with runs in `pretrained/RECIPE` and `ROW/TASK`."""
 
     name = "ablation"
-    Config = AblationConfig
     output_names = [PRETRAINED_DIR, *(row.name for table in TABLES.values() for row in table.rows)]
     suite_settings = frozenset({"table", "rows", "tasks", "task_train_samples", "task_eval_samples"})
 
     def __init__(self, config: AblationConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
-        self.data_sources: dict[str, str] = {}  # task -> where its data is
+        if config.table == "sizes":
+            _refuse_model_size(config)
         self.table = TABLES[config.table]
         names = select_names("--rows", config.rows, [row.name for row in self.table.rows], "row of the table")
         self.rows = [row for row in self.table.rows if row.name in names]
         self.run_dirs = [PRETRAINED_DIR, *names]
-        self.config = fill_unset(
-            self.config, {"data": self._settings(self.rows[0]).get("data", FALLBACK_TASK.dataset)}
-        )
-        if config.table == "sizes" and (
-            given := [name for name in MODEL_SIZE_SETTINGS if getattr(config, name)]
-        ):
-            raise UserError(f"--{given[0]}: the rows of --table sizes have their own; choose with --rows")
-
-    def _settings(self, row: AblationRow) -> dict[str, Any]:
-        """What the recipe of a row's pre-training says."""
-        return read_recipe(_recipe(row.pretraining_recipe), Pretrain.name, Pretrain.Config).settings
+        dataset = _read_recipe_settings(self.rows[0]).get("data", FALLBACK_TASK.name)
+        self.config = fill_unset(self.config, {"data": dataset})
 
     def resolve_inputs(self) -> list[str]:
-        """The text and the tasks' data. Raises `UserError` for what is not there."""
+        """Find the text and the data of the tasks. Raises `UserError` for missing data."""
         self.text = find_text(self.config.data, self.config.data_dir, self.config.text_column)
-        self.tasks = self._at_hand()
+        self.data_sources = self._find_task_data()
+        self.tasks = [task for task in [*self.table.tasks, FALLBACK_TASK] if task.name in self.data_sources]
         return [self.text.name, self.config.table]
 
-    def _at_hand(self) -> list[DownstreamTask]:
-        """The tasks that were chosen, or else those whose data is there."""
-        known = [task.name for task in self.table.tasks]
-        names = select_names("--tasks", self.config.tasks, [*known, FALLBACK_TASK.name], "task of the table")
-        missing, reason = self._look_for([task for task in self.table.tasks if task.name in names])
-        asked = bool(self.config.tasks)
-        if FALLBACK_TASK.name in names and (asked or not self.data_sources):
-            missing += self._look_for([FALLBACK_TASK])[0]
-        if missing and (asked or not self.data_sources):
-            flag = f"--tasks {','.join(self.config.tasks)}: " if asked else ""
-            raise UserError(f"{flag}no data for {format_list(missing)} ({reason})")
+    def _find_task_data(self) -> dict[str, str]:
+        """Return the data of the tasks in `--tasks`; by default, of the tasks whose data is found.
+
+        The fallback task is used if it is in `--tasks`, or if no data of the table's tasks is found.
+        """
+        table_names = [task.name for task in self.table.tasks]
+        choices = [*table_names, FALLBACK_TASK.name]
+        names = select_names("--tasks", self.config.tasks, choices, "task of the table")
+        is_explicit = bool(self.config.tasks)
+        sources = self._find_data([task for task in self.table.tasks if task.name in names])
+        found, missing, reason = sources.found, sources.missing, sources.reason
+        if FALLBACK_TASK.name in names and (is_explicit or not found):
+            fallback = self._find_data([FALLBACK_TASK])
+            found, missing = found | fallback.found, missing + fallback.missing
+            reason = reason or fallback.reason
+        titles = format_list(
+            task.title for task in [*self.table.tasks, FALLBACK_TASK] if task.name in missing
+        )
+        if missing and (is_explicit or not found):
+            flag = f"--tasks {','.join(self.config.tasks)}: " if is_explicit else ""
+            raise UserError(f"{flag}no data for {titles} ({reason})")
         if missing:
-            self.reporter.info(f"no data for {format_list(missing)}: not in the table")
-        return [task for task in [*self.table.tasks, FALLBACK_TASK] if task.name in self.data_sources]
-
-    def _look_for(self, tasks: list[DownstreamTask]) -> tuple[list[str], str]:
-        """Note where their data is; gives those whose is not there, and why the first is not."""
-        missing, reason = [], ""
-        for task in tasks:
-            try:
-                self.data_sources[task.name] = load_dataset(
-                    task.dataset, task.command, self.config.data_dir
-                ).source
-            except UserError as error:
-                missing.append(task.title)
-                reason = reason or str(error)
-        return missing, reason
-
-    def plan_runs(self) -> list[dict[str, Any]]:
-        """A run of pre-training for each recipe, and one of fine-tuning for each task of each row."""
-        begun = {
-            row.pretraining_recipe: {"recipe": _recipe(row.pretraining_recipe), "data": self.text.location}
-            for row in self.rows
-        }
-        found = [{"folder": f"{PRETRAINED_DIR}/{name}", **about} for name, about in begun.items()]
-        for row in self.rows:
-            found += [
-                {"folder": f"{row.name}/{task.name}", "recipe": "", "data": self.data_sources[task.name]}
-                for task in self.tasks
-            ]
+            self.reporter.info(f"no data for {titles}: left out of the table")
         return found
 
-    def execute_runs(self, folder: Path) -> dict[str, dict[str, Run]]:
-        """The runs of each row, pre-training first."""
-        return {row.name: self._row(row, folder) for row in self.rows}
+    def _find_data(self, tasks: list[DownstreamTask]) -> DataSources:
+        return find_data([(task.name, task.command) for task in tasks], self.config.data_dir)
 
-    def _row(self, row: AblationRow, folder: Path) -> dict[str, Run]:
-        begun = folder / PRETRAINED_DIR / row.pretraining_recipe
-        self.reporter.info(f"{row.name}: {begun}")
-        runs = {PRETRAINED_DIR: self.train(Pretrain.name, _recipe(row.pretraining_recipe), {}, begun)}
+    def plan_runs(self) -> list[dict[str, Any]]:
+        """Return a pre-training run for each recipe, and a fine-tuning run for each task of each row."""
+        pretraining = {
+            row.pretraining_recipe: {
+                "folder": f"{PRETRAINED_DIR}/{row.pretraining_recipe}",
+                "recipe": row.recipe,
+                "data": self.text.location,
+            }
+            for row in self.rows
+        }
+        fine_tuning = [
+            {"folder": f"{row.name}/{task.name}", "recipe": "", "data": self.data_sources[task.name]}
+            for row in self.rows
+            for task in self.tasks
+        ]
+        return [*pretraining.values(), *fine_tuning]
+
+    def execute_runs(self, folder: Path) -> dict[str, dict[str, Run]]:
+        """Return the runs of each row, the pre-training run first."""
+        return {row.name: self._run_row(row, folder) for row in self.rows}
+
+    def _run_row(self, row: AblationRow, folder: Path) -> dict[str, Run]:
+        pretrained = folder / PRETRAINED_DIR / row.pretraining_recipe
+        self.reporter.info(f"{row.name}: {pretrained}")
+        runs = {PRETRAINED_DIR: self.train(Pretrain.name, row.recipe, {}, pretrained)}
         for task in self.tasks:
-            place = folder / row.name / task.name
-            self.reporter.info(f"{row.name}, {task.title}: {place}")
-            runs[task.name] = self.train(task.command, None, self._tuning(row, task, begun), place)
+            output_dir = folder / row.name / task.name
+            self.reporter.info(f"{row.name}, {task.title}: {output_dir}")
+            settings = self._get_finetuning_settings(row, task, pretrained)
+            runs[task.name] = self.train(task.command, None, settings, output_dir)
         return runs
 
-    def _tuning(self, row: AblationRow, task: DownstreamTask, begun: Path) -> dict[str, Any]:
-        """What fine-tuning is told; the rest is advice by data and model size, the same for all rows."""
-        length = self.config.max_length or self._settings(row).get("max_length", DEFAULT_MAX_LENGTH)
+    def _get_finetuning_settings(
+        self, row: AblationRow, task: DownstreamTask, pretrained: Path
+    ) -> dict[str, Any]:
+        """Return the settings of a fine-tuning run; the others follow from data and model size."""
+        max_length = self.config.max_length or _read_recipe_settings(row).get(
+            "max_length", DEFAULT_MAX_LENGTH
+        )
         samples = {
             "max_train_samples": self.config.task_train_samples,
             "max_eval_samples": self.config.task_eval_samples,
         }
-        given = {key: value for key, value in samples.items() if value is not None}
         return {
-            "model": str(begun),
-            "max_length": length,
-            **given,
+            "model": str(pretrained),
+            "max_length": max_length,
+            **{name: value for name, value in samples.items() if value is not None},
             **task.settings,
             **row.finetuning_settings,
         }
 
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
-        """To pre-training all but the suite's own; to fine-tuning what is the machine's."""
-        handed_on = super().select_shared_settings(task_name)
+        """Return all settings but the suite's own for pre-training, and those of the machine otherwise."""
+        shared = super().select_shared_settings(task_name)
         if task_name == Pretrain.name:
-            return handed_on
-        return {key: value for key, value in handed_on.items() if key in MACHINE_SETTINGS}
+            return shared
+        return {name: value for name, value in shared.items() if name in MACHINE_SETTINGS}
 
     def compute_metrics(self, folder: Path, results: dict[str, dict[str, Run]]) -> dict[str, Any]:
-        """Scores and intervals of each run of each row."""
+        """Return scores and intervals of the runs of each row."""
         first = next(iter(results.values()))[PRETRAINED_DIR].metrics
         return {
             "task": self.name,
             "table": self.config.table,
             "data": first["data"],
             "rows": {
-                row: {name: _summary(run.metrics) for name, run in runs.items()}
+                row: {name: _summarize(run.metrics) for name, run in runs.items()}
                 for row, runs in results.items()
             },
         }
 
     @staticmethod
     def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:  # noqa: ARG004
-        """The paper's table with ours beside it."""
+        """Return our scores with the paper's in parentheses."""
+        tasks = _list_tasks(metrics)
         return ResultTable(
-            f"ablation · {metrics['table']} · {metrics['data']['name']}",
-            _headings(metrics), _rows(metrics), _source(metrics),
-            [f"{row}: {_minutes(runs)}" for row, runs in metrics["rows"].items()],
-        )  # fmt: skip
+            title=f"ablation · {metrics['table']} · {metrics['data']['name']}",
+            headings=["row", "perplexity", "nsp accuracy", *(task.title for task in tasks)],
+            rows=[*_build_rows(metrics, tasks), _build_baseline_row(metrics, tasks)],
+            caption=_build_caption(metrics),
+            run_notes=[f"{row}: {_format_minutes(runs)}" for row, runs in metrics["rows"].items()],
+        )
 
 
-def _recipe(pretrained: str) -> str:
-    return f"pretrain/{pretrained}"
+def _refuse_model_size(config: AblationConfig) -> None:
+    """Raise `UserError` for a setting of the model's size, which each row of `--table sizes` sets itself."""
+    for name in MODEL_SIZE_SETTINGS:
+        if getattr(config, name):
+            flag = get_flag(name, get_settings(AblationConfig)[name][1])
+            raise UserError(
+                f"{flag}: each row of --table sizes has its own model size; select rows with --rows"
+            )
 
 
-def _summary(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row keeps of one of its runs."""
-    kept = {key: metrics[key] for key in ("validation", "intervals", "baselines")}
-    return {**kept, "rows": metrics["data"]["train"], "seconds": metrics["training"]["seconds"]}
+def _read_recipe_settings(row: AblationRow) -> dict[str, Any]:
+    return read_recipe(row.recipe, Pretrain.name, Pretrain.Config).settings
 
 
-def _minutes(runs: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {about['seconds'] / 60:.1f} min" for name, about in runs.items())
+def _summarize(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of a run in `metrics.json`."""
+    scores = {key: metrics[key] for key in ("validation", "intervals", "baselines")}
+    return {**scores, "rows": metrics["data"]["train"], "seconds": metrics["training"]["seconds"]}
 
 
 # ---- the table
 
 
-def _tasks(metrics: Mapping[str, Any]) -> list[DownstreamTask]:
-    """The tasks that were run."""
-    run = next(iter(metrics["rows"].values()))
-    return [task for task in [*TABLES[metrics["table"]].tasks, FALLBACK_TASK] if task.name in run]
+def _list_tasks(metrics: Mapping[str, Any]) -> list[DownstreamTask]:
+    """Return the tasks that were run."""
+    runs = next(iter(metrics["rows"].values()))
+    return [task for task in [*TABLES[metrics["table"]].tasks, FALLBACK_TASK] if task.name in runs]
 
 
-def _headings(metrics: Mapping[str, Any]) -> list[str]:
-    return ["row", "perplexity", "nsp accuracy", *(task.title for task in _tasks(metrics))]
-
-
-def _rows(metrics: Mapping[str, Any]) -> list[list[str]]:
-    """The cells of each row run, the paper's figure behind ours in brackets, and of the majority."""
-    table = {row.name: row for row in TABLES[metrics["table"]].rows}
-    tasks = _tasks(metrics)
-    found = []
+def _build_rows(metrics: Mapping[str, Any], tasks: list[DownstreamTask]) -> list[list[str]]:
+    paper_scores = {row.name: row.paper_scores for row in TABLES[metrics["table"]].rows}
+    rows = []
     for name, runs in metrics["rows"].items():
-        begun, paper = runs[PRETRAINED_DIR]["validation"], table[name].paper_scores
-        cells = [_cell(begun["perplexity"], paper.get("perplexity"), 2)]
-        cells += [f"{begun['nsp_accuracy']:.3f}" if "nsp_accuracy" in begun else ""]
-        cells += [_cell(_score(task, runs[task.name]), paper.get(task.name)) for task in tasks]
-        found.append([name, *cells])
-    first = next(iter(metrics["rows"].values()))
-    least = [_cell(_least(task, first[task.name]), None) for task in tasks]
-    return [*found, ["baseline", "", "", *least]]
+        pretraining, paper = runs[PRETRAINED_DIR]["validation"], paper_scores[name]
+        cells = [
+            name,
+            _format_cell(pretraining["perplexity"], paper.get("perplexity"), 2),
+            format_score(pretraining.get("nsp_accuracy"), 3),
+        ]
+        cells += [_format_cell(_get_score(task, runs[task.name]), paper.get(task.name)) for task in tasks]
+        rows.append(cells)
+    return rows
 
 
-def _score(task: DownstreamTask, run: Mapping[str, Any]) -> float:
+def _build_baseline_row(metrics: Mapping[str, Any], tasks: list[DownstreamTask]) -> list[str]:
+    runs = next(iter(metrics["rows"].values()))
+    scores = [format_score(_get_baseline(task, runs[task.name])) for task in tasks]
+    return ["baseline", "", "", *scores]
+
+
+def _get_score(task: DownstreamTask, run: Mapping[str, Any]) -> float:
     return float(run["validation"][task.metric]) * task.scale
 
 
-def _least(task: DownstreamTask, run: Mapping[str, Any]) -> float:
-    """Of the majority of the labels or, of answers, the words in common."""
+def _get_baseline(task: DownstreamTask, run: Mapping[str, Any]) -> float:
+    """Return the score of the majority label, or of word overlap for question answering."""
     baseline = run["baselines"].get("majority") or run["baselines"]["overlap"]
     return float(baseline[task.metric]) * task.scale
 
 
-def _cell(ours: float, paper: float | None, digits: int = 1) -> str:
-    return f"{ours:.{digits}f}" + ("" if paper is None else f" ({paper:.{digits}f})")
+def _format_cell(ours: float, paper: float | None, digits: int = 1) -> str:
+    return format_score(ours, digits) + ("" if paper is None else f" ({format_score(paper, digits)})")
 
 
-def _source(metrics: Mapping[str, Any]) -> str:
-    """What the figures are, and whose stand in brackets."""
+def _format_minutes(runs: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {summary['seconds'] / 60:.1f} min" for name, summary in runs.items())
+
+
+def _build_caption(metrics: Mapping[str, Any]) -> str:
     return (
-        "Perplexity of the pieces to predict, of ltr all but the first of each example, else "
-        "the masked ones. Of tasks: accuracy, of SQuAD F1, in percent, on validation rows; the baseline is "
-        "the majority of the labels, of SQuAD the words in common. "
-        f"In brackets: {TABLES[metrics['table']].source}."
+        "Perplexity of the predicted tokens: the masked tokens, or for ltr every token after the first of an "
+        "example. Tasks: accuracy (SQuAD: F1) in percent on validation rows. Baseline: the majority label "
+        f"(SQuAD: word overlap). In parentheses: {TABLES[metrics['table']].source}."
     )

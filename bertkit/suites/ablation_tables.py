@@ -1,4 +1,4 @@
-"""The paper's two ablations: their rows, what each row is fine-tuned on, and the paper's figures."""
+"""The paper's two ablation tables: their rows, their fine-tuning tasks, and the paper's scores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,39 +10,42 @@ class DownstreamTask:
     """A task that every row is fine-tuned on.
 
     Attributes:
-        name: what `--tasks` calls it.
-        title: the paper's name for it.
-        kind: the command.
-        metric: what the table shows of the validation split.
-        known: the data set.
-        own: settings beside the data set.
-        scale: of the metric, to percent.
+        name: the task as `--tasks` calls it, which is also the name of its dataset.
+        title: the paper's name.
+        command: the bertkit task.
+        metric: the validation score in the table.
+        settings: settings of the run.
+        scale: the factor from the metric to percent.
     """
 
     name: str
     title: str
     command: str
     metric: str
-    dataset: str
     settings: Mapping[str, Any]
     scale: float = 100.0
 
 
 @dataclass(frozen=True)
 class AblationRow:
-    """A line of a table.
+    """A row of a table.
 
     Attributes:
-        name: what `--rows` calls it.
-        pretrained: its recipe is `pretrain/PRETRAINED`; rows may share one.
-        own: settings of fine-tuning.
-        paper: task -> the paper's figure, in percent; of sizes the perplexity too.
+        name: the row as `--rows` calls it.
+        pretraining_recipe: the recipe `pretrain/PRETRAINING_RECIPE`; rows may share one.
+        finetuning_settings: settings of the fine-tuning runs.
+        paper_scores: task -> the paper's score in percent; for model sizes, the perplexity too.
     """
 
     name: str
     pretraining_recipe: str
     finetuning_settings: Mapping[str, Any] = field(default_factory=dict)
     paper_scores: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> str:
+        """The shipped recipe that pre-trains the row's model."""
+        return f"pretrain/{self.pretraining_recipe}"
 
 
 @dataclass(frozen=True)
@@ -54,26 +57,27 @@ class AblationTable:
     source: str
 
 
-def _on(name: str, title: str, kind: str) -> DownstreamTask:
-    return DownstreamTask(name, title, kind, "accuracy", name, {"data": name})
+def _task(name: str, title: str, command: str) -> DownstreamTask:
+    return DownstreamTask(name, title, command, "accuracy", {"data": name})
 
 
-MNLI, QNLI = _on("mnli", "MNLI-m", "nli"), _on("qnli", "QNLI", "classify")
-MRPC, SST2 = _on("mrpc", "MRPC", "classify"), _on("sst2", "SST-2", "classify")
-SQUAD = DownstreamTask("squad", "SQuAD", "qa", "f1", "squad", {"squad": "v1"}, 1.0)
-FALLBACK_TASK = _on("imdb", "IMDB", "classify")  # not the paper's, but at hand where nothing else is
+MNLI, QNLI = _task("mnli", "MNLI-m", "nli"), _task("qnli", "QNLI", "classify")
+MRPC, SST2 = _task("mrpc", "MRPC", "classify"), _task("sst2", "SST-2", "classify")
+SQUAD = DownstreamTask("squad", "SQuAD", "qa", "f1", {"squad": "v1"}, 1.0)
+FALLBACK_TASK = _task("imdb", "IMDB", "classify")  # not in the paper, but available without a download
 
 
-def _objective(name: str, pretrained: str, *figures: float, **own: Any) -> AblationRow:
-    paper = zip(("mnli", "qnli", "mrpc", "sst2", "squad"), figures, strict=False)
-    return AblationRow(name, f"objective-{pretrained}", own, dict(paper))
+def _objective(
+    name: str, recipe_suffix: str, *paper_scores: float, **finetuning_settings: Any
+) -> AblationRow:
+    scores = dict(zip(("mnli", "qnli", "mrpc", "sst2", "squad"), paper_scores, strict=False))
+    return AblationRow(name, f"objective-{recipe_suffix}", finetuning_settings, scores)
 
 
-def _size(layers: int, hidden: int, heads: int, *figures: float) -> AblationRow:
-    name = f"{layers}-{hidden}-{heads}"
-    return AblationRow(
-        name, f"size-{name}", {}, dict(zip(("perplexity", "mnli", "mrpc", "sst2"), figures, strict=False))
-    )
+def _size(layers: int, hidden_size: int, heads: int, *paper_scores: float) -> AblationRow:
+    name = f"{layers}-{hidden_size}-{heads}"
+    scores = dict(zip(("perplexity", "mnli", "mrpc", "sst2"), paper_scores, strict=False))
+    return AblationRow(name, f"size-{name}", {}, scores)
 
 
 OBJECTIVES = AblationTable(

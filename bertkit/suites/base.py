@@ -1,38 +1,128 @@
-"""What suites share: several runs in one directory, gone on with where they were stopped."""
+"""The base class of suites, their result tables, and the functions that run them.
+
+A suite executes several runs in one directory. An interrupted suite can be resumed.
+"""
 
 import shlex
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from bertkit import run_directory
-from bertkit.config import RunConfig, fill_unset, serialize_settings
-from bertkit.data.loading import resolve_data_dir
+from bertkit.config import fill_unset, serialize_settings
+from bertkit.data.loading import load_dataset, resolve_data_dir
 from bertkit.data.registry import normalize_name
 from bertkit.errors import RunInterrupted, UserError, format_list, suggest_similar
 from bertkit.pipeline.prepare import resolve_settings
 from bertkit.pipeline.run import Run, train
-from bertkit.suites.result_table import ResultTable
+from bertkit.suites import SUITES, suite_class
 from bertkit.training import precision
 from bertkit.utils import locks
 from bertkit.utils.files import write_text
 from bertkit.utils.reporting import Reporter
 
+# ---- the result table
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table with its caption and notes.
+
+    Attributes:
+        title: the title of the printed table.
+        headings: the column headings.
+        rows: the cells of each row.
+        caption: the metrics and their source.
+        run_notes: one line for each row or task about its runs.
+        text_columns: how many of the first columns hold text instead of numbers.
+        page_title: the Markdown title of the page; empty for `title`.
+        notes: lines below the printed table.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str
+    run_notes: Sequence[str]
+    text_columns: int = 1
+    page_title: str = ""
+    notes: Sequence[str] = ()
+
+    def to_markdown(self) -> str:
+        """Return the table, its caption and the notes on runs as Markdown."""
+        lines = [self.headings, ["---"] * len(self.headings), *self.rows]
+        table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+        runs = "\n".join(f"* {line}" for line in self.run_notes)
+        return f"# {self.page_title or self.title}\n\n{table}\n\n{self.caption}\n\n## Runs\n\n{runs}\n"
+
+
+def format_score(percent: float | None, digits: int = 1) -> str:
+    """Return a score that is in percent already (`84.6`), or an empty string for None."""
+    return "" if percent is None else f"{percent:.{digits}f}"
+
+
+def format_percent(value: float | None, std: float | None = None) -> str:
+    """Return a fraction in percent (`84.6` or `84.6 ± 0.3`), or an empty string for None."""
+    if value is None:
+        return ""
+    return format_score(100 * value) + ("" if std is None else f" ± {format_score(100 * std)}")
+
+
+# ---- the runs
+
+
+@dataclass(frozen=True)
+class DataSources:
+    """Where the data of a suite's tasks was found.
+
+    Attributes:
+        found: dataset -> its location.
+        missing: the datasets that were not found.
+        reason: the error message for the first missing dataset.
+    """
+
+    found: dict[str, str]
+    missing: list[str]
+    reason: str
+
+
+def find_data(datasets: Iterable[tuple[str, str]], data_dir: str | None) -> DataSources:
+    """Find datasets before any run needs them.
+
+    Args:
+        datasets: (dataset, task) pairs.
+        data_dir: the directory of `--data-dir`.
+    """
+    found: dict[str, str] = {}
+    missing: list[str] = []
+    reason = ""
+    for name, task_name in datasets:
+        try:
+            found[name] = load_dataset(name, task_name, data_dir).source
+        except UserError as error:
+            missing.append(name)
+            reason = reason or str(error)
+    return DataSources(found, missing, reason)
+
 
 class Suite(ABC):
-    """Several runs and what they come to. Methods are called in the order they stand here.
+    """Several runs and the table that they make.
+
+    `run_suite` calls `resolve_inputs` first. A dry run then calls `plan_runs`. Otherwise `execute_runs`,
+    `compute_metrics` and `build_table` follow.
 
     Attributes:
         name: the command.
-        own: settings that are the suite's, and not handed on to its runs.
-        leaves: what it may leave beside the files of a run: what --overwrite removes.
-        parts: the folders of the runs, or of several runs each.
+        suite_settings: settings that are not passed on to the runs.
+        output_names: files and directories that a suite may write in addition to those of a run.
+            `--overwrite` removes them.
+        run_dirs: the directories of the runs, or of groups of runs.
     """
 
     name: ClassVar[str]
-    Config: ClassVar[type[RunConfig]]
     suite_settings: ClassVar[frozenset[str]]
     output_names: ClassVar[list[str]]
     run_dirs: list[str]
@@ -45,35 +135,35 @@ class Suite(ABC):
 
     @abstractmethod
     def resolve_inputs(self) -> list[str]:
-        """What all runs need must be at hand; gives what the default directory is called after.
+        """Find data and models, and return the parts of the default directory's name.
 
         Raises:
-            UserError: naming what is not.
+            UserError: an input that all runs need does not exist.
         """
 
     @abstractmethod
     def plan_runs(self) -> list[dict[str, Any]]:
-        """What each run would be: its `folder`, its `recipe`, the `data`, and what else tells it apart."""
+        """Return the `folder`, the `recipe` and the `data` of each run."""
 
     @abstractmethod
     def execute_runs(self, folder: Path) -> dict[str, Any]:
-        """Make the runs that are not finished yet: what each of `parts` left."""
+        """Execute the runs that are not finished yet, and return the results of all runs by group."""
 
     @abstractmethod
     def compute_metrics(self, folder: Path, results: dict[str, Any]) -> dict[str, Any]:
-        """The content of the suite's `metrics.json`."""
+        """Return the content of the suite's `metrics.json`."""
 
     @staticmethod
     @abstractmethod
     def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
-        """What a person sees of the content of `folder/metrics.json`."""
+        """Return the table for the content of `folder/metrics.json`."""
 
     def run(self, name_parts: list[str]) -> Run:
-        """All runs that are not finished yet, then what they come to."""
-        named = self.config.output_dir
-        with locks.lock_directory(
-            Path(named) if named else run_directory.create_default_directory(self.name, *name_parts)
-        ) as folder:
+        """Execute the unfinished runs and write the table."""
+        output_dir = self.config.output_dir
+        if output_dir is None:
+            output_dir = run_directory.create_default_directory(self.name, *name_parts)
+        with locks.lock_directory(Path(output_dir)) as folder:
             return self._run(folder)
 
     def _run(self, folder: Path) -> Run:
@@ -86,89 +176,110 @@ class Suite(ABC):
         except (RunInterrupted, KeyboardInterrupt) as error:
             if not self._has_runs(folder):
                 raise
-            way_on = f"bertkit {self.name} --resume --output-dir {shlex.quote(str(folder))}"
-            raise RunInterrupted(f"stopped; go on with: {way_on}") from error
+            command = f"bertkit {self.name} --resume --output-dir {shlex.quote(str(folder))}"
+            raise RunInterrupted(f"interrupted; resume with: {command}") from error
         finally:
-            self._settle(folder)
+            self._clean_up(folder)
         metrics = self.compute_metrics(folder, results)
         write_text(folder / "README.md", self.build_table(metrics, folder).to_markdown())
         run_directory.write_metrics(folder, metrics)
         return Run(folder, metrics)
 
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
-        """The suite's settings that it hands on to runs of task `kind`."""
+        """Return the settings of the suite that apply to its runs of a task."""
         return {
-            key: value
-            for key, value in serialize_settings(self.config).items()
-            if key not in self.suite_settings
+            name: value
+            for name, value in serialize_settings(self.config).items()
+            if name not in self.suite_settings
         }
 
     def train(
         self, task_name: str, recipe: str | None, run_settings: Mapping[str, Any], output_dir: Path
     ) -> Run:
-        """One run of task `kind`, or the rest of it; `own` goes before the suite's settings."""
-        if finished := run_directory.read_metrics(output_dir):
-            self.reporter.info("finished before")
-            run = Run(output_dir, finished)
+        """Train one run, resume it, or return it if it is finished.
+
+        Args:
+            task_name: the task.
+            recipe: the recipe of the run, if any.
+            run_settings: settings of this run; they override those of the suite.
+            output_dir: the run directory.
+        """
+        if metrics := run_directory.read_metrics(output_dir):
+            self.reporter.info(f"{output_dir}: already finished")
+            run = Run(output_dir, metrics)
         elif (output_dir / run_directory.SETTINGS_FILE).exists():
             run = train(task_name, {"resume": True, "output_dir": str(output_dir)}, None, self.reporter)
         else:
-            given = {**self.select_shared_settings(task_name), **run_settings, "output_dir": str(output_dir)}
-            run = train(task_name, given, recipe, self.reporter)
-        shutil.rmtree(output_dir / run_directory.CHECKPOINTS_DIR, ignore_errors=True)  # it is finished
+            settings = {
+                **self.select_shared_settings(task_name),
+                **run_settings,
+                "output_dir": str(output_dir),
+            }
+            run = train(task_name, settings, recipe, self.reporter)
+        # A finished run is never resumed, and the checkpoints of all runs would fill the disk.
+        shutil.rmtree(output_dir / run_directory.CHECKPOINTS_DIR, ignore_errors=True)
         return run
 
-    def _settle(self, folder: Path) -> None:
-        """Leave nothing of a suite whose first run was refused, and else nothing of the one it replaces."""
+    def _clean_up(self, folder: Path) -> None:
+        """Delete the replaced suite, or restore it if no run of this one has started."""
         if self._has_runs(folder):
             run_directory.delete_backup(folder)
             return
-        for part in self.run_dirs:
-            shutil.rmtree(folder / part, ignore_errors=True)
+        for run_dir in self.run_dirs:
+            shutil.rmtree(folder / run_dir, ignore_errors=True)
         run_directory.discard_unstarted_run(folder)
 
     def _has_runs(self, folder: Path) -> bool:
         return any(
-            found
-            for part in self.run_dirs
-            for found in folder.glob(f"{part}/**/{run_directory.SETTINGS_FILE}")
+            path
+            for run_dir in self.run_dirs
+            for path in folder.glob(f"{run_dir}/**/{run_directory.SETTINGS_FILE}")
         )
 
 
 def run_suite(
-    suite_class: type[Suite], given: Mapping[str, Any], recipe: str | None, reporter: Reporter | None
+    name: str, settings: Mapping[str, Any], recipe: str | None = None, reporter: Reporter | None = None
 ) -> Run:
-    """Make the runs of a suite, or what is left of them.
+    """Execute the runs of a suite that are not finished yet, and return the suite's metrics.
 
     Raises:
-        UserError: anything the user can mend; what all runs need is looked for before any of them.
-        RunInterrupted: Ctrl-C or SIGTERM; what is finished stays, and `--resume` goes on.
+        UserError: the user can fix the problem; what all runs need is checked before the first run.
+        RunInterrupted: Ctrl-C or SIGTERM; finished runs are kept, and `--resume` continues.
     """
     reporter = reporter or Reporter()
-    config, _ = resolve_settings(suite_class.name, suite_class.Config, given, recipe, Reporter())
-    finished = run_directory.read_metrics(Path(config.output_dir or "")) if config.resume else None
-    if finished:
-        reporter.info("all runs are finished; these are their scores")
-        return Run(Path(config.output_dir or ""), finished)
-    suite = suite_class(config, reporter)
-    called = suite.resolve_inputs()
+    config, _ = resolve_settings(name, SUITES[name].config, settings, recipe, Reporter())
+    metrics = run_directory.read_metrics(Path(config.output_dir or "")) if config.resume else None
+    if metrics:
+        reporter.info(f"{config.output_dir}: all runs are already finished; showing their scores")
+        return Run(Path(config.output_dir or ""), metrics)
+    suite = suite_class(name)(config, reporter)
+    name_parts = suite.resolve_inputs()
     if config.dry_run:
-        return Run(None, {"task": suite_class.name, "model": suite.config.model, "runs": suite.plan_runs()})
-    return suite.run(called)
+        return Run(None, {"task": name, "model": suite.config.model, "runs": suite.plan_runs()})
+    return suite.run(name_parts)
 
 
-def select_names(flag: str, names: Sequence[str] | None, choices: Sequence[str], noun: str) -> list[str]:
-    """The names of `known` that `flag` gives, repeated or parted by commas, in the order of `known`.
+def select_names(flag: str, values: Sequence[str] | None, choices: Sequence[str], noun: str) -> list[str]:
+    """Return the choices that a flag names, in the order of `choices`.
+
+    Args:
+        flag: the flag, for error messages.
+        values: its values, each with one or more names separated by commas; None or empty for all choices.
+        choices: the known names.
+        noun: what a choice is, for error messages.
 
     Raises:
-        UserError: a name that is none, or no name at all.
+        UserError: a name is unknown, or there is no name at all.
     """
-    parts = [part.strip() for name in names or choices for part in name.split(",") if part.strip()]
-    for part in parts:
-        if normalize_name(part) not in map(normalize_name, choices):
+    names = [name.strip() for value in values or choices for name in value.split(",") if name.strip()]
+    known = [normalize_name(choice) for choice in choices]
+    for name in names:
+        if normalize_name(name) not in known:
             raise UserError(
-                f"{flag} {part}: no {noun}{suggest_similar(part, choices)} ({format_list(choices)})"
+                f"{flag} {name}: is not a {noun}{suggest_similar(name, choices)} "
+                f"(choose from {format_list(choices)})"
             )
-    if not parts:
-        raise UserError(f"{flag}: names none of {format_list(choices)}")
-    return [name for name in choices if normalize_name(name) in map(normalize_name, parts)]
+    if not names:
+        raise UserError(f"{flag}: is empty; choose from {format_list(choices)}")
+    selected = [normalize_name(name) for name in names]
+    return [choice for choice in choices if normalize_name(choice) in selected]

@@ -1,4 +1,4 @@
-"""The settings of suites: those of a run, but for what the suite decides, and their own few."""
+"""The settings of suites: those of a run, without what the suite decides, and a few of their own."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,50 +7,49 @@ from bertkit.config import DATA, MODEL, OUTPUT, SINGLE_RUN_SETTINGS, TRAINING, R
 from bertkit.tasks.ner import NerConfig
 from bertkit.tasks.pretrain_config import PretrainConfig
 
-DRY_RUN_HELP = "Look for data and model, and tell what the runs would be; write nothing."
+DRY_RUN_HELP = "Find the data and the model and list the planned runs; write nothing."
 
 
 @dataclass(frozen=True, kw_only=True)
 class GlueConfig(RunConfig):
-    """What is said here goes before what the recipes `glue/TASK` say."""
+    """The settings of `bertkit glue`. They override those of the recipes `glue/TASK`."""
 
     excluded_settings = SINGLE_RUN_SETTINGS | {
-        "data",
-        "validation",
-        "test",
-        "validation_fraction",
-        "split_seed",
-    }
+        "data", "validation", "test", "validation_fraction", "split_seed",
+    }  # fmt: skip
 
     tasks: list[str] | None = setting(
-        None, "Tasks to run: repeatable, or parted by commas.", DATA, default_text="all nine"
+        None, "GLUE tasks to run, separated by commas. Repeatable.", DATA, default_text="all nine"
     )
     learning_rates: str | None = setting(
         None,
-        "Try each on the validation set and keep the best: paper (5e-5, 4e-5, 3e-5, 2e-5), or rates parted "
-        "by commas.",
+        "Learning rates to try on each task; the one with the best validation score is kept. Either 'paper' "
+        "(5e-5, 4e-5, 3e-5, 2e-5) or values separated by commas.",
         TRAINING,
         default_text="one, by data and model size",
         instead_of=("learning_rate",),
     )
     seeds: int = setting(
-        1, "Runs of each task, with seeds --seed, --seed + 1, ...: mean and standard deviation.", min=1
+        1,
+        "Runs of each task, with seeds --seed, --seed + 1, ...; mean and standard deviation are reported.",
+        min=1,
     )
     dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureBasedConfig(NerConfig):
-    """What is said here goes before what the recipes `ner/feature-based/FEATURES` say.
+    """The settings of `bertkit feature-based`. They override those of its recipes.
 
-    A default that is not None is theirs too: settings that have their default are not handed on.
+    Runs do not receive settings that have their default value. Every default is therefore None, or equal to
+    the value in the recipes `ner/feature-based/FEATURES`.
     """
 
     excluded_settings = SINGLE_RUN_SETTINGS | {"head", "freeze", "layer_decay"}
 
     data: str | None = setting(
         None,
-        "A known name, a file, a folder, or a Hub data set (ORG/NAME[:CONFIG]).",
+        "Dataset: a known name, a file, a directory, or a Hub dataset (ORG/NAME[:CONFIG]).",
         DATA,
         values="data",
         default_text="conll2003",
@@ -58,7 +57,7 @@ class FeatureBasedConfig(NerConfig):
     )
     model: str | None = setting(
         None,
-        "A known name (minilm), a path, or a Hub model.",
+        "Encoder: a known name (minilm), a local path, or a Hub model.",
         MODEL,
         flags=("--model", "-m"),
         values="models",
@@ -66,19 +65,21 @@ class FeatureBasedConfig(NerConfig):
         path=True,
     )
     context: Literal["sentence", "document"] = setting(
-        "document", "What is read around a sentence: nothing, or its document, as far as it fits.", MODEL
+        "document",
+        "Text that the encoder reads with each sentence: none, or its document, up to --max-length tokens.",
+        MODEL,
     )
-    features: list[str] | None = setting(  # type: ignore[assignment]  # rows, where a run has one
-        None, "Rows of the table to run: repeatable, or parted by commas.", MODEL, default_text="all six"
+    features: list[str] | None = setting(  # type: ignore[assignment]  # a single run has one value
+        None, "Rows of the table to run, separated by commas. Repeatable.", MODEL, default_text="all six"
     )
     dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AblationConfig(PretrainConfig):
-    """What is said here goes before what the recipes `pretrain/...` of the rows say.
+    """The settings of `bertkit ablation`. They override those of the recipes `pretrain/...`.
 
-    Of fine-tuning are `tasks`, `task_train_samples` and `task_eval_samples`.
+    They apply to pre-training, except for `tasks`, `task_train_samples` and `task_eval_samples`.
     """
 
     excluded_settings = (
@@ -87,35 +88,28 @@ class AblationConfig(PretrainConfig):
 
     data: str | None = setting(
         None,
-        "The text: a known name, files, a folder, a pattern, or a Hub data set.",
+        "Pre-training text: a known name, files, a directory, a glob pattern, or a Hub dataset.",
         DATA,
         values="data",
         default_text="imdb",
         path=True,
     )
     table: Literal["objectives", "sizes"] = setting(
-        "objectives", "What the rows differ in: the paper's table 5, or its table 6.", MODEL
+        "objectives", "Ablation to run: pre-training objectives (table 5) or model sizes (table 6).", MODEL
     )
     rows: list[str] | None = setting(
-        None, "Rows to run: repeatable, or parted by commas.", MODEL, default_text="all of the table"
+        None, "Rows of the table to run, separated by commas. Repeatable.", MODEL, default_text="all"
     )
     tasks: list[str] | None = setting(
         None,
-        "Tasks to fine-tune each row on: repeatable, or parted by commas.",
+        "Tasks to fine-tune each row on, separated by commas. Repeatable.",
         DATA,
-        default_text="those of the table whose data is at hand, else imdb",
+        default_text="those of the table whose data is found, else imdb",
     )
     task_train_samples: int | None = setting(
-        None, "Fine-tune each task on this many rows, drawn by seed.", DATA, min=1
+        None, "Fine-tune on at most this many rows of each task, sampled by seed.", DATA, min=1
     )
     task_eval_samples: int | None = setting(
-        None, "Validate each task on this many rows, drawn by seed.", DATA, min=1
+        None, "Evaluate on at most this many rows of each task, sampled by seed.", DATA, min=1
     )
     dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, saved=False)
-
-
-GLUE_HELP = "Run the GLUE tasks one after the other; the paper's table, and the files of the leaderboard."
-FEATURE_BASED_HELP = "Run ner on layers of a frozen encoder, a run for each row of the paper's table."
-ABLATION_HELP = (
-    "Pre-train in several ways on one text and fine-tune each: the paper's tables of what matters."
-)

@@ -1,4 +1,4 @@
-"""The paper's table of the feature-based approach: `ner` on a frozen encoder, a run for each row."""
+"""`bertkit feature-based`: `ner` on layers of a frozen encoder, with a run for each row of the table."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,123 +11,116 @@ from bertkit.modeling import loading
 from bertkit.modeling.tagger import select_layers
 from bertkit.pipeline.run import Run
 from bertkit.recipes import read_recipe
-from bertkit.suites.base import Suite, run_suite, select_names
+from bertkit.suites.base import ResultTable, Suite, format_percent, format_score, select_names
 from bertkit.suites.config import FeatureBasedConfig
-from bertkit.suites.result_table import ResultTable, format_percent
 from bertkit.tasks.ner import Ner
 from bertkit.utils.reporting import Reporter
 
-# Features -> F1 of BERT-BASE on the development set of CoNLL-2003, in percent; in the paper's order.
+# Features -> F1 of BERT-BASE on the development set of CoNLL-2003, in percent, in the paper's order.
 PAPER_F1 = {
     "embeddings": 91.0, "second-to-last": 95.6, "last": 94.9, "sum-last-4": 95.9, "concat-last-4": 96.1,
     "sum-all": 95.5,
 }  # fmt: skip
 PAPER_DATASET, BASELINE = "conll2003", "frequent_tag"
-HEADINGS = ("features", "ours (dev)", "95 % interval", "ours (test)", "BERT-BASE (dev)")
+HEADINGS = ("features", "ours (dev)", "95% interval", "ours (test)", "BERT-BASE (dev)")
 
 
-def run_feature_based(
-    settings: Mapping[str, Any], recipe: str | None = None, reporter: Reporter | None = None
-) -> Run:
-    """Run the chosen rows, or what is left; see `bertkit feature-based --help` and `run_suite`."""
-    return run_suite(FeatureBasedSuite, settings, recipe, reporter)
+def get_recipe_name(features: str) -> str:
+    """Return the name of the recipe of a row."""
+    return f"ner/feature-based/{features}"
 
 
 class FeatureBasedSuite(Suite):
-    """The chosen rows in one directory: `FEATURES` is a run each."""
+    """The selected rows of the table, with a run in each directory `FEATURES`."""
 
     name = "feature-based"
-    Config = FeatureBasedConfig
     suite_settings = frozenset({"features"})
     output_names = list(PAPER_F1)
 
     def __init__(self, config: FeatureBasedConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
         self.run_dirs = select_names("--features", config.features, list(PAPER_F1), "row of the table")
-        shared = read_recipe(get_recipe_name(self.run_dirs[0]), Ner.name, Ner.Config).settings
-        self.config = fill_unset(self.config, {key: shared[key] for key in ("data", "model")})
+        recipe = read_recipe(get_recipe_name(self.run_dirs[0]), Ner.name, Ner.Config)
+        self.config = fill_unset(self.config, {key: recipe.settings[key] for key in ("data", "model")})
 
     def resolve_inputs(self) -> list[str]:
-        """The data, the model and its layers. Raises `UserError` for what is not there."""
+        """Find the data and the model. Raises `UserError` if one is missing or has too few layers."""
         self.model_source = loading.find_model(str(self.config.model))
         model_config = loading.load_config(self.model_source)
         for features in self.run_dirs:
             select_layers(model_config, features)
-        found = load_dataset(
+        dataset = load_dataset(
             str(self.config.data), Ner.name, self.config.data_dir, Dialect(conll=Ner.reads_word_lines)
         )
-        self.data_source = found.source
-        return [found.name, self.model_source.name]
+        self.data_source = dataset.source
+        return [dataset.name, self.model_source.name]
 
     def plan_runs(self) -> list[dict[str, Any]]:
-        """A run of each row."""
+        """Return a run for each row."""
         return [
-            {"folder": row, "recipe": get_recipe_name(row), "data": self.data_source} for row in self.run_dirs
+            {"folder": features, "recipe": get_recipe_name(features), "data": self.data_source}
+            for features in self.run_dirs
         ]
 
     def execute_runs(self, folder: Path) -> dict[str, Run]:
-        """A run of each row."""
-        return {features: self._row(features, folder / features) for features in self.run_dirs}
+        """Return the run of each row."""
+        return {features: self._run_row(features, folder / features) for features in self.run_dirs}
 
-    def _row(self, features: str, place: Path) -> Run:
-        self.reporter.info(f"{features}: {place}")
-        return self.train(Ner.name, get_recipe_name(features), {}, place)
+    def _run_row(self, features: str, output_dir: Path) -> Run:
+        self.reporter.info(f"{features}: {output_dir}")
+        return self.train(Ner.name, get_recipe_name(features), {}, output_dir)
 
     def compute_metrics(self, folder: Path, results: dict[str, Run]) -> dict[str, Any]:
-        """The scores of each row; data and baselines are the same for all."""
+        """Return the scores of each row; data and baselines are the same for all rows."""
         first = next(iter(results.values())).metrics
         return {
             "task": self.name,
             "data": first["data"],
             "model": first["model"],
-            "features": {features: _summary(run.metrics) for features, run in results.items()},
+            "features": {features: _summarize(run.metrics) for features, run in results.items()},
             "baselines": first["baselines"],
         }
 
     @staticmethod
     def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:  # noqa: ARG004
-        """The paper's table with ours beside it."""
+        """Return our scores beside the paper's."""
         return ResultTable(
-            f"feature-based · {metrics['data']['name']} · {metrics['model']}",
-            HEADINGS, _rows(metrics), _source(metrics),
-            [f"{row}: {found['seconds']:.0f} s of training" for row, found in metrics["features"].items()],
-        )  # fmt: skip
+            title=f"feature-based · {metrics['data']['name']} · {metrics['model']}",
+            headings=HEADINGS,
+            rows=_build_rows(metrics),
+            caption=_build_caption(metrics),
+            run_notes=[
+                f"{features}: trained in {summary['seconds']:.0f} s"
+                for features, summary in metrics["features"].items()
+            ],
+        )
 
 
-def get_recipe_name(features: str) -> str:
-    """The name of the recipe of a row."""
-    return f"ner/feature-based/{features}"
+def _summarize(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of a row in `metrics.json`."""
+    scores = {key: metrics[key] for key in ("validation", "intervals", "test")}
+    return {**scores, "seconds": metrics["training"]["seconds"]}
 
 
-def _summary(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row keeps of its run."""
-    kept = {key: metrics[key] for key in ("validation", "intervals", "test")}
-    return {**kept, "seconds": metrics["training"]["seconds"]}
-
-
-# ---- the table
-
-
-def _rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The cells of each row run, and of the baseline, in the order of `HEADINGS`."""
-    found = [
+def _build_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the cells of each row and of the baseline, in the order of `HEADINGS`."""
+    rows = [
         (
             features,
-            format_percent(about["validation"]["f1"]),
-            " to ".join(map(format_percent, about["intervals"]["f1"])),
-            format_percent(about["test"].get("f1")),
-            f"{PAPER_F1[features]:.1f}",
+            format_percent(summary["validation"]["f1"]),
+            " to ".join(map(format_percent, summary["intervals"]["f1"])),
+            format_percent(summary["test"].get("f1")),
+            format_score(PAPER_F1[features]),
         )
-        for features, about in metrics["features"].items()
+        for features, summary in metrics["features"].items()
     ]
-    return [*found, (BASELINE, format_percent(metrics["baselines"][BASELINE]["f1"]), "", "", "")]
+    return [*rows, (BASELINE, format_percent(metrics["baselines"][BASELINE]["f1"]), "", "", "")]
 
 
-def _source(metrics: Mapping[str, Any]) -> str:
-    """Whose figures stand beside ours, and of which data where ours are of other."""
-    data = metrics["data"]["name"]
-    other = "" if data == PAPER_DATASET else f"; ours are of {data}"
+def _build_caption(metrics: Mapping[str, Any]) -> str:
+    dataset = metrics["data"]["name"]
+    note = "" if dataset == PAPER_DATASET else f"; ours: on {dataset}"
     return (
-        "F1 of entities, in percent. BERT-BASE: Devlin et al. 2018, table 7, of the development set of "
-        f"CoNLL-2003{other}."
+        "Entity F1 in percent. BERT-BASE: Devlin et al. 2018, table 7, on the development set of "
+        f"CoNLL-2003{note}."
     )

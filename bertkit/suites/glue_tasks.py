@@ -1,14 +1,15 @@
-"""GLUE: its tasks, the scores the BERT paper reports of each, and the files its leaderboard takes."""
+"""The GLUE tasks, with the paper's scores and the leaderboard's file formats."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-PAPER_LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)  # Devlin et al. 2018, 4.1
+PAPER_LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)  # Devlin et al. 2018, section 4.1
+LabelFormat = Literal["number", "name", "score"]
 
 
 @dataclass(frozen=True)
 class ReportedScore:
-    """A score of a split, and what the paper reports of it on the test set, in percent (table 1)."""
+    """A score of one split, and the paper's scores on the corresponding test set (table 1, percent)."""
 
     split: str
     metric: str
@@ -18,25 +19,31 @@ class ReportedScore:
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One task. The data set and the recipe `glue/NAME` have its name.
+    """A GLUE task. Its dataset is called `name`, and its recipe `glue/NAME`.
 
     Attributes:
-        titles: the name in the paper, one for each figure.
-        figures: the first one chooses the learning rate.
-        files: split -> file of the leaderboard's.
-        spelling: how the leaderboard spells a label: its number, its name, or a score from 0 to 5.
+        name: the task as `--tasks` calls it.
+        titles: the paper's names, one for each score.
+        scores: the scores in the table; the first one selects the learning rate.
+        submission_files: split -> file of the leaderboard.
+        label_format: how the leaderboard writes a label: its number, its name, or a score from 0 to 5.
     """
 
     name: str
     titles: tuple[str, ...]
     scores: tuple[ReportedScore, ...]
     submission_files: dict[str, str]
-    label_format: Literal["number", "name", "score"] = "number"
+    label_format: LabelFormat = "number"
+
+    @property
+    def recipe(self) -> str:
+        """The shipped recipe of the task."""
+        return f"glue/{self.name}"
 
 
-def _task(name: str, title: str, *figures: tuple, spelling: Literal["number", "name", "score"]) -> GlueTask:
-    shown = tuple(ReportedScore("validation", *figure) for figure in figures)
-    return GlueTask(name, (title,) * len(shown), shown, {"test": f"{title}.tsv"}, spelling)
+def _task(name: str, title: str, *scores: tuple, label_format: LabelFormat) -> GlueTask:
+    reported = tuple(ReportedScore("validation", *score) for score in scores)
+    return GlueTask(name, (title,) * len(reported), reported, {"test": f"{title}.tsv"}, label_format)
 
 
 MNLI = GlueTask(
@@ -51,12 +58,12 @@ MNLI = GlueTask(
 )
 GLUE_TASKS = [
     MNLI,
-    _task("qqp", "QQP", ("positive_f1", 71.2, 72.1), ("accuracy",), spelling="number"),
-    _task("qnli", "QNLI", ("accuracy", 90.5, 92.7), spelling="name"),
-    _task("sst2", "SST-2", ("accuracy", 93.5, 94.9), spelling="number"),
-    _task("cola", "CoLA", ("matthews", 52.1, 60.5), spelling="number"),
-    _task("stsb", "STS-B", ("spearman", 85.8, 86.5), ("pearson",), spelling="score"),
-    _task("mrpc", "MRPC", ("positive_f1", 88.9, 89.3), ("accuracy",), spelling="number"),
-    _task("rte", "RTE", ("accuracy", 66.4, 70.1), spelling="name"),
-    _task("wnli", "WNLI", ("accuracy",), spelling="number"),
+    _task("qqp", "QQP", ("positive_f1", 71.2, 72.1), ("accuracy",), label_format="number"),
+    _task("qnli", "QNLI", ("accuracy", 90.5, 92.7), label_format="name"),
+    _task("sst2", "SST-2", ("accuracy", 93.5, 94.9), label_format="number"),
+    _task("cola", "CoLA", ("matthews", 52.1, 60.5), label_format="number"),
+    _task("stsb", "STS-B", ("spearman", 85.8, 86.5), ("pearson",), label_format="score"),
+    _task("mrpc", "MRPC", ("positive_f1", 88.9, 89.3), ("accuracy",), label_format="number"),
+    _task("rte", "RTE", ("accuracy", 66.4, 70.1), label_format="name"),
+    _task("wnli", "WNLI", ("accuracy",), label_format="number"),
 ]

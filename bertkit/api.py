@@ -1,0 +1,287 @@
+"""The Python API: one function per command, with the command's settings as keyword arguments."""
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+
+from bertkit.config import Settings, get_settings
+from bertkit.errors import UserError
+from bertkit.infer.embed import EmbedConfig
+from bertkit.infer.evaluate import EvaluateConfig
+from bertkit.infer.export import ExportConfig
+from bertkit.infer.fill_mask import FillMaskConfig
+from bertkit.infer.predict import OUTPUT_SETTINGS, PredictConfig
+from bertkit.pipeline.train_tokenizer import TokenizerConfig
+from bertkit.reports import ReportConfig
+from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
+from bertkit.tasks.classify import ClassifyConfig
+from bertkit.tasks.ner import NerConfig
+from bertkit.tasks.nli import NliConfig
+from bertkit.tasks.pretrain_config import PretrainConfig
+from bertkit.tasks.qa import QaConfig
+from bertkit.tasks.swag import SwagConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bertkit.checks.engine import CheckReport
+    from bertkit.infer.embed import EmbedResult
+    from bertkit.infer.export import ExportResult
+    from bertkit.infer.fill_mask import FillMaskResult
+    from bertkit.infer.predict import Predictions
+    from bertkit.infer.predictor import Predictor
+    from bertkit.pipeline.run import Run
+    from bertkit.pipeline.train_tokenizer import TrainedTokenizer
+    from bertkit.reports import Report
+    from bertkit.utils.reporting import Reporter
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class _ApiFunction(Protocol[P, R_co]):
+    """A function with the settings of a config as keyword arguments, as type checkers and IDEs see it."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self, *args: Any, reporter: "Reporter | None" = None, **kwargs: Any) -> R_co: ...
+
+
+def _accepts(
+    config: Callable[P, Settings], hidden: tuple[str, ...] = ()
+) -> Callable[[Callable[..., R_co]], _ApiFunction[P, R_co]]:
+    """Return a decorator that shows the settings of `config` in the signature and in `help()`.
+
+    Args:
+        config: the settings class of the command.
+        hidden: settings that only the command accepts.
+    """
+
+    def decorate(function: Callable[..., R_co]) -> Any:
+        signature = inspect.signature(function)
+        own = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind != parameter.VAR_KEYWORD
+        ]
+        fields = inspect.signature(config).parameters
+        settings = {
+            name: setting
+            for name, (_, setting, _) in get_settings(config).items()  # type: ignore[arg-type]
+            if name not in hidden and name not in signature.parameters
+        }
+        parameters = [*own, *(fields[name] for name in settings)]
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        lines = "\n".join(f"    {name}: {setting.help}" for name, setting in settings.items())
+        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nSettings:\n{lines}\n"
+        return function
+
+    return decorate
+
+
+# ---- training
+
+
+def _train(task: str, settings: dict[str, Any], recipe: str | None, reporter: "Reporter | None") -> "Run":
+    from bertkit.pipeline.run import train
+
+    return train(task, settings, recipe, reporter)
+
+
+@_accepts(ClassifyConfig)
+def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Fine-tune a text classifier, like `bertkit classify`.
+
+    `classify(data="imdb", model="minilm")` trains on the IMDB reviews.
+
+    Args:
+        recipe: a shipped recipe or a file; settings override it.
+        reporter: receives messages and progress; by default, nothing is printed.
+        **settings: the settings of the command, listed below.
+
+    Returns:
+        A `Run` with `.metrics` (the content of `metrics.json`) and `.output_dir`.
+
+    Raises:
+        UserError: the caller can fix the problem; the message is one line.
+    """
+    return _train("classify", settings, recipe, reporter)
+
+
+@_accepts(NerConfig)
+def ner(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Fine-tune a named entity tagger, like `bertkit ner`; see `classify`."""
+    return _train("ner", settings, recipe, reporter)
+
+
+@_accepts(NliConfig)
+def nli(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Fine-tune a classifier of text pairs, like `bertkit nli`; see `classify`."""
+    return _train("nli", settings, recipe, reporter)
+
+
+@_accepts(QaConfig)
+def qa(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Fine-tune a model for extractive question answering, like `bertkit qa`; see `classify`."""
+    return _train("qa", settings, recipe, reporter)
+
+
+@_accepts(SwagConfig)
+def swag(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Fine-tune a multiple-choice model, like `bertkit swag`; see `classify`."""
+    return _train("swag", settings, recipe, reporter)
+
+
+@_accepts(PretrainConfig)
+def pretrain_mlm_nsp(
+    *, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any
+) -> "Run":
+    """Pre-train a model on plain text, like `bertkit pretrain-mlm-nsp`; see `classify`."""
+    return _train("pretrain-mlm-nsp", settings, recipe, reporter)
+
+
+@_accepts(TokenizerConfig)
+def train_tokenizer(*, reporter: "Reporter | None" = None, **settings: Any) -> "TrainedTokenizer":
+    """Train a WordPiece tokenizer on plain text, like `bertkit train-tokenizer`.
+
+    `train_tokenizer(data="texts")` returns a `TrainedTokenizer` with `.output_dir` and `.statistics`.
+    """
+    from bertkit.pipeline.train_tokenizer import train_tokenizer as train
+
+    return train(settings, reporter)
+
+
+# ---- suites
+
+
+def _run_suite(name: str, settings: dict[str, Any], recipe: str | None, reporter: "Reporter | None") -> "Run":
+    from bertkit.suites.base import run_suite
+
+    return run_suite(name, settings, recipe, reporter)
+
+
+@_accepts(GlueConfig)
+def glue(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Fine-tune on the GLUE tasks, like `bertkit glue`."""
+    return _run_suite("glue", settings, recipe, reporter)
+
+
+@_accepts(FeatureBasedConfig)
+def feature_based(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Train entity taggers on layers of a frozen encoder, like `bertkit feature-based`."""
+    return _run_suite("feature-based", settings, recipe, reporter)
+
+
+@_accepts(AblationConfig)
+def ablation(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Pre-train variants and fine-tune each of them, like `bertkit ablation`."""
+    return _run_suite("ablation", settings, recipe, reporter)
+
+
+# ---- before training
+
+
+def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> "CheckReport":
+    """Check data before training, like `bertkit check TASK`.
+
+    `check("classify", data="reviews.csv")` returns a `CheckReport` with `.splits` and `.findings`.
+
+    Args:
+        task: the task that the data is for.
+        reporter: receives messages and progress; by default, nothing is printed.
+        **settings: the settings of the task that concern data and model.
+
+    Raises:
+        UserError: there is no data to check.
+    """
+    from bertkit.checks.engine import check as check_data
+
+    return check_data(task, settings, reporter)
+
+
+# ---- after training
+
+
+def load(run: "str | Path") -> "Predictor":
+    """Load a finished run, or the directory it was exported to.
+
+    `load(RUN).predict([{"text": "..."}])` yields one record per row. An exported model runs in onnxruntime.
+
+    Raises:
+        UserError: `run` is not a finished run.
+    """
+    from bertkit.infer.predictor import load_predictor
+
+    return load_predictor(run)
+
+
+@_accepts(PredictConfig, hidden=OUTPUT_SETTINGS)
+def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Predictions":
+    """Predict with a finished run, like `bertkit predict`.
+
+    `for record in predict(RUN, data="new.csv")` reads files of any size; for rows in memory, see `load`.
+
+    Raises:
+        UserError: `run` is not a finished run, or a row cannot be predicted.
+    """
+    from bertkit.infer.predict import predict as predict_with_run
+
+    for name in OUTPUT_SETTINGS:
+        if name in settings:
+            raise UserError(f"predict(): {name}: only the command accepts it; write the records yourself")
+    return predict_with_run({"run": str(run), **settings}, reporter)
+
+
+@_accepts(EvaluateConfig)
+def evaluate(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Score a finished run on other data, like `bertkit evaluate`; returns a `Run` as `classify` does."""
+    from bertkit.infer.evaluate import evaluate as evaluate_run
+
+    return evaluate_run({"run": str(run), **settings}, reporter)
+
+
+@_accepts(ExportConfig)
+def export(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "ExportResult":
+    """Export a finished run as an ONNX model, like `bertkit export`.
+
+    `export(RUN, quantize="int8")` returns an `ExportResult` with `.measurements` and `.output_dir`.
+    """
+    from bertkit.infer.export import export as export_run
+
+    return export_run({"run": str(run), **settings}, reporter)
+
+
+@_accepts(ReportConfig)
+def report(*, reporter: "Reporter | None" = None, **settings: Any) -> "Report":
+    """Write the page of a finished run again, or compare several runs, like `bertkit report`.
+
+    `report(runs=["runs/a", "runs/b"], output="a-b.html")` returns a `Report` with `.path` and `.summary`.
+    """
+    from bertkit.reports import report as write_report
+
+    return write_report(settings, reporter)
+
+
+@_accepts(EmbedConfig)
+def embed(*, reporter: "Reporter | None" = None, **settings: Any) -> "EmbedResult":
+    """Embed texts, or one word in its contexts, like `bertkit embed`.
+
+    `embed(model="minilm", text=["..."])` returns an `EmbedResult` with float32 `.vectors` `[rows, dim]`.
+    With `output` they are also written to a file. With `query`, `.results` has the nearest rows. With
+    `word`, `.word_comparison` has the word's occurrences and their similarities.
+    """
+    from bertkit.infer.embed import embed as embed_texts
+
+    return embed_texts(settings, reporter)
+
+
+@_accepts(FillMaskConfig)
+def fill_mask(*, reporter: "Reporter | None" = None, **settings: Any) -> "FillMaskResult":
+    """Predict the words behind each [MASK], like `bertkit fill-mask`.
+
+    `fill_mask(model="bert-base-uncased", text=["It was [MASK]."])` returns a `FillMaskResult` with `.texts`.
+    """
+    from bertkit.infer.fill_mask import fill_mask as fill_texts
+
+    return fill_texts(settings, reporter)

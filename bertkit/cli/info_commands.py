@@ -1,0 +1,175 @@
+"""Commands that show what is available: recipes, data and env."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertkit.cli.completion import SAMPLE_DESCRIPTION, make_completer
+from bertkit.cli.streams import print_json
+from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.recipes import (
+    find_recipe,
+    list_profiles,
+    list_shipped_recipes,
+    parse_recipe_task,
+    read_recipe_file,
+    read_recipe_title,
+)
+from bertkit.utils.files import write_text
+
+recipes = typer.Typer(
+    help="List, show and copy recipes: files of settings to start from.", no_args_is_help=True
+)
+data = typer.Typer(help="List the known datasets.", no_args_is_help=True)
+RecipeName = Annotated[
+    str,
+    typer.Argument(help="Name of a shipped recipe, or a file.", autocompletion=make_completer("shipped")),
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+# ---- recipes
+
+
+@recipes.command("ls")
+def list_recipes(
+    task: Annotated[
+        str,
+        typer.Argument(help="List only the recipes of this task.", autocompletion=make_completer("tasks")),
+    ] = "",
+) -> None:
+    """List the shipped recipes with their titles."""
+    tasks = {name: parse_recipe_task(path) for name, path in list_shipped_recipes().items()}
+    titles = {
+        name: read_recipe_title(path)
+        for name, path in list_shipped_recipes().items()
+        if task in ("", tasks[name])
+    }
+    if not titles:
+        choices = list(dict.fromkeys(tasks.values()))
+        raise UserError(
+            f"recipes ls {task}: there are no recipes for this task{suggest_similar(task, choices)} "
+            f"(choose from {format_list(choices)})"
+        )
+    width = max(map(len, titles))
+    for name, title in titles.items():
+        typer.echo(f"{name:<{width}}  {title}")
+
+
+@recipes.command("show")
+def show_recipe(name: RecipeName) -> None:
+    """Print a recipe."""
+    typer.echo(_find_recipe(name).read_text("utf-8"), nl=False)
+
+
+@recipes.command("cp")
+def copy_recipe(
+    name: RecipeName,
+    file: Annotated[str, typer.Argument(help="Target file or directory; existing files are kept.")],
+) -> None:
+    """Copy a recipe, to be edited."""
+    source = _find_recipe(name)
+    if not file:
+        raise UserError("FILE: is empty; pass a file or a directory (. for the current one)")
+    target = Path(file) / source.name if Path(file).is_dir() else Path(file)
+    if target.exists():
+        raise UserError(f"{target}: already exists; pass another file")
+    if not target.parent.is_dir():
+        raise UserError(f"{target.parent}: does not exist; create the directory or pass another file")
+    write_text(target, source.read_text("utf-8"))
+    typer.echo(f"{target}", err=True)
+
+
+def _find_recipe(name: str) -> Path:
+    profiles = list_profiles()
+    if name in profiles:
+        return profiles[name]
+    path = find_recipe(name, flag="recipe")
+    read_recipe_file(path)  # raises an error for a file that is not a recipe
+    return path
+
+
+# ---- datasets
+
+
+@data.command("ls")
+def list_datasets(
+    data_dir: Annotated[
+        str | None,
+        typer.Option("--data-dir", help="Directory that holds the original dataset files, as in training."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the known datasets: name, source and title."""
+    from bertkit.data.loading import describe_source
+    from bertkit.data.registry import load_dataset_specs
+
+    datasets = {
+        spec.name: {"found": describe_source(spec, data_dir), "title": spec.title}
+        for spec in load_dataset_specs().values()
+    }
+    datasets["sample"] = {"found": "shipped with bertkit", "title": SAMPLE_DESCRIPTION}
+    if as_json:
+        print_json(datasets)
+        return
+    for name, dataset in datasets.items():
+        typer.echo(f"{name:<16} {dataset['found']:<45} {dataset['title']}")
+
+
+# ---- environment
+
+
+def env(as_json: JsonFlag = False) -> None:
+    """Print what a bug report needs: versions, device, access to the Hub, and caches."""
+    environment = {**_get_versions(), **_describe_device(), **_describe_hub_and_caches()}
+    if as_json:
+        print_json(environment)
+        return
+    for name, value in environment.items():
+        typer.echo(f"{name:<18} {value}")
+
+
+def _get_versions() -> dict[str, str]:
+    from bertkit.run_directory import RECORDED_PACKAGES, get_installed_versions
+    from bertkit.training.trackers import TRACKERS
+
+    python = f"{platform.python_version()} on {platform.platform()}"
+    return {"python": python, **get_installed_versions([*RECORDED_PACKAGES, "huggingface-hub", *TRACKERS])}
+
+
+def _describe_device() -> dict[str, str]:
+    import torch
+
+    from bertkit.training.precision import is_bf16_faster
+
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return {
+        "device": str(accelerator) if accelerator else f"CPU, {torch.get_num_threads()} threads",
+        "bf16": "native" if is_bf16_faster() else "not native; training uses fp32",
+    }
+
+
+def _describe_hub_and_caches() -> dict[str, str]:
+    from huggingface_hub import constants, get_token
+
+    from bertkit.hub.client import explain_unreachable
+    from bertkit.utils.cache import get_cache_directory
+
+    return {
+        "Hub": explain_unreachable() or f"{constants.ENDPOINT} is reachable",
+        "Hub token": "set" if get_token() else "none",
+        "Hub cache": constants.HF_HUB_CACHE,
+        "BERTKIT_DATA_DIR": os.environ.get("BERTKIT_DATA_DIR") or "unset",
+        "cache": f"{get_cache_directory()} ({_describe_cache()})",
+    }
+
+
+def _describe_cache() -> str:
+    from bertkit.utils.cache import get_cache_directory, get_cache_size
+
+    if get_cache_directory().is_file():
+        return "is a file, so nothing is cached; set BERTKIT_CACHE_DIR to a directory"
+    return f"{get_cache_size() / 1e6:,.0f} MB, safe to delete"

@@ -1,0 +1,101 @@
+"""Standard input, output and error, and the text that is safe to print on a terminal."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import typer
+
+from bertkit.errors import UserError
+
+# Each control character is printed as its Unicode picture (U+241B for escape).
+# The C1 controls of 8-bit terminals have no pictures.
+CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}
+CONTROL_PICTURES |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+CONTROL_PICTURES |= dict.fromkeys(map(ord, "\t\n\v\f\r\x85\u2028\u2029"), ord(" "))
+
+
+def replace_control_characters(text: str) -> str:
+    """Return `text` with each control character replaced by one visible character.
+
+    A terminal would obey control characters in the data. Only printed text is changed; JSON, CSV and
+    other files keep the original.
+    """
+    return text.translate(CONTROL_PICTURES)
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as one line of JSON on standard output."""
+    typer.echo(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def get_piped_stdin() -> BinaryIO | None:
+    """Return standard input if it is a file or a pipe, and None if it is a terminal or closed."""
+    return None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
+
+
+class OutputClosedError(UserError):
+    """Error for a closed reader, as behind `| head`; the program ends without a message."""
+
+    exit_code = 128 + signal.SIGPIPE  # the status of a program that SIGPIPE ends
+
+
+class GuardedStream:
+    """A stream that raises `UserError` instead of `OSError` when it cannot be written.
+
+    An `OSError` would be reported as a bug. For a closed reader, Typer and rich would exit with status 1.
+    """
+
+    def __init__(self, stream: Any, name: str) -> None:
+        self._stream, self._name = stream, name
+
+    def write(self, text: str) -> Any:
+        """Write `text`. Raises `UserError` if that fails."""
+        with self._translate_errors():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Write the buffered text. Raises `UserError` if that fails."""
+        with self._translate_errors():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise OutputClosedError from None
+        except OSError as error:
+            raise UserError(f"{self._name}: cannot be written ({error.strerror})") from None
+
+
+@contextmanager
+def guard_streams() -> Iterator[None]:
+    """Replace standard output and standard error by guarded streams; either may be missing."""
+    original_streams = out, err = sys.stdout, sys.stderr
+    sys.stdout = GuardedStream(out, "standard output") if out else out  # type: ignore[assignment]
+    sys.stderr = GuardedStream(err, "standard error") if err else err  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = original_streams
+        for stream in filter(None, original_streams):
+            _discard_unwritable(stream)
+
+
+def _discard_unwritable(stream: Any) -> None:
+    """Send buffered text that cannot be written to the null device.
+
+    Python would otherwise write it again at exit, and print the error.
+    """
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

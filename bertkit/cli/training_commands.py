@@ -1,0 +1,102 @@
+"""The commands that train: one for each task, and one for each suite of runs."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bertkit.cli.launch import exit_with_launcher, launch
+from bertkit.cli.options import build_training_command
+from bertkit.errors import format_count
+from bertkit.suites import SUITES, suite_class
+from bertkit.tasks import TASKS, task_class
+from bertkit.utils import distributed
+
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
+    from bertkit.suites.base import ResultTable
+
+
+def run_task(task_name: str, settings: dict[str, Any], recipe: str | None, as_json: bool) -> None:
+    """Train a task and print its scores as tables or as one JSON object."""
+    from bertkit.cli.console import (
+        ConsoleReporter,
+        print_dry_run,
+        print_preview,
+        print_run_json,
+        print_scores,
+    )
+    from bertkit.pipeline.run import train
+
+    if settings.get("nproc", 1) > 1 and distributed.get_launched_world_size() == 1:
+        sys.exit(launch(settings["nproc"]))
+    exit_with_launcher()
+    run = train(task_name, settings, recipe, ConsoleReporter())
+    if not distributed.is_main_process():
+        return
+    if as_json:
+        print_run_json(run)
+    elif run.samples:
+        print_preview(run.metrics, run.samples)
+    elif run.output_dir is None:
+        print_dry_run(run.metrics)
+    else:
+        print_scores(run.metrics, run.output_dir)
+
+
+def run_suite_command(name: str, settings: dict[str, Any], recipe: str | None, as_json: bool) -> None:
+    """Run a suite and print its table, or its metrics as one JSON object."""
+    from bertkit.cli.console import ConsoleReporter, out_console, print_run_json
+    from bertkit.suites.base import run_suite
+
+    run = run_suite(name, settings, recipe, ConsoleReporter())
+    if as_json:
+        print_run_json(run)
+    elif run.output_dir is None:
+        _print_plan(run.metrics)
+    else:
+        _print_table(suite_class(name).build_table(run.metrics, run.output_dir))
+        out_console.print(f"runs: {run.output_dir}", markup=False, soft_wrap=True)
+
+
+def _print_plan(metrics: Mapping[str, Any]) -> None:
+    """Print the runs of a dry run, one to a line; lines are not wrapped, so that paths can be copied."""
+    from bertkit.cli.console import out_console
+
+    plan: Sequence[Mapping[str, str]] = metrics["runs"]
+    model = f" with {metrics['model']}" if metrics["model"] else ""
+    title = f"dry run of {format_count(len(plan), 'run')}{model}: nothing was written"
+    out_console.print(title, markup=False, soft_wrap=True)
+    lines = [list(plan[0]), *(list(run.values()) for run in plan)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for cells in lines:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        out_console.print(line.rstrip(), markup=False, soft_wrap=True)
+
+
+def _print_table(result: "ResultTable") -> None:
+    """Print our scores and the paper's."""
+    from rich.table import Table
+
+    from bertkit.cli.console import out_console
+
+    table = Table(title=result.title, title_justify="left", caption=result.caption, caption_justify="left")
+    for number, column in enumerate(zip(result.headings, *result.rows, strict=True)):
+        justify: JustifyMethod = "left" if number < result.text_columns else "right"
+        longest_word = max(len(word) for cell in column for word in cell.split() or [""])
+        table.add_column(column[0], justify=justify, overflow="fold", min_width=longest_word)
+    for cells in result.rows:
+        table.add_row(*cells)
+    out_console.print(table)
+    for note in result.notes:
+        out_console.print(note, soft_wrap=True)
+
+
+TASK_COMMANDS = {
+    name: build_training_command(name, task_class(name).Config, task_class(name).help, run_task)
+    for name in TASKS
+}
+SUITE_COMMANDS = {
+    name: build_training_command(name, spec.config, spec.help, run_suite_command)
+    for name, spec in SUITES.items()
+}
