@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bertkit.infer.predictor import Predictor
     from bertkit.pipeline.run import Run
     from bertkit.pipeline.train_tokenizer import TrainedTokenizer
-    from bertkit.reports import Report
+    from bertkit.reports.report import Report
     from bertkit.utils.reporting import Reporter
 
 try:
@@ -179,7 +179,7 @@ def report(*, reporter: "Reporter | None" = None, **settings: Any) -> "Report":
 
     `report(runs=["runs/a", "runs/b"], output="a-b.html")` returns a `Report` with `.path` and `.figures`.
     """
-    from bertkit.reports import report as write
+    from bertkit.reports.report import report as write
 
     return write(settings, reporter)
 
@@ -205,10 +205,10 @@ def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
     Raises:
         UserError: no finished run, or a row that cannot be predicted.
     """
-    from bertkit.infer.predict import OUTPUT_SETTINGS
+    from bertkit.infer.configs import PREDICT_OUTPUT_SETTINGS
     from bertkit.infer.predict import predict as predict_run
 
-    for name in OUTPUT_SETTINGS:
+    for name in PREDICT_OUTPUT_SETTINGS:
         if name in settings:
             raise UserError(f"predict(): {name}: is the command's; write the records where you want them")
     return predict_run({"run": str(run), **settings}, reporter)

@@ -9,7 +9,7 @@ import typer
 from bertkit.cli.options import build_command
 from bertkit.cli.stdin import get_piped_stdin
 from bertkit.errors import UserError, format_count
-from bertkit.infer.embed import EMBED_HELP, EmbedConfig
+from bertkit.infer.configs import EMBED_HELP, EmbedConfig
 
 RESULT_SETTINGS = {
     "output",

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from bertkit.cli.options import build_command
-from bertkit.infer.evaluate import EVALUATE_HELP, EvaluateConfig
+from bertkit.infer.configs import EVALUATE_HELP, EvaluateConfig
 
 
 def _run(given: dict[str, Any], as_json: bool) -> None:

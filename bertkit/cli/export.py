@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from bertkit.cli.options import build_command
-from bertkit.infer.export import EXPORT_HELP, FP32, INT8, PYTORCH, ExportConfig
+from bertkit.infer.configs import EXPORT_HELP, FP32, INT8, PYTORCH, ExportConfig
 
 VARIANT_NAMES = {PYTORCH: "PyTorch", FP32: "ONNX fp32", INT8: "ONNX int8"}
 

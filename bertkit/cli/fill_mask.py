@@ -7,7 +7,7 @@ import typer
 
 from bertkit.cli.options import build_command
 from bertkit.cli.stdin import get_piped_stdin
-from bertkit.infer.fill_mask import FILL_MASK_HELP, FillMaskConfig
+from bertkit.infer.configs import FILL_MASK_HELP, FillMaskConfig
 
 
 def _run(given: dict[str, Any], as_json: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 from bertkit.cli.options import build_command
 from bertkit.cli.stdin import get_piped_stdin
 from bertkit.errors import UserError, format_count
-from bertkit.infer.predict import PREDICT_HELP, PredictConfig
+from bertkit.infer.configs import PREDICT_HELP, PredictConfig
 
 if TYPE_CHECKING:
     from bertkit.infer.predict import Predictions
@@ -34,7 +34,7 @@ def _run(given: dict[str, Any], as_json: bool) -> None:
 
 def _form(given: dict[str, Any], as_json: bool) -> Any:
     """As asked, by the file's ending, or as fits who reads."""
-    from bertkit.infer.writers import infer_format
+    from bertkit.infer.predict import infer_format
 
     form, output = given.get("format"), given.get("output")
     if as_json and (form or output is None):
@@ -49,7 +49,7 @@ def _form(given: dict[str, Any], as_json: bool) -> Any:
 
 
 def _to_file(made: "Predictions", path: Path, form: Any) -> int:
-    from bertkit.infer.writers import serialize_predictions
+    from bertkit.infer.predict import serialize_predictions
     from bertkit.utils.files import write_chunks
 
     count = 0
@@ -67,7 +67,7 @@ def _to_file(made: "Predictions", path: Path, form: Any) -> int:
 
 def _to_console(made: "Predictions", form: Any) -> None:
     from bertkit.cli.console import print_records
-    from bertkit.infer.writers import flatten_record, serialize_predictions
+    from bertkit.infer.predict import flatten_record, serialize_predictions
 
     if form != "table":
         for text in serialize_predictions(made.batches, form):

@@ -6,14 +6,14 @@ from typing import Any
 import typer
 
 from bertkit.cli.options import build_command
-from bertkit.reports import REPORT_HELP, ReportConfig
+from bertkit.reports.report import REPORT_HELP, ReportConfig
 
 
 def _run(given: dict[str, Any], as_json: bool) -> None:
     from rich.filesize import decimal
 
     from bertkit.cli.console import ConsoleReporter
-    from bertkit.reports import report
+    from bertkit.reports.report import report
 
     made = report(given, ConsoleReporter())
     if as_json:
