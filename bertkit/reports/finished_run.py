@@ -114,7 +114,7 @@ class FinishedRun:
 
     def make_record_error(self, number: int, problem: str) -> UserError:
         """Build the error for an invalid record, numbered from 0."""
-        return UserError(f"{self.predictions_path}:{number + 1}: {problem}; train the run again")
+        return UserError(f"{self.predictions_path}:{number + 1}: {problem}; run the training again")
 
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
         path = self.folder / name
@@ -138,7 +138,7 @@ def load_finished_run(folder: Path) -> FinishedRun:
     validate(metrics, _Metrics, folder / run_directory.METRICS_FILE)
     if missing := _find_missing_keys(metrics):
         raise UserError(
-            f"{folder / run_directory.METRICS_FILE}: {format_list(missing)} missing; train the run again"
+            f"{folder / run_directory.METRICS_FILE}: {format_list(missing)} missing; run the training again"
         )
     return FinishedRun(folder, metrics)
 
@@ -161,9 +161,9 @@ def _parse_json(text: bytes, location: object) -> dict[str, Any]:
     try:
         content = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{location}: cannot parse as JSON ({error}); train the run again") from error
+        raise UserError(f"{location}: cannot parse as JSON ({error}); run the training again") from error
     if not isinstance(content, dict):
         raise UserError(
-            f"{location}: expected a JSON object, found {shorten_repr(content)}; train the run again"
+            f"{location}: expected a JSON object, found {shorten_repr(content)}; run the training again"
         )
     return content

@@ -91,7 +91,7 @@ class ClassificationView(View):
             path = self.run.folder / run_directory.SETTINGS_FILE
             raise UserError(
                 f"{path}: positive_label: {shorten_repr(positive)} is not a label of the run; "
-                "train the run again"
+                "run the training again"
             )
         positive_id = None if positive is None else self.labels.index(positive)
 
@@ -107,7 +107,7 @@ def find_label_error(
     """Return a problem if probabilities lack some `labels`, or differ in labels from the first record."""
     probabilities = record["probabilities"]
     if list(probabilities) != list(first["probabilities"]):
-        return "the labels of its probabilities differ from those of line 1"
+        return "its probabilities have other labels than those of line 1"
     missing = (label for label in labels if label not in probabilities)
     return next((f"{shorten_repr(label)} has no probability" for label in missing), None)
 
