@@ -82,7 +82,7 @@ def count(driver):
     return driver.find_element("id", "count").text
 
 
-def test_hostile_text_is_shown_as_text_and_charts_are_drawn(shown, hostile):
+def test_hostile_text_is_shown_as_text_and_charts_are_rendered(shown, hostile):
     driver = shown(render_page(hostile))
     assert driver.find_element("tag name", "h1").text == "run <i>&"
     choose(driver, wrong=False, order="row")
