@@ -104,7 +104,8 @@ def test_a_causal_model_is_exported(tmp_path):
 def test_a_pre_trained_model_is_scored_at_masked_positions(objective, tiny, tmp_path):
     data = write_rows(tmp_path / "text.jsonl", make_document_rows(60))
     run = bertkit.pretrain_mlm_nsp(
-        data=str(data), objective=objective, num_layers=1, hidden_size=16, num_heads=2, tokenizer=str(tiny), max_steps=2,
+        data=str(data), objective=objective, num_layers=1, hidden_size=16, num_heads=2, tokenizer=str(tiny),
+        max_steps=2,
         max_length=32, batch_size=8, bf16=False, output_dir=str(tmp_path / "run"),
     )  # fmt: skip
     made = bertkit.export(run.output_dir)

@@ -342,5 +342,6 @@ def test_runs_with_equal_names_are_shown_with_their_paths(cli, tmp_path, run):
 
 
 def test_matplotlib_is_imported_only_for_pages():
-    code = "import bertkit.pipeline.run, bertkit.infer, bertkit.reports.report, sys; assert 'matplotlib' not in sys.modules"
+    modules = "bertkit.pipeline.run, bertkit.infer, bertkit.reports.report, sys"
+    code = f"import {modules}; assert 'matplotlib' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -61,8 +61,10 @@ def find_nearest_rows(
     cosines = np.concatenate(chunks)
     hits: list[dict[str, Any]] = []
     for rank, row in enumerate(np.argsort(-cosines, kind="stable")[:top].tolist(), start=1):
-        hit = {"rank": rank, "cosine": float(cosines[row]), "row": row}
-        hits.append(hit if texts is None else {**hit, "text": texts[row]})
+        hit: dict[str, Any] = {"rank": rank, "cosine": float(cosines[row]), "row": row}
+        if texts is not None:
+            hit["text"] = texts[row]
+        hits.append(hit)
     return hits
 
 

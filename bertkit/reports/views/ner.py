@@ -142,8 +142,8 @@ class NerView(View):
         names = [type or UNTYPED_LABEL for type in self.types]
         charts = []
         if names:
-            counts = [self._count_types(spans) for spans in (correct, predicted, gold)]
-            charts.append(plot_f1_bars(names, *counts, "type"))
+            num_correct, num_predicted, num_gold = map(self._count_types, (correct, predicted, gold))
+            charts.append(plot_f1_bars(names, num_correct, num_predicted, num_gold, "type"))
         if predicted:
             scores = [entity["score"] for record in self.records for entity in record["entities"]]
             calibration = compute_calibration(np.array(scores), is_correct)
