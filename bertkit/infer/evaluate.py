@@ -156,8 +156,8 @@ def _load_other_rows(
             reporter.info(note)
     if not labeled:
         raise errors[0]
-    for error in errors:
-        reporter.warn(f"split skipped: {error}")
+    for skipped in errors:
+        reporter.warn(f"split skipped: {skipped}")
     if "validation" not in labeled:
         labeled = {"validation": labeled.pop(next(iter(labeled))), **labeled}
     reporter.info(f"data: {dataset.name} from {dataset.source}; {format_list(labeled)}")
