@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from bertkit.config import Settings, get_settings
 from bertkit.errors import UserError
-from bertkit.infer.embed import EmbedConfig
-from bertkit.infer.evaluate import EvaluateConfig
-from bertkit.infer.export import ExportConfig
-from bertkit.infer.fill_mask import FillMaskConfig
-from bertkit.infer.predict import OUTPUT_SETTINGS, PredictConfig
+from bertkit.infer.configs import (
+    PREDICT_OUTPUT_SETTINGS,
+    EmbedConfig,
+    EvaluateConfig,
+    ExportConfig,
+    FillMaskConfig,
+    PredictConfig,
+)
 from bertkit.pipeline.train_tokenizer import TokenizerConfig
-from bertkit.reports import ReportConfig
+from bertkit.reports.report import ReportConfig
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
 from bertkit.tasks.classify import ClassifyConfig
 from bertkit.tasks.ner import NerConfig
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from bertkit.infer.predictor import Predictor
     from bertkit.pipeline.run import Run
     from bertkit.pipeline.train_tokenizer import TrainedTokenizer
-    from bertkit.reports import Report
+    from bertkit.reports.report import Report
     from bertkit.utils.reporting import Reporter
 
 P = ParamSpec("P")
@@ -216,7 +219,7 @@ def load(run: "str | Path") -> "Predictor":
     return load_predictor(run)
 
 
-@_accepts(PredictConfig, hidden=OUTPUT_SETTINGS)
+@_accepts(PredictConfig, hidden=PREDICT_OUTPUT_SETTINGS)
 def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Predictions":
     """Predict with a finished run, like `bertkit predict`.
 
@@ -227,7 +230,7 @@ def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
     """
     from bertkit.infer.predict import predict as predict_with_run
 
-    for name in OUTPUT_SETTINGS:
+    for name in PREDICT_OUTPUT_SETTINGS:
         if name in settings:
             raise UserError(f"predict(): {name}: only the command accepts it; write the records yourself")
     return predict_with_run({"run": str(run), **settings}, reporter)
@@ -258,7 +261,7 @@ def report(*, reporter: "Reporter | None" = None, **settings: Any) -> "Report":
 
     `report(runs=["runs/a", "runs/b"], output="a-b.html")` returns a `Report` with `.path` and `.summary`.
     """
-    from bertkit.reports import report as write_report
+    from bertkit.reports.report import report as write_report
 
     return write_report(settings, reporter)
 

@@ -31,7 +31,7 @@ SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE = (
 DEFAULT_RUNS_DIR = "runs"
 ONNX_DIR = "onnx"  # what `export` makes of a run, unless it is told to put it elsewhere
 BACKUP_DIR = ".replaced"  # the run that --overwrite replaces, until the new one has a checkpoint
-CARD_FILE, TENSORBOARD_DIR = "README.md", "tensorboard"
+CARD_FILE, TENSORBOARD_DIR, REPORT_FILE = "README.md", "tensorboard", "report.html"
 # Model and tokenizer: what transformers loads.
 MODEL_PATTERNS = [
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
@@ -40,7 +40,7 @@ MODEL_PATTERNS = [
 ]  # fmt: skip
 # All that a run may hold: what --overwrite removes, and nothing else.
 RUN_PATTERNS = [
-    SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE, CARD_FILE, ONNX_DIR, TENSORBOARD_DIR, "report.html", "masked_samples*.jsonl",
+    SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE, CARD_FILE, ONNX_DIR, TENSORBOARD_DIR, REPORT_FILE, "masked_samples*.jsonl",
     "predictions*.jsonl", "predictions*.conll", "predictions*.json", "nbest_predictions*.json",
     "null_odds*.json", *MODEL_PATTERNS, "training_args.bin",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The pages in a real browser: they render, filter, keep to themselves, and show hostile text as text."""
+"""Pages in a real browser: they render, filter, load nothing, and show hostile text as text."""
 
 import chromium
 import pytest
@@ -28,7 +28,7 @@ def driver():
 
 @pytest.fixture
 def shown(driver, tmp_path):
-    """Open a page in the browser; whatever a test does there, nothing is complained of and nobody asked."""
+    """Open a page in the browser, and check after the test that it logged no error and requested nothing."""
     opened = []
 
     def show(text, name="report.html", **screen):
@@ -42,14 +42,16 @@ def shown(driver, tmp_path):
     chromium.get_requested_urls(driver)
     driver.get_log("browser")
     yield show
-    asked = [url for url in chromium.get_requested_urls(driver) if not url.startswith(("chrome:", "data:,"))]
-    assert (asked, driver.get_log("browser")) == (opened, [])
+    requested = [
+        url for url in chromium.get_requested_urls(driver) if not url.startswith(("chrome:", "data:,"))
+    ]
+    assert (requested, driver.get_log("browser")) == (opened, [])
     assert driver.execute_script("return window.hacked") is None
 
 
 @pytest.fixture
 def hostile(tmp_path):
-    """90 examples of three classes with names and texts of all kinds; a third of them are wrong."""
+    """Run of 90 examples in three classes with unusual names and texts; a third of them are wrong."""
     texts = [SCRIPT, IMAGE, RIGHT_TO_LEFT]
     records = [
         labelled(n, f"{n} {texts[n % 3]}", NAMES[n % 3], NAMES[(n + (n % 9 < 3)) % 3], 0.4 + n / 200, NAMES)
@@ -59,15 +61,15 @@ def hostile(tmp_path):
 
 
 def rows(driver):
-    """The examples that are in the page: their first line and their text."""
+    """Return the examples that the page shows: their first line and their text."""
     items = driver.find_elements("css selector", "#examples > li")
-    parts = (".said", ".field")
+    parts = (".labels", ".field")
     return [tuple(item.find_element("css selector", part).get_attribute("textContent") for part in parts)
             for item in items]  # fmt: skip
 
 
 def choose(driver, **values):
-    """Fill in filters as a person does, as far as scripts see."""
+    """Set filters and trigger the events of user input."""
     for name, value in values.items():
         driver.execute_script(
             "const field = document.forms.filters.elements[arguments[0]];"
@@ -80,7 +82,7 @@ def count(driver):
     return driver.find_element("id", "count").text
 
 
-def test_hostile_text_shows_as_text_and_charts_are_drawn(shown, hostile):
+def test_hostile_text_is_shown_as_text_and_charts_are_rendered(shown, hostile):
     driver = shown(render_page(hostile))
     assert driver.find_element("tag name", "h1").text == "run <i>&"
     choose(driver, wrong=False, order="row")
@@ -93,7 +95,7 @@ def test_hostile_text_shows_as_text_and_charts_are_drawn(shown, hostile):
     assert "$x^2$" in charts[3].get_attribute("textContent")
 
 
-def test_filters_find_by_gold_predicted_confidence_and_words(shown, hostile):
+def test_filters_combine_labels_confidence_and_words(shown, hostile):
     driver = shown(render_page(hostile))
     assert count(driver) == "30 of 90 examples"  # the errors
     choose(driver, wrong=False)
@@ -111,7 +113,7 @@ def test_filters_find_by_gold_predicted_confidence_and_words(shown, hostile):
     assert count(driver) == "30 of 90 examples"
 
 
-def test_the_worst_come_first_and_a_page_of_them_at_a_time(shown, hostile):
+def test_examples_are_sorted_worst_first_and_paged(shown, hostile):
     driver = shown(render_page(hostile))
     first = [head for head, _ in rows(driver)]
     assert len(first) == 20
@@ -122,7 +124,7 @@ def test_the_worst_come_first_and_a_page_of_them_at_a_time(shown, hostile):
     assert driver.find_element("id", "on").get_attribute("disabled")
 
 
-def test_a_cell_of_the_confusion_matrix_leads_to_its_examples(shown, hostile):
+def test_a_click_on_a_confusion_cell_shows_its_examples(shown, hostile):
     driver = shown(render_page(hostile))
     cell = driver.find_element("css selector", "[id$='cell-1-2']")
     driver.execute_script("arguments[0].querySelector('path').dispatchEvent("
@@ -131,7 +133,7 @@ def test_a_cell_of_the_confusion_matrix_leads_to_its_examples(shown, hostile):
     assert {head.split(" ")[1].split("predicted")[0] for head, _ in rows(driver)} == {"좋음"}
 
 
-def test_marks_stand_right_behind_letters_of_two_units(shown, tmp_path):
+def test_marks_are_right_after_characters_outside_the_basic_plane(shown, tmp_path):
     text = "🎉🎉 Seoul 서울 here"
     entity = {"start": 9, "end": 11, "label": "<b>", "text": "서울", "score": 0.5}
     tokens = text.split()
@@ -144,7 +146,7 @@ def test_marks_stand_right_behind_letters_of_two_units(shown, tmp_path):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_phone_shows_it_without_scrolling_sideways_light_and_dark(shown, hostile, dark):
+def test_a_phone_shows_the_page_without_horizontal_scrolling(shown, hostile, dark):
     driver = shown(render_page(hostile), width=390, height=800, dark=dark)
     assert driver.execute_script("return document.documentElement.scrollWidth") == 390
     ink, paper = (
@@ -156,12 +158,12 @@ def test_a_phone_shows_it_without_scrolling_sideways_light_and_dark(shown, hosti
     assert (brightness(stroke) > brightness(paper)) == dark
 
 
-def brightness(colour):
-    """Of `rgb(1, 2, 3)`."""
-    return sum(int(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3])
+def brightness(color):
+    """Return the sum of the channels of a color such as `rgb(1, 2, 3)`."""
+    return sum(int(channel) for channel in color[color.index("(") + 1 : -1].split(",")[:3])
 
 
-def test_the_button_turns_light_to_dark(shown, hostile):
+def test_the_theme_button_switches_to_dark(shown, hostile):
     driver = shown(render_page(hostile))
     before = driver.execute_script("return getComputedStyle(document.documentElement).backgroundColor")
     driver.find_element("id", "theme").click()
@@ -169,7 +171,7 @@ def test_the_button_turns_light_to_dark(shown, hostile):
     assert brightness(after) < brightness(before)
 
 
-def test_a_comparison_finds_what_only_one_run_has_right(shown, tmp_path):
+def test_a_comparison_filters_by_the_correct_runs(shown, tmp_path):
     pairs = [(n, f"text {n}", ("bad", "good")[n % 2]) for n in range(40)]
     first = write_run(tmp_path / "a <i>", [labelled(*row, "good") for row in pairs])
     second = write_run(tmp_path / "b", [labelled(*row, row[2]) for row in pairs])

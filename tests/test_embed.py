@@ -1,4 +1,4 @@
-"""`embed`: vectors that padding does not change, files that say what they hold, search, one word."""
+"""`embed`: vectors match the stock model, files record their provenance, search, vectors of a word."""
 
 import io
 import json
@@ -20,8 +20,8 @@ TEXTS = ["good", "the film was very good and it was warm today", "a bad room", "
 FORMATS = ["npy", "parquet", "safetensors"]
 
 
-def states_of(folder, text, pair=None):
-    """[layers + 1, pieces, width] of one text by the stock model."""
+def compute_hidden_states(folder, text, pair=None):
+    """Return hidden states `[layers + 1, seq_len, hidden_size]` of one text by the stock model."""
     model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(text, pair, return_tensors="pt", return_token_type_ids=pair is not None)
     with torch.no_grad():
@@ -36,9 +36,9 @@ def piped(monkeypatch, text):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_vectors_are_the_stock_models_whatever_stands_beside_in_the_batch(name, tmp_path):
+def test_vectors_match_the_stock_model_in_any_batch(name, tmp_path):
     folder, _ = tiny_of(name, tmp_path / "model")
-    states = [states_of(folder, text) for text in TEXTS]
+    states = [compute_hidden_states(folder, text) for text in TEXTS]
     wanted = {
         ("cls", "-1"): [some[-1][0] for some in states],
         ("mean", "-1"): [some[-1].mean(0) for some in states],
@@ -51,13 +51,15 @@ def test_vectors_are_the_stock_models_whatever_stands_beside_in_the_batch(name, 
         assert np.allclose(found, expected, atol=1e-5), (pooling, layer)
 
 
-def test_the_last_four_layers_stand_side_by_side(tmp_path):
+def test_the_last_four_layers_are_concatenated(tmp_path):
     folder = save_tiny_model(tmp_path / "model", num_hidden_layers=5)
     found = bertkit.embed(model=folder, text=TEXTS[:1], layer="concat-last-4", pooling="mean").vectors
-    assert np.allclose(found[0], np.concatenate(states_of(folder, TEXTS[0]).mean(1)[2:]), atol=1e-5)
+    assert np.allclose(
+        found[0], np.concatenate(compute_hidden_states(folder, TEXTS[0]).mean(1)[2:]), atol=1e-5
+    )
 
 
-def test_a_tokenizer_that_pads_on_the_left_moves_no_positions(tiny, tmp_path):
+def test_left_padding_does_not_change_vectors(tiny, tmp_path):
     folder = save_tiny_model(tmp_path / "left")
     config = folder / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"padding_side": "left"}))
@@ -66,46 +68,48 @@ def test_a_tokenizer_that_pads_on_the_left_moves_no_positions(tiny, tmp_path):
     assert np.allclose(left, right, atol=1e-6)
 
 
-def test_of_a_model_that_reads_from_left_to_right_the_last_piece_is_taken(tmp_path):
+def test_a_causal_model_uses_the_last_token(tmp_path):
     folder = save_tiny_model(tmp_path / "model", is_decoder=True)
     found = bertkit.embed(model=folder, text=TEXTS).vectors
-    assert np.allclose(found, [states_of(folder, text)[-1][-1] for text in TEXTS], atol=1e-5)
+    assert np.allclose(found, [compute_hidden_states(folder, text)[-1][-1] for text in TEXTS], atol=1e-5)
 
 
-def test_pairs_are_read_as_pairs(tiny, tmp_path):
+def test_text_pairs_are_encoded_as_pairs(tiny, tmp_path):
     data = write_rows(tmp_path / "pairs.jsonl", [{"sentence1": "a film", "sentence2": "was good"}])
     found = bertkit.embed(model=tiny, data=data, pooling="mean").vectors
-    assert np.allclose(found[0], states_of(tiny, "a film", "was good")[-1].mean(0), atol=1e-5)
+    assert np.allclose(found[0], compute_hidden_states(tiny, "a film", "was good")[-1].mean(0), atol=1e-5)
 
 
-def test_mean_is_what_a_sentence_transformers_model_was_trained_with():
-    """Its definition: the mean over all pieces that are no padding, scaled to length 1."""
+def test_a_sentence_transformers_model_uses_its_mean_pooling():
+    """The expected vector is the mean over all tokens except padding, scaled to length 1."""
     found = bertkit.embed(model="minilm", text=TEXTS, normalize=True)
     assert found.metadata["pooling"] == "mean"
     folder = find_model("minilm").folder
-    means = np.array([states_of(folder, text)[-1].mean(0) for text in TEXTS])
+    means = np.array([compute_hidden_states(folder, text)[-1].mean(0) for text in TEXTS])
     assert np.allclose(found.vectors, means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
 
 
-def test_a_finished_run_of_a_task_is_embedded_by_its_encoder(tiny, tmp_path, toy):
+def test_a_finished_run_embeds_with_its_encoder(tiny, tmp_path, toy):
     run = bertkit.classify(
         data=toy, model=tiny, max_steps=2, max_length=16, bf16=False, output_dir=tmp_path / "run"
     )
     found = bertkit.embed(model=run.output_dir, text=["a good film"])
     assert (found.metadata["pooling"], found.metadata["max_length"]) == ("cls", 16)
-    assert np.allclose(found.vectors[0], states_of(run.output_dir, "a good film")[-1][0], atol=1e-5)
+    assert np.allclose(
+        found.vectors[0], compute_hidden_states(run.output_dir, "a good film")[-1][0], atol=1e-5
+    )
 
 
 # ---- files
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-def test_files_hold_the_vectors_in_the_order_of_the_rows_and_are_searched(ending, cli, tiny, toy, tmp_path):
+def test_files_hold_vectors_in_row_order_and_can_be_searched(ending, cli, tiny, toy, tmp_path):
     path = tmp_path / f"vectors.{ending}"
     status, out, err = cli("embed", tiny, "--data", toy, "--pooling", "mean", "-o", path, "--json")
     assert status == 0, err
-    rows, told = make_toy_rows(80), json.loads(out)
-    assert (told["rows"], told["dimensions"], told["dtype"]) == (80, 32, "float32")
+    rows, metadata = make_toy_rows(80), json.loads(out)
+    assert (metadata["rows"], metadata["dimensions"], metadata["dtype"]) == (80, 32, "float32")
     if ending == "npy":
         vectors = np.load(path)
     elif ending == "parquet":
@@ -128,7 +132,7 @@ def test_files_hold_the_vectors_in_the_order_of_the_rows_and_are_searched(ending
     assert 1.0001 > first["cosine"] > max(0.9999, second["cosine"])
 
 
-def test_input_columns_that_clash_are_renamed_and_ids_go_along(tiny, tmp_path):
+def test_clashing_input_columns_get_a_prefix_and_ids_are_stored(tiny, tmp_path):
     data = write_rows(
         tmp_path / "rows.jsonl", [{"id": 7, "embedding": "good film"}, {"id": 3, "embedding": ""}]
     )
@@ -141,26 +145,26 @@ def test_input_columns_that_clash_are_renamed_and_ids_go_along(tiny, tmp_path):
     assert load_file(tmp_path / "a.safetensors")["ids"].tolist() == [7, 3]
 
 
-def test_a_query_is_made_as_the_index_was_or_refused(cli, tiny, toy, tmp_path):
+def test_a_query_uses_the_settings_of_the_index_or_is_refused(cli, tiny, toy, tmp_path):
     path = tmp_path / "vectors.npy"
     bertkit.embed(model=tiny, data=toy, layer=1, pooling="mean", output=path)
     query = ["--index", path, "--query", "good"]
-    told = json.loads(cli("embed", tiny, *query, "--layer", "-2", "--json")[1])
-    assert (told["layer"], told["pooling"]) == ("1", "mean")
+    metadata = json.loads(cli("embed", tiny, *query, "--layer", "-2", "--json")[1])
+    assert (metadata["layer"], metadata["pooling"]) == ("1", "mean")
     other = save_tiny_model(tmp_path / "other", hidden_size=16)
-    assert_refused(cli, tmp_path, [tiny, *query, "--layer", "2"], ["--layer 2", "made with 1"], "embed")
-    assert_refused(cli, tmp_path, [tiny, *query, "--pooling", "cls"], ["made with mean"], "embed")
-    assert_refused(cli, tmp_path, [other, *query], ["made with tiny", "MODEL is other"], "embed")
+    assert_refused(cli, tmp_path, [tiny, *query, "--layer", "2"], ["--layer 2", "created with 1"], "embed")
+    assert_refused(cli, tmp_path, [tiny, *query, "--pooling", "cls"], ["created with mean"], "embed")
+    assert_refused(cli, tmp_path, [other, *query], ["created with tiny", "MODEL is other"], "embed")
     bertkit.embed(model=tiny, text=["a film"], word="film", output=path, overwrite=True)
     assert_refused(cli, tmp_path, [tiny, *query], ["of the word 'film'"], "embed")
     (tmp_path / "vectors.npy.json").unlink()
-    assert_refused(cli, tmp_path, [tiny, *query], ["does not say what it was made with"], "embed")
+    assert_refused(cli, tmp_path, [tiny, *query], ["does not record the model"], "embed")
 
 
 # ---- texts
 
 
-def test_lines_and_objects_on_standard_input(cli, tiny, monkeypatch, tmp_path):
+def test_standard_input_holds_lines_or_json_objects(cli, tiny, monkeypatch, tmp_path):
     piped(monkeypatch, "a good film\r\n\nwe saw it\n")
     status, out, err = cli("embed", tiny, "-o", tmp_path / "a.parquet", "--json")
     assert (status, json.loads(out)["rows"]) == (0, 3), err
@@ -181,8 +185,8 @@ def test_lines_and_objects_on_standard_input(cli, tiny, monkeypatch, tmp_path):
         (["--output", "a.npy"], ["no texts", "--data, --text"]),
         (["--text", "a"], ["--output is missing"]),
         (["--text", "a", "-o", "a.csv"], ["must end in .npy"]),
-        (["--text", "a", "-o", "none/a.npy"], ["no folder none"]),
-        (["--text", "a", "--data", "sample", "-o", "a.npy"], ["leave one of them out"]),
+        (["--text", "a", "-o", "none/a.npy"], ["directory none does not exist"]),
+        (["--text", "a", "--data", "sample", "-o", "a.npy"], ["--data", "pass one of them"]),
         (["--data", "sample", "--split", "dev", "-o", "a.npy"], ["--split dev", "train"]),
         (["--data", "sample", "--text-column", "txt", "-o", "a.npy"], ["no column 'txt'", "--text-column"]),
         (["--text", "a", "--layer", "7", "-o", "a.npy"], ["--layer 7", "0 (embeddings) to 2"]),
@@ -190,22 +194,24 @@ def test_lines_and_objects_on_standard_input(cli, tiny, monkeypatch, tmp_path):
         (["--text", "a", "--max-length", "999", "-o", "a.npy"], ["--max-length 999", "128 positions"]),
         (["--index", "a.npy", "--query", "a"], ["--index a.npy: no such file"]),
         (["--index", "a.npy"], ["--query"]),
-        (["--text", "a", "--word", "film"], ["--word film: does not stand in 1 text;"]),
+        (["--text", "a", "--word", "film"], ["--word film: does not occur in 1 text;"]),
         (["--text", "a", "--word", "film", "--query", "a"], ["--word: --query"]),
     ],
 )
-def test_what_cannot_be_is_told(args, words, cli, tiny, tmp_path, monkeypatch):
+def test_invalid_settings_are_refused(args, words, cli, tiny, tmp_path, monkeypatch):
     piped(monkeypatch, "")
     assert_refused(cli, tmp_path, [tiny, *args], words, "embed")
 
 
-def test_a_file_is_never_replaced_unasked_and_nothing_is_half_written(cli, tiny, tmp_path):
+def test_files_are_replaced_only_with_overwrite_and_never_partial(cli, tiny, tmp_path):
     path = tmp_path / "a.parquet"
     path.write_text("mine")
-    assert_refused(cli, tmp_path, [tiny, "--text", "a", "-o", path], ["--overwrite replaces it"], "embed")
+    assert_refused(
+        cli, tmp_path, [tiny, "--text", "a", "-o", path], ["pass --overwrite to replace it"], "embed"
+    )
     rows = write_rows(tmp_path / "rows.jsonl", [{"text": "a", "more": 1}, {"text": "b", "more": "x"}])
     args = [tiny, "--data", rows, "-o", tmp_path / "b.parquet"]
-    assert_refused(cli, tmp_path, args, ["column 'more' cannot be kept in Parquet"], "embed")
+    assert_refused(cli, tmp_path, args, ["column 'more' cannot be stored in Parquet"], "embed")
     assert path.read_text() == "mine"
     assert cli("embed", tiny, "--text", "a", "-o", path, "--overwrite")[0] == 0
     assert sorted(one.name for one in tmp_path.iterdir() if one.name != "cache") == [
@@ -217,8 +223,8 @@ def test_a_file_is_never_replaced_unasked_and_nothing_is_half_written(cli, tiny,
 # ---- a word
 
 
-def test_the_vector_of_a_word_is_the_mean_of_its_pieces(tiny):
-    texts = ["the filmx was good", "good", "it was a Filmx, a filmx"]  # in pieces: film ##x
+def test_the_vector_of_a_word_is_the_mean_of_its_tokens(tiny):
+    texts = ["the filmx was good", "good", "it was a Filmx, a filmx"]  # tokens: film ##x
     found = bertkit.embed(model=tiny, text=texts, word="filmX")
     assert [(one["row"], one["start"]) for one in found.word_comparison["occurrences"]] == [
         (0, 4),
@@ -226,16 +232,16 @@ def test_the_vector_of_a_word_is_the_mean_of_its_pieces(tiny):
         (2, 18),
     ]
     assert found.word_comparison["without"] == [1]
-    pieces = make_tokenizer().tokenize(texts[0])
-    assert pieces[1:3] == ["film", "##x"]
-    assert np.allclose(found.vectors[0], states_of(tiny, texts[0])[-1][2:4].mean(0), atol=1e-5)
+    tokens = make_tokenizer().tokenize(texts[0])
+    assert tokens[1:3] == ["film", "##x"]
+    assert np.allclose(found.vectors[0], compute_hidden_states(tiny, texts[0])[-1][2:4].mean(0), atol=1e-5)
     cosines = np.array(found.word_comparison["similarities"])
     assert np.allclose(np.diag(cosines), 1)
     assert cosines[0, 1] < 0.999
     assert np.allclose(found.word_comparison["static"], 1)
 
 
-def test_words_begin_and_end_where_words_do():
+def test_occurrences_respect_word_boundaries():
     texts = ["배가 아프다", "담배를", "배우가 배를 타다", "The art of ART-work, smart artist", "日本語の本"]
     found = {word: find_word_occurrences(word, texts, make_tokenizer()) for word in ("배", "art", "本")}
     assert found["배"].row.tolist() == [0, 2, 2]
@@ -243,9 +249,9 @@ def test_words_begin_and_end_where_words_do():
     assert found["本"].start.tolist() == [1, 4]
 
 
-def test_occurrences_that_are_cut_off_are_told(cli, tiny):
-    text = "film " + "good " * 7 + "film"  # of ten pieces eight are the text's
+def test_occurrences_after_the_maximum_length_are_reported(cli, tiny):
+    text = "film " + "good " * 7 + "film"  # the text has eight of the ten tokens
     status, out, err = cli("embed", tiny, "--text", text, "--word", "film", "--max-length", "10")
     assert status == 0
-    assert "1 of its occurrences stand" in err
+    assert "1 occurrence skipped: after token 10" in err
     assert "static" in out

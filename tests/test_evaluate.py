@@ -1,4 +1,4 @@
-"""`bertkit evaluate` scores other rows as training scored its own, and knows luck from a difference."""
+"""`bertkit evaluate` scores rows as training does, and tests differences between runs."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from conftest import (
 import bertkit
 from bertkit import run_directory
 
-MORE = {"qa": {"unanswerable": 5}}
+ROW_OPTIONS = {"qa": {"unanswerable": 5}}
 
 
 @pytest.mark.parametrize("task", ROW_MAKERS)
-def test_its_own_rows_give_the_scores_it_has(runs, cli, tmp_path, task):
+def test_rows_of_the_run_give_its_scores_again(runs, cli, tmp_path, task):
     status, out, err = cli("evaluate", runs / task, "-o", tmp_path / "again", "--json")
     assert status == 0, err
     found, was = json.loads(out), run_directory.read_metrics(runs / task)
@@ -30,16 +30,16 @@ def test_its_own_rows_give_the_scores_it_has(runs, cli, tmp_path, task):
     assert found["validation"] == pytest.approx(was["validation"], abs=1e-6)
     assert found["baselines"] == was["baselines"]
     assert {name: pytest.approx(bounds) for name, bounds in found["intervals"].items()} == was["intervals"]
-    told = [
-        {**one, "predicted": one.get("predicted", one.get("answer"))} for one in read_predictions(runs / task)
-    ]
-    again = read_predictions(tmp_path / "again")
-    assert [one.get("predicted", one.get("answer")) for one in again] == [one["predicted"] for one in told]
+    expected, again = (
+        [record.get("predicted", record.get("answer")) for record in read_predictions(folder)]
+        for folder in (runs / task, tmp_path / "again")
+    )
+    assert again == expected
 
 
 @pytest.mark.parametrize("task", ROW_MAKERS)
-def test_other_rows_of_a_file(runs, cli, tmp_path, task):
-    data = write_rows(tmp_path / "new.jsonl", ROW_MAKERS[task](30, seed=5, **MORE.get(task, {})))
+def test_rows_of_another_file_are_scored(runs, cli, tmp_path, task):
+    data = write_rows(tmp_path / "new.jsonl", ROW_MAKERS[task](30, seed=5, **ROW_OPTIONS.get(task, {})))
     status, out, err = cli("evaluate", runs / task, "--data", data, "-o", tmp_path / "scored", "--json")
     assert status == 0, err
     found = json.loads(out)
@@ -52,10 +52,10 @@ def test_other_rows_of_a_file(runs, cli, tmp_path, task):
     assert "checkpoints" not in files
 
 
-def test_what_stands_in_training_too_is_told(runs, cli, tmp_path):
+def test_overlap_with_training_rows_is_reported(runs, cli, tmp_path):
     rows = [json.loads(line) for line in (runs / "classify.jsonl").read_text("utf-8").splitlines()]
     _, _, err = cli("evaluate", runs / "classify", "--data", write_rows(tmp_path / "new.jsonl", rows))
-    assert "54 of 60 rows stand among the rows it was trained on" in err
+    assert "54 of 60 rows also in the training rows" in err
 
 
 def test_labels_are_matched_by_name(runs, cli, tmp_path):
@@ -64,13 +64,12 @@ def test_labels_are_matched_by_name(runs, cli, tmp_path):
         "evaluate", runs / "classify", "--data", write_rows(tmp_path / "new.jsonl", rows), "--json"
     )
     assert status == 0, err
-    share = sum(
-        row["predicted"] == "positive" for row in read_predictions(tmp_path / json.loads(out)["output_dir"])
-    )
-    assert json.loads(out)["validation"]["accuracy"] == share / len(rows)
+    predictions = read_predictions(tmp_path / json.loads(out)["output_dir"])
+    num_correct = sum(row["predicted"] == "positive" for row in predictions)
+    assert json.loads(out)["validation"]["accuracy"] == num_correct / len(rows)
 
 
-def test_nli_takes_numbers_for_the_names_they_stand_for(runs, cli, tmp_path):
+def test_nli_accepts_numbers_for_label_names(runs, cli, tmp_path):
     from conftest import make_nli_rows
 
     names = ["entailment", "neutral", "contradiction"]
@@ -83,7 +82,7 @@ def test_nli_takes_numbers_for_the_names_they_stand_for(runs, cli, tmp_path):
     assert found[0] == found[1]
 
 
-def test_label_sets_parted_by_a_mark(cli, tmp_path, tiny):
+def test_label_sets_with_a_separator_are_scored(cli, tmp_path, tiny):
     rows = [
         row | {"label": f"{row['label']}|seen" if n % 3 else "seen"}
         for n, row in enumerate(make_toy_rows(60))
@@ -96,7 +95,7 @@ def test_label_sets_parted_by_a_mark(cli, tmp_path, tiny):
     assert (status, "micro_f1" in json.loads(out)["validation"]) == (0, True), err
 
 
-def test_two_runs_on_the_same_rows(runs, cli, tmp_path, tiny):
+def test_two_runs_are_compared_on_the_same_rows(runs, cli, tmp_path, tiny):
     worse, data = tmp_path / "worse", write_rows(tmp_path / "new.jsonl", make_toy_rows(100, seed=5))
     bertkit.classify(
         data=runs / "classify.jsonl", model=tiny, output_dir=worse, max_steps=1, learning_rate=1e-9
@@ -112,16 +111,16 @@ def test_two_runs_on_the_same_rows(runs, cli, tmp_path, tiny):
     shown = f"{accuracy['difference']:+.3f}"
     assert shown in out
     page = (tmp_path / "both" / "report.html").read_text("utf-8")
-    assert f"{shown}</td>" in page.split(f'Beside <span dir="auto">{worse}</span>')[1]
+    assert f"{shown}</td>" in page.split(f'Compared with <span dir="auto">{worse}</span>')[1]
 
 
-def test_a_run_beside_itself_differs_in_nothing(runs, cli):
+def test_a_run_does_not_differ_from_itself(runs, cli):
     _, out, _ = cli("evaluate", runs / "ner", "--compare", runs / "ner", "--json")
     found = json.loads(out)["compared"]["difference"]["f1"]
     assert (found["difference"], found["interval"], found["p"]) == (0.0, [0.0, 0.0], 1.0)
 
 
-def test_runs_whose_columns_have_other_names(runs, cli, tmp_path, tiny):
+def test_runs_with_different_column_names_are_compared(runs, cli, tmp_path, tiny):
     rows = [{"review": row["text"], "verdict": row["label"]} for row in make_toy_rows(60)]
     data = write_rows(tmp_path / "other.jsonl", rows)
     flags = {"text_column": "review", "label_column": "verdict"}
@@ -153,7 +152,7 @@ def test_without_its_training_rows_there_are_no_baselines(runs, cli, tmp_path):
         (["-o", "RUNS/classify", "--overwrite"], ["holds a trained run", "another directory"]),
     ],
 )
-def test_what_cannot_be_scored_is_refused(runs, cli, tmp_path, flags, words):
+def test_invalid_input_is_refused(runs, cli, tmp_path, flags, words):
     write_rows(tmp_path / "unlabelled.jsonl", [{"text": "a"}])
     write_rows(
         tmp_path / "strange.jsonl", [{"text": "a", "label": "positive"}, {"text": "b", "label": "odd"}]
@@ -162,7 +161,7 @@ def test_what_cannot_be_scored_is_refused(runs, cli, tmp_path, flags, words):
     assert_refused(cli, tmp_path, [runs / "classify", *flags], words, "evaluate")
 
 
-def test_columns_of_usual_names_are_found(runs, cli, tmp_path):
+def test_columns_with_common_names_are_mapped(runs, cli, tmp_path):
     rows = make_toy_rows(30, seed=5)
     called = [{"sentence": row["text"], "sentiment": row["label"]} for row in rows]
     found = []
@@ -170,13 +169,13 @@ def test_columns_of_usual_names_are_found(runs, cli, tmp_path):
         flags = ["--data", write_rows(tmp_path / f"{name}.jsonl", some), "--json"]
         _, out, err = cli("evaluate", runs / "classify", *flags)
         found.append(json.loads(out))
-    assert "read as text of training: sentence" in err
+    assert "columns sentence used as text of training" in err
     assert [found[0][part] for part in ("validation", "baselines")] == [
         found[1][part] for part in ("validation", "baselines")
     ]
 
 
-def test_choices_of_other_names_are_found(runs, cli, tmp_path):
+def test_choice_columns_with_common_names_are_mapped(runs, cli, tmp_path):
     rows = ROW_MAKERS["swag"](30, seed=5)
     called = [{"question": r["context"], "choices": r["endings"], "target": r["label"]} for r in rows]
     flags = ["--data", write_rows(tmp_path / "new.jsonl", called), "--json"]
@@ -184,7 +183,7 @@ def test_choices_of_other_names_are_found(runs, cli, tmp_path):
     assert (status, len(json.loads(out)["baselines"])) == (0, 2), err
 
 
-def test_a_pre_trained_model_on_other_text(cli, tmp_path):
+def test_a_pre_trained_model_is_scored_on_other_text(cli, tmp_path):
     text = write_rows(tmp_path / "text.jsonl", make_document_rows(120))
     settings = {"size": "tiny", "vocab_size": 200, "max_length": 32, "max_steps": 4, "batch_size": 8}
     bertkit.pretrain_mlm_nsp(data=text, output_dir="run", **settings)
@@ -198,39 +197,39 @@ def test_a_pre_trained_model_on_other_text(cli, tmp_path):
     assert (status, found["data"]["name"], found["data"]["validation"]) == (0, "other", 60), err
     assert found["baselines"]["unigram"]["loss"] > 0
     assert_refused(
-        cli, tmp_path, ["run", "--compare", "run"], ["--compare", "pieces of their own"], "evaluate"
+        cli, tmp_path, ["run", "--compare", "run"], ["--compare", "mask different tokens"], "evaluate"
     )
     words = ["run: is a run of pretrain-mlm-nsp", "bertkit fill-mask run", "bertkit embed run"]
     assert_refused(cli, tmp_path, ["run", "--text", "a"], words, "predict")
 
 
-def test_a_suite_is_no_run(cli, tmp_path):
+def test_a_suite_directory_is_refused(cli, tmp_path):
     run_directory.write_metrics(tmp_path, {"task": "glue"})
     for command in ("evaluate", "predict"):
         assert_refused(cli, tmp_path, [tmp_path], ["several runs"], command)
 
 
-def test_an_evaluation_is_replaced_only_when_asked(runs, cli, tmp_path):
+def test_an_evaluation_is_replaced_only_with_overwrite(runs, cli, tmp_path):
     assert cli("evaluate", runs / "classify", "-o", tmp_path / "e")[0] == 0
     flags = [runs / "classify", "-o", tmp_path / "e"]
-    told = assert_refused(cli, tmp_path, flags, ["holds an evaluation", "--overwrite"], "evaluate")
-    assert "--resume" not in told
+    message = assert_refused(cli, tmp_path, flags, ["holds an evaluation", "--overwrite"], "evaluate")
+    assert "--resume" not in message
     assert cli("evaluate", *flags, "--overwrite")[0] == 0
 
 
 @pytest.mark.parametrize("content", ["{", "{}", "[]"])
-def test_a_damaged_run_is_told(runs, cli, tmp_path, content):
+def test_a_damaged_run_is_refused(runs, cli, tmp_path, content):
     run = shutil.copytree(runs / "classify", tmp_path / "damaged")
     (run / "metrics.json").write_text(content)
     for command in ("evaluate", "predict", "report"):
         assert_refused(cli, tmp_path, [run], ["metrics.json"], command)
 
 
-def test_a_page_replaces_nothing_but_a_page(runs, cli, tmp_path):
+def test_a_report_replaces_only_html_pages(runs, cli, tmp_path):
     mine, pipe = tmp_path / "mine.csv", tmp_path / "pipe"
     mine.write_text("text,label\n")
     os.mkfifo(pipe)
-    assert_refused(cli, tmp_path, [runs / "classify", "-o", mine], ["mine.csv", "no page"], "report")
+    assert_refused(cli, tmp_path, [runs / "classify", "-o", mine], ["mine.csv", "not an HTML page"], "report")
     assert_refused(cli, tmp_path, [runs / "classify", "-o", pipe], ["pipe", "is no file"], "report")
     assert (mine.read_text(), pipe.is_fifo()) == ("text,label\n", True)
 
@@ -243,14 +242,14 @@ def test_a_page_replaces_nothing_but_a_page(runs, cli, tmp_path):
     ],
     ids=["other labels", "numbers"],
 )
-def test_runs_of_other_labels_are_not_compared(runs, cli, tmp_path, tiny, label, words):
+def test_runs_with_different_labels_are_not_compared(runs, cli, tmp_path, tiny, label, words):
     rows = [row | {"label": label(row)} for row in make_toy_rows(40)]
     data = write_rows(tmp_path / "numbered.jsonl", rows)
     bertkit.classify(data=data, model=tiny, output_dir="numbered", max_steps=1)
     assert_refused(cli, tmp_path, [runs / "classify", "--compare", "numbered"], words, "evaluate")
 
 
-def test_rows_without_labels_are_refused_before_anything_is_said(runs, cli, tmp_path):
+def test_rows_without_labels_are_refused_before_other_messages(runs, cli, tmp_path):
     run = shutil.copytree(runs / "classify", tmp_path / "moved")
     text = (run / "run.yaml").read_text("utf-8").replace("classify.jsonl", "gone.jsonl")
     (run / "run.yaml").write_text(text, "utf-8")

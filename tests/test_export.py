@@ -1,4 +1,4 @@
-"""An exported model gives what PyTorch gives, for every head, at any size; nothing is left half-written."""
+"""An exported model computes what PyTorch computes, for every head and size; exports are atomic."""
 
 import json
 import os
@@ -25,27 +25,27 @@ from bertkit.infer.onnx_runtime import OnnxModel
 TRAIN = {name: getattr(bertkit, name) for name in ROW_MAKERS}
 
 
-def few_steps(tmp_path, model, task="classify", rows=None, **settings):
-    """The directory of a run on some rows, far from learnt; weights are tried that say something."""
+def train_briefly(tmp_path, model, task="classify", rows=None, **settings):
+    """Train for a few steps, so that the weights are not at their initial values, and return the run."""
     data = write_rows(tmp_path / "toy.jsonl", rows or ROW_MAKERS[task](40))
     given = {"max_steps": 3, "batch_size": 8, "learning_rate": 3e-3, "max_length": 32, "bf16": False}
     given |= {"data": str(data), "model": str(model), "output_dir": str(tmp_path / "run")}
     return TRAIN[task](**given | settings).output_dir
 
 
-def same_records(run, exported, rows):
-    """Predictions of both are the same: words alike, numbers nearly."""
+def assert_same_records(run, exported, rows):
+    """Assert that predictions are equal, with a tolerance for numbers."""
     ours, theirs = (list(bertkit.load(folder).predict(rows)) for folder in (run, exported))
     assert len(ours) == len(rows)
-    for one, other in zip(ours, theirs, strict=True):
-        assert nearly(one, other), (one, other)
+    for our, their in zip(ours, theirs, strict=True):
+        assert is_close(our, their), (our, their)
 
 
-def nearly(one, other):
+def is_close(one, other):
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(nearly(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(is_close(one[key], other[key]) for key in one)
     if isinstance(one, list):
-        return len(one) == len(other) and all(map(nearly, one, other))
+        return len(one) == len(other) and all(map(is_close, one, other))
     return one == pytest.approx(other, abs=1e-4) if isinstance(one, float) else one == other
 
 
@@ -56,23 +56,23 @@ NUMBERS = [row | {"label": len(row["text"]) / 10} for row in make_toy_rows(40)]
 HEADS = {
     "classify in windows": ("classify", {"long_texts": "windows", "max_length": 8}),
     "multi-label": ("classify", {"rows": MULTI_LABEL}),
-    "regression behind a BiLSTM": ("classify", {"rows": NUMBERS, "head": "bilstm"}),
+    "regression with a BiLSTM": ("classify", {"rows": NUMBERS, "head": "bilstm"}),
     "nli": ("nli", {}),
     "ner in windows": ("ner", {"max_length": 8}),
-    "ner behind a BiLSTM": ("ner", {"head": "bilstm"}),
+    "ner with a BiLSTM": ("ner", {"head": "bilstm"}),
     "ner on a frozen encoder": ("ner", {"features": "sum-last-4", "head": "bilstm"}),
     "qa": ("qa", {"rows": ROW_MAKERS["qa"](40, unanswerable=10)}),
     "swag": ("swag", {}),
-    "swag behind a BiLSTM": ("swag", {"head": "bilstm"}),
+    "swag with a BiLSTM": ("swag", {"head": "bilstm"}),
 }
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head_decides_as_in_pytorch(head, tiny, tmp_path):
+def test_every_head_predicts_as_in_pytorch(head, tiny, tmp_path):
     task, settings = HEADS[head]
-    if "features" in settings:  # of four layers
+    if "features" in settings:  # needs four layers
         tiny = save_tiny_model(tmp_path / "deep", num_hidden_layers=4)
-    run = few_steps(tmp_path, tiny, task, **settings)
+    run = train_briefly(tmp_path, tiny, task, **settings)
     made = bertkit.export(run)
     scores = made.measurements["scores"]
     assert made.output_dir == run / "onnx"
@@ -80,31 +80,32 @@ def test_every_head_decides_as_in_pytorch(head, tiny, tmp_path):
     assert scores["metrics.json"] == pytest.approx(scores["onnx"], abs=1e-4)
     assert scores["pytorch"] == pytest.approx(scores["onnx"], abs=1e-4)
     assert made.measurements["greatest_difference"]["onnx"] < 1e-5
-    same_records(run, made.output_dir, (settings.get("rows") or ROW_MAKERS[task](40))[:7])
+    assert_same_records(run, made.output_dir, (settings.get("rows") or ROW_MAKERS[task](40))[:7])
 
 
 @pytest.mark.parametrize("name", ["roberta", "albert", "electra", "distilbert"])
-def test_other_encoders(name, tmp_path):
+def test_other_architectures_are_exported(name, tmp_path):
     task = "swag" if name == "roberta" else "classify"
-    run = few_steps(tmp_path, tiny_of(name, tmp_path / "model")[0], task)
+    run = train_briefly(tmp_path, tiny_of(name, tmp_path / "model")[0], task)
     made = bertkit.export(run)
     assert made.measurements["greatest_difference"]["onnx"] < 1e-5
-    same_records(run, made.output_dir, ROW_MAKERS[task](5))
+    assert_same_records(run, made.output_dir, ROW_MAKERS[task](5))
 
 
-def test_a_model_that_reads_from_left_to_right(tmp_path):
+def test_a_causal_model_is_exported(tmp_path):
     folder = save_tiny_model(tmp_path / "model", is_decoder=True)
-    run = few_steps(tmp_path, folder, head="bilstm")
+    run = train_briefly(tmp_path, folder, head="bilstm")
     made = bertkit.export(run)
     assert made.measurements["greatest_difference"]["onnx"] < 1e-5
-    same_records(run, made.output_dir, make_toy_rows(7, seed=3))
+    assert_same_records(run, made.output_dir, make_toy_rows(7, seed=3))
 
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "ltr"])
-def test_pre_training_is_scored_at_the_masked_places(objective, tiny, tmp_path):
+def test_a_pre_trained_model_is_scored_at_masked_positions(objective, tiny, tmp_path):
     data = write_rows(tmp_path / "text.jsonl", make_document_rows(60))
     run = bertkit.pretrain_mlm_nsp(
-        data=str(data), objective=objective, num_layers=1, hidden_size=16, num_heads=2, tokenizer=str(tiny), max_steps=2,
+        data=str(data), objective=objective, num_layers=1, hidden_size=16, num_heads=2, tokenizer=str(tiny),
+        max_steps=2,
         max_length=32, batch_size=8, bf16=False, output_dir=str(tmp_path / "run"),
     )  # fmt: skip
     made = bertkit.export(run.output_dir)
@@ -116,15 +117,15 @@ def test_pre_training_is_scored_at_the_masked_places(objective, tiny, tmp_path):
 
 @pytest.fixture
 def run(tiny, tmp_path):
-    """A run of `classify`."""
-    return few_steps(tmp_path, tiny)
+    """Run of `classify`."""
+    return train_briefly(tmp_path, tiny)
 
 
 @pytest.mark.parametrize("task", ["classify", "swag"])
-def test_any_batch_and_length_with_padding_or_without(task, tiny, tmp_path):
+def test_any_batch_size_and_length_with_and_without_padding(task, tiny, tmp_path):
     import torch
 
-    run = few_steps(tmp_path, tiny, task, max_length=128)
+    run = train_briefly(tmp_path, tiny, task, max_length=128)
     bertkit.export(run)
     model, onnx = bertkit.load(run).model, OnnxModel(run / "onnx" / "model.onnx")
     for batch, choices, length in [(1, 1, 1), (1, 2, 3), (5, 4, 3), (5, 1, 128), (2, 7, 40)]:
@@ -140,64 +141,68 @@ def test_any_batch_and_length_with_padding_or_without(task, tiny, tmp_path):
         np.testing.assert_allclose(padded, expected, atol=1e-5)
 
 
-def test_the_file_says_what_it_is(tiny, tmp_path):
+def test_the_onnx_file_has_metadata(tiny, tmp_path):
+    import onnx
 
     rows = ROW_MAKERS["qa"](40, unanswerable=20)
-    run = few_steps(tmp_path, tiny, "qa", rows, max_length=64)
-    model = onnx_runtime.load(bertkit.export(run).output_dir / "model.onnx")
-    told = {item.key: item.value for item in model.metadata_props}
+    run = train_briefly(tmp_path, tiny, "qa", rows, max_length=64)
+    model = onnx.load(bertkit.export(run).output_dir / "model.onnx")
+    metadata = {item.key: item.value for item in model.metadata_props}
     threshold = json.loads((run / "config.json").read_text())["null_odds_threshold"]
-    assert float(told["null_odds_threshold"]) == threshold
-    assert (told["task"], told["max_length"], told["bertkit_version"]) == ("qa", "64", bertkit.__version__)
-    assert int(told["opset"]) == model.opset_import[0].version >= 17
+    assert float(metadata["null_odds_threshold"]) == threshold
+    assert (metadata["task"], metadata["max_length"], metadata["bertkit_version"]) == (
+        "qa",
+        "64",
+        bertkit.__version__,
+    )
+    assert int(metadata["opset"]) == model.opset_import[0].version >= 17
     assert [[dim.dim_param for dim in one.type.tensor_type.shape.dim] for one in model.graph.input] == [
         ["batch", "length"]
     ] * 3
 
 
-def test_int8_is_a_model_of_its_own_and_its_cost_is_told(run, cli):
+def test_int8_is_a_separate_model_and_is_measured(run, cli):
+    import onnx
 
     status, out, _ = cli("export", run, "--quantize", "int8", "--json")
-    told = json.loads(out)
+    measurements = json.loads(out)
     assert status == 0
     for key in ("scores", "rows_per_second", "megabytes"):
-        assert {"pytorch", "onnx", "int8"} <= set(told[key])
-    assert told["megabytes"]["int8"] < told["megabytes"]["onnx"]
-    assert told["greatest_difference"]["int8"] > told["greatest_difference"]["onnx"]
+        assert {"pytorch", "onnx", "int8"} <= set(measurements[key])
+    assert measurements["megabytes"]["int8"] < measurements["megabytes"]["onnx"]
+    assert measurements["greatest_difference"]["int8"] > measurements["greatest_difference"]["onnx"]
     labels = json.loads(
-        {p.key: p.value for p in onnx_runtime.load(run / "onnx" / "model.onnx").metadata_props}["labels"]
+        {p.key: p.value for p in onnx.load(run / "onnx" / "model.onnx").metadata_props}["labels"]
     )
     assert labels == {"0": "negative", "1": "positive"}
-    assert json.loads((run / "onnx" / "metrics.json").read_text())["export"]["rows"] == told["rows"]
+    assert json.loads((run / "onnx" / "metrics.json").read_text())["export"]["rows"] == measurements["rows"]
     assert len(list(bertkit.load(run / "onnx" / "int8").predict(make_toy_rows(3)))) == 3
     status, out, _ = cli("export", run, "--quantize", "int8", "--overwrite")
     assert status == 0
     assert "times the speed" in out
 
 
-def test_another_model_is_refused_and_nothing_is_left(run, cli, monkeypatch):
+def test_an_export_that_differs_is_refused_and_removed(run, cli, monkeypatch):
     monkeypatch.setattr(exporting, "TOLERANCE", 0.0)
     before = sorted(run.rglob("*"))
     status, out, err = cli("export", run)
     assert (status, out) == (1, "")
-    assert "differs from PyTorch's by" in err.splitlines()[-1]
+    assert "differ from PyTorch's by" in err.splitlines()[-1]
     assert sorted(run.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_that_lands_in_a_finalizer_is_not_lost(run, cli, monkeypatch, name):
-    from bertkit.infer import compare_variants
-
-    class Dying:
+def test_a_signal_during_a_finalizer_is_not_lost(run, cli, monkeypatch, name):
+    class SignalInFinalizer:
         def __del__(self):
             os.kill(os.getpid(), signal.Signals[name])
-            time.sleep(0)  # the handler raises here, where Python drops what is raised
+            time.sleep(0)  # the handler raises here, where Python discards exceptions
 
-    def takes_long(*_):
-        Dying()
+    def run_slowly(*_):
+        SignalInFinalizer()
         time.sleep(5)
 
-    monkeypatch.setattr(compare_variants, "compare_variants", takes_long)
+    monkeypatch.setattr(exporting, "compare_variants", run_slowly)
     before = sorted(run.rglob("*"))
     status, out, err = cli("export", run)
     assert (status, out, err.splitlines()[-1]) == (130, "", "bertkit: interrupted; nothing was saved")
@@ -205,10 +210,10 @@ def test_a_signal_that_lands_in_a_finalizer_is_not_lost(run, cli, monkeypatch, n
     assert sorted(run.rglob("*")) == before
 
 
-def test_what_is_there_is_replaced_only_when_asked(run, cli, tmp_path):
+def test_an_export_is_replaced_only_with_overwrite(run, cli, tmp_path):
     bertkit.export(run, quantize="int8")
     assert_refused(cli, run, [run], ["onnx", "--overwrite"], "export")
-    assert_refused(cli, run, [run, "-o", run], ["no export"], "export")
+    assert_refused(cli, run, [run, "-o", run], ["not an export"], "export")
     assert_refused(cli, run, [run / "onnx"], ["exported model"], "export")
     assert_refused(cli, run, [tmp_path / "none"], ["not a finished run"], "export")
     bertkit.export(run, overwrite=True)
@@ -216,27 +221,27 @@ def test_what_is_there_is_replaced_only_when_asked(run, cli, tmp_path):
     assert not list((run / "onnx").glob(".*"))
 
 
-def test_without_the_data_it_is_checked_on_the_texts_that_were_told(run, cli, tmp_path):
+def test_without_the_data_the_export_is_compared_on_the_predicted_texts(run, cli, tmp_path):
     (tmp_path / "toy.jsonl").unlink()
     status, out, err = cli("export", run, "--json")
-    told = json.loads(out)
-    assert (status, told["rows_from"]) == (0, "predictions.jsonl")
-    assert "cannot be read again" in err
-    assert told["rows"] == len(read_predictions(run))
-    assert told["scores"] == {"pytorch": {}, "onnx": {}}
-    assert told["greatest_difference"]["onnx"] < 1e-5
+    measurements = json.loads(out)
+    assert (status, measurements["rows_from"]) == (0, "predictions.jsonl")
+    assert "cannot load the validation rows" in err
+    assert measurements["rows"] == len(read_predictions(run))
+    assert measurements["scores"] == {"pytorch": {}, "onnx": {}}
+    assert measurements["greatest_difference"]["onnx"] < 1e-5
 
 
-def test_without_onnx_the_extra_is_named(run, cli, monkeypatch):
+def test_without_onnx_the_extra_to_install_is_named(run, cli, monkeypatch):
     from bertkit.infer import onnx_runtime
 
     bertkit.export(run)
     monkeypatch.setattr(onnx_runtime, "find_spec", lambda _: None)
     assert_refused(cli, run, [run, "--overwrite"], ["pip install 'bertkit[onnx]'"], "export")
-    with pytest.raises(bertkit.UserError, match=r"onnxruntime, not installed"):
+    with pytest.raises(bertkit.UserError, match=r"onnxruntime not installed"):
         bertkit.load(run / "onnx")
 
 
-def test_an_encoder_that_cannot_be_exported_is_named(tmp_path, cli):
-    run = few_steps(tmp_path, tiny_of("longformer", tmp_path / "model")[0])
-    assert_refused(cli, run, [run], ["longformer cannot be exported", "chunks"], "export")
+def test_an_architecture_that_cannot_be_exported_is_refused(tmp_path, cli):
+    run = train_briefly(tmp_path, tiny_of("longformer", tmp_path / "model")[0])
+    assert_refused(cli, run, [run], ["longformer: cannot be exported", "chunks"], "export")

@@ -1,4 +1,4 @@
-"""`fill-mask`: what transformers' pipeline says, for any tokenizer's mask, and never from new weights."""
+"""`fill-mask` predicts what transformers' pipeline predicts, and refuses models without a trained head."""
 
 import io
 import json
@@ -36,7 +36,7 @@ def bert(tmp_path):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_as_the_pipeline(name, tmp_path):
+def test_predictions_match_the_transformers_pipeline(name, tmp_path):
     size = SIZE | {"vocab_size": len(make_tokenizer()), "max_position_embeddings": 64}
     model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(name, **size | ARCHITECTURES[name]))
     folder = saved(model, tmp_path / name, "<mask>" if name == "roberta" else "[MASK]")
@@ -58,21 +58,21 @@ def test_as_the_pipeline(name, tmp_path):
     assert [word["filled"] for word in found.texts[0]["masks"][0]] == [word["sequence"] for word in first]
 
 
-def test_the_models_own_mask_is_one_too(tmp_path):
+def test_the_mask_token_of_the_model_is_accepted(tmp_path):
     config = BertConfig(vocab_size=len(make_tokenizer()), **SIZE, max_position_embeddings=64)
     folder = saved(BertForPreTraining(config), tmp_path / "bert", "<mask>")
     ours, own = bertkit.fill_mask(model=folder, text=["a [MASK] film", "a <mask> film"]).texts
     assert ours["masks"] == own["masks"]
 
 
-def test_other_masks_of_a_text_hold_their_best_words(bert):
+def test_other_masks_of_a_text_are_filled_with_their_best_words(bert):
     [one] = bertkit.fill_mask(model=bert, text=["a [MASK] film was [MASK]"], top=2).texts
     first, second = one["masks"]
     assert first[0]["filled"] == second[0]["filled"]
     assert first[1]["filled"] != second[1]["filled"]
 
 
-def test_texts_come_in_on_standard_input_and_out_as_a_table_or_json(cli, bert, monkeypatch):
+def test_standard_input_is_filled_as_a_table_or_json(cli, bert, monkeypatch):
     def piped(text):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
@@ -80,13 +80,13 @@ def test_texts_come_in_on_standard_input_and_out_as_a_table_or_json(cli, bert, m
     status, out, err = cli("fill-mask", bert, "--top", "2")
     assert status == 0, err
     assert (out.count("a [MASK] film"), out.count("probability")) == (1, 2)
-    assert err == "standard input: 1 empty line left out\n"
+    assert err == "standard input: 1 empty line skipped\n"
     piped('{"text": "a [MASK] film"}\n')
-    told = json.loads(cli("fill-mask", bert, "--json")[1])
-    assert [len(words) for words in told["texts"][0]["masks"]] == [5]
+    result = json.loads(cli("fill-mask", bert, "--json")[1])
+    assert [len(words) for words in result["texts"][0]["masks"]] == [5]
 
 
-def test_what_cannot_be_is_told(cli, bert, tiny, tmp_path, monkeypatch):
+def test_invalid_models_and_texts_are_refused(cli, bert, tiny, tmp_path, monkeypatch):
     def refused(model, texts, *words):
         assert_refused(cli, tmp_path, [model, *texts], words, "fill-mask")
 
@@ -99,8 +99,8 @@ def test_what_cannot_be_is_told(cli, bert, tiny, tmp_path, monkeypatch):
     refused(bert, [], "no texts", "TEXT")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a [MASK]\n\ngood\n")))
     refused(bert, [], "standard input: row 3: no [MASK] in 'good'")
-    refused(bert, ["good " * 90 + "[MASK]"], "93 pieces", "takes 64")
+    refused(bert, ["good " * 90 + "[MASK]"], "has 93 tokens", "the 64 of")
     refused(tiny, ["a [MASK]"], "no head over the vocabulary", "pretrain-mlm-nsp")
     refused("minilm", ["a [MASK]"], "no head over the vocabulary")
-    refused(causal, ["a [MASK]"], "from left to right")
+    refused(causal, ["a [MASK]"], "left-to-right")
     refused(maskless, ["a [MASK]"], "no mask")

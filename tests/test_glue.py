@@ -333,7 +333,7 @@ def test_no_leaderboard_files_are_written_for_a_sample_of_the_test_rows(cli, com
 
 
 def test_recipes_and_learning_rates_follow_the_paper():
-    from bertkit.training.advice import suggest_hyperparameters
+    from bertkit.training.defaults import suggest_hyperparameters
 
     for task in GLUE_TASKS:
         kind = "nli" if task.name in ("mnli", "qnli", "rte", "wnli") else "classify"

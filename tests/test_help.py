@@ -58,7 +58,7 @@ def test_missing_data_is_reported_before_slow_packages_are_imported(no_hub, args
 
 QUIET = """
 import huggingface_hub.utils
-from bertkit.utils.quiet import silence_libraries
+from bertkit.utils.reporting import silence_libraries
 with silence_libraries():
     from transformers.utils import logging
     assert not logging.get_logger().isEnabledFor(logging.WARNING)
@@ -83,7 +83,7 @@ def test_importing_the_package_loads_no_heavy_package():
 def test_help_lists_the_flag_of_every_setting(cli, task):
     status, out, _ = cli(task, "--help")
     flags = [
-        get_flag(name, setting) for name, (_, setting, _) in get_settings(task_class(task).Config).items()
+        get_flag(name, setting) for name, (_, setting, _) in get_settings(task_class(task).spec.config).items()
     ]
     assert status == 0
     assert len(flags) > 30

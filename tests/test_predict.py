@@ -1,4 +1,4 @@
-"""`bertkit predict` says of new rows what the run said of its validation rows, in any form."""
+"""`bertkit predict` predicts new rows as training predicted the validation rows, in every format."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ def lines(out):
 
 
 def close(found, wanted):
-    """The same but for the last bits of numbers: rows stand in other batches."""
+    """Return whether values are equal up to float rounding, which depends on the batch."""
     if isinstance(wanted, dict):
         return set(found) == set(wanted) and all(close(found[key], wanted[key]) for key in wanted)
     if isinstance(wanted, list):
@@ -34,27 +34,27 @@ def close(found, wanted):
     return found == (pytest.approx(wanted, abs=1e-5) if isinstance(wanted, float) else wanted)
 
 
-def texts_of(row):
+def get_text(row):
     return next(str(row[name]) for name in ("context", "premise", "tokens", "text") if name in row)
 
 
 @pytest.mark.parametrize("task", ROW_MAKERS)
-def test_the_numbers_are_those_of_predictions_jsonl(runs, cli, tmp_path, task):
-    told = read_predictions(runs / task)
+def test_predictions_match_predictions_jsonl(runs, cli, tmp_path, task):
+    expected = read_predictions(runs / task)
     rows = map(json.loads, (runs / f"{task}.jsonl").read_text("utf-8").splitlines())
-    by_text = {texts_of(row): row for row in rows}
-    kept = [by_text[texts_of(one)] for one in told]
+    by_text = {get_text(row): row for row in rows}
+    kept = [by_text[get_text(record)] for record in expected]
     data = write_rows(tmp_path / "new.jsonl", kept)
     status, out, err = cli("predict", runs / task, "--data", data, "--all-scores")
-    assert (status, len(lines(out))) == (0, len(told)), err
-    for found, wanted, row in zip(lines(out), told, kept, strict=True):
+    assert (status, len(lines(out))) == (0, len(expected)), err
+    for found, wanted, row in zip(lines(out), expected, kept, strict=True):
         for key in set(wanted) - {"gold", "id", *row}:
             assert close(found[key], wanted[key]), key
         assert "gold" not in found
         assert task == "qa" or found[GOLD[task]] == row[GOLD[task]]  # an input column like any other
 
 
-def test_columns_and_order_are_kept_and_a_clash_is_renamed(runs, cli, tmp_path):
+def test_input_columns_are_kept_in_order_and_clashing_names_get_a_prefix(runs, cli, tmp_path):
     rows = [{"text": f"{word} film", "id": "x", "predicted": 1, "n": n} for n, word in enumerate("abc")]
     _, out, _ = cli("predict", runs / "classify", "--data", write_rows(tmp_path / "new.jsonl", rows))
     found = lines(out)
@@ -64,15 +64,15 @@ def test_columns_and_order_are_kept_and_a_clash_is_renamed(runs, cli, tmp_path):
     ]  # fmt: skip
 
 
-def test_only_what_is_predicted_has_a_probability_unless_all_are_asked_for(runs, cli):
+def test_only_the_predicted_label_has_a_probability_without_all_scores(runs, cli):
     _, out, _ = cli("predict", runs / "classify", "--text", "a good film")
-    [brief] = lines(out)
-    assert list(brief["probabilities"]) == [brief["predicted"]]
+    [record] = lines(out)
+    assert list(record["probabilities"]) == [record["predicted"]]
     _, out, _ = cli("predict", runs / "classify", "--text", "a good film", "--all-scores")
     assert sum(lines(out)[0]["probabilities"].values()) == pytest.approx(1)
 
 
-ASKED = {
+INPUTS = {
     "classify": (["--text", "a good film"], "a good film"),
     "nli": (["--text", "a film", "--text-pair", "it was good"], "a film\tit was good"),
     "ner": (["--text", "we saw warm food"], "we saw warm food"),
@@ -82,8 +82,8 @@ ASKED = {
 
 
 @pytest.mark.parametrize("task", ROW_MAKERS)
-def test_flags_lines_and_objects_say_the_same(runs, cli, monkeypatch, task):
-    flags, line = ASKED[task]
+def test_flags_lines_and_json_objects_give_equal_predictions(runs, cli, monkeypatch, task):
+    flags, line = INPUTS[task]
     status, by_flag, err = cli("predict", runs / task, *flags)
     assert status == 0, err
     pipe(monkeypatch, f"{line}\n")
@@ -96,20 +96,20 @@ def test_flags_lines_and_objects_say_the_same(runs, cli, monkeypatch, task):
     assert by_object == by_flag
 
 
-def test_one_context_goes_with_all_questions(runs, cli):
+def test_one_context_is_used_for_all_questions(runs, cli):
     flags = ["--question", "was it good", "--question", "was it warm", "--context", "the food was warm"]
     _, out, _ = cli("predict", runs / "qa", *flags)
     assert [row["context"] for row in lines(out)] == ["the food was warm"] * 2
 
 
-def test_answers_stand_where_they_say(runs, cli):
+def test_answers_are_at_their_offsets(runs, cli):
     _, out, _ = cli("predict", runs / "qa", "--data", runs / "qa.jsonl", "--all-scores")
     for row in lines(out):
         assert not row["answer"] or row["context"][row["start"] : row["end"]] == row["answer"]
         assert sum(entry["probability"] for entry in row["nbest"]) == pytest.approx(1)
 
 
-def test_as_csv(runs, cli, tmp_path):
+def test_output_as_csv(runs, cli, tmp_path):
     file = tmp_path / "out.csv"
     status, out, err = cli("predict", runs / "classify", "--data", runs / "classify.jsonl", "-o", file)
     assert (status, out) == (0, ""), err
@@ -119,7 +119,7 @@ def test_as_csv(runs, cli, tmp_path):
     assert "60 predictions" in err
 
 
-def test_as_a_column_file(runs, cli, tmp_path):
+def test_output_as_conll(runs, cli, tmp_path):
     file = tmp_path / "out.conll"
     cli("predict", runs / "ner", "--data", runs / "ner.jsonl", "-o", file)
     sentences = [some.split("\n") for some in file.read_text("utf-8").strip().split("\n\n")]
@@ -128,7 +128,7 @@ def test_as_a_column_file(runs, cli, tmp_path):
     assert [[line.split("\t")[-1] for line in some] for some in sentences] == wanted
 
 
-def test_as_one_object(runs, cli, tmp_path):
+def test_output_as_one_json_object(runs, cli, tmp_path):
     _, out, _ = cli("predict", runs / "classify", "--text", "good", "--json")
     assert json.loads(out)["predictions"][0]["text"] == "good"
     file = tmp_path / "out.jsonl"
@@ -136,25 +136,25 @@ def test_as_one_object(runs, cli, tmp_path):
     assert json.loads(out) == {"output": str(file), "rows": 1}
 
 
-def test_rows_by_the_part_are_rows_at_once(runs, cli, monkeypatch):
+def test_streamed_rows_give_the_predictions_of_rows_loaded_at_once(runs, cli, monkeypatch):
     _, at_once, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")
     monkeypatch.setattr(
-        "bertkit.infer.rows.stream_rows",
+        "bertkit.infer.inputs.stream_rows",
         lambda path, _: stream_rows(path, chunk_size=7, stream_above_bytes=0),
     )
-    _, by_the_part, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")
-    assert close(lines(by_the_part), lines(at_once))
-    assert [row["id"] for row in lines(by_the_part)] == list(range(60))
+    _, streamed, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")
+    assert close(lines(streamed), lines(at_once))
+    assert [row["id"] for row in lines(streamed)] == list(range(60))
 
 
-def test_documents_stay_whole():
-    class Reads:
-        def together(self, rows):
+def test_documents_are_never_split_across_chunks():
+    class GroupingTask:
+        def group_ids(self, rows):
             return rows["document"]
 
     names = ["a", "a", "a", "b", "c", "c"]
     parts = [Rows.from_columns({"document": names[at : at + 2]}, "f", at + 1) for at in range(0, 6, 2)]
-    assert [part["document"] for part in align_chunks_to_groups(Reads(), parts)] == [
+    assert [part["document"] for part in align_chunks_to_groups(GroupingTask(), parts)] == [
         ["a", "a", "a"],
         ["b"],
         ["c", "c"],
@@ -173,16 +173,16 @@ def test_documents_stay_whole():
         ("classify", ["--text", "x", "--data", "y"], ["--data y", "--text"]),
         ("classify", ["--data", "none.csv"], ["none.csv", "no such file"]),
         ("classify", ["--text", "x", "-o", "out.txt"], ["out.txt", ".jsonl"]),
-        ("classify", ["--text", "x", "-o", "no/out.csv"], ["no/out.csv", "no such folder"]),
-        ("classify", ["--text", "x", "--format", "conll", "-o", "out.jsonl"], ["conll", "tags no tokens"]),
+        ("classify", ["--text", "x", "-o", "no/out.csv"], ["no/out.csv", "does not exist"]),
+        ("classify", ["--text", "x", "--format", "conll", "-o", "out.jsonl"], ["conll", "does not tag words"]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_refused(runs, cli, tmp_path, monkeypatch, task, flags, words):
+def test_invalid_input_is_refused(runs, cli, tmp_path, monkeypatch, task, flags, words):
     monkeypatch.setattr("sys.stdin", None)
     assert_refused(cli, tmp_path, [runs / task, *flags], words, "predict")
 
 
-def test_a_file_is_not_replaced_unasked(runs, cli, tmp_path):
+def test_an_existing_file_is_replaced_only_with_overwrite(runs, cli, tmp_path):
     file = tmp_path / "out.jsonl"
     file.write_text("mine")
     assert_refused(cli, tmp_path, [runs / "classify", "--text", "x", "-o", file], ["--overwrite"], "predict")
@@ -191,7 +191,7 @@ def test_a_file_is_not_replaced_unasked(runs, cli, tmp_path):
     assert lines(file.read_text())[0]["text"] == "x"
 
 
-def test_a_bad_row_leaves_no_half_file(runs, cli, tmp_path):
+def test_an_invalid_row_leaves_no_partial_file(runs, cli, tmp_path):
     data = write_rows(tmp_path / "new.jsonl", [{"text": "a"}, {"text": None}])
     words = ["new.jsonl: row 2", "has no text; give it one, or leave the row out"]
     assert_refused(
@@ -199,7 +199,7 @@ def test_a_bad_row_leaves_no_half_file(runs, cli, tmp_path):
     )
 
 
-def test_no_run(cli, tmp_path):
+def test_a_directory_without_a_run_is_refused(cli, tmp_path):
     assert_refused(cli, tmp_path, [tmp_path, "--text", "x"], ["not a finished run"], "predict")
 
 
@@ -211,25 +211,25 @@ def test_no_run(cli, tmp_path):
         (b'{"text": "a"}\nplain\n', ["standard input: row 2", "JSON"]),
     ],
 )
-def test_what_comes_in_and_is_no_text_is_refused(runs, cli, tmp_path, monkeypatch, raw, words):
+def test_invalid_standard_input_is_refused(runs, cli, tmp_path, monkeypatch, raw, words):
     pipe(monkeypatch, raw)
     assert_refused(cli, tmp_path, [runs / "classify", "-o", "x.csv"], words, "predict")
 
 
-def test_an_empty_line_is_a_row_too(runs, cli, monkeypatch):
+def test_an_empty_line_is_a_row(runs, cli, monkeypatch):
     for task in ("classify", "ner"):
         pipe(monkeypatch, "good film\n\nbad\n")
         assert [row["text"] for row in lines(cli("predict", runs / task)[1])] == ["good film", "", "bad"]
 
 
-def test_from_python_the_records_are_given_and_no_file_is_promised(runs):
+def test_the_python_function_yields_records_and_refuses_output(runs):
     [record] = bertkit.predict(runs / "classify", text=["a good film"])
     assert record["text"] == "a good film"
     with pytest.raises(UserError, match="output: only the command accepts it"):
         bertkit.predict(runs / "classify", text=["a good film"], output="x.csv")
 
 
-def test_in_a_table_the_longest_cells_give_way(monkeypatch):
+def test_the_longest_cells_of_a_table_are_shortened(monkeypatch):
     from bertkit.cli import console
 
     wide = {"id": 0, "text": "a film that was good", "predicted": '["a", "b"]', "probabilities": "x" * 300}
@@ -240,30 +240,30 @@ def test_in_a_table_the_longest_cells_give_way(monkeypatch):
     assert table.getvalue().count("\n") == 5
 
 
-def test_nothing_stands_on_standard_error_where_nobody_watches(runs, cli):
+def test_standard_error_is_empty_without_a_terminal(runs, cli):
     assert cli("predict", runs / "classify", "--text", "a good film")[2] == ""
 
 
-HALF = {"text": "a good \ud800 film"}
+LONE_SURROGATE = {"text": "a good \ud800 film"}
 
 
-def test_half_a_surrogate_pair_is_kept_in_json(runs, cli, tmp_path):
+def test_a_lone_surrogate_is_kept_in_json(runs, cli, tmp_path):
     data = tmp_path / "half.jsonl"
-    data.write_text(json.dumps(HALF))
+    data.write_text(json.dumps(LONE_SURROGATE))
     args = ["predict", runs / "classify", "--data", data]
     assert cli(*args, "-o", tmp_path / "out.jsonl")[0] == 0
-    for told in ((tmp_path / "out.jsonl").read_text(), cli(*args)[1]):
-        assert lines(told)[0]["text"] == HALF["text"]
+    for output in ((tmp_path / "out.jsonl").read_text(), cli(*args)[1]):
+        assert lines(output)[0]["text"] == LONE_SURROGATE["text"]
 
 
-def test_how_many_texts_were_cut_is_told(runs, cli, tmp_path):
+def test_the_number_of_truncated_texts_is_reported(runs, cli, tmp_path):
     rows = [{"text": "good " * 40}, {"text": "bad"}]
     _, _, err = cli("predict", runs / "classify", "--data", write_rows(tmp_path / "long.jsonl", rows))
-    assert err == "1 of 2 texts is over 32 pieces and cut (longest 42)\n"
+    assert err == "1 of 2 texts truncated to 32 tokens (longest: 42)\n"
 
 
 @pytest.mark.parametrize("task", ROW_MAKERS)
-def test_loaded_it_says_the_same_as_predict(runs, task):
+def test_a_loaded_predictor_predicts_like_the_command(runs, task):
     rows = [json.loads(line) for line in (runs / f"{task}.jsonl").read_text("utf-8").splitlines()[:3]]
     data = write_rows(runs.parent / "three.jsonl", rows)
     for found, wanted in zip(
@@ -284,7 +284,9 @@ TABLE = "text\tlabel\ngood film\tpositive\n"
         ("objects.txt", '{"text": "good film"}\n', ["good film"]),
     ],
 )
-def test_a_text_file_has_a_text_a_line_unless_it_is_a_table(runs, cli, tiny, tmp_path, name, content, wanted):
+def test_a_text_file_is_read_line_by_line_unless_it_is_a_table(
+    runs, cli, tiny, tmp_path, name, content, wanted
+):
     data = tmp_path / name
     data.write_bytes(content.encode())
     _, out, err = cli("predict", runs / "classify", "--data", data)
@@ -294,7 +296,7 @@ def test_a_text_file_has_a_text_a_line_unless_it_is_a_table(runs, cli, tiny, tmp
     assert sorted(hit["text"] for hit in embedded.results[0]["hits"]) == sorted(wanted)
 
 
-def test_a_choice_has_its_own_endings_only(cli, tiny, tmp_path):
+def test_a_choice_with_fewer_endings_has_no_empty_columns(cli, tiny, tmp_path):
     rows = [{"context": f"a film {n}", **{f"ending{e}": f"good {e}" for e in range(4)}, "label": n % 4}
             for n in range(20)]  # fmt: skip
     data = write_rows(tmp_path / "four.jsonl", rows)
@@ -308,14 +310,14 @@ def test_a_choice_has_its_own_endings_only(cli, tiny, tmp_path):
     assert_refused(cli, tmp_path, ["run", "--data", data], ["no column 'ending3'"], "evaluate")
 
 
-def test_which_split_is_predicted_is_told(runs, cli, tmp_path):
+def test_the_predicted_split_is_reported(runs, cli, tmp_path):
     for split in ("train", "test"):
         write_rows(tmp_path / "set" / f"{split}.jsonl", [{"text": split}])
     _, _, err = cli("predict", runs / "classify", "--data", tmp_path / "set")
-    assert "its test split is predicted, of test, train" in err
+    assert "predicting the test split (splits: test, train)" in err
 
 
-def test_columns_keep_their_order_the_gold_one_too(runs, cli, tmp_path):
+def test_columns_keep_their_order_including_the_label(runs, cli, tmp_path):
     (tmp_path / "new.csv").write_text("zeta,label,text,alpha\n1,positive,good film,2\n")
     status, out, err = cli("predict", runs / "classify", "--data", tmp_path / "new.csv", "--format", "jsonl")
     assert status == 0, err

@@ -1,4 +1,4 @@
-"""The page of a run and the comparison of several, from run directories alone."""
+"""Report pages of one run and of several, built from run directories alone."""
 
 import json
 import re
@@ -12,11 +12,10 @@ from conftest import ROW_MAKERS, make_document_rows, write_rows
 
 import bertkit
 from bertkit.reports.charts import plot_curves
-from bertkit.reports.example import Example, Field, Mark, overlay_spans
-from bertkit.reports.examples import MAX_BYTES, build_browser
+from bertkit.reports.examples import MAX_BYTES, Example, Field, Mark, build_browser, overlay_spans
 from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import render_page
-from bertkit.reports.views import VIEWS, create_view
+from bertkit.reports.views.registry import VIEWS, create_view
 
 TRAINING = {
     "seconds": 1.0, "steps": 2, "examples_per_second": 8.0, "tokens_per_second": 64.0, "peak_memory_mb": 1.0,
@@ -29,7 +28,7 @@ LOG = [
 
 
 def write_run(folder, records, task="classify", scores=None, config=None, **settings):
-    """A finished run, as a directory."""
+    """Write the directory of a finished run."""
     folder.mkdir(parents=True)
     data = {"name": "toy", "source": "toy.jsonl", "fingerprint": "f", "train": 8, "validation": len(records)}
     metrics = {
@@ -48,16 +47,16 @@ def write_run(folder, records, task="classify", scores=None, config=None, **sett
     return folder
 
 
-def labelled(number, text, gold, predicted, sure=0.9, names=("bad", "good")):
-    """A record of `classify`."""
-    rest = (1 - sure) / (len(names) - 1)
-    shares = {name: sure if name == predicted else rest for name in names}
-    return {"id": number, "text": text, "gold": gold, "predicted": predicted, "probabilities": shares}
+def labelled(number, text, gold, predicted, confidence=0.9, names=("bad", "good")):
+    """Return a record of `classify`."""
+    rest = (1 - confidence) / (len(names) - 1)
+    probabilities = {name: confidence if name == predicted else rest for name in names}
+    return {"id": number, "text": text, "gold": gold, "predicted": predicted, "probabilities": probabilities}
 
 
 @pytest.fixture
 def run(tmp_path):
-    """A run with one error that it was sure of, one that it was not, and a right answer."""
+    """Run with one confident error, one less confident error, and one correct prediction."""
     records = [
         labelled(0, "fine film", "good", "good"), labelled(1, "dull film", "bad", "good", 0.6),
         labelled(2, "poor film", "bad", "good", 0.99),
@@ -65,12 +64,12 @@ def run(tmp_path):
     return write_run(tmp_path / "run", records)
 
 
-# ---- what training leaves
+# ---- runs of all tasks
 
 
 @pytest.fixture(scope="module")
-def of_each_task(tiny, tmp_path_factory):
-    """A run of each task, of a few steps; of `classify` one of each kind of labels."""
+def task_runs(tiny, tmp_path_factory):
+    """Train a run of each task for a few steps; `classify` with each type of label."""
     folder = tmp_path_factory.mktemp("runs")
     toy, sets, numbers = (ROW_MAKERS["classify"](40) for _ in range(3))
     for at, row in enumerate(sets):
@@ -96,9 +95,9 @@ def of_each_task(tiny, tmp_path_factory):
     return found
 
 
-def test_every_run_leaves_its_page_and_it_can_be_written_again(of_each_task):
+def test_training_writes_the_page_that_report_writes_again(task_runs):
     views = set()
-    for name, run in of_each_task.items():
+    for name, run in task_runs.items():
         written = (run.output_dir / "report.html").read_text("utf-8")
         assert bertkit.report(runs=[str(run.output_dir)]).path.read_text("utf-8") == written
         assert "<svg" in written
@@ -107,19 +106,19 @@ def test_every_run_leaves_its_page_and_it_can_be_written_again(of_each_task):
     assert views == set(VIEWS)
 
 
-def test_scores_from_records_are_those_of_the_run(of_each_task):
+def test_scores_computed_from_records_match_the_run(task_runs):
     compared = 0
-    for run in of_each_task.values():
+    for run in task_runs.values():
         scorer = create_view(load_finished_run(run.output_dir)).scorer()
         scores = scorer.score_all() if scorer else {}
-        told = {name: value for name, value in run.metrics["validation"].items() if name in scores}
-        assert {name: scores[name] for name in told} == pytest.approx(told, abs=1e-6)
-        compared += bool(told)
-    assert compared == len(of_each_task) - 1  # all but pre-training, of which there are samples alone
+        expected = {name: value for name, value in run.metrics["validation"].items() if name in scores}
+        assert {name: scores[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+        compared += bool(expected)
+    assert compared == len(task_runs) - 1  # pre-training writes only samples
 
 
-def test_a_run_beside_itself_does_not_differ(of_each_task, tmp_path, monkeypatch):
-    for name, run in of_each_task.items():
+def test_a_run_does_not_differ_from_itself(task_runs, tmp_path, monkeypatch):
+    for name, run in task_runs.items():
         folder = str(run.output_dir)
         made = bertkit.report(runs=[folder, folder], output=str(tmp_path / f"{name}.html"))
         [differences] = made.summary["differences"]
@@ -130,23 +129,22 @@ def test_a_run_beside_itself_does_not_differ(of_each_task, tmp_path, monkeypatch
 # ---- one run
 
 
-def test_the_page_asks_nobody_for_anything_and_runs_no_other_script(run):
+def test_the_page_loads_nothing_and_allows_no_other_script(run):
     text = render_page(load_finished_run(run))
     assert "default-src 'none'" in text
-    assert "http" not in text.replace("http-equiv", "").replace(
-        "http://www.w3.org/", ""
-    )  # of the SVGs' names
+    text = text.replace("http-equiv", "").replace("http://www.w3.org/", "")  # the latter are SVG namespaces
+    assert "http" not in text
     assert 'src="' not in text
 
 
-def test_the_worst_come_first_and_what_is_right_last(run):
+def test_the_worst_errors_come_first_and_correct_examples_last(run):
     view = create_view(load_finished_run(run))
     data = json.loads(build_browser(view.build_examples(), view.measure_name, view.filter_names).data)
     assert [row["id"] for row in data["rows"]] == ["2", "1", "0"]
-    assert [row["right"] for row in data["rows"]] == [False, False, True]
+    assert [row["correct"] for row in data["rows"]] == [False, False, True]
 
 
-def test_hostile_text_stays_text(tmp_path):
+def test_hostile_text_is_escaped(tmp_path):
     name = "</script><script>alert(1)</script>"
     records = [labelled(0, name, name, "$x^2$", names=(name, "$x^2$", "#010201"))] * 3
     text = render_page(load_finished_run(write_run(tmp_path / "<b>run", records)))
@@ -162,7 +160,7 @@ def test_a_page_of_ten_thousand_long_examples_has_at_most_5_mb(tmp_path):
     text = render_page(load_finished_run(write_run(tmp_path / "run", records)))
     assert MAX_BYTES * 0.5 < len(text.encode()) < 5_000_000
     assert "the 10,000 worst of 10,001 examples" in text
-    assert "characters are shortened (10,000 of them)" in text
+    assert "10,000 texts are shortened to" in text
 
 
 def test_a_text_is_shortened_around_its_marks():
@@ -175,11 +173,11 @@ def test_a_text_is_shortened_around_its_marks():
 
 
 def replace_start(field, number):
-    """The same field of another text."""
+    """Return the field with another beginning of its text."""
     return Field(field.name, f"{number:05}{field.text[5:]}", field.marks)
 
 
-def test_gold_and_predicted_are_marked_together_and_apart():
+def test_overlapping_spans_are_marked_as_both():
     assert overlay_spans([(0, 4), (0, 9)], [(4, 12)]) == [
         Mark(0, 4, "gold"),
         Mark(4, 9, "both"),
@@ -187,7 +185,7 @@ def test_gold_and_predicted_are_marked_together_and_apart():
     ]
 
 
-def test_gold_answers_are_marked_where_they_stand_nearest(tmp_path):
+def test_the_gold_answer_nearest_to_the_prediction_is_marked(tmp_path):
     record = {"id": "q", "question": "which", "context": "two and one two", "gold": ["two"], "answer": "one",
               "start": 8, "end": 11, "score": 1.0, "null_odds": 0.0}  # fmt: skip
     folder = write_run(tmp_path / "run", [record], "qa", {"exact": 0.0}, squad="v1")
@@ -195,7 +193,7 @@ def test_gold_answers_are_marked_where_they_stand_nearest(tmp_path):
     assert example.fields[1].marks == [Mark(8, 11, "predicted"), Mark(12, 15, "gold")]
 
 
-def test_many_classes_are_shown_by_those_with_the_most_errors(tmp_path):
+def test_of_many_classes_those_with_the_most_errors_are_shown(tmp_path):
     names = [f"class {n}" for n in range(40)]
     records = [labelled(n, f"text {n}", names[n], names[0 if n < 5 else n], names=names) for n in range(40)]
     text = render_page(load_finished_run(write_run(tmp_path / "run", records)))
@@ -206,19 +204,20 @@ def test_many_classes_are_shown_by_those_with_the_most_errors(tmp_path):
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ('{"id": 3, "te', "not JSON"),
-        ("5", "5 is no JSON object"),
-        ("[]", "[] is no JSON object"),
-        ('{"id": 3}', "is not what a run writes (Object missing required field `gold`)"),
+        ('{"id": 3, "te', "cannot parse as JSON"),
+        ("5", "expected a JSON object, found 5"),
+        ("[]", "expected a JSON object, found []"),
+        ('{"id": 3}', "Object missing required field `gold`"),
     ],
 )
-def test_a_damaged_file_is_named_with_its_line(cli, run, line, what):
+def test_a_damaged_file_is_reported_with_its_line(cli, run, line, what):
     with (run / "predictions.jsonl").open("a") as file:
         file.write(f"{line}\n")
     status, _, err = cli("report", run)
     assert status == 2
-    assert f"{run}/predictions.jsonl:4: {what}" in err
-    assert "must be made again" in err
+    assert f"{run}/predictions.jsonl:4: " in err
+    assert what in err
+    assert "again" in err
 
 
 SETS = {"id": 0, "text": "a", "gold": ["x"], "predicted": [], "probabilities": {"x": 0.4}}
@@ -234,35 +233,35 @@ NUMBERS = {"id": 0, "text": "a", "gold": 1.0, "predicted": 1.5}
         (NUMBERS, {"predicted": "much"}, "Expected `float`, got `str` - at `$.predicted`"),
     ],
 )
-def test_a_record_that_no_run_writes_is_named_with_its_line(tmp_path, good, change, what):
+def test_an_invalid_record_is_reported_with_its_line(tmp_path, good, change, what):
     folder = write_run(tmp_path / "run", [good, {**good, **change}])
     with pytest.raises(bertkit.UserError, match=re.escape("predictions.jsonl:2: ")) as refusal:
         bertkit.report(runs=[folder])
     assert what in str(refusal.value)
 
 
-def test_half_a_surrogate_pair_is_text_as_any_other(tmp_path):
+def test_a_lone_surrogate_is_accepted(tmp_path):
     record = labelled(0, "\ud83d", "good", "good") | {"\ud83d": "\ud83d"}
     folder = write_run(tmp_path / "run", [])
     (folder / "predictions.jsonl").write_text(json.dumps(record) + "\n")
     assert bertkit.report(runs=[folder]).path.exists()
 
 
-def test_a_positive_label_that_is_none_is_refused(run):
+def test_an_unknown_positive_label_is_refused(run):
     text = (run / "run.yaml").read_text().replace("settings: {}", "settings: {positive_label: x}")
     (run / "run.yaml").write_text(text)
-    with pytest.raises(bertkit.UserError, match="positive_label: 'x' is no label"):
+    with pytest.raises(bertkit.UserError, match="positive_label: 'x' is not a label"):
         create_view(load_finished_run(run)).scorer()
 
 
-def test_the_labels_of_an_axis_have_room():
+def test_axis_labels_are_not_clipped():
     svg = plot_curves("Learning rate", {"rate": ([0, 1], [0, 2.5e-5])}, "step").svg
     ends = re.findall(r'<text style="[^"]*text-anchor: end[^"]*"[^>]* x="([\d.]+)"[^>]*>([^<]+)</text>', svg)
     assert "1.2e-05" in dict(map(reversed, ends))
     assert [text for x, text in ends if float(x) < 5.5 * len(text)] == []
 
 
-def test_the_command_says_where_the_page_is(cli, run):
+def test_the_command_prints_the_path_of_the_page(cli, run):
     status, out, _ = cli("report", run, "--json")
     assert (status, json.loads(out)["report"]) == (0, str(run / "report.html"))
     status, out, _ = cli("report", run, "-o", run.parent / "other.html")
@@ -276,7 +275,7 @@ def test_the_command_says_where_the_page_is(cli, run):
         ({"metrics.json": '{"task": "glue"}', "a/b/metrics.json": "{}"}, ["a/b"]),
     ],
 )
-def test_what_is_no_run_is_refused(cli, tmp_path, files, words):
+def test_a_directory_without_a_run_is_refused(cli, tmp_path, files, words):
     for name, content in files.items():
         (tmp_path / "no" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "no" / name).write_text(content)
@@ -288,30 +287,30 @@ def test_what_is_no_run_is_refused(cli, tmp_path, files, words):
 # ---- several runs
 
 
-def test_an_evaluation_has_its_page_and_is_compared_too(of_each_task, tmp_path):
+def test_an_evaluation_has_a_page_and_can_be_compared(task_runs, tmp_path):
     for name in ("classify", "qa", "ner"):
-        run = str(of_each_task[name].output_dir)
+        run = str(task_runs[name].output_dir)
         done = str(bertkit.evaluate(run=run, output_dir=str(tmp_path / name)).output_dir)
         assert "<svg" in (tmp_path / name / "report.html").read_text("utf-8")
         [differences] = bertkit.report(runs=[run, done], output="two.html").summary["differences"]
         assert differences
         assert all(test["difference"] == pytest.approx(0) for test in differences.values())
         steps = Path("two.html").read_text("utf-8").split("<tr><th>steps</th>")[1].split("</tr>")[0]
-        assert ">–</td>" in steps  # it has no training, of which "default" would be said
+        assert ">–</td>" in steps  # an evaluation has no training; "default" would be wrong
 
 
-def test_differences_are_tested_on_the_same_rows_in_any_order(cli, tmp_path):
+def test_differences_are_tested_on_equal_rows_in_any_order(cli, tmp_path):
     rows = [(n, f"text {n}", ("bad", "good")[n % 2]) for n in range(30)]
-    some = [labelled(*row, row[2] if row[0] < 10 else "good") for row in rows]  # five more are right
+    some = [labelled(*row, row[2] if row[0] < 10 else "good") for row in rows]  # five more are correct
     half = [labelled(*row, "good") for row in rows[::-1]]
     first = write_run(tmp_path / "first", half, scores={"accuracy": 0.5}, positive_label="good", epochs=1.0)
     second = write_run(
         tmp_path / "second", some, scores={"accuracy": 20 / 30}, positive_label="good", epochs=3.0
     )
     status, out, _ = cli("report", first, second, "--json")
-    figures = json.loads(out)
-    [differences] = figures["differences"]
-    assert (status, figures["report"]) == (0, "report.html")
+    summary = json.loads(out)
+    [differences] = summary["differences"]
+    assert (status, summary["report"]) == (0, "report.html")
     assert differences["accuracy"]["test"] == "mcnemar"
     assert differences["accuracy"]["difference"] == pytest.approx(5 / 30)
     assert differences["accuracy"]["p"] == pytest.approx(2 * 0.5**5)
@@ -322,26 +321,27 @@ def test_differences_are_tested_on_the_same_rows_in_any_order(cli, tmp_path):
     assert {row["predicted"][0] for row in data["rows"]} == {"all", "none", "second"}
 
 
-def test_runs_of_other_rows_are_shown_without_a_test(cli, tmp_path, run):
+def test_runs_on_different_rows_are_compared_without_a_test(cli, tmp_path, run):
     other = write_run(tmp_path / "other", [labelled(0, "another text", "good", "good")])
     status, out, err = cli("report", run, other, "--json")
     assert (status, json.loads(out)["differences"]) == (0, [{}])
-    assert "other was not scored on the rows of run" in err
+    assert "other: not scored on the same rows as run" in err
 
 
 def test_runs_of_different_tasks_are_refused(cli, tmp_path, run):
     other = write_run(tmp_path / "other", [], "swag")
     status, _, err = cli("report", run, other)
     assert status == 2
-    assert "runs of different tasks (classify, swag)" in err
+    assert "belong to different tasks (classify, swag)" in err
 
 
-def test_runs_that_are_called_alike_are_told_apart(cli, tmp_path, run):
+def test_runs_with_equal_names_are_shown_with_their_paths(cli, tmp_path, run):
     other = write_run(tmp_path / "more" / "run", [labelled(0, "another text", "good", "good")])
     cli("report", run, other)
     assert str(other) in Path("report.html").read_text("utf-8")
 
 
-def test_charts_are_loaded_for_pages_alone():
-    code = "import bertkit.pipeline.run, bertkit.infer, bertkit.reports, sys; assert 'matplotlib' not in sys.modules"
+def test_matplotlib_is_imported_only_for_pages():
+    modules = "bertkit.pipeline.run, bertkit.infer, bertkit.reports.report, sys"
+    code = f"import {modules}; assert 'matplotlib' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

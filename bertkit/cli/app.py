@@ -57,7 +57,7 @@ def _root(
 
 def _list_commands() -> dict[str, dict[str, Any]]:
     """Return the commands by help panel; tasks with one prediction per row are fine-tuning tasks."""
-    fine_tuning = {name: TASK_COMMANDS[name] for name in TASKS if task_class(name).row_level}
+    fine_tuning = {name: TASK_COMMANDS[name] for name in TASKS if task_class(name).spec.row_level}
     pretraining = {name: TASK_COMMANDS[name] for name in TASKS if name not in fine_tuning}
     suites = dict(SUITE_COMMANDS)
     ablation = {"ablation": suites.pop("ablation")}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from bertkit.checks.engine import CheckReport
-    from bertkit.checks.findings import Finding
+    from bertkit.checks.base import Finding
 
 MAX_LABELS = 12
 MAX_BAR_WIDTH = 20  # characters
@@ -50,7 +50,7 @@ def _run(task_name: str, settings: dict[str, Any], as_json: bool) -> None:
 
 
 for _task_name in TASKS:
-    _config = make_check_config(task_class(_task_name).Config)
+    _config = make_check_config(task_class(_task_name).spec.config)
     app.command(_task_name)(
         build_command(_config, f"Check data for `bertkit {_task_name}`.", partial(_run, _task_name))
     )
@@ -90,7 +90,7 @@ def _build_split_table(report: "CheckReport") -> "Table":
     from bertkit.cli.console import to_plain_text
 
     formatters: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        f"{task_class(report.task).unit}s": lambda statistics: f"{statistics['rows']:,}",
+        f"{task_class(report.task).spec.unit}s": lambda statistics: f"{statistics['rows']:,}",
         **{name: partial(_format_length, name) for name in ("median", "95%", "longest")},
         f"over {report.max_length}": partial(_format_fraction_of, "over"),
         "[UNK]": partial(_format_fraction_of, "unknown"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from bertkit.recipes import list_shipped_recipes, parse_recipe_task, read_recipe_title
+from bertkit.recipes import list_shipped_recipes, read_recipe_task, read_recipe_title
 
 SAMPLE_DESCRIPTION = "about 40 rows for each task, to try commands with"
 Completions = Iterator[tuple[str, str]]  # (value, description)
@@ -52,7 +52,7 @@ def _complete_shipped_recipes(*_: object) -> Completions:
 def _complete_task_recipes(context: typer.Context, incomplete: str) -> Completions:
     """Yield the recipes of the task on the command line, those in the task's own folder first."""
     recipes, task = list_shipped_recipes(), str(context.info_name)
-    names = [name for name, path in recipes.items() if parse_recipe_task(path) == task]
+    names = [name for name, path in recipes.items() if read_recipe_task(path) == task]
     for name in sorted(names, key=lambda name: not name.startswith(f"{task}/")):
         short_name = name.rpartition("/")[2]
         same_short_name = [other for other in recipes if other.endswith(f"/{short_name}")]
@@ -61,7 +61,7 @@ def _complete_task_recipes(context: typer.Context, incomplete: str) -> Completio
 
 
 def _complete_data(*_: object) -> Completions:
-    from bertkit.data.registry_table import load_registry
+    from bertkit.data.registry import load_registry
 
     yield "sample", SAMPLE_DESCRIPTION
     yield from ((name, entry["title"]) for name, entry in load_registry().items())
@@ -92,11 +92,11 @@ def _complete_runs(*_: object) -> Completions:
 def _complete_tasks(*_: object) -> Completions:
     from bertkit.tasks import TASKS, task_class
 
-    yield from ((name, task_class(name).help) for name in TASKS)
+    yield from ((name, task_class(name).spec.help) for name in TASKS)
 
 
 def _complete_trackers(*_: object) -> Completions:
-    from bertkit.training.trackers import TRACKERS
+    from bertkit.training.arguments import TRACKERS
 
     yield from ((name, "") for name in (*TRACKERS, "none"))
 

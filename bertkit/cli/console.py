@@ -128,7 +128,7 @@ def _format_loss(loss: float, parts: Mapping[str, float]) -> str:
 
 def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     """Print validation scores with intervals and baselines, the other scores, and the run directory."""
-    sizes, unit = metrics["data"], task_class(metrics["task"]).unit
+    sizes, unit = metrics["data"], task_class(metrics["task"]).spec.unit
     _print_validation_scores(metrics, format_count(sizes["validation"], unit))
     _print_details(metrics)
     for split in EXTRA_SPLITS:
@@ -211,7 +211,7 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
     sizes = {name: size for name, size in estimate["data"].items() if isinstance(size, int)}
     lines = {
         "data": f"{estimate['data']['name']} from {estimate['data']['source']}",
-        f"{task_class(estimate['task']).unit}s": ", ".join(
+        f"{task_class(estimate['task']).spec.unit}s": ", ".join(
             f"{name} {size:,}" for name, size in sizes.items()
         ),
         "task": estimate["summary"],

@@ -8,7 +8,7 @@ import typer
 from bertkit.cli.options import build_command
 from bertkit.cli.streams import get_piped_stdin, print_json
 from bertkit.errors import UserError, format_count
-from bertkit.infer.embed import EMBED_HELP, EmbedConfig
+from bertkit.infer.configs import EMBED_HELP, EmbedConfig
 
 RESULT_SETTINGS = {"output", "query", "word", "index"}  # the command has no result without one of them
 MAX_OCCURRENCES = 12  # rows and columns of the printed matrix; --json has all

@@ -14,11 +14,12 @@ from bertkit.recipes import (
     find_recipe,
     list_profiles,
     list_shipped_recipes,
-    parse_recipe_task,
+    read_recipe_task,
     read_recipe_file,
     read_recipe_title,
 )
 from bertkit.utils.files import write_text
+from bertkit.utils.output_paths import check_output_file
 
 recipes = typer.Typer(
     help="List, show and copy recipes: files of settings to start from.", no_args_is_help=True
@@ -42,7 +43,7 @@ def list_recipes(
     ] = "",
 ) -> None:
     """List the shipped recipes with their titles."""
-    tasks = {name: parse_recipe_task(path) for name, path in list_shipped_recipes().items()}
+    tasks = {name: read_recipe_task(path) for name, path in list_shipped_recipes().items()}
     titles = {
         name: read_recipe_title(path)
         for name, path in list_shipped_recipes().items()
@@ -75,10 +76,7 @@ def copy_recipe(
     if not file:
         raise UserError("FILE: is empty; pass a file or a directory (. for the current one)")
     target = Path(file) / source.name if Path(file).is_dir() else Path(file)
-    if target.exists():
-        raise UserError(f"{target}: already exists; pass another file")
-    if not target.parent.is_dir():
-        raise UserError(f"{target.parent}: does not exist; create the directory or pass another file")
+    check_output_file(target, overwrite=False, flag="", conflict="already exists; pass another file")
     write_text(target, source.read_text("utf-8"))
     typer.echo(f"{target}", err=True)
 
@@ -134,7 +132,7 @@ def env(as_json: JsonFlag = False) -> None:
 
 def _get_versions() -> dict[str, str]:
     from bertkit.run_directory import RECORDED_PACKAGES, get_installed_versions
-    from bertkit.training.trackers import TRACKERS
+    from bertkit.training.arguments import TRACKERS
 
     python = f"{platform.python_version()} on {platform.platform()}"
     return {"python": python, **get_installed_versions([*RECORDED_PACKAGES, "huggingface-hub", *TRACKERS])}
@@ -143,7 +141,7 @@ def _get_versions() -> dict[str, str]:
 def _describe_device() -> dict[str, str]:
     import torch
 
-    from bertkit.training.precision import is_bf16_faster
+    from bertkit.training.defaults import is_bf16_faster
 
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return {

@@ -7,11 +7,19 @@ import typer
 
 from bertkit.cli.options import build_command
 from bertkit.cli.streams import get_piped_stdin, print_json
-from bertkit.infer.evaluate import EVALUATE_HELP, EvaluateConfig
-from bertkit.infer.export import EXPORT_HELP, FP32, INT8, PYTORCH, ExportConfig
-from bertkit.infer.fill_mask import FILL_MASK_HELP, FillMaskConfig
+from bertkit.infer.configs import (
+    EVALUATE_HELP,
+    EXPORT_HELP,
+    FILL_MASK_HELP,
+    FP32,
+    INT8,
+    PYTORCH,
+    EvaluateConfig,
+    ExportConfig,
+    FillMaskConfig,
+)
 from bertkit.pipeline.train_tokenizer import HELP, TokenizerConfig
-from bertkit.reports import REPORT_HELP, ReportConfig
+from bertkit.reports.report import REPORT_HELP, ReportConfig
 
 if TYPE_CHECKING:
     from bertkit.pipeline.train_tokenizer import TrainedTokenizer
@@ -34,7 +42,7 @@ def _report(settings: dict[str, Any], as_json: bool) -> None:
     from rich.filesize import decimal
 
     from bertkit.cli.console import ConsoleReporter
-    from bertkit.reports import report
+    from bertkit.reports.report import report
 
     result = report(settings, ConsoleReporter())
     if as_json:

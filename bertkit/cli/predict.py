@@ -10,7 +10,7 @@ import typer
 from bertkit.cli.options import build_command
 from bertkit.cli.streams import get_piped_stdin, print_json
 from bertkit.errors import UserError, format_count
-from bertkit.infer.predict import PREDICT_HELP, PredictConfig
+from bertkit.infer.configs import PREDICT_HELP, PredictConfig
 
 if TYPE_CHECKING:
     from bertkit.infer.predict import Predictions
@@ -38,7 +38,7 @@ def _choose_format(settings: dict[str, Any], as_json: bool) -> Any:
 
     `--json` without a file has no format.
     """
-    from bertkit.infer.writers import infer_format
+    from bertkit.infer.predict import infer_format
 
     file_format, output = settings.get("format"), settings.get("output")
     if as_json and file_format:
@@ -58,7 +58,7 @@ def _choose_format(settings: dict[str, Any], as_json: bool) -> Any:
 
 def _write_file(predictions: "Predictions", path: Path, file_format: Any) -> int:
     """Write predictions batch by batch, and return how many were written."""
-    from bertkit.infer.writers import serialize_predictions
+    from bertkit.infer.predict import serialize_predictions
     from bertkit.utils.files import write_chunks
 
     count = 0
@@ -76,7 +76,7 @@ def _write_file(predictions: "Predictions", path: Path, file_format: Any) -> int
 
 def _print_predictions(predictions: "Predictions", file_format: Any) -> None:
     from bertkit.cli.console import print_records
-    from bertkit.infer.writers import flatten_record, serialize_predictions
+    from bertkit.infer.predict import flatten_record, serialize_predictions
 
     if file_format != "table":
         for text in serialize_predictions(predictions.batches, file_format):

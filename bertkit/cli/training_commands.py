@@ -93,7 +93,7 @@ def _print_table(result: "ResultTable") -> None:
 
 
 TASK_COMMANDS = {
-    name: build_training_command(name, task_class(name).Config, task_class(name).help, run_task)
+    name: build_training_command(name, task_class(name).spec.config, task_class(name).spec.help, run_task)
     for name in TASKS
 }
 SUITE_COMMANDS = {

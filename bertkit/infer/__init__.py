@@ -1,1 +1,1 @@
-"""What a finished run, or a model, is used for: predictions, scores on other data, vectors, exports."""
+"""Commands that use a finished run or a model: predict, evaluate, embed, fill-mask, export."""

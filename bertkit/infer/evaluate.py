@@ -1,4 +1,4 @@
-"""`evaluate`: a finished run scored on other data, or beside another run on the same."""
+"""`evaluate`: score a finished run on other data, or compare it with another run on the same rows."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.config import DATA, OUTPUT, Settings, setting
 from bertkit.errors import UserError, format_count, format_list
+from bertkit.infer.configs import EvaluateConfig
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -18,48 +18,29 @@ if TYPE_CHECKING:
     from bertkit.pipeline.run import Run
     from bertkit.tasks.base import Outputs, Task
 
-# A run at work, what was found, the rows to score by, and those it was trained on, where they are to be had.
-EvaluationInputs = tuple["Predictor", "LoadedDataset", "Splits", "Rows | None"]
-EVALUATE_HELP = (
-    "Score a finished run on other data, with intervals and baselines; --compare tests it against another."
-)
 
+@dataclass(frozen=True)
+class EvaluationInputs:
+    """A run and the rows to score.
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluateConfig(Settings):
-    """The settings of `bertkit evaluate`."""
+    Attributes:
+        dataset: the dataset that the rows come from.
+        splits: the rows to score, split by split; `validation` is among them.
+        train: the rows that the run was trained on, to fit baselines; None if they are not available.
+    """
 
-    run: str = setting(
-        dataclasses.MISSING, "A finished run, or what was exported of it.", OUTPUT, positional=True
-    )
-    data: str | None = setting(
-        None,
-        "A file, a folder, a known name, a Hub data set.",
-        DATA,
-        default_text="what the run was scored on",
-    )
-    data_dir: str | None = setting(
-        None, "Where data sets lie as they are distributed (environment: BERTKIT_DATA_DIR).", DATA
-    )
-    max_eval_samples: int | None = setting(
-        None, "Score on this many rows, drawn by the run's seed.", DATA, min=1
-    )
-    compare: str | None = setting(None, "Another finished run of the task, scored on the same rows.", DATA)
-    batch_size: int | None = setting(
-        None, "Rows scored at a time.", OUTPUT, min=1, default_text="as in training"
-    )
-    output_dir: str | None = setting(
-        None, "Where scores, predictions and the report are put.", OUTPUT, flags=("--output-dir", "-o"),
-        default_text="runs/evaluate-RUN-DATA",
-    )  # fmt: skip
-    overwrite: bool = setting(False, "Replace the evaluation in --output-dir.", OUTPUT)
+    predictor: "Predictor"
+    dataset: "LoadedDataset"
+    splits: "Splits"
+    train: "Rows | None"
 
 
 def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "Run":
-    """Score a run; the directory holds `metrics.json`, the predictions and the settings of the run.
+    """Score a run, and write `metrics.json`, the predictions, the run's settings and a report.
 
     Raises:
-        UserError: no finished run, no labelled rows, labels that the run does not know, runs of two tasks.
+        UserError: the run is not finished, rows have no labels or unknown labels, or the runs belong to
+            different tasks.
     """
     from bertkit import run_directory
     from bertkit.data.split import sample_rows
@@ -73,44 +54,41 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
         run_directory.check_evaluation_directory(Path(config.output_dir), config.overwrite)
     task = load_run_task(Path(config.run))
     with silence_libraries():
-        parts = _of_rows(config, reporter) if task.row_level else _of_text(task, config, reporter)
-        predictor, found, splits, train = parts
-        other = _other(predictor, config) if config.compare else None
-        drawn = {
+        if task.row_level:
+            inputs = _load_row_inputs(config, reporter)
+        else:
+            inputs = _load_text_inputs(task, config, reporter)
+        other = _load_compared_run(inputs.predictor, config) if config.compare else None
+        sampled = {
             name: sample_rows(rows, config.max_eval_samples, task.config.seed)
-            for name, rows in splits.items()
+            for name, rows in inputs.splits.items()
         }
-        return _scored(config, predictor, other, (found, drawn, train), reporter)
+        return _score(config, dataclasses.replace(inputs, splits=sampled), other, reporter)
 
 
-def _other(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
-    """The run to compare with."""
+def _load_compared_run(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
     from bertkit.infer.predictor import load_predictor
 
-    name = predictor.task.name
+    task_name = predictor.task.name
     if not predictor.task.row_level:
-        raise UserError(f"--compare {config.compare}: runs of {name} each predict pieces of their own")
-    other = _sized(load_predictor(str(config.compare)), config)
-    if other.task.name != name:
         raise UserError(
-            f"--compare {config.compare}: is a run of {other.task.name}, and {config.run} of {name}; compare "
-            "runs of one task"
+            f"--compare {config.compare}: runs of {task_name} mask different tokens, so their scores cannot "
+            "be compared; remove --compare"
+        )
+    other = load_predictor(str(config.compare)).use_batch_size(config.batch_size)
+    if other.task.name != task_name:
+        raise UserError(
+            f"--compare {config.compare}: is a run of {other.task.name}, but {config.run} is a run of "
+            f"{task_name}; compare runs of one task"
         )
     return other
-
-
-def _sized(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
-    if config.batch_size:
-        task = predictor.task
-        task.config = dataclasses.replace(task.config, eval_batch_size=config.batch_size)
-    return predictor
 
 
 # ---- rows
 
 
-def _of_text(task: "Task", config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
-    """Of pre-training: the run goes on, as it were, with the text as its validation split."""
+def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
+    """Load the inputs of a pre-training run: prepare it again, with `--data` as its validation split."""
     from bertkit.infer.predictor import Predictor
     from bertkit.pipeline.prepare import prepare
 
@@ -120,136 +98,145 @@ def _of_text(task: "Task", config: EvaluateConfig, reporter: Reporter) -> Evalua
     prepared = prepare(task.name, settings, reporter)
     model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
     splits = {name: rows for name, rows in prepared.splits.items() if name != "train"}
-    predictor = _sized(Predictor(prepared.task, model, prepared.tokenizer), config)
-    found = prepared.dataset
+    predictor = Predictor(prepared.task, model, prepared.tokenizer).use_batch_size(config.batch_size)
+    dataset = prepared.dataset
     if config.data:
-        found = dataclasses.replace(found, name=Path(config.data).stem, source=config.data)
-    return predictor, found, splits, prepared.splits["train"]
+        dataset = dataclasses.replace(dataset, name=Path(config.data).stem, source=config.data)
+    return EvaluationInputs(predictor, dataset, splits, prepared.splits["train"])
 
 
-def _of_rows(config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
-    """What to score by, split by split, and the run's own training rows, where they are still to be had."""
+def _load_row_inputs(config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
+    """Load the rows to score and, for the baselines, the rows that the run was trained on."""
     from bertkit.infer.predictor import load_predictor, rename_columns
     from bertkit.pipeline.prepare import reload_run_rows
 
-    predictor = _sized(load_predictor(config.run), config)
-    trained = predictor.task.config
-    other = _other_rows(predictor, config, reporter) if config.data else None
+    predictor = load_predictor(config.run).use_batch_size(config.batch_size)
+    trained_config = predictor.task.config
+    other = _load_other_rows(predictor, config, reporter) if config.data else None
     try:
-        own, again = reload_run_rows(Path(config.run))
-        train = again["train"]
+        dataset, run_splits = reload_run_rows(Path(config.run))
+        train = run_splits["train"]
     except UserError as error:
         if not other:
-            raise UserError(f"{error}; score the run on other rows with --data") from error
-        reporter.warn(f"no baselines, which are fitted on the rows it was trained on: {error}")
+            raise UserError(f"{error}; pass --data to score the run on other rows") from error
+        reporter.warn(
+            f"no baselines: the training rows, which they are fitted on, cannot be loaded ({error})"
+        )
         train = None
     if not other:
-        return predictor, own, {name: rows for name, rows in again.items() if name != "train"}, train
-    found, splits = other
+        splits = {name: rows for name, rows in run_splits.items() if name != "train"}
+        return EvaluationInputs(predictor, dataset, splits, train)
+    dataset, splits = other
     if train is not None:
-        train = rename_columns(train, trained, predictor.task.config)
-        _tell_overlap(predictor.task, train, splits["validation"], reporter)
-    return predictor, found, splits, train
+        train = rename_columns(train, trained_config, predictor.task.config)
+        _warn_about_overlap(predictor.task, train, splits["validation"], reporter)
+    return EvaluationInputs(predictor, dataset, splits, train)
 
 
-def _other_rows(
+def _load_other_rows(
     predictor: "Predictor", config: EvaluateConfig, reporter: Reporter
 ) -> tuple["LoadedDataset", "Splits"]:
-    """The labelled splits of `--data`; a single file, or a set that has nothing else, is all to score by."""
+    """Load the labeled splits of `--data` except train; a dataset with only a train split is scored whole."""
     from bertkit.data.loading import load_dataset
     from bertkit.data.readers.files import Dialect
 
     task, dialect = predictor.task, Dialect(conll=True) if predictor.task.reads_word_lines else None
-    found = load_dataset(str(config.data), task.name, config.data_dir, dialect)
-    splits = {name: rows for name, rows in found.splits.items() if name != "train"}
-    scored: Splits = {}
-    refusals: list[UserError] = []
-    for name, rows in (splits or {"validation": found.splits["train"]}).items():
+    dataset = load_dataset(str(config.data), task.name, config.data_dir, dialect)
+    splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
+    labeled: Splits = {}
+    errors: list[UserError] = []
+    for name, rows in (splits or {"validation": dataset.splits["train"]}).items():
         predictor.map_columns(rows, reporter)
         try:
-            scored[name], notes = task.normalize_labeled_rows(rows, name)
+            labeled[name], notes = task.normalize_labeled_rows(rows, name)
         except UserError as error:
-            refusals.append(error)
+            errors.append(error)
             continue
         for note in notes:
             reporter.info(note)
-    if not scored:
-        raise refusals[0]
-    for refusal in refusals:
-        reporter.warn(f"left out: {refusal}")
-    if "validation" not in scored:
-        scored = {"validation": scored.pop(next(iter(scored))), **scored}
-    reporter.info(f"data: {found.name} from {found.source}; {format_list(scored)}")
-    return found, scored
+    if not labeled:
+        raise errors[0]
+    for skipped in errors:
+        reporter.warn(f"split skipped: {skipped}")
+    if "validation" not in labeled:
+        labeled = {"validation": labeled.pop(next(iter(labeled))), **labeled}
+    reporter.info(f"data: {dataset.name} from {dataset.source}; {format_list(labeled)}")
+    return dataset, labeled
 
 
-def _tell_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter) -> None:
-    """Rows that stand among the training rows too flatter a model."""
-    known = set(task.split_keys(train).identity)
-    seen = sum(key in known for key in task.split_keys(rows).identity)
-    if seen:
-        stand = f"{format_count(len(rows), 'row')} {'stands' if seen == 1 else 'stand'}"
-        reporter.warn(f"{seen:,} of {stand} among the rows it was trained on too")
+def _warn_about_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter) -> None:
+    """Warn about scored rows that are also training rows: they make the scores too good."""
+    train_keys = set(task.split_keys(train).identity)
+    overlap = sum(key in train_keys for key in task.split_keys(rows).identity)
+    if overlap:
+        reporter.warn(
+            f"{overlap:,} of {format_count(len(rows), 'row')} also in the training rows: scores are too high"
+        )
 
 
 # ---- scores
 
 
-def _scored(
-    config: EvaluateConfig, predictor: "Predictor", other: "Predictor | None", data: Any, reporter: Reporter
+def _score(
+    config: EvaluateConfig, inputs: EvaluationInputs, other: "Predictor | None", reporter: Reporter
 ) -> "Run":
     from bertkit.data.rows import fingerprint_splits
     from bertkit.pipeline.results import compute_scores, summarize_data
     from bertkit.pipeline.run import Run
 
-    found, splits, train = data
-    prints = fingerprint_splits(splits)
+    predictor, splits = inputs.predictor, inputs.splits
+    fingerprints = fingerprint_splits(splits)
     outputs = {name: predictor.compute_outputs(rows, reporter, name) for name, rows in splits.items()}
     metrics = {
         "task": predictor.task.name,
-        "data": summarize_data(found, prints, splits),
+        "data": summarize_data(inputs.dataset, fingerprints, splits),
         "model": config.run,
-        **compute_scores(predictor.task, outputs, train),
+        **compute_scores(predictor.task, outputs, inputs.train),
     }
     if other:
-        metrics["compared"] = _compared(config, predictor, other, outputs["validation"], reporter)
-    folder = _write(config, predictor.task, outputs, prints, metrics)
+        metrics["compared"] = _compare(config, predictor, other, outputs["validation"], reporter)
+    folder = _write(config, predictor.task, outputs, fingerprints, metrics)
     return Run(folder, metrics)
 
 
-def _compared(
+def _compare(
     config: EvaluateConfig, predictor: "Predictor", other: "Predictor", outputs: "Outputs", reporter: Reporter
 ) -> dict[str, Any]:
-    """The other run's scores on the validation rows, and what this one's are above them."""
+    """Return the other run's scores on the validation rows, and the differences of this run from them."""
     from bertkit.metrics.paired import compare_scorers
 
     try:
-        theirs = other.use_columns_of(predictor.task).compute_outputs(
-            outputs.rows, reporter, str(config.compare)
-        )
+        other = other.use_columns_of(predictor.task)
+        other_outputs = other.compute_outputs(outputs.rows, reporter, str(config.compare))
     except UserError as error:
-        raise UserError(f"--compare {config.compare}: {error}; compare runs of the same labels") from error
+        raise UserError(f"--compare {config.compare}: {error}; compare runs with the same labels") from error
     task, seed = predictor.task, predictor.task.config.seed
-    differences = compare_scorers(other.task.scorer(theirs), task.scorer(outputs), seed)
+    differences = compare_scorers(other.task.scorer(other_outputs), task.scorer(outputs), seed)
     return {
         "with": config.compare,
-        "validation": other.task.compute_metrics(theirs),
-        "difference": {name: found.to_dict() for name, found in differences.items()},
+        "validation": other.task.compute_metrics(other_outputs),
+        "difference": {name: difference.to_dict() for name, difference in differences.items()},
     }
 
 
 def _write(
-    config: EvaluateConfig, task: "Task", outputs: Mapping[str, "Outputs"], prints: Mapping[str, str],
+    config: EvaluateConfig,
+    task: "Task",
+    outputs: Mapping[str, "Outputs"],
+    fingerprints: Mapping[str, str],
     metrics: dict[str, Any],
-) -> Path:  # fmt: skip
+) -> Path:
     from bertkit import run_directory
     from bertkit.pipeline.results import write_predictions
     from bertkit.reports.page import write_page
 
-    names = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
-    folder = Path(config.output_dir) if config.output_dir else run_directory.create_default_directory(*names)
+    name_parts = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
+    if config.output_dir:
+        folder = Path(config.output_dir)
+    else:
+        folder = run_directory.create_default_directory(*name_parts)
     run_directory.create_run_directory(folder, config.overwrite, with_checkpoints=False)
-    run_directory.write_settings(folder, task.name, task.config, prints)
+    run_directory.write_settings(folder, task.name, task.config, fingerprints)
     write_predictions(folder, task, outputs)
     write_page(folder, metrics)
     run_directory.write_metrics(folder, metrics)

@@ -1,61 +1,44 @@
-"""`export`: a finished run as an ONNX model, checked against the PyTorch model on real rows."""
+"""`export`: export a finished run to ONNX, and compare it with the PyTorch model on real rows."""
 
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from bertkit._version import __version__
-from bertkit.config import DATA, OUTPUT, Settings, setting
 from bertkit.errors import UserError
+from bertkit.infer.configs import FP32, INT8, PYTORCH, ExportConfig
 from bertkit.utils.files import PARTIAL
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
 if TYPE_CHECKING:
-    from bertkit.infer.validation_rows import ValidationSet
+    import numpy as np
 
-EXPORT_HELP = (
-    "Export a finished run to ONNX, checked against its PyTorch model and scored on its validation rows."
-)
+    from bertkit.data.features import Features
+    from bertkit.data.rows import Rows
+    from bertkit.tasks.base import Scores, Task
+
 TOLERANCE = 1e-4  # of logits
-MAX_BATCH_SIZE = 32  # rows: more are no faster on a CPU, and logits over a vocabulary are large
-INT8 = "int8"
-PYTORCH, FP32 = "pytorch", "onnx"  # the forms of a model beside it
+MAX_BATCH_SIZE = 32  # larger batches are no faster on a CPU, and logits over a vocabulary are large
 REQUIRED_PACKAGES = ["onnx", "onnxruntime", "onnxscript"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportConfig(Settings):
-    """The settings of `bertkit export`."""
-
-    run: str = setting(dataclasses.MISSING, "A finished run.", OUTPUT, positional=True)
-    format: Literal["onnx"] = setting("onnx", "What to export to.", OUTPUT)
-    quantize: Literal["int8"] | None = setting(
-        None, "Also write the weights in 8 bits, and tell what that costs and gains.", OUTPUT
-    )
-    max_eval_samples: int | None = setting(
-        None, "Check and score on this many validation rows, drawn by seed.", DATA, min=1, default_text="all"
-    )
-    output_dir: str | None = setting(
-        None, "Where the model is put.", OUTPUT, flags=("--output-dir", "-o"), default_text="RUN/onnx"
-    )
-    overwrite: bool = setting(False, "Replace the model in --output-dir.", OUTPUT)
+INPUT_PREFIX = "input_"  # of an input column in predictions whose name clashes with a prediction key
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """A model that was exported: where it lies, and what was measured of it."""
+    """An exported model: its directory, and the measurements of the comparison."""
 
     output_dir: Path
     measurements: dict[str, Any]
 
 
 class ExportMismatchError(UserError):
-    """The exported model computes something else: no fault of the user's, so the status is that of a bug."""
+    """The exported model computes other logits. This is a bug, so the exit status is that of a bug."""
 
     exit_code = 1
 
@@ -64,8 +47,8 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
     """Export a run.
 
     Raises:
-        UserError: anything the caller can mend, in one line, before the work; nothing is written then.
-        Differs: the greatest difference of logits is above 1e-4; nothing is left of it.
+        UserError: a problem that the caller can fix, in one line, before the work; nothing is written then.
+        ExportMismatchError: a logit differs by more than 1e-4; the exported files are removed.
     """
     from bertkit import run_directory
     from bertkit.infer.onnx_runtime import require_packages
@@ -75,28 +58,30 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
 
     config = ExportConfig(**validate_settings(ExportConfig, settings, "export()"))
     run = Path(config.run).expanduser()
-    load_run_task(run)  # is it one?
+    load_run_task(run)  # raises unless this is a finished run
     metrics = run_directory.read_metrics(run) or {}
     require_packages(REQUIRED_PACKAGES, "bertkit export")
     folder = Path(config.output_dir).expanduser() if config.output_dir else run / run_directory.ONNX_DIR
-    _check_place(run, folder, config.overwrite)
+    _check_output_directory(run, folder, config.overwrite)
     with locks.lock_directory(folder), silence_libraries():
         return _export(config, run, folder, metrics, reporter or Reporter())
 
 
-def _check_place(run: Path, folder: Path, overwrite: bool) -> None:
-    """Refuse an exported model for a run, and a directory that holds something else, or cannot be written."""
+def _check_output_directory(run: Path, folder: Path, overwrite: bool) -> None:
+    """Refuse to export an export, and a directory that cannot be written or holds other files."""
     from bertkit import run_directory
     from bertkit.infer.onnx_runtime import ONNX_FILE
 
     if (run / ONNX_FILE).exists():
-        raise UserError(f"{run}: is an exported model; name the run that it was made of")
+        raise UserError(f"{run}: is an exported model; pass the run that it was exported from")
     run_directory.check_output_directory(folder)
-    there = {path.name for path in folder.iterdir()} - {PARTIAL} if folder.is_dir() else set()
-    if there and ONNX_FILE not in there:
-        raise UserError(f"--output-dir {folder}: holds files that are no export; name another directory")
-    if there and not overwrite:
-        raise UserError(f"--output-dir {folder}: holds an exported model; --overwrite replaces it")
+    files = {path.name for path in folder.iterdir()} - {PARTIAL} if folder.is_dir() else set()
+    if files and ONNX_FILE not in files:
+        raise UserError(f"--output-dir {folder}: holds files that are not an export; pass another directory")
+    if files and not overwrite:
+        raise UserError(
+            f"--output-dir {folder}: already holds an exported model; pass --overwrite to replace it"
+        )
 
 
 def _export(
@@ -105,103 +90,284 @@ def _export(
     from bertkit import run_directory
     from bertkit.infer.onnx_graph import check_architecture, quantize, write_graph
     from bertkit.infer.onnx_runtime import ONNX_FILE
-    from bertkit.infer.validation_rows import load_validation_set
     from bertkit.modeling.loading import ModelSource, load_config
 
     check_architecture(load_config(ModelSource(run.name, run)))
-    found = load_validation_set(run, metrics, config.max_eval_samples, reporter)
+    validation = load_validation_set(run, metrics, config.max_eval_samples, reporter)
     try:
-        with run_directory.stage_files(folder) as aside:
-            places = {FP32: aside, **({INT8: aside / INT8} if config.quantize else {})}
-            reporter.info(f"exporting {run}")
-            write_graph(
-                found.model,
-                found.task.sequence_grouping == "choice",
-                aside / ONNX_FILE,
-                _told(found, metrics),
-            )
+        with run_directory.stage_files(folder) as staging:
+            folders = {FP32: staging}
             if config.quantize:
-                places[INT8].mkdir()
-                quantize(aside / ONNX_FILE, places[INT8] / ONNX_FILE)
-            figures = _measured(found, places, run, metrics, reporter)
-            for place in places.values():
-                _complete(place, run, found.tokenizer, {**metrics, "export": figures})
+                folders[INT8] = staging / INT8
+            reporter.info(f"exporting {run}")
+            has_choices = validation.task.sequence_grouping == "choice"
+            metadata = _build_graph_metadata(validation, metrics)
+            write_graph(validation.model, has_choices, staging / ONNX_FILE, metadata)
+            if config.quantize:
+                folders[INT8].mkdir()
+                quantize(staging / ONNX_FILE, folders[INT8] / ONNX_FILE)
+            measurements = _measure(validation, folders, run, metrics, reporter)
+            for variant_folder in folders.values():
+                _copy_run_files(
+                    variant_folder, run, validation.tokenizer, {**metrics, "export": measurements}
+                )
             if (folder / INT8).is_dir():
                 shutil.rmtree(folder / INT8)
     except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror or error}); make room") from error
-    return ExportResult(folder, figures)
+        raise UserError(
+            f"{folder}: cannot write ({error.strerror or error}); free disk space or pass --output-dir"
+        ) from error
+    return ExportResult(folder, measurements)
 
 
-def _told(found: "ValidationSet", metrics: Mapping[str, Any]) -> dict[str, str]:
-    """What the file says of itself."""
+def _build_graph_metadata(validation: "ValidationSet", metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Return the metadata that is stored in the ONNX file."""
     from bertkit.infer.onnx_graph import OPSET
 
-    config = found.model.config
-    told = {
+    config = validation.model.config
+    metadata = {
         "bertkit_version": __version__, "task": metrics["task"], "opset": str(OPSET),
-        "max_length": str(found.task.config.max_length),
+        "max_length": str(validation.task.config.max_length),
     }  # fmt: skip
-    if any(name != f"LABEL_{number}" for number, name in config.id2label.items()):  # what no one named
-        told["labels"] = json.dumps(config.id2label, ensure_ascii=False)
-    return told | {name: json.dumps(value) for name, value in found.task.fitted_params.items()}
+    has_label_names = any(name != f"LABEL_{number}" for number, name in config.id2label.items())
+    if has_label_names:
+        metadata["labels"] = json.dumps(config.id2label, ensure_ascii=False)
+    return metadata | {name: json.dumps(value) for name, value in validation.task.fitted_params.items()}
 
 
-def _measured(
-    found: "ValidationSet",
-    places: Mapping[str, Path],
+def _measure(
+    validation: "ValidationSet",
+    folders: Mapping[str, Path],
     run: Path,
     metrics: Mapping[str, Any],
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """Differences, scores and speeds of PyTorch and of what was written, on the same rows.
+    """Measure differences, scores, speed and size of PyTorch and the exported variants on the same rows.
 
     Raises:
-        Differs: what was written in fp32 is another model.
+        ExportMismatchError: the logits of the fp32 variant differ from PyTorch's.
     """
-    from bertkit.infer.compare_variants import compare_variants
     from bertkit.infer.onnx_graph import OPSET
     from bertkit.infer.onnx_runtime import ONNX_FILE, OnnxModel
     from bertkit.modeling.loading import WEIGHTS_FILE
 
-    files = {name: place / ONNX_FILE for name, place in places.items()}
-    models = {PYTORCH: found.model, **{name: OnnxModel(path) for name, path in files.items()}}
-    collator = found.task.collator(found.tokenizer, found.model)
-    size = min(MAX_BATCH_SIZE, found.task.config.eval_batch_size)
-    measured, logits = compare_variants(models, found.features, collator, size, reporter)
-    if not measured[FP32].max_difference <= TOLERANCE:
+    task, files = validation.task, {name: folder / ONNX_FILE for name, folder in folders.items()}
+    models = {PYTORCH: validation.model, **{name: OnnxModel(path) for name, path in files.items()}}
+    collator = task.collator(validation.tokenizer, validation.model)
+    size = min(MAX_BATCH_SIZE, task.config.eval_batch_size)
+    measured, logits = compare_variants(models, validation.features, collator, size, reporter)
+    if not measured[FP32].max_difference <= TOLERANCE:  # also true for NaN
         raise ExportMismatchError(
-            f"{run}: the exported model differs from PyTorch's by {measured[FP32].max_difference:.1e} in its "
-            f"logits, more than {TOLERANCE:g}; nothing was written. This is a bug in the export of "
-            f"{found.model.config.model_type}"
+            f"{run}: the logits of the exported model differ from PyTorch's by "
+            f"{measured[FP32].max_difference:.1e}, more than {TOLERANCE:g}; nothing was written. Please "
+            f"report this bug in the export of {validation.model.config.model_type}"
         )
-    counted = (
-        "examples" if found.task.dynamic_examples else f"{found.task.unit}s"
-    )  # these are drawn from texts
-    count, then = (
-        len(found.features),
-        {"metrics.json": metrics["validation"]} if found.matches_metrics else {},
-    )
+    counted = "examples" if task.dynamic_examples else f"{task.unit}s"
+    count = len(validation.features)
+    scores = {"metrics.json": metrics["validation"]} if validation.matches_metrics else {}
+    scores |= {name: validation.compute_metrics(variant_logits) for name, variant_logits in logits.items()}
     weights = {PYTORCH: run / WEIGHTS_FILE, **files}
     return {
-        "format": "onnx", "opset": OPSET, "rows": count, "rows_from": found.rows_source, "counted": counted,
-        "greatest_difference": {name: one.max_difference for name, one in measured.items() if name != PYTORCH},
-        "scores": then | {name: found.compute_metrics(some) for name, some in logits.items()},
-        "rows_per_second": {name: count / one.seconds for name, one in measured.items()},
-        "megabytes": {name: _megabytes(path) for name, path in weights.items()},
+        "format": "onnx", "opset": OPSET, "rows": count, "rows_from": validation.rows_source,
+        "counted": counted,
+        "greatest_difference": {
+            name: variant.max_difference for name, variant in measured.items() if name != PYTORCH
+        },
+        "scores": scores,
+        "rows_per_second": {name: count / variant.seconds for name, variant in measured.items()},
+        "megabytes": {name: _compute_megabytes(path) for name, path in weights.items()},
     }  # fmt: skip
 
 
-def _megabytes(path: Path) -> float:
-    """A file with what lies beside it under its name."""
+def _compute_megabytes(path: Path) -> float:
+    """Return the size of a file, including external data files that share its stem."""
     return sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}*{path.suffix}*")) / 1e6
 
 
-def _complete(place: Path, run: Path, tokenizer: Any, metrics: dict[str, Any]) -> None:
-    """What `bertkit.load` reads beside the model, `metrics.json` last."""
+def _copy_run_files(folder: Path, run: Path, tokenizer: Any, metrics: dict[str, Any]) -> None:
+    """Write the files that `bertkit.load` reads besides the model, with `metrics.json` last."""
     from bertkit import run_directory
 
     for name in ("config.json", run_directory.SETTINGS_FILE):
-        shutil.copyfile(run / name, place / name)
-    tokenizer.save_pretrained(place)
-    run_directory.write_metrics(place, metrics)
+        shutil.copyfile(run / name, folder / name)
+    tokenizer.save_pretrained(folder)
+    run_directory.write_metrics(folder, metrics)
+
+
+# ---- validation rows
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """Task and model of a run, with the features of the rows to compare on.
+
+    Attributes:
+        rows_source: description of where the rows come from.
+        matches_metrics: whether `metrics.json` holds scores of exactly these rows.
+    """
+
+    task: "Task"
+    model: Any
+    tokenizer: Any
+    features: Any
+    rows: "Rows"
+    rows_source: str
+    matches_metrics: bool = False
+
+    def compute_metrics(self, logits: Any) -> "Scores":
+        """Return the scores of all rows; empty if they have no labels."""
+        from bertkit.tasks.base import Outputs
+
+        if self.features.labels is None:
+            return {}
+        return self.task.compute_metrics(Outputs(logits, self.features, self.rows))
+
+
+def load_validation_set(
+    folder: Path, metrics: dict[str, Any], max_rows: int | None, reporter: Reporter
+) -> ValidationSet:
+    """Load the run's validation rows; if they are not available, the texts in its predictions.
+
+    Args:
+        folder: run directory.
+        metrics: content of its `metrics.json`.
+        max_rows: number of rows, sampled with the run's seed; None loads all.
+        reporter: receives warnings.
+
+    Raises:
+        UserError: neither is available.
+    """
+    from bertkit.pipeline.prepare import load_run_task
+
+    task = load_run_task(folder)
+    try:
+        return _reload_validation_rows(folder, task, metrics, max_rows, reporter)
+    except UserError as error:
+        predictions = folder / f"{task.predictions_name}.jsonl"
+        if not task.row_level or not predictions.exists():
+            raise
+        reporter.warn(
+            f"cannot load the validation rows ({error}); comparing on the texts in {predictions}, "
+            "without scores"
+        )
+        return _load_predicted_rows(folder, predictions, max_rows)
+
+
+def _reload_validation_rows(
+    folder: Path, task: "Task", metrics: dict[str, Any], max_rows: int | None, reporter: Reporter
+) -> ValidationSet:
+    from bertkit.data.rows import combine_fingerprints
+    from bertkit.modeling.loading import load_config
+    from bertkit.pipeline.prepare import prepare
+
+    config = task.config_from_run(folder)
+    if max_rows is not None:
+        config = dataclasses.replace(config, max_eval_samples=max_rows)
+    prepared = prepare(task.name, config, Reporter())
+    is_same = combine_fingerprints(prepared.fingerprints) == metrics["data"]["fingerprint"]
+    if not is_same and max_rows is None:
+        reporter.warn(
+            f"the data changed after {folder} was trained: the scores in its metrics.json are of other rows"
+        )
+    model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
+    if prepared.task.row_level:
+        prepared.task.load_state(load_config(prepared.model_source))
+    features, rows = prepared.features["validation"], prepared.splits["validation"]
+    return ValidationSet(prepared.task, model, prepared.tokenizer, features, rows, "validation", is_same)
+
+
+def _load_predicted_rows(folder: Path, path: Path, max_rows: int | None) -> ValidationSet:
+    """Load the rows of a predictions file, without their labels."""
+    from bertkit.data.rows import Rows
+    from bertkit.infer.predictor import load_predictor
+
+    predictor = load_predictor(folder)
+    with path.open(encoding="utf-8") as file:
+        records = [_extract_inputs(json.loads(line), predictor.task) for line in file]
+    rows = predictor.task.normalize_rows(Rows.from_dicts(records[:max_rows], str(path)))
+    features = predictor.task.featurize(rows, predictor.tokenizer)
+    return ValidationSet(
+        predictor.task, predictor.model.cpu(), predictor.tokenizer, features, rows, path.name
+    )
+
+
+def _extract_inputs(record: dict[str, Any], task: "Task") -> dict[str, Any]:
+    """Return the input columns of a prediction record, under their own names."""
+    columns = {name: value for name, value in record.items() if not name.startswith(INPUT_PREFIX)}
+    for name, value in record.items():
+        if name.startswith(INPUT_PREFIX):
+            columns[name.removeprefix(INPUT_PREFIX)] = value
+    return {name: value for name, value in columns.items() if name not in task.gold_columns}
+
+
+# ---- comparison of variants
+
+
+@dataclass
+class VariantMeasurement:
+    """Measurements of one variant of the model.
+
+    Attributes:
+        max_difference: greatest absolute difference from the logits of the first variant; inf if a logit is
+            not a number.
+        seconds: time in forward passes.
+        batch_logits: reduced logits, batch by batch.
+    """
+
+    max_difference: float = 0.0
+    seconds: float = 0.0
+    batch_logits: "list[np.ndarray]" = field(default_factory=list)
+
+
+def compare_variants(
+    models: Mapping[str, Any],
+    features: "Features",
+    collator: Callable[..., Any],
+    batch_size: int,
+    reporter: Reporter,
+) -> tuple[dict[str, VariantMeasurement], "dict[str, np.ndarray]"]:
+    """Return the measurements of each variant, and its logits as `predict_logits` returns them.
+
+    The variants compute each batch in turn, and a different one starts each time. So a change in the load of
+    the machine affects all of them. One extra batch serves as warm-up.
+    """
+    import numpy as np
+    import torch
+
+    from bertkit.modeling.forward import compute_logits
+    from bertkit.training.scoring import batch_by_length, restore_order
+
+    batches, names = batch_by_length(features, batch_size), list(models)
+    measured = {name: VariantMeasurement() for name in names}
+    with torch.no_grad():
+        for model in models.values():
+            compute_logits(model, collator([features[row] for row in batches[-1]]))
+        for number, rows in enumerate(reporter.track(batches, len(batches), "comparing")):
+            batch, batch_logits = collator([features[row] for row in rows]), {}
+            for name in np.roll(names, number).tolist():
+                started = time.perf_counter()
+                batch_logits[name] = compute_logits(models[name], batch)
+                measured[name].seconds += time.perf_counter() - started
+            for name, logits in batch_logits.items():
+                variant = measured[name]
+                difference = _compute_max_difference(batch_logits[names[0]], logits)
+                variant.max_difference = max(variant.max_difference, difference)
+                variant.batch_logits.append(features.reduce_logits(logits.float(), rows, batch).numpy())
+    all_logits = {
+        name: restore_order(features, batches, variant.batch_logits) for name, variant in measured.items()
+    }
+    return measured, all_logits
+
+
+def _compute_max_difference(reference: Any, other: Any) -> float:
+    """Return the greatest absolute difference; masked logits are -inf in both."""
+    import torch
+
+    if not isinstance(reference, torch.Tensor):  # a model with several outputs
+        pairs = zip(reference, other, strict=True)
+        return max(_compute_max_difference(left, right) for left, right in pairs if left is not None)
+    is_finite = reference != -torch.inf
+    if not torch.equal(is_finite, other != -torch.inf):
+        return float("inf")
+    difference = (reference - other)[is_finite].abs().nan_to_num(torch.inf)
+    return float(difference.max()) if difference.numel() else 0.0

@@ -1,45 +1,48 @@
-"""`fill-mask`: the words a pre-trained model expects in place of each [MASK]."""
+"""`fill-mask`: predict the words that a pre-trained model expects in place of each [MASK]."""
 
-import dataclasses
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
-from bertkit.config import DATA, MODEL, OUTPUT, Settings, setting
+import numpy as np
+import torch
+
+from bertkit.data.collator import PaddingCollator
+from bertkit.data.columns import guess_text_columns, require_texts
+from bertkit.data.features import StoredFeatures, build_features
+from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count
+from bertkit.infer.configs import FillMaskConfig
+from bertkit.infer.inputs import read_stdin_texts
+from bertkit.modeling.forward import compute_logits
+from bertkit.modeling.loading import (
+    find_model,
+    get_max_positions,
+    load_config,
+    load_tokenizer,
+    load_with_trained_head,
+    takes_token_type_ids,
+)
+from bertkit.modeling.pooling import is_causal
+from bertkit.modeling.pretraining import MASKED_POSITIONS, gather_masked_positions
+from bertkit.utils.quiet import silence_libraries
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
-if TYPE_CHECKING:
-    from bertkit.data.rows import Rows
-
-FILL_MASK_HELP = "The most probable words for each [MASK] in a text."
 MASK = "[MASK]"
-BATCH_SIZE = 32  # texts at a time
-
-
-@dataclass(frozen=True, kw_only=True)
-class FillMaskConfig(Settings):
-    """The settings of `bertkit fill-mask`."""
-
-    model: str = setting(
-        dataclasses.MISSING, "A pre-trained model with its head over the vocabulary: a path, a run of "
-        "pretrain-mlm-nsp, or a Hub model.", MODEL, positional=True, values="models",
-    )  # fmt: skip
-    text: list[str] = setting(
-        (), "Texts with [MASK], or the model's own mask; else lines on standard input.", DATA, positional=True
-    )
-    top: int = setting(5, "How many words for each.", OUTPUT, min=1)
+BATCH_SIZE = 32  # texts
+MODEL_HINT = "use a pre-trained model (bert-base-uncased) or a run of bertkit pretrain-mlm-nsp"
 
 
 @dataclass(frozen=True)
 class FillMaskResult:
-    """What a model says.
+    """Predicted words for the masks of some texts.
 
     Attributes:
-        model: its name.
-        texts: for each `text` its `masks`, each a list of `word`, `probability` and `filled`: the text with
-            this word, and at its other masks the most probable ones.
+        model: name of the model.
+        texts: for each `text` its `masks`. Each mask is a list of `word`, `probability` and `filled`. The
+            last is the text with this word; its other masks hold their most probable words.
     """
 
     model: str
@@ -49,41 +52,145 @@ class FillMaskResult:
 def fill_mask(
     settings: Mapping[str, Any], reporter: Reporter | None = None, stdin: BinaryIO | None = None
 ) -> FillMaskResult:
-    """Find the most probable words for each mask.
+    """Predict the most probable words for each mask.
 
     Args:
-        given: settings of `FillMaskConfig`.
-        piped: standard input, read where no text is given.
+        settings: settings of `FillMaskConfig`.
+        reporter: receives progress and notes.
+        stdin: standard input, read if no text is passed.
 
     Raises:
-        UserError: no mask in a text, no mask or no trained head in the model, a text that is too long.
+        UserError: a text has no mask or is too long, or the model has no mask token or no trained head.
     """
-    from bertkit.utils.quiet import silence_libraries
-
     reporter = reporter or Reporter()
     values = validate_settings(FillMaskConfig, settings, "fill_mask()")
     if not values.get("model"):
-        raise UserError("fill_mask(): model is missing: a path, a run of pretrain-mlm-nsp, or a Hub model")
+        raise UserError(
+            "fill_mask(): model is missing; pass a path, a run of pretrain-mlm-nsp, or a Hub model"
+        )
     config = FillMaskConfig(**values)
     with silence_libraries():
-        from bertkit.infer.masked_lm import MaskFiller
-
-        return MaskFiller(config.model).fill(_texts(config, stdin, reporter), config.top, reporter)
+        return MaskFiller(config.model).fill(_load_rows(config, stdin, reporter), config.top, reporter)
 
 
-def _texts(config: FillMaskConfig, piped: BinaryIO | None, reporter: Reporter) -> "Rows":
-    """The texts given, else those on standard input without empty lines, in the column `text`."""
-    from bertkit.data.rows import Rows
-
+def _load_rows(config: FillMaskConfig, stdin: BinaryIO | None, reporter: Reporter) -> Rows:
+    """Return the texts of the command line or the non-empty texts of standard input, in the column `text`."""
     if config.text:
         return Rows.from_columns({"text": list(config.text)}, "TEXT")
-    from bertkit.data.columns import guess_text_columns, require_texts
-    from bertkit.infer.inputs import read_stdin_texts
-
-    rows = read_stdin_texts(piped, "TEXT")
+    rows = read_stdin_texts(stdin, "TEXT")
     column, _ = guess_text_columns(rows)
     require_texts(rows, [column])
-    full = [number for number, text in enumerate(rows[column]) if text.strip()]
-    if len(full) < len(rows):
-        reporter.info(f"{rows.files[0]}: {format_count(len(rows) - len(full), 'empty line')} left out")
-    return rows.with_column("text", rows[column]).select(full)
+    non_empty = [index for index, text in enumerate(rows[column]) if text.strip()]
+    if len(non_empty) < len(rows):
+        reporter.info(f"{rows.files[0]}: {format_count(len(rows) - len(non_empty), 'empty line')} skipped")
+    return rows.with_column("text", rows[column]).select(non_empty)
+
+
+class MaskFiller:
+    """A masked language model that fills masks; texts are validated before its weights are loaded.
+
+    Raises:
+        UserError: the model is causal, or its tokenizer has no mask token.
+    """
+
+    def __init__(self, model: str) -> None:
+        self.source = find_model(model, "MODEL")
+        self.config = load_config(self.source)
+        if is_causal(self.config):
+            raise UserError(
+                f"MODEL {self.source.name}: is a causal (left-to-right) model without masks; {MODEL_HINT}"
+            )
+        self.tokenizer = load_tokenizer(self.source)
+        if self.tokenizer.mask_token_id is None:
+            raise UserError(f"MODEL {self.source.name}: its tokenizer has no mask token; {MODEL_HINT}")
+
+    def fill(self, rows: Rows, top: int, reporter: Reporter) -> FillMaskResult:
+        """Predict the `top` words for each mask of each text.
+
+        Raises:
+            UserError: a text has no mask, or is too long.
+        """
+        texts, features = rows["text"], self._featurize(rows)
+        input_ids = [features.get_sequence(index)[0] for index in range(len(features))]
+        positions = [np.flatnonzero(ids == self.tokenizer.mask_token_id) for ids in input_ids]
+        for index, (text, masks) in enumerate(zip(texts, positions, strict=True)):
+            if not len(masks):
+                location = rows.format_location(index)
+                raise UserError(f"{location}: no {MASK} in {text!r}; write {MASK} where a word is missing")
+        predictions = self._predict(features, positions, top, reporter)
+        filled = [
+            {"text": text, "masks": self._build_masks(ids, masks, probabilities, token_ids)}
+            for text, ids, masks, (probabilities, token_ids) in zip(
+                texts, input_ids, positions, predictions, strict=True
+            )
+        ]
+        return FillMaskResult(self.source.name, filled)
+
+    def _featurize(self, rows: Rows) -> StoredFeatures:
+        limit = min(get_max_positions(self.config) or sys.maxsize, self.tokenizer.model_max_length)
+        texts = [text.replace(MASK, self.tokenizer.mask_token) for text in rows["text"]]
+        features = build_features([texts], None, self.tokenizer, limit, cache=False)
+        if features.num_truncated:
+            longest = int(features.sequence_lengths.argmax())
+            raise UserError(
+                f"{rows.format_location(longest)}: {rows['text'][longest][:40]!r}... has "
+                f"{features.max_untruncated_length:,} tokens, more than the {limit} of {self.source.name}; "
+                "shorten the text"
+            )
+        return features
+
+    @torch.no_grad()
+    def _predict(
+        self, features: StoredFeatures, positions: list[np.ndarray], top: int, reporter: Reporter
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return for each text `[masks, top]` probabilities and token ids, best first."""
+        from transformers import AutoModelForMaskedLM
+
+        model = load_with_trained_head(
+            AutoModelForMaskedLM, self.source, self.config, "the vocabulary", MODEL_HINT
+        )
+        device = torch.accelerator.current_accelerator() or torch.device("cpu")
+        model = gather_masked_positions(model.eval().to(device))
+        collate = PaddingCollator(self.tokenizer.pad_token_id, takes_token_type_ids(model))
+        rows = range(len(features))
+        batches = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]
+        predictions: list[tuple[np.ndarray, np.ndarray]] = []
+        for batch_rows in reporter.track(batches, len(batches), "filling masks"):
+            batch = collate([features[row] for row in batch_rows])
+            batch[MASKED_POSITIONS] = _pad_positions([positions[row] for row in batch_rows])
+            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+            logits = compute_logits(model, batch).prediction_logits
+            best = logits.float().softmax(-1).topk(min(top, logits.shape[-1]))
+            probabilities, token_ids = best.values.cpu().numpy(), best.indices.cpu().numpy()
+            for index, row in enumerate(batch_rows):
+                count = len(positions[row])
+                predictions.append((probabilities[index, :count], token_ids[index, :count]))
+        return predictions
+
+    def _build_masks(
+        self, input_ids: np.ndarray, positions: np.ndarray, probabilities: np.ndarray, token_ids: np.ndarray
+    ) -> list[list[dict[str, Any]]]:
+        """Return for each mask its words; the other masks of a filled text hold their best words."""
+        best_filled = input_ids.copy()
+        best_filled[positions] = token_ids[:, 0]
+        masks = []
+        for position, mask_probabilities, mask_ids in zip(
+            positions, probabilities.tolist(), token_ids.tolist(), strict=True
+        ):
+            words = []
+            for probability, token_id in zip(mask_probabilities, mask_ids, strict=True):
+                filled = best_filled.copy()
+                filled[position] = token_id
+                word = self.tokenizer.decode([token_id]).strip()
+                text = self.tokenizer.decode(filled, skip_special_tokens=True)
+                words.append({"word": word, "probability": probability, "filled": text})
+            masks.append(words)
+        return masks
+
+
+def _pad_positions(positions: list[np.ndarray]) -> torch.Tensor:
+    """Stack positions to `[texts, max_masks]`, padded with position 0."""
+    padded = np.zeros((len(positions), max(map(len, positions))), np.int64)
+    for row, text_positions in zip(padded, positions, strict=True):
+        row[: len(text_positions)] = text_positions
+    return torch.from_numpy(padded)

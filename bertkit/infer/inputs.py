@@ -1,117 +1,207 @@
-"""Texts to work on: rows that `--data` names, texts of `--text`, or what comes in on standard input."""
+"""Rows to predict or texts to embed: from `--data`, from flags such as `--text`, or from standard input."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertkit.data.columns import guess_text_columns, require_column, require_texts
 from bertkit.data.features import Features
 from bertkit.data.loading import load_dataset, resolve_data_dir
+from bertkit.data.readers.files import Dialect
+from bertkit.data.readers.streaming import chunk_records, chunk_rows, stream_rows
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.infer.stdin import STANDARD_INPUT, read_stdin_rows
 from bertkit.infer.text_lines import read_text_lines
+from bertkit.tasks.base import Task
 from bertkit.utils.reporting import Reporter
 
 TEXT_COLUMN_SETTINGS = ("text_column", "text_pair_column")
+TEXT_SEPARATOR = " | "  # between the texts of a pair, on the console
 
 
 @dataclass(frozen=True)
 class TextInputs:
-    """Rows, and which of their columns are the text and, of pairs, the second one."""
+    """Rows with the names of their text column and, if they are pairs, of the second text column."""
 
     rows: Rows
     columns: list[str]
 
     @property
     def display_texts(self) -> list[str]:
-        """[n] the text of each row, or both, for people."""
-        return [" | ".join(texts) for texts in self.rows.zip_columns(self.columns)]
+        """[n] the text of each row for the console; the texts of a pair are joined."""
+        return [TEXT_SEPARATOR.join(texts) for texts in self.rows.zip_columns(self.columns)]
 
 
 @dataclass
 class TruncationCounter:
-    """How many texts a model does not read to their end, counted part by part."""
+    """Number of truncated texts, added up chunk by chunk."""
 
     total: int = 0
     truncated: int = 0
     longest: int = 0
 
     def add(self, features: Features) -> None:
-        """Count those of a part."""
-        self.total, self.truncated = self.total + len(features), self.truncated + features.num_truncated
+        """Add the texts of one chunk."""
+        self.total += len(features)
+        self.truncated += features.num_truncated
         self.longest = max(self.longest, features.max_untruncated_length)
 
     def report(self, max_length: int, reporter: Reporter) -> None:
-        """Say it, where there are any."""
+        """Report the number of truncated texts, if there are any."""
         if self.truncated:
             reporter.info(
-                f"{self.truncated:,} of {format_count(self.total, 'text')} {'is' if self.truncated == 1 else 'are'} over "
-                f"{max_length} pieces and cut (longest {self.longest:,})"
+                f"{self.truncated:,} of {format_count(self.total, 'text')} truncated to {max_length} tokens "
+                f"(longest: {self.longest:,})"
             )
 
 
+# ---- texts to embed
+
+
 def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextInputs:
-    """The texts that the settings name, else those on standard input.
+    """Load the texts of `--data`, of `--text`, or of standard input.
 
     Args:
-        config: has `data`, `data_dir`, `split`, `text` and the names of columns.
-        piped: standard input, unless a person sits at it; read only where nothing else is named.
+        config: settings with `data`, `data_dir`, `split`, `text` and the text columns.
+        stdin: standard input, unless it is a terminal; read only without `--data` and `--text`.
+        reporter: receives the notes on the data.
 
     Raises:
-        UserError: no texts, no such column, or a row without a text (its number).
+        UserError: there are no texts, a column does not exist, or a row has no text (its number).
     """
     if config.data and config.text:
-        raise UserError("--text: the texts are those of --data; leave one of them out")
-    defaults: dict[str, Any] = {}
+        raise UserError("--text: cannot be combined with --data; pass one of them")
+    dataset_columns: dict[str, Any] = {}
     if config.data:
-        rows, defaults = _split(config, reporter)
+        rows, dataset_columns = _load_split(config, reporter)
     elif config.text:
         rows = Rows.from_columns({"text": list(config.text)}, "--text")
     else:
         rows = read_stdin_texts(stdin, "--data, --text")
-    columns = _columns(rows, {key: getattr(config, key) for key in TEXT_COLUMN_SETTINGS}, defaults)
+    requested = {key: getattr(config, key) for key in TEXT_COLUMN_SETTINGS}
+    columns = _resolve_text_columns(rows, requested, dataset_columns)
     require_texts(rows, columns)
     return TextInputs(rows, columns)
 
 
-def _split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
-    """The rows of one split, and what a known set says of its columns."""
-    named = config.text_column or config.text_pair_column
-    if not named and (texts := read_text_lines(config.data, None, reporter)):
+def _load_split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
+    """Load one split, with the column settings of a known dataset."""
+    has_columns = config.text_column or config.text_pair_column
+    if not has_columns and (texts := read_text_lines(config.data, None, reporter)):
         return Rows.from_columns({"text": list(texts)}, config.data), {}
-    directory = resolve_data_dir(config.data_dir)
-    found = load_dataset(config.data, "classify", str(directory) if directory else None)
-    if config.split not in found.splits:
-        raise UserError(f"--split {config.split}: {config.data} has {format_list(found.splits)}")
-    for note in found.notes:
+    data_dir = resolve_data_dir(config.data_dir)
+    dataset = load_dataset(config.data, "classify", str(data_dir) if data_dir else None)
+    if config.split not in dataset.splits:
+        raise UserError(
+            f"--split {config.split}: does not exist in {config.data}; use {format_list(dataset.splits)}"
+        )
+    for note in dataset.notes:
         reporter.info(note)
-    rows = found.splits[config.split]
-    others = [name for name in found.splits if name != config.split]
-    beside = f", split {config.split} (--split: {format_list(others)})" if others else ""
-    reporter.info(f"data: {found.name} from {found.source}{beside}; {format_count(len(rows), 'row')}")
-    return rows, found.defaults
+    rows = dataset.splits[config.split]
+    others = [name for name in dataset.splits if name != config.split]
+    split = f", split {config.split} (other splits: {format_list(others)})" if others else ""
+    reporter.info(f"data: {dataset.name} from {dataset.source}{split}; {format_count(len(rows), 'row')}")
+    return rows, dataset.defaults
 
 
 def read_stdin_texts(stdin: BinaryIO | None, alternatives: str) -> Rows:
-    """All rows on standard input."""
+    """Read all rows from standard input; a line that is not a JSON object is a text."""
     rows = read_stdin_rows(stdin, alternatives, lambda _, line: {"text": line})
     return Rows.from_dicts(list(rows), STANDARD_INPUT)
 
 
-def _columns(rows: Rows, named: dict[str, str | None], defaults: dict[str, Any]) -> list[str]:
-    """The columns named, else those the known set has, else those with the usual names."""
-    for key, column in named.items():
+def _resolve_text_columns(
+    rows: Rows, requested: dict[str, str | None], dataset_columns: dict[str, Any]
+) -> list[str]:
+    """Return the requested columns, else those of the known dataset, else columns with common names."""
+    for key, column in requested.items():
         if column:
-            require_column(rows, column, "--" + key.replace("_", "-"))
-    if not named["text_column"]:
-        known = {key: column for key in TEXT_COLUMN_SETTINGS if (column := defaults.get(key)) in rows.columns}
-        guessed = (
-            known
-            if "text_column" in known
-            else dict(zip(TEXT_COLUMN_SETTINGS, guess_text_columns(rows), strict=True))
-        )
-        named = {key: column or guessed.get(key) for key, column in named.items()}
-    columns = [column for key in TEXT_COLUMN_SETTINGS if (column := named[key])]
+            require_column(rows, column, format_flag(key))
+    if not requested["text_column"]:
+        detected = {
+            key: dataset_columns[key]
+            for key in TEXT_COLUMN_SETTINGS
+            if dataset_columns.get(key) in rows.columns
+        }
+        if "text_column" not in detected:
+            detected = dict(zip(TEXT_COLUMN_SETTINGS, guess_text_columns(rows), strict=True))
+        requested = {key: column or detected.get(key) for key, column in requested.items()}
+    columns = [column for key in TEXT_COLUMN_SETTINGS if (column := requested[key])]
     if len(set(columns)) < len(columns):
-        raise UserError(f"--text-pair-column {columns[1]}: is the first text already; name another column")
+        raise UserError(
+            f"--text-pair-column {columns[1]}: is already the first text; pass the name of another column"
+        )
     return columns
+
+
+# ---- rows to predict
+
+
+def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Reporter) -> Iterator[Rows]:
+    """Yield the rows of a file in chunks, or those of one split of a directory or dataset."""
+    dialect = Dialect(conll=True) if task.reads_word_lines else None
+    path = Path(data).expanduser()
+    if path.is_file():
+        text_lines = None if task.reads_word_lines else _iter_text_lines(task, data, reporter)
+        return text_lines or stream_rows(path, dialect)
+    splits = load_dataset(data, task.name, data_dir, dialect).splits
+    split = next(name for name in ("test", "validation", *splits) if name in splits)
+    if len(splits) > 1:
+        reporter.info(f"--data {data}: predicting the {split} split (splits: {format_list(splits)})")
+    return chunk_rows(splits[split])
+
+
+def _iter_text_lines(task: Task, data: str, reporter: Reporter) -> Iterator[Rows] | None:
+    """Yield the lines of a text file as rows; None if rows of the task have several texts."""
+    columns = list(task.input_flags.values())
+    if len(columns) != 1:
+        return None
+    texts = read_text_lines(data, columns[0], reporter)
+    return chunk_records(({columns[0]: text} for text in texts), data) if texts else None
+
+
+def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterator[Rows]:
+    """Yield the rows that `--text` and similar flags form.
+
+    Raises:
+        UserError: a flag belongs to another task, or a required flag is missing.
+    """
+    task_flags = [format_flag(name) for name in task.input_flags]
+    for name in texts_by_flag:
+        if name not in task.input_flags:
+            raise UserError(
+                f"{format_flag(name)}: does not apply to a run of {task.name}; use {format_list(task_flags)}"
+            )
+    missing = [format_flag(name) for name in task.input_flags if name not in texts_by_flag]
+    if missing:
+        raise UserError(f"{missing[0]}: is missing; a row of this run needs {' and '.join(task_flags)}")
+    return chunk_rows(Rows.from_dicts(task.rows_from_flags(texts_by_flag), "the command line"))
+
+
+def iter_stdin_rows(task: Task, stdin: BinaryIO | None) -> Iterator[Rows]:
+    """Yield the rows of standard input: JSON objects, or lines of texts separated by tabs."""
+    alternatives = ", ".join(["--data FILE", *(format_flag(name) for name in task.input_flags)])
+    return chunk_records(read_stdin_rows(stdin, alternatives, partial(_parse_line, task)), STANDARD_INPUT)
+
+
+def _parse_line(task: Task, number: int, line: str) -> dict[str, Any]:
+    *first_flags, last_flag = task.input_flags
+    texts = line.split("\t") if first_flags else [line]
+    texts_by_flag = {flag: [text] for flag, text in zip(first_flags, texts, strict=False)}
+    texts_by_flag[last_flag] = texts[len(first_flags) :]
+    rows = task.rows_from_flags(texts_by_flag) if len(texts) > len(first_flags) else []
+    if len(rows) != 1:
+        expected = f"{', a TAB, '.join(task.input_flags)}"
+        raise UserError(
+            f"{STANDARD_INPUT}: line {number}: found {format_count(len(texts), 'text')}; write {expected}, "
+            "or a JSON object"
+        )
+    return rows[0]
+
+
+def format_flag(name: str) -> str:
+    """Return the flag of a setting: `text_column` becomes `--text-column`."""
+    return "--" + name.replace("_", "-")

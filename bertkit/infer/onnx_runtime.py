@@ -1,4 +1,4 @@
-"""What was exported of a run, in the place of the PyTorch model: onnxruntime computes."""
+"""Run an exported model with onnxruntime in place of the PyTorch model."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,23 +12,23 @@ from bertkit.modeling.loading import ModelSource
 from bertkit.modeling.pretraining import MASKED_POSITIONS
 
 ONNX_FILE = "model.onnx"
-VOCABULARY_OUTPUTS = ("prediction_logits", "logits")  # what heads over the vocabulary call their output
-LOG_SEVERITY_ERROR = 3  # of onnxruntime's levels
+VOCABULARY_OUTPUTS = ("prediction_logits", "logits")  # output names of language modeling heads
+LOG_SEVERITY_ERROR = 3  # onnxruntime's log level for errors
 
 
 class OnnxOutput(dict[str, torch.Tensor]):
-    """Tensors by the names that stock heads give them, also as attributes."""
+    """Tensors under the names that transformers gives them, also as attributes."""
 
     __getattr__ = dict.__getitem__
 
 
 class OnnxModel(nn.Module):
-    """A model whose forward pass is an ONNX graph's; all that uses a model's logits works as with any other.
+    """A model whose forward pass runs an ONNX graph; it can be used like any PyTorch model for inference.
 
     It computes on the CPU, with as many threads as PyTorch.
 
     Args:
-        path: the graph. Inputs that it has not are not read.
+        path: ONNX file. Inputs that the graph does not have are ignored.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,41 +39,45 @@ class OnnxModel(nn.Module):
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = LOG_SEVERITY_ERROR
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        self.input_names = [one.name for one in self.session.get_inputs()]
-        self.output_names = [one.name for one in self.session.get_outputs()]
-        self.device_anchor = nn.Parameter(
-            torch.empty(0), requires_grad=False
-        )  # by which others know the device
+        self.input_names = [value.name for value in self.session.get_inputs()]
+        self.output_names = [value.name for value in self.session.get_outputs()]
+        # Callers read the device from the parameters.
+        self.device_anchor = nn.Parameter(torch.empty(0), requires_grad=False)
 
     @property
     def base_model(self) -> "OnnxModel":
-        """The encoder is in the graph too."""
+        """The model itself: the graph includes the encoder."""
         return self
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor | None = None, **_: Any,
     ) -> OnnxOutput:  # fmt: skip
-        """The graph's outputs; of logits over the vocabulary those at the places that were told, if any."""
-        kinds = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": kinds}
-        found = self.session.run(self.output_names, {name: given[name].numpy() for name in self.input_names})
-        output = OnnxOutput(zip(self.output_names, map(torch.from_numpy, found), strict=True))
-        places = self.__dict__.pop(MASKED_POSITIONS, None)
-        if places is not None:
+        """Compute the outputs; logits over the vocabulary only at the masked positions, if these are set."""
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(input_ids)
+        inputs = {
+            "input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
+        }  # fmt: skip
+        arrays = self.session.run(
+            self.output_names, {name: inputs[name].numpy() for name in self.input_names}
+        )
+        output = OnnxOutput(zip(self.output_names, map(torch.from_numpy, arrays), strict=True))
+        positions = self.__dict__.pop(MASKED_POSITIONS, None)
+        if positions is not None:
             name = next(name for name in VOCABULARY_OUTPUTS if name in output)
-            words = output[name]
-            output[name] = words.gather(1, places.unsqueeze(-1).expand(-1, -1, words.shape[-1]))
+            logits = output[name]
+            output[name] = logits.gather(1, positions.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
         return output
 
 
 def find_onnx_model(folder: Path) -> ModelSource | None:
-    """The exported model in a folder; None where there is none."""
+    """Return the exported model in a directory; None if there is none."""
     return ModelSource(folder.resolve().name, folder) if (folder / ONNX_FILE).is_file() else None
 
 
 def load_onnx_model(source: ModelSource) -> OnnxModel:
-    """The model in a folder that `find_onnx` found.
+    """Load the model that `find_onnx_model` returned.
 
     Raises:
         UserError: onnxruntime is not installed, or cannot read the file.
@@ -85,13 +89,13 @@ def load_onnx_model(source: ModelSource) -> OnnxModel:
     try:
         return OnnxModel(path)
     except (errors.Fail, errors.InvalidProtobuf, errors.InvalidGraph, errors.NoSuchFile) as error:
-        raise UserError(f"{path}: onnxruntime cannot read it ({str(error).splitlines()[0]})") from error
+        raise UserError(
+            f"{path}: onnxruntime cannot read the file ({str(error).splitlines()[0]}); export the run again"
+        ) from error
 
 
 def require_packages(packages: list[str], purpose: str) -> None:
-    """Refuse, before any work, to go on without some packages, which `what` needs."""
+    """Raise `UserError` if packages that `purpose` needs are not installed."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
-        raise UserError(
-            f"{purpose}: needs {format_list(missing)}, not installed; pip install 'bertkit[onnx]'"
-        )
+        raise UserError(f"{purpose}: {format_list(missing)} not installed; run pip install 'bertkit[onnx]'")

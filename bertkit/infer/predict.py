@@ -1,148 +1,205 @@
-"""`predict`: rows in, predictions out, some at a time."""
+"""`predict`: predict rows chunk by chunk, and serialize the predictions as JSON lines, CSV or CoNLL."""
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from bertkit.config import DATA, OUTPUT, Settings, setting
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_list
+from bertkit.infer.configs import PREDICT_TEXT_SETTINGS, PredictConfig
+from bertkit.utils.files import replace_non_finite
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
 if TYPE_CHECKING:
     from bertkit.data.rows import Rows
     from bertkit.infer.predictor import Predictor
-    from bertkit.infer.writers import PredictionBatch
-    from bertkit.tasks.base import Task
+    from bertkit.tasks.base import Outputs, Task
 
-PREDICT_HELP = "Predict with a finished run: rows of a file, texts, or lines on standard input."
-OUTPUT_SETTINGS = ("output", "overwrite", "format")  # settings of the command alone
-TEXT_SETTINGS = ("text", "text_pair", "question", "context", "ending")  # settings that are texts of a row
+PredictionFormat = Literal["jsonl", "csv", "conll"]
+FORMAT_BY_SUFFIX: dict[str, PredictionFormat] = {
+    ".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".conll": "conll",
+}  # fmt: skip
+CONLL_FILE = "predictions.conll"  # among the prediction files of a task that tags words
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictConfig(Settings):
-    """The settings of `bertkit predict`."""
+@dataclass(frozen=True)
+class PredictionBatch:
+    """Records of one chunk of rows, with the outputs they were decoded from."""
 
-    run: str = setting(
-        dataclasses.MISSING, "A finished run, or a folder that it was exported to.", OUTPUT, positional=True,
-        values="runs",
-    )  # fmt: skip
-    data: str | None = setting(None, "Rows in any form that training reads.", DATA, values="data")
-    data_dir: str | None = setting(
-        None, "Where data sets lie as they are distributed (environment: BERTKIT_DATA_DIR).", DATA
-    )
-    text: list[str] = setting((), "A text. Repeatable, as the flags that follow.", DATA)
-    text_pair: list[str] = setting((), "The second text, of a run on pairs.", DATA)
-    question: list[str] = setting((), "The question, of a run of qa.", DATA)
-    context: list[str] = setting((), "The paragraph, of a run of qa, or the context, of one of swag.", DATA)
-    ending: list[str] = setting((), "An ending, of a run of swag.", DATA)
-    all_scores: bool = setting(False, "Also the scores of what is not predicted.", OUTPUT)
-    output: str | None = setting(
-        None, "File for the predictions, .jsonl, .csv or .conll.", OUTPUT, flags=("--output", "-o"),
-        default_text="standard output",
-    )  # fmt: skip
-    overwrite: bool = setting(False, "Replace the file of --output.", OUTPUT)
-    format: Literal["table", "jsonl", "csv", "conll"] | None = setting(
-        None,
-        "Their form.",
-        OUTPUT,
-        default_text="by the file's ending; else a table at a terminal, else jsonl",
-    )
-    batch_size: int | None = setting(
-        None, "Rows scored at a time.", OUTPUT, min=1, default_text="as in training"
-    )
+    records: list[dict[str, Any]]
+    task: "Task"
+    outputs: "Outputs"
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions that are made while they are read.
+    """Predictions that are computed while they are iterated over.
 
     Attributes:
-        parts: some records at a time, with what they were made from.
+        batches: the records chunk by chunk.
     """
 
-    batches: "Iterator[PredictionBatch]"
+    batches: Iterator[PredictionBatch]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (record for part in self.batches for record in part.records)
+        return (record for batch in self.batches for record in batch.records)
 
 
 def predict(
     settings: Mapping[str, Any], reporter: Reporter | None = None, stdin: BinaryIO | None = None
 ) -> Predictions:
-    """The predictions of a finished run.
+    """Predict rows with a finished run.
 
     Args:
-        settings: those of `PredictConfig`.
-        piped: standard input, read where nothing else is named.
+        settings: settings of `PredictConfig`.
+        reporter: receives progress and notes.
+        stdin: standard input, read if no other rows are named.
 
     Raises:
-        UserError: no finished run, nothing to predict or two sources of it; and while they are read, a row
-            that cannot be predicted.
+        UserError: the run is not finished, there are no rows, or rows come from two sources. While the
+            predictions are iterated over: a row cannot be predicted.
     """
     from bertkit.infer.predictor import load_predictor
 
-    config, reporter = (
-        PredictConfig(**validate_settings(PredictConfig, settings, "predict()")),
-        reporter or Reporter(),
-    )
-    said = {name: list(texts) for name in TEXT_SETTINGS if (texts := getattr(config, name))}
-    if config.data and said:
-        flag = "--" + next(iter(said)).replace("_", "-")
-        raise UserError(f"--data {config.data}: leave it out, or {flag}; rows come from one of them")
+    config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
+    reporter = reporter or Reporter()
+    texts_by_flag = {name: list(texts) for name in PREDICT_TEXT_SETTINGS if (texts := getattr(config, name))}
+    if config.data and texts_by_flag:
+        flag = "--" + next(iter(texts_by_flag)).replace("_", "-")
+        raise UserError(f"--data {config.data}: cannot be combined with {flag}; pass one of them")
     _check_output(config)
-    predictor = load_predictor(config.run)
-    if config.batch_size:
-        predictor.task.config = dataclasses.replace(predictor.task.config, eval_batch_size=config.batch_size)
-    rows = _asked(predictor.task, config, said, stdin, reporter)
-    return Predictions(_parts(predictor, rows, config.all_scores, reporter))
+    predictor = load_predictor(config.run).use_batch_size(config.batch_size)
+    chunks = _iter_chunks(predictor.task, config, texts_by_flag, stdin, reporter)
+    return Predictions(_iter_batches(predictor, chunks, config.all_scores, reporter))
 
 
 def _check_output(config: PredictConfig) -> None:
     if config.output is None:
         return
     path = Path(config.output)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UserError(f"--output {path}: {'is a folder' if path.is_dir() else 'no such folder'}")
+    if path.is_dir():
+        raise UserError(f"--output {path}: is a directory; pass the path of a file in it")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"--output {path}: its directory does not exist; create it first")
     if path.exists() and not config.overwrite:
-        raise UserError(f"--output {path}: is there already; --overwrite replaces it")
+        raise UserError(f"--output {path}: already exists; pass --overwrite to replace it")
 
 
-def _asked(
-    task: "Task", config: PredictConfig, said: Mapping[str, list[str]], piped: BinaryIO | None,
+def _iter_chunks(
+    task: "Task",
+    config: PredictConfig,
+    texts_by_flag: Mapping[str, list[str]],
+    stdin: BinaryIO | None,
     reporter: Reporter,
-) -> Iterator["Rows"]:  # fmt: skip
-    from bertkit.infer import rows
+) -> Iterator["Rows"]:
+    from bertkit.infer.inputs import iter_data_rows, iter_flag_rows, iter_stdin_rows
     from bertkit.infer.predictor import align_chunks_to_groups
 
     if config.data:
-        parts = rows.iter_data_rows(task, config.data, config.data_dir, reporter)
-    elif said:
-        parts = rows.iter_flag_rows(task, said)
+        chunks = iter_data_rows(task, config.data, config.data_dir, reporter)
+    elif texts_by_flag:
+        chunks = iter_flag_rows(task, texts_by_flag)
     else:
-        parts = rows.iter_stdin_rows(task, piped)
-    return align_chunks_to_groups(task, parts)
+        chunks = iter_stdin_rows(task, stdin)
+    return align_chunks_to_groups(task, chunks)
 
 
-def _parts(
-    predictor: "Predictor", parts: Iterable["Rows"], all_scores: bool, reporter: Reporter
-) -> Iterator["PredictionBatch"]:
+def _iter_batches(
+    predictor: "Predictor", chunks: Iterable["Rows"], all_scores: bool, reporter: Reporter
+) -> Iterator[PredictionBatch]:
     from bertkit.infer.inputs import TruncationCounter
-    from bertkit.infer.writers import PredictionBatch
     from bertkit.utils.quiet import silence_libraries
 
-    cut = TruncationCounter()
-    for rows in parts:
+    truncation = TruncationCounter()
+    for rows in chunks:
         predictor.map_columns(rows, reporter)
+        description = f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}"
         with silence_libraries():
-            outputs = predictor.compute_unlabeled_outputs(
-                rows, reporter, f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}"
-            )
-        cut.add(outputs.features)
-        yield PredictionBatch(
-            list(predictor.iter_records(rows, outputs, all_scores)), predictor.task, outputs
+            outputs = predictor.compute_unlabeled_outputs(rows, reporter, description)
+        truncation.add(outputs.features)
+        records = list(predictor.iter_records(rows, outputs, all_scores))
+        yield PredictionBatch(records, predictor.task, outputs)
+    truncation.report(predictor.task.config.max_length, reporter)
+
+
+# ---- formats
+
+
+def infer_format(output: str) -> PredictionFormat:
+    """Return the format of a file name's suffix. Raises `UserError` for an unknown suffix."""
+    suffix = PurePath(output).suffix.lower()
+    if suffix not in FORMAT_BY_SUFFIX:
+        raise UserError(
+            f"--output {output}: has an unknown suffix; end it in {format_list(FORMAT_BY_SUFFIX)}, "
+            "or pass --format"
         )
-    cut.report(predictor.task.config.max_length, reporter)
+    return FORMAT_BY_SUFFIX[suffix]
+
+
+def serialize_predictions(
+    batches: Iterable[PredictionBatch], output_format: PredictionFormat
+) -> Iterator[str]:
+    """Yield the predictions as text, chunk by chunk.
+
+    Raises:
+        UserError: the format cannot hold these predictions.
+    """
+    return WRITERS[output_format](batches)
+
+
+def _serialize_jsonl(batches: Iterable[PredictionBatch]) -> Iterator[str]:
+    for batch in batches:
+        for record in batch.records:
+            yield _to_json(replace_non_finite(record)) + "\n"
+
+
+def _serialize_csv(batches: Iterable[PredictionBatch]) -> Iterator[str]:
+    """Yield CSV with the columns of the first chunk: a column for each probability, lists as JSON."""
+    columns: list[str] = []
+    for batch in batches:
+        rows, file = [flatten_record(record) for record in batch.records], io.StringIO()
+        if not columns:
+            columns = list(dict.fromkeys(name for row in rows for name in row))
+            csv.writer(file, lineterminator="\n").writerow(columns)
+        try:
+            csv.DictWriter(file, columns, lineterminator="\n").writerows(rows)
+        except ValueError as error:  # dict contains fields not in fieldnames
+            raise UserError(
+                f"--format csv: row {batch.records[0]['id'] + 1} or a later one has a column that the first "
+                "rows lack; use --format jsonl"
+            ) from error
+        yield file.getvalue()
+
+
+def flatten_record(record: dict[str, Any]) -> dict[str, Any]:
+    """Flatten a record into table cells: one probability as `probability`, several in a cell each."""
+    cells: dict[str, Any] = {}
+    for name, value in record.items():
+        if name == "probabilities" and isinstance(value, dict) and isinstance(record["predicted"], str):
+            is_single = len(value) == 1
+            for label, probability in value.items():
+                cells["probability" if is_single else f"probability of {label}"] = probability
+        else:
+            cells[name] = _to_json(value) if isinstance(value, (list, tuple, dict)) else value
+    return cells
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _serialize_conll(batches: Iterable[PredictionBatch]) -> Iterator[str]:
+    for batch in batches:
+        files = batch.task.prediction_files(batch.outputs)
+        if CONLL_FILE not in files:
+            raise UserError(f"--format conll: {batch.task.name} does not tag words; use jsonl or csv")
+        yield from files[CONLL_FILE]
+
+
+WRITERS: dict[PredictionFormat, Callable[[Iterable[PredictionBatch]], Iterator[str]]] = {
+    "jsonl": _serialize_jsonl, "csv": _serialize_csv, "conll": _serialize_conll,
+}  # fmt: skip

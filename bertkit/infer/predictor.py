@@ -1,4 +1,4 @@
-"""A finished run at work on new rows, from its directory alone."""
+"""Predict new rows with a finished run, loaded from its directory alone."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,141 +22,166 @@ from bertkit.utils.reporting import Reporter
 
 @dataclass(frozen=True)
 class Predictor:
-    """A task with its model and tokenizer. The same code cuts, pools and decodes as in training."""
+    """A task with its model and tokenizer.
+
+    Truncation, windows, pooling and decoding are those of training: the same code runs.
+    """
 
     task: Task
     model: Any
     tokenizer: Any
 
     def predict(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """A record for each row, in order: its number, its columns, and what `predictions.jsonl` tells.
+        """Yield a record for each row, in order, with the keys of `predictions.jsonl`.
 
-        Rows are taken some at a time, so there may be any number of them.
+        Rows are read in chunks, so there may be any number of them.
 
         Raises:
-            UserError: a row lacks a text column.
+            UserError: a row has no text column.
         """
-        for part in align_chunks_to_groups(self.task, chunk_records(map(_named, rows), "rows", CHUNK_ROWS)):
-            self.map_columns(part)
-            yield from self.iter_records(part, self.compute_unlabeled_outputs(part))
+        chunks = chunk_records(map(_validate_row, rows), "rows", CHUNK_ROWS)
+        for chunk in align_chunks_to_groups(self.task, chunks):
+            self.map_columns(chunk)
+            yield from self.iter_records(chunk, self.compute_unlabeled_outputs(chunk))
 
     def map_columns(self, rows: Rows, reporter: Reporter | None = None) -> None:
-        """Take the columns of new rows by the names they have there, and say which."""
-        before = self.task.text_columns
+        """Map the column names of new rows to those of training, and report the mapping."""
+        trained_columns = self.task.text_columns
         self.task.map_columns(rows)
-        if reporter and self.task.text_columns != before:
-            reporter.info(f"read as {format_list(before)} of training: {format_list(self.task.text_columns)}")
+        if reporter and self.task.text_columns != trained_columns:
+            reporter.info(
+                f"columns {format_list(self.task.text_columns)} used as {format_list(trained_columns)} "
+                "of training"
+            )
 
     def compute_unlabeled_outputs(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
     ) -> Outputs:
-        """Scored rows. What is to be predicted is not read, if it is there at all."""
+        """Compute the outputs of rows, ignoring their labels if there are any."""
         gold = self.task.gold_columns
-        asked = {name: values for name, values in rows.columns.items() if name not in gold}
-        return self.compute_outputs(
-            self.task.normalize_rows(rows.replace_columns(asked)), reporter, description
-        )
+        inputs = {name: values for name, values in rows.columns.items() if name not in gold}
+        normalized = self.task.normalize_rows(rows.replace_columns(inputs))
+        return self.compute_outputs(normalized, reporter, description)
 
     def compute_outputs(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
     ) -> Outputs:
-        """Scored rows in the form that the task works on, with their gold labels where they have any."""
+        """Compute the outputs of normalized rows, with their gold labels if there are any."""
         features = self.task.featurize(rows, self.tokenizer)
         collator, size = self.task.collator(self.tokenizer, self.model), self.task.config.eval_batch_size
         logits = predict_logits(self.model, features, collator, size, reporter or Reporter(), description)
         return Outputs(logits, features, rows)
 
     def use_columns_of(self, other: Task) -> "Predictor":
-        """The same on rows whose columns are called as `other` calls them."""
+        """Read the columns that another task reads."""
         self.task.config = dataclasses.replace(self.task.config, **get_column_settings(other.config))
         self.task.load_state(self.model.config)
+        return self
+
+    def use_batch_size(self, batch_size: int | None) -> "Predictor":
+        """Score this many rows per batch; None keeps the size of training."""
+        if batch_size:
+            self.task.config = dataclasses.replace(self.task.config, eval_batch_size=batch_size)
         return self
 
     def iter_records(
         self, rows: Rows, outputs: Outputs, all_scores: bool | None = None
     ) -> Iterator[dict[str, Any]]:
-        """As `predictions.jsonl` has them: numbered, with the input columns, but no gold label of our own.
+        """Yield records as in `predictions.jsonl`: an id, the input columns and the prediction.
+
+        A gold label appears only if it is a column of the input.
 
         Args:
-            all_scores: whether also of what is not predicted; None: those that `predictions.jsonl` has.
+            rows: the rows as they were read.
+            outputs: the outputs of these rows.
+            all_scores: True adds the scores of alternatives, False leaves out what only
+                `predictions.jsonl` has; None yields the records of `predictions.jsonl`.
         """
-        task, first = self.task, int(rows.row_numbers[0]) - 1 if len(rows) else 0
+        task, first_id = self.task, int(rows.row_numbers[0]) - 1 if len(rows) else 0
         gold = {name: rows[name] for name in task.gold_columns if name in rows.columns}
-        all_told = {**outputs.rows.columns, **gold}
-        in_order = {name: all_told[name] for name in [*rows.columns, *all_told] if name in all_told}
-        told = rows.replace_columns(in_order) if len(rows) == len(outputs.rows) else None
+        inputs = outputs.rows
+        if len(rows) == len(outputs.rows):
+            columns = {**outputs.rows.columns, **gold}
+            ordered = {name: columns[name] for name in [*rows.columns, *columns] if name in columns}
+            inputs = rows.replace_columns(ordered)
         scores: Iterator[dict[str, Any]] = task.iter_extra_scores(outputs) if all_scores else repeat({})
-        for number, (row, found) in enumerate(
-            zip(told or outputs.rows, task.iter_predictions(outputs), strict=True)
-        ):
-            found = {name: value for name, value in found.items() if name != "gold"}
-            found = task.compact(found) if all_scores is False else found | next(scores)
-            yield merge_prediction(first + number, row, task.dropped_columns - set(gold), found)
+        for number, (row, prediction) in enumerate(zip(inputs, task.iter_predictions(outputs), strict=True)):
+            prediction = {name: value for name, value in prediction.items() if name != "gold"}
+            prediction = task.compact(prediction) if all_scores is False else prediction | next(scores)
+            yield merge_prediction(first_id + number, row, task.dropped_columns - set(gold), prediction)
 
 
 def get_column_settings(config: Any) -> dict[str, Any]:
-    """The settings that name columns."""
+    """Return the settings that name columns."""
     return {name: value for name, value in vars(config).items() if "_column" in name}
 
 
-def rename_columns(rows: Rows, before: Any, after: Any) -> Rows:
-    """Rows whose columns are called as in one config, called as in another."""
-    there = dict(rows.columns)
-    for name, old in get_column_settings(before).items():
-        new = get_column_settings(after)[name]
+def rename_columns(rows: Rows, old_config: Any, new_config: Any) -> Rows:
+    """Rename columns from the names in one config to the names in another."""
+    columns = dict(rows.columns)
+    new_settings = get_column_settings(new_config)
+    for setting_name, old in get_column_settings(old_config).items():
+        new = new_settings[setting_name]
         pairs = zip(old, new, strict=False) if isinstance(old, list) and new else [(old, new)]
-        there |= {theirs: rows[ours] for ours, theirs in pairs if ours in rows.columns and theirs}
-    return rows.replace_columns(there)
+        columns |= {
+            new_name: rows[old_name] for old_name, new_name in pairs if old_name in rows.columns and new_name
+        }
+    return rows.replace_columns(columns)
 
 
 def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]:
-    """The same rows cut where the task can read each part by itself: between documents, not within one."""
-    held: Rows | None = None
-    for part in chunks:
-        held = part if held is None else Rows.concatenate([held, part])
-        names = task.group_ids(held)
-        cut = len(held) if names is None else _last_begin(held, names)
-        if cut:
-            yield held.select(range(cut))
-            held = held.select(range(cut, len(held)))
-    if held is not None and len(held):
-        yield held
+    """Yield the same rows in chunks that never split a group, such as a document."""
+    pending: Rows | None = None
+    for chunk in chunks:
+        pending = chunk if pending is None else Rows.concatenate([pending, chunk])
+        groups = task.group_ids(pending)
+        end = len(pending) if groups is None else _find_last_group(groups)
+        if end:
+            yield pending.select(range(end))
+            pending = pending.select(range(end, len(pending)))
+    if pending is not None and len(pending):
+        yield pending
 
 
-def _last_begin(rows: Rows, names: list[Any]) -> int:
-    """Where the last run of equal names begins."""
-    return next((at for at in range(len(rows) - 1, 0, -1) if names[at] != names[at - 1]), 0)
+def _find_last_group(groups: list[Any]) -> int:
+    """Return the index of the first row of the last group."""
+    return next((index for index in range(len(groups) - 1, 0, -1) if groups[index] != groups[index - 1]), 0)
 
 
-def _named(row: Mapping[str, Any]) -> dict[str, Any]:
+def _validate_row(row: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(row, Mapping):
-        raise UserError(f"rows must be dictionaries of columns, such as {{'text': '...'}}, not {row!r}")
+        raise UserError(
+            f"rows: expected dictionaries of columns, found {row!r}; pass rows such as {{'text': '...'}}"
+        )
     return dict(row)
 
 
 def load_predictor(run: str | Path) -> Predictor:
-    """The predictor of a finished run, or of what was exported of it.
+    """Load the predictor of a finished run or of an exported model.
 
     Raises:
-        UserError: the directory holds neither, or a run that predicts no rows.
+        UserError: the directory holds neither, or its task does not predict rows.
     """
-    folder, task = Path(run), load_run_task(Path(run))
+    run_dir, task = Path(run), load_run_task(Path(run))
     if not task.row_level:
-        ways = f"see bertkit fill-mask {run} and bertkit embed {run}"
-        raise UserError(f"{run}: is a run of {task.name}, which predicts pieces, not rows; {ways}")
+        raise UserError(
+            f"{run}: is a run of {task.name}, which does not predict rows; "
+            f"use bertkit fill-mask {run} or bertkit embed {run}"
+        )
     task.use_cache = False
-    exported = find_onnx_model(folder)
-    source = exported or loading.find_model(str(folder))
+    onnx_source = find_onnx_model(run_dir)
+    source = onnx_source or loading.find_model(str(run_dir))
     with silence_libraries():
         config = loading.load_config(source)
         task.load_state(config)
-        model = load_onnx_model(exported) if exported else _placed(task.build_model(config, source))
+        if onnx_source:
+            model = load_onnx_model(onnx_source)
+        else:
+            model = _move_to_accelerator(task.build_model(config, source))
         return Predictor(task, model.eval(), loading.load_tokenizer(source))
 
 
-def _placed(model: Any) -> Any:
-    """On the accelerator, where there is one."""
+def _move_to_accelerator(model: Any) -> Any:
     import torch
 
-    there = torch.accelerator.is_available()
-    return model.to(torch.accelerator.current_accelerator()) if there else model
+    return model.to(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else model

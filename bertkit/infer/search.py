@@ -1,20 +1,47 @@
-"""Cosines: the rows nearest to a query, and how alike the vectors of one word are."""
+"""Search in vectors by cosine similarity, and vector files read as a search index."""
 
-from collections.abc import Sequence
+import json
+import tokenize
+import zipfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import regex
+from safetensors import SafetensorError, safe_open
 
 from bertkit.data.offsets import encode_with_offsets
+from bertkit.data.readers.contents import require_file
+from bertkit.errors import UserError, format_list
+from bertkit.infer.inputs import TEXT_SEPARATOR
+from bertkit.infer.vector_files import (
+    METADATA_KEY,
+    SUFFIXES,
+    TENSOR_NAME,
+    VECTOR_COLUMN,
+    VectorProvenance,
+    get_sidecar_path,
+)
 
+T = TypeVar("T")
 SEARCH_CHUNK_SIZE = 10_000  # vectors of an index in memory
 UNSPACED_SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+# An empty array raises EOFError; a damaged zip archive raises BadZipFile.
+READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError, pa.ArrowException)
+# Raised, besides ValueError, when numpy evaluates a damaged array header as a Python literal.
+HEADER_ERRORS = (SyntaxError, tokenize.TokenError, TypeError, OverflowError)
+FIX_HINT = "create it with bertkit embed --output"
+
+
+# ---- nearest rows
 
 
 def l2_normalize(vectors: np.ndarray) -> np.ndarray:
-    """[n, d] scaled to length 1; a vector of zeros stays one."""
+    """Scale vectors `[n, dimensions]` to length 1; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
 
@@ -22,28 +49,44 @@ def l2_normalize(vectors: np.ndarray) -> np.ndarray:
 def find_nearest_rows(
     query: np.ndarray, vectors: np.ndarray, top: int, texts: Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    """The `top` rows of [n, d] by their cosine with a query [d], best first, of equals the earlier first."""
+    """Return the `top` rows of `[n, dimensions]` by cosine similarity to a query `[dimensions]`, best first.
+
+    Of rows with equal similarity, the earlier comes first.
+    """
     query = l2_normalize(query)
-    parts = [
+    chunks = [
         l2_normalize(vectors[start : start + SEARCH_CHUNK_SIZE]) @ query
         for start in range(0, len(vectors), SEARCH_CHUNK_SIZE)
     ]
-    cosines = np.concatenate(parts)
-    return [
-        {"rank": rank, "cosine": float(cosines[row]), "row": row}
-        | ({"text": texts[row]} if texts is not None else {})
-        for rank, row in enumerate(np.argsort(-cosines, kind="stable")[:top].tolist(), start=1)
-    ]
+    cosines = np.concatenate(chunks)
+    hits: list[dict[str, Any]] = []
+    for rank, row in enumerate(np.argsort(-cosines, kind="stable")[:top].tolist(), start=1):
+        hit: dict[str, Any] = {"rank": rank, "cosine": float(cosines[row]), "row": row}
+        if texts is not None:
+            hit["text"] = texts[row]
+        hits.append(hit)
+    return hits
+
+
+def compute_cosine_similarities(vectors: np.ndarray) -> list[list[float]]:
+    """Return the `[n, n]` cosine similarities of all pairs of vectors, rounded to four digits."""
+    scaled = l2_normalize(vectors)
+    return np.clip(scaled @ scaled.T, -1, 1).round(4).tolist()
+
+
+# ---- occurrences of a word
 
 
 @dataclass(frozen=True)
 class WordOccurrences:
-    """Where a word stands.
+    """Occurrences of a word in texts.
 
     Attributes:
-        row, start, stop: [m] the text of each, and its characters in it.
-        pieces: [m, 2] its first piece in that text, special ones not counted, and the one behind its last.
-        ids: [m] the pieces themselves.
+        row: `[n]` number of the text.
+        start: `[n]` first character in the text.
+        stop: `[n]` end of the characters, exclusive.
+        token_spans: `[n, 2]` first and end token in the text, without special tokens; the end is exclusive.
+        token_ids: `[n]` ids of the tokens.
     """
 
     row: np.ndarray
@@ -56,44 +99,150 @@ class WordOccurrences:
         return len(self.row)
 
     def select(self, index: np.ndarray) -> "WordOccurrences":
-        """Those at `index`."""
-        ids = [self.token_ids[number] for number in index]
+        """Return the occurrences at `index`."""
+        token_ids = [self.token_ids[number] for number in index]
         return WordOccurrences(
-            self.row[index], self.start[index], self.stop[index], self.token_spans[index], ids
+            self.row[index], self.start[index], self.stop[index], self.token_spans[index], token_ids
         )
 
 
 def find_word_occurrences(word: str, texts: Sequence[str], tokenizer: Any) -> WordOccurrences:
-    """Every occurrence of a word, or of several, without regard to case.
+    """Find every occurrence of a word or phrase, ignoring case.
 
-    It begins and ends where a word does. In Korean, where particles follow without a space, it may go on
-    (`배` stands in `배가`); in scripts without spaces it stands anywhere.
+    An occurrence begins and ends at word boundaries. Two exceptions: in Korean, where particles follow
+    without a space, the word may continue (`배` occurs in `배가`). In scripts without spaces, there are no
+    boundaries.
     """
-    pattern = regex.compile(_pattern(word), regex.IGNORECASE)
-    found = [
+    pattern = regex.compile(_build_word_pattern(word), regex.IGNORECASE)
+    matches = [
         (row, match.start(), match.end())
         for row, text in enumerate(texts)
         for match in pattern.finditer(text)
     ]
-    rows, start, stop = np.array(found, np.int64).reshape(-1, 3).T
-    used, text = np.unique(rows, return_inverse=True)
-    located = encode_with_offsets([texts[row] for row in used], tokenizer, cache=False)
-    first, last = located.find_token_ranges(text, start, stop)
-    kept = np.flatnonzero(first >= 0)  # of some characters no piece is left
+    rows, start, stop = np.array(matches, np.int64).reshape(-1, 3).T
+    matching_rows, text_index = np.unique(rows, return_inverse=True)
+    encoded = encode_with_offsets([texts[row] for row in matching_rows], tokenizer, cache=False)
+    first, last = encoded.find_token_ranges(text_index, start, stop)
     bounds = np.stack([first, last + 1], 1)
-    ids = [located.ids.values[begin:end] for begin, end in bounds]
-    found_all = WordOccurrences(rows, start, stop, bounds - located.ids.offsets[text][:, None], ids)
-    return found_all.select(kept)
+    token_ids = [encoded.ids.values[begin:end] for begin, end in bounds]
+    spans = bounds - encoded.ids.offsets[text_index][:, None]
+    has_tokens = np.flatnonzero(first >= 0)  # tokenizers drop some characters
+    return WordOccurrences(rows, start, stop, spans, token_ids).select(has_tokens)
 
 
-def _pattern(word: str) -> str:
+def _build_word_pattern(word: str) -> str:
     body = regex.escape(word, special_only=True)
     before = r"(?<!\w)" if regex.match(rf"[\w--[{UNSPACED_SCRIPTS}]]", word, regex.V1) else ""
     after = r"(?!\w)" if regex.match(rf"[\w--[{UNSPACED_SCRIPTS}\p{{Hangul}}]]", word[-1], regex.V1) else ""
     return f"{before}{body}{after}"
 
 
-def compute_cosine_similarities(vectors: np.ndarray) -> list[list[float]]:
-    """[m, m] cosines of each vector with each."""
-    scaled = l2_normalize(vectors)
-    return np.clip(scaled @ scaled.T, -1, 1).round(4).tolist()
+# ---- vector files as an index
+
+
+@dataclass(frozen=True)
+class VectorIndex:
+    """Vectors `[n, dimensions]` read from a file, with the text of each if the file has texts."""
+
+    vectors: np.ndarray
+    texts: list[str] | None
+    provenance: VectorProvenance
+
+
+@dataclass(frozen=True)
+class VectorFormat:
+    """Readers of one file format.
+
+    Attributes:
+        read_metadata: returns the JSON text with the provenance; None if the file has none.
+        read_content: returns the vectors, and the texts column by column.
+    """
+
+    read_metadata: Callable[[Path], str | None]
+    read_content: Callable[[Path, VectorProvenance], tuple[Any, list[list[Any]]]]
+
+
+def read_index(path: Path) -> VectorIndex:
+    """Read a file that `bertkit embed` wrote.
+
+    Raises:
+        UserError: the file does not exist, has another format, or has no provenance.
+    """
+    require_file(path, f"--index {path}")
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"--index {path}: must end in {format_list(SUFFIXES)}")
+    file_format = FORMATS[path.suffix]
+    provenance = _parse_provenance(path, _read(path, file_format.read_metadata, path))
+    vectors, text_columns = _read(path, file_format.read_content, path, provenance)
+    if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
+        raise UserError(
+            f"--index {path}: expected vectors, one per row, found {vectors.dtype} of shape "
+            f"{list(vectors.shape)}; {FIX_HINT}"
+        )
+    texts = [TEXT_SEPARATOR.join(map(str, row)) for row in zip(*text_columns, strict=True)]
+    return VectorIndex(vectors, texts or None, provenance)
+
+
+def _read(path: Path, read: Callable[..., T], *args: Any) -> T:
+    try:
+        return read(*args)
+    except READ_ERRORS as error:
+        reason = (str(error) or "it is empty").splitlines()[0]
+        raise UserError(f"--index {path}: cannot be read ({reason}); {FIX_HINT}") from error
+
+
+def _parse_provenance(path: Path, text: str | None) -> VectorProvenance:
+    """Parse the provenance of a file, and check that every key has the expected type."""
+    try:
+        metadata = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        metadata = None
+    if isinstance(metadata, dict) and isinstance(metadata.get("texts", []), list):
+        metadata["texts"] = tuple(metadata.get("texts", ()))
+        types = get_type_hints(VectorProvenance) | {"texts": tuple}
+        if metadata.keys() == types.keys() and all(isinstance(metadata[key], types[key]) for key in types):
+            return VectorProvenance(**metadata)
+    raise UserError(f"--index {path}: does not record the model it was created with; {FIX_HINT}")
+
+
+def _read_npy_metadata(path: Path) -> str | None:
+    sidecar = get_sidecar_path(path)
+    return sidecar.read_text("utf-8") if sidecar.is_file() else None
+
+
+def _read_npy(path: Path, _: VectorProvenance) -> tuple[Any, list[list[Any]]]:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False), []
+    except HEADER_ERRORS as error:
+        raise ValueError("its header does not describe an array") from error
+
+
+def _read_parquet_metadata(path: Path) -> str | None:
+    metadata = (pq.read_schema(path).metadata or {}).get(METADATA_KEY.encode())
+    return None if metadata is None else metadata.decode()
+
+
+def _read_parquet(path: Path, provenance: VectorProvenance) -> tuple[Any, list[list[Any]]]:
+    table = pq.read_table(path)
+    column = table.column(VECTOR_COLUMN).combine_chunks() if VECTOR_COLUMN in table.column_names else None
+    if not isinstance(column, pa.FixedSizeListArray) or column.null_count:
+        raise ValueError(f"its column {VECTOR_COLUMN!r} does not hold vectors")
+    texts = [table.column(name).to_pylist() for name in provenance.texts if name in table.column_names]
+    return column.flatten().to_numpy().reshape(len(table), -1), texts
+
+
+def _read_safetensors_metadata(path: Path) -> str | None:
+    with safe_open(path, "np") as file:
+        return (file.metadata() or {}).get(METADATA_KEY)
+
+
+def _read_safetensors(path: Path, _: VectorProvenance) -> tuple[Any, list[list[Any]]]:
+    with safe_open(path, "np") as file:
+        return file.get_tensor(TENSOR_NAME), []
+
+
+FORMATS = {
+    ".npy": VectorFormat(_read_npy_metadata, _read_npy),
+    ".parquet": VectorFormat(_read_parquet_metadata, _read_parquet),
+    ".safetensors": VectorFormat(_read_safetensors_metadata, _read_safetensors),
+}

@@ -1,4 +1,4 @@
-"""Files of vectors, written with what they were made with: .npy, .parquet and .safetensors."""
+"""Write vectors with their provenance to .npy, .parquet and .safetensors files."""
 
 import json
 import shutil
@@ -23,13 +23,14 @@ ROW_GROUP_SIZE = 10_000  # rows of Parquet written at a time
 
 @dataclass(frozen=True)
 class VectorProvenance:
-    """What vectors were made with: what a query must be made with too.
+    """Model and settings that vectors were computed with; a query must use the same.
 
     Attributes:
-        model, weights: its name, and the fingerprint of its weights.
-        layer: its number, 0 the embeddings, or concat-last-4.
-        word: the one word whose vectors they are; None of whole texts.
-        texts: the columns of the texts, where the file has them.
+        model: name of the model.
+        weights: fingerprint of its weights.
+        layer: number of the layer, where 0 is the embedding layer; or concat-last-4.
+        word: the word whose vectors these are; None for vectors of whole texts.
+        texts: columns of the file that hold the texts.
     """
 
     model: str
@@ -42,30 +43,33 @@ class VectorProvenance:
 
 
 def get_sidecar_path(path: Path) -> Path:
-    """What is known of a .npy file, which holds numbers alone: `vectors.npy.json`."""
+    """Return the path of the metadata of a .npy file, which itself holds only numbers: `vectors.npy.json`."""
     return path.with_name(path.name + ".json")
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """Refuse, before any work, a file that cannot be written or is there. Raises `UserError`."""
+    """Refuse an output file that cannot be written or exists. Raises `UserError`."""
     if path.suffix not in SUFFIXES:
         raise UserError(f"--output {path}: must end in {format_list(SUFFIXES)}")
     if not path.parent.is_dir():
-        raise UserError(f"--output {path}: no folder {path.parent}; make it first")
-    if path.is_dir() or (path.exists() and not overwrite):
-        way = (
-            "is a folder; name a file in it" if path.is_dir() else "is there already; --overwrite replaces it"
-        )
-        raise UserError(f"--output {path}: {way}")
+        raise UserError(f"--output {path}: directory {path.parent} does not exist; create it first")
+    if path.is_dir():
+        raise UserError(f"--output {path}: is a directory; pass the path of a file in it")
+    if path.exists() and not overwrite:
+        raise UserError(f"--output {path}: already exists; pass --overwrite to replace it")
 
 
 def get_output_column(column: str) -> str:
-    """The name of an input column in a file: one that clashes becomes `input_NAME`, as in predictions."""
+    """Return the name of an input column in the file; a clashing name becomes `input_NAME`."""
     return f"input_{column}" if column == VECTOR_COLUMN else column
 
 
 def build_arrow_table(rows: Rows) -> Any:
-    """The rows as an Arrow table, for Parquet. Raises `UserError` where a column holds several kinds."""
+    """Convert rows to an Arrow table for Parquet.
+
+    Raises:
+        UserError: a column holds values of several types.
+    """
     import pyarrow as pa
 
     columns = {}
@@ -74,8 +78,8 @@ def build_arrow_table(rows: Rows) -> Any:
             columns[get_output_column(name)] = pa.array(values)
         except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
             raise UserError(
-                f"{rows.files[0]}: column {name!r} cannot be kept in Parquet ({str(error).splitlines()[0]}); "
-                "write a .npy file"
+                f"{rows.files[0]}: column {name!r} cannot be stored in Parquet "
+                f"({str(error).splitlines()[0]}); write a .npy file"
             ) from error
     return pa.table(columns)
 
@@ -84,63 +88,66 @@ def build_arrow_table(rows: Rows) -> Any:
 def open_vector_file(
     path: Path, shape: tuple[int, int], rows: Rows, provenance: VectorProvenance
 ) -> Iterator[np.ndarray]:
-    """Vectors [n, d] in fp32, memory-mapped, to be filled within; then the file takes its name, whole.
+    """Yield memory-mapped fp32 vectors `[n, dimensions]` to fill in, then write the file atomically.
 
     Raises:
-        UserError: it cannot be written (a full disk, no right to); nothing is left behind.
+        UserError: the file cannot be written (full disk, no permission); no partial file remains.
     """
     table = build_arrow_table(rows) if path.suffix == ".parquet" else None
-    aside = None
+    temp_dir = None
     try:
-        aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-        vectors = allocate_memmap(aside / "vectors.npy", shape, np.float32)
+        temp_dir = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        vectors = allocate_memmap(temp_dir / "vectors.npy", shape, np.float32)
         yield vectors
-        _save(aside, path, vectors, table, rows, provenance)
+        _save(temp_dir, path, vectors, table, rows, provenance)
     except OSError as error:
-        raise UserError(f"--output {path}: cannot be written ({error.strerror})") from error
+        raise UserError(
+            f"--output {path}: cannot write ({error.strerror}); free disk space or pass another path"
+        ) from error
     finally:
-        if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
+        if temp_dir is not None:
+            shutil.rmtree(temp_dir, ignore_errors=True)
 
 
 def _save(
-    aside: Path, path: Path, vectors: np.ndarray, table: Any, rows: Rows, origin: VectorProvenance
+    temp_dir: Path, path: Path, vectors: np.ndarray, table: Any, rows: Rows, provenance: VectorProvenance
 ) -> None:
-    made = aside / "vectors.npy"
+    temp_file = temp_dir / "vectors.npy"
     if path.suffix == ".npy":
         vectors.flush()  # type: ignore[attr-defined]
-        write_text(get_sidecar_path(path), json.dumps(asdict(origin), ensure_ascii=False) + "\n")
+        write_text(get_sidecar_path(path), json.dumps(asdict(provenance), ensure_ascii=False) + "\n")
     else:
-        made = aside / "vectors"
+        temp_file = temp_dir / "vectors"
         if table is not None:
-            _write_parquet(made, vectors, table, origin)
+            _write_parquet(temp_file, vectors, table, provenance)
         else:
-            _write_safetensors(made, vectors, rows, origin)
-    made.chmod(0o644)
-    made.replace(path)
+            _write_safetensors(temp_file, vectors, rows, provenance)
+    temp_file.chmod(0o644)
+    temp_file.replace(path)
 
 
-def _write_parquet(path: Path, vectors: np.ndarray, table: Any, origin: VectorProvenance) -> None:
+def _write_parquet(path: Path, vectors: np.ndarray, table: Any, provenance: VectorProvenance) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kind = pa.list_(pa.float32(), vectors.shape[1])
-    schema = table.schema.append(pa.field(VECTOR_COLUMN, kind)).with_metadata(
-        {METADATA_KEY: json.dumps(asdict(origin))}
+    vector_type = pa.list_(pa.float32(), vectors.shape[1])
+    schema = table.schema.append(pa.field(VECTOR_COLUMN, vector_type)).with_metadata(
+        {METADATA_KEY: json.dumps(asdict(provenance))}
     )
     with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
         for start in range(0, len(vectors), ROW_GROUP_SIZE):
-            part = vectors[start : start + ROW_GROUP_SIZE]
-            column = pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), type=kind)
-            group = table.slice(start, ROW_GROUP_SIZE).append_column(pa.field(VECTOR_COLUMN, kind), column)
+            chunk = vectors[start : start + ROW_GROUP_SIZE]
+            column = pa.FixedSizeListArray.from_arrays(pa.array(chunk.reshape(-1)), type=vector_type)
+            field = pa.field(VECTOR_COLUMN, vector_type)
+            group = table.slice(start, ROW_GROUP_SIZE).append_column(field, column)
             writer.write_table(group.cast(schema))
 
 
-def _write_safetensors(path: Path, vectors: np.ndarray, rows: Rows, origin: VectorProvenance) -> None:
+def _write_safetensors(path: Path, vectors: np.ndarray, rows: Rows, provenance: VectorProvenance) -> None:
     from safetensors.numpy import save_file
 
     tensors = {TENSOR_NAME: vectors}
     ids = rows.columns.get("id", [None])
     if all(type(value) is int for value in ids):
         tensors["ids"] = np.array(ids, np.int64)
-    save_file(tensors, path, {METADATA_KEY: json.dumps(asdict(replace(origin, texts=())))})
+    save_file(tensors, path, {METADATA_KEY: json.dumps(asdict(replace(provenance, texts=())))})

@@ -1,6 +1,6 @@
-"""Charts as SVG that stands in a page: its text is text, its colours are the page's own, light and dark.
+"""Draw charts as inline SVG whose text is selectable and whose colors follow the page's theme.
 
-matplotlib draws in marker colours that no chart else would have; they become the page's CSS variables.
+matplotlib draws with placeholder colors that no other chart uses; each is replaced by a CSS variable.
 """
 
 import io
@@ -20,13 +20,15 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bertkit.metrics.calibration import Calibration
 
+TrainingLog = Sequence[Mapping[str, Any]]
+
 INK, MUTED, GRID, SURFACE = "#01020a", "#01020b", "#01020c", "#01020d"
 LINE_COLORS = ["#010201", "#010202", "#010203", "#010204", "#010205", "#010206"]
 ACCENT = LINE_COLORS[0]
 CSS_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", SURFACE: "surface"} | {
-    colour: f"line{number}" for number, colour in enumerate(LINE_COLORS)
+    color: f"line{number}" for number, color in enumerate(LINE_COLORS)
 }
-WIDTH, HEIGHT = 370, 215  # points; as wide as a phone's screen, so that the letters keep their size there
+WIDTH, HEIGHT = 370, 215  # points; the width of a phone screen, so that text keeps its size there
 STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "bertkit", "text.parse_math": False, "font.size": 10.5,
     "axes.formatter.use_mathtext": False, "axes.edgecolor": GRID, "axes.facecolor": "none",
@@ -38,14 +40,16 @@ STYLE = {
 }  # fmt: skip
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 MAX_NAME_LENGTH = 18
+MAX_SCORES = 4  # in one chart
+STEP = "step"
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing, what it shows, and how it is to be read.
+    """A chart with its title and a note on how to read it.
 
     Attributes:
-        names: of a matrix, the labels by which its cells are numbered.
+        names: labels of the cells of a matrix, by their numbers.
     """
 
     title: str
@@ -61,9 +65,17 @@ def render_chart(
     height_ratios: Sequence[float] = (1,),
     height: int = HEIGHT,
 ) -> Chart:
-    """What `draw` draws on the axes it is given (a list where there are several `rows` of such heights)."""
+    """Render what `draw` draws on axes.
+
+    Args:
+        title: heading of the chart.
+        draw: receives the axes; an array of axes if there are several `height_ratios`.
+        note: text below the chart.
+        height_ratios: relative heights of axes above each other.
+        height: height in points.
+    """
     with mpl.rc_context(STYLE), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # letters that matplotlib's font lacks are the browser's to draw
+        warnings.simplefilter("ignore")  # the browser draws characters that matplotlib's font lacks
         figure = Figure((WIDTH / 72, height / 72))
         FigureCanvasSVG(figure)
         figure.subplots_adjust(left=0.12, right=0.96, top=0.96, bottom=0.19 * HEIGHT / height, hspace=0.12)
@@ -75,21 +87,21 @@ def render_chart(
 
 
 def _inline(svg: str, title: str) -> Markup:
-    """The `<svg>` alone, its ids its own, its colours and letters the page's, its size that of its place."""
+    """Return the `<svg>` element with unique ids, the page's colors and font, and no fixed size."""
     prefix = re.sub(r"\W+", "-", title)
 
-    def tag(found: re.Match[str]) -> str:
-        text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", found[0])
+    def rewrite_tag(match: re.Match[str]) -> str:
+        text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", match[0])
         text = re.sub(r"font-family:[^;\"]*;?", "", text)
-        return re.sub(r"#0102[0-9a-f]{2}", lambda colour: f"var(--{CSS_VARIABLES[colour[0]]})", text)
+        return re.sub(r"#0102[0-9a-f]{2}", lambda color: f"var(--{CSS_VARIABLES[color[0]]})", text)
 
-    svg = re.sub(r"<[^>]+>", tag, svg[svg.index("<svg") :])  # what stands between tags is the data's
+    svg = re.sub(r"<[^>]+>", rewrite_tag, svg[svg.index("<svg") :])  # text between tags stays as it is
     svg = re.sub(r'(<svg[^>]*) width="\S+" height="\S+"', r"\1", svg, count=1)
     return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1))  # noqa: S704
 
 
 def shorten_name(name: str) -> str:
-    """A name that fits beside an axis."""
+    """Shorten a name so that it fits next to an axis."""
     name = " ".join(name.split())
     return name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 1] + "…"
 
@@ -97,15 +109,14 @@ def shorten_name(name: str) -> str:
 def plot_curves(
     title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], x_label: str, note: str = ""
 ) -> Chart:
-    """A line for each name, of x and y; a point where there is but one."""
+    """Plot a line of x and y for each name; short lines also show their points."""
 
     def draw(axes: Any) -> None:
-        for number, (name, (across, up)) in enumerate(series.items()):
-            few = "o" if len(across) < 8 else ""
+        for number, (name, (x, y)) in enumerate(series.items()):
             axes.plot(
-                across,
-                up,
-                marker=few,
+                x,
+                y,
+                marker="o" if len(x) < 8 else "",
                 markersize=4,
                 color=LINE_COLORS[number % len(LINE_COLORS)],
                 label=shorten_name(name),
@@ -126,46 +137,51 @@ def plot_curves(
 
 
 def plot_confusion_matrix(title: str, counts: np.ndarray, names: Sequence[str], note: str = "") -> Chart:
-    """Gold by predicted, shaded by the share of a row; each cell is called `cell-GOLD-PREDICTED`."""
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    """Plot counts of gold by predicted labels; cell ids are `cell-GOLD-PREDICTED`.
+
+    Cells are shaded by the fraction of their row.
+    """
+    fractions = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     size = len(names)
 
     def draw(axes: Any) -> None:
         for row, column in np.ndindex(size, size):
             cell = Rectangle((column + 0.03, row + 0.03), 0.94, 0.94, linewidth=0)
-            cell.set(facecolor=ACCENT, alpha=0.05 + 0.6 * float(shares[row, column]))
+            cell.set(facecolor=ACCENT, alpha=0.05 + 0.6 * float(fractions[row, column]))
             cell.set_gid(f"cell-{row}-{column}")
             axes.add_patch(cell)
             if counts[row, column]:
                 axes.text(column + 0.5, row + 0.5, f"{counts[row, column]:,}", ha="center", va="center",
                           fontsize=min(13, 60 / size + 4), gid=f"count-{row}-{column}")  # fmt: skip
         axes.set(xlim=(0, size), ylim=(size, 0), xlabel="predicted", ylabel="gold")
-        places, shown = np.arange(size) + 0.5, [shorten_name(name) for name in names]
-        longest = max(map(len, shown))
-        axes.set_xticks(places, shown, rotation=0 if longest * size < 55 else 40,
-                        ha="center" if longest * size < 55 else "right", rotation_mode="anchor")  # fmt: skip
-        axes.set_yticks(places, shown)
+        positions, labels = np.arange(size) + 0.5, [shorten_name(name) for name in names]
+        longest = max(map(len, labels))
+        if longest * size < 55:
+            rotation, alignment, extra_bottom = 0, "center", 0.0
+        else:
+            rotation, alignment, extra_bottom = 40, "right", 3.6 * longest / HEIGHT
+        axes.set_xticks(positions, labels, rotation=rotation, ha=alignment, rotation_mode="anchor")
+        axes.set_yticks(positions, labels)
         axes.spines[:].set_visible(False)
-        slanted = 0 if longest * size < 55 else 3.6 * longest / HEIGHT
-        axes.figure.subplots_adjust(left=(34 + 6.1 * longest) / WIDTH, bottom=0.19 + slanted)
+        axes.figure.subplots_adjust(left=(34 + 6.1 * longest) / WIDTH, bottom=0.19 + extra_bottom)
 
     return replace(render_chart(title, draw, note), names=names)
 
 
 def plot_bars(title: str, values: Mapping[str, float], remarks: Sequence[str], note: str = "") -> Chart:
-    """A bar from 0 to 1 for each name, with its value and a remark behind it."""
+    """Plot a bar from 0 to 1 for each name, followed by its value and a remark."""
     names = list(values)
     height = 30 + 21 * len(names)
 
     def draw(axes: Any) -> None:
-        places = np.arange(len(names))
-        axes.barh(places, [1.0] * len(names), color=GRID, height=0.56, alpha=0.45)
-        axes.barh(places, list(values.values()), color=ACCENT, height=0.56)
-        for place, (name, remark) in enumerate(zip(names, remarks, strict=True)):
-            axes.text(1.02, place, f"{values[name]:.3f}", va="center")
-            axes.text(1.25, place, remark, va="center", color=MUTED, fontsize=9)
+        positions = np.arange(len(names))
+        axes.barh(positions, [1.0] * len(names), color=GRID, height=0.56, alpha=0.45)
+        axes.barh(positions, list(values.values()), color=ACCENT, height=0.56)
+        for position, (name, remark) in enumerate(zip(names, remarks, strict=True)):
+            axes.text(1.02, position, f"{values[name]:.3f}", va="center")
+            axes.text(1.25, position, remark, va="center", color=MUTED, fontsize=9)
         axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5), xticks=[])
-        axes.set_yticks(places, [shorten_name(name) for name in names])
+        axes.set_yticks(positions, [shorten_name(name) for name in names])
         axes.tick_params(axis="y", labelcolor=INK)
         axes.spines[:].set_visible(False)
         left = (16 + 6.1 * max(len(shorten_name(name)) for name in names)) / WIDTH
@@ -175,32 +191,33 @@ def plot_bars(title: str, values: Mapping[str, float], remarks: Sequence[str], n
 
 
 def plot_reliability_diagram(calibration: Calibration, unit: str = "decisions") -> Chart:
-    """How often the model is right at each confidence, over how many decisions there are of it."""
-    bins, used = len(calibration.count), calibration.count > 0
-    left = np.arange(bins)[used] / bins
+    """Plot accuracy by confidence, above the number of decisions with each confidence."""
+    num_bins, used = len(calibration.count), calibration.count > 0
+    left = np.arange(num_bins)[used] / num_bins
 
     def draw(axes: Any) -> None:
         upper, lower = axes
-        upper.bar(left, calibration.accuracy[used], 0.9 / bins, align="edge", color=ACCENT, alpha=0.75)
+        upper.bar(left, calibration.accuracy[used], 0.9 / num_bins, align="edge", color=ACCENT, alpha=0.75)
         upper.plot([0, 1], [0, 1], color=MUTED, linewidth=1, dashes=(4, 3))
         upper.plot(calibration.confidence[used], calibration.accuracy[used], "o", color=INK, markersize=3)
-        upper.set(ylim=(0, 1), ylabel="share right", yticks=[0, 0.5, 1])
+        upper.set(ylim=(0, 1), ylabel="accuracy", yticks=[0, 0.5, 1])
         upper.grid(axis="y")
-        lower.bar(left, calibration.count[used], 0.9 / bins, align="edge", color=MUTED, alpha=0.5)
+        lower.bar(left, calibration.count[used], 0.9 / num_bins, align="edge", color=MUTED, alpha=0.5)
         lower.set(xlim=(0, 1), xlabel="confidence", ylabel=unit)
         lower.yaxis.set_major_locator(MaxNLocator(2, integer=True))
 
     note = (
-        f"How often predictions are right that are so sure, in {bins} bins of equal width. Below the diagonal"
-        " the model is surer than right; ECE, the expected calibration error, is the mean distance from it."
+        f"Accuracy of the predictions by their confidence, in {num_bins} bins of equal width. Below the"
+        " diagonal, the model is overconfident. ECE, the expected calibration error, is the mean distance"
+        " from it."
     )
     return render_chart(f"Reliability: ECE {calibration.ece:.3f}", draw, note, height_ratios=(2.6, 1))
 
 
 def plot_scatter(title: str, gold: np.ndarray, predicted: np.ndarray, note: str = "") -> Chart:
-    """Predicted over gold numbers, and the diagonal on which they would be the same."""
-    both = np.concatenate([gold, predicted])
-    low, high = both.min(), both.max()
+    """Plot predicted over gold values, with the diagonal where both are equal."""
+    values = np.concatenate([gold, predicted])
+    low, high = values.min(), values.max()
 
     def draw(axes: Any) -> None:
         axes.plot([low, high], [low, high], color=MUTED, linewidth=1, dashes=(4, 3))
@@ -218,7 +235,7 @@ def plot_threshold_curves(
     current_threshold: float | None,
     note: str,
 ) -> Chart:
-    """Scores over a threshold, and the one in use."""
+    """Plot scores over a threshold, and mark the threshold in use."""
 
     def draw(axes: Any) -> None:
         for number, (name, values) in enumerate(scores.items()):
@@ -228,7 +245,49 @@ def plot_threshold_curves(
                 current_threshold, color=INK, linewidth=1, dashes=(4, 3), label=f"τ = {current_threshold:.3f}"
             )
         axes.grid(axis="y")
-        axes.set(xlabel="threshold τ on the null odds", ylabel="%")
+        axes.set(xlabel="threshold τ of the null odds", ylabel="%")
         axes.legend(loc="best", fontsize=9.5)
 
     return render_chart(title, draw, note)
+
+
+# ---- training
+
+
+def build_training_charts(log: TrainingLog) -> list[Chart]:
+    """Plot loss, its components, validation scores and learning rate; empty without a log."""
+    names = list(dict.fromkeys(name for line in log for name in line))
+    components = [name for name in names if name.endswith("_loss") and not name.startswith("eval_")]
+    loss_names = {"loss": "training", "eval_loss": "validation"}
+    charts = [_plot_log("Loss", log, loss_names, "Training loss, as logged.")]
+    if len(components) > 1:
+        component_names = {name: f"training {_format_component(name)}" for name in components}
+        component_names |= {f"eval_{name}": f"validation {_format_component(name)}" for name in components}
+        charts.append(_plot_log("Components of the loss", log, component_names))
+    scores = [name for name in names if name.startswith("eval_") and _is_score(name)][:MAX_SCORES]
+    charts.append(_plot_log("Validation scores", log, {name: name[len("eval_") :] for name in scores}))
+    charts.append(_plot_log("Learning rate", log, {"learning_rate": "learning rate"}))
+    return [chart for chart in charts if chart]
+
+
+def extract_series(log: TrainingLog, name: str) -> tuple[list[float], list[float]]:
+    """Return the steps at which a value was logged, and the values."""
+    lines = [line for line in log if isinstance(line.get(name), (int, float))]
+    return [line[STEP] for line in lines], [line[name] for line in lines]
+
+
+def _plot_log(title: str, log: TrainingLog, labels: Mapping[str, str], note: str = "") -> Chart | None:
+    series = {label: extract_series(log, name) for name, label in labels.items()}
+    series = {label: line for label, line in series.items() if line[0]}
+    return plot_curves(title, series, STEP, note) if series else None
+
+
+def _format_component(name: str) -> str:
+    return name.removesuffix("_loss").upper()
+
+
+def _is_score(name: str) -> bool:
+    """Return whether this is a score of all rows: no loss, no score of a subset or of another threshold."""
+    score = name[len("eval_") :]
+    is_loss = score.endswith("loss") or score == "perplexity"
+    return not is_loss and score == score.lower().removeprefix("best_")

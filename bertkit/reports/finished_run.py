@@ -1,4 +1,4 @@
-"""A finished run as its directory tells it."""
+"""Read a finished run from its directory."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,18 +11,13 @@ from msgspec import Meta
 
 from bertkit import run_directory
 from bertkit.errors import UserError, format_list, shorten_repr
+from bertkit.metrics.classification import Scores
 from bertkit.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
 from bertkit.utils.schema import validate
 
-EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # that a run may have scored too
-PREDICTION_FILES = (
-    "predictions.jsonl",
-    "masked_samples.jsonl",
-)  # what a run may have of its validation split
-
-
-Scores = dict[str, float]
+EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # scored besides validation
+PREDICTION_FILES = ("predictions.jsonl", "masked_samples.jsonl")  # of the validation split
 
 
 class _Data(TypedDict):
@@ -45,7 +40,7 @@ _Compared = TypedDict("_Compared", {"with": str, "validation": Scores, "differen
 
 
 class _Metrics(TypedDict):
-    """`metrics.json`, as far as pages tell it."""
+    """The part of `metrics.json` that pages show."""
 
     model: str
     data: _Data
@@ -61,17 +56,17 @@ class _Metrics(TypedDict):
 
 
 class _Step(TypedDict):
-    """A line of the log; what was logged at that step is any figures."""
+    """A line of the training log; its other keys are any values."""
 
     step: Annotated[int, Meta(ge=0, le=2**53)]
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run directory; files are read when they are asked for.
+    """A run directory whose files are read at first use.
 
     Attributes:
-        metrics: the content of `metrics.json`, which a run that is about to end has not written yet.
+        metrics: content of `metrics.json`; at the end of training the file itself is written after the page.
     """
 
     folder: Path
@@ -79,23 +74,23 @@ class FinishedRun:
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """Name of the run: its directory name."""
         return self.folder.absolute().name
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Those that differ from the defaults."""
+        """Settings that differ from their defaults."""
         kind = task_class(self.metrics["task"])
         return read_recipe(str(self.folder / run_directory.SETTINGS_FILE), kind.name, kind.Config).settings
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """Command and versions."""
+        """Command and package versions."""
         return run_directory.read_provenance(self.folder)
 
     @cached_property
     def log(self) -> list[dict[str, Any]]:
-        """The steps that were logged."""
+        """Lines of the training log."""
         lines = list(self._lines(run_directory.LOG_FILE))
         for number, line in enumerate(lines, 1):
             validate(line, _Step, f"{self.folder / run_directory.LOG_FILE}:{number}")
@@ -103,67 +98,72 @@ class FinishedRun:
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """The validation split's predictions, or samples of it."""
+        """Predictions of the validation split, or samples of it."""
         return list(self._lines(self.predictions_path.name))
 
     @property
     def predictions_path(self) -> Path:
-        """The file of its predictions, or of samples; if it has none, where they would be."""
+        """Path of the predictions or samples, whether or not the file exists."""
         paths = [self.folder / name for name in PREDICTION_FILES]
         return next((path for path in paths if path.exists()), paths[0])
 
     def read_json(self, name: str, schema: Any) -> Any:
-        """A JSON file of the run, as the form has it; empty where it has none of the name."""
+        """Read a JSON file of the run and validate it; empty if the file does not exist."""
         path = self.folder / name
-        return validate(_parsed(path.read_bytes(), path), schema, path) if path.exists() else {}
+        return validate(_parse_json(path.read_bytes(), path), schema, path) if path.exists() else {}
 
     def make_record_error(self, number: int, problem: str) -> UserError:
-        """What is wrong with a record, counted from 0, whose form is right."""
-        return UserError(f"{self.predictions_path}:{number + 1}: {problem}; the run must be made again")
+        """Build the error for an invalid record, numbered from 0."""
+        return UserError(f"{self.predictions_path}:{number + 1}: {problem}; run the training again")
 
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
         path = self.folder / name
         if not path.exists():
             return
-        with path.open("rb") as file:  # by bytes: a text may hold U+2028
+        with path.open("rb") as file:  # bytes, so that only newlines separate lines
             for number, line in enumerate(file, 1):
-                yield _parsed(line, f"{path}:{number}")
+                yield _parse_json(line, f"{path}:{number}")
 
 
 def load_finished_run(folder: Path) -> FinishedRun:
-    """A finished run.
+    """Load a finished run.
 
     Raises:
-        UserError: the directory holds none, or several.
+        UserError: the directory holds no finished run, or several.
     """
     metrics = run_directory.require_metrics(folder)
     if metrics["task"] not in TASKS:
         runs = sorted(str(path.parent) for path in folder.glob(f"*/**/{run_directory.METRICS_FILE}"))
-        raise UserError(f"{folder}: holds several runs; name some of them: {format_list(runs)}")
+        raise UserError(f"{folder}: contains several runs; pass some of them: {format_list(runs)}")
     validate(metrics, _Metrics, folder / run_directory.METRICS_FILE)
-    if unsaid := _unsaid(metrics):
+    if missing := _find_missing_keys(metrics):
         raise UserError(
-            f"{folder / run_directory.METRICS_FILE}: is not what a run writes, it has no {format_list(unsaid)}; "
-            "the run must be made again"
+            f"{folder / run_directory.METRICS_FILE}: {format_list(missing)} missing; run the training again"
         )
     return FinishedRun(folder, metrics)
 
 
-def _unsaid(metrics: Mapping[str, Any]) -> list[str]:
-    """What one part of `metrics.json` speaks of and another, which should, does not."""
+def _find_missing_keys(metrics: Mapping[str, Any]) -> list[str]:
+    """Return keys that are missing although another part of `metrics.json` refers to them."""
     sizes, compared = metrics["data"], metrics.get("compared", {})
-    theirs = compared.get("validation", {})
+    compared_scores = compared.get("validation", {})
     return [
         *(f"data.{split}" for split in EXTRA_SPLITS if metrics.get(split) and split not in sizes),
-        *(f"compared.validation.{name}" for name in compared.get("difference", {}) if name not in theirs),
+        *(
+            f"compared.validation.{name}"
+            for name in compared.get("difference", {})
+            if name not in compared_scores
+        ),
     ]
 
 
-def _parsed(text: bytes, where: object) -> dict[str, Any]:
+def _parse_json(text: bytes, location: object) -> dict[str, Any]:
     try:
-        found = json.loads(text.decode("utf-8"))
+        content = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: not JSON ({error}); the run must be made again") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{where}: {shorten_repr(found)} is no JSON object; the run must be made again")
-    return found
+        raise UserError(f"{location}: cannot parse as JSON ({error}); run the training again") from error
+    if not isinstance(content, dict):
+        raise UserError(
+            f"{location}: expected a JSON object, found {shorten_repr(content)}; run the training again"
+        )
+    return content

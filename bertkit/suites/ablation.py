@@ -98,7 +98,7 @@ class AblationSuite(Suite):
     def _run_row(self, row: AblationRow, folder: Path) -> dict[str, Run]:
         pretrained = folder / PRETRAINED_DIR / row.pretraining_recipe
         self.reporter.info(f"{row.name}: {pretrained}")
-        runs = {PRETRAINED_DIR: self.train(Pretrain.name, row.recipe, {}, pretrained)}
+        runs = {PRETRAINED_DIR: self.train(Pretrain.spec.name, row.recipe, {}, pretrained)}
         for task in self.tasks:
             output_dir = folder / row.name / task.name
             self.reporter.info(f"{row.name}, {task.title}: {output_dir}")
@@ -128,7 +128,7 @@ class AblationSuite(Suite):
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
         """Return all settings but the suite's own for pre-training, and those of the machine otherwise."""
         shared = super().select_shared_settings(task_name)
-        if task_name == Pretrain.name:
+        if task_name == Pretrain.spec.name:
             return shared
         return {name: value for name, value in shared.items() if name in MACHINE_SETTINGS}
 
@@ -169,7 +169,7 @@ def _refuse_model_size(config: AblationConfig) -> None:
 
 
 def _read_recipe_settings(row: AblationRow) -> dict[str, Any]:
-    return read_recipe(row.recipe, Pretrain.name, Pretrain.Config).settings
+    return read_recipe(row.recipe, Pretrain.spec.name, Pretrain.spec.config).settings
 
 
 def _summarize(metrics: Mapping[str, Any]) -> dict[str, Any]:

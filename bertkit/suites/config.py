@@ -27,14 +27,14 @@ class GlueConfig(RunConfig):
         "(5e-5, 4e-5, 3e-5, 2e-5) or values separated by commas.",
         TRAINING,
         default_text="one, by data and model size",
-        instead_of=("learning_rate",),
+        replaces=("learning_rate",),
     )
     seeds: int = setting(
         1,
         "Runs of each task, with seeds --seed, --seed + 1, ...; mean and standard deviation are reported.",
         min=1,
     )
-    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, saved=False)
+    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,18 +51,18 @@ class FeatureBasedConfig(NerConfig):
         None,
         "Dataset: a known name, a file, a directory, or a Hub dataset (ORG/NAME[:CONFIG]).",
         DATA,
-        values="data",
+        completion="data",
         default_text="conll2003",
-        path=True,
+        is_path=True,
     )
     model: str | None = setting(
         None,
         "Encoder: a known name (minilm), a local path, or a Hub model.",
         MODEL,
         flags=("--model", "-m"),
-        values="models",
+        completion="models",
         default_text="bert-base-cased",
-        path=True,
+        is_path=True,
     )
     context: Literal["sentence", "document"] = setting(
         "document",
@@ -72,7 +72,7 @@ class FeatureBasedConfig(NerConfig):
     features: list[str] | None = setting(  # type: ignore[assignment]  # a single run has one value
         None, "Rows of the table to run, separated by commas. Repeatable.", MODEL, default_text="all six"
     )
-    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, saved=False)
+    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +90,9 @@ class AblationConfig(PretrainConfig):
         None,
         "Pre-training text: a known name, files, a directory, a glob pattern, or a Hub dataset.",
         DATA,
-        values="data",
+        completion="data",
         default_text="imdb",
-        path=True,
+        is_path=True,
     )
     table: Literal["objectives", "sizes"] = setting(
         "objectives", "Ablation to run: pre-training objectives (table 5) or model sizes (table 6).", MODEL
@@ -112,4 +112,4 @@ class AblationConfig(PretrainConfig):
     task_eval_samples: int | None = setting(
         None, "Evaluate on at most this many rows of each task, sampled by seed.", DATA, min=1
     )
-    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, saved=False)
+    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)

@@ -40,7 +40,7 @@ class FeatureBasedSuite(Suite):
     def __init__(self, config: FeatureBasedConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
         self.run_dirs = select_names("--features", config.features, list(PAPER_F1), "row of the table")
-        recipe = read_recipe(get_recipe_name(self.run_dirs[0]), Ner.name, Ner.Config)
+        recipe = read_recipe(get_recipe_name(self.run_dirs[0]), Ner.spec.name, Ner.spec.config)
         self.config = fill_unset(self.config, {key: recipe.settings[key] for key in ("data", "model")})
 
     def resolve_inputs(self) -> list[str]:
@@ -50,7 +50,7 @@ class FeatureBasedSuite(Suite):
         for features in self.run_dirs:
             select_layers(model_config, features)
         dataset = load_dataset(
-            str(self.config.data), Ner.name, self.config.data_dir, Dialect(conll=Ner.reads_word_lines)
+            str(self.config.data), Ner.spec.name, self.config.data_dir, Dialect(conll=Ner.spec.reads_word_lines)
         )
         self.data_source = dataset.source
         return [dataset.name, self.model_source.name]
@@ -68,7 +68,7 @@ class FeatureBasedSuite(Suite):
 
     def _run_row(self, features: str, output_dir: Path) -> Run:
         self.reporter.info(f"{features}: {output_dir}")
-        return self.train(Ner.name, get_recipe_name(features), {}, output_dir)
+        return self.train(Ner.spec.name, get_recipe_name(features), {}, output_dir)
 
     def compute_metrics(self, folder: Path, results: dict[str, Run]) -> dict[str, Any]:
         """Return the scores of each row; data and baselines are the same for all rows."""

@@ -67,7 +67,7 @@ def edit_records(task: str, change: Callable[[dict], object], *says: str) -> Dam
             change(record)
         return "".join(json.dumps(record) + "\n" for record in [first, *records]).encode()
 
-    return Damage(PREDICTIONS, changed, (f"{PREDICTIONS}:2", "must be made again", *says), task)
+    return Damage(PREDICTIONS, changed, (f"{PREDICTIONS}:2", "again", *says), task)
 
 
 def make_json_damages(file: str, *says: str, task: str = "classify") -> dict[str, Damage]:
@@ -157,9 +157,9 @@ RECORD_DAMAGES = {
         "a probability is no number": edit_records("classify", lambda r: r["probabilities"].update(positive=float("nan")), "`float`"),
         "a probability of a label that is none": edit_records("classify", lambda r: r["probabilities"].update(x=0), "other labels"),
         "a tag is a number": edit_records("ner", lambda r: r["gold"].append(5), "gold[", "`str`"),
-        "a tag too many": edit_records("ner", lambda r: r["gold"].append("O"), "gold", "tags of"),
-        "a tag that is none": edit_records("ner", lambda r: r["gold"].__setitem__(0, ""), "gold", "'' is no tag"),
-        "a predicted tag too many": edit_records("ner", lambda r: r["predicted"].append("O"), "predicted", "tags of"),
+        "a tag too many": edit_records("ner", lambda r: r["gold"].append("O"), "gold", "tags for"),
+        "a tag that is none": edit_records("ner", lambda r: r["gold"].__setitem__(0, ""), "gold", "'' is not a tag"),
+        "a predicted tag too many": edit_records("ner", lambda r: r["predicted"].append("O"), "predicted", "tags for"),
         "another text": edit_records("ner", lambda r: r.update(text=r["text"] + " and"), "tokens"),
         "an entity outside of the text": edit_records("ner", lambda r: r.update(entities=[{"start": 0, "end": 999, "label": "X", "score": 1.0}]), "entities"),
         "an entity before the text": edit_records("ner", lambda r: r.update(entities=[{"start": -1, "end": 1, "label": "X", "score": 1.0}]), "start"),
@@ -167,7 +167,7 @@ RECORD_DAMAGES = {
         "an answer that stands elsewhere": edit_records("qa", lambda r: r.update(answer="the end", start=0, end=3), "0 to 3"),
         "an answer that stands nowhere": edit_records("qa", lambda r: r.update(answer="the end", start=None, end=None), "the answer"),
         "gold is a text": edit_records("qa", lambda r: r.update(gold="the end"), "gold"),
-        "an ending that is not there": edit_records("swag", lambda r: r.update(gold=5), "gold: 5 is none"),
+        "an ending that is not there": edit_records("swag", lambda r: r.update(gold=5), "gold: 5 is outside"),
         "an ending before the first": edit_records("swag", lambda r: r.update(predicted=-1), "predicted"),
         "a probability is null": edit_records("swag", lambda r: r["probabilities"].append(None), "probabilities["),
     }.items()
@@ -181,8 +181,8 @@ REPORT_DAMAGES: dict[str, Damage] = {
     f"{CONFIG}: a threshold is a word": set_key(CONFIG, "null_odds_threshold", "x", CONFIG, "null_odds_threshold", task="qa"),
     f"{CONFIG}: tags of an unknown scheme": set_key(CONFIG, "tag_scheme", {"name": "x", "separator": "-"}, CONFIG, "tag_scheme", task="ner"),
     f"{NBEST}: an answer has no text": set_key(NBEST, "x", [{"probability": 0.5}], NBEST, "`text`", task="qa"),
-    f"{SAMPLES}: a place outside": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"places": [2]}), f"{SAMPLES}:1", "place 2", task=PRETRAIN),
-    f"{SAMPLES}: a piece too many": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"pieces": ["a", "b"]}), f"{SAMPLES}:1", "2 pieces", task=PRETRAIN),
+    f"{SAMPLES}: a place outside": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"places": [2]}), f"{SAMPLES}:1", "position 2", task=PRETRAIN),
+    f"{SAMPLES}: a piece too many": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"pieces": ["a", "b"]}), f"{SAMPLES}:1", "2 tokens", task=PRETRAIN),
     f"{SAMPLES}: a loss that is none": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"mlm_loss": None}), f"{SAMPLES}:1", "mlm_loss", task=PRETRAIN),
     f"{LOG}: a line without its step": overwrite_file(LOG, '{"step": 1}\n{"loss": 0.5}\n', f"{LOG}:2", "`step`"),
     f"{LOG}: a step is a word": overwrite_file(LOG, '{"step": "one"}\n', f"{LOG}:1", "step"),

@@ -83,22 +83,22 @@ FILES = {
     "Parquet with a vector that is null": expect_error(make_parquet(METADATA, embedding=pa.array([None, *VECTORS[1:]], VECTOR_TYPE)), "vectors", name="a.parquet"),
     "Parquet with numbers for texts": expect_rows(make_parquet(METADATA, text=[1, 2, 3]), 3, "a.parquet"),
     "Parquet without its texts": expect_rows(make_parquet(METADATA, text=None), 3, "a.parquet"),
-    "Parquet of another program": expect_error(make_parquet("null"), "made with", name="a.parquet"),
+    "Parquet of another program": expect_error(make_parquet("null"), "created with", name="a.parquet"),
     "safetensors": expect_rows(TENSORS, 3, "a.safetensors"),
     "safetensors cut short": expect_error(TENSORS[:-5], "cannot be read", name="a.safetensors"),
     "safetensors of nothing": expect_error(b"", "cannot be read", name="a.safetensors"),
     "safetensors with a header beyond the file": expect_error(replace_byte(TENSORS, 3, 255), "cannot be read", name="a.safetensors"),
     "safetensors with a header that is no JSON": expect_error(make_safetensors_with_header(b"{{{{{{{{"), "cannot be read", name="a.safetensors"),
-    "safetensors with an empty header": expect_error(make_safetensors_with_header(b"{}      "), "made with", name="a.safetensors"),
+    "safetensors with an empty header": expect_error(make_safetensors_with_header(b"{}      "), "created with", name="a.safetensors"),
     "safetensors that are a pointer": expect_error(LFS_POINTER, "cannot be read", name="a.safetensors"),
     "safetensors of another name": expect_error(save({"other": VECTORS}, {"bertkit": json.dumps(METADATA)}), "cannot be read", name="a.safetensors"),
-    "safetensors without a note": expect_error(save({"embeddings": VECTORS}), "made with", name="a.safetensors"),
+    "safetensors without a note": expect_error(save({"embeddings": VECTORS}), "created with", name="a.safetensors"),
     "safetensors of one dimension": expect_error(make_safetensors(METADATA, embeddings=VECTORS[0]), "vectors", name="a.safetensors"),
     "safetensors of whole numbers": expect_error(make_safetensors(METADATA, embeddings=VECTORS.astype(np.int32)), "vectors", name="a.safetensors"),
     "an array": Case(make_npy(VECTORS), num_rows=3, name="a.npy", sidecar=SIDECAR_JSON),
     "an array of one number": expect_error(make_npy(np.float32(1)), "vectors", name="a.npy", sidecar=SIDECAR_JSON),
-    "an array with a note that is none": expect_error(make_npy(VECTORS), "made with", name="a.npy", sidecar="[1]"),
-    "an array without a note": expect_error(make_npy(VECTORS), "made with", name="a.npy"),
+    "an array with a note that is none": expect_error(make_npy(VECTORS), "created with", name="a.npy", sidecar="[1]"),
+    "an array without a note": expect_error(make_npy(VECTORS), "created with", name="a.npy"),
     "an array of objects": expect_error(make_npy(np.array([{}], object), allow_pickle=True), "cannot be read", name="a.npy", sidecar=SIDECAR_JSON),
     "an array cut short": expect_error(make_npy(VECTORS)[:-4], "cannot be read", name="a.npy", sidecar=SIDECAR_JSON),
     "an array with a broken header": expect_error(replace_byte(make_npy(VECTORS), 12, 0), "cannot be read", name="a.npy", sidecar=SIDECAR_JSON),
@@ -108,7 +108,7 @@ FILES = {
     "an array that is a zip": expect_error(b"PK\x03\x04" + b"\0" * 30, name="a.npy", sidecar=SIDECAR_JSON),
     "another ending": expect_error("1 2 3\n", "must end in", name="a.txt"),
 } | {
-    f"{kind} said to be made with {what}": expect_error(make(about), "made with", name=f"a.{kind}")
+    f"{kind} said to be made with {what}": expect_error(make(about), "created with", name=f"a.{kind}")
     for kind, make in (("parquet", make_parquet), ("safetensors", make_safetensors))
     for what, about in BAD_METADATA.items()
 }  # fmt: skip

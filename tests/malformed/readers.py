@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from bertkit.infer.vector_index import read_index
+from bertkit.infer.search import read_index
 from bertkit.pipeline.prepare import prepare
 from bertkit.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class

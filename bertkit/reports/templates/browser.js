@@ -1,31 +1,32 @@
 "use strict";
-// The error browser and the switch between light and dark. Texts go into the page as text, never as HTML.
+// The error browser and the theme button. Texts are inserted as text, never as HTML.
 
-const ROWS_AT_A_TIME = 20;
+const ROWS_PER_PAGE = 20;
 const $ = (id) => document.getElementById(id);
 
 function element(name, className, text) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
+  const node = document.createElement(name);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
 }
 
+// An element whose text direction does not affect its surroundings.
 function isolated(name, className, text) {
-  const made = element(name, className, text);
-  made.dir = "auto";
-  return made;
+  const node = element(name, className, text);
+  node.dir = "auto";
+  return node;
 }
 
-// ---- light and dark
+// ---- theme
 
 (() => {
   const root = document.documentElement, button = $("theme");
   const isDark = () => getComputedStyle(root).colorScheme === "dark" ||
     (root.dataset.theme === undefined && matchMedia("(prefers-color-scheme: dark)").matches);
-  const named = () => { button.textContent = isDark() ? "light" : "dark"; };
-  button.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; named(); });
-  named();
+  const updateLabel = () => { button.textContent = isDark() ? "light" : "dark"; };
+  button.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; updateLabel(); });
+  updateLabel();
   button.hidden = false;
 })();
 
@@ -36,8 +37,8 @@ class Browser {
     this.data = data;
     this.form = $("filters");
     this.page = 0;
-    this.hasRight = data.rows.some((row) => row.right !== null);
-    this.prepare();
+    this.hasGold = data.rows.some((row) => row.correct !== null);
+    this.setUpFilters();
     this.form.addEventListener("input", () => this.filter());
     this.form.addEventListener("submit", (event) => event.preventDefault());
     this.form.addEventListener("reset", () => setTimeout(() => this.filter()));
@@ -46,56 +47,56 @@ class Browser {
     this.filter();
   }
 
-  // What there is to filter by: a label that all examples share is no choice.
-  prepare() {
-    const [gold, predicted] = this.data.named;
-    this.choices("gold", gold);
-    this.choices("predicted", predicted);
-    const measured = this.data.rows.some((row) => row.measure !== null);
-    this.show("measure", measured, this.data.measure);
-    this.show("wrong", this.hasRight);
+  // Shows only filters that can exclude examples.
+  setUpFilters() {
+    const [gold, predicted] = this.data.filter_names;
+    this.addChoices("gold", gold);
+    this.addChoices("predicted", predicted);
+    const hasMeasure = this.data.rows.some((row) => row.measure !== null);
+    this.show("measure", hasMeasure, this.data.measure);
+    this.show("wrong", this.hasGold);
     const rows = this.data.rows;
-    this.form.wrong.defaultChecked = this.form.wrong.checked = rows.some((row) => row.right === false);
-    this.words = rows.map((row) => row.fields.map(([, text]) => this.data.texts[text]).join("\n").toLowerCase());
+    this.form.wrong.defaultChecked = this.form.wrong.checked = rows.some((row) => row.correct === false);
+    this.searchTexts = rows.map((row) => row.fields.map(([, text]) => this.data.texts[text]).join("\n").toLowerCase());
   }
 
-  show(name, shown, label) {
-    const place = this.form.querySelector(`[data-for="${name}"]`);
-    place.hidden = !shown;
-    if (label) place.querySelector("span").textContent = label;
+  show(name, isShown, label) {
+    const control = this.form.querySelector(`[data-for="${name}"]`);
+    control.hidden = !isShown;
+    if (label) control.querySelector("span").textContent = label;
   }
 
-  choices(name, label) {
+  addChoices(name, label) {
     const counts = new Map();
-    for (const row of this.data.rows) for (const one of row[name]) counts.set(one, (counts.get(one) || 0) + 1);
+    for (const row of this.data.rows) for (const value of row[name]) counts.set(value, (counts.get(value) || 0) + 1);
     const select = this.form[name];
     select.append(new Option("any", ""));
-    for (const one of [...counts.keys()].sort()) select.append(new Option(`${one} (${counts.get(one)})`, `=${one}`));
+    for (const value of [...counts.keys()].sort()) select.append(new Option(`${value} (${counts.get(value)})`, `=${value}`));
     this.show(name, counts.size > 1, label);
   }
 
   filter() {
-    const form = this.form, bound = (input, other) => (input.value === "" ? other : Number(input.value));
+    const form = this.form, parseBound = (input, fallback) => (input.value === "" ? fallback : Number(input.value));
     const gold = form.gold.value, predicted = form.predicted.value;
-    const low = bound(form.low, -Infinity), high = bound(form.high, Infinity);
+    const low = parseBound(form.low, -Infinity), high = parseBound(form.high, Infinity);
     const words = form.words.value.toLowerCase().split(/\s+/).filter(Boolean);
     const numbers = [...this.data.rows.keys()].filter((number) => {
       const row = this.data.rows[number];
       return (!gold || row.gold.includes(gold.slice(1))) &&
         (!predicted || row.predicted.includes(predicted.slice(1))) &&
-        (!form.wrong.checked || row.right !== true) &&
+        (!form.wrong.checked || row.correct !== true) &&
         (row.measure === null ? form.low.value === "" && form.high.value === "" : row.measure >= low && row.measure <= high) &&
-        words.every((word) => this.words[number].includes(word));
+        words.every((word) => this.searchTexts[number].includes(word));
     });
     if (form.order.value === "best") numbers.reverse();
-    if (form.order.value === "row") numbers.sort((one, other) => this.data.rows[one].row - this.data.rows[other].row);
-    this.found = numbers;
+    if (form.order.value === "row") numbers.sort((left, right) => this.data.rows[left].row - this.data.rows[right].row);
+    this.matches = numbers;
     this.page = 0;
     this.draw();
   }
 
-  // The examples of one gold and one predicted label, as far as there is a choice of that name.
-  only(gold, predicted) {
+  // Shows the examples of one gold and one predicted label; labels without a choice are ignored.
+  showOnly(gold, predicted) {
     this.form.reset();
     this.form.wrong.checked = false;
     this.form.gold.value = `=${gold}`;
@@ -112,25 +113,25 @@ class Browser {
   }
 
   draw() {
-    const first = this.page * ROWS_AT_A_TIME, last = Math.min(first + ROWS_AT_A_TIME, this.found.length);
-    const all = this.data.rows.length.toLocaleString("en");
-    $("count").textContent = `${this.found.length.toLocaleString("en")} of ${all} examples`;
+    const first = this.page * ROWS_PER_PAGE, last = Math.min(first + ROWS_PER_PAGE, this.matches.length);
+    const total = this.data.rows.length.toLocaleString("en");
+    $("count").textContent = `${this.matches.length.toLocaleString("en")} of ${total} examples`;
     $("place").textContent = last ? `${first + 1} to ${last}` : "";
     $("back").disabled = first === 0;
-    $("on").disabled = last >= this.found.length;
-    $("pager").hidden = this.found.length <= ROWS_AT_A_TIME;
-    $("examples").replaceChildren(...this.found.slice(first, last).map((number) => this.row(this.data.rows[number])));
+    $("on").disabled = last >= this.matches.length;
+    $("pager").hidden = this.matches.length <= ROWS_PER_PAGE;
+    $("examples").replaceChildren(...this.matches.slice(first, last).map((number) => this.row(this.data.rows[number])));
   }
 
   row(row) {
-    const item = element("li", row.right === null ? "" : row.right ? "right" : "wrong");
-    const head = element("div", "said");
-    const said = row.said || [row.gold.join(", "), row.predicted.join(", ")];
-    this.data.named.forEach((name, side) => {
-      if (said[side] === "") return;
-      const place = element("span", "", `${name} `);
-      place.append(isolated("b", side ? "guess" : "", said[side]));
-      head.append(place);
+    const item = element("li", row.correct === null ? "" : row.correct ? "correct" : "wrong");
+    const head = element("div", "labels");
+    const labels = row.labels || [row.gold.join(", "), row.predicted.join(", ")];
+    this.data.filter_names.forEach((name, side) => {
+      if (labels[side] === "") return;
+      const label = element("span", "", `${name} `);
+      label.append(isolated("b", side ? "predicted" : "", labels[side]));
+      head.append(label);
     });
     if (row.measure !== null) head.append(element("span", "", `${this.data.measure} ${row.measure.toFixed(3)}`));
     head.append(isolated("span", "id", row.id));
@@ -138,33 +139,33 @@ class Browser {
     return item;
   }
 
-  field([name, text, marks], named) {
-    const line = element("div", "field"), place = isolated("span", "text");
-    if (named) line.append(isolated("span", "name", this.data.texts[name]));
-    const letters = marks ? Array.from(this.data.texts[text]) : [this.data.texts[text]];  // by code points
-    let at = 0;
+  field([name, text, marks], hasName) {
+    const line = element("div", "field"), content = isolated("span", "text");
+    if (hasName) line.append(isolated("span", "name", this.data.texts[name]));
+    const characters = marks ? Array.from(this.data.texts[text]) : [this.data.texts[text]];  // by code point
+    let position = 0;
     for (const [start, end, kind, label] of marks || []) {
-      const mark = element("mark", kind, letters.slice(start, end).join(""));
+      const mark = element("mark", kind, characters.slice(start, end).join(""));
       if (label) mark.append(isolated("small", "", label));
-      place.append(letters.slice(at, start).join(""), mark);
-      at = end;
+      content.append(characters.slice(position, start).join(""), mark);
+      position = end;
     }
-    place.append(letters.slice(at).join(""));
-    line.append(place);
+    content.append(characters.slice(position).join(""));
+    line.append(content);
     return line;
   }
 }
 
-// ---- cells of a matrix show their examples
+// ---- a click on a cell of a matrix shows its examples
 
-function followCells(browser) {
+function linkCells(browser) {
   for (const figure of document.querySelectorAll("figure[data-names]")) {
     const names = JSON.parse(figure.dataset.names);
     figure.addEventListener("click", (event) => {
       const cell = /cell-(\d+)-(\d+)$/.exec(event.target.closest("g[id*='cell-']")?.id ?? "");
-      if (cell) browser.only(names[cell[1]], names[cell[2]]);
+      if (cell) browser.showOnly(names[cell[1]], names[cell[2]]);
     });
   }
 }
 
-if ($("data")) followCells(new Browser(JSON.parse($("data").textContent)));
+if ($("data")) linkCells(new Browser(JSON.parse($("data").textContent)));

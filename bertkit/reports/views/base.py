@@ -1,5 +1,6 @@
-"""What a view is: how the predictions of one form are shown."""
+"""Base class of views, with the charts and statistics that several views share."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -10,37 +11,37 @@ from msgspec import Meta
 
 from bertkit.metrics.intervals import Scorer
 from bertkit.reports.charts import Chart, plot_bars
-from bertkit.reports.example import Example, Field, format_value
+from bertkit.reports.examples import Example, Field, format_value
 from bertkit.reports.finished_run import FinishedRun
 from bertkit.utils.schema import validate
 
 MAX_BARS = 24
 
-FiniteNumber = Annotated[float, Meta(ge=-1e300, le=1e300)]  # and not NaN
-Probability = Annotated[float, Meta(ge=0, le=1.001)]  # rounding may take it above 1
-Index = Annotated[int, Meta(ge=0)]  # counted from 0
+FiniteNumber = Annotated[float, Meta(ge=-1e300, le=1e300)]  # excludes NaN too
+Probability = Annotated[float, Meta(ge=0, le=1.001)]  # rounding may exceed 1
+Index = Annotated[int, Meta(ge=0)]
 
 
 class Record(TypedDict):
-    """What all records have."""
+    """Keys that all records have."""
 
     id: Any
 
 
 class View(ABC):
-    """How records of one form are shown. The form is seen from the record itself.
+    """How records of one kind are shown.
 
-    So a run can be reported whatever its task is called, and a new task whose records look like
-    another's needs nothing here.
+    The kind is detected from a record, not from the name of the task. So a new task needs no view if its
+    records have the keys of an existing one.
 
     Attributes:
-        form: the keys of a record that the view reads; it may have others.
-        decided: the keys that the model has decided; the others are the row's own.
-        measure: what `Example.measure` is.
-        named: what the labels are called by which examples are found.
+        schema: the keys of a record that the view reads; records may have others.
+        predicted_keys: keys that depend on the model; the others are inputs.
+        measure_name: name of `Example.measure`.
+        filter_names: names of the gold and predicted labels by which examples are filtered.
 
     Raises:
-        UserError: a record is not what a run writes (its line).
+        UserError: a record is invalid (its line).
     """
 
     schema: ClassVar[type]
@@ -50,62 +51,77 @@ class View(ABC):
 
     def __init__(self, run: FinishedRun, records: Sequence[Mapping[str, Any]]) -> None:
         self.run, self.records = run, records
-        told = run.predictions_path
+        path = run.predictions_path
         for number, record in enumerate(records):
-            validate(record, self.schema, f"{told}:{number + 1}")
-            if fault := self.find_error(record):
-                raise run.make_record_error(number, fault)
+            validate(record, self.schema, f"{path}:{number + 1}")
+            if problem := self.find_error(record):
+                raise run.make_record_error(number, problem)
 
     @classmethod
     @abstractmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Whether a record has this form."""
+        """Return whether the view can show this record."""
 
-    def find_error(self, record: Mapping[str, Any]) -> str | None:  # noqa: B027 (a form may say all)
-        """What a record has that no run would write, though it is of the form; None where all is well."""
+    def find_error(self, record: Mapping[str, Any]) -> str | None:  # noqa: B027 (optional)
+        """Return a problem that the schema cannot express, such as unequal lengths; None if there is none."""
 
     @abstractmethod
     def build_examples(self) -> list[Example]:
-        """An example for each record, in order."""
+        """Return an example for each record, in order."""
 
     def build_charts(self) -> list[Chart]:
-        """What all examples come to."""
+        """Return charts that summarize all records."""
         return []
 
     def scorer(self) -> Scorer | None:
-        """The scores of any draw of the rows; None where they cannot be had from records."""
+        """Return a scorer of any sample of the rows; None if records do not suffice to compute scores."""
         return None
 
     def build_input_fields(self, record: Mapping[str, Any]) -> list[Field]:
-        """The input columns of a prediction."""
+        """Return the input columns of a record."""
         return [Field(name, text) for name in self._columns if (text := format_value(record.get(name)))]
 
     @cached_property
     def _columns(self) -> list[str]:
-        """The names of the rows' own columns, but for those that say the same in all rows."""
-        own = self.predicted_keys | {"id", "gold"}
-        names = [name for name in self.records[0] if name not in own]
-        telling = [
+        """Names of the input columns, without columns that are equal in all rows."""
+        excluded = self.predicted_keys | {"id", "gold"}
+        names = [name for name in self.records[0] if name not in excluded]
+        varying = [
             name for name in names if len({format_value(record.get(name)) for record in self.records}) > 1
         ]
-        return telling or names
+        return varying or names
 
     def get_column(self, name: str) -> np.ndarray:
-        """[n] what all records have under a name."""
+        """Return the `[n]` values of all records under a key."""
         return np.array([record[name] for record in self.records])
+
+
+def negative_log_likelihood(probability: float) -> float:
+    """Return the negative log of a probability, finite also for 0."""
+    return -math.log(max(probability, 1e-12))
+
+
+def count_confusions(gold: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:
+    """Return the `[num_classes, num_classes]` counts of gold by predicted class."""
+    counts = np.bincount(gold * num_classes + predicted, minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes)
 
 
 def plot_f1_bars(
     names: Sequence[str], correct: np.ndarray, predicted: np.ndarray, gold: np.ndarray, unit: str
 ) -> Chart:
-    """A bar of F1 for each name, the most frequent first.
+    """Plot F1 for each name, the most frequent first.
 
     Args:
-        right, guessed, gold: [names] how many there are of each.
+        names: labels or entity types.
+        correct: `[names]` number of correct predictions.
+        predicted: `[names]` number of predictions.
+        gold: `[names]` number of gold labels.
+        unit: what a name is, for the title.
     """
     total = predicted + gold
     f1 = np.divide(2.0 * correct, total, out=np.zeros(len(names)), where=total > 0)
     order = np.argsort(-gold, kind="stable")[:MAX_BARS].tolist()
     note = "" if len(names) <= MAX_BARS else f"The {MAX_BARS} most frequent of {len(names)}."
-    values = {names[at]: float(f1[at]) for at in order}
-    return plot_bars(f"F1 by {unit}", values, [f"{int(gold[at]):,} gold" for at in order], note)
+    values = {names[index]: float(f1[index]) for index in order}
+    return plot_bars(f"F1 by {unit}", values, [f"{int(gold[index]):,} gold" for index in order], note)

@@ -1,15 +1,15 @@
-"""Masked texts: samples of pre-training."""
+"""View of masked language modeling: samples of pre-training."""
 
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any, NotRequired
 
 from bertkit.errors import format_count
-from bertkit.reports.example import Example, Field, Mark
+from bertkit.reports.examples import Example, Field, Mark
 from bertkit.reports.views.base import FiniteNumber, Index, Record, View
 
 
-class _Sample(Record):
+class _MlmRecord(Record):
     masked: str
     places: list[Index]
     pieces: list[str]
@@ -18,43 +18,46 @@ class _Sample(Record):
 
 
 class MlmView(View):
-    """Records with a text as it was masked, and what belongs at each place that is predicted."""
+    """Records with a masked text, and the original token at each masked position."""
 
-    schema = _Sample
+    schema = _MlmRecord
     predicted_keys = frozenset({"masked", "places", "pieces", "mlm_loss"})
     measure_name = "loss"
     filter_names = ("pair", "predicted")
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """A masked text."""
+        """Return whether the record has a masked text."""
         return "masked" in record and "places" in record
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Places outside of the text, or not as many as pieces that belong there."""
-        count, places, pieces = record["masked"].count(" ") + 1, record["places"], len(record["pieces"])
-        if len(places) != pieces:
+        """Return a problem if positions are outside of the text, or differ in number from the tokens."""
+        positions, num_originals = record["places"], len(record["pieces"])
+        if len(positions) != num_originals:
             return (
-                f"{format_count(len(places), 'place')} and {format_count(pieces, 'piece')} that belong there"
+                f"expected a masked position for each original token, found "
+                f"{format_count(len(positions), 'position')} and {format_count(num_originals, 'token')}"
             )
-        last = max(places, default=0)
-        return f"place {last} lies outside of {format_count(count, 'piece')}" if last >= count else None
+        num_tokens, last = record["masked"].count(" ") + 1, max(positions, default=0)
+        if last >= num_tokens:
+            return f"position {last} is outside of {format_count(num_tokens, 'token')}"
+        return None
 
     def build_examples(self) -> list[Example]:
-        """The higher the mean loss of its masked pieces, the sooner."""
+        """Return examples; those with a high mean loss of the masked tokens have priority."""
         return [
             Example(
                 record["id"], [record["pair"]] if "pair" in record else [], [], None, record["mlm_loss"],
-                record["mlm_loss"], [Field("text", record["masked"], _marks(record))],
+                record["mlm_loss"], [Field("text", record["masked"], _build_marks(record))],
             )
             for record in self.records
         ]  # fmt: skip
 
 
-def _marks(record: Mapping[str, Any]) -> list[Mark]:
-    pieces = record["masked"].split(" ")
-    starts = [0, *accumulate(len(piece) + 1 for piece in pieces)]
+def _build_marks(record: Mapping[str, Any]) -> list[Mark]:
+    tokens = record["masked"].split(" ")
+    starts = [0, *accumulate(len(token) + 1 for token in tokens)]
     return [
-        Mark(starts[place], starts[place] + len(pieces[place]), "masked", piece)
-        for place, piece in zip(record["places"], record["pieces"], strict=True)
+        Mark(starts[position], starts[position] + len(tokens[position]), "masked", original)
+        for position, original in zip(record["places"], record["pieces"], strict=True)
     ]

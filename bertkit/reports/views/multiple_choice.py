@@ -1,6 +1,5 @@
-"""One of several endings: `swag`."""
+"""View of multiple choice: one of several endings is correct (`swag`)."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,76 +9,86 @@ from bertkit.errors import format_count
 from bertkit.metrics.calibration import compute_calibration
 from bertkit.metrics.intervals import Scorer
 from bertkit.reports.charts import Chart, plot_confusion_matrix, plot_reliability_diagram
-from bertkit.reports.example import Example, Field, Mark
-from bertkit.reports.views.base import Index, Probability, Record, View
+from bertkit.reports.examples import Example, Field, Mark, get_mark_kind
+from bertkit.reports.views.base import (
+    Index,
+    Probability,
+    Record,
+    View,
+    count_confusions,
+    negative_log_likelihood,
+)
 
 
-class _Chosen(Record):
+class _ChoiceRecord(Record):
     gold: Index
     predicted: Index
     probabilities: list[Probability]
 
 
 class MultipleChoiceView(View):
-    """Records with the number of the right ending, that of the predicted one, and a probability of each."""
+    """Records with the index of the gold and of the predicted ending, and a probability for each ending."""
 
-    schema = _Chosen
+    schema = _ChoiceRecord
     predicted_keys = frozenset({"predicted", "probabilities", "scores"})
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Probabilities in a list, one for each ending."""
+        """Return whether the probabilities are a list, one for each ending."""
         return isinstance(record.get("probabilities"), list)
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """The number of an ending that has no probability."""
+        """Return a problem if an ending has no probability."""
         count = len(record["probabilities"])
-        wrong = next((side for side in ("gold", "predicted") if record[side] >= count), None)
-        return wrong and f"{wrong}: {record[wrong]} is none of {format_count(count, 'ending')}"
+        invalid = next((key for key in ("gold", "predicted") if record[key] >= count), None)
+        return invalid and f"{invalid}: {record[invalid]} is outside of {format_count(count, 'ending')}"
 
     def build_examples(self) -> list[Example]:
-        """The less likely the right ending was held, the sooner."""
-        return [self._example(record) for record in self.records]
+        """Return examples; those with an improbable gold ending have priority."""
+        return [self._build_example(record) for record in self.records]
 
-    def _example(self, record: Mapping[str, Any]) -> Example:
-        gold, predicted, shares = record["gold"], record["predicted"], record["probabilities"]
+    def _build_example(self, record: Mapping[str, Any]) -> Example:
+        gold, predicted, probabilities = record["gold"], record["predicted"], record["probabilities"]
         columns = self.run.settings.get("ending_columns", [])
         fields = [field for field in self.build_input_fields(record) if field.name not in columns]
-        for number, (text, share) in enumerate(zip(_endings(record, columns), shares, strict=False)):
-            kind = {(True, True): "both", (True, False): "gold", (False, True): "predicted"}
-            chosen = kind.get((number == gold, number == predicted))
-            marks = [Mark(0, len(text), chosen)] if chosen else []
-            fields.append(Field(f"{_name(number)}, {share:.2f}", text, marks))
+        endings = zip(_get_endings(record, columns), probabilities, strict=False)
+        for number, (text, probability) in enumerate(endings):
+            kind = get_mark_kind(number == gold, number == predicted)
+            marks = [Mark(0, len(text), kind)] if kind else []
+            fields.append(Field(f"{_format_ending(number)}, {probability:.2f}", text, marks))
         return Example(
-            record["id"], [_name(gold)], [_name(predicted)], gold == predicted, shares[predicted],
-            -math.log(max(shares[gold], 1e-12)), fields,
+            record["id"], [_format_ending(gold)], [_format_ending(predicted)], gold == predicted,
+            probabilities[predicted], negative_log_likelihood(probabilities[gold]), fields,
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:
-        """Which endings are taken for which, by their place; reliability."""
-        size = max(len(record["probabilities"]) for record in self.records)
+        """Return the confusion matrix by the position of endings, and reliability."""
+        num_endings = max(len(record["probabilities"]) for record in self.records)
         gold, predicted = self.get_column("gold"), self.get_column("predicted")
-        counts = np.bincount(gold * size + predicted, minlength=size * size).reshape(size, size)
-        sure = np.array([record["probabilities"][record["predicted"]] for record in self.records])
-        note = "By the place of the ending in its row, which should tell nothing. A cell leads to them."
-        names = [_name(number) for number in range(size)]
+        counts = count_confusions(gold, predicted, num_endings)
+        confidence = np.array([record["probabilities"][record["predicted"]] for record in self.records])
+        note = (
+            "By the position of the ending in its row, which should not matter. "
+            "Click a cell to see its examples."
+        )
+        names = [_format_ending(number) for number in range(num_endings)]
         return [
             plot_confusion_matrix("Endings", counts, names, note),
-            plot_reliability_diagram(compute_calibration(sure, gold == predicted)),
+            plot_reliability_diagram(compute_calibration(confidence, gold == predicted)),
         ]
 
     def scorer(self) -> Scorer:
-        """Accuracy."""
-        right = self.get_column("gold") == self.get_column("predicted")
-        return Scorer(lambda rows: {"accuracy": float(right[rows].mean())}, len(right), right)
+        """Return a scorer of accuracy."""
+        correct = self.get_column("gold") == self.get_column("predicted")
+        return Scorer(lambda rows: {"accuracy": float(correct[rows].mean())}, len(correct), correct)
 
 
-def _name(number: int) -> str:
+def _format_ending(number: int) -> str:
     return f"ending {number + 1}"
 
 
-def _endings(record: Mapping[str, Any], columns: list[str]) -> list[str]:
-    """The texts of the endings that are there, from a column each or from one that holds lists."""
+def _get_endings(record: Mapping[str, Any], columns: list[str]) -> list[str]:
+    """Return the non-empty endings, from one column each or from one column of lists."""
     values = [record.get(column) for column in columns]
-    listed = values[0] if len(values) == 1 and isinstance(values[0], list) else values
-    return [str(text) for text in listed if text not in (None, "")]
+    endings = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    return [str(text) for text in endings if text not in (None, "")]

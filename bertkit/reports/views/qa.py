@@ -1,4 +1,4 @@
-"""Answers in paragraphs: `qa`."""
+"""View of question answering (`qa`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -10,15 +10,15 @@ from bertkit.metrics.intervals import Scorer
 from bertkit.metrics.squad import AnswerScores, score_answers_v1, score_answers_v2
 from bertkit.metrics.thresholds import sweep_thresholds
 from bertkit.reports.charts import Chart, plot_reliability_diagram, plot_threshold_curves
-from bertkit.reports.example import Example, Field, overlay_spans
+from bertkit.reports.examples import Example, Field, overlay_spans
 from bertkit.reports.finished_run import FinishedRun
 from bertkit.reports.views.base import FiniteNumber, Index, Probability, Record, View
 
 NO_ANSWER, HAS_ANSWER = "no answer", "an answer"
-MAX_POINTS = 400  # of a curve
+MAX_POINTS = 400  # in a threshold curve
 
 
-class _Answered(Record):
+class _QaRecord(Record):
     question: str
     context: str
     gold: list[str]
@@ -28,7 +28,7 @@ class _Answered(Record):
     null_odds: FiniteNumber
 
 
-class _Best(TypedDict):
+class _Candidate(TypedDict):
     text: str
     probability: Probability
 
@@ -38,102 +38,110 @@ class _Config(TypedDict, total=False):
 
 
 class QaView(View):
-    """Records with a question, its paragraph, gold answers, and the answer that is given ("" for none)."""
+    """Records with a question, its paragraph, gold answers, and the predicted answer ("" for no answer)."""
 
-    schema = _Answered
+    schema = _QaRecord
     predicted_keys = frozenset({"answer", "start", "end", "score", "null_odds"})
 
     def __init__(self, run: FinishedRun, records: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(run, records)
-        self.nbest = run.read_json("nbest_predictions.json", dict[str, list[_Best]])
+        self.nbest = run.read_json("nbest_predictions.json", dict[str, list[_Candidate]])
         self.allows_no_answer = run.settings.get("squad") == "v2"
         self.gold = [record["gold"] for record in self.records]
-        self.marks = self._marked([record["answer"] for record in self.records])
+        self.scores = self._score([record["answer"] for record in self.records])
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """An answer in a context."""
+        """Return whether the record has an answer and a context."""
         return "answer" in record and "context" in record
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """An answer that does not stand where it is said to."""
+        """Return a problem if the answer is not at its offsets in the context."""
         start, end, answer = record["start"], record["end"], record["answer"]
-        stands = start is not None and end is not None and record["context"][start:end] == answer
-        return f"the answer does not stand at {start} to {end} of context" if answer and not stands else None
+        if not answer or (None not in (start, end) and record["context"][start:end] == answer):
+            return None
+        return f"the answer differs from characters {start} to {end} of the context"
 
-    def _marked(self, answers: list[str]) -> AnswerScores:
+    def _score(self, answers: list[str]) -> AnswerScores:
         return (score_answers_v2 if self.allows_no_answer else score_answers_v1)(self.gold, answers)
 
     def build_examples(self) -> list[Example]:
-        """The less of the gold answer was found, and the surer of that, the sooner."""
-        sure = self._confidence()
-        return [
-            Example(
-                record["id"], [HAS_ANSWER if record["gold"] else NO_ANSWER], [HAS_ANSWER if record["answer"] else NO_ANSWER],
-                bool(exact), share, 1 - f1 + (share or 0.0) / 10,
-                [Field("question", record["question"]), _paragraph(record)],
-                (" / ".join(dict.fromkeys(record["gold"])) or NO_ANSWER, record["answer"] or NO_ANSWER),
-            )
-            for record, exact, f1, share in zip(
-                self.records, self.marks.exact.tolist(), self.marks.f1.tolist(), sure, strict=True
-            )
-        ]  # fmt: skip
+        """Return examples; those with a low F1 have priority, then those with high confidence."""
+        exact, f1 = self.scores.exact.tolist(), self.scores.f1.tolist()
+        rows = zip(self.records, exact, f1, self._compute_confidence(), strict=True)
+        return [self._build_example(*row) for row in rows]
 
-    def _confidence(self) -> list[float | None]:
-        """The share of the answer that is given among the best ones."""
+    def _build_example(
+        self, record: Mapping[str, Any], exact: float, f1: float, confidence: float | None
+    ) -> Example:
+        gold, answer = record["gold"], record["answer"]
+        return Example(
+            record["id"], [HAS_ANSWER if gold else NO_ANSWER], [HAS_ANSWER if answer else NO_ANSWER],
+            bool(exact), confidence, 1 - f1 + (confidence or 0.0) / 10,
+            [Field("question", record["question"]), _build_paragraph(record)],
+            (" / ".join(dict.fromkeys(gold)) or NO_ANSWER, answer or NO_ANSWER),
+        )  # fmt: skip
+
+    def _get_candidates(self, record: Mapping[str, Any]) -> list[Any]:
+        return self.nbest.get(str(record["id"]), [])
+
+    def _compute_confidence(self) -> list[float | None]:
+        """Return the probability of each predicted answer among the n-best answers."""
         return [
-            next((best["probability"] for best in self.nbest.get(str(record["id"]), [])
-                  if best["text"] == record["answer"]), None)
+            next(
+                (
+                    candidate["probability"]
+                    for candidate in self._get_candidates(record)
+                    if candidate["text"] == record["answer"]
+                ),
+                None,
+            )
             for record in self.records
-        ]  # fmt: skip
+        ]
 
     def build_charts(self) -> list[Chart]:
-        """With v2 the scores under every threshold; how often an answer is right that is held likely."""
-        sure = np.array([np.nan if share is None else share for share in self._confidence()])
-        known = ~np.isnan(sure)
-        found = [self._curve()] if self.allows_no_answer and self.nbest else []
-        if known.any():
-            found.append(
-                plot_reliability_diagram(
-                    compute_calibration(sure[known], self.marks.exact[known] > 0), "answers"
-                )
-            )
-        return found
+        """Return reliability and, for SQuAD v2, the scores by threshold."""
+        confidence = np.array([np.nan if p is None else p for p in self._compute_confidence()])
+        is_known = ~np.isnan(confidence)
+        charts = [self._plot_thresholds()] if self.allows_no_answer and self.nbest else []
+        if is_known.any():
+            calibration = compute_calibration(confidence[is_known], self.scores.exact[is_known] > 0)
+            charts.append(plot_reliability_diagram(calibration, "answers"))
+        return charts
 
     def scorer(self) -> Scorer:
-        """Exact and F1 in percent."""
-        values = {"exact": self.marks.exact, "f1": self.marks.f1}
+        """Return a scorer of exact match and F1, in percent."""
+        scores = {"exact": self.scores.exact, "f1": self.scores.f1}
         return Scorer(
-            lambda rows: {name: 100.0 * float(some[rows].mean()) for name, some in values.items()},
+            lambda rows: {name: 100.0 * float(values[rows].mean()) for name, values in scores.items()},
             len(self.records),
         )
 
-    def _curve(self) -> Chart:
-        spans = [
-            next((best["text"] for best in self.nbest.get(str(record["id"]), []) if best["text"]), "")
+    def _plot_thresholds(self) -> Chart:
+        answers = [
+            next((candidate["text"] for candidate in self._get_candidates(record) if candidate["text"]), "")
             for record in self.records
         ]
-        found = sweep_thresholds(
-            self._marked(spans), self.get_column("null_odds"), self._marked([""] * len(spans)).exact
-        )
-        shown = np.unique(np.linspace(0, len(found.threshold) - 1, MAX_POINTS).round().astype(int))
-        used = self.run.read_json("config.json", _Config).get("null_odds_threshold")
-        note = "Questions whose null odds are above τ get no answer; τ is what had the best F1 in training."
-        scores = {"F1": found.f1[shown], "exact": found.exact[shown]}
-        return plot_threshold_curves("Threshold", found.threshold[shown], scores, used, note)
+        no_answers = self._score([""] * len(answers)).exact
+        sweep = sweep_thresholds(self._score(answers), self.get_column("null_odds"), no_answers)
+        points = np.unique(np.linspace(0, len(sweep.threshold) - 1, MAX_POINTS).round().astype(int))
+        threshold = self.run.read_json("config.json", _Config).get("null_odds_threshold")
+        note = "A question gets no answer if its null odds exceed τ. Training selects the τ with the best F1."
+        scores = {"F1": sweep.f1[points], "exact": sweep.exact[points]}
+        return plot_threshold_curves("Threshold", sweep.threshold[points], scores, threshold, note)
 
 
-def _paragraph(record: Mapping[str, Any]) -> Field:
-    """The paragraph; a gold answer is marked where its text stands, next to the answer that is given."""
-    context, given = record["context"], [(record["start"], record["end"])] if record["answer"] else []
-    near = given[0][0] if given else 0
-    gold = {span for text in record["gold"] if text and (span := _nearest(context, text, near))}
-    return Field("paragraph", context, overlay_spans(sorted(gold), given))
+def _build_paragraph(record: Mapping[str, Any]) -> Field:
+    """Return the marked paragraph; of several matches of a gold answer, the nearest to the prediction."""
+    context, predicted = record["context"], [(record["start"], record["end"])] if record["answer"] else []
+    position = predicted[0][0] if predicted else 0
+    gold = {span for text in record["gold"] if text and (span := _find_nearest(context, text, position))}
+    return Field("paragraph", context, overlay_spans(sorted(gold), predicted))
 
 
-def _nearest(context: str, text: str, near: int) -> tuple[int, int] | None:
-    """Where a text stands nearest to a place; None where it does not."""
-    before, after = context.rfind(text, 0, near + len(text)), context.find(text, near)
-    places = [place for place in (before, after) if place >= 0]
-    start = min(places, key=lambda place: abs(place - near), default=None)
+def _find_nearest(context: str, text: str, position: int) -> tuple[int, int] | None:
+    """Return the span of a text that is nearest to a position; None if the text does not occur."""
+    before, after = context.rfind(text, 0, position + len(text)), context.find(text, position)
+    starts = [start for start in (before, after) if start >= 0]
+    start = min(starts, key=lambda start: abs(start - position), default=None)
     return None if start is None else (start, start + len(text))

@@ -1,0 +1,197 @@
+"""Settings of the commands that use a finished run or a model, without importing PyTorch."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bertkit.config import DATA, MODEL, OUTPUT, Settings, setting
+
+EMBED_HELP = "Write vectors of texts, or of one word in its contexts, to a file; --query searches them."
+EVALUATE_HELP = (
+    "Score a finished run on other data, with confidence intervals and baselines; --compare tests it "
+    "against another run."
+)
+EXPORT_HELP = "Export a finished run to ONNX and compare it with the PyTorch model on the validation rows."
+FILL_MASK_HELP = "Print the most probable words for each [MASK] in a text."
+PREDICT_HELP = "Predict with a finished run: rows of a file, texts, or lines on standard input."
+
+SEARCH_PANEL = "Search"
+PREDICT_OUTPUT_SETTINGS = ("output", "overwrite", "format")  # bertkit.predict() does not take them
+PREDICT_TEXT_SETTINGS = ("text", "text_pair", "question", "context", "ending")  # together they form rows
+
+# Variants of a model that `export` measures.
+PYTORCH, FP32, INT8 = "pytorch", "onnx", "int8"
+
+
+def _data_dir_setting() -> Any:
+    return setting(
+        None, "Directory that holds the original dataset files (environment: BERTKIT_DATA_DIR).", DATA
+    )
+
+
+def _eval_batch_size_setting() -> Any:
+    return setting(
+        None, "Rows per batch; the predictions do not depend on it.", OUTPUT, min=1,
+        default_text="as in training",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedConfig(Settings):
+    """Settings of `bertkit embed`."""
+
+    model: str = setting(
+        dataclasses.MISSING,
+        "Model to embed with: a known name (minilm), a path, a finished run of any task, or a Hub model.",
+        MODEL,
+        positional=True,
+        values="models",
+    )
+    data: str | None = setting(
+        None, "Rows to embed: a known name, a file, a directory, or a Hub dataset.", DATA,
+        default_text="lines, or JSON objects, on standard input",
+        values="data",
+    )  # fmt: skip
+    split: str = setting("train", "Split of --data to embed; a single file is one split, train.", DATA)
+    text: list[str] = setting((), "Text to embed. Repeatable.", DATA)
+    text_column: str | None = setting(None, "Column with the text.", DATA, default_text="detected")
+    text_pair_column: str | None = setting(
+        None, "Column with the second text, if rows are pairs.", DATA, default_text="detected"
+    )
+    data_dir: str | None = _data_dir_setting()
+    pooling: Literal["cls", "mean"] | None = setting(
+        None,
+        "Vector of a text: cls is the vector of [CLS]; mean averages all tokens except padding, [CLS] and "
+        "[SEP] included.",
+        MODEL,
+        default_text="the pooling of a sentence-transformers model, otherwise cls",
+    )
+    layer: str | None = setting(
+        None,
+        "Layer to take vectors from: 0 is the embedding layer, 1 the first encoder layer, -1 the last; "
+        "concat-last-4 concatenates the last four.",
+        MODEL,
+        default_text="-1",
+    )
+    max_length: int | None = setting(
+        None,
+        "Maximum sequence length in tokens, including special tokens; longer texts are truncated.",
+        MODEL,
+        min=4,
+        default_text="the model's maximum",
+    )
+    normalize: bool = setting(False, "Scale each vector to length 1.", MODEL)
+    batch_size: int = setting(32, "Texts per batch.", MODEL, min=1)
+    query: list[str] = setting(
+        (), "Show the rows most similar to this text, by cosine similarity. Repeatable.", SEARCH_PANEL
+    )
+    top: int = setting(10, "Number of rows to show per query.", SEARCH_PANEL, min=1)
+    index: str | None = setting(
+        None, "Search this file, written by bertkit embed, instead of embedding rows.", SEARCH_PANEL
+    )
+    word: str | None = setting(
+        None, "Embed each occurrence of this word in the texts, and compare the vectors.", SEARCH_PANEL
+    )
+    output: str | None = setting(
+        None, "File to write: .npy, .parquet or .safetensors.", OUTPUT, flags=("--output", "-o")
+    )
+    overwrite: bool = setting(False, "Replace the file of --output.", OUTPUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(Settings):
+    """Settings of `bertkit evaluate`."""
+
+    run: str = setting(dataclasses.MISSING, "Finished run, or an exported model.", OUTPUT, positional=True)
+    data: str | None = setting(
+        None,
+        "Rows to score: a known name, a file, a directory, or a Hub dataset.",
+        DATA,
+        default_text="the evaluation splits of the run",
+    )
+    data_dir: str | None = _data_dir_setting()
+    max_eval_samples: int | None = setting(
+        None, "Score at most this many rows of each split, sampled with the run's seed.", DATA, min=1
+    )
+    compare: str | None = setting(
+        None, "Another finished run of the same task, scored on the same rows and compared.", DATA
+    )
+    batch_size: int | None = _eval_batch_size_setting()
+    output_dir: str | None = setting(
+        None, "Directory for scores, predictions and the report.", OUTPUT, flags=("--output-dir", "-o"),
+        default_text="runs/evaluate-RUN-DATA",
+    )  # fmt: skip
+    overwrite: bool = setting(False, "Replace the evaluation in --output-dir.", OUTPUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig(Settings):
+    """Settings of `bertkit export`."""
+
+    run: str = setting(dataclasses.MISSING, "Finished run to export.", OUTPUT, positional=True)
+    format: Literal["onnx"] = setting("onnx", "Format of the exported model.", OUTPUT)
+    quantize: Literal["int8"] | None = setting(
+        None, "Also write a model with 8-bit weights, and measure its scores, speed and size.", OUTPUT
+    )
+    max_eval_samples: int | None = setting(
+        None, "Compare and score on this many validation rows, sampled with the run's seed.", DATA, min=1,
+        default_text="all",
+    )  # fmt: skip
+    output_dir: str | None = setting(
+        None, "Directory for the exported model.", OUTPUT, flags=("--output-dir", "-o"),
+        default_text="RUN/onnx",
+    )  # fmt: skip
+    overwrite: bool = setting(False, "Replace the model in --output-dir.", OUTPUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillMaskConfig(Settings):
+    """Settings of `bertkit fill-mask`."""
+
+    model: str = setting(
+        dataclasses.MISSING,
+        "Pre-trained model with its language modeling head: a path, a run of pretrain-mlm-nsp, or a Hub "
+        "model.",
+        MODEL,
+        positional=True,
+        values="models",
+    )
+    text: list[str] = setting(
+        (), "Texts with [MASK] or the model's own mask token; default: lines on standard input.", DATA,
+        positional=True,
+    )  # fmt: skip
+    top: int = setting(5, "Number of words for each mask.", OUTPUT, min=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictConfig(Settings):
+    """Settings of `bertkit predict`."""
+
+    run: str = setting(
+        dataclasses.MISSING, "Finished run, or the directory of an exported model.", OUTPUT, positional=True,
+        values="runs",
+    )  # fmt: skip
+    data: str | None = setting(
+        None, "Rows to predict, in any format that training reads.", DATA, values="data"
+    )
+    data_dir: str | None = _data_dir_setting()
+    text: list[str] = setting((), "Text to predict. Repeatable, like the flags below.", DATA)
+    text_pair: list[str] = setting((), "Second text, for runs trained on text pairs.", DATA)
+    question: list[str] = setting((), "Question, for runs of qa.", DATA)
+    context: list[str] = setting((), "Paragraph, for runs of qa; or context, for runs of swag.", DATA)
+    ending: list[str] = setting((), "One ending, for runs of swag.", DATA)
+    all_scores: bool = setting(
+        False, "Also write the scores of the alternatives that are not predicted.", OUTPUT
+    )
+    output: str | None = setting(
+        None, "File for the predictions: .jsonl, .csv or .conll.", OUTPUT, flags=("--output", "-o"),
+        default_text="standard output",
+    )  # fmt: skip
+    overwrite: bool = setting(False, "Replace the file of --output.", OUTPUT)
+    format: Literal["table", "jsonl", "csv", "conll"] | None = setting(
+        None,
+        "Format of the predictions.",
+        OUTPUT,
+        default_text="by the suffix of --output; otherwise a table on a terminal, else jsonl",
+    )
+    batch_size: int | None = _eval_batch_size_setting()

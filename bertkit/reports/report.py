@@ -1,0 +1,74 @@
+"""`report`: write the page of a finished run, or compare several runs, from their directories alone."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import OUTPUT, Settings, setting
+from bertkit.errors import UserError
+from bertkit.run_directory import REPORT_FILE
+from bertkit.utils.reporting import Reporter
+from bertkit.validation import validate_settings
+
+REPORT_HELP = "Write the report page of a finished run again, or compare several runs on one page."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig(Settings):
+    """Settings of `bertkit report`."""
+
+    runs: list[str] = setting(
+        dataclasses.MISSING,
+        "Finished runs. If there are several, the others are compared with the first.",
+        OUTPUT,
+        positional=True,
+    )
+    output: str | None = setting(
+        None,
+        "HTML file to write.",
+        OUTPUT,
+        flags=("--output", "-o"),
+        default_text=f"RUN/{REPORT_FILE}; for several runs {REPORT_FILE}",
+    )
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page that was written: its path, and a summary of its content as plain values."""
+
+    path: Path
+    summary: dict[str, Any]
+
+
+def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Report:
+    """Write the page of one run, or the comparison of several.
+
+    Raises:
+        UserError: a run is not finished, the runs belong to different tasks, or the page cannot be written.
+    """
+    from bertkit.reports.comparison import compare_runs
+    from bertkit.reports.finished_run import load_finished_run
+    from bertkit.reports.page import render_page
+    from bertkit.utils.files import write_text
+
+    config = ReportConfig(**validate_settings(ReportConfig, settings, "report()"))
+    runs = [load_finished_run(Path(run).expanduser()) for run in config.runs]
+    summary: dict[str, Any] = {"runs": config.runs}
+    if len(runs) == 1:
+        path, html = runs[0].folder / REPORT_FILE, render_page(runs[0])
+    else:
+        path = Path(REPORT_FILE)
+        html, summary = compare_runs(runs, reporter or Reporter())
+    if config.output:
+        path = Path(config.output).expanduser()
+    _check_output(path)
+    write_text(path, html)
+    return Report(path, summary | {"bytes": path.stat().st_size})
+
+
+def _check_output(path: Path) -> None:
+    """Refuse to replace a file that is not an HTML page."""
+    if path.is_file() and not path.read_bytes()[:100].lstrip().lower().startswith(b"<!doctype html"):
+        raise UserError(f"{path}: already exists and is not an HTML page; pass another file with --output")
