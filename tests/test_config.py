@@ -13,7 +13,7 @@ from bertkit.suites.config import AblationConfig, FeatureBasedConfig
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.classify import ClassifyConfig
 from bertkit.tasks.pretrain_config import PretrainConfig
-from bertkit.utils.files import dump_yaml
+from bertkit.utils.serialization import dump_yaml
 from bertkit.validation import validate_settings
 
 
@@ -27,7 +27,7 @@ def test_flags_are_unique_and_arguments_are_trainers():
 
     known = get_settings(ClassifyConfig)
     flags = [get_flag(name, about) for name, (_, about, _) in known.items()]
-    arguments = [about.argument for _, about, _ in known.values() if about.argument]
+    arguments = [about.training_argument for _, about, _ in known.values() if about.training_argument]
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     assert len(set(flags)) == len(flags)
     assert len(arguments) > 10
@@ -72,7 +72,7 @@ def test_what_names_files_is_saved_so_that_it_names_them_from_any_folder(tmp_pat
     "config", [task_class(name).Config for name in TASKS] + [AblationConfig, FeatureBasedConfig]
 )
 def test_the_same_settings_name_files_everywhere(config):
-    paths = {name for name, (_, about, _) in get_settings(config).items() if about.path}
+    paths = {name for name, (_, about, _) in get_settings(config).items() if about.is_path}
     named = {"data", "validation", "test", "data_dir", "model", "tokenizer"}
     assert paths == named & get_settings(config).keys()
 

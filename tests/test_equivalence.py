@@ -21,7 +21,7 @@ import bertkit
 from bertkit.data.features import StoredFeatures
 from bertkit.training.batch_samplers import LengthGroupedBatchSampler
 from bertkit.training.precision import choose_precision
-from bertkit.utils.checksums import verify_checksums, write_checksums
+from bertkit.utils.files import verify_checksums, write_checksums
 from bertkit.utils.ragged import Ragged
 
 SGD = {"optim": "sgd", "learning_rate": 0.05, "warmup": 0.0, "weight_decay": 0.0, "bf16": False}

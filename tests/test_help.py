@@ -59,8 +59,8 @@ def test_data_that_is_nowhere_is_told_before_what_is_slow_to_import(no_hub, args
 
 QUIET = """
 import huggingface_hub.utils
-from bertkit.utils.quiet import quiet_libraries
-with quiet_libraries():
+from bertkit.utils.reporting import silence_libraries
+with silence_libraries():
     from transformers.utils import logging
     assert not logging.get_logger().isEnabledFor(logging.WARNING)
     assert not logging.is_progress_bar_enabled()

@@ -31,6 +31,7 @@ from bertkit.tasks import TASKS, task_class
 from bertkit.utils import distributed
 
 app = typer.Typer(
+    cls=usage_errors.CommandGroup,
     name="bertkit",
     help="BERT from one command: fine-tune, score and look. `bertkit COMMAND --help` tells more.",
     pretty_exceptions_enable=False,

@@ -8,10 +8,11 @@ import typer
 
 from bertkit.checks.config import CHECK_HELP, make_check_config
 from bertkit.cli.options import build_command
+from bertkit.cli.usage_errors import CommandGroup
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_class
 
-app = typer.Typer(help=CHECK_HELP, no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, help=CHECK_HELP, no_args_is_help=True)
 
 
 def _run(task: str, given: dict[str, Any], as_json: bool) -> None:

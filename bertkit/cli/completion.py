@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from bertkit.recipes import list_shipped_recipes, parse_recipe_task, read_recipe_title
+from bertkit.recipes import list_shipped_recipes, read_recipe_task, read_recipe_title
 
 SAMPLE_DESCRIPTION = "about 40 rows for each task, for first tries"
 Completions = Iterator[tuple[str, str]]  # with what is said of each
@@ -45,7 +45,7 @@ def _shipped(*_: object) -> Completions:
 def _recipes(context: typer.Context, incomplete: str) -> Completions:
     """Those of the task that is typed, its own folder's first."""
     known, task = list_shipped_recipes(), str(context.info_name)
-    of_the_task = [name for name, path in known.items() if parse_recipe_task(path) == task]
+    of_the_task = [name for name, path in known.items() if read_recipe_task(path) == task]
     for name in sorted(of_the_task, key=lambda name: not name.startswith(f"{task}/")):
         short = name.rpartition("/")[2]
         clear = name == f"{task}/{short}" or sum(other.endswith(f"/{short}") for other in known) == 1

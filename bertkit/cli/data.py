@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from bertkit.cli.completion import SAMPLE_DESCRIPTION
+from bertkit.cli.usage_errors import CommandGroup
 
-app = typer.Typer(help="The known data sets.", no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, help="The known data sets.", no_args_is_help=True)
 
 
 @app.command("ls")

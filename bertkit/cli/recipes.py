@@ -6,18 +6,20 @@ from typing import Annotated
 import typer
 
 from bertkit.cli.completion import make_completer
+from bertkit.cli.usage_errors import CommandGroup
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.recipes import (
     find_recipe,
     list_profiles,
     list_shipped_recipes,
-    parse_recipe_task,
     read_recipe_file,
+    read_recipe_task,
     read_recipe_title,
 )
 from bertkit.utils.files import write_text
+from bertkit.utils.output_paths import check_output_file
 
-app = typer.Typer(help="List, show and copy recipes: settings to start from.", no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, help="List, show and copy recipes: settings to start from.", no_args_is_help=True)
 RecipeName = Annotated[
     str, typer.Argument(help="A shipped name, or a file.", autocompletion=make_completer("shipped"))
 ]
@@ -31,10 +33,10 @@ def list_recipes(
 ) -> None:
     """Name and first line of each shipped recipe."""
     known = {
-        name: path for name, path in list_shipped_recipes().items() if task in ("", parse_recipe_task(path))
+        name: path for name, path in list_shipped_recipes().items() if task in ("", read_recipe_task(path))
     }
     if not known:
-        there = list(dict.fromkeys(map(parse_recipe_task, list_shipped_recipes().values())))
+        there = list(dict.fromkeys(map(read_recipe_task, list_shipped_recipes().values())))
         raise UserError(
             f"recipes ls {task}: no recipes for it{suggest_similar(task, there)} ({format_list(there)})"
         )
@@ -58,10 +60,7 @@ def copy_recipe(
     if not file:
         raise UserError("FILE: is empty; name the file to copy to, or a folder, . for this one")
     target = Path(file) / source.name if Path(file).is_dir() else Path(file)
-    if target.exists():
-        raise UserError(f"{target}: is there already; name another file")
-    if not target.parent.is_dir():
-        raise UserError(f"{target.parent}: no such folder")
+    check_output_file(target, overwrite=False, flag="", conflict="already exists; choose another file")
     write_text(target, source.read_text("utf-8"))
     typer.echo(f"{target}", err=True)
 

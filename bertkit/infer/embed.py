@@ -24,13 +24,13 @@ class EmbedConfig(Settings):
 
     model: str = setting(
         dataclasses.MISSING, "A known name (minilm), a path, a run of any task, or a Hub model.", MODEL,
-        positional=True,
-        values="models",
+        is_positional=True,
+        completion="models",
     )  # fmt: skip
     data: str | None = setting(
         None, "Rows to embed: a known name, a file, a folder, or a Hub data set.", DATA,
         default_text="lines, or JSON objects, on standard input",
-        values="data",
+        completion="data",
     )  # fmt: skip
     split: str = setting("train", "Which split of --data; a single file is all of one.", DATA)
     text: list[str] = setting((), "A text to embed. Repeatable.", DATA)
@@ -108,7 +108,7 @@ def embed(
     Raises:
         UserError: anything the caller can mend, in one line; no file is written then.
     """
-    from bertkit.utils.quiet import silence_libraries
+    from bertkit.utils.reporting import silence_libraries
 
     reporter = reporter or Reporter()
     config = EmbedConfig(**_known(validate_settings(EmbedConfig, settings, "embed()")))
@@ -142,6 +142,7 @@ def _check(config: EmbedConfig) -> None:
         other = "--query" if config.query else "--text-pair-column"
         raise UserError(f"--word: {other} is about whole texts; leave one of them out")
     if config.output:
-        from bertkit.infer.vector_files import check_output
+        from bertkit.infer.vector_files import SUFFIXES
+        from bertkit.utils.output_paths import check_output_file
 
-        check_output(Path(config.output).expanduser(), config.overwrite)
+        check_output_file(Path(config.output).expanduser(), config.overwrite, suffixes=SUFFIXES)

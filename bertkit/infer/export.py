@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import bertkit
 from bertkit.config import DATA, OUTPUT, Settings, setting
 from bertkit.errors import UserError
-from bertkit.utils.files import PARTIAL
+from bertkit.utils.files import stage_files
+from bertkit.utils.output_paths import OutputKind, check_output_directory
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -32,7 +33,7 @@ REQUIRED_PACKAGES = ["onnx", "onnxruntime", "onnxscript"]
 class ExportConfig(Settings):
     """The settings of `bertkit export`."""
 
-    run: str = setting(dataclasses.MISSING, "A finished run.", OUTPUT, positional=True)
+    run: str = setting(dataclasses.MISSING, "A finished run.", OUTPUT, is_positional=True)
     format: Literal["onnx"] = setting("onnx", "What to export to.", OUTPUT)
     quantize: Literal["int8"] | None = setting(
         None, "Also write the weights in 8 bits, and tell what that costs and gains.", OUTPUT
@@ -71,7 +72,7 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
     from bertkit.infer.onnx_runtime import require_packages
     from bertkit.pipeline.prepare import load_run_task
     from bertkit.utils import locks
-    from bertkit.utils.quiet import silence_libraries
+    from bertkit.utils.reporting import silence_libraries
 
     config = ExportConfig(**validate_settings(ExportConfig, settings, "export()"))
     run = Path(config.run).expanduser()
@@ -86,23 +87,21 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
 
 def _check_place(run: Path, folder: Path, overwrite: bool) -> None:
     """Refuse an exported model for a run, and a directory that holds something else, or cannot be written."""
-    from bertkit import run_directory
     from bertkit.infer.onnx_runtime import ONNX_FILE
 
     if (run / ONNX_FILE).exists():
         raise UserError(f"{run}: is an exported model; name the run that it was made of")
-    run_directory.check_output_directory(folder)
-    there = {path.name for path in folder.iterdir()} - {PARTIAL} if folder.is_dir() else set()
-    if there and ONNX_FILE not in there:
-        raise UserError(f"--output-dir {folder}: holds files that are no export; name another directory")
-    if there and not overwrite:
-        raise UserError(f"--output-dir {folder}: holds an exported model; --overwrite replaces it")
+    kind = OutputKind(
+        "an exported model",
+        "pass --overwrite to replace it",
+        lambda names: set() if ONNX_FILE in names else names,
+    )
+    check_output_directory(folder, kind, overwrite)
 
 
 def _export(
     config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any], reporter: Reporter
 ) -> ExportResult:
-    from bertkit import run_directory
     from bertkit.infer.onnx_graph import check_architecture, quantize, write_graph
     from bertkit.infer.onnx_runtime import ONNX_FILE
     from bertkit.infer.validation_rows import load_validation_set
@@ -110,26 +109,23 @@ def _export(
 
     check_architecture(load_config(ModelSource(run.name, run)))
     found = load_validation_set(run, metrics, config.max_eval_samples, reporter)
-    try:
-        with run_directory.stage_files(folder) as aside:
-            places = {FP32: aside, **({INT8: aside / INT8} if config.quantize else {})}
-            reporter.info(f"exporting {run}")
-            write_graph(
-                found.model,
-                found.task.sequence_grouping == "choice",
-                aside / ONNX_FILE,
-                _told(found, metrics),
-            )
-            if config.quantize:
-                places[INT8].mkdir()
-                quantize(aside / ONNX_FILE, places[INT8] / ONNX_FILE)
-            figures = _measured(found, places, run, metrics, reporter)
-            for place in places.values():
-                _complete(place, run, found.tokenizer, {**metrics, "export": figures})
-            if (folder / INT8).is_dir():
-                shutil.rmtree(folder / INT8)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror or error}); make room") from error
+    with stage_files(folder, "the exported model", "free disk space", errors=(OSError,)) as aside:
+        places = {FP32: aside, **({INT8: aside / INT8} if config.quantize else {})}
+        reporter.info(f"exporting {run}")
+        write_graph(
+            found.model,
+            found.task.sequence_grouping == "choice",
+            aside / ONNX_FILE,
+            _told(found, metrics),
+        )
+        if config.quantize:
+            places[INT8].mkdir()
+            quantize(aside / ONNX_FILE, places[INT8] / ONNX_FILE)
+        figures = _measured(found, places, run, metrics, reporter)
+        for place in places.values():
+            _complete(place, run, found.tokenizer, {**metrics, "export": figures})
+        if (folder / INT8).is_dir():
+            shutil.rmtree(folder / INT8)
     return ExportResult(folder, figures)
 
 

@@ -24,10 +24,10 @@ class FillMaskConfig(Settings):
 
     model: str = setting(
         dataclasses.MISSING, "A pre-trained model with its head over the vocabulary: a path, a run of "
-        "pretrain-mlm-nsp, or a Hub model.", MODEL, positional=True, values="models",
+        "pretrain-mlm-nsp, or a Hub model.", MODEL, is_positional=True, completion="models",
     )  # fmt: skip
     text: list[str] = setting(
-        (), "Texts with [MASK], or the model's own mask; else lines on standard input.", DATA, positional=True
+        (), "Texts with [MASK], or the model's own mask; else lines on standard input.", DATA, is_positional=True
     )
     top: int = setting(5, "How many words for each.", OUTPUT, min=1)
 
@@ -58,7 +58,7 @@ def fill_mask(
     Raises:
         UserError: no mask in a text, no mask or no trained head in the model, a text that is too long.
     """
-    from bertkit.utils.quiet import silence_libraries
+    from bertkit.utils.reporting import silence_libraries
 
     reporter = reporter or Reporter()
     values = validate_settings(FillMaskConfig, settings, "fill_mask()")

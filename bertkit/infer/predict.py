@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from bertkit.config import DATA, OUTPUT, Settings, setting
 from bertkit.errors import UserError
+from bertkit.utils.output_paths import check_output_file
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -27,10 +28,10 @@ class PredictConfig(Settings):
     """The settings of `bertkit predict`."""
 
     run: str = setting(
-        dataclasses.MISSING, "A finished run, or a folder that it was exported to.", OUTPUT, positional=True,
-        values="runs",
+        dataclasses.MISSING, "A finished run, or a folder that it was exported to.", OUTPUT, is_positional=True,
+        completion="runs",
     )  # fmt: skip
-    data: str | None = setting(None, "Rows in any form that training reads.", DATA, values="data")
+    data: str | None = setting(None, "Rows in any form that training reads.", DATA, completion="data")
     data_dir: str | None = setting(
         None, "Where data sets lie as they are distributed (environment: BERTKIT_DATA_DIR).", DATA
     )
@@ -93,22 +94,13 @@ def predict(
     if config.data and said:
         flag = "--" + next(iter(said)).replace("_", "-")
         raise UserError(f"--data {config.data}: leave it out, or {flag}; rows come from one of them")
-    _check_output(config)
+    if config.output is not None:
+        check_output_file(Path(config.output), config.overwrite)
     predictor = load_predictor(config.run)
     if config.batch_size:
         predictor.task.config = dataclasses.replace(predictor.task.config, eval_batch_size=config.batch_size)
     rows = _asked(predictor.task, config, said, stdin, reporter)
     return Predictions(_parts(predictor, rows, config.all_scores, reporter))
-
-
-def _check_output(config: PredictConfig) -> None:
-    if config.output is None:
-        return
-    path = Path(config.output)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UserError(f"--output {path}: {'is a folder' if path.is_dir() else 'no such folder'}")
-    if path.exists() and not config.overwrite:
-        raise UserError(f"--output {path}: is there already; --overwrite replaces it")
 
 
 def _asked(
@@ -132,7 +124,7 @@ def _parts(
 ) -> Iterator["PredictionBatch"]:
     from bertkit.infer.inputs import TruncationCounter
     from bertkit.infer.writers import PredictionBatch
-    from bertkit.utils.quiet import silence_libraries
+    from bertkit.utils.reporting import silence_libraries
 
     cut = TruncationCounter()
     for rows in parts:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError
 from bertkit.modeling.frozen_vectors import allocate_memmap
 from bertkit.utils.files import write_text
 
@@ -44,19 +44,6 @@ class VectorProvenance:
 def get_sidecar_path(path: Path) -> Path:
     """What is known of a .npy file, which holds numbers alone: `vectors.npy.json`."""
     return path.with_name(path.name + ".json")
-
-
-def check_output(path: Path, overwrite: bool) -> None:
-    """Refuse, before any work, a file that cannot be written or is there. Raises `UserError`."""
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"--output {path}: must end in {format_list(SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path}: no folder {path.parent}; make it first")
-    if path.is_dir() or (path.exists() and not overwrite):
-        way = (
-            "is a folder; name a file in it" if path.is_dir() else "is there already; --overwrite replaces it"
-        )
-        raise UserError(f"--output {path}: {way}")
 
 
 def get_output_column(column: str) -> str:

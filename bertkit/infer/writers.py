@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from bertkit.errors import UserError, format_list
 from bertkit.tasks.base import Outputs, Task
-from bertkit.utils.files import replace_non_finite
+from bertkit.utils.serialization import replace_non_finite
 
 Format = Literal["jsonl", "csv", "conll"]
 FORMAT_BY_SUFFIX: dict[str, Format] = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".conll": "conll"}

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import OUTPUT, Settings, setting
-from bertkit.errors import UserError
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -20,7 +19,7 @@ class ReportConfig(Settings):
     """The settings of `bertkit report`."""
 
     runs: list[str] = setting(
-        dataclasses.MISSING, "Finished runs. Several are compared with the first.", OUTPUT, positional=True
+        dataclasses.MISSING, "Finished runs. Several are compared with the first.", OUTPUT, is_positional=True
     )
     output: str | None = setting(
         None,
@@ -49,6 +48,7 @@ def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Rep
     from bertkit.reports.finished_run import load_finished_run
     from bertkit.reports.page import render_page
     from bertkit.utils.files import write_text
+    from bertkit.utils.output_paths import check_output_file
 
     reporter = reporter or Reporter()
     config = ReportConfig(**validate_settings(ReportConfig, settings, "report()"))
@@ -58,12 +58,12 @@ def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Rep
     else:
         path, (text, figures) = Path(REPORT_FILE), compare_runs(runs, reporter)
     path = Path(config.output).expanduser() if config.output else path
-    _require_page(path)
+    check_output_file(
+        path, _is_html_page(path), "", conflict="exists and is not an HTML page; choose another file with --output"
+    )
     write_text(path, text)
     return Report(path, figures | {"bytes": path.stat().st_size})
 
 
-def _require_page(path: Path) -> None:
-    """Refuse to write over a file that is no page."""
-    if path.is_file() and not path.read_bytes()[:100].lstrip().lower().startswith(b"<!doctype html"):
-        raise UserError(f"{path}: is there already and no page; name another file with --output")
+def _is_html_page(path: Path) -> bool:
+    return path.is_file() and path.read_bytes()[:100].lstrip().lower().startswith(b"<!doctype html")

@@ -13,7 +13,7 @@ from bertkit import run_directory
 from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
-from bertkit.utils.schema import validate
+from bertkit.utils.serialization import validate
 
 EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # that a run may have scored too
 PREDICTION_FILES = (

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bertkit import run_directory
-from bertkit.config import RunConfig, fill_unset, serialize_settings
-from bertkit.data.loading import resolve_data_dir
+from bertkit.config import RunConfig, serialize_settings
 from bertkit.data.registry import normalize_name
 from bertkit.errors import RunInterrupted, UserError, format_list, suggest_similar
-from bertkit.pipeline.prepare import resolve_settings
 from bertkit.pipeline.run import Run, train
+from bertkit.pipeline.settings import fill_data_dir, resolve_settings
 from bertkit.suites.result_table import ResultTable
 from bertkit.training import precision
 from bertkit.utils import locks
 from bertkit.utils.files import write_text
+from bertkit.utils.output_paths import check_output_directory
 from bertkit.utils.reporting import Reporter
 
 
@@ -39,8 +39,7 @@ class Suite(ABC):
 
     def __init__(self, config: Any, reporter: Reporter) -> None:
         precision.check_precision(config)
-        directory = resolve_data_dir(config.data_dir)
-        self.config: Any = fill_unset(config, {"data_dir": str(directory) if directory else None})
+        self.config: Any = fill_data_dir(config)
         self.reporter = reporter
 
     @abstractmethod
@@ -78,7 +77,7 @@ class Suite(ABC):
 
     def _run(self, folder: Path) -> Run:
         if not self.config.resume:
-            run_directory.check_run_directory(folder, self.config.overwrite)
+            check_output_directory(folder, run_directory.RUN, self.config.overwrite)
             run_directory.back_up_run(folder, self.output_names)
             run_directory.write_settings(folder, self.name, self.config, {})
         try:

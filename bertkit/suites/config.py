@@ -31,12 +31,12 @@ class GlueConfig(RunConfig):
         "by commas.",
         TRAINING,
         default_text="one, by data and model size",
-        instead_of=("learning_rate",),
+        replaces=("learning_rate",),
     )
     seeds: int = setting(
         1, "Runs of each task, with seeds --seed, --seed + 1, ...: mean and standard deviation.", min=1
     )
-    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, saved=False)
+    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +52,18 @@ class FeatureBasedConfig(NerConfig):
         None,
         "A known name, a file, a folder, or a Hub data set (ORG/NAME[:CONFIG]).",
         DATA,
-        values="data",
+        completion="data",
         default_text="conll2003",
-        path=True,
+        is_path=True,
     )
     model: str | None = setting(
         None,
         "A known name (minilm), a path, or a Hub model.",
         MODEL,
         flags=("--model", "-m"),
-        values="models",
+        completion="models",
         default_text="bert-base-cased",
-        path=True,
+        is_path=True,
     )
     context: Literal["sentence", "document"] = setting(
         "document", "What is read around a sentence: nothing, or its document, as far as it fits.", MODEL
@@ -71,7 +71,7 @@ class FeatureBasedConfig(NerConfig):
     features: list[str] | None = setting(  # type: ignore[assignment]  # rows, where a run has one
         None, "Rows of the table to run: repeatable, or parted by commas.", MODEL, default_text="all six"
     )
-    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, saved=False)
+    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +89,9 @@ class AblationConfig(PretrainConfig):
         None,
         "The text: a known name, files, a folder, a pattern, or a Hub data set.",
         DATA,
-        values="data",
+        completion="data",
         default_text="imdb",
-        path=True,
+        is_path=True,
     )
     table: Literal["objectives", "sizes"] = setting(
         "objectives", "What the rows differ in: the paper's table 5, or its table 6.", MODEL
@@ -111,7 +111,7 @@ class AblationConfig(PretrainConfig):
     task_eval_samples: int | None = setting(
         None, "Validate each task on this many rows, drawn by seed.", DATA, min=1
     )
-    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, saved=False)
+    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
 
 
 GLUE_HELP = "Run the GLUE tasks one after the other; the paper's table, and the files of the leaderboard."
