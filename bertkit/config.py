@@ -1,9 +1,9 @@
 """Settings of all commands.
 
 Each setting is declared once, as a field of a frozen dataclass: here if several commands share it, else
-in the file of its task. Flags, recipe keys, `run.yaml` and the documentation are derived from these declarations. A
-setting that the user did not set is None. `fill_unset` then fills it in from the defaults of the dataset, and
-after that from recommendations by data size.
+in the file of its task. Flags, recipe keys, `run.yaml` and the documentation are derived from these
+declarations. A setting that the user did not set is None. `fill_unset` then fills it in from the defaults of
+the dataset, and after that from recommendations by data size.
 """
 
 import dataclasses

@@ -77,7 +77,7 @@ FILES = {
     "misspelt flag": (csv_of(GOOD_ROWS), ["--epoch", 3], ["--epoch", "--epochs"]),
     "word for a number": (csv_of(GOOD_ROWS), ["--epochs", "three"], ["--epochs"]),
     "choice that is none": (csv_of(GOOD_ROWS), ["--long-texts", "middle"], ["--long-texts", "head+tail"]),
-    "resume of nothing": (csv_of(GOOD_ROWS), ["--resume"], ["--resume", "holds none"]),
+    "resume of nothing": (csv_of(GOOD_ROWS), ["--resume"], ["--resume", "does not contain a run"]),
     "unknown recipe": (csv_of(GOOD_ROWS), ["--recipe", "imbd"], ["imbd", "recipes ls"]),
     "validation file that is not": (csv_of(GOOD_ROWS), ["--validation", "no.csv"],
                                     ["no.csv", "no such file"]),
@@ -132,17 +132,17 @@ def test_trainer_refusing_a_value_of_set(cli, tiny, toy, tmp_path):
 
 
 MISTYPED = {  # command: words the line must hold, beside the flag or the command
-    "qa --squad v3": ["bertkit: --squad: 'v3' is not one of 'v1', 'v2'"],
+    "qa --squad v3": ["bertkit: --squad: 'v3' is not one of v1, v2"],
     "export run --quantize int4": ["bertkit: --quantize: 'int4'", "did you mean 'int8'"],
-    "ablation --table foo": ["bertkit: --table: 'foo' is not one of 'objectives', 'sizes'"],
+    "ablation --table foo": ["bertkit: --table: 'foo' is not one of objectives, sizes"],
     "classify --data sample --text-column": ["bertkit: --text-column: is empty"],
     "check classify --data sample --text-column": ["bertkit: --text-column: is empty"],
     "train-tokenizer --data": ["bertkit: --data: is empty"],
     "export": ["bertkit: RUN: is empty"],
-    "classify --recipe": ["--recipe '': neither a file nor"],
-    "classify --tokens-per-batch 1e3": ["bertkit: --tokens-per-batch: is not a whole number"],
-    "classify --data imdb --output-dir ./imdb": ["imdb: is what --data says; name another directory"],
-    "qa --squad v2 --output-dir squad_v2": ["--output-dir squad_v2: is what --data says; name another"],
+    "classify --recipe": ["--recipe '': is neither a file nor"],
+    "classify --tokens-per-batch 1e3": ["bertkit: --tokens-per-batch: '1e3' is not a whole number"],
+    "classify --data imdb --output-dir ./imdb": ["imdb: is also the value of --data; choose another directory"],
+    "qa --squad v2 --output-dir squad_v2": ["--output-dir squad_v2: is also the value of --data; choose another"],
     "classify --data sample --lr nan": ["bertkit: --learning-rate", "out of bounds; it must be at least 0"],
     "check clasify": ["bertkit check clasify: no such command; did you mean 'classify'", "nli", "swag"],
     "trian": ["bertkit trian: no such command", "classify", "export"],
@@ -152,7 +152,7 @@ MISTYPED = {  # command: words the line must hold, beside the flag or the comman
     "classify --epoch 3": ["bertkit: --epoch: no such option of bertkit classify; did you mean '--epochs'?"],
     "recipes ls --foo": ["bertkit: --foo: no such option of bertkit recipes ls"],
     "recipes cp imdb": ["bertkit: FILE: is empty", "name the file"],
-    "export nosuch": ["nosuch: not a finished run (no such folder)", "runs/classify-imdb-minilm"],
+    "export nosuch": ["nosuch: is not a finished run (the directory does not exist)", "runs/classify-imdb-minilm"],
 }
 
 
@@ -208,9 +208,9 @@ RECIPES = {
     "key beside": ("settings: {}\nsetings: {}", ["unknown key 'setings'"]),
     "another task": ("task: nli\nsettings: {}", ["a recipe for nli"]),
     "not yaml": ("settings: {a", ["not YAML", "recipes show imdb"]),
-    "no key": (":", ["no recipe", "recipes show imdb"]),
+    "no key": (":", ["is not a recipe", "recipes show imdb"]),
     "processes": ("settings: {nproc: 2}", ["nproc", "on the command line alone", "--nproc"]),
-    "no mapping": ("a, b", ["no recipe", "recipes show imdb"]),
+    "no mapping": ("a, b", ["is not a recipe", "recipes show imdb"]),
     "a day that is none": ("settings: {data: 2026-99-99}", ["not YAML", "recipes show imdb"]),
 }
 
@@ -275,20 +275,20 @@ def test_output_directories(cli, tiny, toy, tmp_path, monkeypatch):
     args = ["--data", toy, "--model", tiny, "--output-dir"]
     (tmp_path / "file").write_text("x")
     assert_refused(cli, tmp_path, [*args, tmp_path / "file"], ["is a file"])
-    assert_refused(cli, tmp_path, [*args, tmp_path / "file" / "run"], ["cannot be written"])
-    assert_refused(cli, tmp_path, [*args, tmp_path / "n" / ("x" * 300)], ["cannot be made", "too long"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "file" / "run"], ["is not writable"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "n" / ("x" * 300)], ["cannot be created", "too long"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    assert_refused(cli, tmp_path, [*args, tmp_path / "mine", "--overwrite"], ["files that are no run"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "mine", "--overwrite"], ["files that are not part of a run"])
     monkeypatch.setattr("os.access", lambda *_: False)
-    assert_refused(cli, tmp_path, [*args, tmp_path / "run"], ["cannot be written"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "run"], ["is not writable"])
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="there is no such place")
 @pytest.mark.parametrize("further", [[], ["--dry-run"]])
 def test_a_place_where_no_directory_can_be_made(cli, tiny, toy, tmp_path, further):
     args = ["--data", toy, "--model", tiny, "--output-dir", "/proc/x", *further]
-    assert_refused(cli, tmp_path, args, ["/proc/x: cannot be made there", "name another directory"])
+    assert_refused(cli, tmp_path, args, ["/proc/x: cannot be created", "choose another directory"])
 
 
 def test_a_share_to_set_aside_beside_validation_rows(cli, tiny, toy, tmp_path):
@@ -306,7 +306,7 @@ def test_a_run_is_replaced_only_with_overwrite_and_only_what_is_its(cli, tiny, t
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--max-steps", 1]
     assert cli("classify", *args)[0] == 0
     (tmp_path / "run" / "notes.txt").write_text("mine")
-    assert_refused(cli, tmp_path, args, ["holds a run", "--overwrite", "--resume"])
+    assert_refused(cli, tmp_path, args, ["contains a run", "--overwrite", "--resume"])
     assert cli("classify", *args, "--overwrite")[0] == 0
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 

@@ -79,7 +79,7 @@ def test_the_same_settings_name_files_everywhere(config):
 
 def test_an_empty_setting_is_told_with_what_it_is():
     with pytest.raises(
-        UserError, match=r"r: phases: is empty; .* Lengths and their shares .* 128:0.9,512:0.1"
+        UserError, match=r"r: phases: is empty; pass a value or leave it out .*128:0.9,512:0.1"
     ):
         validate_settings(PretrainConfig, {"phases": ""}, "r")
 

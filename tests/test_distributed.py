@@ -106,7 +106,7 @@ def test_a_signal_to_one_rank_stops_both_and_they_resume_to_the_same_bits(both):
     for of_rank in outcomes:
         assert of_rank["cut"]["error"] == "RunInterrupted"
         assert of_rank["cut"]["said"].startswith(
-            "stopped at step 14 of 25; go on with: bertkit classify --resume"
+            "interrupted at step 14 of 25; resume with: bertkit classify --resume"
         )
         assert of_rank["cut"]["said"].endswith("--nproc 2")
     assert sorted(of_rank["cut"]["here"] for of_rank in outcomes) == [False, True]  # it is said once
@@ -208,14 +208,14 @@ def test_what_cannot_be_is_refused_in_one_line(cli, toy, tiny, tmp_path, monkeyp
     args = ["classify", "--data", toy, "--model", tiny]
     monkeypatch.setattr(launch, "_cores", lambda: 2)
     assert cli(*args, "--nproc", 3)[::2] == (2, "bertkit: --nproc 3: this machine has 2 cores, and no GPU\n")
-    with pytest.raises(bertkit.UserError, match="a flag of the command line"):
+    with pytest.raises(bertkit.UserError, match="works only on the command line"):
         bertkit.classify(data=str(toy), nproc=2)
     again = cli("classify", "--resume", "-o", stopped(both[0], tmp_path))
-    assert (again[0], "2 processes trained it; go on with --nproc 2" in again[2]) == (2, True)
+    assert (again[0], "started with 2 processes; resume with --nproc 2" in again[2]) == (2, True)
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     for more, words in (
-        (["--nproc", 2], "they are started already"),
+        (["--nproc", 2], "the processes are already started"),
         (["--set", "train_sampling_strategy=random"], "only bertkit's own order"),
     ):
         status, out, err = cli(*args, *more)
@@ -233,7 +233,7 @@ def test_a_run_of_two_says_how_it_is_repeated(cli, both):
         f"# Repeat this run: bertkit classify --recipe {recipe} --nproc 2"
     )
     _, _, err = cli("classify", "--recipe", recipe, "--dry-run")
-    assert f"{recipe}: its run had 2 processes, each with its batch; --nproc 2 repeats it" in " ".join(
+    assert f"{recipe}: batch size is per process, and its run used 2 processes; pass --nproc 2 to repeat it" in " ".join(
         err.split()
     )
 

@@ -143,7 +143,7 @@ def test_it_goes_on_where_it_was_stopped(cli, four, toy, tmp_path, stop_at):
         (["--data", "nowhere.conll"], ["--data nowhere.conll", "no such file"]),
         (["--test", "nowhere.conll"], ["nowhere.conll"]),
         (["--fp16"], ["--fp16"]),
-        (["--resume"], ["--resume", "holds none"]),
+        (["--resume"], ["--resume", "does not contain a run"]),
         (["--recipe", "ner/feature-based/last"], ["a recipe for ner"]),
     ],
 )

@@ -256,7 +256,7 @@ def test_seeds_give_mean_and_standard_deviation_on_the_same_rows(cli, tiny, tmp_
         (["--fp16"], ["--fp16"]),
         (["--set", "nonsense=1"], ["nonsense"]),
         (["--tasks", "rte", "--max-length", 999], ["--max-length 999"]),
-        (["--resume"], ["--resume", "holds none"]),
+        (["--resume"], ["--resume", "does not contain a run"]),
     ],
 )
 def test_refused_before_anything_is_written(cli, command, tmp_path, args, words):
@@ -280,7 +280,7 @@ def test_data_that_is_missing_is_told_before_the_first_run(cli, no_hub, tiny, gl
 def test_a_directory_that_holds_runs_is_not_touched(cli, command, whole):
     before = sorted(whole.output_dir.rglob("*"))
     status, _, err = cli(*command, "-o", whole.output_dir)
-    assert (status, "--overwrite replaces it, --resume goes on with it" in err) == (2, True)
+    assert (status, "pass --overwrite to replace it, or --resume to resume it" in err) == (2, True)
     assert sorted(whole.output_dir.rglob("*")) == before
 
 

@@ -173,7 +173,7 @@ def test_documents_stay_whole():
         ("classify", ["--text", "x", "--data", "y"], ["--data y", "--text"]),
         ("classify", ["--data", "none.csv"], ["none.csv", "no such file"]),
         ("classify", ["--text", "x", "-o", "out.txt"], ["out.txt", ".jsonl"]),
-        ("classify", ["--text", "x", "-o", "no/out.csv"], ["no/out.csv", "no such folder"]),
+        ("classify", ["--text", "x", "-o", "no/out.csv"], ["no/out.csv", "does not exist"]),
         ("classify", ["--text", "x", "--format", "conll", "-o", "out.jsonl"], ["conll", "tags no tokens"]),
     ],
 )  # fmt: skip
@@ -200,7 +200,7 @@ def test_a_bad_row_leaves_no_half_file(runs, cli, tmp_path):
 
 
 def test_no_run(cli, tmp_path):
-    assert_refused(cli, tmp_path, [tmp_path, "--text", "x"], ["not a finished run"], "predict")
+    assert_refused(cli, tmp_path, [tmp_path, "--text", "x"], ["is not a finished run"], "predict")
 
 
 @pytest.mark.parametrize(

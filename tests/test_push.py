@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard, snapshot_download
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import bertkit
-from bertkit.pipeline.hub_card import rewrite_for_hub
+from bertkit.reports.model_card import rewrite_for_hub
 
 MODEL = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 UPLOADED = MODEL | {"README.md", "metrics.json", "run.yaml"}
@@ -53,7 +53,7 @@ def test_what_is_on_the_hub_is_the_run(cli, account, toy, tiny, tmp_path):
     assert json.loads(out)["output_dir"] == str(run)
     [(message, paths)] = account.commits
     assert (message, set(paths)) == ("bertkit classify", UPLOADED)
-    assert "on the Hub: http" in err
+    assert "uploaded to http" in err
     assert "visibility" not in account.made["team/good-or-bad"]  # the account decides
     np.testing.assert_array_equal(logits("team/good-or-bad"), logits(run))
     [record] = bertkit.load(snapshot_download("team/good-or-bad")).predict([{"text": "lovely"}])
@@ -85,10 +85,10 @@ def test_the_card_has_metadata_and_loads_from_the_hub(account, tiny, tmp_path):
     ],
 )
 def test_what_is_on_the_hub_itself_is_linked(settings, expected):
-    from bertkit.pipeline.hub_card import _metadata
+    from bertkit.pipeline.upload import build_card_metadata
 
     metrics = {"task": "classify", "data": {"name": "x"}, "validation": {}, "test": {}}
-    about = _metadata(metrics, settings, "me/it", "transformers")
+    about = build_card_metadata(metrics, settings, "me/it", "transformers")
     assert ((about.datasets or [None])[0], about.base_model) == expected
 
 
@@ -130,8 +130,8 @@ def test_a_pre_trained_model_is_pushed(account, tiny, tmp_path, objective, tag):
     ("flags", "token", "words"),
     [
         (["--push-to-hub"], None, ["no token", "hf auth login", "HF_TOKEN"]),
-        (["--push-to-hub"], "hf_wrong", ["does not take the token", "hf auth login"]),
-        (["--push-to-hub"], "hf_reads", ["may only read", "hf auth login"]),
+        (["--push-to-hub"], "hf_wrong", ["rejected the token", "hf auth login"]),
+        (["--push-to-hub"], "hf_reads", ["read-only", "hf auth login"]),
         (["--push-to-hub", "--hub-model-id", "a/b/c"], "hf_writes", ["--hub-model-id a/b/c", "ORG/NAME"]),
         (["--push-to-hub", "--hub-model-id", "no spaces"], "hf_writes", ["--hub-model-id no spaces"]),
         (["--push-to-hub", "--hub-model-id", "others/it"], "hf_writes", ["others/it", "--hub-model-id"]),
@@ -180,7 +180,7 @@ def test_a_run_that_was_stopped_is_pushed_when_it_is_finished(cli, account, toy,
     stop_at(1)
     status, _, err = cli("classify", *arguments(toy, tiny, run), "--push-to-hub")
     assert (status, account.commits) == (130, [])
-    again = shlex.split(err.splitlines()[-1].partition("go on with: bertkit ")[2])
+    again = shlex.split(err.splitlines()[-1].partition("resume with: bertkit ")[2])
     assert again[-1] == "--push-to-hub"
     assert cli(*again)[0] == 0
     assert set(account.commits[0][1]) == UPLOADED

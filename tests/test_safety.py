@@ -237,6 +237,6 @@ def test_a_seal_tells_every_change(tmp_path):
     assert verify_checksums(tmp_path) == "a is missing"
     (tmp_path / "a").write_bytes(b"one")
     (tmp_path / "c").write_bytes(b"")
-    assert verify_checksums(tmp_path) == "c is not of it"
+    assert verify_checksums(tmp_path) == "c has no checksum"
     (tmp_path / CHECKSUMS_FILE).write_text("[]")
     assert verify_checksums(tmp_path) == f"{CHECKSUMS_FILE} is damaged"

@@ -151,7 +151,7 @@ def _build_recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Param
     option = typer.Option(
         "--recipe", "-r", is_eager=True, callback=load, rich_help_panel=OUTPUT,
         autocompletion=make_completer("recipes"),
-        help="Recipe to take settings from: a file, or a shipped name (bertkit recipes ls); flags override it.",
+        help="Recipe with settings: a file, or a shipped name (bertkit recipes ls); flags override it.",
     )  # fmt: skip
     return inspect.Parameter("recipe", KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
 

@@ -105,13 +105,13 @@ def _check_output_is_not_data(config: RunConfig, output_dir: str) -> None:
 
 
 def _warn_about_processes(recipe: Recipe, reporter: Reporter) -> None:
-    """Warn if the recipe is a `run.yaml` of another number of processes, since batch sizes are per process."""
+    """Warn if the recipe is a `run.yaml` of another number of processes: batch sizes are per process."""
     processes = recipe.provenance.get("processes", 1)
     if recipe.provenance and processes != distributed.get_launched_world_size():
         count = format_count(processes, "process", "processes")
         reporter.warn(
-            f"{recipe.path}: batch size is per process, and its run used {count}; pass --nproc {processes} to "
-            "repeat it"
+            f"{recipe.path}: batch size is per process, and its run used {count}; pass --nproc {processes} "
+            "to repeat it"
         )
 
 

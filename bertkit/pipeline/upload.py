@@ -68,8 +68,8 @@ def _check_repo_name(name: str, where: str) -> None:
         validate_repo_id(name)
     except HFValidationError as error:
         raise UserError(
-            f"{where}: is not a valid repository name ({summarize_error(error)}); pass --hub-model-id NAME or "
-            "ORG/NAME"
+            f"{where}: is not a valid repository name ({summarize_error(error)}); pass --hub-model-id NAME "
+            "or ORG/NAME"
         ) from error
 
 

@@ -44,7 +44,8 @@ def build_model_card(
     parts = [
         f"# {folder.name}",
         f"`{metrics['model']}` {task.training_phrase} `{metrics['task']}` on `{data['name']}` "
-        f"({data['source']}; {data['train']:,} training and {validation_rows}; fingerprint `{data['fingerprint']}`).",
+        f"({data['source']}; {data['train']:,} training and {validation_rows}; "
+        f"fingerprint `{data['fingerprint']}`).",
         f"Task: {task.describe()}.",
         "## Scores\n\n" + format_score_table(metrics),
         format_detail_table(metrics),

@@ -215,7 +215,7 @@ def on_main_process(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def main_process_first(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a function on all ranks, first on one rank of each machine, which fills the cache for the others."""
+    """Call a function on all ranks, first on one rank per machine, which fills the cache for the others."""
     result: Any = None
     for is_first_turn in (True, False) if get_world_size() > 1 else (True,):
         with raise_on_all_ranks():

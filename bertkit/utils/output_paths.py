@@ -139,8 +139,8 @@ def require_disk_space(
     free = shutil.disk_usage(_find_existing_parent(folder)).free
     if free < needed:
         raise UserError(
-            f"{flag} {folder}: {purpose} need {needed / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are free; "
-            f"{hint}"
+            f"{flag} {folder}: {purpose} need {needed / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are "
+            f"free; {hint}"
         )
 
 
