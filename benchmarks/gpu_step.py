@@ -26,8 +26,7 @@ from bertkit.errors import UserError
 from bertkit.pipeline.prepare import PreparedRun, prepare
 from bertkit.tasks import task_class
 from bertkit.tasks.pretrain_config import MODEL_SIZES
-from bertkit.utils.quiet import silence_libraries
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, silence_libraries
 from flops import count_training_flops, measure_peak_flops
 from peer import get_peak_memory_mb
 from side_by_side import SEED

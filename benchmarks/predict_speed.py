@@ -18,7 +18,7 @@ from transformers import pipeline
 
 import bertkit
 from bertkit.data.readers.files import read_file
-from bertkit.utils.quiet import silence_libraries
+from bertkit.utils.reporting import silence_libraries
 from ner_data import time_alternating
 from side_by_side import compute_median_ratio, format_report, list_rounds, publish
 

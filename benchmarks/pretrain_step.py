@@ -115,7 +115,7 @@ def measure(kind: str, steps: int, dropout: float) -> Measurements:
 
     from bertkit.modeling.dropout import set_dropout
     from bertkit.modeling.pretraining import build_bert_config
-    from bertkit.pipeline.session import get_peak_memory_mb
+    from bertkit.training.memory import get_peak_memory_mb
 
     torch.manual_seed(SEED)
     config = build_bert_config(VOCAB_SIZE, (NUM_LAYERS, HIDDEN_SIZE, NUM_HEADS), 0)

@@ -1,8 +1,9 @@
-"""Settings: each is declared once, here or at the top of a task's file, and everything else is derived.
+"""Settings of all commands.
 
-Command-line flags, recipe keys, the saved `run.yaml` and the documentation all come from the fields
-of these frozen dataclasses. `None` means "not said": lower layers (data-set defaults, advice by data
-size) fill in what is None, so the precedence is one rule, `fill`.
+Each setting is declared once, as a field of a frozen dataclass: here if several commands share it, else
+in the file of its task. Flags, recipe keys, `run.yaml` and the documentation are derived from these
+declarations. A setting that the user did not set is None. `fill_unset` then fills it in from the defaults of
+the dataset, and after that from recommendations by data size.
 """
 
 import dataclasses
@@ -13,17 +14,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-MAX_SEED = 2**32 - 1  # NumPy's
+MAX_SEED = 2**32 - 1  # the largest seed that NumPy accepts
 Head = Literal["linear", "bilstm"]
 DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
-SINGLE_RUN_SETTINGS = frozenset(
-    {"push_to_hub", "hub_model_id", "hub_private_repo", "nproc"}
-)  # not of a suite
+# Settings that training commands have and suites do not.
+SINGLE_RUN_SETTINGS = frozenset({"push_to_hub", "hub_model_id", "hub_private_repo", "nproc"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a field says of itself beside its name, type and default."""
+    """Metadata of a setting, beside the name, type and default of its dataclass field.
+
+    Attributes:
+        help: Help text of the flag.
+        panel: Heading in `--help` under which the flag is listed.
+        flags: Flags, if they are not derived from the field's name.
+        min: Smallest valid value.
+        max: Largest valid value.
+        default_text: Default as shown in `--help`, if it is not the field's own default.
+        training_argument: Field of `TrainingArguments` that receives the value unchanged.
+        replaces: Settings that this one is an alternative to. A flag for one drops the other from a recipe.
+        is_path: Whether the value may name files. `run.yaml` then holds an absolute path.
+        is_positional: Whether the command line takes it as an argument instead of a flag.
+        is_saved: Whether it belongs to the run, not to one call (such as `--resume`).
+        completion: Source of values for shell completion; see `bertkit.cli.completion`.
+    """
 
     help: str
     panel: str
@@ -31,28 +46,54 @@ class Setting:
     min: float | None = None
     max: float | None = None
     default_text: str | None = None
-    argument: str | None = None  # the TrainingArguments field it becomes, unchanged
-    instead_of: tuple[str, ...] = ()  # settings it takes the place of: either drops the other of a recipe
-    path: bool = False  # may name files: saved so that it names them from any folder
-    positional: bool = False  # given by its place, not by a flag; without a default it must be given
-    saved: bool = True  # False: belongs to one call, not to the run (--resume, --json)
-    values: str | None = None  # what a shell completes it with; see `bertkit.cli.completion`
+    training_argument: str | None = None
+    replaces: tuple[str, ...] = ()
+    is_path: bool = False
+    is_positional: bool = False
+    is_saved: bool = True
+    completion: str | None = None
 
 
-def setting(default: Any, help: str, panel: str = TRAINING, **more: Any) -> Any:
-    """A dataclass field that carries its `Setting`; `more` are `Setting`'s other fields."""
-    flags = more.pop("flags", ())
-    flags = (flags,) if isinstance(flags, str) else tuple(flags)
-    meta = {"setting": Setting(help=help, panel=panel, flags=flags, **more)}
-    return dataclasses.field(default=default, metadata=meta)
+def setting(
+    default: Any,
+    help: str,
+    panel: str = TRAINING,
+    *,
+    flags: str | tuple[str, ...] = (),
+    min: float | None = None,
+    max: float | None = None,
+    default_text: str | None = None,
+    training_argument: str | None = None,
+    replaces: tuple[str, ...] = (),
+    is_path: bool = False,
+    is_positional: bool = False,
+    is_saved: bool = True,
+    completion: str | None = None,
+) -> Any:
+    """Return a dataclass field that carries its `Setting`, whose attributes these parameters are."""
+    metadata = Setting(
+        help=help,
+        panel=panel,
+        flags=(flags,) if isinstance(flags, str) else flags,
+        min=min,
+        max=max,
+        default_text=default_text,
+        training_argument=training_argument,
+        replaces=replaces,
+        is_path=is_path,
+        is_positional=is_positional,
+        is_saved=is_saved,
+        completion=completion,
+    )
+    return dataclasses.field(default=default, metadata={"setting": metadata})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a command can be told.
+    """Settings of a command.
 
     Attributes:
-        without: inherited settings that a subclass does not have.
+        excluded_settings: Inherited settings that a subclass does not have.
     """
 
     excluded_settings: ClassVar[frozenset[str]] = frozenset()
@@ -60,206 +101,243 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Settings):
-    """The settings that all training commands share; each task adds its own few in a subclass."""
+    """Settings that all training commands share. Each task adds its own in a subclass."""
 
     def resolve_data_name(self) -> str | None:
-        """What names the data."""
+        """Return the name of the dataset that the settings select."""
         return self.data
 
     data: str | None = setting(
         None,
-        "A known name, a file, a folder, or a Hub data set (ORG/NAME[:CONFIG]).",
+        "Training data: a known dataset (see `bertkit data ls`), a file, a directory, or a dataset on the "
+        "Hub (ORG/NAME[:CONFIG]).",
         DATA,
-        values="data",
-        path=True,
+        completion="data",
+        is_path=True,
     )
-    validation: str | None = setting(None, "File of validation rows.", DATA, path=True)
-    test: str | None = setting(None, "File of test rows, with or without labels.", DATA, path=True)
+    validation: str | None = setting(None, "File with the validation rows.", DATA, is_path=True)
+    test: str | None = setting(None, "File with the test rows, with or without labels.", DATA, is_path=True)
     validation_fraction: float | None = setting(
         None,
-        "Share of the training rows to set aside, where there is no validation file.",
+        "Fraction of the training rows to hold out for validation, if there is no validation split.",
         DATA,
         min=0.0,
         max=0.9,
         default_text="0.1",
-        instead_of=("validation",),
+        replaces=("validation",),
     )
-    max_train_samples: int | None = setting(None, "Train on this many rows, drawn by seed.", DATA, min=1)
+    max_train_samples: int | None = setting(
+        None, "Maximum number of training rows, sampled at random.", DATA, min=1
+    )
     max_eval_samples: int | None = setting(
-        None, "Validate and test on this many rows, drawn by seed.", DATA, min=1
+        None, "Maximum number of rows in each evaluation split, sampled at random.", DATA, min=1
     )
     split_seed: int | None = setting(
         None,
-        "Fixes the share set aside and the rows drawn, where --seed should not.",
+        "Seed for the validation split and for subsampling.",
         DATA,
         min=0,
         max=MAX_SEED,
         default_text="--seed",
     )
     data_dir: str | None = setting(
-        None, "Where data sets lie as they are distributed (environment: BERTKIT_DATA_DIR).", DATA, path=True
+        None,
+        "Directory that holds the original dataset files (environment: BERTKIT_DATA_DIR).",
+        DATA,
+        is_path=True,
     )
 
     model: str | None = setting(
         None,
-        "A known name (minilm), a path, or a Hub model.",
+        "Pretrained model: a short name (minilm), a local path, or a model on the Hub.",
         MODEL,
         flags=("--model", "-m"),
-        values="models",
+        completion="models",
         default_text="bert-base-uncased with an accelerator, else minilm",
-        path=True,
+        is_path=True,
     )
     max_length: int | None = setting(
         None,
-        "Longest input in pieces, special ones included.",
+        "Maximum sequence length in tokens, including special tokens.",
         MODEL,
         min=4,
-        default_text="what the texts need, at most 256",
+        default_text="the longest text, at most 256",
     )
-    new_head: bool = setting(False, "Start the head afresh, whatever the model's own was trained for.", MODEL)
+    new_head: bool = setting(
+        False, "Re-initialize the head, even if the model was already fine-tuned for this task.", MODEL
+    )
     head: Head = setting(
-        "linear", "What decides on the vectors: an output layer alone, or behind a two-layer BiLSTM.", MODEL
+        "linear",
+        "Classification head: a linear layer, or a two-layer BiLSTM followed by a linear layer.",
+        MODEL,
     )
-    freeze: int = setting(0, "Freeze the embeddings and this many of the lowest layers.", MODEL, min=0)
+    freeze: int = setting(
+        0, "Freeze the embeddings and this many encoder layers, counted from the bottom.", MODEL, min=0
+    )
 
     epochs: float | None = setting(
         None,
-        "Passes over the training rows.",
+        "Number of passes over the training data.",
         min=0.0,
-        argument="num_train_epochs",
+        training_argument="num_train_epochs",
         default_text="by data size",
     )
     max_steps: int | None = setting(
         None,
-        "Stop after this many optimizer steps, whatever --epochs says.",
+        "Number of optimizer steps; overrides --epochs.",
         min=1,
-        argument="max_steps",
+        training_argument="max_steps",
     )
     batch_size: int | None = setting(
         None,
-        "Examples a device takes at a time.",
+        "Training batch size per device, in examples.",
         min=1,
-        argument="per_device_train_batch_size",
+        training_argument="per_device_train_batch_size",
         default_text="by data size",
     )
     tokens_per_batch: int | None = setting(
         None,
-        "Pieces a device takes at a time, padding counted: few long examples or many short ones.",
+        "Training batch size per device, in tokens including padding: short texts make larger batches.",
         min=4,
-        instead_of=("batch_size",),
+        replaces=("batch_size",),
     )
     eval_batch_size: int | None = setting(
         None,
-        "Examples scored at a time.",
+        "Evaluation batch size per device, in examples.",
         min=1,
-        argument="per_device_eval_batch_size",
-        default_text="twice --batch-size, or what --tokens-per-batch takes of the longest",
+        training_argument="per_device_eval_batch_size",
+        default_text="twice the training batch size",
     )
     learning_rate: float | None = setting(
         None,
         "Peak learning rate.",
         flags=("--learning-rate", "--lr"),
         min=0.0,
-        argument="learning_rate",
+        training_argument="learning_rate",
         default_text="by data and model size",
     )
     layer_decay: float | None = setting(
-        None, "Factor on the learning rate for each layer further down.", min=0.0, max=1.0
+        None,
+        "Layer-wise learning rate decay: each layer's rate is that of the layer above times this factor.",
+        min=0.0,
+        max=1.0,
     )
     warmup: float = setting(
         0.1,
-        "A share of the steps if below 1, else a number of steps.",
+        "Learning rate warmup: a fraction of all steps if below 1, else a number of steps.",
         min=0.0,
-        argument="warmup_steps",
+        training_argument="warmup_steps",
     )
     weight_decay: float = setting(
-        0.01, "Decay of all weights but biases and LayerNorm.", min=0.0, argument="weight_decay"
+        0.01,
+        "Weight decay, for all parameters except biases and LayerNorm.",
+        min=0.0,
+        training_argument="weight_decay",
     )
     lr_scheduler: str = setting(
-        "linear", "Shape of the learning rate after the warm-up.", argument="lr_scheduler_type"
+        "linear",
+        "Learning rate schedule after the warmup, by its name in transformers.",
+        training_argument="lr_scheduler_type",
     )
     gradient_accumulation_steps: int = setting(
         1,
-        "Batches to an optimizer step: 8 x 4 trains exactly as 32 x 1.",
+        "Batches per optimizer step. Batch size 8 with 4 steps trains exactly like batch size 32.",
         min=1,
-        argument="gradient_accumulation_steps",
+        training_argument="gradient_accumulation_steps",
     )
     gradient_checkpointing: bool = setting(
         False,
-        "Recompute activations: about half their memory, a third more time.",
-        argument="activation_checkpointing",
+        "Recompute activations in the backward pass: about half the activation memory, a third more time.",
+        training_argument="activation_checkpointing",
     )
-    fp16: bool = setting(False, "Half precision with loss scaling; needs an accelerator.", argument="fp16")
+    fp16: bool = setting(
+        False, "Train in fp16 with loss scaling; requires an accelerator.", training_argument="fp16"
+    )
     bf16: bool | None = setting(
         None,
-        "bfloat16 in training; scores are always fp32.",
-        argument="bf16",
+        "Train in bf16; evaluation always uses fp32.",
+        training_argument="bf16",
         flags=("--bf16/--no-bf16",),
-        default_text="where the device makes it faster",
+        default_text="on if the device computes faster in bf16",
     )
     nproc: int | None = setting(
         None,
-        "Processes on this machine, one a GPU, or several on a CPU.",
+        "Number of processes on this machine: one per GPU, or several on a CPU.",
         min=1,
         default_text="1",
-        saved=False,
+        is_saved=False,
     )
     compile: bool = setting(
-        False, "torch.compile the encoder's layers, once for all shapes; on a CPU it needs a C++ compiler."
+        False,
+        "Compile the encoder layers with torch.compile, once for all shapes; needs a C++ compiler on a CPU.",
     )
     pack: bool = setting(
-        False, "Train on the pieces of a batch in one row, without padding; the losses are the same."
+        False,
+        "Concatenate the examples of a batch into one row without padding; the loss does not change.",
     )
-    optim: str = setting("adamw_torch_fused", "Optimizer, by Trainer's names.", argument="optim")
+    optim: str = setting(
+        "adamw_torch_fused",
+        "Optimizer, by its name in TrainingArguments.",
+        training_argument="optim",
+    )
     seed: int = setting(
-        0, "Fixes split, order, new weights and dropout.", min=0, max=MAX_SEED, argument="seed"
+        0,
+        "Seed for the data split, the order of examples, new weights and dropout.",
+        min=0,
+        max=MAX_SEED,
+        training_argument="seed",
     )
-    early_stopping: int | None = setting(None, "Stop after N evaluations without a better score.", min=1)
+    early_stopping: int | None = setting(
+        None, "Stop after this many consecutive evaluations without a better score.", min=1
+    )
     save_steps: int | None = setting(
-        None, "Also checkpoint every N steps.", min=1, default_text="at the end of each epoch"
+        None,
+        "Also evaluate and save a checkpoint every this many optimizer steps.",
+        min=1,
+        default_text="at the end of each epoch",
     )
-    set: list[str] = setting(
-        (), "KEY=VALUE: any TrainingArguments field that has no flag of its own. Repeatable."
-    )
+    set: list[str] = setting((), "Set any other TrainingArguments field, as KEY=VALUE; may be repeated.")
 
     output_dir: str | None = setting(
         None,
-        "The run directory.",
+        "Run directory, where the model, its scores and predictions are saved.",
         OUTPUT,
         flags=("--output-dir", "-o"),
-        saved=False,
+        is_saved=False,
         default_text="runs/TASK-DATA-MODEL",
     )
-    overwrite: bool = setting(False, "Replace the run in --output-dir.", OUTPUT, saved=False)
-    resume: bool = setting(False, "Go on from the last checkpoint in --output-dir.", OUTPUT, saved=False)
+    overwrite: bool = setting(False, "Replace the run in --output-dir.", OUTPUT, is_saved=False)
+    resume: bool = setting(
+        False, "Resume the run in --output-dir from its last checkpoint.", OUTPUT, is_saved=False
+    )
     dry_run: bool = setting(
         False,
-        "Load, check, tokenize, one step on the longest batch; write nothing.",
+        "Load and tokenize the data, train one step on the longest batch, and write nothing.",
         OUTPUT,
-        saved=False,
+        is_saved=False,
     )
     report_to: str | None = setting(
         None,
-        "Log to tensorboard, trackio or wandb, or another of Trainer's trackers; none: to no tracker.",
+        "Experiment tracker: tensorboard, trackio, wandb, or another one of Trainer; none disables it.",
         OUTPUT,
-        argument="report_to",
-        values="trackers",
+        training_argument="report_to",
+        completion="trackers",
     )
     push_to_hub: bool = setting(
-        False, "Upload the finished run to the Hugging Face Hub.", OUTPUT, saved=False
+        False, "Upload the finished run to the Hugging Face Hub.", OUTPUT, is_saved=False
     )
     hub_model_id: str | None = setting(
         None,
-        "Where --push-to-hub uploads to: NAME or ORG/NAME.",
+        "Hub repository for --push-to-hub: NAME or ORG/NAME.",
         OUTPUT,
-        saved=False,
+        is_saved=False,
         default_text="the run directory's name, in your own account",
     )
     hub_private_repo: bool = setting(
         False,
-        "Make the repository of --push-to-hub private; else it is public, or as its organization has it.",
+        "Create the repository of --push-to-hub as private (default: public, or the organization's default).",
         OUTPUT,
-        saved=False,
+        is_saved=False,
     )
 
 
@@ -267,42 +345,42 @@ ConfigT = TypeVar("ConfigT", bound=Settings)
 
 
 def get_settings(config: type[Settings]) -> dict[str, tuple[Any, Setting, Any]]:
-    """Name -> (type, `Setting`, default) for each field, in the order of declaration."""
-    hints = typing.get_type_hints(config)
+    """Return name -> (type, `Setting`, default) of each field, in the order of declaration."""
+    types = typing.get_type_hints(config)
     return {
-        field.name: (hints[field.name], field.metadata["setting"], field.default)
+        field.name: (types[field.name], field.metadata["setting"], field.default)
         for field in dataclasses.fields(config)
         if field.name not in config.excluded_settings
     }
 
 
-def get_flag(name: str, about: Setting) -> str:
-    """The flag of a setting, as a user would type it."""
-    return about.flags[0].split("/")[0] if about.flags else "--" + name.replace("_", "-")
+def get_flag(name: str, setting: Setting) -> str:
+    """Return the flag of a setting as the user types it."""
+    return setting.flags[0].split("/")[0] if setting.flags else "--" + name.replace("_", "-")
 
 
 def fill_unset(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:
-    """`config` with `values` where it says nothing (None)."""
-    unsaid = {key: value for key, value in values.items() if getattr(config, key) is None}
-    return dataclasses.replace(config, **unsaid)
+    """Return `config` with those `values` whose settings are None in it."""
+    unset = {key: value for key, value in values.items() if getattr(config, key) is None}
+    return dataclasses.replace(config, **unset)
 
 
 def serialize_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that make the run again, as plain values: what `run.yaml` holds.
+    """Return the settings that repeat the run, as plain values for `run.yaml`.
 
-    Paths are made absolute, so that the file repeats the run from any folder.
+    Defaults are left out. Paths are absolute, so that the file repeats the run from any directory.
     """
-    plain: dict[str, Any] = {}
-    for name, (_, about, default) in get_settings(type(config)).items():
+    serialized: dict[str, Any] = {}
+    for name, (_, setting, default) in get_settings(type(config)).items():
         value: Any = getattr(config, name)
         value = list(value) if isinstance(value, (tuple, list)) else value
-        if about.saved and value != default and value not in (None, []):
-            plain[name] = _from_anywhere(value) if about.path else value
-    return plain
+        if setting.is_saved and value != default and value not in (None, []):
+            serialized[name] = _make_absolute(value) if setting.is_path else value
+    return serialized
 
 
-def _from_anywhere(name: str) -> str:
-    """The whole path of what is a file, a folder or a pattern of files; a name or an address as it is."""
+def _make_absolute(name: str) -> str:
+    """Return the absolute path of a file, a directory or a glob pattern; return other names unchanged."""
     if "://" in name:
         return name
     path = Path(name).expanduser()

@@ -1,7 +1,7 @@
-"""What can go wrong in ways a user can mend, as opposed to bugs.
+"""Errors that the user can fix, and helpers to format their messages.
 
-The command line prints these as one line and exits with `exit_code`; anything else is a bug and
-shows its traceback.
+The command line prints a `UserError` as one line and exits with its `exit_code`. Any other exception is a bug
+and shows its traceback.
 """
 
 import difflib
@@ -9,13 +9,16 @@ from collections.abc import Iterable
 from typing import Any
 
 NAN_HINT = "try a lower --learning-rate, a longer --warmup, or --no-bf16"
+MAX_LISTED_NAMES = 12
+MAX_REPR_LENGTH = 80  # characters
 
 
 class UserError(Exception):
-    """Something the user can mend: one line that names the file, row, column or flag and the way out.
+    """An error that the user can fix. The message is one line: `<object>: <problem>; <fix>`.
 
     Attributes:
-        said_here: of several processes, whether this one says it; None: the first on each machine does.
+        should_report: In a distributed run, whether this process prints the message. None: the first process
+            of each machine prints it.
     """
 
     exit_code = 2
@@ -23,30 +26,32 @@ class UserError(Exception):
 
 
 class RunInterrupted(UserError):
-    """The user or a signal stopped the work; the line says how to go on."""
+    """The user or a signal interrupted the run. The message contains the command that resumes it."""
 
     exit_code = 130
 
 
 def suggest_similar(word: object, known: Iterable[str]) -> str:
-    """`; did you mean 'imdb'?` where a known word is close to `word`, else the empty string."""
-    close = difflib.get_close_matches(str(word).lower(), {name.lower(): name for name in known}, n=1)
+    """Return `; did you mean 'imdb'?` if a known word is similar to `word`, else the empty string."""
     originals = {name.lower(): name for name in known}
-    return f"; did you mean {originals[close[0]]!r}?" if close else ""
+    matches = difflib.get_close_matches(str(word).lower(), originals, n=1)
+    return f"; did you mean {originals[matches[0]]!r}?" if matches else ""
 
 
 def format_list(names: Iterable[object]) -> str:
-    """`a, b, c`, cut after twelve so that the error stays one line."""
+    """Return `a, b, c`, with at most twelve names, so that an error stays one line."""
     words = [str(name) for name in names]
-    return ", ".join(words[:12]) + (f", ... ({len(words)} in all)" if len(words) > 12 else "")
+    listed = ", ".join(words[:MAX_LISTED_NAMES])
+    return listed + (f", ... ({len(words)} in total)" if len(words) > MAX_LISTED_NAMES else "")
 
 
-def format_count(number: int, one: str, several: str | None = None) -> str:
-    """`1 row`, `1,500 rows`: a number with its noun, which in the plural ends in s or is `several`."""
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
+def format_count(number: int, singular: str, plural: str | None = None) -> str:
+    """Return a number with its noun, such as `1 row` or `1,500 rows`. The plural ends in s by default."""
+    noun = singular if number == 1 else plural or singular + "s"
+    return f"{number:,} {noun}"
 
 
 def shorten_repr(value: Any) -> str:
-    """`repr`, cut for error messages."""
+    """Return `repr(value)`, shortened to 80 characters for error messages."""
     text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return text if len(text) <= MAX_REPR_LENGTH else f"{text[: MAX_REPR_LENGTH - 3]}..."

@@ -1,4 +1,7 @@
-"""Recipes: YAML files with `task` and `settings`; shipped ones, a user's own, and every `run.yaml`."""
+"""Recipes: YAML files with a task and its settings.
+
+A recipe is shipped with bertkit or written by the user. The `run.yaml` of every run is a recipe, too.
+"""
 
 import importlib.resources
 import re
@@ -9,16 +12,24 @@ from typing import Any
 
 from bertkit.config import RunConfig, get_settings
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
-from bertkit.utils.yaml import read_yaml
+from bertkit.utils.serialization import read_yaml
 from bertkit.validation import validate_settings
 
 COMMAND_NAME = re.compile("[a-z][a-z-]*")
 RECIPE_KEYS = ("task", "settings", "provenance")
+EXAMPLE_HINT = "see an example with: bertkit recipes show imdb"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe as read: its settings are checked against the task's config."""
+    """A recipe with validated settings.
+
+    Attributes:
+        path: Its file.
+        task: Name of the task's command.
+        settings: Setting name -> value.
+        provenance: What `run.yaml` records about its run; empty for other recipes.
+    """
 
     path: Path
     task: str
@@ -27,16 +38,17 @@ class Recipe:
 
 
 def list_shipped_recipes() -> dict[str, Path]:
-    """Name (`classify/imdb`) -> file of each shipped recipe, from the checkout or the installed package."""
-    return _files("recipes")
+    """Return name (`classify/imdb`) -> file of each shipped recipe."""
+    return _list_yaml_files("recipes")
 
 
 def list_profiles() -> dict[str, Path]:
-    """Name (`profiles/ddp`) -> file of each shipped configuration of `accelerate launch`."""
-    return {f"profiles/{name}": path for name, path in _files("profiles").items()}
+    """Return name (`profiles/ddp`) -> file of each shipped configuration of `accelerate launch`."""
+    return {f"profiles/{name}": path for name, path in _list_yaml_files("profiles").items()}
 
 
-def _files(folder_name: str) -> dict[str, Path]:
+def _list_yaml_files(folder_name: str) -> dict[str, Path]:
+    """Return the files of a directory in the installed package, or in the checkout."""
     installed = Path(str(importlib.resources.files("bertkit"))) / folder_name
     folder = installed if installed.is_dir() else Path(__file__).parent.parent / folder_name
     return {
@@ -45,91 +57,101 @@ def _files(folder_name: str) -> dict[str, Path]:
 
 
 def apply_overrides(
-    recipe: Mapping[str, Any], given: Mapping[str, Any], config: type[RunConfig]
+    recipe_settings: Mapping[str, Any], overrides: Mapping[str, Any], config: type[RunConfig]
 ) -> dict[str, Any]:
-    """The settings of a recipe with those given before them, which drop what they are said instead of."""
+    """Return the settings of a recipe, overridden by those of the user.
+
+    An override also drops the settings of the recipe that are alternatives to it (`Setting.replaces`).
+    """
     known = get_settings(config)
-    said = {name for name, value in given.items() if value is not None}
-    kept = {
-        name: value
-        for name, value in recipe.items()
-        if not said & set(known[name][1].instead_of)
-        and not any(name in known[other][1].instead_of for other in said)
-    }
-    return {**kept, **given}
+    overridden = {name for name, value in overrides.items() if value is not None}
+
+    def is_replaced(name: str) -> bool:
+        return bool(overridden & set(known[name][1].replaces)) or any(
+            name in known[other][1].replaces for other in overridden
+        )
+
+    remaining = {name: value for name, value in recipe_settings.items() if not is_replaced(name)}
+    return {**remaining, **overrides}
 
 
 def find_recipe(name: str, task: str = "", flag: str = "--recipe") -> Path:
-    """A recipe by path, or by shipped name with or without its folder; that of `task` goes first.
+    """Return the file of a recipe.
+
+    Args:
+        name: A path, or a shipped name with or without its directory.
+        task: The task whose recipe is preferred if several have the name.
+        flag: What the user typed before the name, for the error message.
 
     Raises:
-        UserError: neither a file nor a shipped name, or the name of several.
+        UserError: It is neither a file nor a shipped name, or several shipped recipes have this name.
     """
     path = Path(name).expanduser()
     if path.is_file():
         return path
     known = list_shipped_recipes()
-    wanted = name.removesuffix(".yaml")
-    matches = [key for key in known if wanted in (key, key.split("/")[-1])]
-    if f"{task}/{wanted}" in matches:
-        matches = [f"{task}/{wanted}"]
+    stem = name.removesuffix(".yaml")
+    matches = [key for key in known if stem in (key, key.split("/")[-1])]
+    if f"{task}/{stem}" in matches:
+        matches = [f"{task}/{stem}"]
     if len(matches) > 1:
-        raise UserError(f"{flag} {name}: there are {format_list(matches)}; name one of them")
+        raise UserError(f"{flag} {name}: several recipes match; choose one of {format_list(matches)}")
     if not matches:
-        raise UserError(
-            f"{flag} {name or repr(name)}: neither a file nor a shipped recipe{suggest_similar(name, known)} "
-            "(bertkit recipes ls)"
-        )
+        problem = f"is neither a file nor a shipped recipe{suggest_similar(name, known)}"
+        raise UserError(f"{flag} {name or repr(name)}: {problem} (list them with: bertkit recipes ls)")
     return known[matches[0]]
 
 
-def read_recipe_task(name: str) -> str:
-    """The task that a shipped recipe is for."""
-    return parse_recipe_task(find_recipe(name))
+def read_recipe_task(recipe: str | Path) -> str:
+    """Return the task of a shipped recipe, given its name or its file.
 
-
-def parse_recipe_task(path: Path) -> str:
-    """The task of a shipped recipe, which has a line that says so; to read all as YAML takes its time."""
+    Only the line `task:` is read, since parsing all shipped files as YAML is slow.
+    """
+    path = find_recipe(recipe) if isinstance(recipe, str) else recipe
     return path.read_text("utf-8").partition("\ntask: ")[2].partition("\n")[0]
 
 
 def read_recipe_title(path: Path) -> str:
-    """What a shipped recipe says it is."""
+    """Return the first line of a shipped recipe, without its comment sign."""
     return path.read_text("utf-8").partition("\n")[0].lstrip("# ")
 
 
 def read_recipe_file(path: Path) -> dict[str, Any]:
-    """What a recipe's file says, whatever its task. Raises `UserError` where it is no recipe."""
-    fix = "bertkit recipes show imdb is an example of one"
-    content = read_yaml(path, "recipe", fix)
+    """Return the content of a recipe file, whatever its task.
+
+    Raises:
+        UserError: The file is not a recipe.
+    """
+    content = read_yaml(path, "recipe", EXAMPLE_HINT)
     if not isinstance(content, dict) or not isinstance(content.get("settings"), dict):
-        raise UserError(f"{path}: no recipe, which has the keys 'task' and 'settings'; {fix}")
+        raise UserError(
+            f"{path}: is not a recipe; expected a mapping with the keys 'task' and 'settings'; {EXAMPLE_HINT}"
+        )
     for key in content:
         if key not in RECIPE_KEYS:
-            raise UserError(
-                f"{path}: unknown key {key!r}{suggest_similar(key, RECIPE_KEYS)}; settings stand under 'settings:'"
-            )
+            hint = f"{suggest_similar(key, RECIPE_KEYS)}; write settings under 'settings:'"
+            raise UserError(f"{path}: unknown key {key!r}{hint}")
     return content
 
 
 def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
-    """Read a recipe for `task`, whose settings are those of `config`, and check it.
+    """Read and validate a recipe for `task`, whose settings `config` declares.
 
     Raises:
-        UserError: not YAML, another task's, or a key or value that is wrong (named with the file).
+        UserError: The file is not a recipe, belongs to another task, or has an invalid key or value.
     """
     path = find_recipe(name, task)
     content = read_recipe_file(path)
-    named, provenance = content.get("task", task), content.get("provenance") or {}
-    if not isinstance(named, str) or not COMMAND_NAME.fullmatch(named):
-        raise UserError(f"{path}: task: {named!r} is no command's name; this is read for {task}")
+    recipe_task, provenance = content.get("task", task), content.get("provenance") or {}
+    if not isinstance(recipe_task, str) or not COMMAND_NAME.fullmatch(recipe_task):
+        raise UserError(f"{path}: task: {recipe_task!r} is not the name of a command; write 'task: {task}'")
     if not isinstance(provenance, dict):
         raise UserError(
-            f"{path}: provenance: {shorten_repr(provenance)} is no list of keys and values; leave it out"
+            f"{path}: provenance: expected a mapping, found {shorten_repr(provenance)}; remove it"
         )
-    if named != task:
-        raise UserError(f"{path}: a recipe for {named}; use bertkit {named} --recipe {name}")
+    if recipe_task != task:
+        raise UserError(f"{path}: is a recipe for {recipe_task}; use bertkit {recipe_task} --recipe {name}")
     settings = validate_settings(config, content["settings"], str(path))
     if "nproc" in settings:
-        raise UserError(f"{path}: nproc: is said on the command line alone; leave it out and give --nproc")
+        raise UserError(f"{path}: nproc: is not a setting of recipes; remove it and pass --nproc")
     return Recipe(path, task, settings, provenance)

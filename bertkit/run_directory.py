@@ -1,50 +1,43 @@
-"""The run directory: the only thing that passes from training to everything after it."""
+"""The run directory: the only interface between training and everything that uses a trained model."""
 
 import json
-import os
 import platform
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypedDict
-
-import safetensors
+from typing import Any, NotRequired, TypedDict
 
 from bertkit.config import RunConfig, serialize_settings
-from bertkit.errors import UserError, shorten_repr
+from bertkit.errors import UserError
 from bertkit.utils import distributed
-from bertkit.utils.files import PARTIAL, dump_yaml, write_text
-from bertkit.utils.schema import validate
-from bertkit.utils.yaml import read_yaml
+from bertkit.utils.files import write_text
+from bertkit.utils.output_paths import OutputKind, create_directory, report_creation_errors
+from bertkit.utils.serialization import dump_yaml, read_yaml, validate
 
-SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE = (
-    "run.yaml",
-    "metrics.json",
-    "checkpoints",
-    "training_log.jsonl",
-)
+SETTINGS_FILE, METRICS_FILE, LOG_FILE = "run.yaml", "metrics.json", "training_log.jsonl"
+CARD_FILE, CHECKPOINTS_DIR, TENSORBOARD_DIR = "README.md", "checkpoints", "tensorboard"
+REPORT_FILE = "report.html"
+ONNX_DIR = "onnx"  # default output directory of `export`
+BACKUP_DIR = ".replaced"  # holds the run that --overwrite replaces, until the new run has a checkpoint
 DEFAULT_RUNS_DIR = "runs"
-ONNX_DIR = "onnx"  # what `export` makes of a run, unless it is told to put it elsewhere
-BACKUP_DIR = ".replaced"  # the run that --overwrite replaces, until the new one has a checkpoint
-CARD_FILE, TENSORBOARD_DIR, REPORT_FILE = "README.md", "tensorboard", "report.html"
-# Model and tokenizer: what transformers loads.
+# Files of the model and the tokenizer, which transformers loads.
 MODEL_PATTERNS = [
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
     "spiece.model", "spm.model", "sentencepiece*.model", "chat_template.jinja",
 ]  # fmt: skip
-# All that a run may hold: what --overwrite removes, and nothing else.
+# All files of a run: --overwrite removes these and nothing else.
 RUN_PATTERNS = [
-    SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE, CARD_FILE, ONNX_DIR, TENSORBOARD_DIR, REPORT_FILE, "masked_samples*.jsonl",
+    SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE, CARD_FILE, ONNX_DIR, TENSORBOARD_DIR,
+    REPORT_FILE, "masked_samples*.jsonl",
     "predictions*.jsonl", "predictions*.conll", "predictions*.json", "nbest_predictions*.json",
     "null_odds*.json", *MODEL_PATTERNS, "training_args.bin",
 ]  # fmt: skip
-METRICS_SECTIONS = {"data", "validation", "test", "intervals", "baselines", "training"}  # of metrics.json
 RECORDED_PACKAGES = [
     "bertkit",
     "torch",
@@ -57,7 +50,7 @@ RECORDED_PACKAGES = [
 
 
 class Provenance(TypedDict):
-    """What every run says that it was made with; some say more."""
+    """What `run.yaml` records about every run; some runs record more."""
 
     command: str
     data: dict[str, str]
@@ -65,8 +58,47 @@ class Provenance(TypedDict):
     packages: dict[str, str]
 
 
+class _Settings(TypedDict):
+    """The part of `run.yaml` that this module reads."""
+
+    task: str
+    settings: dict[str, Any]
+    provenance: dict[str, Any]
+
+
+class _Metrics(TypedDict):
+    """The part of `metrics.json` that every command relies on."""
+
+    task: str
+    data: NotRequired[dict[str, Any]]
+    validation: NotRequired[dict[str, Any]]
+    test: NotRequired[dict[str, Any]]
+    intervals: NotRequired[dict[str, Any]]
+    baselines: NotRequired[dict[str, Any]]
+    training: NotRequired[dict[str, Any]]
+
+
+# ---- kinds of output directories
+
+
+def _find_files_beside_run(names: set[str]) -> set[str]:
+    return set() if SETTINGS_FILE in names else names
+
+
+def _find_files_beside_evaluation(names: set[str]) -> set[str]:
+    trained = {name for name in names if name in (CHECKPOINTS_DIR, ONNX_DIR) or name.endswith(".safetensors")}
+    return trained or _find_files_beside_run(names)
+
+
+RUN = OutputKind("a run", "pass --overwrite to replace it, or --resume to resume it", _find_files_beside_run)
+EVALUATION = OutputKind("an evaluation", "pass --overwrite to replace it", _find_files_beside_evaluation)
+
+
+# ---- creating and removing run directories
+
+
 def choose_default_directory(*parts: str) -> Path:
-    """`runs/TASK-DATA-MODEL`, with a number behind it where that is taken."""
+    """Return `runs/TASK-DATA-MODEL`, with a number at the end if it exists already."""
     name = "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)
     folder, number = Path(DEFAULT_RUNS_DIR) / name, 2
     while folder.exists():
@@ -75,103 +107,41 @@ def choose_default_directory(*parts: str) -> Path:
 
 
 def create_default_directory(*parts: str) -> Path:
-    """Make the default directory; of two runs that start together each gets its own."""
+    """Create the default directory. Two runs that start at the same time get different directories."""
     while True:
         folder = choose_default_directory(*parts)
         try:
-            folder.mkdir(parents=True)
+            create_directory(folder, exist_ok=False)
         except FileExistsError:
             continue
-        except OSError as error:
-            raise UserError(
-                f"{folder}: cannot be made ({error.strerror}); name one with --output-dir"
-            ) from error
         return folder
 
 
-def check_run_directory(folder: Path, overwrite: bool) -> None:
-    """Refuse, before any work, a directory that holds something.
-
-    Raises:
-        UserError: naming the directory and the way out.
-    """
-    if folder.is_dir() and any(folder.iterdir()):
-        if not (folder / SETTINGS_FILE).exists():
-            raise UserError(f"--output-dir {folder}: holds files that are no run; name another directory")
-        if not overwrite:
-            ways = "--overwrite replaces it, --resume goes on with it"
-            raise UserError(f"--output-dir {folder}: holds a run; {ways}")
-
-
-def check_evaluation_directory(folder: Path, overwrite: bool) -> None:
-    """Refuse, for the scores of a run, a directory that holds something, and a trained model in any case.
-
-    Raises:
-        UserError: naming the directory and the way out.
-    """
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    trained = (
-        (folder / CHECKPOINTS_DIR).exists()
-        or any(folder.glob("*.safetensors"))
-        or (folder / ONNX_DIR).exists()
-    )
-    if trained or not (folder / SETTINGS_FILE).exists():
-        what = "a trained run" if trained else "files that are no evaluation"
-        raise UserError(f"--output-dir {folder}: holds {what}; name another directory")
-    if not overwrite:
-        raise UserError(f"--output-dir {folder}: holds an evaluation; --overwrite replaces it")
-
-
-def check_output_directory(folder: Path) -> None:
-    """Refuse a directory that is a file or cannot be written, whatever it holds."""
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"--output-dir {folder}: is a file")
-    except OSError as error:  # a name that is too long, say
-        raise UserError(
-            f"--output-dir {folder}: cannot be made ({error.strerror}); name another directory"
-        ) from error
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.R_OK | os.W_OK | os.X_OK):
-        raise UserError(f"--output-dir {folder}: cannot be written, {there} refuses it")
-
-
-def require_disk_space(folder: Path, parameters: int) -> None:
-    """Refuse a disk that cannot hold two checkpoints (weights and two Adam moments) and the model."""
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    needed, free = parameters * 4 * 7, shutil.disk_usage(there).free
-    if free < needed:
-        raise UserError(
-            f"--output-dir {folder}: {free / 1e6:,.0f} MB are free and {needed / 1e6:,.0f} MB are needed "
-            "for checkpoints and the model; name a directory on another disk"
-        )
-
-
 def create_run_directory(folder: Path, overwrite: bool, with_checkpoints: bool = True) -> None:
-    """Make the directory, and with `overwrite` put the run in it aside (and only what runs hold).
+    """Create a run directory.
 
     Args:
-        trained: whether it will hold checkpoints.
+        folder: The directory.
+        overwrite: Whether to back up the files of a run in it first.
+        with_checkpoints: Whether the run will save checkpoints.
     """
-    try:
+    with report_creation_errors(folder):
         if overwrite:
             back_up_run(folder)
         (folder / CHECKPOINTS_DIR if with_checkpoints else folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output-dir {folder}: cannot be made ({error.strerror})") from error
 
 
-def back_up_run(folder: Path, more: Sequence[str] = ()) -> None:
-    """Put the run in a directory aside, until the new one has a checkpoint; `more` is what it holds too."""
+def back_up_run(folder: Path, more_patterns: Sequence[str] = ()) -> None:
+    """Move the files of a run to a backup directory, until the new run has a checkpoint.
+
+    Args:
+        folder: The run directory.
+        more_patterns: File name patterns of the run beside `RUN_PATTERNS`.
+    """
     if (folder / SETTINGS_FILE).exists():
-        delete_backup(folder)  # of an --overwrite that was killed
+        delete_backup(folder)  # left by a run with --overwrite that was killed
         (folder / BACKUP_DIR).mkdir()
-        _move(folder, folder / BACKUP_DIR, [*RUN_PATTERNS, *more])
+        _move(folder, folder / BACKUP_DIR, [*RUN_PATTERNS, *more_patterns])
 
 
 def _move(source: Path, target: Path, patterns: Sequence[str]) -> None:
@@ -181,12 +151,12 @@ def _move(source: Path, target: Path, patterns: Sequence[str]) -> None:
 
 
 def delete_backup(folder: Path) -> None:
-    """Remove the run that was put aside: the new one has a checkpoint."""
+    """Delete the backup of the replaced run."""
     shutil.rmtree(folder / BACKUP_DIR, ignore_errors=True)
 
 
 def discard_unstarted_run(folder: Path) -> None:
-    """Remove a run that failed before its first checkpoint, and put back the one it was to replace."""
+    """Remove a run that failed before its first checkpoint, and restore the run that it was to replace."""
     if last_checkpoint(folder):
         return
     for part in (CHECKPOINTS_DIR, TENSORBOARD_DIR):
@@ -196,24 +166,38 @@ def discard_unstarted_run(folder: Path) -> None:
         _move(folder / BACKUP_DIR, folder, ["*"])
         delete_backup(folder)
     if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
-        with suppress(OSError):  # in a folder of somebody else's; the default's parent, where it holds others
+        with suppress(OSError):  # the parent may belong to another user, or `runs` may contain other runs
             folder.rmdir()
             Path(DEFAULT_RUNS_DIR).rmdir()
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint with the highest step, or None."""
-    steps = {path: path.name.rpartition("-")[2] for path in (folder / CHECKPOINTS_DIR).glob("checkpoint-*")}
-    paths = {path: int(step) for path, step in steps.items() if step.isdecimal() and path.is_dir()}
-    return max(paths, key=lambda path: paths[path], default=None)
+    """Return the checkpoint with the highest step, or None if there is none."""
+    steps: dict[Path, int] = {}
+    for path in (folder / CHECKPOINTS_DIR).glob("checkpoint-*"):
+        step = path.name.rpartition("-")[2]
+        if step.isdecimal() and path.is_dir():
+            steps[path] = int(step)
+    return max(steps, key=lambda path: steps[path], default=None)
+
+
+# ---- run.yaml
 
 
 def write_settings(folder: Path, task: str, config: RunConfig, data: Mapping[str, str]) -> None:
-    """`run.yaml`: what `--recipe` reads, and what the run was made with; `data`: a fingerprint a split."""
+    """Write `run.yaml`: the settings, which `--recipe` reads, and the provenance of the run.
+
+    Args:
+        folder: The run directory.
+        task: The command.
+        config: Resolved settings.
+        data: Split -> fingerprint of its rows.
+    """
+    processes = distributed.get_world_size()
     provenance = {
-        "command": _command(),
+        "command": _get_command_line(),
         "data": dict(data),
-        **({"processes": distributed.get_world_size()} if distributed.get_world_size() > 1 else {}),
+        **({"processes": processes} if processes > 1 else {}),
         "python": platform.python_version(),
         "packages": get_installed_versions(RECORDED_PACKAGES),
     }
@@ -222,116 +206,87 @@ def write_settings(folder: Path, task: str, config: RunConfig, data: Mapping[str
 
 def _write_settings(folder: Path, task: str, config: RunConfig, provenance: dict[str, Any]) -> None:
     content = {"task": task, "settings": serialize_settings(config), "provenance": provenance}
-    several = f" --nproc {provenance['processes']}" if "processes" in provenance else ""
-    again = f"bertkit {task} --recipe {shlex.quote(str(folder / SETTINGS_FILE))}{several}"
-    header = f"# Repeat this run: {again}\n"
-    write_text(folder / SETTINGS_FILE, header + dump_yaml(content))
+    command = f"bertkit {task} --recipe {shlex.quote(str(folder / SETTINGS_FILE))}"
+    if "processes" in provenance:
+        command += f" --nproc {provenance['processes']}"
+    write_text(folder / SETTINGS_FILE, f"# Repeat this run: {command}\n" + dump_yaml(content))
 
 
-def update_settings(folder: Path, config: RunConfig, why: dict[str, Any]) -> None:
-    """Other settings for a run that has begun; `why` goes into what it was made with."""
-    before = read_yaml(folder / SETTINGS_FILE)
-    _write_settings(folder, before["task"], config, before["provenance"] | why)
+def update_settings(folder: Path, config: RunConfig, reason: dict[str, Any]) -> None:
+    """Replace the settings of a run that has started; `reason` is added to its provenance."""
+    previous = _read_settings_file(folder)
+    _write_settings(folder, previous["task"], config, previous["provenance"] | reason)
 
 
 def get_installed_versions(names: list[str]) -> dict[str, str]:
-    """Name -> version of each package that is installed."""
-    found = {}
+    """Return name -> version of those packages that are installed."""
+    versions = {}
     for name in names:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
-def _command() -> str:
-    """The command line, where it was one that made the run."""
+def _get_command_line() -> str:
+    """Return the command line of this process, or "from Python" if it is not a bertkit command."""
     program = Path(sys.argv[0]).name
     return shlex.join(["bertkit", *sys.argv[1:]]) if program in ("bertkit", "__main__.py") else "from Python"
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """The `provenance` of a run's settings."""
-    found = _saved(folder, "provenance")
-    validate(found, Provenance, folder / SETTINGS_FILE)
-    return found
+    """Return the `provenance` of a run, with at least the keys of `Provenance`."""
+    provenance = _read_settings_file(folder)["provenance"]
+    validate(provenance, Provenance, folder / SETTINGS_FILE)
+    return provenance
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The settings of a run, as resolved: those that differ from the defaults."""
-    return _saved(folder, "settings")
+    """Return the resolved settings of a run that differ from the defaults."""
+    return _read_settings_file(folder)["settings"]
 
 
-def _saved(folder: Path, key: str) -> dict[str, Any]:
+def _read_settings_file(folder: Path) -> _Settings:
     path = folder / SETTINGS_FILE
-    content = read_yaml(path)
-    found = content.get(key) if isinstance(content, dict) else None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: is not what a run writes; it has no {key!r}")
-    return found
+    settings: _Settings = validate(read_yaml(path), _Settings, path)
+    return settings
 
 
-@contextmanager
-def stage_output(
-    folder: Path, what: str = "the model", fix: str = "make room, then --resume"
-) -> Iterator[Path]:
-    """A folder to write into, whose files move to `folder` when all are written.
-
-    Raises:
-        UserError: they could not be written; nothing of them is left.
-    """
-    try:
-        with stage_files(folder) as aside:
-            yield aside
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{folder}: {what} could not be written ({reason}); {fix}") from error
-
-
-@contextmanager
-def stage_files(folder: Path) -> Iterator[Path]:
-    """A folder to write into, whose content moves to `folder` at the end; else nothing of it is left."""
-    aside = folder / PARTIAL
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        aside.mkdir()
-        yield aside
-        for path in aside.iterdir():
-            if path.is_file():
-                path.chmod(0o644)  # safetensors makes its files private
-            path.replace(folder / path.name)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+# ---- metrics.json
 
 
 def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
-    """`metrics.json`; written last, so that a directory that has it is a finished run."""
+    """Write `metrics.json`. It is written last, so a directory that has it contains a finished run."""
     write_text(folder / METRICS_FILE, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_metrics(folder: Path) -> dict[str, Any] | None:
-    """The scores of a finished run, None of an unfinished one."""
+    """Return the metrics of a finished run, or None if the run is not finished.
+
+    Raises:
+        UserError: The file is damaged.
+    """
     path = folder / METRICS_FILE
     if not path.exists():
         return None
     try:
         metrics = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError, OSError) as error:
-        raise UserError(f"{path}: broken JSON ({error})") from error
-    if not isinstance(metrics, dict) or not isinstance(metrics.get("task"), str):
-        raise UserError(f"{path}: is not what a run writes; it has no 'task'")
-    for key in METRICS_SECTIONS & metrics.keys():
-        if not isinstance(metrics[key], dict):
-            raise UserError(f"{path}: is not what a run writes; {key!r} holds {shorten_repr(metrics[key])}")
-    return metrics
+        raise UserError(f"{path}: cannot parse it as JSON ({error}); run the training again") from error
+    validate(metrics, _Metrics, path)
+    return dict(metrics)
 
 
 def require_metrics(folder: Path) -> dict[str, Any]:
-    """The scores of a finished run. Raises `UserError` where the directory is none."""
+    """Return the metrics of a finished run.
+
+    Raises:
+        UserError: The directory does not exist, or does not contain a finished run.
+    """
     metrics = read_metrics(folder) if folder.is_dir() else None
     if metrics is None:
-        why = f"no {METRICS_FILE} in it" if folder.is_dir() else "no such folder"
+        problem = f"it has no {METRICS_FILE}" if folder.is_dir() else "the directory does not exist"
         raise UserError(
-            f"{folder}: not a finished run ({why}); one is a directory that a training command left, such as "
-            f"{DEFAULT_RUNS_DIR}/classify-imdb-minilm"
+            f"{folder}: is not a finished run ({problem}); pass the output directory of a training command, "
+            f"such as {DEFAULT_RUNS_DIR}/classify-imdb-minilm"
         )
     return metrics

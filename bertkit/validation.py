@@ -1,4 +1,8 @@
-"""Settings given as plain values, from a recipe or from Python: known keys, right types, within bounds."""
+"""Validation of settings: the one place where a value is converted and checked, whatever its origin.
+
+A flag, a recipe key and a keyword argument of the Python API all go through `convert_value`, so a wrong value
+has the same message everywhere.
+"""
 
 import math
 import types
@@ -10,95 +14,132 @@ from typing import Any, Literal
 from bertkit.config import ConfigT, Setting, get_flag, get_settings
 from bertkit.errors import UserError, format_list, suggest_similar
 
+TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
 
 def validate_settings(
     config: type[ConfigT], values: Mapping[str, Any], origin: str | None = None
 ) -> dict[str, Any]:
-    """`values` with each key known and each value of its type and within its bounds.
+    """Return `values`, each converted to the type of its setting.
 
-    `origin` is named in the error: a recipe's path, or "classify()" for a call from Python; None names the
-    flag. Raises `UserError` for an unknown key, a wrong type or a value out of bounds.
+    Args:
+        config: Class that declares the settings.
+        values: Setting name -> value.
+        origin: Source of the values for error messages: the path of a recipe, or "classify()" for a call from
+            Python. None: errors name the flag.
+
+    Raises:
+        UserError: A key is unknown, or a value has the wrong type or is out of bounds.
     """
     known = get_settings(config)
     for key in values:
         if key not in known:
-            raise UserError(
-                f"{origin}: unknown setting {str(key)!r}{suggest_similar(key, known) or f' (known: {format_list(known)})'}"
-            )
-    return {
-        key: _converted(value, *known[key][:2], f"{origin}: {key}" if origin else _typed(key, known[key][1]))
-        for key, value in values.items()
-    }
+            hint = suggest_similar(key, known) or f" (known: {format_list(known)})"
+            raise UserError(f"{origin}: unknown setting {str(key)!r}{hint}")
+    converted = {}
+    for key, value in values.items():
+        kind, setting, _ = known[key]
+        where = f"{origin}: {key}" if origin else get_typed_name(key, setting)
+        converted[key] = convert_value(value, kind, setting, where)
+    return converted
 
 
-def _typed(name: str, about: Setting) -> str:
-    return name.upper() if about.positional else get_flag(name, about)
+def get_typed_name(name: str, setting: Setting) -> str:
+    """Return the name of a setting on the command line: its flag, or `NAME` of an argument."""
+    return name.upper() if setting.is_positional else get_flag(name, setting)
 
 
-def _converted(value: Any, wanted: Any, about: Setting, where: str) -> Any:
-    choices = (
-        typing.get_args(wanted) if typing.get_origin(wanted) in (typing.Union, types.UnionType) else (wanted,)
-    )
-    if value is None and type(None) in choices:
+def convert_value(value: Any, kind: Any, setting: Setting, where: str) -> Any:
+    """Return a value converted to the type of its setting.
+
+    Args:
+        value: The value, possibly a string from the command line.
+        kind: Type of the setting, such as `int | None` or `Literal["a", "b"]`.
+        setting: Metadata of the setting, with its bounds.
+        where: Name of the setting for the error message.
+
+    Raises:
+        UserError: The value is empty, has another type, or is out of bounds.
+    """
+    members = _list_members(kind)
+    if value is None and type(None) in members:
         return None
     if value == "":
-        raise UserError(f"{where}: is empty; leave it out, or give what it is: {about.help}")
-    kinds = [kind for kind in choices if kind is not type(None)]
-    for kind in kinds:
-        fitted = _fitted(value, kind)
-        if fitted is not None:
-            _check_bounds(fitted, about, where)
-            return fitted
-    raise UserError(
-        f"{where}: {value!r} is not {' or '.join(_described(kind) for kind in kinds)}{_near(value, kinds)}"
-    )
+        raise UserError(f"{where}: is empty; pass a value or leave it out ({setting.help})")
+    members = tuple(member for member in members if member is not type(None))
+    for member in members:
+        converted = _convert(value, member)
+        if converted is not None:
+            _check_bounds(converted, setting, where)
+            return converted
+    expected = " or ".join(_describe_type(member) for member in members)
+    raise UserError(f"{where}: {value!r} is not {expected}{_suggest_choice(value, members)}")
 
 
-def _fitted(value: Any, kind: Any) -> Any:
-    """`value` as a `kind`, or None where it is not one; a number is never a bool or a string."""
+def get_choices(kind: Any) -> tuple[str, ...]:
+    """Return the values of a `Literal`, also of an optional one; none for other types."""
+    literals = (member for member in _list_members(kind) if typing.get_origin(member) is Literal)
+    return tuple(str(choice) for literal in literals for choice in typing.get_args(literal))
+
+
+def _list_members(kind: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if is_union else (kind,)
+
+
+def _convert(value: Any, kind: Any) -> Any:
+    """Return `value` as a `kind`, or None if it is not one. A boolean is never a number."""
     if typing.get_origin(kind) is Literal:
         return value if value in typing.get_args(kind) else None
     if typing.get_origin(kind) is list:
-        items = list(value) if isinstance(value, (list, tuple)) else [value]
-        fitted = [_fitted(item, typing.get_args(kind)[0]) for item in items]
-        return None if None in fitted else fitted
-    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if kind is float and isinstance(value, str):  # YAML 1.1 reads 2e-5 as a string
-        return _float_or_none(value)
-    if kind is str and isinstance(value, (int, Path)) and not isinstance(value, bool):
+        return _convert_list(value, typing.get_args(kind)[0])
+    if isinstance(value, bool) or kind is bool:
+        return value if kind is bool and isinstance(value, bool) else None
+    if kind in (int, float):
+        return _convert_number(value, kind)
+    if kind is str and isinstance(value, (int, Path)):
         return str(value)
-    return value if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)) else None
+    return value if isinstance(value, kind) else None
 
 
-def _float_or_none(text: str) -> float | None:
+def _convert_list(value: Any, item_kind: Any) -> list[Any] | None:
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
+    converted = [_convert(item, item_kind) for item in items]
+    return None if None in converted else converted
+
+
+def _convert_number(value: Any, kind: type) -> Any:
+    """Convert a number or a string: flags are strings, and YAML 1.1 reads `2e-5` as a string."""
+    if kind is int and isinstance(value, float):
+        return None
+    if not isinstance(value, (int, float, str)):
+        return None
     try:
-        return float(text)
-    except ValueError:
+        return kind(value)
+    except (ValueError, OverflowError):
         return None
 
 
-def _check_bounds(value: Any, about: Setting, where: str) -> None:
-    low = about.min is not None and value < about.min
-    high = about.max is not None and value > about.max
-    infinite = isinstance(value, float) and not math.isfinite(value)
-    if low or high or infinite:
-        bounds = f"at least {about.min:g}" if about.max is None else f"from {about.min:g} to {about.max:g}"
-        raise UserError(f"{where}: {value!r} is out of bounds; it must be {bounds}")
+def _check_bounds(value: Any, setting: Setting, where: str) -> None:
+    is_below = setting.min is not None and value < setting.min
+    is_above = setting.max is not None and value > setting.max
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
+    if is_below or is_above or is_infinite:
+        raise UserError(f"{where}: {value!r} is out of bounds; it must be {describe_bounds(setting)}")
 
 
-def _near(value: Any, kinds: list[Any]) -> str:
-    """What a choice may have been meant as."""
-    return suggest_similar(value, [str(name) for kind in kinds for name in _choices(kind)])
+def describe_bounds(setting: Setting) -> str:
+    """Return the valid range of a number in words: `at least 1`, `from 0 to 0.9`."""
+    if setting.min is None:
+        return "finite" if setting.max is None else f"at most {setting.max:g}"
+    return f"at least {setting.min:g}" if setting.max is None else f"from {setting.min:g} to {setting.max:g}"
 
 
-def _choices(kind: Any) -> tuple[Any, ...]:
-    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+def _suggest_choice(value: Any, members: tuple[Any, ...]) -> str:
+    return suggest_similar(value, [choice for member in members for choice in get_choices(member)])
 
 
-def _described(kind: Any) -> str:
+def _describe_type(kind: Any) -> str:
     if typing.get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
-    if typing.get_origin(kind) is list:
-        return "a list"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]
+    return "a list" if typing.get_origin(kind) is list else TYPE_NAMES[kind]

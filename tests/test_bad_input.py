@@ -77,7 +77,7 @@ FILES = {
     "misspelled flag": (to_csv(GOOD_ROWS), ["--epoch", 3], ["--epoch", "--epochs"]),
     "word for a number": (to_csv(GOOD_ROWS), ["--epochs", "three"], ["--epochs"]),
     "unknown choice": (to_csv(GOOD_ROWS), ["--long-texts", "middle"], ["--long-texts", "head+tail"]),
-    "resume without a run": (to_csv(GOOD_ROWS), ["--resume"], ["--resume", "holds none"]),
+    "resume without a run": (to_csv(GOOD_ROWS), ["--resume"], ["--resume", "does not contain a run"]),
     "unknown recipe": (to_csv(GOOD_ROWS), ["--recipe", "imbd"], ["imbd", "recipes ls"]),
     "missing validation file": (to_csv(GOOD_ROWS), ["--validation", "no.csv"],
                                     ["no.csv", "no such file"]),
@@ -132,17 +132,17 @@ def test_a_value_of_set_that_trainer_refuses_is_reported(cli, tiny, toy, tmp_pat
 
 
 USAGE_ERRORS = {  # command line: words of the error line
-    "qa --squad v3": ["bertkit: --squad: 'v3' is not one of 'v1', 'v2'"],
+    "qa --squad v3": ["bertkit: --squad: 'v3' is not one of v1, v2"],
     "export run --quantize int4": ["bertkit: --quantize: 'int4'", "did you mean 'int8'"],
-    "ablation --table foo": ["bertkit: --table: 'foo' is not one of 'objectives', 'sizes'"],
+    "ablation --table foo": ["bertkit: --table: 'foo' is not one of objectives, sizes"],
     "classify --data sample --text-column": ["bertkit: --text-column: is empty"],
     "check classify --data sample --text-column": ["bertkit: --text-column: is empty"],
     "train-tokenizer --data": ["bertkit: --data: is empty"],
     "export": ["bertkit: RUN: is empty"],
-    "classify --recipe": ["--recipe '': neither a file nor"],
-    "classify --tokens-per-batch 1e3": ["bertkit: --tokens-per-batch: is not a whole number"],
-    "classify --data imdb --output-dir ./imdb": ["imdb: is what --data says; name another directory"],
-    "qa --squad v2 --output-dir squad_v2": ["--output-dir squad_v2: is what --data says; name another"],
+    "classify --recipe": ["--recipe '': is neither a file nor"],
+    "classify --tokens-per-batch 1e3": ["bertkit: --tokens-per-batch: '1e3' is not a whole number"],
+    "classify --data imdb --output-dir ./imdb": ["imdb: is also the value of --data; choose another directory"],
+    "qa --squad v2 --output-dir squad_v2": ["--output-dir squad_v2: is also the value of --data; choose another"],
     "classify --data sample --lr nan": ["bertkit: --learning-rate", "out of bounds; it must be at least 0"],
     "check clasify": ["bertkit check clasify: no such command; did you mean 'classify'", "nli", "swag"],
     "trian": ["bertkit trian: no such command", "classify", "export"],
@@ -151,8 +151,8 @@ USAGE_ERRORS = {  # command line: words of the error line
     ],
     "classify --epoch 3": ["bertkit: --epoch: no such option of bertkit classify; did you mean '--epochs'?"],
     "recipes ls --foo": ["bertkit: --foo: no such option of bertkit recipes ls"],
-    "recipes cp imdb": ["bertkit: FILE: is empty", "pass a file"],
-    "export nosuch": ["nosuch: not a finished run (no such folder)", "runs/classify-imdb-minilm"],
+    "recipes cp imdb": ["bertkit: FILE: is empty", "name the file"],
+    "export nosuch": ["nosuch: is not a finished run (the directory does not exist)", "runs/classify-imdb-minilm"],
 }
 
 
@@ -208,9 +208,9 @@ RECIPES = {
     "unknown top-level key": ("settings: {}\nsetings: {}", ["unknown key 'setings'"]),
     "another task": ("task: nli\nsettings: {}", ["a recipe for nli"]),
     "not yaml": ("settings: {a", ["not YAML", "recipes show imdb"]),
-    "empty key": (":", ["no recipe", "recipes show imdb"]),
+    "empty key": (":", ["is not a recipe", "recipes show imdb"]),
     "number of processes": ("settings: {nproc: 2}", ["nproc", "on the command line alone", "--nproc"]),
-    "not a mapping": ("a, b", ["no recipe", "recipes show imdb"]),
+    "not a mapping": ("a, b", ["is not a recipe", "recipes show imdb"]),
     "invalid date": ("settings: {data: 2026-99-99}", ["not YAML", "recipes show imdb"]),
 }
 
@@ -277,20 +277,20 @@ def test_unusable_output_directories_are_reported(cli, tiny, toy, tmp_path, monk
     args = ["--data", toy, "--model", tiny, "--output-dir"]
     (tmp_path / "file").write_text("x")
     assert_refused(cli, tmp_path, [*args, tmp_path / "file"], ["is a file"])
-    assert_refused(cli, tmp_path, [*args, tmp_path / "file" / "run"], ["cannot be written"])
-    assert_refused(cli, tmp_path, [*args, tmp_path / "n" / ("x" * 300)], ["cannot be made", "too long"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "file" / "run"], ["is not writable"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "n" / ("x" * 300)], ["cannot be created", "too long"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    assert_refused(cli, tmp_path, [*args, tmp_path / "mine", "--overwrite"], ["files that are no run"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "mine", "--overwrite"], ["files that are not part of a run"])
     monkeypatch.setattr("os.access", lambda *_: False)
-    assert_refused(cli, tmp_path, [*args, tmp_path / "run"], ["cannot be written"])
+    assert_refused(cli, tmp_path, [*args, tmp_path / "run"], ["is not writable"])
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="/proc does not exist")
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]])
 def test_an_output_directory_that_cannot_be_created_is_reported(cli, tiny, toy, tmp_path, flags):
     args = ["--data", toy, "--model", tiny, "--output-dir", "/proc/x", *flags]
-    assert_refused(cli, tmp_path, args, ["/proc/x: cannot be made there", "name another directory"])
+    assert_refused(cli, tmp_path, args, ["/proc/x: cannot be created", "choose another directory"])
 
 
 def test_validation_fraction_with_validation_rows_is_reported(cli, tiny, toy, tmp_path):
@@ -308,7 +308,7 @@ def test_overwrite_is_needed_to_replace_a_run_and_keeps_other_files(cli, tiny, t
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--max-steps", 1]
     assert cli("classify", *args)[0] == 0
     (tmp_path / "run" / "notes.txt").write_text("mine")
-    assert_refused(cli, tmp_path, args, ["holds a run", "--overwrite", "--resume"])
+    assert_refused(cli, tmp_path, args, ["contains a run", "--overwrite", "--resume"])
     assert cli("classify", *args, "--overwrite")[0] == 0
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 

@@ -13,28 +13,28 @@ from bertkit.suites.config import AblationConfig, FeatureBasedConfig
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.classify import ClassifyConfig
 from bertkit.tasks.pretrain_config import PretrainConfig
-from bertkit.utils.files import dump_yaml
+from bertkit.utils.serialization import dump_yaml
 from bertkit.validation import validate_settings
 
 
-def test_lower_layers_fill_only_what_was_not_said():
+def test_fill_unset_keeps_the_settings_of_the_user():
     config = fill_unset(ClassifyConfig(epochs=7.0), {"epochs": 3.0, "batch_size": 16})
     assert (config.epochs, config.batch_size) == (7.0, 16)
 
 
-def test_flags_are_unique_and_arguments_are_trainers():
+def test_flags_are_unique_and_training_arguments_exist():
     from transformers import TrainingArguments
 
     known = get_settings(ClassifyConfig)
     flags = [get_flag(name, about) for name, (_, about, _) in known.items()]
-    arguments = [about.argument for _, about, _ in known.values() if about.argument]
+    arguments = [about.training_argument for _, about, _ in known.values() if about.training_argument]
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     assert len(set(flags)) == len(flags)
     assert len(arguments) > 10
     assert set(arguments) <= fields
 
 
-some = st.fixed_dictionaries(
+settings_strategy = st.fixed_dictionaries(
     {},
     optional={
         "epochs": st.floats(0.01, 99),
@@ -49,7 +49,7 @@ some = st.fixed_dictionaries(
 )
 
 
-@given(values=some)
+@given(values=settings_strategy)
 @example(values={"text_column": "\x85"})
 def test_saved_settings_read_back_as_they_were(values):
     config = ClassifyConfig(data="imdb", **values)
@@ -60,26 +60,26 @@ def test_saved_settings_read_back_as_they_were(values):
     assert list(again.set) == list(config.set)
 
 
-def test_what_names_files_is_saved_so_that_it_names_them_from_any_folder(tmp_path, monkeypatch):
-    (tmp_path / "pieces").mkdir()
+def test_paths_are_saved_as_absolute_paths(tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
-    said = {"data": "texts/*.txt", "validation": "a.txt", "model": "org/pieces", "tokenizer": "pieces"}
-    found = serialize_settings(PretrainConfig(**said))
-    assert found == said | {"data": f"{tmp_path}/texts/*.txt", "tokenizer": f"{tmp_path}/pieces"}
+    values = {"data": "texts/*.txt", "validation": "a.txt", "model": "org/models", "tokenizer": "models"}
+    serialized = serialize_settings(PretrainConfig(**values))
+    assert serialized == values | {"data": f"{tmp_path}/texts/*.txt", "tokenizer": f"{tmp_path}/models"}
 
 
 @pytest.mark.parametrize(
     "config", [task_class(name).Config for name in TASKS] + [AblationConfig, FeatureBasedConfig]
 )
-def test_the_same_settings_name_files_everywhere(config):
-    paths = {name for name, (_, about, _) in get_settings(config).items() if about.path}
+def test_the_same_settings_are_paths_in_all_commands(config):
+    paths = {name for name, (_, about, _) in get_settings(config).items() if about.is_path}
     named = {"data", "validation", "test", "data_dir", "model", "tokenizer"}
     assert paths == named & get_settings(config).keys()
 
 
-def test_an_empty_setting_is_told_with_what_it_is():
+def test_an_empty_value_is_refused_with_the_help_text():
     with pytest.raises(
-        UserError, match=r"r: phases: is empty; .* Lengths and their shares .* 128:0.9,512:0.1"
+        UserError, match=r"r: phases: is empty; pass a value or leave it out .*128:0.9,512:0.1"
     ):
         validate_settings(PretrainConfig, {"phases": ""}, "r")
 
@@ -98,8 +98,27 @@ def test_numbers_are_read_as_yaml_writes_them(value, words):
             validate_settings(ClassifyConfig, {"learning_rate": value}, "r")
 
 
-def test_one_of_a_thing_is_told_as_one():
+def test_format_count_uses_singular_and_plural():
     from bertkit.errors import format_count
 
     assert [format_count(n, "row") for n in (0, 1, 1500)] == ["0 rows", "1 row", "1,500 rows"]
-    assert format_count(2, "stretch", "stretches") == "2 stretches"
+    assert format_count(2, "process", "processes") == "2 processes"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("batch_size", "x", "'x' is not a whole number"),
+        ("batch_size", 0, "0 is out of bounds; it must be at least 1"),
+        ("head", "lin", "'lin' is not one of linear, bilstm; did you mean 'linear'?"),
+    ],
+)
+def test_flags_recipes_and_python_calls_report_the_same_problem(cli, tmp_path, name, value, problem):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"task": "classify", "settings": {"data": "sample", name: value}}))
+    flag = get_flag(name, get_settings(ClassifyConfig)[name][1])
+    assert cli("classify", flag, value)[2] == f"bertkit: {flag}: {problem}\n"
+    assert cli("classify", "--recipe", recipe)[2] == f"bertkit: {recipe}: {name}: {problem}\n"
+    with pytest.raises(UserError) as refused:
+        validate_settings(ClassifyConfig, {name: value}, "classify()")
+    assert str(refused.value) == f"classify(): {name}: {problem}"

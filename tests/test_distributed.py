@@ -101,12 +101,12 @@ def test_two_ranks_train_as_one_process(both, tiny_without_dropout, kind):
             assert [one.get(name) for one in told[0]] == [one.get(name) for one in told[1]]
 
 
-def test_a_signal_to_one_rank_stops_both_and_they_resume_to_the_same_bits(both):
+def test_a_signal_to_one_rank_stops_both_and_resume_is_bit_identical(both):
     folder, outcomes = both
     for of_rank in outcomes:
         assert of_rank["cut"]["error"] == "RunInterrupted"
         assert of_rank["cut"]["said"].startswith(
-            "stopped at step 14 of 25; go on with: bertkit classify --resume"
+            "interrupted at step 14 of 25; resume with: bertkit classify --resume"
         )
         assert of_rank["cut"]["said"].endswith("--nproc 2")
     assert sorted(of_rank["cut"]["here"] for of_rank in outcomes) == [False, True]  # it is said once
@@ -118,7 +118,7 @@ def test_a_signal_to_one_rank_stops_both_and_they_resume_to_the_same_bits(both):
     assert states[0] != states[1]  # each drops others
 
 
-def test_an_error_of_one_rank_is_everybodys_and_said_once(both):
+def test_an_error_of_one_rank_is_raised_on_all_and_printed_once(both):
     _, outcomes = both
     assert [of_rank["disagree"]["said"] for of_rank in outcomes] == ["only rank 1 knows"] * 2
     assert sorted(of_rank["disagree"]["here"] for of_rank in outcomes) == [False, True]
@@ -170,7 +170,7 @@ def test_profiles_are_what_accelerate_reads_and_can_be_copied(cli, name, tmp_pat
 # ---- the command
 
 
-def test_a_killed_rank_stops_all_and_the_run_resumes_to_the_same_bits(both, tiny, tmp_path):
+def test_a_killed_rank_stops_all_and_resume_is_bit_identical(both, tiny, tmp_path):
     folder, _ = both
     cut = tmp_path / "cut"
     settings = wanted("weights", folder, tiny, "cut")["settings"]
@@ -204,18 +204,18 @@ def test_a_killed_rank_stops_all_and_the_run_resumes_to_the_same_bits(both, tiny
     assert (cut / "model.safetensors").read_bytes() == (folder / "whole" / "model.safetensors").read_bytes()
 
 
-def test_what_cannot_be_is_refused_in_one_line(cli, toy, tiny, tmp_path, monkeypatch, both):
+def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_path, monkeypatch, both):
     args = ["classify", "--data", toy, "--model", tiny]
     monkeypatch.setattr(launch, "_cores", lambda: 2)
     assert cli(*args, "--nproc", 3)[::2] == (2, "bertkit: --nproc 3: this machine has 2 cores and no GPU; pass at most 2\n")
-    with pytest.raises(bertkit.UserError, match="a flag of the command line"):
+    with pytest.raises(bertkit.UserError, match="works only on the command line"):
         bertkit.classify(data=str(toy), nproc=2)
     again = cli("classify", "--resume", "-o", stopped(both[0], tmp_path))
-    assert (again[0], "2 processes trained it; go on with --nproc 2" in again[2]) == (2, True)
+    assert (again[0], "started with 2 processes; resume with --nproc 2" in again[2]) == (2, True)
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     for more, words in (
-        (["--nproc", 2], "they are started already"),
+        (["--nproc", 2], "the processes are already started"),
         (["--set", "train_sampling_strategy=random"], "only bertkit's own order"),
     ):
         status, out, err = cli(*args, *more)
@@ -227,13 +227,13 @@ def test_what_cannot_be_is_refused_in_one_line(cli, toy, tiny, tmp_path, monkeyp
     assert "WORLD_SIZE is set and RANK is not" in cli(*args)[2]
 
 
-def test_a_run_of_two_says_how_it_is_repeated(cli, both):
+def test_run_yaml_of_two_processes_has_the_command_that_repeats_it(cli, both):
     recipe = both[0] / "whole" / "run.yaml"
     assert recipe.read_text().partition("\n")[0] == (
         f"# Repeat this run: bertkit classify --recipe {recipe} --nproc 2"
     )
     _, _, err = cli("classify", "--recipe", recipe, "--dry-run")
-    assert f"{recipe}: its run had 2 processes, each with its batch; --nproc 2 repeats it" in " ".join(
+    assert f"{recipe}: batch size is per process, and its run used 2 processes; pass --nproc 2 to repeat it" in " ".join(
         err.split()
     )
 

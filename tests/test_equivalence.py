@@ -21,7 +21,7 @@ import bertkit
 from bertkit.data.features import StoredFeatures
 from bertkit.training.batch_samplers import LengthGroupedBatchSampler
 from bertkit.training.precision import choose_precision
-from bertkit.utils.checksums import verify_checksums, write_checksums
+from bertkit.utils.files import verify_checksums, write_checksums
 from bertkit.utils.ragged import Ragged
 
 SGD = {"optim": "sgd", "learning_rate": 0.05, "warmup": 0.0, "weight_decay": 0.0, "bf16": False}
@@ -190,7 +190,7 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_weights(cli, tiny, tmp_pa
     status, _, err = cli(task, *options_for(tiny, toy), "-o", cut)
     monkeypatch.undo()
     assert status == 130
-    assert f"stopped at step {step} of 27; go on with: bertkit {task} --resume --output-dir {cut}" in err
+    assert f"interrupted at step {step} of 27; resume with: bertkit {task} --resume --output-dir {cut}" in err
     assert not (cut / "metrics.json").exists()
     monkeypatch.chdir(tmp_path)
     status, _, _ = cli(task, "--resume", "-o", cut)
@@ -255,7 +255,7 @@ def test_a_run_whose_second_checkpoint_had_no_room_goes_on_from_the_first(
 
     monkeypatch.setattr("bertkit.training.checkpoints.write_checksums", full)
     status, _, err = cli("classify", *options_for(tiny, toy), "-o", tmp_path / "run")
-    assert (status, "No space left on device); make room and go on with --resume" in err) == (2, True)
+    assert (status, "No space left on device); free disk space, then use --resume" in err) == (2, True)
     monkeypatch.undo()
     assert cli("classify", "--resume", "-o", tmp_path / "run")[0] == 0
 

@@ -148,7 +148,7 @@ def test_without_its_training_rows_there_are_no_baselines(runs, cli, tmp_path):
         (["--data", "unlabelled.jsonl"], ["unlabelled.jsonl", "no column 'label'"]),
         (["--data", "strange.jsonl"], ["strange.jsonl: row 2", "'odd'"]),
         (["--compare", "RUNS/ner"], ["--compare", "ner", "classify"]),
-        (["--compare", "nowhere"], ["nowhere: not a finished run"]),
+        (["--compare", "nowhere"], ["nowhere: is not a finished run"]),
         (["-o", "RUNS/classify", "--overwrite"], ["holds a trained run", "another directory"]),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_suite_directory_is_refused(cli, tmp_path):
 def test_an_evaluation_is_replaced_only_with_overwrite(runs, cli, tmp_path):
     assert cli("evaluate", runs / "classify", "-o", tmp_path / "e")[0] == 0
     flags = [runs / "classify", "-o", tmp_path / "e"]
-    message = assert_refused(cli, tmp_path, flags, ["holds an evaluation", "--overwrite"], "evaluate")
+    message = assert_refused(cli, tmp_path, flags, ["contains an evaluation", "--overwrite"], "evaluate")
     assert "--resume" not in message
     assert cli("evaluate", *flags, "--overwrite")[0] == 0
 

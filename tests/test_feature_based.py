@@ -158,7 +158,7 @@ def test_an_interrupted_suite_is_resumed(cli, four_layer_model, toy, tmp_path, s
         (["--data", "nowhere.conll"], ["--data nowhere.conll", "no such file"]),
         (["--test", "nowhere.conll"], ["nowhere.conll"]),
         (["--fp16"], ["--fp16"]),
-        (["--resume"], ["--resume", "holds none"]),
+        (["--resume"], ["--resume", "does not contain a run"]),
         (["--recipe", "ner/feature-based/last"], ["a recipe for ner"]),
     ],
 )

@@ -265,7 +265,7 @@ def test_seeds_are_averaged_over_the_same_rows(cli, tiny, tmp_path):
         (["--fp16"], ["--fp16"]),
         (["--set", "nonsense=1"], ["nonsense"]),
         (["--tasks", "rte", "--max-length", 999], ["--max-length 999"]),
-        (["--resume"], ["--resume", "holds none"]),
+        (["--resume"], ["--resume", "does not contain a run"]),
     ],
 )
 def test_errors_are_reported_before_anything_is_written(cli, command, tmp_path, args, words):
@@ -289,7 +289,7 @@ def test_missing_data_is_reported_before_the_first_run(cli, no_hub, tiny, glue_d
 def test_a_directory_with_runs_is_not_changed(cli, command, complete_run):
     before = sorted(complete_run.output_dir.rglob("*"))
     status, _, err = cli(*command, "-o", complete_run.output_dir)
-    assert (status, "--overwrite replaces it, --resume goes on with it" in err) == (2, True)
+    assert (status, "pass --overwrite to replace it, or --resume to resume it" in err) == (2, True)
     assert sorted(complete_run.output_dir.rglob("*")) == before
 
 

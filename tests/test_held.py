@@ -14,8 +14,8 @@ from bertkit.errors import UserError
 from bertkit.utils import locks
 from bertkit.utils.files import open_atomic
 
-HOLDER = "import sys, pathlib\nfrom bertkit import locks\n" + (
-    "with locks.held(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+HOLDER = "import sys, pathlib\nfrom bertkit.utils import locks\n" + (
+    "with locks.lock_directory(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
 )
 
 
@@ -41,30 +41,30 @@ def finished(cli, tiny, toy, tmp_path):
 @pytest.mark.parametrize("further", [[], ["--overwrite"], ["--dry-run"]])
 def test_a_second_run_is_refused(cli, tiny, toy, tmp_path, other, further):
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", *further]
-    line = assert_refused(cli, tmp_path, args, ["another run is at work in it"])
+    line = assert_refused(cli, tmp_path, args, ["another run is using this directory"])
     assert str(tmp_path / "run") in line
 
 
 @pytest.mark.parametrize("command", ["glue", "feature-based"])
-def test_suites_are_refused_as_well(cli, tiny, tmp_path, other, command):
+def test_suites_are_refused_in_a_locked_directory(cli, tiny, tmp_path, other, command):
     args = ["--model", tiny, "--output-dir", tmp_path / "run"]
-    assert_refused(cli, tmp_path, args, ["another run is at work in it"], command)
+    assert_refused(cli, tmp_path, args, ["another run is using this directory"], command)
 
 
-def test_a_tokenizer_is_refused_as_well(cli, tmp_path, other):
+def test_train_tokenizer_is_refused_in_a_locked_directory(cli, tmp_path, other):
     data = tmp_path / "text.txt"
     data.write_text("warm food\n" * 50)
     args = ["--data", data, "--output-dir", tmp_path / "run"]
-    assert_refused(cli, tmp_path, args, ["another run is at work in it"], "train-tokenizer")
+    assert_refused(cli, tmp_path, args, ["another run is using this directory"], "train-tokenizer")
 
 
-def test_a_run_is_held_while_it_trains_whoever_named_its_directory(cli, tiny, toy, tmp_path, monkeypatch):
+def test_a_run_locks_its_directory_also_the_default_one(cli, tiny, toy, tmp_path, monkeypatch):
     """From within the training, the same directory is refused to `--resume`."""
     seen = []
     write_metrics = run_directory.write_metrics
 
     def look(folder, metrics):
-        with pytest.raises(UserError, match="another run is at work"), locks.lock_directory(Path(folder)):
+        with pytest.raises(UserError, match="another run is using"), locks.lock_directory(Path(folder)):
             pass
         seen.append(cli("classify", "--resume", "--output-dir", folder)[0])
         write_metrics(folder, metrics)
@@ -81,7 +81,7 @@ def test_the_lock_ends_with_its_process(cli, finished, other, tmp_path):
     assert cli("classify", *finished, "--overwrite")[0] == 0
 
 
-def test_a_directory_made_for_nothing_goes_again_and_another_stays(tmp_path):
+def test_an_empty_created_directory_is_removed_and_others_are_not(tmp_path):
     with locks.lock_directory(tmp_path / "a" / "b"):
         assert list(tmp_path.rglob("*")) == [tmp_path / "a", tmp_path / "a" / "b"]
     assert list(tmp_path.iterdir()) == []
@@ -97,14 +97,14 @@ def test_a_directory_made_for_nothing_goes_again_and_another_stays(tmp_path):
     ]
 
 
-def test_who_is_refused_leaves_the_directory_to_who_holds_it(tmp_path):
+def test_a_refused_run_keeps_the_locked_directory(tmp_path):
     with locks.lock_directory(tmp_path / "run"):
-        with pytest.raises(UserError, match="at work"), locks.lock_directory(tmp_path / "run"):
+        with pytest.raises(UserError, match="is using this directory"), locks.lock_directory(tmp_path / "run"):
             pass
         assert (tmp_path / "run").is_dir()
 
 
-def test_what_a_killed_process_had_begun_to_write_goes_and_nothing_else(tmp_path):
+def test_partial_files_of_a_killed_process_are_removed(tmp_path):
     if not (pid := os.fork()):
         with open_atomic(tmp_path / "metrics.json") as file:
             file.write("half")

@@ -646,8 +646,8 @@ def test_a_known_sets_configuration_on_the_hub(hub, tmp_path):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--data", "someone/nothing"], "no such dataset on the Hub"),
-        (["--data", "sample", "--model", "someone/nothing"], "no such model on the Hub"),
+        (["--data", "someone/nothing"], "dataset someone/nothing does not exist on the Hub"),
+        (["--data", "sample", "--model", "someone/nothing"], "model someone/nothing does not exist on the Hub"),
         (["--data", "someone/films:rough"], "no configuration 'rough'"),
     ],
 )

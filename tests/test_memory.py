@@ -70,7 +70,7 @@ def test_a_run_is_what_it_would_have_been_with_half_the_batch(error, tiny, toy, 
     said = [line for line in listener.told if "out of memory" in line]
     assert said == [
         "out of memory at batch_size 8, gradient_accumulation_steps 1: training begins again with "
-        "batch_size 4, gradient_accumulation_steps 2, as much a step as before"
+        "batch_size 4, gradient_accumulation_steps 2 (same effective batch size)"
     ]
 
 

@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard, snapshot_download
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import bertkit
-from bertkit.pipeline.hub_card import rewrite_for_hub
+from bertkit.reports.model_card import rewrite_for_hub
 
 MODEL = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 UPLOADED = MODEL | {"README.md", "metrics.json", "run.yaml"}
@@ -39,7 +39,7 @@ def logits(folder):
         return model(**tokenizer("the film was lovely", return_tensors="pt")).logits.numpy()
 
 
-def test_what_is_on_the_hub_is_the_run(cli, account, toy, tiny, tmp_path):
+def test_the_uploaded_model_gives_the_same_logits(cli, account, toy, tiny, tmp_path):
     run = tmp_path / "run"
     status, out, err = cli(
         "classify",
@@ -53,7 +53,7 @@ def test_what_is_on_the_hub_is_the_run(cli, account, toy, tiny, tmp_path):
     assert json.loads(out)["output_dir"] == str(run)
     [(message, paths)] = account.commits
     assert (message, set(paths)) == ("bertkit classify", UPLOADED)
-    assert "on the Hub: http" in err
+    assert "uploaded to http" in err
     assert "visibility" not in account.made["team/good-or-bad"]  # the account decides
     np.testing.assert_array_equal(logits("team/good-or-bad"), logits(run))
     [record] = bertkit.load(snapshot_download("team/good-or-bad")).predict([{"text": "lovely"}])
@@ -84,15 +84,15 @@ def test_the_card_has_metadata_and_loads_from_the_hub(account, tiny, tmp_path):
         ({"data": "sample", "model": "/models/mine"}, (None, None)),
     ],
 )
-def test_what_is_on_the_hub_itself_is_linked(settings, expected):
-    from bertkit.pipeline.hub_card import _metadata
+def test_the_card_links_the_base_model_and_dataset_on_the_hub(settings, expected):
+    from bertkit.pipeline.upload import build_card_metadata
 
     metrics = {"task": "classify", "data": {"name": "x"}, "validation": {}, "test": {}}
-    about = _metadata(metrics, settings, "me/it", "transformers")
+    about = build_card_metadata(metrics, settings, "me/it", "transformers")
     assert ((about.datasets or [None])[0], about.base_model) == expected
 
 
-def test_ours_alone_is_loaded_by_us():
+def test_a_card_without_pipeline_loads_a_snapshot_with_bertkit():
     card = "# run\n\n```python\nimport bertkit\n\nmodel = bertkit.load('it\\'s')\n```\n"
     assert rewrite_for_hub(card, "me/it") == (
         "# it\n\n```python\nimport bertkit\nfrom huggingface_hub import snapshot_download\n\n"
@@ -105,7 +105,7 @@ def test_ours_alone_is_loaded_by_us():
     [("nli", "text-classification"), ("ner", "token-classification"), ("qa", "question-answering"),
      ("swag", "multiple-choice")],
 )  # fmt: skip
-def test_every_task_is_pushed(account, tiny, tmp_path, task, tag):
+def test_every_task_can_be_uploaded(account, tiny, tmp_path, task, tag):
     rows = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))
     more = {"squad": "v1"} if task == "qa" else {}
     getattr(bertkit, task)(data=str(rows), model=str(tiny), push_to_hub=True, hub_private_repo=True,
@@ -116,7 +116,7 @@ def test_every_task_is_pushed(account, tiny, tmp_path, task, tag):
 
 
 @pytest.mark.parametrize(("objective", "tag"), [("mlm", "fill-mask"), ("ltr", "text-generation")])
-def test_a_pre_trained_model_is_pushed(account, tiny, tmp_path, objective, tag):
+def test_a_pretrained_model_can_be_uploaded(account, tiny, tmp_path, objective, tag):
     text = write_rows(tmp_path / "text.jsonl", make_document_rows(40))
     bertkit.pretrain_mlm_nsp(data=str(text), tokenizer=str(tiny), size="tiny", objective=objective,
                              push_to_hub=True, output_dir=str(tmp_path / "pre"), **SHORT)  # fmt: skip
@@ -130,8 +130,8 @@ def test_a_pre_trained_model_is_pushed(account, tiny, tmp_path, objective, tag):
     ("flags", "token", "words"),
     [
         (["--push-to-hub"], None, ["no token", "hf auth login", "HF_TOKEN"]),
-        (["--push-to-hub"], "hf_wrong", ["does not take the token", "hf auth login"]),
-        (["--push-to-hub"], "hf_reads", ["may only read", "hf auth login"]),
+        (["--push-to-hub"], "hf_wrong", ["rejected the token", "hf auth login"]),
+        (["--push-to-hub"], "hf_reads", ["read-only", "hf auth login"]),
         (["--push-to-hub", "--hub-model-id", "a/b/c"], "hf_writes", ["--hub-model-id a/b/c", "ORG/NAME"]),
         (["--push-to-hub", "--hub-model-id", "no spaces"], "hf_writes", ["--hub-model-id no spaces"]),
         (["--push-to-hub", "--hub-model-id", "others/it"], "hf_writes", ["others/it", "--hub-model-id"]),
@@ -145,12 +145,12 @@ def test_refused_before_training(cli, account, toy, tiny, tmp_path, monkeypatch,
     assert (account.made, account.commits) == ({}, [])
 
 
-def test_no_hub_is_told_before_training(cli, no_hub, toy, tiny, tmp_path):
+def test_an_unreachable_hub_is_reported_before_training(cli, no_hub, toy, tiny, tmp_path):
     args = [*arguments(toy, tiny, tmp_path / "run"), "--push-to-hub"]
     assert_refused(cli, tmp_path, args, ["--push-to-hub", "cannot be reached", "--resume"])
 
 
-def test_a_dry_run_makes_nothing(cli, account, toy, tiny, tmp_path):
+def test_a_dry_run_creates_no_repository(cli, account, toy, tiny, tmp_path):
     assert cli("classify", *arguments(toy, tiny, tmp_path / "run"), "--push-to-hub", "--dry-run")[0] == 0
     assert (account.made, account.commits) == ({}, [])
 
@@ -175,18 +175,18 @@ def test_an_upload_that_fails_loses_nothing(cli, account, toy, tiny, tmp_path, m
     np.testing.assert_array_equal(logits("team/it"), logits(run))
 
 
-def test_a_run_that_was_stopped_is_pushed_when_it_is_finished(cli, account, toy, tiny, tmp_path, stop_at):
+def test_an_interrupted_run_is_uploaded_after_resume(cli, account, toy, tiny, tmp_path, stop_at):
     run = tmp_path / "run"
     stop_at(1)
     status, _, err = cli("classify", *arguments(toy, tiny, run), "--push-to-hub")
     assert (status, account.commits) == (130, [])
-    again = shlex.split(err.splitlines()[-1].partition("go on with: bertkit ")[2])
+    again = shlex.split(err.splitlines()[-1].partition("resume with: bertkit ")[2])
     assert again[-1] == "--push-to-hub"
     assert cli(*again)[0] == 0
     assert set(account.commits[0][1]) == UPLOADED
     assert yaml.safe_load((run / "run.yaml").read_text())["settings"].keys().isdisjoint({"push_to_hub"})
 
 
-def test_a_suite_has_no_such_flag(cli):
+def test_suites_have_no_push_flag(cli):
     for suite in ("glue", "feature-based", "ablation"):
         assert "--push-to-hub" not in cli(suite, "--help")[1]

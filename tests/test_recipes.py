@@ -52,7 +52,7 @@ def test_ls_show_and_cp(cli, tmp_path):
     assert "glue/sst2" not in out
     status, _, err = cli("recipes", "ls", "classfy")
     assert (status, "did you mean 'classify'" in err) == (2, True)
-    assert "recipe imbd: neither" in cli("recipes", "show", "imbd")[2]
+    assert "recipe imbd: is neither" in cli("recipes", "show", "imbd")[2]
     _, shown, _ = cli("recipes", "show", "imdb")
     assert shown == list_shipped_recipes()["classify/imdb"].read_text()
     assert cli("recipes", "cp", "imdb", tmp_path / "mine.yaml")[0] == 0
@@ -66,7 +66,7 @@ def test_ls_show_and_cp(cli, tmp_path):
 def test_a_file_that_is_no_recipe_is_not_shown_or_copied(cli, tmp_path, content, args):
     (tmp_path / "my.csv").write_text(content)
     more = ["other.yaml"] * (args == ["cp"])
-    assert_refused(cli, tmp_path, [*args, "my.csv", *more], ["my.csv: no recipe"], "recipes")
+    assert_refused(cli, tmp_path, [*args, "my.csv", *more], ["my.csv: is not a recipe"], "recipes")
 
 
 def test_flags_go_before_the_recipe(cli, tiny, tmp_path):
@@ -128,18 +128,18 @@ def test_a_wheel_carries_recipes_samples_and_known_sets(tmp_path):
     code = (
         f"import sys, yaml; sys.path.insert(0, {str(place)!r})\n"
         f"import bertkit; assert {str(place)!r} in bertkit.__file__\n"
-        "from bertkit.recipes import read_recipe, shipped\n"
-        "names = sorted(shipped()); assert len(names) > 1, names\n"
+        "from bertkit.recipes import list_shipped_recipes, read_recipe\n"
+        "names = sorted(list_shipped_recipes()); assert len(names) > 1, names\n"
         "from bertkit.tasks import TASKS, task_class\n"
-        "for name, path in shipped().items():\n"
+        "for name, path in list_shipped_recipes().items():\n"
         "    kind = task_class(yaml.safe_load(path.read_text())['task'])\n"
         "    assert read_recipe(name, kind.name, kind.Config).settings\n"
         "from bertkit.tasks.base import Task\n"
         "from bertkit.data.corpus.source import find_text; assert find_text('sample').files\n"
-        "from bertkit.data.loading import find\n"
-        "of_rows = [name for name in TASKS if task_class(name).find is Task.find]\n"
-        "assert len(of_rows) > 4 and all(find('sample', task).splits for task in of_rows)\n"
-        "from bertkit.data.registry import known_sets; assert known_sets(); print('\\n'.join(names))"
+        "from bertkit.data.loading import load_dataset\n"
+        "of_rows = [name for name in TASKS if task_class(name).load_data is Task.load_data]\n"
+        "assert len(of_rows) > 4 and all(load_dataset('sample', task).splits for task in of_rows)\n"
+        "from bertkit.data.registry import load_dataset_specs; assert load_dataset_specs(); print('\\n'.join(names))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ from malformed.folders import TouchOnUnpickle
 import bertkit
 from bertkit.run_directory import last_checkpoint
 from bertkit.utils.cache import get_cache_directory
-from bertkit.utils.checksums import CHECKSUMS_FILE, write_checksums
+from bertkit.utils.files import CHECKSUMS_FILE, write_checksums
 
 CODE = "from pathlib import Path\nPath({0!r}).touch()\n\nclass Config:\n    pass\n"
 
@@ -223,7 +223,7 @@ def test_an_archive_with_a_path_in_it_writes_nothing(cli, tiny, tmp_path):
 
 
 def test_a_seal_tells_every_change(tmp_path):
-    from bertkit.utils.checksums import verify_checksums
+    from bertkit.utils.files import verify_checksums
 
     (tmp_path / "part").mkdir()
     (tmp_path / "a").write_bytes(b"one")
@@ -237,6 +237,6 @@ def test_a_seal_tells_every_change(tmp_path):
     assert verify_checksums(tmp_path) == "a is missing"
     (tmp_path / "a").write_bytes(b"one")
     (tmp_path / "c").write_bytes(b"")
-    assert verify_checksums(tmp_path) == "c is not of it"
+    assert verify_checksums(tmp_path) == "c has no checksum"
     (tmp_path / CHECKSUMS_FILE).write_text("[]")
     assert verify_checksums(tmp_path) == f"{CHECKSUMS_FILE} is damaged"

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from bertkit.errors import UserError
 from bertkit.training.callbacks import ReporterCallback
-from bertkit.utils.quiet import silence_libraries
+from bertkit.utils.reporting import silence_libraries
 
 
 def arguments(toy, tiny, folder, tracker):

@@ -15,5 +15,5 @@ def make_check_config(config_class: type[RunConfig]) -> type[RunConfig]:
     strict = setting(False, "Exit 2 for warnings too.", OUTPUT)
     return dataclasses.make_dataclass(
         f"Check{config_class.__name__}", [("strict", bool, strict)], bases=(config_class,), frozen=True, kw_only=True,
-        namespace={"without": config_class.excluded_settings | others, "__doc__": CHECK_HELP, "__module__": __name__},
+        namespace={"excluded_settings": config_class.excluded_settings | others, "__doc__": CHECK_HELP, "__module__": __name__},
     )  # fmt: skip

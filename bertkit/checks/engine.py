@@ -13,11 +13,11 @@ from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Splits
 from bertkit.data.unicode import measure_scripts
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.pipeline.prepare import create_task, resolve_settings, select_dataset_defaults, split_and_sample
+from bertkit.pipeline.prepare import create_task, select_dataset_defaults, split_and_sample
+from bertkit.pipeline.settings import resolve_settings
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
-from bertkit.utils.quiet import silence_libraries
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, silence_libraries
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 

@@ -20,6 +20,7 @@ from bertkit.tasks import TASKS, task_class
 from bertkit.utils import distributed
 
 app = typer.Typer(
+    cls=usage_errors.CommandGroup,
     name="bertkit",
     help="Pre-train, fine-tune, evaluate and use BERT models. Options: `bertkit COMMAND --help`.",
     pretty_exceptions_enable=False,

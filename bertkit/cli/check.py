@@ -10,6 +10,7 @@ import typer
 from bertkit.checks.config import CHECK_HELP, make_check_config
 from bertkit.cli.options import build_command
 from bertkit.cli.streams import print_json, replace_control_characters
+from bertkit.cli.usage_errors import CommandGroup
 from bertkit.errors import UserError, format_count
 from bertkit.tasks import TASKS, task_class
 
@@ -24,7 +25,7 @@ MAX_BAR_WIDTH = 20  # characters
 MIN_SCRIPT_FRACTION = 0.0005  # smaller fractions would be printed as 0.0%
 LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
-app = typer.Typer(help=CHECK_HELP, no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, help=CHECK_HELP, no_args_is_help=True)
 
 
 def _run(task_name: str, settings: dict[str, Any], as_json: bool) -> None:

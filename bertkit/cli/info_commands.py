@@ -9,6 +9,7 @@ import typer
 
 from bertkit.cli.completion import SAMPLE_DESCRIPTION, make_completer
 from bertkit.cli.streams import print_json
+from bertkit.cli.usage_errors import CommandGroup
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.recipes import (
     find_recipe,
@@ -22,9 +23,10 @@ from bertkit.utils.files import write_text
 from bertkit.utils.output_paths import check_output_file
 
 recipes = typer.Typer(
+    cls=CommandGroup,
     help="List, show and copy recipes: files of settings to start from.", no_args_is_help=True
 )
-data = typer.Typer(help="List the known datasets.", no_args_is_help=True)
+data = typer.Typer(cls=CommandGroup, help="List the known datasets.", no_args_is_help=True)
 RecipeName = Annotated[
     str,
     typer.Argument(help="Name of a shipped recipe, or a file.", autocompletion=make_completer("shipped")),

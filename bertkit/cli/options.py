@@ -1,8 +1,10 @@
-"""From a config's declared settings to a Typer command: no flag is written twice."""
+"""Typer commands from declared settings: no flag is written twice."""
 
 import dataclasses
 import inspect
+import typing
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -11,41 +13,45 @@ from typer.core import TyperOption
 from bertkit.cli.completion import make_completer
 from bertkit.config import OUTPUT, RunConfig, Setting, Settings, get_flag, get_settings
 from bertkit.recipes import read_recipe
-from bertkit.validation import validate_settings
+from bertkit.validation import convert_value, get_choices, get_typed_name
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+METAVARS = {int: "INTEGER", float: "FLOAT", str: "TEXT"}
 
 
 def build_training_command(
     name: str, config: type[RunConfig], help: str, run: Callable[..., None]
 ) -> Callable[..., None]:
-    """A command with a flag for each setting of `config`, which calls `run(name, given, recipe, json)`.
+    """Return a Typer command with a flag for each setting of `config`, and `--recipe`.
 
-    `given` has only what the user said; what the recipe says and lower layers fill in goes behind it.
+    It calls `run(name, overrides, recipe, json)`. `overrides` has only the settings that the user passed.
     """
 
-    def with_recipe(given: dict[str, Any], as_json: bool, recipe: str | None) -> None:
-        run(name, given, recipe, as_json)
+    def run_with_recipe(overrides: dict[str, Any], as_json: bool, recipe: str | None) -> None:
+        run(name, overrides, recipe, as_json)
 
-    return build_command(config, help, with_recipe, _recipe_parameter(name, config))
+    return build_command(config, help, run_with_recipe, _build_recipe_parameter(name, config))
 
 
 def build_command(
     config: type[Settings], help: str, run: Callable[..., None], *extra_parameters: inspect.Parameter
 ) -> Callable[..., None]:
-    """The same without a recipe: it calls `run(given, json)`, and with the values of `more` by name."""
+    """Return a Typer command with a flag for each setting of `config`.
+
+    It calls `run(overrides, json)`, with the values of `extra_parameters` as keyword arguments.
+    """
 
     def command(typer_context: typer.Context, **values: Any) -> None:
-        as_json, others = values.pop("json"), {one.name: values.pop(one.name) for one in extra_parameters}
-        given = {name: value for name, value in values.items() if _was_set(typer_context, name)}
-        given = validate_settings(config, given)  # once more below; here flags are named, not Python's names
-        run(given, as_json, **others)
+        as_json = values.pop("json")
+        extra_values = {parameter.name: values.pop(parameter.name) for parameter in extra_parameters}
+        overrides = {name: value for name, value in values.items() if _was_set(typer_context, name)}
+        run(overrides, as_json, **extra_values)
 
     parameters = [
         inspect.Parameter("typer_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
-        *(_parameter(setting, *about) for setting, about in get_settings(config).items()),
+        *(_build_parameter(name, *declaration) for name, declaration in get_settings(config).items()),
         *extra_parameters,
-        _json_parameter(),
+        _build_json_parameter(),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -58,62 +64,103 @@ def _was_set(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _parameter(name: str, kind: Any, about: Setting, default: Any) -> inspect.Parameter:
-    if about.positional:
-        return _positional(name, kind, about, default)
-    unsaid = default is None or default == ()
+def _build_parameter(name: str, kind: Any, setting: Setting, default: Any) -> inspect.Parameter:
+    if setting.is_positional:
+        return _build_argument(name, kind, setting, default)
+    has_no_default = default is None or default == ()
     option = typer.Option(
-        *(about.flags or (get_flag(name, about),)),
-        help=about.help,
-        min=about.min,
-        max=about.max,
-        rich_help_panel=about.panel,
-        show_default=about.default_text or (not unsaid),
-        autocompletion=make_completer(about.values) if about.values else None,
+        *(setting.flags or (get_flag(name, setting),)),
+        help=setting.help,
+        rich_help_panel=setting.panel,
+        show_default=setting.default_text or (not has_no_default),
+        autocompletion=_build_completer(kind, setting),
+        **_build_parser(name, kind, setting),
     )
     return inspect.Parameter(
         name,
         KEYWORD_ONLY,
-        default=None if unsaid else default,
-        annotation=Annotated[_optional(kind, unsaid), option],
+        default=None if has_no_default else default,
+        annotation=Annotated[kind | None if has_no_default else kind, option],
     )
 
 
-def _positional(name: str, kind: Any, about: Setting, default: Any) -> inspect.Parameter:
+def _build_argument(name: str, kind: Any, setting: Setting, default: Any) -> inspect.Parameter:
+    argument = typer.Argument(
+        help=setting.help,
+        autocompletion=_build_completer(kind, setting),
+        **_build_parser(name, kind, setting) | {"metavar": name.upper()},
+    )
     default = inspect.Parameter.empty if default is dataclasses.MISSING else default
-    complete = make_completer(about.values) if about.values else None
-    argument = typer.Argument(help=about.help, metavar=name.upper(), autocompletion=complete)
     return inspect.Parameter(name, KEYWORD_ONLY, default=default, annotation=Annotated[kind, argument])
 
 
-def _optional(kind: Any, unsaid: bool) -> Any:
-    return kind | None if unsaid else kind
+def _build_parser(name: str, kind: Any, setting: Setting) -> dict[str, Any]:
+    """Return Typer's `parser` and `metavar`, so that flags are validated like recipes and Python calls."""
+    item_kind = _get_item_kind(kind)
+    if item_kind is bool:
+        return {}
+    parser = partial(convert_value, kind=item_kind, setting=setting, where=get_typed_name(name, setting))
+    return {"parser": parser, "metavar": _format_metavar(item_kind, setting)}
 
 
-def _recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Parameter:
-    """An eager option: the parser itself then puts flags before the recipe, and --help shows its values."""
+def _get_item_kind(kind: Any) -> Any:
+    """Return the type without None; of a list, the type of its items, which Typer parses one by one."""
+    if typing.get_origin(kind) is typing.Literal:
+        return kind
+    if typing.get_origin(kind) is list:
+        return typing.get_args(kind)[0]
+    members = [member for member in typing.get_args(kind) if member is not type(None)]
+    if not members:
+        return kind
+    return _get_item_kind(members[0]) if len(members) == 1 else kind
+
+
+def _format_metavar(kind: Any, setting: Setting) -> str:
+    if choices := get_choices(kind):
+        return "|".join(choices)
+    metavar = METAVARS.get(kind, "TEXT")
+    if setting.min is None:
+        return metavar
+    low, high = f"{setting.min:g}", "" if setting.max is None else f"{setting.max:.10g}"
+    return f"{metavar} {low}..{high}" if high else f"{metavar} >= {low}"
+
+
+def _build_completer(kind: Any, setting: Setting) -> Callable[..., Any] | None:
+    if setting.completion:
+        return make_completer(setting.completion)
+    choices = get_choices(kind)
+    if not choices:
+        return None
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
+
+
+def _build_recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Parameter:
+    """Return the option `--recipe`.
+
+    It is eager, so that Typer itself lets flags override the recipe, and `--help` shows the recipe's values.
+    """
 
     def load(context: typer.Context, value: str | None) -> str | None:
         if value is not None and not context.resilient_parsing:
             context.default_map = read_recipe(value, task, config).settings
             for parameter in context.command.params:
                 if isinstance(parameter, TyperOption) and parameter.name in context.default_map:
-                    parameter.show_default = True  # --help shows the recipe's value, not how one is found
+                    parameter.show_default = True  # the recipe's value instead of `default_text`
         return value
 
     option = typer.Option(
         "--recipe", "-r", is_eager=True, callback=load, rich_help_panel=OUTPUT,
         autocompletion=make_completer("recipes"),
-        help="A recipe, by file or shipped name (bertkit recipes ls); flags go before it.",
+        help="Recipe with settings: a file, or a shipped name (bertkit recipes ls); flags override it.",
     )  # fmt: skip
     return inspect.Parameter("recipe", KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
 
 
-def _json_parameter() -> inspect.Parameter:
+def _build_json_parameter() -> inspect.Parameter:
     option = typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT)
     return inspect.Parameter("json", KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
 
 
 def list_flags(config: type[Settings]) -> list[str]:
-    """Every flag of a config, as typed: what documentation is tested against."""
-    return [get_flag(name, about) for name, (_, about, _) in get_settings(config).items()]
+    """Return every flag of a config; the documentation is tested against them."""
+    return [get_flag(name, setting) for name, (_, setting, _) in get_settings(config).items()]

@@ -1,17 +1,20 @@
-"""The Hugging Face Hub: from the cache first, and when it cannot be reached, said quickly.
+"""Access to the Hugging Face Hub: cached files first, and a quick error if the Hub cannot be reached.
 
-Left alone, a look-up without a network retries for up to a minute; here one short probe decides.
+Without a network, a look-up by huggingface_hub retries for up to a minute. A short probe avoids this.
 """
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import UserError, format_list, suggest_similar
 
 PROBE_SECONDS = 3.0
+NO_ACCESS_CODES = (401, 403, 404)  # the Hub answers 404 for private repositories, too
 FILE_PATTERNS = {
-    # Weights as safetensors only: nothing downloaded is ever unpickled.
+    # Weights as safetensors only, so that nothing downloaded is ever unpickled.
     "model": ["*.json", "*.txt", "*.model", "*.safetensors"],
     "tokenizer": ["*.json", "*.txt", "*.model"],  # of a model, without its weights
     "dataset": ["*.parquet", "*.csv", "*.tsv", "*.json", "*.jsonl", "*.txt", "*.gz", "*.zst"],
@@ -19,90 +22,84 @@ FILE_PATTERNS = {
 
 
 class HubUnreachable(UserError):
-    """What is wanted is not in the cache, and the Hub cannot be reached."""
+    """A file is not cached, and the Hub cannot be reached."""
 
 
 def download_snapshot(
     repo: str, kind: str, revision: str | None = None, part: str | None = None, *, flag: str,
     alternative: str = "",
 ) -> Path:  # fmt: skip
-    """The folder of a Hub repository, or a folder in it, downloaded where it is not in the cache.
+    """Return the local directory of a Hub repository, which is downloaded unless it is cached.
 
     Args:
         repo: `ORG/NAME`.
         kind: "model", "tokenizer" (of a model) or "dataset".
-        part: the folder in it that is wanted: of XNLI's 15 languages, one.
-        flag: what the user typed, for the error (`--data imdb`).
-        other_way: what else the user can do, for the error.
+        revision: Branch, tag or commit.
+        part: Directory of the repository to download, such as one of the 15 languages of XNLI.
+        flag: What the user typed, for the error message (`--data imdb`).
+        alternative: What the user can do instead of downloading, for the error message.
 
     Raises:
-        UserError: unknown, private, without files bertkit reads, or neither cached nor reachable
-            (within seconds).
+        UserError: The repository does not exist, is private, or has no files that bertkit reads.
+        HubUnreachable: It is not cached, and the Hub cannot be reached (within seconds).
     """
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        if (here := find_cached_snapshot(repo, kind, revision, part)) is not None:
-            return here
-    except HFValidationError as error:
-        raise UserError(f"{flag}: {repo!r} is not a Hub name ({error})") from error
-    require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", alternative)
-    try:
-        folder = _fetch(repo, kind, revision, part)
-        if not _complete(folder, kind):
+    with translate_errors(flag, repo, kind):
+        cached = find_cached_snapshot(repo, kind, revision, part)
+        if cached is not None:
+            return cached
+        require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", alternative)
+        folder = _download(repo, kind, revision, part)
+        if not _is_complete(folder, kind):
             raise UserError(f"{flag}: {describe_missing(repo, kind, revision, part)}")
-    except HfHubHTTPError as error:
-        raise UserError(f"{flag}: {describe_refusal(error, kind, repo)}") from error
-    except (LocalEntryNotFoundError, OSError) as error:
-        raise UserError(f"{flag}: downloading {repo} failed ({summarize_error(error)}); try again") from error
     return folder
 
 
 def find_cached_snapshot(
     repo: str, kind: str, revision: str | None = None, part: str | None = None
 ) -> Path | None:
-    """The folder of a repository in the Hugging Face cache; None where it is not there, or not all of it."""
+    """Return the directory of a repository in the Hugging Face cache, or None if it is not complete."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        folder = _fetch(repo, kind, revision, part, local_files_only=True)
+        folder = _download(repo, kind, revision, part, local_files_only=True)
     except LocalEntryNotFoundError:
         return None
-    return folder if _complete(folder, kind) else None
+    return folder if _is_complete(folder, kind) else None
 
 
-def _fetch(repo: str, kind: str, revision: str | None, part: str | None, **how: Any) -> Path:
-    """The folder in the cache, after downloading what bertkit reads of it."""
+def _download(repo: str, kind: str, revision: str | None, part: str | None, **options: Any) -> Path:
+    """Download the files that bertkit reads, and return their directory in the cache."""
     from huggingface_hub import snapshot_download
 
     patterns = [f"{part}/{pattern}" if part else pattern for pattern in FILE_PATTERNS[kind]]
-    type = "model" if kind == "tokenizer" else kind
-    which: dict[str, Any] = {"repo_id": repo, "repo_type": type, "revision": revision}
-    return Path(snapshot_download(**which, allow_patterns=patterns, **how)) / (part or "")
+    repo_type = "model" if kind == "tokenizer" else kind
+    folder = snapshot_download(
+        repo, repo_type=repo_type, revision=revision, allow_patterns=patterns, **options
+    )
+    return Path(folder) / (part or "")
 
 
 def describe_missing(repo: str, kind: str, revision: str | None, part: str | None) -> str:
-    """What a repository does not have that was asked for."""
-    there = _folders(repo, kind, revision) if part else []
-    if part and there:
-        return (
-            f"{repo} has no configuration {part!r}{suggest_similar(part, there)}; it has {format_list(there)}"
-        )
+    """Return which configuration, or which files, a repository does not have."""
+    configurations = _list_directories(repo, kind, revision) if part else []
+    if part and configurations:
+        hint = f"{suggest_similar(part, configurations)}; it has {format_list(configurations)}"
+        return f"{repo} has no configuration {part!r}{hint}"
     missing = "safetensors weights" if kind == "model" else "plain data files (Parquet, CSV, JSON)"
-    return f"{repo} has no {missing}; bertkit runs no loading scripts or pickles"
+    return f"{repo} has no {missing}; bertkit never runs loading scripts or loads pickles"
 
 
-def _folders(repo: str, kind: str, revision: str | None) -> list[str]:
-    """The folders at the top of a repository: the configurations of a data set."""
+def _list_directories(repo: str, kind: str, revision: str | None) -> list[str]:
+    """Return the top-level directories of a repository: the configurations of a dataset."""
     from huggingface_hub import HfApi
 
-    about: Any = HfApi().repo_info(repo, repo_type=kind, revision=revision)
-    names = [file.rfilename for file in about.siblings or []]
+    info: Any = HfApi().repo_info(repo, repo_type=kind, revision=revision)
+    names = [file.rfilename for file in info.siblings or []]
     return sorted({name.split("/")[0] for name in names if "/" in name})
 
 
-def _complete(folder: Path, kind: str) -> bool:
-    """Whether a cached snapshot is all of it: a cache may hold a single file of a repository."""
+def _is_complete(folder: Path, kind: str) -> bool:
+    """Return whether a cached snapshot has all files: the cache may hold a single file of a repository."""
     if kind == "model":
         return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
     if kind == "tokenizer":
@@ -110,15 +107,26 @@ def _complete(folder: Path, kind: str) -> bool:
     return any(path for pattern in FILE_PATTERNS[kind] for path in folder.rglob(pattern))
 
 
-def require_reachable(what: str, other_way: str = "") -> None:
-    """Raise `Unreachable` within seconds where the Hub cannot be reached."""
-    if why := explain_unreachable():
-        ways = " ".join(filter(None, [other_way, "or connect once, so that it is cached"]))
-        raise HubUnreachable(f"{what} and {why}; {ways.removeprefix('or ')}")
+# ---- reachability
+
+
+def require_reachable(problem: str, alternative: str = "") -> None:
+    """Raise an error within seconds if the Hub cannot be reached.
+
+    Args:
+        problem: Why the Hub is needed, for the error message.
+        alternative: What the user can do instead.
+
+    Raises:
+        HubUnreachable: The Hub cannot be reached.
+    """
+    if reason := explain_unreachable():
+        fix = f"{alternative} or connect once" if alternative else "connect once"
+        raise HubUnreachable(f"{problem} and {reason}; {fix}, so that it is cached")
 
 
 def explain_unreachable() -> str:
-    """Why the Hub cannot be reached; empty where it can."""
+    """Return why the Hub cannot be reached, or the empty string if it can."""
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
@@ -127,18 +135,18 @@ def explain_unreachable() -> str:
 
 
 def is_reachable() -> bool:
-    """Whether the Hub answers at all within `PROBE_SECONDS`, name resolution included.
+    """Return whether the Hub answers within `PROBE_SECONDS`, including name resolution.
 
-    A daemon thread, since resolving a name knows no time limit and must not keep the program alive.
+    The probe runs in a daemon thread: name resolution has no timeout and must not keep the process alive.
     """
     answers: list[bool] = []
-    probe = threading.Thread(target=lambda: answers.append(_answers()), daemon=True)
+    probe = threading.Thread(target=lambda: answers.append(_probe()), daemon=True)
     probe.start()
     probe.join(PROBE_SECONDS)
     return bool(answers and answers[0])
 
 
-def _answers() -> bool:
+def _probe() -> bool:
     import requests
     from huggingface_hub import constants
 
@@ -149,23 +157,68 @@ def _answers() -> bool:
     return True
 
 
-def get_connection_error_types() -> tuple[type[Exception], ...]:
-    """What is raised where a connection fails or breaks: the system's errors, and the base of those of the
-    library's HTTP client, whichever its version has. Others are bugs.
+# ---- errors
+
+
+@contextmanager
+def translate_errors(
+    subject: str,
+    repo: str | None = None,
+    kind: str = "dataset",
+    hint: str = "try again",
+    more_errors: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
+    """Turn errors of the Hub, of its client and of the connection into a `UserError` of one line.
+
+    Args:
+        subject: Start of the message: a flag, a file, or a whole problem if `repo` is None.
+        repo: The repository. None: the message is `subject (reason); hint`.
+        kind: Kind of the repository.
+        hint: Fix for other problems than a wrong name or a missing permission.
+        more_errors: Further exceptions to translate.
+
+    Raises:
+        UserError: In place of the original error.
+    """
+    from huggingface_hub.errors import HFValidationError
+
+    errors: tuple[type[Exception], ...] = (HFValidationError, *_get_connection_errors(), *more_errors)
+    try:
+        yield
+    except errors as error:
+        if repo is None:
+            raise UserError(f"{subject} ({summarize_error(error)}); {hint}") from error
+        raise UserError(f"{subject}: {_describe_error(error, repo, kind, hint)}") from error
+
+
+def _get_connection_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of a failed connection; any other exception is a bug.
+
+    They are the errors of the system and the base classes of the Hub's own error. Among these is the base of
+    the HTTP client, which differs between versions of huggingface_hub.
     """
     from huggingface_hub.errors import HfHubHTTPError
 
     return (OSError, *(base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)))
 
 
-def describe_refusal(error: Exception, kind: str, repo: str) -> str:
-    """Why the Hub does not give a repository."""
+def _describe_error(error: Exception, repo: str, kind: str, hint: str) -> str:
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    reason = summarize_error(error)
+    if isinstance(error, HFValidationError):
+        return f"{repo!r} is not a valid name on the Hub ({reason}); use NAME or ORG/NAME"
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in (401, 403, 404):
-        return f"no such {kind} on the Hub, or no right to it: {repo} (check the spelling, or hf auth login)"
-    return f"the Hub refused {repo} ({summarize_error(error)})"
+    if status in NO_ACCESS_CODES:
+        return (
+            f"{kind} {repo} does not exist on the Hub, or is not accessible; check the name, or log in with: "
+            "hf auth login"
+        )
+    if isinstance(error, HfHubHTTPError) and status is not None:
+        return f"the Hub refused {repo} ({reason}); {hint}"
+    return f"the connection to the Hub was lost ({reason}); {hint}"
 
 
 def summarize_error(error: Exception) -> str:
-    """An error in a few words: the first line of what it says, or its name."""
+    """Return the first line of an error's message, or the error's name if it has no message."""
     return (str(error) or type(error).__name__).splitlines()[0]

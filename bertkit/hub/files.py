@@ -1,13 +1,12 @@
-"""Files of a data set on the Hub: listed once, read from the Hugging Face cache or as streams.
+"""Files of datasets on the Hub: listed once, then read from the Hugging Face cache or as streams.
 
-A stream is never put on disk. What is made of it is kept under the address of its content, which the
-Hub tells without its being read.
+A stream is never saved. Whatever is computed from it is cached under the digest of the file's content,
+which the Hub reports without a download.
 """
 
 import io
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from hashlib import blake2b
@@ -15,30 +14,23 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from bertkit.errors import UserError
-from bertkit.hub.client import (
-    FILE_PATTERNS,
-    describe_missing,
-    describe_refusal,
-    get_connection_error_types,
-    require_reachable,
-    summarize_error,
-)
+from bertkit.hub.client import FILE_PATTERNS, describe_missing, require_reachable, translate_errors
 from bertkit.utils.cache import get_or_create
 
-BLOCK_SIZE = 4 << 20  # bytes of a request, where not all of a file is read from its beginning to its end
-DATASET_INFOS = "dataset_infos.json"  # tells of the files beside it
-CONNECTION_BROKEN = "the connection to the Hub broke"
+BLOCK_SIZE = 4 << 20  # bytes per request, for files that are not read from start to end
+DATASET_INFOS = "dataset_infos.json"  # metadata, not data
 
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a data set on the Hub.
+    """A file of a dataset on the Hub.
 
     Attributes:
-        commit: of the repository when it was listed.
-        path: in the repository.
-        digest: of its content, as the Hub names it: SHA-256 of a large file, git's name of a small one.
-        size: in bytes.
+        repo: `ORG/NAME`.
+        commit: Commit of the repository when it was listed.
+        path: Path in the repository.
+        digest: Digest of the content: SHA-256 of a large file, git's object id of a small one.
+        size: Size in bytes.
     """
 
     repo: str
@@ -52,44 +44,53 @@ class HubFile:
 
     @property
     def name(self) -> str:
-        """Without its folders, as that of a path."""
+        """File name without directories, like `Path.name`."""
         return PurePosixPath(self.path).name
 
     @property
     def cached_path(self) -> Path | None:
-        """The file in the Hugging Face cache, if it is there."""
+        """Path in the Hugging Face cache, None if the file is not cached."""
         from huggingface_hub import try_to_load_from_cache
 
-        found = try_to_load_from_cache(self.repo, self.path, revision=self.commit, repo_type="dataset")
-        return Path(found) if isinstance(found, str) else None
+        path = try_to_load_from_cache(self.repo, self.path, revision=self.commit, repo_type="dataset")
+        return Path(path) if isinstance(path, str) else None
 
     def open(self, mode: str = "rb", block_size: int = 0) -> IO[bytes]:
-        """To be read from its beginning to its end; with the size of a block, anywhere in it.
+        """Open the file for reading.
+
+        Args:
+            mode: Always "rb".
+            block_size: Bytes per request, for random access. 0: the file is read from start to end.
 
         Raises:
-            UserError: now or while it is read: no right to it, or the connection broke.
+            UserError: The file is not accessible, or the connection is lost, now or while it is read.
         """
-        here = self.cached_path
-        return here.open("rb") if here else io.BufferedReader(_Stream(self, block_size))
+        cached = self.cached_path
+        return cached.open("rb") if cached else io.BufferedReader(_HubStream(self, block_size))
 
 
 def require_available(files: Iterable[Any]) -> None:
-    """Raise a `UserError` within seconds where a file must come from the Hub, which cannot be reached."""
-    away = next((file for file in files if isinstance(file, HubFile) and not file.cached_path), None)
-    if away:
-        require_reachable(f"{away}: is not in the Hugging Face cache")
+    """Check that all files are cached, or that the Hub can be reached.
+
+    Raises:
+        HubUnreachable: A file is not cached, and the Hub cannot be reached (within seconds).
+    """
+    for file in files:
+        if isinstance(file, HubFile) and not file.cached_path:
+            require_reachable(f"{file}: is not in the Hugging Face cache")
+            return
 
 
-class _Stream(io.RawIOBase):
-    """The bytes of a file on the Hub as they are asked for."""
+class _HubStream(io.RawIOBase):
+    """The bytes of a file on the Hub, downloaded as they are read."""
 
-    def __init__(self, file: HubFile, block: int) -> None:
+    def __init__(self, file: HubFile, block_size: int) -> None:
         from huggingface_hub import HfFileSystem
 
         self._file = file
         path = f"datasets/{file.repo}@{file.commit}/{file.path}"
-        with _told(file):
-            self._raw: Any = HfFileSystem().open(path, block_size=block, size=file.size)
+        with translate_errors(str(file), file.repo):
+            self._raw: Any = HfFileSystem().open(path, block_size=block_size, size=file.size)
 
     def readable(self) -> bool:
         return True
@@ -98,7 +99,7 @@ class _Stream(io.RawIOBase):
         return bool(self._raw.blocksize)
 
     def readinto(self, buffer: Any) -> int:
-        with _told(self._file):
+        with translate_errors(str(self._file), self._file.repo):
             return int(self._raw.readinto(buffer))
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -108,71 +109,56 @@ class _Stream(io.RawIOBase):
         return int(self._raw.tell())
 
     def close(self) -> None:
-        self.__dict__.pop("_raw", None)  # whose own close() leaves the connection open
+        self.__dict__.pop("_raw", None)  # close() of the raw stream would leave the connection open
         super().close()
 
 
-@contextmanager
-def _told(file: HubFile) -> Iterator[None]:
-    """What the Hub or the way to it refuses, as one line."""
-    try:
-        yield
-    except get_connection_error_types() as error:
-        if getattr(getattr(error, "response", None), "status_code", None) in (401, 403, 404):
-            raise UserError(f"{file}: {describe_refusal(error, 'dataset', file.repo)}") from error
-        raise UserError(f"{file}: {CONNECTION_BROKEN} ({summarize_error(error)}); try again") from error
-
-
-# ---- which there are
+# ---- listing
 
 
 def list_hub_files(
     repo: str, revision: str | None = None, part: str | None = None, *, flag: str, alternative: str = ""
 ) -> list[HubFile]:
-    """The data files of a set, as they were when it was listed first; the list is kept in the cache.
+    """Return the data files of a dataset, as they were when it was first listed; the list is cached.
 
-    The arguments are those of `bertkit.hub.client.snapshot`.
+    The arguments are those of `bertkit.hub.client.download_snapshot`.
 
     Raises:
-        Unreachable: not listed before, and the Hub cannot be reached (within seconds).
-        UserError: unknown, private, or without files bertkit reads.
+        HubUnreachable: The dataset was not listed before, and the Hub cannot be reached (within seconds).
+        UserError: It does not exist, is private, or has no files that bertkit reads.
     """
     from huggingface_hub import constants
 
-    which = (repo, revision, part)
-    made: list[HubFile] = []
+    files: list[HubFile] = []
 
     def write(folder: Path) -> None:
-        made.extend(_on_hub(*which, flag=flag, other_way=alternative))
-        (folder / "files.json").write_text(json.dumps([asdict(file) for file in made]), "utf-8")
+        files.extend(_request_files(repo, revision, part, flag, alternative))
+        (folder / "files.json").write_text(json.dumps([asdict(file) for file in files]), "utf-8")
 
-    key = blake2b(json.dumps([constants.ENDPOINT, *which]).encode(), digest_size=16).hexdigest()
-    folder = get_or_create("hub", key, write)
+    identity = json.dumps([constants.ENDPOINT, repo, revision, part])
+    folder = get_or_create("hub", blake2b(identity.encode(), digest_size=16).hexdigest(), write)
     if folder is None:
-        return made or _on_hub(*which, flag=flag, other_way=alternative)
-    return [HubFile(**about) for about in json.loads((folder / "files.json").read_text("utf-8"))]
+        return files or _request_files(repo, revision, part, flag, alternative)
+    return [HubFile(**fields) for fields in json.loads((folder / "files.json").read_text("utf-8"))]
 
 
-def _on_hub(repo: str, revision: str | None, part: str | None, *, flag: str, other_way: str) -> list[HubFile]:
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
+def _request_files(
+    repo: str, revision: str | None, part: str | None, flag: str, alternative: str
+) -> list[HubFile]:
+    from huggingface_hub.errors import EntryNotFoundError
 
-    require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", other_way)
-    try:
-        files = _listed(repo, revision, part)
-    except HFValidationError as error:
-        raise UserError(f"{flag}: {repo!r} is not a Hub name ({error})") from error
-    except EntryNotFoundError:
-        files = []
-    except HfHubHTTPError as error:
-        raise UserError(f"{flag}: {describe_refusal(error, 'dataset', repo)}") from error
-    except get_connection_error_types() as error:
-        raise UserError(f"{flag}: {CONNECTION_BROKEN} ({summarize_error(error)}); try again") from error
-    if not files:
-        raise UserError(f"{flag}: {describe_missing(repo, 'dataset', revision, part)}")
+    require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", alternative)
+    with translate_errors(flag, repo):
+        try:
+            files = _request_tree(repo, revision, part)
+        except EntryNotFoundError:
+            files = []
+        if not files:
+            raise UserError(f"{flag}: {describe_missing(repo, 'dataset', revision, part)}")
     return files
 
 
-def _listed(repo: str, revision: str | None, part: str | None) -> list[HubFile]:
+def _request_tree(repo: str, revision: str | None, part: str | None) -> list[HubFile]:
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
@@ -182,14 +168,11 @@ def _listed(repo: str, revision: str | None, part: str | None) -> list[HubFile]:
     return [
         HubFile(repo, commit, file.path, file.lfs.sha256 if file.lfs else file.blob_id, file.size)
         for file in tree
-        if isinstance(file, RepoFile) and _is_data(PurePosixPath(file.path))
+        if isinstance(file, RepoFile) and _is_data_file(PurePosixPath(file.path))
     ]
 
 
-def _is_data(path: PurePosixPath) -> bool:
-    hidden = any(part.startswith(".") for part in path.parts)
-    return (
-        not hidden
-        and path.name != DATASET_INFOS
-        and any(fnmatch(path.name, each) for each in FILE_PATTERNS["dataset"])
-    )
+def _is_data_file(path: PurePosixPath) -> bool:
+    if path.name == DATASET_INFOS or any(part.startswith(".") for part in path.parts):
+        return False
+    return any(fnmatch(path.name, pattern) for pattern in FILE_PATTERNS["dataset"])

@@ -44,13 +44,13 @@ class EmbedConfig(Settings):
         dataclasses.MISSING,
         "Model to embed with: a known name (minilm), a path, a finished run of any task, or a Hub model.",
         MODEL,
-        positional=True,
-        values="models",
+        is_positional=True,
+        completion="models",
     )
     data: str | None = setting(
         None, "Rows to embed: a known name, a file, a directory, or a Hub dataset.", DATA,
         default_text="lines, or JSON objects, on standard input",
-        values="data",
+        completion="data",
     )  # fmt: skip
     split: str = setting("train", "Split of --data to embed; a single file is one split, train.", DATA)
     text: list[str] = setting((), "Text to embed. Repeatable.", DATA)
@@ -102,7 +102,7 @@ class EmbedConfig(Settings):
 class EvaluateConfig(Settings):
     """Settings of `bertkit evaluate`."""
 
-    run: str = setting(dataclasses.MISSING, "Finished run, or an exported model.", OUTPUT, positional=True)
+    run: str = setting(dataclasses.MISSING, "Finished run, or an exported model.", OUTPUT, is_positional=True)
     data: str | None = setting(
         None,
         "Rows to score: a known name, a file, a directory, or a Hub dataset.",
@@ -128,7 +128,7 @@ class EvaluateConfig(Settings):
 class ExportConfig(Settings):
     """Settings of `bertkit export`."""
 
-    run: str = setting(dataclasses.MISSING, "Finished run to export.", OUTPUT, positional=True)
+    run: str = setting(dataclasses.MISSING, "Finished run to export.", OUTPUT, is_positional=True)
     format: Literal["onnx"] = setting("onnx", "Format of the exported model.", OUTPUT)
     quantize: Literal["int8"] | None = setting(
         None, "Also write a model with 8-bit weights, and measure its scores, speed and size.", OUTPUT
@@ -153,12 +153,12 @@ class FillMaskConfig(Settings):
         "Pre-trained model with its language modeling head: a path, a run of pretrain-mlm-nsp, or a Hub "
         "model.",
         MODEL,
-        positional=True,
-        values="models",
+        is_positional=True,
+        completion="models",
     )
     text: list[str] = setting(
         (), "Texts with [MASK] or the model's own mask token; default: lines on standard input.", DATA,
-        positional=True,
+        is_positional=True,
     )  # fmt: skip
     top: int = setting(5, "Number of words for each mask.", OUTPUT, min=1)
 
@@ -168,11 +168,11 @@ class PredictConfig(Settings):
     """Settings of `bertkit predict`."""
 
     run: str = setting(
-        dataclasses.MISSING, "Finished run, or the directory of an exported model.", OUTPUT, positional=True,
-        values="runs",
+        dataclasses.MISSING, "Finished run, or the directory of an exported model.", OUTPUT, is_positional=True,
+        completion="runs",
     )  # fmt: skip
     data: str | None = setting(
-        None, "Rows to predict, in any format that training reads.", DATA, values="data"
+        None, "Rows to predict, in any format that training reads.", DATA, completion="data"
     )
     data_dir: str | None = _data_dir_setting()
     text: list[str] = setting((), "Text to predict. Repeatable, like the flags below.", DATA)

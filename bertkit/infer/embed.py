@@ -24,7 +24,7 @@ from bertkit.infer.search import (
     find_word_occurrences,
     read_index,
 )
-from bertkit.infer.vector_files import VectorProvenance, check_output, get_output_column, open_vector_file
+from bertkit.infer.vector_files import SUFFIXES, VectorProvenance, get_output_column, open_vector_file
 from bertkit.modeling.encoder import (
     CONCAT_LAST_4,
     Encoder,
@@ -35,7 +35,8 @@ from bertkit.modeling.encoder import (
 from bertkit.modeling.loading import find_model, get_max_positions, load_config, load_tokenizer
 from bertkit.modeling.pooling import is_causal
 from bertkit.pipeline.prepare import UNK_WARNING_RATE
-from bertkit.utils.quiet import silence_libraries
+from bertkit.utils.output_paths import check_output_file
+from bertkit.utils.reporting import silence_libraries
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -105,7 +106,7 @@ def _check_settings(config: EmbedConfig) -> None:
         other = "--query" if config.query else "--text-pair-column"
         raise UserError(f"--word: {other} applies to whole texts; pass one of them")
     if config.output:
-        check_output(Path(config.output).expanduser(), config.overwrite)
+        check_output_file(Path(config.output).expanduser(), config.overwrite, suffixes=SUFFIXES)
 
 
 class Embedder:

@@ -45,13 +45,13 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     from bertkit import run_directory
     from bertkit.data.split import sample_rows
     from bertkit.pipeline.prepare import load_run_task
-    from bertkit.utils.quiet import silence_libraries
+    from bertkit.utils.output_paths import check_output_directory
+    from bertkit.utils.reporting import silence_libraries
 
     config = EvaluateConfig(**validate_settings(EvaluateConfig, settings, "evaluate()"))
     reporter = reporter or Reporter()
     if config.output_dir:
-        run_directory.check_output_directory(Path(config.output_dir))
-        run_directory.check_evaluation_directory(Path(config.output_dir), config.overwrite)
+        check_output_directory(Path(config.output_dir), run_directory.EVALUATION, config.overwrite)
     task = load_run_task(Path(config.run))
     with silence_libraries():
         if task.row_level:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit._version import __version__
 from bertkit.errors import UserError
 from bertkit.infer.configs import FP32, INT8, PYTORCH, ExportConfig
-from bertkit.utils.files import PARTIAL
+from bertkit.utils.files import stage_files
+from bertkit.utils.output_paths import OutputKind, check_output_directory
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -54,7 +55,7 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
     from bertkit.infer.onnx_runtime import require_packages
     from bertkit.pipeline.prepare import load_run_task
     from bertkit.utils import locks
-    from bertkit.utils.quiet import silence_libraries
+    from bertkit.utils.reporting import silence_libraries
 
     config = ExportConfig(**validate_settings(ExportConfig, settings, "export()"))
     run = Path(config.run).expanduser()
@@ -69,54 +70,45 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
 
 def _check_output_directory(run: Path, folder: Path, overwrite: bool) -> None:
     """Refuse to export an export, and a directory that cannot be written or holds other files."""
-    from bertkit import run_directory
     from bertkit.infer.onnx_runtime import ONNX_FILE
 
     if (run / ONNX_FILE).exists():
         raise UserError(f"{run}: is an exported model; pass the run that it was exported from")
-    run_directory.check_output_directory(folder)
-    files = {path.name for path in folder.iterdir()} - {PARTIAL} if folder.is_dir() else set()
-    if files and ONNX_FILE not in files:
-        raise UserError(f"--output-dir {folder}: holds files that are not an export; pass another directory")
-    if files and not overwrite:
-        raise UserError(
-            f"--output-dir {folder}: already holds an exported model; pass --overwrite to replace it"
-        )
+    kind = OutputKind(
+        "an exported model",
+        "pass --overwrite to replace it",
+        lambda names: set() if ONNX_FILE in names else names,
+    )
+    check_output_directory(folder, kind, overwrite)
 
 
 def _export(
     config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any], reporter: Reporter
 ) -> ExportResult:
-    from bertkit import run_directory
     from bertkit.infer.onnx_graph import check_architecture, quantize, write_graph
     from bertkit.infer.onnx_runtime import ONNX_FILE
     from bertkit.modeling.loading import ModelSource, load_config
 
     check_architecture(load_config(ModelSource(run.name, run)))
     validation = load_validation_set(run, metrics, config.max_eval_samples, reporter)
-    try:
-        with run_directory.stage_files(folder) as staging:
-            folders = {FP32: staging}
-            if config.quantize:
-                folders[INT8] = staging / INT8
-            reporter.info(f"exporting {run}")
-            has_choices = validation.task.sequence_grouping == "choice"
-            metadata = _build_graph_metadata(validation, metrics)
-            write_graph(validation.model, has_choices, staging / ONNX_FILE, metadata)
-            if config.quantize:
-                folders[INT8].mkdir()
-                quantize(staging / ONNX_FILE, folders[INT8] / ONNX_FILE)
-            measurements = _measure(validation, folders, run, metrics, reporter)
-            for variant_folder in folders.values():
-                _copy_run_files(
-                    variant_folder, run, validation.tokenizer, {**metrics, "export": measurements}
-                )
-            if (folder / INT8).is_dir():
-                shutil.rmtree(folder / INT8)
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot write ({error.strerror or error}); free disk space or pass --output-dir"
-        ) from error
+    with stage_files(folder, "the exported model", "free disk space", errors=(OSError,)) as staging:
+        folders = {FP32: staging}
+        if config.quantize:
+            folders[INT8] = staging / INT8
+        reporter.info(f"exporting {run}")
+        has_choices = validation.task.sequence_grouping == "choice"
+        metadata = _build_graph_metadata(validation, metrics)
+        write_graph(validation.model, has_choices, staging / ONNX_FILE, metadata)
+        if config.quantize:
+            folders[INT8].mkdir()
+            quantize(staging / ONNX_FILE, folders[INT8] / ONNX_FILE)
+        measurements = _measure(validation, folders, run, metrics, reporter)
+        for variant_folder in folders.values():
+            _copy_run_files(
+                variant_folder, run, validation.tokenizer, {**metrics, "export": measurements}
+            )
+        if (folder / INT8).is_dir():
+            shutil.rmtree(folder / INT8)
     return ExportResult(folder, measurements)
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from bertkit.errors import UserError, format_list
 from bertkit.infer.configs import PREDICT_TEXT_SETTINGS, PredictConfig
-from bertkit.utils.files import replace_non_finite
+from bertkit.utils.serialization import replace_non_finite
+from bertkit.utils.output_paths import check_output_file
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -71,22 +72,11 @@ def predict(
     if config.data and texts_by_flag:
         flag = "--" + next(iter(texts_by_flag)).replace("_", "-")
         raise UserError(f"--data {config.data}: cannot be combined with {flag}; pass one of them")
-    _check_output(config)
+    if config.output is not None:
+        check_output_file(Path(config.output), config.overwrite)
     predictor = load_predictor(config.run).use_batch_size(config.batch_size)
     chunks = _iter_chunks(predictor.task, config, texts_by_flag, stdin, reporter)
     return Predictions(_iter_batches(predictor, chunks, config.all_scores, reporter))
-
-
-def _check_output(config: PredictConfig) -> None:
-    if config.output is None:
-        return
-    path = Path(config.output)
-    if path.is_dir():
-        raise UserError(f"--output {path}: is a directory; pass the path of a file in it")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"--output {path}: its directory does not exist; create it first")
-    if path.exists() and not config.overwrite:
-        raise UserError(f"--output {path}: already exists; pass --overwrite to replace it")
 
 
 def _iter_chunks(
@@ -112,7 +102,7 @@ def _iter_batches(
     predictor: "Predictor", chunks: Iterable["Rows"], all_scores: bool, reporter: Reporter
 ) -> Iterator[PredictionBatch]:
     from bertkit.infer.inputs import TruncationCounter
-    from bertkit.utils.quiet import silence_libraries
+    from bertkit.utils.reporting import silence_libraries
 
     truncation = TruncationCounter()
     for rows in chunks:

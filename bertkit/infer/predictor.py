@@ -16,8 +16,7 @@ from bertkit.pipeline.prepare import load_run_task
 from bertkit.tasks.base import Outputs, Task
 from bertkit.tasks.records import merge_prediction
 from bertkit.training.scoring import predict_logits
-from bertkit.utils.quiet import silence_libraries
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, silence_libraries
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from hashlib import blake2b
 from itertools import pairwise
@@ -15,6 +14,7 @@ import torch
 from bertkit.data.features import StoredFeatures
 from bertkit.errors import UserError
 from bertkit.utils.cache import get_cache_directory, get_or_create
+from bertkit.utils.output_paths import require_disk_space
 from bertkit.utils.ragged import concat_ranges
 from bertkit.utils.reporting import Reporter
 
@@ -94,7 +94,10 @@ def compute_vectors(
     shape = (len(features.input_ids.values), len(model.layers), model.config.hidden_size)
 
     def write(folder: Path) -> None:
-        _require_room(int(np.prod(shape)) * 2)
+        require_disk_space(
+            get_cache_directory(), int(np.prod(shape)) * 2, "the encoder's outputs",
+            "choose a directory on another disk, or --features of fewer layers", flag="BERTKIT_CACHE_DIR",
+        )  # fmt: skip
         _fill(
             allocate_memmap(folder / VECTORS_FILE, shape, np.float16),
             model,
@@ -127,16 +130,6 @@ def _key(model: "Tagger", features: StoredFeatures) -> str:
     for array in (ids.values, ids.offsets, kinds.values):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-def _require_room(needed: int) -> None:
-    folder = get_cache_directory()
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise UserError(
-            f"BERTKIT_CACHE_DIR {folder}: {free / 1e6:,.0f} MB are free and {needed / 1e6:,.0f} MB are "
-            "needed for the encoder's vectors; name a folder on another disk, or --features of fewer layers"
-        )
 
 
 def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:

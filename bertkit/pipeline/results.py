@@ -1,4 +1,4 @@
-"""What scored splits say: the part of `metrics.json` that is about scores, and the files of predictions."""
+"""Results of evaluated splits: the scores in `metrics.json`, and the prediction files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,36 +11,45 @@ from bertkit.tasks.records import iter_prediction_records
 from bertkit.utils.files import write_chunks, write_jsonl
 
 
-def summarize_data(found: LoadedDataset, prints: Mapping[str, str], splits: Splits) -> dict[str, Any]:
-    """Where the rows are from, what they are known by, and how many there are."""
+def summarize_data(dataset: LoadedDataset, fingerprints: Mapping[str, str], splits: Splits) -> dict[str, Any]:
+    """Return the name, source and fingerprint of the data, and the number of rows of each split."""
     sizes = {split: len(rows) for split, rows in splits.items()}
-    return {"name": found.name, "source": found.source, "fingerprint": combine_fingerprints(prints), **sizes}
+    fingerprint = combine_fingerprints(fingerprints)
+    return {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, **sizes}
 
 
 def compute_scores(task: Task, outputs: Mapping[str, Outputs], train: Rows | None) -> dict[str, Any]:
-    """The scores of each split, with the intervals and baselines of the validation split and all details.
+    """Return the scores and details of each split with labels, and intervals and baselines for validation.
 
     Args:
-        train: what baselines are fitted on; None: there are none.
+        task: The task.
+        outputs: Split -> model outputs; "validation" is required.
+        train: Rows to fit the baselines on. None: no baselines.
     """
-    found = {
-        name: task.compute_metrics(some) for name, some in outputs.items() if some.features.labels is not None
+    scores = {
+        split: task.compute_metrics(output)
+        for split, output in outputs.items()
+        if output.features.labels is not None
     }
-    judged = outputs["validation"]
-    told = {
-        "validation": {}, "test": {}, **found,
-        "intervals": task.compute_intervals(judged),
-        "baselines": {} if train is None else task.baselines(train, judged.rows),
-    }  # fmt: skip
-    details = {split: parts for split in found if (parts := task.compute_details(outputs[split]))}
-    return told | ({"details": details} if details else {})
+    validation = outputs["validation"]
+    results: dict[str, Any] = {
+        "validation": {},
+        "test": {},
+        **scores,
+        "intervals": task.compute_intervals(validation),
+        "baselines": {} if train is None else task.baselines(train, validation.rows),
+    }
+    details = {split: task.compute_details(outputs[split]) for split in scores}
+    details = {split: parts for split, parts in details.items() if parts}
+    return results | ({"details": details} if details else {})
 
 
 def write_predictions(folder: Path, task: Task, outputs: Mapping[str, Outputs]) -> None:
-    """The files of predictions of each split; those of the validation split have no name of it in theirs."""
-    for split, found in outputs.items():
+    """Write the prediction files of each split. Their names end in the split, except for validation."""
+    for split, output in outputs.items():
         suffix = "" if split == "validation" else f"-{split}"
-        write_jsonl(folder / f"{task.predictions_name}{suffix}.jsonl", iter_prediction_records(task, found))
-        for name, lines in task.prediction_files(found).items():
-            stem, dot, ending = name.partition(".")
-            write_chunks(folder / f"{stem}{suffix}{dot}{ending}", lines)
+        records = iter_prediction_records(task, output)
+        write_jsonl(folder / f"{task.predictions_name}{suffix}.jsonl", records)
+        for name, lines in task.prediction_files(output).items():
+            stem, dot, extension = name.partition(".")
+            write_chunks(folder / f"{stem}{suffix}{dot}{extension}", lines)

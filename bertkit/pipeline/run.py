@@ -1,4 +1,4 @@
-"""The one training pipeline: settings and data in, a run directory out. It knows no task by name."""
+"""The training pipeline of all tasks: from settings and data to a run directory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,25 +11,31 @@ from bertkit.data.rows import describe_changes
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.modeling.loading import takes_token_type_ids
 from bertkit.pipeline import upload
-from bertkit.pipeline.prepare import PreparedRun, count_parameters, prepare, resolve_settings
+from bertkit.pipeline.prepare import PreparedRun, count_parameters, prepare
 from bertkit.pipeline.results import compute_scores, summarize_data, write_predictions
+from bertkit.pipeline.settings import resolve_settings
 from bertkit.reports.model_card import build_model_card
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Outputs
 from bertkit.utils import distributed, locks
-from bertkit.utils.files import write_jsonl, write_text
-from bertkit.utils.quiet import silence_libraries
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.files import stage_files, write_jsonl, write_text
+from bertkit.utils.output_paths import check_output_directory, require_disk_space
+from bertkit.utils.reporting import Reporter, silence_libraries
 
 if TYPE_CHECKING:
     from bertkit.pipeline.session import Session
 
+BYTES_PER_PARAMETER = 28  # two checkpoints (fp32 weights and two Adam moments each) and the final model
+
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: what `metrics.json` holds, and where it lies.
+    """A finished run.
 
-    After a dry run or a preview it lies nowhere; of a preview there are `samples`, and the metrics are rates.
+    Attributes:
+        output_dir: The run directory. None after a dry run or a preview, which write nothing.
+        metrics: Content of `metrics.json`; for a preview, statistics of the examples.
+        samples: Examples of a preview.
     """
 
     output_dir: Path | None
@@ -38,71 +44,87 @@ class Run:
 
 
 def train(
-    task_name: str, given: Mapping[str, Any], recipe: str | None = None, reporter: Reporter | None = None
+    task_name: str,
+    overrides: Mapping[str, Any],
+    recipe: str | None = None,
+    reporter: Reporter | None = None,
 ) -> Run:
-    """Train `task_name` with the settings in `given`, which go before those of `recipe`.
+    """Train a model for a task.
+
+    Args:
+        task_name: Name of the task.
+        overrides: Settings, which override those of the recipe.
+        recipe: Name or path of a recipe.
+        reporter: Receives progress; by default nothing is reported.
 
     Raises:
-        UserError: anything the user can mend, before weights are loaded where it can be known.
-        RunInterrupted: Ctrl-C or SIGTERM; a checkpoint is written.
+        UserError: The run cannot succeed; raised before weights are loaded if possible.
+        RunInterrupted: Ctrl-C or SIGTERM interrupted the run, which saved a checkpoint.
     """
     reporter = reporter if reporter and distributed.is_main_process() else Reporter()
-    config, before = resolve_settings(task_name, task_class(task_name).Config, given, recipe, reporter)
+    config_class = task_class(task_name).Config
+    config, fingerprints = resolve_settings(task_name, config_class, overrides, recipe, reporter)
     with silence_libraries(), distributed.use_process_group():
         distributed.on_main_process(upload.check_hub_access, config)
-        run = _made(task_name, config, before, reporter)
+        run = _run_or_load(task_name, config, fingerprints, reporter)
         if config.push_to_hub and run.output_dir:
             distributed.on_main_process(upload.upload_run, task_name, run.output_dir, config, reporter)
         return run
 
 
-def _made(task_name: str, config: RunConfig, before: Mapping[str, str] | None, reporter: Reporter) -> Run:
-    """The run, where it is finished already as it is."""
-    if config.resume and (finished := run_directory.read_metrics(Path(config.output_dir or ""))):
-        reporter.info("the run is finished; these are its scores")
-        return Run(Path(config.output_dir or ""), finished)
+def _run_or_load(
+    task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | None, reporter: Reporter
+) -> Run:
+    """Run the pipeline in a locked directory, or return the run to resume if it is finished."""
     if config.output_dir is None:
-        return _run(task_name, config, before, reporter)
-    with locks.lock_directory(Path(config.output_dir)):  # from now on: another run would work in vain
-        return _run(task_name, config, before, reporter)
+        return _run(task_name, config, fingerprints, reporter)
+    folder = Path(config.output_dir)
+    if config.resume and (metrics := run_directory.read_metrics(folder)):
+        reporter.info("the run is already finished; showing its scores")
+        return Run(folder, metrics)
+    with locks.lock_directory(folder):  # already here, so that a second run does not prepare in vain
+        return _run(task_name, config, fingerprints, reporter)
 
 
-def _run(task_name: str, config: RunConfig, before: Mapping[str, str] | None, reporter: Reporter) -> Run:
+def _run(
+    task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | None, reporter: Reporter
+) -> Run:
+    """Prepare the run, then preview, dry-run or train it.
+
+    Args:
+        fingerprints: Split -> fingerprint of the data of the run to resume, None for a new run.
+    """
     prepared = distributed.main_process_first(prepare, task_name, config, reporter)
-    if before is not None and (changed := describe_changes(before, prepared.fingerprints)):
+    if fingerprints is not None and (changes := describe_changes(fingerprints, prepared.fingerprints)):
         raise UserError(
-            f"--resume {config.output_dir}: its data has changed: {changed}; restore the data, or start "
-            "again with --overwrite"
+            f"--resume {config.output_dir}: the data has changed ({changes}); restore it, or train from "
+            "scratch with --overwrite"
         )
-    if seen := prepared.task.preview(prepared.features["train"], prepared.tokenizer):
-        for note in seen.notes:
+    if preview := prepared.task.preview(prepared.features["train"], prepared.tokenizer):
+        for note in preview.notes:
             reporter.info(note)
-        return Run(None, seen.statistics, seen.samples)
+        return Run(None, preview.statistics, preview.samples)
     if config.dry_run:
         from bertkit.pipeline.dry_run import dry_run
 
         return Run(None, dry_run(prepared, reporter))
     if config.output_dir is not None:
         return _train(prepared, Path(config.output_dir), reporter)
-    named = (prepared.task.name, prepared.dataset.name, prepared.model_source.name)
-    with locks.lock_directory(
-        distributed.on_main_process(run_directory.create_default_directory, *named)
-    ) as folder:
+    names = (prepared.task.name, prepared.dataset.name, prepared.model_source.name)
+    default_folder = distributed.on_main_process(run_directory.create_default_directory, *names)
+    with locks.lock_directory(default_folder) as folder:
         return _train(prepared, folder, reporter)
 
 
 def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
-    """Train in a directory that is held, from nothing or from the last checkpoint in it."""
-    from bertkit.pipeline.retry import train_with_retry
-    from bertkit.pipeline.session import Session
+    """Train in a locked directory, from the start or from the last checkpoint."""
+    from bertkit.pipeline.session import Session, train_with_retry
 
     config = prepared.config
     if not config.resume:
-        distributed.on_main_process(run_directory.check_run_directory, folder, config.overwrite)
-        distributed.on_main_process(
-            run_directory.require_disk_space, folder, count_parameters(prepared.model_config)
-        )
-    untouched = (folder / run_directory.SETTINGS_FILE).exists()  # an older run, until it is put aside
+        distributed.on_main_process(_check_directory, prepared, folder)
+    # Until the directory is created, it may contain a finished run, which must survive an error.
+    is_untouched = (folder / run_directory.SETTINGS_FILE).exists()
     try:
         with distributed.raise_on_all_ranks():
             session = Session(prepared, folder, reporter)
@@ -110,73 +132,87 @@ def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
             session.verify_label_order()
         if config.push_to_hub:
             distributed.on_main_process(upload.create_hub_repo, config, folder)
-        untouched = False
+        is_untouched = False
         if not config.resume:
-            distributed.on_main_process(run_directory.create_run_directory, folder, config.overwrite)
-            distributed.on_main_process(
-                run_directory.write_settings, folder, prepared.task.name, config, prepared.fingerprints
-            )
-        figures = train_with_retry(session)
-        return _finish(session, figures)
+            distributed.on_main_process(_create_directory, prepared, folder)
+        return _finish(session, train_with_retry(session))
     except BaseException as error:
-        kept = not untouched and run_directory.last_checkpoint(folder)
-        if not untouched and distributed.is_main_process():
+        checkpoint = None if is_untouched else run_directory.last_checkpoint(folder)
+        if not is_untouched and distributed.is_main_process():
             run_directory.discard_unstarted_run(folder)
-        if isinstance(error, KeyboardInterrupt):
-            how = session.resume_hint if kept else "before the first checkpoint; nothing was kept"
-            raise RunInterrupted(f"stopped; {how}" if kept else f"stopped {how}") from None
-        raise
+        if not isinstance(error, KeyboardInterrupt):
+            raise
+        if checkpoint is None:
+            raise RunInterrupted("interrupted before the first checkpoint; nothing was saved") from None
+        raise RunInterrupted(f"interrupted; {session.resume_hint}") from None
 
 
-def _finish(session: "Session", figures: dict[str, Any]) -> Run:
-    """Score every split, all ranks together, and have the first write the run directory."""
+def _check_directory(prepared: PreparedRun, folder: Path) -> None:
+    check_output_directory(folder, run_directory.RUN, prepared.config.overwrite)
+    needed = count_parameters(prepared.model_config) * BYTES_PER_PARAMETER
+    require_disk_space(folder, needed, "checkpoints and the model", "choose a directory on another disk")
+
+
+def _create_directory(prepared: PreparedRun, folder: Path) -> None:
+    run_directory.create_run_directory(folder, prepared.config.overwrite)
+    run_directory.write_settings(folder, prepared.task.name, prepared.config, prepared.fingerprints)
+
+
+# ---- results
+
+
+def _finish(session: "Session", training_metrics: dict[str, Any]) -> Run:
+    """Compute the outputs of every split on all ranks; the main process writes the run directory."""
     outputs = {split: session.predict_split(split) for split in session.prepared.splits if split != "train"}
     weights = session.trainer.gather_weights()
-    return Run(session.folder, distributed.on_main_process(_write, session, outputs, figures, weights))
+    metrics = distributed.on_main_process(_write, session, outputs, training_metrics, weights)
+    return Run(session.folder, metrics)
 
 
 def _write(
-    session: "Session", outputs: dict[str, Outputs], figures: dict[str, Any], weights: Any
+    session: "Session", outputs: dict[str, Outputs], training_metrics: dict[str, Any], weights: Any
 ) -> dict[str, Any]:
-    """The run directory, `metrics.json` last."""
+    """Write the run directory, with `metrics.json` last."""
     from bertkit.reports.page import write_page
     from bertkit.training.loss_meter import merge_log_history
 
     prepared, folder = session.prepared, session.folder
     task, splits = prepared.task, prepared.splits
     run_directory.delete_backup(folder)
-    session.model.config.update(settled := task.fit_decision(outputs["validation"]))
-    for name, value in settled.items():
-        session.reporter.info(f"{name} {value:.3f}: chosen on the validation split, kept in config.json")
+    fitted_params = task.fit_decision(outputs["validation"])
+    session.model.config.update(fitted_params)
+    for name, value in fitted_params.items():
+        session.reporter.info(f"{name} {value:.3f}: fitted on the validation split, saved in config.json")
     metrics = {
         "task": task.name,
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
         **compute_scores(task, outputs, splits["train"]),
-        "training": figures,
+        "training": training_metrics,
     }
     _write_model(session, weights)
     write_predictions(folder, task, outputs)
     write_jsonl(folder / run_directory.LOG_FILE, merge_log_history(session.trainer.state.log_history))
     provenance = run_directory.read_provenance(folder)
-    card = build_model_card(folder, metrics, task, provenance)
-    write_text(folder / run_directory.CARD_FILE, card)
+    write_text(folder / run_directory.CARD_FILE, build_model_card(folder, metrics, task, provenance))
     write_page(folder, metrics)
     run_directory.write_metrics(folder, metrics)
     return metrics
 
 
 def _write_model(session: "Session", weights: Any) -> None:
-    """Model and tokenizer, as `transformers` loads them; `max_length` and the side to cut go along.
+    """Save the model and the tokenizer in the format of transformers.
 
-    A tokenizer that says nothing of segments would let `pipeline()` read both texts of a pair as one.
+    The tokenizer gets the maximum length and the truncation side of the run. If the model uses token type ids
+    and the tokenizer does not return them, `pipeline()` would read both texts of a pair as one, so they are
+    added to its inputs.
     """
     tokenizer, config = session.prepared.tokenizer, session.prepared.config
     tokenizer.model_max_length = config.max_length
     if takes_token_type_ids(session.model) and "token_type_ids" not in tokenizer.model_input_names:
         tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
-        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # or it is not saved
+        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # otherwise it is not saved
     tokenizer.truncation_side = "left" if getattr(config, "long_texts", "head") == "tail" else "right"
-    with run_directory.stage_output(session.folder) as aside:
-        session.model.save_pretrained(aside, state_dict=weights)
-        tokenizer.save_pretrained(aside)
+    with stage_files(session.folder) as staging:
+        session.model.save_pretrained(staging, state_dict=weights)
+        tokenizer.save_pretrained(staging)

@@ -1,7 +1,5 @@
-"""One training session: the model, the trainer around it, and the scores of each split."""
+"""A training session: the model, the trainer around it, and the outputs of each split."""
 
-import resource
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from bertkit import run_directory
+from bertkit.config import RunConfig
 from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, UserError
@@ -21,7 +20,15 @@ from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Outputs, Scores
 from bertkit.training.arguments import build_training_arguments, parse_set_flag
-from bertkit.training.memory import get_batch_settings, report_out_of_memory, suggest_memory_fixes
+from bertkit.training.memory import (
+    OutOfMemory,
+    get_batch_settings,
+    get_peak_memory_mb,
+    halve_batch,
+    release_memory,
+    report_out_of_memory,
+    suggest_memory_fixes,
+)
 from bertkit.training.stop_signal import StopRequest
 from bertkit.training.trackers import set_tensorboard_dir
 from bertkit.utils import distributed
@@ -31,15 +38,78 @@ if TYPE_CHECKING:
     from bertkit.training.trainer import BertkitTrainer
 
 T = TypeVar("T")
-HEAD_CHECK_ROWS = 200  # validation rows by which a model's own head is judged before training
+HEAD_CHECK_ROWS = 200  # validation rows on which the label order of an existing head is verified
+TRAINER_ERRORS = (ValueError, TypeError, KeyError, ImportError, RuntimeError, OSError)
+
+
+# ---- training with a retry
+
+
+def train_with_retry(session: "Session") -> dict[str, Any]:
+    """Train to the end. If memory runs out, retry once with smaller batches of the same effective batch size.
+
+    Returns:
+        The section "training" of `metrics.json`.
+
+    Raises:
+        OutOfMemory: Memory ran out again, or the batch cannot be divided.
+        RunInterrupted: See `Session.train`.
+    """
+    config = session.prepared.config
+    try:
+        return session.train(resume=config.resume)
+    except OutOfMemory:
+        smaller_config = _choose_smaller_batches(session)
+        if smaller_config is None:
+            raise
+    # Not in the `except` block: the error keeps the objects alive that fill the memory.
+    _restart(session, smaller_config)
+    return session.train(resume=True)
+
+
+def _choose_smaller_batches(session: "Session") -> RunConfig | None:
+    """Return the settings for a retry, or None if it is not possible.
+
+    It is not possible with several ranks, which would have to agree on the settings. Nor is it possible with
+    `tokens_per_batch` after a checkpoint: another budget changes the batches of an epoch.
+    """
+    config, task = session.prepared.config, session.prepared.task
+    has_checkpoint = run_directory.last_checkpoint(session.folder) is not None
+    if session.training_args.world_size > 1 or (config.tokens_per_batch is not None and has_checkpoint):
+        return None
+    return halve_batch(config, task.train_max_length)
+
+
+def _restart(session: "Session", config: RunConfig) -> None:
+    """Create a new model and trainer with these settings, and save the settings in the run directory."""
+    previous, session.prepared.task.config = session.prepared.config, config
+    del session.trainer, session.model
+    release_memory()
+    session.set_up()
+    reason = {"out_of_memory_at": get_batch_settings(previous)}
+    run_directory.update_settings(session.folder, config, reason)
+    has_checkpoint = run_directory.last_checkpoint(session.folder) is not None
+    start = "resumes from the last checkpoint" if has_checkpoint else "restarts"
+    session.reporter.warn(
+        f"out of memory at {_format_batch_settings(previous)}: training {start} with "
+        f"{_format_batch_settings(config)} (same effective batch size)"
+    )
+
+
+def _format_batch_settings(config: RunConfig) -> str:
+    return ", ".join(f"{name} {value}" for name, value in get_batch_settings(config).items())
+
+
+# ---- the session
 
 
 class Session:
-    """One training: the model, the trainer around it, and the scores of each split.
+    """One training: the model, the trainer around it, and the outputs of each split.
 
     Args:
-        prepared: all but the weights.
-        folder: the run directory; nothing is written before `train`.
+        prepared: Everything but the weights.
+        folder: The run directory. Nothing is written into it before `train`.
+        reporter: Receives progress.
     """
 
     def __init__(self, prepared: PreparedRun, folder: Path, reporter: Reporter) -> None:
@@ -48,25 +118,25 @@ class Session:
         self.set_up()
 
     def set_up(self) -> None:
-        """Model and trainer, as they are before the first step."""
+        """Create the model and the trainer as they are before the first step."""
         from transformers import set_seed
 
         prepared = self.prepared
         self.features = dict(prepared.features)
-        self.best_logits: dict[int, Any] = {}  # step -> validation logits, of the best step so far
+        self.best_logits: dict[int, Any] = {}  # step -> validation logits, for the best step so far
         checkpoints = self.folder / run_directory.CHECKPOINTS_DIR
         self.training_args = build_training_arguments(prepared.config, checkpoints, prepared.precision)
         set_seed(prepared.config.seed)
         self.model = prepared.task.build_model(prepared.model_config, prepared.model_source)
         freeze_layers(self.model, prepared.config.freeze)
-        self._speed_up()
+        self._optimize_model()
         self.collator = prepared.task.collator(prepared.tokenizer, self.model)
-        self.trainer = self._trainer()
-        if distributed.get_rank():  # weights begin alike on all, dropout does not
+        self.trainer = self._create_trainer()
+        if distributed.get_rank():  # all ranks start with the same weights, but use different dropout masks
             set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
 
-    def _speed_up(self) -> None:
-        """The ways to compute the same that were asked for, or that a CPU is better off with."""
+    def _optimize_model(self) -> None:
+        """Replace parts of the model by faster ones that compute the same."""
         if not self.prepared.config.compile:
             enable_chunked_attention(self.model)
             enable_fast_dropout(self.model)
@@ -74,23 +144,24 @@ class Session:
             enable_packing(self.model)
         if self.prepared.config.compile:
             compile_layers(self.model)
-            self.reporter.info("the encoder is compiled when it is first used: the first steps take longer")
+            self.reporter.info("the encoder is compiled at its first use, so the first steps take longer")
 
-    def _trainer(self) -> "BertkitTrainer":
+    def _create_trainer(self) -> "BertkitTrainer":
         from transformers import PrinterCallback
 
         from bertkit.training.callbacks import EvaluateAndSaveCallback, FirstStepTimer, ReporterCallback
         from bertkit.training.trainer import BertkitTrainer
 
         config, train = self.prepared.config, self.prepared.features["train"]
-        trainer = self._accepted(lambda: BertkitTrainer(
+        trainer = self._report_trainer_errors(lambda: BertkitTrainer(
             model=self.model, args=self.training_args, train_dataset=train, data_collator=self.collator,
-            loss=self.prepared.task.loss(train), evaluate_fn=self._validate, best_metric=self.prepared.task.best_metric,
+            loss=self.prepared.task.loss(train), evaluate_fn=self._validate,
+            best_metric=self.prepared.task.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
             use_own_sampler="train_sampling_strategy" not in parse_set_flag(config),
         ))  # fmt: skip
-        self._accepted(trainer.validate_optimizer)
+        self._report_trainer_errors(trainer.validate_optimizer)
         trainer.remove_callback(PrinterCallback)
         set_tensorboard_dir(trainer, self.folder / run_directory.TENSORBOARD_DIR)
         self.first_step = FirstStepTimer()
@@ -103,47 +174,52 @@ class Session:
         )
         return trainer
 
-    def _accepted(self, make: Callable[[], T]) -> T:
-        """What `make` makes; what Trainer refuses of the settings that are its own is the user's to mend."""
+    def _report_trainer_errors(self, create: Callable[[], T]) -> T:
+        """Call `create`; if a setting that is passed to Trainer unchecked may be the cause, name it."""
         config = self.prepared.config
-        named = {"--set": config.set, "--optim": config.optim, "--lr-scheduler": config.lr_scheduler}
-        usual = {"--set": [], "--optim": type(config).optim, "--lr-scheduler": type(config).lr_scheduler}
-        theirs = [f"{flag} {value}" for flag, value in named.items() if value and value != usual[flag]]
+        values = {"--set": config.set, "--optim": config.optim, "--lr-scheduler": config.lr_scheduler}
+        defaults = {"--set": [], "--optim": type(config).optim, "--lr-scheduler": type(config).lr_scheduler}
+        unchecked = [f"{flag} {value}" for flag, value in values.items() if value and value != defaults[flag]]
         try:
-            return make()
-        except (ValueError, TypeError, KeyError, ImportError, RuntimeError, OSError) as error:
-            if not theirs:
+            return create()
+        except TRAINER_ERRORS as error:
+            if not unchecked:
                 raise
             reason = " ".join(str(error).split())
-            raise UserError(f"{', '.join(theirs)}: Trainer refuses it ({reason})") from error
+            raise UserError(
+                f"{', '.join(unchecked)}: rejected by Trainer ({reason}); correct the value"
+            ) from error
 
     def verify_label_order(self) -> None:
-        """Where the model brings a head of its own, see that it means what its config says.
+        """Check that the outputs of an already fine-tuned head mean the labels that its config lists.
 
         Raises:
-            UserError: its labels stand in another order.
+            UserError: The labels are in another order.
         """
         if not self.prepared.task.has_new_head:
-            self.prepared.task.verify_label_order(self._some_scored)
+            self.prepared.task.verify_label_order(self._predict_sample)
 
-    def _some_scored(self) -> Outputs:
+    def _predict_sample(self) -> Outputs:
         prepared = self.prepared
         rows = sample_rows(prepared.splits["validation"], HEAD_CHECK_ROWS, prepared.config.seed)
         features = prepared.task.featurize(rows, prepared.tokenizer)
-        return Outputs(self._scored(features), features, rows)
+        return Outputs(self._predict(features), features, rows)
 
     def train(self, resume: bool) -> dict[str, Any]:
-        """Train to the end, put the best weights back, and tell the figures of `metrics.json`.
+        """Train to the end, and restore the best weights.
 
         Args:
-            go_on: from the last checkpoint, where there is one.
+            resume: Whether to start from the last checkpoint, if there is one.
+
+        Returns:
+            The section "training" of `metrics.json`.
 
         Raises:
-            RunInterrupted: asked to by a signal; the last checkpoint is what --resume goes on from.
-            OutOfMemory: there is not memory enough for the batches.
+            RunInterrupted: A signal arrived. `--resume` resumes from the last checkpoint.
+            OutOfMemory: The batches do not fit into memory.
         """
         checkpoint = run_directory.last_checkpoint(self.folder) if resume else None
-        self._compute()
+        self._precompute_features()
         started = time.perf_counter()
         try:
             with self.stop_request, report_out_of_memory(suggest_memory_fixes(self.prepared.config)):
@@ -154,13 +230,13 @@ class Session:
         state = self.trainer.state
         if self.stop_request.is_requested_on_any_rank():
             raise RunInterrupted(
-                f"stopped at step {state.global_step} of {state.max_steps}; {self.resume_hint}"
+                f"interrupted at step {state.global_step} of {state.max_steps}; {self.resume_hint}"
             )
         self._restore_best()
-        return self._figures(seconds, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
+        return self._build_metrics(seconds, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
 
-    def _compute(self) -> None:
-        """What a part of the model that never changes gives, once for all of training and scoring."""
+    def _precompute_features(self) -> None:
+        """Compute the outputs of frozen parts of the model once, for training and evaluation."""
         prepared = self.prepared
         for split, features in prepared.features.items():
             self.features[split] = distributed.main_process_first(
@@ -170,76 +246,71 @@ class Session:
 
     @property
     def resume_hint(self) -> str:
-        """How to go on with a run that was stopped."""
-        return (
-            f"go on with: {format_resume_command(self.prepared.task.name, self.folder, self.prepared.config)}"
-        )
+        """How to resume the run."""
+        command = format_resume_command(self.prepared.task.name, self.folder, self.prepared.config)
+        return f"resume with: {command}"
 
-    def _figures(self, seconds: float, before: int) -> dict[str, Any]:
-        """Throughput counts the training loop with its first step and checkpoints, without evaluation."""
+    def _build_metrics(self, seconds: float, first_step: int) -> dict[str, Any]:
+        """Return the section "training" of `metrics.json`.
+
+        Args:
+            seconds: Duration of the training loop with its first step and checkpoints, without evaluation.
+            first_step: Steps that were done before this session.
+        """
         state, batches = self.trainer.state, self.trainer.build_batch_sampler()
-        feed = self.trainer.input_stats
-        examples = len(self.trainer.train_dataset) * (state.global_step - before) / batches.steps_per_epoch
+        input_stats, world_size = self.trainer.input_stats, distributed.get_world_size()
+        epochs = (state.global_step - first_step) / batches.steps_per_epoch
         return {
             "seconds": seconds,
             "steps": state.global_step,
-            "examples_per_second": examples / seconds,
-            "tokens_per_second": batches.count_tokens(before, state.global_step) / seconds,
+            "examples_per_second": len(self.trainer.train_dataset) * epochs / seconds,
+            "tokens_per_second": batches.count_tokens(first_step, state.global_step) / seconds,
             "first_step_seconds": self.first_step.seconds,
             "peak_memory_mb": get_peak_memory_mb(),
             "loss": self.trainer.compute_mean_loss(),
             "precision": self.prepared.precision,
-            "padding": 0.0 if self.prepared.config.pack else feed.padding_fraction,
-            "data_wait": feed.wait_seconds / seconds,
+            "padding": 0.0 if self.prepared.config.pack else input_stats.padding_fraction,
+            "data_wait": input_stats.wait_seconds / seconds,
             **get_batch_settings(self.prepared.config),
-            "resumed_from": before or None,
-            **({"processes": distributed.get_world_size()} if distributed.get_world_size() > 1 else {}),
+            "resumed_from": first_step or None,
+            **({"processes": world_size} if world_size > 1 else {}),
         }
 
     def _restore_best(self) -> None:
-        """Load the weights of the best evaluation, where training went on after it."""
+        """Load the weights of the best evaluation, if training continued after it."""
         best = self.trainer.state.best_global_step
         if best is not None and best != self.trainer.state.global_step:
             self.trainer.load_weights(self.folder / run_directory.CHECKPOINTS_DIR / f"checkpoint-{best}")
-            self.reporter.info(f"the best weights are those of step {best}")
+            self.reporter.info(f"restored the best weights, of step {best}")
+
+    # ---- evaluation
 
     def _validate(self) -> Scores:
-        outputs = self._outputs("validation")
+        outputs = self._compute_outputs("validation")
         scores = distributed.on_main_process(self.prepared.task.compute_metrics, outputs)
-        name, sign = self.prepared.task.best_metric
-        best = self.trainer.state.best_metric
-        if best is None or sign * scores[name] > sign * best:
+        if self.trainer.is_new_best(scores):
             self.best_logits = {self.trainer.state.global_step: outputs.logits}
         return scores
 
     def predict_split(self, split: str) -> Outputs:
-        """A split scored by the best weights; validation logits are reused where they are theirs."""
+        """Return the outputs of the best weights for a split. Known validation logits are reused."""
         logits = self.best_logits.get(self.trainer.state.best_global_step) if split == "validation" else None
-        return self._outputs(split, logits)
+        return self._compute_outputs(split, logits)
 
-    def _scored(self, features: Features) -> np.ndarray:
+    def _compute_outputs(self, split: str, logits: Any = None) -> Outputs:
+        features = self.features[split]
+        if logits is None:
+            logits = self._predict(features)
+            if not np.isfinite(logits.max(-1)).all():  # the maximum of a row with NaN is NaN
+                step = self.trainer.state.global_step
+                raise UserError(f"{split} split: logits are NaN or infinite at step {step}; {NAN_HINT}")
+        return Outputs(logits, features, self.prepared.splits[split])
+
+    def _predict(self, features: Features) -> np.ndarray:
+        """Return the logits of the model for features."""
         from bertkit.training.scoring import predict_logits
 
         size = self.prepared.config.eval_batch_size
-        in_shards = self.trainer.is_sharded
-        model = self.trainer.model_wrapped if in_shards else self.model
-        return predict_logits(model, features, self.collator, size, self.reporter, is_sharded=in_shards)
-
-    def _outputs(self, split: str, logits: Any = None) -> Outputs:
-        features = self.features[split]
-        if logits is None:
-            logits = self._scored(features)
-            if not np.isfinite(logits.max(-1)).all():  # the maximum of a row with NaN is NaN
-                step = self.trainer.state.global_step
-                raise UserError(f"the scores of the {split} rows are no numbers at step {step}; {NAN_HINT}")
-        return Outputs(logits, features, self.prepared.splits[split])
-
-
-def get_peak_memory_mb() -> float:
-    """The most memory used so far: the device's where there is one, else this process's."""
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 1e6
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+        is_sharded = self.trainer.is_sharded
+        model = self.trainer.model_wrapped if is_sharded else self.model
+        return predict_logits(model, features, self.collator, size, self.reporter, is_sharded=is_sharded)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.config import OUTPUT, setting
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError
 from bertkit.text_config import TextConfig
-from bertkit.utils.files import PARTIAL
+from bertkit.utils.files import stage_files
+from bertkit.utils.output_paths import OutputKind, check_output_directory
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 HELP = "Train a WordPiece vocabulary on your own text: the tokenizer of a BERT."
 VOCABULARY = "Vocabulary"
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+TOKENIZER = OutputKind("a tokenizer", "pass --overwrite to replace it", lambda names: names - TOKENIZER_FILES)
 EXAMPLE_WORDS = 12  # words
 
 
@@ -75,7 +77,7 @@ def train_tokenizer(settings: Mapping[str, Any], reporter: Reporter | None = Non
     from bertkit.utils import locks
 
     folder = Path(config.output_dir).expanduser()
-    _check_place(folder, config.overwrite)
+    check_output_directory(folder, TOKENIZER, config.overwrite)
     with locks.lock_directory(folder):
         return _train(config, config.data, reporter)
 
@@ -110,21 +112,6 @@ def _example(made: "WordPieceResult", text: str) -> str:
     return " ".join(made.tokenizer.tokenize(" ".join(text.split()[:EXAMPLE_WORDS])))
 
 
-def _check_place(folder: Path, overwrite: bool) -> None:
-    """Refuse, before any work, a directory that holds something else, or cannot be written."""
-    from bertkit.run_directory import check_output_directory
-
-    check_output_directory(folder)
-    there = {path.name for path in folder.iterdir()} - {PARTIAL} if folder.is_dir() else set()
-    if there - TOKENIZER_FILES:
-        raise UserError(
-            f"--output-dir {folder}: holds files that are no tokenizer ({format_list(sorted(there - TOKENIZER_FILES))}); "
-            "name another directory"
-        )
-    if there and not overwrite:
-        raise UserError(f"--output-dir {folder}: holds a tokenizer; --overwrite replaces it")
-
-
 def _write(tokenizer: Any, config: TokenizerConfig, name: str) -> Path:
     from bertkit import run_directory
 
@@ -132,7 +119,7 @@ def _write(tokenizer: Any, config: TokenizerConfig, name: str) -> Path:
         folder = run_directory.create_default_directory("tokenizer", name)
     else:
         folder = Path(config.output_dir).expanduser()
-    with run_directory.stage_output(folder, "the tokenizer", "make room") as aside:
+    with stage_files(folder, "the tokenizer", "free disk space") as aside:
         tokenizer.save_pretrained(aside)
         tokenizer.backend_tokenizer.model.save(str(aside))  # vocab.txt, a piece a line
     return folder

@@ -1,59 +1,66 @@
-"""`--push-to-hub`: a finished run on the Hugging Face Hub, in one commit.
+"""`--push-to-hub`: upload a finished run to the Hugging Face Hub, in one commit.
 
-What may be refused is asked for before training; what fails after it loses nothing, since the run is
-finished and `--resume --push-to-hub` uploads it again.
+Access is checked before training. If the upload itself fails, nothing is lost: the run is finished, and
+`--resume --push-to-hub` uploads it.
 """
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertkit import run_directory
 from bertkit.config import RunConfig
+from bertkit.data.loading import parse_hub_name
+from bertkit.data.registry import find_dataset_spec
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.hub.client import (
-    HubUnreachable,
-    explain_unreachable,
-    get_connection_error_types,
-    summarize_error,
-)
+from bertkit.hub.client import HubUnreachable, explain_unreachable, summarize_error, translate_errors
+from bertkit.modeling.loading import PACKAGED_MODELS
+from bertkit.reports.model_card import rewrite_for_hub, uses_pipeline
+from bertkit.tasks import task_class
 from bertkit.utils import distributed
 from bertkit.utils.reporting import Reporter
 
 PUSH_FLAG = "--push-to-hub"
-# Beside the card. Predictions tell the rows of the data, which may be nobody else's business.
+# Beside the model card. Predictions are not uploaded: they contain rows of the data, which may be private.
 UPLOADED_PATTERNS = [*run_directory.MODEL_PATTERNS, run_directory.METRICS_FILE, run_directory.SETTINGS_FILE]
-LOGIN_HINT = "hf auth login, or set HF_TOKEN to a token that may write"
+LOGIN_HINT = "log in with: hf auth login, or set HF_TOKEN to a token with write access"
+UPLOAD_ERRORS = (ValueError, RuntimeError)  # a refused model card, and a large file that cannot be uploaded
+
+
+# ---- before training
 
 
 def check_hub_access(config: RunConfig) -> None:
-    """See that there is a Hub, and a token that it takes, before anything slow.
+    """Check that the Hub can be reached and that the token has write access.
 
     Raises:
-        UserError: in one line, with the way out.
+        UserError: The run could not be uploaded.
     """
     if not config.push_to_hub:
         if config.hub_model_id or config.hub_private_repo:
             flag = "--hub-model-id" if config.hub_model_id else "--hub-private-repo"
-            raise UserError(f"{flag}: nothing is uploaded without {PUSH_FLAG}; add it, or leave this out")
+            raise UserError(f"{flag}: has no effect without {PUSH_FLAG}; add it, or leave out {flag}")
         return
     from huggingface_hub import get_token, whoami
 
     if config.hub_model_id:
-        _check_name(config.hub_model_id, "--hub-model-id")
-    if why := explain_unreachable():
-        raise HubUnreachable(f"{PUSH_FLAG}: {why}; leave it out, and upload later with --resume {PUSH_FLAG}")
+        _check_repo_name(config.hub_model_id, f"--hub-model-id {config.hub_model_id}")
+    if reason := explain_unreachable():
+        raise HubUnreachable(
+            f"{PUSH_FLAG}: {reason}; leave it out, and upload the run later with --resume {PUSH_FLAG}"
+        )
     if get_token() is None:
-        raise UserError(f"{PUSH_FLAG}: there is no token for the Hub; {LOGIN_HINT}")
-    with _told(f"{PUSH_FLAG}: the Hub does not take the token", LOGIN_HINT):
-        whose = whoami(cache=True)
-    if whose.get("auth", {}).get("accessToken", {}).get("role") == "read":
-        raise UserError(f"{PUSH_FLAG}: the token of {whose['name']} may only read; {LOGIN_HINT}")
+        raise UserError(f"{PUSH_FLAG}: found no token for the Hub; {LOGIN_HINT}")
+    with translate_errors(
+        f"{PUSH_FLAG}: the Hub rejected the token", hint=LOGIN_HINT, more_errors=UPLOAD_ERRORS
+    ):
+        account = whoami(cache=True)
+    if account.get("auth", {}).get("accessToken", {}).get("role") == "read":
+        raise UserError(f"{PUSH_FLAG}: the token of {account['name']} is read-only; {LOGIN_HINT}")
 
 
-def _check_name(name: str, flag: str) -> None:
+def _check_repo_name(name: str, where: str) -> None:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
@@ -61,55 +68,59 @@ def _check_name(name: str, flag: str) -> None:
         validate_repo_id(name)
     except HFValidationError as error:
         raise UserError(
-            f"{flag} {name}: no name of a repository ({summarize_error(error)}); give NAME or ORG/NAME"
+            f"{where}: is not a valid repository name ({summarize_error(error)}); pass --hub-model-id NAME "
+            "or ORG/NAME"
         ) from error
 
 
 def create_hub_repo(config: RunConfig, folder: Path) -> str:
-    """Make the repository of a run, unless it is there, and see that it may be written to; its full name.
+    """Create the repository of a run unless it exists, and check that it is writable.
+
+    Returns:
+        Its full name, `ORG/NAME`.
 
     Raises:
-        UserError: no right to it, or the connection broke.
+        UserError: The token has no write access, or the connection is lost.
     """
     from huggingface_hub import HfApi, whoami
 
     name = config.hub_model_id or folder.resolve().name
     if not config.hub_model_id:
-        _check_name(name, f"{PUSH_FLAG}, called after --output-dir,")
+        _check_repo_name(name, f"{PUSH_FLAG}: the name of the run directory {name}")
     api = HfApi()
-    with _told(
-        f"{PUSH_FLAG}: the Hub does not let this token make or write {name}", "name another --hub-model-id"
-    ):
-        full = name if "/" in name else f"{whoami(cache=True)['name']}/{name}"
-        api.create_repo(full, private=config.hub_private_repo or None, exist_ok=True)
-        api.auth_check(full, write=True)
-    return full
+    problem = f"{PUSH_FLAG}: the token cannot create {name} or write to it"
+    with translate_errors(problem, hint="choose another --hub-model-id", more_errors=UPLOAD_ERRORS):
+        full_name = name if "/" in name else f"{whoami(cache=True)['name']}/{name}"
+        api.create_repo(full_name, private=config.hub_private_repo or None, exist_ok=True)
+        api.auth_check(full_name, write=True)
+    return full_name
+
+
+# ---- after training
 
 
 def upload_run(task: str, folder: Path, config: RunConfig, reporter: Reporter) -> None:
     """Upload a finished run: the model, its card, its scores and its settings.
 
     Raises:
-        UserError: it could not be uploaded, with the command that does so later.
+        UserError: The upload failed; the message has the command that uploads the run later.
     """
     from huggingface_hub import HfApi
 
-    from bertkit.pipeline.hub_card import build_hub_card
-
-    again = f"upload it with: {format_resume_command(task, folder, config)}"
+    problem = f"{folder}: the run is finished, but was not uploaded"
+    fix = f"upload it with: {format_resume_command(task, folder, config)}"
     try:
         repo = create_hub_repo(config, folder)
         reporter.info(f"uploading to {repo}")
-        with _told(f"{folder}: the run is finished, but was not uploaded", again):
-            made = HfApi().create_commit(
-                repo, _operations(folder, build_hub_card(folder, repo)), commit_message=f"bertkit {task}"
-            )
+        with translate_errors(problem, hint=fix, more_errors=UPLOAD_ERRORS):
+            operations = _list_operations(folder, build_hub_card(folder, repo))
+            commit = HfApi().create_commit(repo, operations, commit_message=f"bertkit {task}")
     except KeyboardInterrupt:
-        raise RunInterrupted(f"{folder}: the run is finished, but was not uploaded; {again}") from None
-    reporter.info(f"on the Hub: {made.repo_url}")
+        raise RunInterrupted(f"{problem}; {fix}") from None
+    reporter.info(f"uploaded to {commit.repo_url}")
 
 
-def _operations(folder: Path, card: str) -> list[Any]:
+def _list_operations(folder: Path, card: str) -> list[Any]:
     from huggingface_hub import CommitOperationAdd
 
     files = sorted({path for pattern in UPLOADED_PATTERNS for path in folder.glob(pattern)})
@@ -119,19 +130,8 @@ def _operations(folder: Path, card: str) -> list[Any]:
     ]
 
 
-@contextmanager
-def _told(what: str, fix: str) -> Iterator[None]:
-    """What the Hub or the way to it refuses, as one line."""
-    # The first two: of the card, and of a large file.
-    refused: tuple[type[Exception], ...] = (ValueError, RuntimeError, *get_connection_error_types())
-    try:
-        yield
-    except refused as error:
-        raise UserError(f"{what} ({summarize_error(error)}); {fix}") from error
-
-
 def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
-    """The command that goes on with a run, or uploads it where it is finished."""
+    """Return the command that resumes a run, or uploads it if it is finished."""
     words = ["bertkit", task, "--resume", "--output-dir", str(folder)]
     words += ["--nproc", str(distributed.get_world_size())] if distributed.get_world_size() > 1 else []
     if config.push_to_hub:
@@ -139,3 +139,68 @@ def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
         words += ["--hub-model-id", config.hub_model_id] if config.hub_model_id else []
         words += ["--hub-private-repo"] if config.hub_private_repo else []
     return shlex.join(words)
+
+
+# ---- the model card
+
+
+def build_hub_card(folder: Path, repo: str) -> str:
+    """Return the model card of a finished run for the repository `ORG/NAME`."""
+    metrics = run_directory.read_metrics(folder) or {}
+    text = rewrite_for_hub((folder / run_directory.CARD_FILE).read_text("utf-8"), repo)
+    library = "transformers" if uses_pipeline(text) else "bertkit"
+    metadata = build_card_metadata(metrics, run_directory.read_settings(folder), repo, library)
+    return f"---\n{metadata.to_yaml()}\n---\n\n{text}"
+
+
+def build_card_metadata(
+    metrics: Mapping[str, Any], settings: Mapping[str, Any], repo: str, library: str
+) -> Any:
+    """Return the `ModelCardData` of a run, which the Hub shows and searches.
+
+    Language and license are left out, because bertkit does not know them.
+    """
+    from huggingface_hub import ModelCardData
+
+    task_type = task_class(metrics["task"])
+    task = task_type(task_type.Config(**settings))
+    model = settings.get("model", "")
+    is_local = model in ("", *PACKAGED_MODELS) or Path(model).is_absolute()
+    dataset = find_hub_dataset(str(settings.get("data", "")))
+    return ModelCardData(
+        library_name=library,
+        pipeline_tag=task.hub_task,
+        base_model=None if is_local else model,
+        datasets=[dataset] if dataset else None,
+        tags=["bertkit"],
+        model_name=repo.partition("/")[2],
+        eval_results=_list_eval_results(metrics, task.hub_task, dataset),
+    )
+
+
+def find_hub_dataset(data: str) -> str | None:
+    """Return the Hub repository of a value of `--data`, or None if it is not known to be on the Hub."""
+    if Path(data).is_absolute():
+        return None
+    spec = find_dataset_spec(data)
+    location = spec.hub if spec else parse_hub_name(data)
+    return location["id"] if location else None
+
+
+def _list_eval_results(metrics: Mapping[str, Any], hub_task: str, dataset: str | None) -> list[Any]:
+    """Return the scores of the validation and test splits, for the Hub's `model-index`."""
+    from huggingface_hub import EvalResult
+
+    name = metrics["data"]["name"]
+    return [
+        EvalResult(
+            task_type=hub_task,
+            dataset_type=dataset or name,
+            dataset_name=name,
+            dataset_split=split,
+            metric_type=metric,
+            metric_value=value,
+        )
+        for split in ("validation", "test")
+        for metric, value in metrics[split].items()
+    ]

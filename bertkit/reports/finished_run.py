@@ -14,7 +14,7 @@ from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.metrics.classification import Scores
 from bertkit.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
-from bertkit.utils.schema import validate
+from bertkit.utils.serialization import validate
 
 EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # scored besides validation
 PREDICTION_FILES = ("predictions.jsonl", "masked_samples.jsonl")  # of the validation split

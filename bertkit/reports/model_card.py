@@ -1,19 +1,17 @@
-"""The model card, `README.md` in a run directory."""
+"""The model card of a run: `README.md` in the run directory, and its version for the Hub."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from bertkit.config import serialize_settings
 from bertkit.errors import format_count
 from bertkit.tasks.base import Task
+from bertkit.utils.serialization import dump_yaml
 
-BERTKIT_ONLY_LONG_TEXTS = (
-    "windows",
-    "head+tail",
-)  # ways with long texts that transformers' pipelines do not have
+BERTKIT_ONLY_LONG_TEXTS = ("windows", "head+tail")  # not supported by the pipelines of transformers
+OTHER_SPLITS = ("test", "validation_mismatched", "test_mismatched")
 
 PIPELINE_TEMPLATE = """from transformers import pipeline
 
@@ -24,78 +22,99 @@ LOAD_TEMPLATE = """import bertkit
 model = bertkit.load({path!r})
 list(model.predict([{example}]))"""
 
+# These match the templates above.
+QUOTED_STRING = r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""  # as `repr` writes it
+PIPELINE_CALL = re.compile(rf"(pipeline\('[\w-]+', ){QUOTED_STRING}")
+LOAD_CALL = re.compile(rf"bertkit\.load\({QUOTED_STRING}\)")
+
 
 def build_model_card(
     folder: Path, metrics: Mapping[str, Any], task: Task, provenance: Mapping[str, Any]
 ) -> str:
-    """Data, settings, scores, versions and how to use the model, as Markdown."""
-    settings = serialize_settings(task.config)
-    data = metrics["data"]
+    """Return the model card in Markdown: data, scores, how to use the model, settings and versions.
+
+    Args:
+        folder: The run directory.
+        metrics: Content of `metrics.json`.
+        task: The task of the run.
+        provenance: Provenance of the run, from `run.yaml`.
+    """
+    settings, data = serialize_settings(task.config), metrics["data"]
+    validation_rows = format_count(data["validation"], f"validation {task.unit}")
     parts = [
         f"# {folder.name}",
-        f"`{metrics['model']}` {task.training_phrase} `{metrics['task']}` on `{data['name']}` ({data['source']}; "
-        f"{data['train']:,} training and {format_count(data['validation'], f'validation {task.unit}')}; "
+        f"`{metrics['model']}` {task.training_phrase} `{metrics['task']}` on `{data['name']}` "
+        f"({data['source']}; {data['train']:,} training and {validation_rows}; "
         f"fingerprint `{data['fingerprint']}`).",
-        "What is learned: " + task.describe() + ".",
+        f"Task: {task.describe()}.",
         "## Scores\n\n" + format_score_table(metrics),
         format_detail_table(metrics),
-        "## Use\n\n```python\n" + _usage(folder, task, settings) + "\n```",
-        _cutting(task, settings),
-        "## Settings\n\n```yaml\n"
-        + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
-        + "```",
-        "## Made with\n\n```yaml\n"
-        + yaml.safe_dump(dict(provenance), sort_keys=False, allow_unicode=True)
-        + "```",
+        "## Use\n\n```python\n" + _format_usage(folder, task, settings) + "\n```",
+        _describe_long_texts(task, settings),
+        "## Settings\n\n```yaml\n" + dump_yaml(dict(settings)) + "```",
+        "## Provenance\n\n```yaml\n" + dump_yaml(dict(provenance)) + "```",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+# ---- tables
+
+
+def format_markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = ["| " + " | ".join(cells) + " |" for cells in (header, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
+
+
 def format_score_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, dict[str, str]]]:
-    """For each score of the validation split: name, value, interval, and each baseline's value."""
+    """Return (name, value, interval, baseline -> value) of each score of the validation split."""
     rows = []
     for name, value in metrics["validation"].items():
         low, high = metrics["intervals"].get(name, (None, None))
         interval = "" if low is None else f"{low:.3f} to {high:.3f}"
-        beside = {
+        baselines = {
             baseline: f"{scores[name]:.3f}" if name in scores else ""
             for baseline, scores in metrics["baselines"].items()
         }
-        rows.append((name, f"{value:.3f}", interval, beside))
+        rows.append((name, f"{value:.3f}", interval, baselines))
     return rows
 
 
 def format_score_table(metrics: Mapping[str, Any]) -> str:
-    """The validation scores as a Markdown table, the baselines beside them."""
-    baselines = list(metrics["baselines"])
-    head = ["validation", "score", "95 % interval", *baselines]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for name, value, interval, beside in format_score_rows(metrics):
-        lines.append("| " + " | ".join([name, value, interval, *beside.values()]) + " |")
-    for split in ("test", "validation_mismatched", "test_mismatched"):
+    """Return the validation scores with those of the baselines as a Markdown table, then other splits."""
+    header = ["validation", "score", "95 % interval", *metrics["baselines"]]
+    rows = [
+        [name, value, interval, *baselines.values()]
+        for name, value, interval, baselines in format_score_rows(metrics)
+    ]
+    parts = [format_markdown_table(header, rows)]
+    for split in OTHER_SPLITS:
         if metrics.get(split):
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
-            lines.append(f"\n{split}: {scores}")
-    return "\n".join(lines)
+            parts.append(f"\n{split}: {scores}")
+    return "\n".join(parts)
 
 
 def format_comparison_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Beside another run: each score's name, the other's, what this one's is above it, with its interval, p.
+    """Return the comparison with another run, one row per score; nothing if there is no comparison.
 
-    Empty where the run is compared with none.
+    Returns:
+        (name, score of the other run, difference, its interval, p value with the test).
     """
-    compared = metrics.get("compared", {})
+    comparison = metrics.get("compared", {})
     rows: list[tuple[str, ...]] = []
-    for name, found in compared.get("difference", {}).items():
-        low, high = found["interval"]
-        above = f"{found['difference']:+.3f}", f"{low:+.3f} to {high:+.3f}"
-        p = f"{found['p']:.3g} ({found['test']})"
-        rows.append((name, f"{compared['validation'][name]:.3f}", *above, p))
+    for name, result in comparison.get("difference", {}).items():
+        low, high = result["interval"]
+        other_score = f"{comparison['validation'][name]:.3f}"
+        p_value = f"{result['p']:.3g} ({result['test']})"
+        rows.append(
+            (name, other_score, f"{result['difference']:+.3f}", f"{low:+.3f} to {high:+.3f}", p_value)
+        )
     return rows
 
 
 def format_detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """The name and the scores of each part of the validation split; a count is a whole number."""
+    """Return (name, score -> value) of each part of the validation split; counts are whole numbers."""
     return [
         (name, {key: f"{v:,}" if isinstance(v, int) else f"{v:.3f}" for key, v in scores.items()})
         for name, scores in metrics.get("details", {}).get("validation", {}).items()
@@ -103,49 +122,73 @@ def format_detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, 
 
 
 def format_detail_table(metrics: Mapping[str, Any]) -> str:
-    """The same as a Markdown table; nothing where a task has no parts."""
+    """Return the details as a Markdown table, or the empty string if the task has none."""
     rows = format_detail_rows(metrics)
     if not rows:
         return ""
-    head = ["validation", *rows[0][1]]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join([name, *cells.values()]) + " |" for name, cells in rows)])
+    return format_markdown_table(
+        ["validation", *rows[0][1]], [[name, *values.values()] for name, values in rows]
+    )
 
 
-def _usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
+# ---- usage
+
+
+def _format_usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
+    """Return Python code that loads the model, with transformers if its predictions are the same."""
+    load_code = LOAD_TEMPLATE.format(path=str(folder), example=task.example_row())
     if task.pipeline is None or settings.get("long_texts") in BERTKIT_ONLY_LONG_TEXTS:
-        return LOAD_TEMPLATE.format(path=str(folder), example=task.example_row())
-    pair = len(task.text_columns) == 2
-    text = "{'text': '...', 'text_pair': '...'}" if pair else repr(task.pipeline.example_input)
-    options = [repr(task.pipeline.name), repr(str(folder)), *_keywords(task.pipeline.init_kwargs)]
-    call = [text, *_keywords(task.pipeline.call_kwargs)]
-    stock = PIPELINE_TEMPLATE.format(options=", ".join(options), call=", ".join(call))
+        return load_code
+    is_pair = len(task.text_columns) == 2
+    text = "{'text': '...', 'text_pair': '...'}" if is_pair else repr(task.pipeline.example_input)
+    options = [repr(task.pipeline.name), repr(str(folder)), *_format_kwargs(task.pipeline.init_kwargs)]
+    call = [text, *_format_kwargs(task.pipeline.call_kwargs)]
+    pipeline_code = PIPELINE_TEMPLATE.format(options=", ".join(options), call=", ".join(call))
     if not task.uses_windows:
-        return stock
-    ours = LOAD_TEMPLATE.format(path=str(folder), example=task.example_row())
-    return f"{ours}\n\n# or, of texts that are not too long, without bertkit\n{stock}"
+        return pipeline_code
+    return f"{load_code}\n\n# without bertkit, for texts that fit into one window\n{pipeline_code}"
 
 
-def _keywords(options: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={value!r}" for name, value in options.items()]
+def _format_kwargs(kwargs: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value!r}" for name, value in kwargs.items()]
 
 
-def _cutting(task: Task, settings: Mapping[str, Any]) -> str:
-    length, long = settings["max_length"], settings.get("long_texts", "head")
+def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
+    """Return what happens to texts that exceed the maximum length, in bertkit and in transformers."""
+    max_length, long_texts = settings["max_length"], settings.get("long_texts", "head")
     if task.dynamic_examples:
-        return f"It was trained on examples of up to {length} pieces."
+        return f"Training examples had up to {max_length} tokens."
     if task.pipeline is None:
-        how = "read in windows" if task.uses_windows else "cut"
-        other = task.pipeline_caveat or "has nothing of the kind"
-        return f"`transformers.pipeline` {other}. Texts over {length} pieces are {how}."
-    if long in BERTKIT_ONLY_LONG_TEXTS:
+        treatment = "split into windows" if task.uses_windows else "truncated"
+        caveat = task.pipeline_caveat or "does not support this task"
+        return f"`transformers.pipeline` {caveat}. Texts longer than {max_length} tokens are {treatment}."
+    if long_texts in BERTKIT_ONLY_LONG_TEXTS:
         return (
-            f"Texts over {length} pieces are treated by `--long-texts {long}`, which `transformers.pipeline` does "
-            "not know: it would cut them. `bertkit.load` does as in training."
+            f"`bertkit.load` handles texts longer than {max_length} tokens as in training (`--long-texts "
+            f"{long_texts}`). `transformers.pipeline` would truncate them."
         )
     if task.uses_windows:
         return (
-            f"Texts over {length} pieces are read in windows and put together again by `bertkit.load`, which "
-            "also keeps the predictions legal; `transformers.pipeline` does neither."
+            f"`bertkit.load` splits texts longer than {max_length} tokens into windows, merges the "
+            "predictions and keeps them valid. `transformers.pipeline` does neither."
         )
-    return f"Texts over {length} pieces are cut; `truncation=True` cuts them as in training."
+    return f"Texts longer than {max_length} tokens are truncated; `truncation=True` truncates as in training."
+
+
+# ---- for the Hub
+
+
+def uses_pipeline(card: str) -> bool:
+    """Return whether the card loads the model with `transformers.pipeline`."""
+    return PIPELINE_CALL.search(card) is not None
+
+
+def rewrite_for_hub(card: str, repo: str) -> str:
+    """Return the card of a run with the repository `ORG/NAME` in place of the run directory."""
+    _, _, body = card.partition("\n")  # the title is the name of the run directory
+    body = PIPELINE_CALL.sub(lambda match: match[1] + repr(repo), body)
+    body = LOAD_CALL.sub(f"bertkit.load(snapshot_download({repo!r}))", body)
+    body = body.replace(
+        "import bertkit\n", "import bertkit\nfrom huggingface_hub import snapshot_download\n", 1
+    )
+    return f"# {repo.partition('/')[2]}\n{body}"

@@ -23,7 +23,7 @@ class ReportConfig(Settings):
         dataclasses.MISSING,
         "Finished runs. If there are several, the others are compared with the first.",
         OUTPUT,
-        positional=True,
+        is_positional=True,
     )
     output: str | None = setting(
         None,
@@ -52,6 +52,7 @@ def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Rep
     from bertkit.reports.finished_run import load_finished_run
     from bertkit.reports.page import render_page
     from bertkit.utils.files import write_text
+    from bertkit.utils.output_paths import check_output_file
 
     config = ReportConfig(**validate_settings(ReportConfig, settings, "report()"))
     runs = [load_finished_run(Path(run).expanduser()) for run in config.runs]
@@ -63,12 +64,11 @@ def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Rep
         html, summary = compare_runs(runs, reporter or Reporter())
     if config.output:
         path = Path(config.output).expanduser()
-    _check_output(path)
+    conflict = "already exists and is not an HTML page; pass another file with --output"
+    check_output_file(path, _is_html_page(path), "", conflict=conflict)
     write_text(path, html)
     return Report(path, summary | {"bytes": path.stat().st_size})
 
 
-def _check_output(path: Path) -> None:
-    """Refuse to replace a file that is not an HTML page."""
-    if path.is_file() and not path.read_bytes()[:100].lstrip().lower().startswith(b"<!doctype html"):
-        raise UserError(f"{path}: already exists and is not an HTML page; pass another file with --output")
+def _is_html_page(path: Path) -> bool:
+    return path.is_file() and path.read_bytes()[:100].lstrip().lower().startswith(b"<!doctype html")

@@ -100,7 +100,7 @@ class CorpusTask(Task):
     def _of_scratch(self) -> dict[str, str]:
         """The settings that make a model from scratch -> their flags."""
         known = get_settings(type(self.config)).items()
-        return {name: get_flag(name, about) for name, (_, about, _) in known if "model" in about.instead_of}
+        return {name: get_flag(name, about) for name, (_, about, _) in known if "model" in about.replaces}
 
     def _check_scratch(self) -> None:
         for name, flag in self._of_scratch().items() if self.config.model else ():

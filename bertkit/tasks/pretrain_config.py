@@ -28,32 +28,32 @@ class PretrainConfig(TextConfig, RunConfig):
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = setting(
         None, "Of a model from scratch.", MODEL, default_text="tiny on a CPU, base with an accelerator",
-        instead_of=("model",),
+        replaces=("model",),
     )  # fmt: skip
     num_layers: int | None = setting(
-        None, "Layers, where not those of --size.", MODEL, min=1, instead_of=("model",)
+        None, "Layers, where not those of --size.", MODEL, min=1, replaces=("model",)
     )
     hidden_size: int | None = setting(
-        None, "Width, where not that of --size.", MODEL, min=2, instead_of=("model",)
+        None, "Width, where not that of --size.", MODEL, min=2, replaces=("model",)
     )
     num_heads: int | None = setting(
-        None, "Attention heads, where not those of --size.", MODEL, min=1, instead_of=("model",)
+        None, "Attention heads, where not those of --size.", MODEL, min=1, replaces=("model",)
     )
     dropout: float | None = setting(
         None, "Of a model from scratch, in pre-training alone; fine-tuning has 0.1.", MODEL, min=0.0, max=0.9,
-        default_text="0.1", instead_of=("model",),
+        default_text="0.1", replaces=("model",),
     )  # fmt: skip
     tokenizer: str | None = setting(
         None,
         "Of a model from scratch: a folder, a known or Hub model.",
         MODEL,
         default_text="a new WordPiece",
-        instead_of=("model", "vocab_size"),
-        path=True,
+        replaces=("model", "vocab_size"),
+        is_path=True,
     )
     vocab_size: int | None = setting(
         None, "Pieces of a new WordPiece tokenizer, trained first.", MODEL, min=6, default_text="30000",
-        instead_of=("model",),
+        replaces=("model",),
     )  # fmt: skip
     cased: bool = setting(False, "Keep capital letters, in a new tokenizer.", MODEL)
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr"] = setting(
@@ -84,18 +84,18 @@ class PretrainConfig(TextConfig, RunConfig):
         None,
         "Lengths and their shares of the steps, such as 128:0.9,512:0.1.",
         default_text="--max-length alone",
-        instead_of=("max_length",),
+        replaces=("max_length",),
     )
     preview: int | None = setting(
         None, "Show this many masked examples and what was measured over them; write nothing.", OUTPUT,
-        min=1, saved=False,
+        min=1, is_saved=False,
     )  # fmt: skip
 
     warmup: float = setting(
         0.01,
         "A share of the steps if below 1, else a number of steps.",
         min=0.0,
-        argument="warmup_steps",
+        training_argument="warmup_steps",
     )
 
     @property

@@ -46,7 +46,7 @@ def parse_set_flag(config: RunConfig) -> dict[str, Any]:
 
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     flags = {
-        about.argument: get_flag(name, about) for name, (_, about, _) in get_settings(type(config)).items()
+        about.training_argument: get_flag(name, about) for name, (_, about, _) in get_settings(type(config)).items()
     }
     given = {}
     for pair in config.set:
@@ -87,9 +87,9 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
     from transformers import TrainingArguments
 
     named = {
-        about.argument: getattr(config, name)
+        about.training_argument: getattr(config, name)
         for name, (_, about, _) in get_settings(type(config)).items()
-        if about.argument and getattr(config, name) is not None
+        if about.training_argument and getattr(config, name) is not None
     }
     named |= FIXED_ARGUMENTS | {
         "output_dir": str(checkpoints),

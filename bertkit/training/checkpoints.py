@@ -13,8 +13,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit.errors import UserError
 from bertkit.utils import distributed
-from bertkit.utils.checksums import verify_checksums, write_checksums
-from bertkit.utils.files import PARTIAL
+from bertkit.utils.files import PARTIAL, verify_checksums, write_checksums
 
 RESTART_HINT = "start again with --overwrite"
 

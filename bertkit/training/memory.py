@@ -2,6 +2,8 @@
 
 import dataclasses
 import gc
+import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -85,3 +87,13 @@ def release_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def get_peak_memory_mb() -> float:
+    """Return the peak memory use so far in MB: of the GPU if there is one, else of this process."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

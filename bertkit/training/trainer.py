@@ -279,17 +279,23 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     ) -> dict:
         """Score the validation split, remember the best, stop early where asked."""
         started = time.perf_counter()
-        scores = {f"{metric_key_prefix}_{name}": value for name, value in self.evaluate_fn().items()}
+        metrics = self.evaluate_fn()
+        scores = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.evaluation_seconds += time.perf_counter() - started
-        name, sign = self.best_metric
-        score = scores[f"{metric_key_prefix}_{name}"]
-        if self.state.best_metric is None or sign * score > sign * self.state.best_metric:
-            self.state.best_metric, self.state.best_global_step = score, self.state.global_step
+        if self.is_new_best(metrics):
+            self.state.best_metric = metrics[self.best_metric[0]]
+            self.state.best_global_step = self.state.global_step
         self.log(scores)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         if self._is_out_of_patience():
             self.control.should_training_stop = True
         return scores
+
+    def is_new_best(self, metrics: dict[str, float]) -> bool:
+        """Return whether these metrics are better than those of all evaluations so far."""
+        name, sign = self.best_metric
+        best = self.state.best_metric
+        return best is None or sign * metrics[name] > sign * best
 
     def _is_out_of_patience(self) -> bool:
         """Whether `early_stopping` evaluations have gone by since the best."""

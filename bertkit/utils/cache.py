@@ -1,4 +1,4 @@
-"""The cache: folders named by the content they were made from, whole or not there, safe to delete."""
+"""The cache: directories named after the content they were computed from. Deleting any of them is safe."""
 
 import os
 import shutil
@@ -6,43 +6,53 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bertkit.utils.checksums import verify_checksums, write_checksums
+from bertkit.utils.files import verify_checksums, write_checksums
 
 
 def get_cache_directory() -> Path:
-    """BERTKIT_CACHE_DIR, else the user's cache folder; empty counts as unset."""
-    named = os.environ.get("BERTKIT_CACHE_DIR")
+    """Return BERTKIT_CACHE_DIR, or by default the directory `bertkit` in the user's cache directory.
+
+    An empty variable counts as unset.
+    """
+    directory = os.environ.get("BERTKIT_CACHE_DIR")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(named).expanduser() if named else Path(base).expanduser() / "bertkit"
+    return Path(directory).expanduser() if directory else Path(base).expanduser() / "bertkit"
 
 
 def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | None:
-    """The folder `kind/key` in the cache, made by `write(folder)` the first time, and again if it is damaged.
+    """Return the directory `kind/key` of the cache.
 
-    Returns None where the cache cannot be written: a cache is a convenience, never a reason to stop.
+    Args:
+        kind: Kind of content, such as "vectors".
+        key: Digest of what the content is computed from.
+        write: Writes the content into an empty directory. Called if the directory is missing or damaged.
+
+    Returns:
+        The directory, or None if the cache cannot be written. A failing cache never stops a run.
     """
-    final = get_cache_directory() / kind / key
-    if final.is_dir():
-        if verify_checksums(final) is None:
-            return final
-        shutil.rmtree(final, ignore_errors=True)
+    entry = get_cache_directory() / kind / key
+    if entry.is_dir():
+        if verify_checksums(entry) is None:
+            return entry
+        shutil.rmtree(entry, ignore_errors=True)
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=final.parent))
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=entry.parent))
     except OSError:
         return None
     try:
         write(partial)
         write_checksums(partial)
-        partial.replace(final)
+        partial.replace(entry)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
-        if not isinstance(error, OSError):  # a full disk, or another process was first
+        if not isinstance(error, OSError):
             raise
-        return final if verify_checksums(final) is None else None
-    return final
+        # The disk is full, or another process created the entry first.
+        return entry if verify_checksums(entry) is None else None
+    return entry
 
 
 def get_cache_size() -> int:
-    """Bytes in the cache."""
+    """Return the size of the cache in bytes."""
     return sum(path.stat().st_size for path in get_cache_directory().rglob("*") if path.is_file())

@@ -1,7 +1,7 @@
-"""The processes of one run, its ranks, as torchrun counts them: what one does for all, what all agree on.
+"""Processes (ranks) of a distributed run, started by `--nproc`, torchrun or `accelerate launch`.
 
-Where there is one process alone, everything here is what it would do anyway. What ranks tell one another
-goes over gloo, whatever their gradients go over, so that none waits on its device for it.
+With a single process, each function does what it would do without distribution. Objects are exchanged over
+gloo, whatever backend the gradients use, so that no rank waits for its device.
 """
 
 import os
@@ -13,151 +13,162 @@ from typing import Any, TypeVar
 from bertkit.errors import UserError
 
 T = TypeVar("T")
-COLLECTIVE_TIMEOUT = timedelta(
-    days=1
-)  # the first may read a large corpus while others wait; who dies is seen at once
-LAUNCHER_VARIABLE = "BERTKIT_LAUNCHED"  # set by --nproc, which itself tells how a rank died
+# Other ranks may wait while the first one reads a large corpus. A rank that dies is noticed at once anyway.
+COLLECTIVE_TIMEOUT = timedelta(days=1)
+LAUNCHER_VARIABLE = "BERTKIT_LAUNCHED"  # set by --nproc, whose launcher reports how a rank ended
 SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # set by accelerate launch
-_group: Any = None  # of those that joined
-_runs = 0
+_group: Any = None  # gloo group of all ranks, None while there is no process group
+_num_groups = 0  # groups created so far, so that each has its own key in the store
 
 
 class RankLost(UserError):
-    """Another rank is gone."""
+    """Another rank has ended."""
 
     exit_code = 1
 
 
-def _number(name: str, otherwise: int) -> int:
-    said = os.environ.get(name, "")
-    return int(said) if said.isdigit() else otherwise
+def _read_environment_int(name: str, default: int) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else default
 
 
 def get_launched_world_size() -> int:
-    """How many processes were started together."""
-    return _number("WORLD_SIZE", 1) if "RANK" in os.environ else 1
+    """Return how many processes were started for this run."""
+    return _read_environment_int("WORLD_SIZE", 1) if "RANK" in os.environ else 1
 
 
 def is_rank_unset() -> bool:
-    """Whether there should be several, and this one was told no number: it would wait for ever."""
-    return _number("WORLD_SIZE", 1) > 1 and "RANK" not in os.environ
+    """Return whether WORLD_SIZE is set and RANK is not: the process would wait forever for the others."""
+    return _read_environment_int("WORLD_SIZE", 1) > 1 and "RANK" not in os.environ
 
 
 def is_launched_by_bertkit() -> bool:
-    """Whether they were started by --nproc."""
+    """Return whether `--nproc` started the processes."""
     return LAUNCHER_VARIABLE in os.environ
 
 
 def is_main_process() -> bool:
-    """Whether this one tells and writes for all."""
-    return get_launched_world_size() == 1 or _number("RANK", 0) == 0
+    """Return whether this process prints and writes for all."""
+    return get_launched_world_size() == 1 or _read_environment_int("RANK", 0) == 0
 
 
 def is_local_main_process() -> bool:
-    """Whether this one is the first on its machine."""
-    return get_launched_world_size() == 1 or _number("LOCAL_RANK", 0) == 0
+    """Return whether this is the first process on its machine."""
+    return get_launched_world_size() == 1 or _read_environment_int("LOCAL_RANK", 0) == 0
 
 
 def get_world_size() -> int:
-    """How many have joined."""
+    """Return the number of ranks in the process group, 1 without a group."""
     return _group.size() if _group is not None else 1
 
 
 def get_rank() -> int:
-    """The number of this one among those that have joined."""
+    """Return the rank of this process in the process group, 0 without a group."""
     return _group.rank() if _group is not None else 0
 
 
-# ---- together
+# ---- the process group
 
 
 @contextmanager
 def use_process_group() -> Iterator[None]:
-    """Within this, ranks work together; a process group that is there already is used, and left.
+    """Connect the ranks of the run. An existing process group is reused and not destroyed.
 
     Raises:
-        UserError: this machine has no device for each of them.
-        Lost: another rank is gone.
+        UserError: This machine has fewer devices than ranks.
+        RankLost: Another rank has ended.
     """
     if get_launched_world_size() == 1 or _group is not None:
         yield
         return
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of what is meant so
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns about intended settings
     import torch
     from torch import distributed
 
-    ours = not distributed.is_initialized()
-    if ours:
-        distributed.init_process_group(_backend())
-    _enter(distributed.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT))
-    whole = False
+    owns_group = not distributed.is_initialized()
+    if owns_group:
+        distributed.init_process_group(_select_backend())
+    _set_group(distributed.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT))
+    is_complete = False
     try:
         yield
         wait_for_everyone()
-        whole = True
+        is_complete = True
     except UserError as error:
-        error.should_report = _is_first_to_tell() if error.should_report is None else error.should_report
+        error.should_report = _is_first_to_report() if error.should_report is None else error.should_report
         raise
     except RuntimeError as error:
-        if not _is_of_connection(error):
+        if not _is_connection_error(error):
             raise
-        lost = RankLost("another process of this run is gone; --resume goes on from the last checkpoint")
-        lost.should_report = not is_launched_by_bertkit() and _is_first_to_tell()
-        raise lost from error
+        raise _rank_lost() from error
     finally:
-        _enter(None)
-        if ours and (whole or not torch.accelerator.is_available()):  # NCCL would wait for one that is gone
+        _set_group(None)
+        # NCCL would wait for a rank that has ended.
+        if owns_group and (is_complete or not torch.accelerator.is_available()):
             distributed.destroy_process_group()
 
 
-def _enter(group: Any) -> None:
-    global _group, _runs
-    _group, _runs = group, _runs + (group is not None)
+def _set_group(group: Any) -> None:
+    global _group, _num_groups
+    _group = group
+    _num_groups += group is not None
 
 
-def _backend() -> str:
-    """Of the gradients. Raises `UserError` where there are fewer devices than ranks."""
+def _select_backend() -> str:
+    """Return the backend for gradients.
+
+    Raises:
+        UserError: This machine has fewer devices than ranks.
+    """
     import torch
     from torch import distributed
 
     if not torch.accelerator.is_available():
         if any(os.environ.get(name, "").lower() == "true" for name in SHARDING_VARIABLES):
-            raise UserError("FSDP and DeepSpeed need accelerators, and there are none; use DDP, or --nproc")
+            raise UserError("FSDP and DeepSpeed: no accelerator found; use DDP, or --nproc")
         return "gloo"
-    here, devices = _number("LOCAL_WORLD_SIZE", 1), torch.accelerator.device_count()
-    if here > devices:
-        raise UserError(f"{here} processes: this machine has {devices} devices; start one for each")
+    ranks, devices = _read_environment_int("LOCAL_WORLD_SIZE", 1), torch.accelerator.device_count()
+    if ranks > devices:
+        raise UserError(
+            f"{ranks} processes: this machine has {devices} devices; start one process per device"
+        )
     device = torch.accelerator.current_accelerator() or "cpu"
-    torch.accelerator.set_device_index(_number("LOCAL_RANK", 0))
+    torch.accelerator.set_device_index(_read_environment_int("LOCAL_RANK", 0))
     return distributed.get_default_backend_for_device(device)
 
 
-def _is_first_to_tell() -> bool:
-    """Whether no other rank has told of an error yet; the store of all counts."""
+def _rank_lost() -> RankLost:
+    error = RankLost("another process of this run has ended; use --resume to resume from the last checkpoint")
+    error.should_report = not is_launched_by_bertkit() and _is_first_to_report()
+    return error
+
+
+def _is_first_to_report() -> bool:
+    """Return whether no other rank has reported an error yet, by a counter in the store of all ranks."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     try:
-        return _get_default_store().add(f"bertkit/{_runs}/told", 1) == 1
-    except RuntimeError:  # it was with a rank that is gone: who told why
+        return _get_default_store().add(f"bertkit/{_num_groups}/errors", 1) == 1
+    except RuntimeError:  # the store was in a rank that has ended and reported the reason
         return False
 
 
-def _is_of_connection(error: RuntimeError) -> bool:
+def _is_connection_error(error: RuntimeError) -> bool:
     from torch.distributed import DistError
 
     return isinstance(error, DistError) or "gloo/transport" in str(error)
 
 
-# ---- what they tell one another
+# ---- collective operations
 
 
 def wait_for_everyone() -> None:
-    """Until all are here."""
+    """Wait until all ranks have called this."""
     gather_object(None)
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether it is true of any rank; quick enough for every step."""
+    """Return whether `flag` is true on any rank. This is fast enough for every step."""
     if get_world_size() == 1:
         return flag
     import torch
@@ -168,46 +179,46 @@ def any_rank(flag: bool) -> bool:
     return bool(flags.item())
 
 
-def gather_object(mine: T) -> list[T]:
-    """What each rank has, in their order."""
+def gather_object(local: T) -> list[T]:
+    """Return the object of each rank, ordered by rank."""
     if get_world_size() == 1:
-        return [mine]
+        return [local]
     from torch import distributed
 
-    found: list[Any] = [None] * get_world_size()
-    distributed.all_gather_object(found, mine, group=_group)
-    return found
+    objects: list[Any] = [None] * get_world_size()
+    distributed.all_gather_object(objects, local, group=_group)
+    return objects
 
 
 @contextmanager
 def raise_on_all_ranks() -> Iterator[None]:
-    """An error of the user's on any rank is raised on all, at the end of this."""
-    mine = None
+    """Raise a `UserError` of any rank on all ranks, at the end of the block."""
+    local_error = None
     try:
         yield
     except UserError as error:
-        mine = error
+        local_error = error
         if get_world_size() == 1:
             raise
-    for found in gather_object(mine):
-        if found is not None:
-            raise found
+    for rank_error in gather_object(local_error):
+        if rank_error is not None:
+            raise rank_error
 
 
-def on_main_process(act: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """What the first rank's call gives, on all: it is the only one to call. An error is everybody's too."""
-    found: Any = None
+def on_main_process(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a function on the main process only, and return its result, or raise its `UserError`, on all."""
+    result: Any = None
     with raise_on_all_ranks():
         if get_rank() == 0:
-            found = act(*arguments, **named)
-    return gather_object(found)[0] if get_world_size() > 1 else found
+            result = function(*args, **kwargs)
+    return gather_object(result)[0] if get_world_size() > 1 else result
 
 
-def main_process_first(act: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """The same call on all, first on one of each machine: the others find in the cache what it left there."""
-    found: Any = None
-    for turn in (True, False) if get_world_size() > 1 else (True,):
+def main_process_first(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a function on all ranks, first on one rank per machine, which fills the cache for the others."""
+    result: Any = None
+    for is_first_turn in (True, False) if get_world_size() > 1 else (True,):
         with raise_on_all_ranks():
-            if is_local_main_process() == turn or get_world_size() == 1:
-                found = act(*arguments, **named)
-    return found
+            if is_local_main_process() == is_first_turn or get_world_size() == 1:
+                result = function(*args, **kwargs)
+    return result

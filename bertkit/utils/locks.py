@@ -1,4 +1,4 @@
-"""A directory belongs to one run at a time."""
+"""Locks that keep two runs from writing into the same directory."""
 
 import fcntl
 import os
@@ -9,34 +9,36 @@ from pathlib import Path
 from bertkit.errors import UserError
 from bertkit.utils import distributed
 from bertkit.utils.files import remove_partial_files
+from bertkit.utils.output_paths import OUTPUT_DIR_FLAG, create_directory
 
 
 @contextmanager
 def lock_directory(folder: Path) -> Iterator[Path]:
-    """Make a directory, unless it is there, and keep other runs out of it; made for nothing, it goes again.
+    """Create a directory if it does not exist, and lock it; remove it at the end if it is still empty.
 
-    Of several ranks the first holds it for all.
+    In a distributed run the main process holds the lock for all.
 
     Raises:
-        UserError: it cannot be made, or another run holds it.
+        UserError: The directory cannot be created, or another run holds the lock.
     """
     with ExitStack() as stack:
-        distributed.on_main_process(lambda: stack.enter_context(_held(folder)))
+        distributed.on_main_process(lambda: stack.enter_context(_lock_and_clean_up(folder)))
         yield folder
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+def _lock_and_clean_up(folder: Path) -> Iterator[None]:
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     lock = None
     try:
         while lock is None:
-            _make(folder)
-            lock = _lock(folder)
+            create_directory(folder)
+            lock = _acquire_lock(folder)
         remove_partial_files(folder)
         yield
     finally:
-        for path in missing if lock is not None else missing[1:]:  # not one that another made meanwhile
+        # Without the lock, the directory itself belongs to the run that created it meanwhile.
+        for path in created if lock is not None else created[1:]:
             with suppress(OSError):  # not empty
                 path.rmdir()
         if lock is not None:
@@ -44,28 +46,24 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def require_unlocked(folder: Path) -> None:
-    """Refuse, before any work, a directory that another run holds."""
-    if not distributed.is_main_process():  # it would meet the first rank's own lock
+    """Check that no other run holds the lock of a directory.
+
+    Raises:
+        UserError: Another run holds it.
+    """
+    if not distributed.is_main_process():  # the main process of the same run may hold the lock
         return
-    with suppress(OSError):  # what cannot be opened is told of where it is made
-        lock = _lock(folder)
+    with suppress(OSError):  # an unreadable directory is reported when it is created
+        lock = _acquire_lock(folder)
         if lock is not None:
             os.close(lock)
 
 
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"--output-dir {folder}: cannot be made there ({error.strerror}); name another directory"
-        ) from error
+def _acquire_lock(folder: Path) -> int | None:
+    """Open and lock the directory itself: this leaves no lock file, and the lock ends with the process.
 
-
-def _lock(folder: Path) -> int | None:
-    """The directory, open and locked: that leaves no file in it, and ends with the process.
-
-    None where it is gone: a run that left nothing took it away.
+    Returns:
+        The file descriptor, or None if another run removed the directory meanwhile.
     """
     try:
         handle = os.open(folder, os.O_RDONLY)
@@ -76,9 +74,10 @@ def _lock(folder: Path) -> int | None:
     except BlockingIOError as error:
         os.close(handle)
         raise UserError(
-            f"--output-dir {folder}: another run is at work in it; wait for it, or name another directory"
+            f"{OUTPUT_DIR_FLAG} {folder}: another run is using this directory; wait for it, or choose "
+            "another directory"
         ) from error
-    except OSError:  # a file system without locks
+    except OSError:  # the file system does not support locks
         return handle
     with suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(handle), folder.stat()):

@@ -1,4 +1,4 @@
-"""Sequences of unlike length in two flat arrays, so that a data set is memory-mapped, not a list."""
+"""Sequences of different lengths in two flat arrays, so that a dataset can be memory-mapped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,12 @@ import numpy as np
 
 
 def concat_ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """The numbers of all half-open stretches, one behind the other: [2, 5), [7, 9) are 2 3 4 7 8."""
+    """Return the integers of all half-open ranges in order: [2, 5) and [7, 9) give 2 3 4 7 8.
+
+    Args:
+        starts: `[n]` first integer of each range.
+        stops: `[n]` end of each range.
+    """
     sizes = stops - starts
     shifts = starts - (np.cumsum(sizes) - sizes)
     return np.arange(sizes.sum()) + np.repeat(shifts, sizes)
@@ -16,11 +21,11 @@ def concat_ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Ragged:
-    """`n` sequences of integers.
+    """A list of `n` integer sequences.
 
     Attributes:
-        values: [total] all sequences one after the other.
-        offsets: [n + 1] where each begins; the last is `total`.
+        values: `[total]` all sequences, concatenated.
+        offsets: `[n + 1]` start of each sequence in `values`; the last offset is `total`.
     """
 
     values: np.ndarray
@@ -30,7 +35,7 @@ class Ragged:
     def from_sequences(
         cls, sequences: Sequence[Sequence[int] | np.ndarray], dtype: type = np.int32
     ) -> "Ragged":
-        """Flatten a list of sequences."""
+        """Concatenate a list of sequences."""
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         values = np.empty(offsets[-1], dtype)
@@ -46,17 +51,17 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """[n] the length of each sequence."""
+        """Length of each sequence: `[n]`."""
         return np.diff(self.offsets)
 
     def save(self, folder: Path) -> None:
-        """Write both arrays into an existing folder."""
+        """Write both arrays into an existing directory."""
         np.save(folder / "values.npy", self.values)
         np.save(folder / "offsets.npy", self.offsets)
 
     @classmethod
     def load(cls, folder: Path) -> "Ragged":
-        """Memory-map what `save` wrote."""
+        """Memory-map the arrays that `save` wrote."""
         return cls(
             np.load(folder / "values.npy", mmap_mode="r"), np.load(folder / "offsets.npy", mmap_mode="r")
         )

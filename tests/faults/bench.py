@@ -12,7 +12,7 @@ from pathlib import Path
 from conftest import save_tiny_model
 
 from bertkit.data.loading import SAMPLES_DIR
-from bertkit.utils.checksums import verify_checksums
+from bertkit.utils.files import verify_checksums
 from faults.process import ForkedProcess, import_recorded_modules, start_bertkit
 
 TRAIN_OPTIONS = [
@@ -126,5 +126,5 @@ class FaultHarness:
         for name in names:
             same = (self.run / name).read_bytes() == (self.folder / "whole" / name).read_bytes()
             assert same, f"{name} is another one"
-        left = [path.name for path in self.run.rglob(".*") if path.name != ".sealed.json"]
+        left = [path.name for path in self.run.rglob(".*") if path.name != ".checksums.json"]
         assert left == [], f"left behind: {left}"

@@ -187,7 +187,7 @@ def _two(bench: FaultHarness) -> FaultOutcome:
     """The second is refused, the first does not notice."""
     first = bench.train()
     second = bench.train() if first.wait_for_phase("training") else first
-    struck = FaultOutcome(second, (2,), "another run is at work")
+    struck = FaultOutcome(second, (2,), "another run is using")
     second.wait()
     assert first.wait() == 0, first.last_line
     return struck

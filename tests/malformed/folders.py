@@ -133,7 +133,7 @@ PREDICT_DAMAGES: dict[str, Damage] = {
     f"{RUN_YAML} has a setting that nobody knows": overwrite_file(RUN_YAML, "settings: {epoch: 3}\n", RUN_YAML, "did you mean"),
     f"{RUN_YAML} is another task's": overwrite_file(RUN_YAML, "task: ner\nsettings: {}\n", RUN_YAML, "recipe for ner"),
     f"{METRICS} is gone": remove_file(METRICS, "not a finished run"),
-    f"{METRICS} is cut": truncate_file(METRICS, METRICS, "broken JSON"),
+    f"{METRICS} is cut": truncate_file(METRICS, METRICS, "cannot parse it as JSON"),
     f"{METRICS} has a task that is a list": set_key(METRICS, "task", ["classify"], METRICS),
     f"{METRICS} has a task that is none": set_key(METRICS, "task", "../x", "run"),
 }  # fmt: skip

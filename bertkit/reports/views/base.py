@@ -13,7 +13,7 @@ from bertkit.metrics.intervals import Scorer
 from bertkit.reports.charts import Chart, plot_bars
 from bertkit.reports.examples import Example, Field, format_value
 from bertkit.reports.finished_run import FinishedRun
-from bertkit.utils.schema import validate
+from bertkit.utils.serialization import validate
 
 MAX_BARS = 24
 

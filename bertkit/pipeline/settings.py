@@ -1,0 +1,189 @@
+"""Resolution of settings before any data is read: recipe, overrides, resume, and checks of combinations."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bertkit import run_directory
+from bertkit.config import RunConfig, fill_unset, get_settings, serialize_settings
+from bertkit.data.loading import resolve_data_dir
+from bertkit.errors import UserError, format_count
+from bertkit.recipes import Recipe, apply_overrides, read_recipe
+from bertkit.training.arguments import parse_set_flag
+from bertkit.training.trackers import check_tracker
+from bertkit.utils import distributed, locks
+from bertkit.utils.output_paths import check_output_directory
+from bertkit.utils.reporting import Reporter
+from bertkit.validation import validate_settings
+
+SAMPLING_STRATEGY = "train_sampling_strategy"
+PATH_SETTINGS = ("output_dir", "validation", "test")
+ConfigT = TypeVar("ConfigT", bound=RunConfig)
+
+
+def resolve_settings(
+    name: str,
+    config_class: type[RunConfig],
+    overrides: Mapping[str, Any],
+    recipe: str | None,
+    reporter: Reporter,
+) -> tuple[RunConfig, dict[str, str] | None]:
+    """Return the settings of a run, and with `resume` also the fingerprints of its data.
+
+    Args:
+        name: The command.
+        config_class: Class that declares its settings.
+        overrides: Settings of the user, which override those of the recipe.
+        recipe: Name or path of a recipe.
+        reporter: Receives warnings.
+
+    Raises:
+        UserError: A setting is invalid, settings contradict each other, or the output directory is refused.
+    """
+    values = validate_settings(config_class, overrides, f"{name.replace('-', '_')}()")
+    if recipe is not None:
+        loaded_recipe = read_recipe(recipe, name, config_class)
+        values = apply_overrides(loaded_recipe.settings, values, config_class)
+        _warn_about_processes(loaded_recipe, reporter)
+    _check_processes(values)
+    values |= _expand_paths(values)
+    if values.get("output_dir"):
+        check_output_directory(Path(values["output_dir"]))
+        locks.require_unlocked(Path(values["output_dir"]))
+    if values.get("resume"):
+        return _resume_settings(name, config_class, values)
+    config = config_class(**values)
+    parse_set_flag(config)
+    check_tracker(config.report_to)
+    _check_alternatives(config)
+    if config.output_dir is not None:
+        _check_output_is_not_data(config, config.output_dir)
+        check_output_directory(Path(config.output_dir), run_directory.RUN, config.overwrite)
+    return config, None
+
+
+def fill_data_dir(config: ConfigT) -> ConfigT:
+    """Return the config with the directory of the original dataset files, if there is one."""
+    directory = resolve_data_dir(config.data_dir)
+    return fill_unset(config, {"data_dir": str(directory) if directory else None})
+
+
+def _expand_paths(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return those settings that are local paths, with `~` expanded."""
+    paths = {key: values[key] for key in PATH_SETTINGS if values.get(key)}
+    return {key: str(Path(path).expanduser()) for key, path in paths.items() if "://" not in path}
+
+
+def _check_alternatives(config: RunConfig) -> None:
+    """Refuse settings of which only one can have an effect."""
+    if config.validation and config.validation_fraction is not None:
+        raise UserError(
+            "--validation-fraction: no rows are held out if --validation is given; leave out one of them"
+        )
+    if config.tokens_per_batch is None:
+        return
+    if config.batch_size is not None:
+        raise UserError(
+            "--tokens-per-batch: sets the size of batches, as --batch-size does; leave out one of them"
+        )
+    if SAMPLING_STRATEGY in parse_set_flag(config):
+        raise UserError(
+            f"--set {SAMPLING_STRATEGY}: cannot be combined with --tokens-per-batch, which defines the order "
+            "of examples; leave out one of them"
+        )
+
+
+def _check_output_is_not_data(config: RunConfig, output_dir: str) -> None:
+    """Refuse the name of the data as output directory: once it exists, it would be read as the data."""
+    data = config.resolve_data_name()
+    if data and Path(output_dir) == Path(data):
+        raise UserError(f"--output-dir {output_dir}: is also the value of --data; choose another directory")
+
+
+# ---- processes
+
+
+def _warn_about_processes(recipe: Recipe, reporter: Reporter) -> None:
+    """Warn if the recipe is a `run.yaml` of another number of processes: batch sizes are per process."""
+    processes = recipe.provenance.get("processes", 1)
+    if recipe.provenance and processes != distributed.get_launched_world_size():
+        count = format_count(processes, "process", "processes")
+        reporter.warn(
+            f"{recipe.path}: batch size is per process, and its run used {count}; pass --nproc {processes} "
+            "to repeat it"
+        )
+
+
+def _check_processes(values: Mapping[str, Any]) -> None:
+    """Refuse settings that would wait forever or be ignored with this number of processes."""
+    if distributed.is_rank_unset():
+        raise UserError("WORLD_SIZE is set and RANK is not; start processes with --nproc or torchrun")
+    is_distributed = distributed.get_launched_world_size() > 1
+    if (values.get("nproc") or 1) > 1 and not distributed.is_launched_by_bertkit():
+        problem = "the processes are already started" if is_distributed else "works only on the command line"
+        raise UserError(f"--nproc {values['nproc']}: {problem}; leave it out")
+    for item in values.get("set") or ():
+        if is_distributed and item.startswith(f"{SAMPLING_STRATEGY}="):
+            raise UserError(
+                f"--set {item}: several processes support only bertkit's own order of examples; leave it out"
+            )
+
+
+# ---- resume
+
+
+def _resume_settings(
+    name: str, config_class: type[RunConfig], values: dict[str, Any]
+) -> tuple[RunConfig, dict[str, str]]:
+    folder = _find_run_to_resume(values)
+    recipe = read_recipe(str(folder / run_directory.SETTINGS_FILE), name, config_class)
+    saved = config_class(**recipe.settings)
+    _check_resumed_processes(folder, recipe)
+    for key, value in values.items():
+        if key not in ("resume", "output_dir"):
+            _check_unchanged(key, value, saved)
+    settings_of_call = {
+        key: values[key]
+        for key, (_, setting, _) in get_settings(config_class).items()
+        if key in values and not setting.is_saved
+    }
+    check_tracker(saved.report_to)
+    fingerprints = run_directory.read_provenance(folder)["data"]
+    return dataclasses.replace(saved, **settings_of_call), fingerprints
+
+
+def _find_run_to_resume(values: Mapping[str, Any]) -> Path:
+    folder = values.get("output_dir")
+    if folder is None:
+        raise UserError("--resume: needs a run to resume; pass its directory with --output-dir")
+    if not (Path(folder) / run_directory.SETTINGS_FILE).exists():
+        raise UserError(
+            f"--resume: {folder} does not contain a run; pass the directory of a run with --output-dir"
+        )
+    return Path(folder)
+
+
+def _check_resumed_processes(folder: Path, recipe: Recipe) -> None:
+    """Refuse another number of processes for an unfinished run: it would change the effective batch size."""
+    processes = recipe.provenance.get("processes", 1)
+    is_finished = (folder / run_directory.METRICS_FILE).exists()
+    if processes != distributed.get_launched_world_size() and not is_finished:
+        raise UserError(
+            f"--resume {folder}: the run was started with {format_count(processes, 'process', 'processes')}; "
+            f"resume with --nproc {processes}"
+        )
+
+
+def _check_unchanged(key: str, value: Any, saved: RunConfig) -> None:
+    """Refuse a setting that differs from that of the run to resume."""
+    if key in ("overwrite", "dry_run") and value:
+        flag = "--" + key.replace("_", "-")
+        raise UserError(f"--resume: cannot be combined with {flag}; leave out one of them")
+    config_class = type(saved)
+    saved_value = getattr(saved, key)
+    requested, existing = config_class(**{key: value}), config_class(**{key: saved_value})
+    if serialize_settings(requested) != serialize_settings(existing):
+        raise UserError(
+            f"--resume: {key} is {saved_value!r} in this run and cannot become {value!r}; leave it out"
+        )

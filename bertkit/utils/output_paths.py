@@ -1,0 +1,152 @@
+"""Checks of output paths, which run before any work: a command never fails at the end because of its path."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertkit.errors import UserError, format_list
+from bertkit.utils.files import PARTIAL
+
+OUTPUT_DIR_FLAG = "--output-dir"
+
+
+@dataclass(frozen=True)
+class OutputKind:
+    """What a command writes into its output directory.
+
+    Attributes:
+        name: With its article, for messages: "a run".
+        hint: How to reuse a directory that contains one, for the error message.
+        find_foreign: File names in a directory -> those that show that it contains something else.
+    """
+
+    name: str
+    hint: str
+    find_foreign: Callable[[set[str]], set[str]]
+
+
+def check_output_directory(
+    folder: Path, kind: OutputKind | None = None, overwrite: bool = False, flag: str = OUTPUT_DIR_FLAG
+) -> None:
+    """Check that a command can write into a directory, which need not exist.
+
+    Args:
+        folder: The directory.
+        kind: What the directory may contain already. None: its content is not checked.
+        overwrite: Whether existing output of this kind may be replaced.
+        flag: The flag, for the error message.
+
+    Raises:
+        UserError: It is a file, is not writable, or contains files that must not be replaced.
+    """
+    with report_creation_errors(folder, flag):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{flag} {folder}: is a file; choose a directory")
+    parent = _find_existing_parent(folder)
+    if not parent.is_dir() or not os.access(parent, os.R_OK | os.W_OK | os.X_OK):
+        raise UserError(f"{flag} {folder}: is not writable (no access to {parent}); choose another directory")
+    if kind is not None and folder.is_dir():
+        _check_content(folder, kind, overwrite, flag)
+
+
+def _check_content(folder: Path, kind: OutputKind, overwrite: bool, flag: str) -> None:
+    names = {path.name for path in folder.iterdir()} - {PARTIAL}
+    if not names:
+        return
+    if foreign := kind.find_foreign(names):
+        problem = f"contains files that are not part of {kind.name} ({format_list(sorted(foreign))})"
+        raise UserError(f"{flag} {folder}: {problem}; choose another directory")
+    if not overwrite:
+        raise UserError(f"{flag} {folder}: already contains {kind.name}; {kind.hint}")
+
+
+def check_output_file(
+    path: Path,
+    overwrite: bool,
+    flag: str = "--output",
+    suffixes: tuple[str, ...] = (),
+    conflict: str = "already exists; pass --overwrite to replace it",
+) -> None:
+    """Check that a command can write a file.
+
+    Args:
+        path: The file.
+        overwrite: Whether an existing file may be replaced.
+        flag: The flag, for the error message; empty if the path was not passed by a flag.
+        suffixes: Valid file name suffixes; empty: all are valid.
+        conflict: Problem and fix in the error message if the file exists.
+
+    Raises:
+        UserError: The suffix is invalid, the parent directory does not exist, or the path already exists.
+    """
+    where = f"{flag} {path}".strip()
+    if suffixes and path.suffix not in suffixes:
+        raise UserError(f"{where}: unsupported file type; use a name that ends in {format_list(suffixes)}")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"{where}: directory {path.parent} does not exist; create it first")
+    if path.is_dir():
+        raise UserError(f"{where}: is a directory; choose a file in it")
+    if path.exists() and not overwrite:
+        raise UserError(f"{where}: {conflict}")
+
+
+def create_directory(folder: Path, flag: str = OUTPUT_DIR_FLAG, exist_ok: bool = True) -> None:
+    """Create a directory and its parents.
+
+    Raises:
+        FileExistsError: It exists, and `exist_ok` is false.
+        UserError: It cannot be created.
+    """
+    with report_creation_errors(folder, flag):
+        try:
+            folder.mkdir(parents=True, exist_ok=exist_ok)
+            return
+        except FileExistsError:
+            if exist_ok:  # it is a file
+                raise
+    raise FileExistsError(folder)
+
+
+@contextmanager
+def report_creation_errors(folder: Path, flag: str = OUTPUT_DIR_FLAG) -> Iterator[None]:
+    """Turn errors of the file system into a `UserError` that names the output directory."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{flag} {folder}: cannot be created ({error.strerror}); choose another directory"
+        ) from error
+
+
+def require_disk_space(
+    folder: Path, needed: int, purpose: str, hint: str, flag: str = OUTPUT_DIR_FLAG
+) -> None:
+    """Check the free disk space for a directory, which need not exist.
+
+    Args:
+        folder: The directory.
+        needed: Required space in bytes.
+        purpose: What needs the space, for the error message.
+        hint: How to fix it, for the error message.
+        flag: The flag or environment variable, for the error message.
+
+    Raises:
+        UserError: The free space is too small.
+    """
+    free = shutil.disk_usage(_find_existing_parent(folder)).free
+    if free < needed:
+        raise UserError(
+            f"{flag} {folder}: {purpose} need {needed / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are "
+            f"free; {hint}"
+        )
+
+
+def _find_existing_parent(folder: Path) -> Path:
+    """Return the directory itself or its nearest parent that exists."""
+    path = folder.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
