@@ -12,7 +12,7 @@ from sklearn import metrics as sk
 
 from bertkit.metrics.baselines import predict_majority, predict_tfidf
 from bertkit.metrics.classification import score_multi_label, score_regression, score_single_label
-from bertkit.metrics.intervals import Scorer, compute_intervals
+from bertkit.metrics.significance import Scorer, compute_intervals
 
 CASES = json.loads((Path(__file__).parent / "golden" / "glue_scores.json").read_text())
 pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=50)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertkit.metrics.intervals import Scorer
-from bertkit.metrics.paired import compare_scorers, mcnemar_test
+from bertkit.metrics.significance import Scorer, compare_scorers, mcnemar_test
 
 
 def accuracy(right):

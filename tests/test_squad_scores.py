@@ -9,23 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertkit.data.unicode import is_korean
+from bertkit.metrics.baselines import predict_overlap
 from bertkit.metrics.evaluate_api import Squad, SquadV2
-from bertkit.metrics.overlap import predict_overlap
 from bertkit.metrics.squad import (
     AnswerScores,
+    ThresholdSweep,
+    apply_threshold,
     average_scores_v1,
     average_scores_v2,
+    compute_best_scores,
     compute_char_f1,
-    is_korean,
+    fit_threshold,
     normalize_answer,
     score_answers_v1,
     score_answers_v2,
-)
-from bertkit.metrics.thresholds import (
-    ThresholdSweep,
-    apply_threshold,
-    compute_best_scores,
-    fit_threshold,
     sweep_thresholds,
 )
 
@@ -324,7 +322,7 @@ def test_the_sentence_with_most_words_of_the_question(question, context, wanted)
 
 def test_each_distinct_context_is_cut_once_by_the_rules_of_its_script(monkeypatch):
     asked = []
-    cutter = "bertkit.metrics.overlap.get_sentence_boundaries"
+    cutter = "sentencex.get_sentence_boundaries"
     monkeypatch.setattr(cutter, lambda *call: asked.append(call) or [])
     contexts = ["한국어 BERT 모델", "東京のホテル", "木匠造了船", "A cat", "A cat", "1945"]
     predict_overlap([""] * 6, contexts)

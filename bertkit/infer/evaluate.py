@@ -221,7 +221,7 @@ def _compared(
     config: EvaluateConfig, predictor: "Predictor", other: "Predictor", outputs: "Outputs", reporter: Reporter
 ) -> dict[str, Any]:
     """The other run's scores on the validation rows, and what this one's are above them."""
-    from bertkit.metrics.paired import compare_scorers
+    from bertkit.metrics.significance import compare_scorers
 
     try:
         theirs = other.use_columns_of(predictor.task).compute_outputs(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bertkit.errors import UserError, format_list
-from bertkit.metrics.paired import ScoreDifference, compare_scorers
+from bertkit.metrics.significance import ScoreDifference, compare_scorers
 from bertkit.reports.charts import LINE_COLORS, Chart, plot_curves
 from bertkit.reports.curves import STEP, extract_series
 from bertkit.reports.example import Example, Field

@@ -96,7 +96,7 @@ class SingleLabel(LabelType):
 
     def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray":
         """Softmax."""
-        from bertkit.metrics.probabilities import softmax
+        from bertkit.metrics.classification import softmax
 
         return softmax(logits)
 
@@ -145,7 +145,7 @@ class MultiLabel(LabelType):
 
     def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray":
         """Each label by itself."""
-        from bertkit.metrics.probabilities import sigmoid
+        from bertkit.metrics.classification import sigmoid
 
         return sigmoid(logits)
 

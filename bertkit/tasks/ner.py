@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
     from bertkit.data.token_counts import TokenCounts
-    from bertkit.metrics.intervals import Scorer
+    from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.utils.reporting import Reporter
@@ -338,7 +338,7 @@ class Ner(Task):
     def scorer(self, outputs: Outputs) -> "Scorer":
         """By sentences, since the tokens of one are no independent draws."""
         from bertkit.metrics.entities import score_sentences
-        from bertkit.metrics.intervals import Scorer
+        from bertkit.metrics.significance import Scorer
 
         entities, tokens = self.decoder.count_entities(outputs)
         entities = entities.sum(1)

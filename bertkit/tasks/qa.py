@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
     from bertkit.data.token_counts import TokenCounts
-    from bertkit.metrics.intervals import Scorer
+    from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.utils.reporting import Reporter

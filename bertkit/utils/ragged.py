@@ -14,6 +14,40 @@ def concat_ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     return np.arange(sizes.sum()) + np.repeat(shifts, sizes)
 
 
+def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
+    """Return [n + 1] the index at which each of `n` concatenated sequences begins; the last is the total."""
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
+def position_in_group(counts: np.ndarray) -> np.ndarray:
+    """Return [total] the position of each element in its group: counts 2, 3 give 0 1 0 1 2."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def slide_windows(
+    start: np.ndarray, stop: np.ndarray, budget: int | np.ndarray, step: int | np.ndarray, flush_last: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Split half-open ranges into windows of at most `budget` elements.
+
+    Args:
+        start: [n] where each range begins.
+        stop: [n] where each range ends.
+        budget: maximum size of a window, one for all ranges or [n].
+        step: distance between the starts of two windows, one for all ranges or [n].
+        flush_last: whether the last window is moved back to end with the range at full size.
+
+    Returns:
+        The start [windows] and stop [windows] of each window, and the number of windows of each range [n].
+    """
+    counts = 1 + np.maximum(0, -(-(stop - start - budget) // step))
+    budget, step = np.broadcast_to(budget, start.shape), np.broadcast_to(step, start.shape)
+    first, last, size = np.repeat(start, counts), np.repeat(stop, counts), np.repeat(budget, counts)
+    begin = first + position_in_group(counts) * np.repeat(step, counts)
+    if flush_last:
+        begin = np.maximum(first, np.minimum(begin, last - size))
+    return begin, np.minimum(begin + size, last), counts
+
+
 @dataclass(frozen=True)
 class Ragged:
     """`n` sequences of integers.

@@ -10,7 +10,7 @@ from bertkit import run_directory
 from bertkit.errors import UserError, shorten_repr
 from bertkit.metrics.calibration import compute_calibration
 from bertkit.metrics.classification import score_single_label
-from bertkit.metrics.intervals import Scorer
+from bertkit.metrics.significance import Scorer
 from bertkit.reports.charts import Chart, plot_confusion_matrix, plot_reliability_diagram
 from bertkit.reports.example import Example
 from bertkit.reports.finished_run import FinishedRun

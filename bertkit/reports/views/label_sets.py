@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from bertkit.metrics.calibration import compute_calibration
 from bertkit.metrics.classification import score_multi_label
-from bertkit.metrics.intervals import Scorer
+from bertkit.metrics.significance import Scorer
 from bertkit.reports.charts import Chart, plot_reliability_diagram
 from bertkit.reports.example import Example
 from bertkit.reports.finished_run import FinishedRun

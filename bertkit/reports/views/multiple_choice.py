@@ -8,7 +8,7 @@ import numpy as np
 
 from bertkit.errors import format_count
 from bertkit.metrics.calibration import compute_calibration
-from bertkit.metrics.intervals import Scorer
+from bertkit.metrics.significance import Scorer
 from bertkit.reports.charts import Chart, plot_confusion_matrix, plot_reliability_diagram
 from bertkit.reports.example import Example, Field, Mark
 from bertkit.reports.views.base import Index, Probability, Record, View

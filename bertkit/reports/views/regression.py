@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.metrics.classification import score_regression
-from bertkit.metrics.intervals import Scorer
+from bertkit.metrics.significance import Scorer
 from bertkit.reports.charts import Chart, plot_scatter
 from bertkit.reports.example import Example
 from bertkit.reports.views.base import FiniteNumber, Record, View
