@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from seqeval import metrics as seqeval
 from seqeval.scheme import IOB2
 
+from bertkit.data.ner.decoding import viterbi_decode
 from bertkit.data.ner.schemes import Scheme, to_iob2
 from bertkit.data.ner.tags import TagSet, build_iob2_labels, compute_offsets, split_by_offsets
-from bertkit.data.ner.viterbi import viterbi_decode
 from bertkit.metrics.baselines import predict_frequent_tag
 from bertkit.metrics.entities import compute_word_accuracy, count_entities, score_entities, score_types
 
@@ -156,5 +156,5 @@ def test_decoding_of_a_very_long_sentence_and_in_parts(monkeypatch):
     assert all(pair[whole[:-1], whole[1:]])
     offsets = np.array([0, 30, 30, 33, 80, 130, 137])
     at_once = viterbi_decode(emissions[:137], offsets, initial, pair)
-    monkeypatch.setattr("bertkit.data.ner.viterbi.MAX_CELLS", 60)  # two sentences at a time
+    monkeypatch.setattr("bertkit.data.ner.decoding.MAX_CELLS", 60)  # two sentences at a time
     assert viterbi_decode(emissions[:137], offsets, initial, pair).tolist() == at_once.tolist()

@@ -133,7 +133,7 @@ def test_what_is_no_tag_is_found():
     assert find_invalid_tag(tags[:1], Scheme()) is None
     for wrong in ("", "X-PER", "B-", "B_PER", "b-PER", "O-PER"):
         assert find_invalid_tag([["O", wrong]], Scheme()) == (0, 1)
-        with pytest.raises(ValueError, match="not of the scheme"):
+        with pytest.raises(ValueError, match="does not belong to the scheme"):
             to_iob2([["O", wrong]], Scheme())
 
 

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from bertkit.data.ner.decoding import compute_emissions
 from bertkit.data.ner.documents import DocumentPosition
-from bertkit.data.ner.emissions import compute_emissions
-from bertkit.data.ner.features import build_word_features
+from bertkit.data.ner.features import build_windows, build_word_features, expand_windows
 from bertkit.data.ner.tags import TagSet
-from bertkit.data.ner.windows import build_windows, expand_windows
 from bertkit.data.ner.words import WordSpans, encode_words, join_words, split_words
 
 # Korean, Chinese, emoji made of several, combining marks, zero-width and control characters, all planes.
@@ -140,7 +139,7 @@ def test_what_vanishes_and_what_shares_a_piece():
 
 
 def test_a_token_without_pieces_goes_along_with_its_neighbours():
-    from bertkit.data.ner.viterbi import viterbi_decode
+    from bertkit.data.ner.decoding import viterbi_decode
 
     tags = TagSet(["O", "B-X", "I-X"])
     tokens = ["the", "\x07", "film", "\x07"]
@@ -157,7 +156,7 @@ def test_a_token_without_pieces_goes_along_with_its_neighbours():
 
 
 def test_tokens_that_share_a_piece_go_on_with_it():
-    from bertkit.data.ner.viterbi import viterbi_decode
+    from bertkit.data.ner.decoding import viterbi_decode
 
     tags, letters = TagSet(["O", "B-X", "I-X"]), list("the film was")
     features = build_word_features([letters], ["the film was"], None, make_tokenizer(), 16, cache=False)

@@ -88,8 +88,8 @@ class Ner(Task):
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Tokens and tags in one form, the scheme of the tags, and what is illegal in it."""
         from bertkit.data.ner import rows as ner_rows
-        from bertkit.data.ner.columns import resolve_columns
         from bertkit.data.ner.documents import add_document_positions
+        from bertkit.data.ner.rows import resolve_columns
 
         train = dataset.splits["train"]
         token, tag = resolve_columns(train, self.config.token_column, self.config.tag_column)
@@ -146,8 +146,8 @@ class Ner(Task):
     def normalize_rows(self, rows: "Rows") -> "Rows":
         """Every row has tokens, or a text; with `--context document` its place in its document, if told."""
         from bertkit.data.ner import rows as ner_rows
-        from bertkit.data.ner.columns import match_split_columns
         from bertkit.data.ner.documents import add_document_positions, find_document_column
+        from bertkit.data.ner.rows import match_split_columns
 
         if ner_rows.is_normalized(rows):
             return rows
