@@ -24,8 +24,7 @@ from tokenizers import processors
 import bertkit
 from bertkit.data.collator import PaddingCollator
 from bertkit.data.qa.features import Limits, build_question_features
-from bertkit.data.qa.nbest import merge_windows
-from bertkit.data.qa.spans import compute_descending_keys, find_best_spans
+from bertkit.data.qa.spans import compute_descending_keys, find_best_spans, merge_windows
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 from bertkit.metrics.squad import average_scores_v2, score_answers_v2

@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from bertkit.data.loading import SAMPLES_DIR
 from bertkit.data.qa.answers import describe_location
-from bertkit.data.qa.columns import NESTED_COLUMNS, resolve_columns
 from bertkit.data.qa.repair import fix_offsets
-from bertkit.data.qa.rows import choose_split_unit, compute_group_ids, find_unanswerable, normalize_questions
+from bertkit.data.qa.rows import (
+    NESTED_COLUMNS,
+    choose_split_unit,
+    compute_group_ids,
+    find_unanswerable,
+    normalize_questions,
+    resolve_columns,
+)
 from bertkit.data.readers.files import read_file
 from bertkit.data.rows import Rows
 from bertkit.data.split import make_splits
@@ -194,7 +200,7 @@ def test_a_column_of_another_split_is_one_thing():
     other = Rows.from_dicts([{"question": "Where?", "text": "Oslo", "document": RAIN}], "dev.json")
     assert normalize_questions(other, names)["context"] == [RAIN]
     other = Rows.from_dicts([{"question": "Where?", "text": RAIN}], "dev.json")
-    with pytest.raises(UserError, match=r"dev\.json: no column looks like the context .*; call it 'context'"):
+    with pytest.raises(UserError, match=r"dev\.json: no column looks like the context .*; name it 'context'"):
         normalize_questions(other, names)
 
 
@@ -222,39 +228,39 @@ def test_a_column_that_is_not_there_is_named_with_its_flag(told):
 def test_columns_of_articles_cannot_be_named(role):
     rows = Rows.from_dicts([article(asked("a"))], "train.json")
     told = {name: "text" if name == role else None for name in ("question", "context", "answers")}
-    with pytest.raises(UserError, match=f"--{role}-column text: train.json holds articles of paragraphs"):
+    with pytest.raises(UserError, match=f"--{role}-column text: train.json contains articles"):
         resolve_columns(rows, **told)
     assert resolve_columns(rows, *NESTED_COLUMNS) == NESTED_COLUMNS  # as a finished run repeats them
 
 
 def test_a_column_cannot_be_two_things():
-    with pytest.raises(UserError, match="--question-column context: is named for something else"):
+    with pytest.raises(UserError, match="--question-column context: already has another role"):
         resolve_columns(Rows.from_dicts([row(TWO)], "train.json"), "context", None, None)
-    with pytest.raises(UserError, match="--answers-column id: is named for something else"):
+    with pytest.raises(UserError, match="--answers-column id: already has another role"):
         resolve_columns(Rows.from_dicts([row(TWO)], "train.json"), None, None, "id")
 
 
 REFUSED = {
-    "a number for answers": (row(5), "column 'answers' holds 5, no answers; write"),
-    "lists that do not fit": (row({"text": ["Oslo"], "answer_start": [1, 2]}), "no answers; write"),
-    "columns of lists that do not fit": (row(["Oslo"], answer_start=[1, 2]), "no answers; write"),
-    "an object without a text": (row([{"answer_start": 3}]), "no answers; write"),
-    "an empty answer": (row([{"text": " ", "answer_start": 2}]), "an answer in column 'answers' is empty"),
+    "a number for answers": (row(5), "column 'answers': cannot parse answers 5; write"),
+    "lists that do not fit": (row({"text": ["Oslo"], "answer_start": [1, 2]}), "cannot parse answers"),
+    "columns of lists that do not fit": (row(["Oslo"], answer_start=[1, 2]), "cannot parse answers"),
+    "an object without a text": (row([{"answer_start": 3}]), "cannot parse answers"),
+    "an empty answer": (row([{"text": " ", "answer_start": 2}]), "column 'answers': an answer is empty"),
     "an answer that is no text": (row([{"text": 3, "answer_start": 2}]), "is 3, not a text"),
-    "an offset that is no number": (row("Oslo", answer_start="x"), "begins at 'x', not a whole number"),
+    "an offset that is no number": (row("Oslo", answer_start="x"), "offset 'x' of an answer is not a whole number"),
     "neither true nor false": (
         row(TWO, is_impossible="maybe"),
-        "column 'is_impossible' holds 'maybe', neither true nor false",
+        "column 'is_impossible': 'maybe' is neither true nor false",
     ),
     "a Python object in a cell": (
         row("{'text': ['Oslo'], 'answer_start': [13]}"),
-        "an object that is no JSON; save the file as JSONL or Parquet",
+        "an object that is not JSON; save the file as JSONL or Parquet",
     ),
-    "JSON that broke off in a cell": (row('{"text": ["Os'), "no JSON; save the file as JSONL or Parquet"),
-    "half an offset": (row([{"text": "Oslo", "answer_start": 1.5}]), "begins at 1.5, not a whole"),
-    "no question": (row(TWO) | {"question": None}, "column 'question' has no text"),
-    "a white context": (row(TWO, context=" \n"), "column 'context' has no text"),
-    "a question that is no text": (row(TWO) | {"question": 3}, "column 'question' holds 3, not a text"),
+    "JSON that broke off in a cell": (row('{"text": ["Os'), "not JSON; save the file as JSONL or Parquet"),
+    "half an offset": (row([{"text": "Oslo", "answer_start": 1.5}]), "offset 1.5 of an answer is not a whole"),
+    "no question": (row(TWO) | {"question": None}, "column 'question': is empty"),
+    "a white context": (row(TWO, context=" \n"), "column 'context': is empty"),
+    "a question that is no text": (row(TWO) | {"question": 3}, "column 'question': 3 is not a text"),
 }
 
 
@@ -269,12 +275,12 @@ def test_what_cannot_be_read_is_refused_with_its_row_and_id(case):
 
 
 def test_an_id_that_is_taken_is_refused():
-    with pytest.raises(UserError, match=r"train\.json: row 2: id 'a' is also that of train\.json: row 1"):
+    with pytest.raises(UserError, match=r"train\.json: row 2: id 'a' is also the id of train\.json: row 1"):
         read(row(TWO), row(TWO))
 
 
 def test_half_of_a_surrogate_pair_is_no_id():
-    with pytest.raises(UserError, match=r"train\.json: row 2: id '\\ud800' holds half of a surrogate pair"):
+    with pytest.raises(UserError, match=r"train\.json: row 2: id '\\ud800' contains half of a surrogate pair"):
         read(row(TWO), row(TWO) | {"id": "\ud800"})
 
 
@@ -284,7 +290,7 @@ def test_answers_of_impossible_questions_are_told_of():
         *(row(some, is_impossible=True, id=name) for name, some in zip("bc", (TWO, []), strict=True)),
     )
     assert rows.notes == (
-        "train.json: 1 question has answers and is marked as impossible; it counts as having none (ids b)",
+        "train.json: 1 question has answers and is marked as impossible; its answers are ignored (ids b)",
     )
     assert read(row([], is_impossible=True)).notes == ()
 
@@ -292,10 +298,10 @@ def test_answers_of_impossible_questions_are_told_of():
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"title": "Rain", "paragraphs": None}, "article 1: 'paragraphs' is no list of objects"),
-        ({"title": "Rain", "paragraphs": ["It rained."]}, "article 1: 'paragraphs' is no list of objects"),
-        ({"paragraphs": [{"context": RAIN}]}, "article 1: paragraph 1: 'qas' is no list of objects"),
-        ({"paragraphs": []}, "the articles have no questions"),
+        ({"title": "Rain", "paragraphs": None}, "article 1: 'paragraphs': expected a list of objects"),
+        ({"title": "Rain", "paragraphs": ["It rained."]}, "article 1: 'paragraphs': expected a list of objects"),
+        ({"paragraphs": [{"context": RAIN}]}, "article 1: paragraph 1: 'qas': expected a list of objects"),
+        ({"paragraphs": []}, "the articles contain no questions"),
     ],
 )
 def test_articles_that_are_none_are_refused(broken, message):
@@ -306,9 +312,9 @@ def test_articles_that_are_none_are_refused(broken, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "neither articles nor rows of questions"),
-        ('{"data": {}}', "no articles: 'data' is {}, no list"),
-        ('{"version": "2.0", "data": null}', "no articles: 'data' is None, no list"),
+        ("{}", "neither articles nor rows with a column"),
+        ('{"data": {}}', "'data': expected a list of articles, found {}"),
+        ('{"version": "2.0", "data": null}', "'data': expected a list of articles, found None"),
         ("null", "a header and no rows .it begins with neither { nor .,"),
         ('"abc"', "a header and no rows .it begins with neither { nor .,"),
     ],
@@ -350,7 +356,7 @@ def test_an_answer_that_stands_in_one_place_is_put_there():
 def test_an_offset_may_be_missing():
     rows, notes = fix_offsets(read(row("rained")), "train")
     assert starts(rows) == [[3]]
-    assert notes == ["1 answer of the train split has no offset; it is that of its text"]
+    assert notes == ["1 answer of the train split has no offset: the offset of the text is used"]
 
 
 def test_answers_in_their_place_are_left_alone():
@@ -365,14 +371,14 @@ def test_an_answer_in_no_one_place_is_left_out_of_the_training_rows():
     assert rows["id"] == ["a", "b", "d"]  # an unanswerable question is no question that lost its answers
     assert starts(rows) == [[13, 3], [3], []]
     assert "2 answers of the train split" in notes[-1]
-    assert "left out (ids b, c)" in notes[-1]
+    assert "removed (ids b, c)" in notes[-1]
 
 
 def test_other_splits_keep_the_texts_of_all_their_answers():
     rows, notes = fix_offsets(read(row(["Oslo", "rained", "snow"])), "validation")
     assert [answer["text"] for answer in rows["answers"][0]] == ["Oslo", "rained", "snow"]
     assert starts(rows) == [[None, 3, None]]
-    assert "kept for the scores" in notes[-1]
+    assert "kept for scoring" in notes[-1]
     assert "(ids a)" in notes[-1]
 
 
@@ -393,14 +399,14 @@ def test_places_that_overlap_are_two():
     ],
 )
 def test_an_offset_beyond_the_paragraph_is_refused_however_often_the_text_stands(text, start):
-    with pytest.raises(UserError, match=rf"row 1 \(id a\): the answer at {start} .* which has 36"):
+    with pytest.raises(UserError, match=rf"row 1 \(id a\): the answer at offset {start} .* which has 36"):
         fix_offsets(read(row([{"text": text, "answer_start": start}])), "validation")
 
 
 @pytest.mark.parametrize("more", [[], [row([], is_impossible=True) | {"id": "b"}]])
 def test_no_training_question_with_an_answer_left(more):
     with pytest.raises(
-        UserError, match=r"train\.json: row 1 \(id a\): 'snow' does not stand .*: no training"
+        UserError, match=r"train\.json: row 1 \(id a\): 'snow' is not at its offset .*no other training"
     ):
         fix_offsets(read(row("snow"), *more), "train")
 

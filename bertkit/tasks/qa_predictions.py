@@ -10,7 +10,7 @@ from bertkit.tasks.base import Outputs, Scores
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertkit.data.qa.nbest import NBest
+    from bertkit.data.qa.spans import NBest
     from bertkit.data.rows import Rows
     from bertkit.metrics.significance import Scorer
     from bertkit.metrics.squad import AnswerScores
@@ -98,7 +98,7 @@ class AnswerDecoder:
 
     def merge_nbest(self, outputs: Outputs) -> "NBest":
         """The best answers of each question."""
-        from bertkit.data.qa.nbest import merge_windows
+        from bertkit.data.qa.spans import merge_windows
 
         return merge_windows(outputs.logits, outputs.features)
 

@@ -63,8 +63,8 @@ def _parse_impossible(rows: Rows) -> list[bool]:
         is_gap = mark != mark  # NaN
         if mark not in TRUE_VALUES and mark not in FALSE_VALUES and not is_gap:
             raise UserError(
-                f"{describe_location(rows, index)}: column {column!r}: {shorten_repr(mark)} is neither true nor "
-                "false; write true or false"
+                f"{describe_location(rows, index)}: column {column!r}: {shorten_repr(mark)} is neither true "
+                "nor false; write true or false"
             )
     return [mark in TRUE_VALUES for mark in marks]
 
@@ -97,7 +97,8 @@ def parse_answers(rows: Rows, index: int, column: str, value: Any, start: Any = 
     is_plain_text = isinstance(value, str) and pairs == [(value, start)]
     if is_plain_text and ANSWER_OBJECT.match(value):
         raise UserError(
-            f"{location}: {shorten_repr(value)} is an object that is not JSON; save the file as JSONL or Parquet"
+            f"{location}: {shorten_repr(value)} is an object that is not JSON; "
+            "save the file as JSONL or Parquet"
         )
     answers = []
     for text, answer_start in pairs:
@@ -164,6 +165,6 @@ def _parse_offset(location: str, value: Any) -> int | None:
     if isinstance(value, str) and (match := WHOLE_NUMBER.fullmatch(value)):
         return int(match[1])
     raise UserError(
-        f"{location}: offset {shorten_repr(value)} of an answer is not a whole number; write the index of its "
-        "first character in the context"
+        f"{location}: offset {shorten_repr(value)} of an answer is not a whole number; write the index of "
+        "its first character in the context"
     )

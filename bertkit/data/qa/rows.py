@@ -1,4 +1,4 @@
-"""Rows of questions, contexts and answers: find their columns and normalize any format to one row per question."""
+"""Rows of questions, contexts and answers: find their columns and normalize them to one row per question."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
@@ -26,7 +26,13 @@ CONTEXT_COLUMNS = ["context", "paragraph", "passage", "text", "document"]
 ANSWER_COLUMNS = ["answers", "answer", "answer_text"]
 ID_COLUMNS = ("id", "guid", "qid", "question_id")
 NESTED_COLUMNS: ColumnNames = ("question", "context", "answers")
-FLAT_COLUMNS = ("title", "question", "context", "answers", IS_IMPOSSIBLE)  # of flattened articles, besides the id
+FLAT_COLUMNS = (
+    "title",
+    "question",
+    "context",
+    "answers",
+    IS_IMPOSSIBLE,
+)  # of flattened articles, besides the id
 RESERVED_COLUMNS = ("id", "title", "question", "context", "answers")  # columns that normalization creates
 PARAGRAPHS = "paragraphs"
 
@@ -70,9 +76,9 @@ def _refuse_named(rows: Rows, named: dict[str, str | None]) -> None:
 
 
 def match_split_columns(rows: Rows, names: ColumnNames) -> ColumnNames:
-    """Return the columns of a split: as the training rows name them, or by a usual name; answers may be missing.
+    """Return the columns of a split: as the training rows name them, or by a usual name.
 
-    If the split has no question column of that name, its format differs. The usual names then take
+    The answers may be missing. If the split has no question column of that name, its format differs. The usual names then take
     precedence, because a column with a training name may be something else.
     """
     shared = [name if name in rows.columns else None for name in names]
@@ -86,8 +92,8 @@ def match_split_columns(rows: Rows, names: ColumnNames) -> ColumnNames:
     if question is None or context is None:
         role = 0 if question is None else 1
         raise UserError(
-            f"{rows.files[0]}: no column looks like the {NESTED_COLUMNS[role]} (it has {format_list(rows.columns)}); "
-            f"name it {names[role]!r}, as in the training rows"
+            f"{rows.files[0]}: no column looks like the {NESTED_COLUMNS[role]} "
+            f"(it has {format_list(rows.columns)}); name it {names[role]!r}, as in the training rows"
         )
     return question, context, answers or names[2]
 
@@ -181,8 +187,8 @@ class QuestionRows(Rows):
 def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
     """Return one row per question: `id`, `question`, `context`, and `title` and `answers` if there are any.
 
-    Answers are lists of `{"text": str, "answer_start": int | None}`, empty for unanswerable questions. A split
-    without any answer or impossible question has no column `answers`. Other columns with reserved names are
+    Answers are lists of `{"text": str, "answer_start": int | None}`, empty for unanswerable questions. A
+    split without any answer or impossible question has no column `answers`. Other columns with reserved names are
     renamed to `input_NAME`.
 
     Args:
@@ -242,8 +248,8 @@ def _parse_ids(rows: Rows) -> list[str]:
     for row, question_id in enumerate(ids):
         if has_lone_surrogate(question_id):
             raise UserError(
-                f"{rows.format_location(row)}: id {question_id!a} contains half of a surrogate pair, which UTF-8 "
-                "cannot encode; change the id"
+                f"{rows.format_location(row)}: id {question_id!a} contains half of a surrogate pair, which "
+                "UTF-8 cannot encode; change the id"
             )
     for row, question_id in enumerate(ids):
         if row_by_id.setdefault(question_id, row) != row:
