@@ -348,8 +348,8 @@ def test_an_answer_that_stands_in_one_place_is_put_there():
     rows, notes = fix_offsets(read(row(wrong)), "train")
     assert starts(rows) == [[3, 31]]
     assert notes == [
-        "2 answers of the train split were not at their offset and stand elsewhere in their paragraph: "
-        "put right (ids a)"
+        "2 answers of the train split are not at their offset but elsewhere in their context: "
+        "fixed (ids a)"
     ]
 
 

@@ -225,9 +225,9 @@ def test_several_files_of_weights(bert, tmp_path):
 @pytest.mark.parametrize(
     ("features", "head", "num_labels", "error"),
     [
-        ("sum-all", "bilstm", 5, "trained with --head bilstm and --features last; say the same, or start"),
+        ("sum-all", "bilstm", 5, "trained with --head bilstm and --features last; pass the same, or"),
         ("last", "linear", 5, "trained with --head bilstm and --features last"),
-        ("last", "bilstm", 6, "--model tiny: its head does not fit .*output.bias"),
+        ("last", "bilstm", 6, "--model tiny: its head does not match .*output.bias"),
     ],
 )
 def test_a_head_that_does_not_fit_is_refused(bert, tmp_path, features, head, num_labels, error):
@@ -243,14 +243,14 @@ def test_a_head_that_is_not_there_is_refused(bert, tmp_path):
     model = tagger(bert, "last")
     model.mix = torch.nn.Linear(1, 1)  # weights that no such head has
     model.save_pretrained(tmp_path)
-    with pytest.raises(bertkit.UserError, match=r"does not fit \(missing or unknown: mix\.bias, mix\.weight"):
+    with pytest.raises(bertkit.UserError, match=r"does not match \(missing or unknown: mix\.bias, mix\.weight"):
         tagger(tmp_path, "last", new_head=False)
 
 
 @pytest.mark.parametrize("features", ["sum-last-4", "concat-last-4"])
 def test_too_few_layers_are_refused(tiny, features):
     with pytest.raises(bertkit.UserError, match=f"--features {features}: needs 4 layers and the model has 2; "
-                       "last, second-to-last, sum-all, embeddings fit"):  # fmt: skip
+                       "use one of last, second-to-last, sum-all, embeddings"):  # fmt: skip
         tagger(tiny, features)
 
 
@@ -399,7 +399,7 @@ def test_without_a_cache_they_are_kept_in_memory(bert, monkeypatch, tmp_path):
 def test_a_full_disk_is_told_before_anything_is_computed(bert, monkeypatch, tmp_path, calls):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     with pytest.raises(
-        bertkit.UserError, match=f"BERTKIT_CACHE_DIR {tmp_path}/cache: 0 MB are free and .* needed"
+        bertkit.UserError, match=f"BERTKIT_CACHE_DIR {tmp_path}/cache: the encoder's vectors require .* 0 MB are free"
     ):
         kept(tagger(bert, "last"), pieces())
     assert not calls
@@ -409,5 +409,5 @@ def test_a_full_disk_is_told_before_anything_is_computed(bert, monkeypatch, tmp_
 def test_vectors_beyond_16_bits_are_refused(bert):
     model = tagger(bert, "last")
     model.base_model.encoder.layer[-1].output.LayerNorm.bias.data += 1e5
-    with pytest.raises(bertkit.UserError, match="--features last: vectors too large"):
+    with pytest.raises(bertkit.UserError, match="--features last: vectors exceed the range"):
         kept(model, pieces())

@@ -1,6 +1,6 @@
 """Baselines without an encoder: majority, TF-IDF, most frequent tag, and sentence overlap.
 
-Each baseline is fitted on the training rows of a run and predicts its evaluation rows, so its scores are
+A baseline is fitted on the training rows of a run and predicts its evaluation rows. Its scores are therefore
 comparable with those of the model.
 """
 
@@ -107,7 +107,7 @@ def predict_frequent_tag(
 
 
 def predict_overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:
-    """Predict the sentence of each context that shares the most distinct words with its question.
+    """Predict the sentence of each context with the most distinct words of its question.
 
     The first sentence wins a tie. `split_words` defines the words: characters in scripts without spaces, or
     whose particles are attached without one.

@@ -84,8 +84,8 @@ def _relocate(rows: Rows, index: int, answer: Answer) -> Answer:
     if start is not None and not 0 <= start <= last_offset:
         raise UserError(
             f"{describe_location(rows, index)}: the answer at offset {start} with {len(text)} characters "
-            f"exceeds its context, which has {len(context)}; count offsets in characters from 0, not in bytes or "
-            "words"
+            f"exceeds its context, which has {len(context)}; count offsets in characters from 0, "
+            "not in bytes or words"
         )
     return {"text": text, ANSWER_START: first if occurs_once else None}
 

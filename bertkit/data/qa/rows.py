@@ -78,8 +78,8 @@ def _refuse_named(rows: Rows, named: dict[str, str | None]) -> None:
 def match_split_columns(rows: Rows, names: ColumnNames) -> ColumnNames:
     """Return the columns of a split: as the training rows name them, or by a usual name.
 
-    The answers may be missing. If the split has no question column of that name, its format differs. The usual names then take
-    precedence, because a column with a training name may be something else.
+    The answers may be missing. If the split has no question column of that name, its format differs. The
+    usual names then take precedence, because a column with a training name may be something else.
     """
     shared = [name if name in rows.columns else None for name in names]
     columns: list[str | None] = list(shared) if shared[0] else [None] * len(names)
@@ -188,8 +188,8 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
     """Return one row per question: `id`, `question`, `context`, and `title` and `answers` if there are any.
 
     Answers are lists of `{"text": str, "answer_start": int | None}`, empty for unanswerable questions. A
-    split without any answer or impossible question has no column `answers`. Other columns with reserved names are
-    renamed to `input_NAME`.
+    split without any answer or impossible question has no column `answers`. Other columns with reserved names
+    are renamed to `input_NAME`.
 
     Args:
         rows: the rows as read.
