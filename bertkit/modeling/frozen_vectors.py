@@ -131,7 +131,8 @@ def _require_disk_space(required: int) -> None:
     if free < required:
         raise UserError(
             f"BERTKIT_CACHE_DIR {folder}: the encoder's vectors require {required / 1e6:,.0f} MB, "
-            f"and {free / 1e6:,.0f} MB are free; use a directory on another disk, or --features with fewer layers"
+            f"and {free / 1e6:,.0f} MB are free; use a directory on another disk, "
+            "or --features with fewer layers"
         )
 
 
@@ -159,8 +160,8 @@ def _fill_vectors(
         batch_vectors = hidden[batch["attention_mask"].bool().to(device)].half()
         if not torch.isfinite(batch_vectors).all():
             raise UserError(
-                f"--features {model.features}: vectors exceed the range of 16 bits, in which they are stored; "
-                "use another value or model"
+                f"--features {model.features}: vectors exceed the range of 16 bits, as which they are "
+                "stored; use another value or model"
             )
         first = features.input_ids.offsets[features.sequence_offsets[rows]]
         last = features.input_ids.offsets[features.sequence_offsets[rows + 1]]

@@ -48,7 +48,8 @@ def select_layers(config: Any, features: str | None) -> list[int]:
         possible = format_list(name for name in FEATURE_LAYERS if count >= _count_required_layers(name))
         required = _count_required_layers(features)
         raise UserError(
-            f"--features {features}: requires {required} layers, and the model has {count}; use one of {possible}"
+            f"--features {features}: requires {required} layers, and the model has {count}; "
+            f"use one of {possible}"
         )
     return list(range(count + 1))[FEATURE_LAYERS[features or "last"][0]]
 
