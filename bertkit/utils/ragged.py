@@ -1,4 +1,4 @@
-"""Sequences of unlike length in two flat arrays, so that a data set is memory-mapped, not a list."""
+"""Sequences of different lengths in two flat arrays, so that a dataset can be memory-mapped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,53 +8,51 @@ import numpy as np
 
 
 def concat_ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """The numbers of all half-open stretches, one behind the other: [2, 5), [7, 9) are 2 3 4 7 8."""
+    """Return the integers of all half-open ranges in one array: [2, 5), [7, 9) give 2 3 4 7 8."""
     sizes = stops - starts
     shifts = starts - (np.cumsum(sizes) - sizes)
     return np.arange(sizes.sum()) + np.repeat(shifts, sizes)
 
 
-def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
-    """Return [n + 1] the index at which each of `n` concatenated sequences begins; the last is the total."""
-    return np.concatenate([[0], np.cumsum(lengths)])
-
-
-def position_in_group(counts: np.ndarray) -> np.ndarray:
-    """Return [total] the position of each element in its group: counts 2, 3 give 0 1 0 1 2."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
 def slide_windows(
-    start: np.ndarray, stop: np.ndarray, budget: int | np.ndarray, step: int | np.ndarray, flush_last: bool
+    starts: np.ndarray,
+    stops: np.ndarray,
+    sizes: np.ndarray | int,
+    strides: np.ndarray | int,
+    align_last: bool = True,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split half-open ranges into windows of at most `budget` elements.
+    """Cover each half-open range with overlapping windows.
 
     Args:
-        start: [n] where each range begins.
-        stop: [n] where each range ends.
-        budget: maximum size of a window, one for all ranges or [n].
-        step: distance between the starts of two windows, one for all ranges or [n].
-        flush_last: whether the last window is moved back to end with the range at full size.
+        starts: [n] first position of each range.
+        stops: [n] end of each range.
+        sizes: positions in a window, [n] or the same for all ranges.
+        strides: positions between the starts of two windows, [n] or the same for all ranges. A stride is
+            limited to the window size, so that no position is skipped.
+        align_last: whether the last window ends with the range and is as long as the others. Otherwise it
+            starts one stride after the window before it, and may be shorter.
 
     Returns:
-        The start [windows] and stop [windows] of each window, and the number of windows of each range [n].
+        The number of windows of each range [n], and where each window starts and stops [windows].
     """
-    counts = 1 + np.maximum(0, -(-(stop - start - budget) // step))
-    budget, step = np.broadcast_to(budget, start.shape), np.broadcast_to(step, start.shape)
-    first, last, size = np.repeat(start, counts), np.repeat(stop, counts), np.repeat(budget, counts)
-    begin = first + position_in_group(counts) * np.repeat(step, counts)
-    if flush_last:
-        begin = np.maximum(first, np.minimum(begin, last - size))
-    return begin, np.minimum(begin + size, last), counts
+    steps = np.maximum(1, np.minimum(strides, sizes))
+    counts = 1 + np.maximum(0, -(-(stops - starts - sizes) // steps))
+    indices = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    first, end = np.repeat(starts, counts), np.repeat(stops, counts)
+    size = np.repeat(np.broadcast_to(sizes, counts.shape), counts)
+    window_starts = first + indices * np.repeat(np.broadcast_to(steps, counts.shape), counts)
+    if align_last:
+        window_starts = np.maximum(first, np.minimum(window_starts, end - size))
+    return counts, window_starts, np.minimum(window_starts + size, end)
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """`n` sequences of integers.
+    """A list of `n` integer sequences, stored flat.
 
     Attributes:
-        values: [total] all sequences one after the other.
-        offsets: [n + 1] where each begins; the last is `total`.
+        values: [total] all sequences, concatenated.
+        offsets: [n + 1] start of each sequence in `values`; the last entry is `total`.
     """
 
     values: np.ndarray
@@ -80,17 +78,27 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """[n] the length of each sequence."""
+        """Return the length of each sequence [n]."""
         return np.diff(self.offsets)
 
     def save(self, folder: Path) -> None:
-        """Write both arrays into an existing folder."""
+        """Write both arrays to an existing folder."""
         np.save(folder / "values.npy", self.values)
         np.save(folder / "offsets.npy", self.offsets)
 
     @classmethod
     def load(cls, folder: Path) -> "Ragged":
-        """Memory-map what `save` wrote."""
+        """Memory-map the arrays that `save` wrote."""
         return cls(
             np.load(folder / "values.npy", mmap_mode="r"), np.load(folder / "offsets.npy", mmap_mode="r")
         )
+
+
+def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
+    """Return [n + 1] the index at which each of `n` concatenated sequences begins; the last is the total."""
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
+def position_in_group(counts: np.ndarray) -> np.ndarray:
+    """Return [total] the position of each element in its group: counts 2, 3 give 0 1 0 1 2."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

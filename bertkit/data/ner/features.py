@@ -180,7 +180,7 @@ def build_windows(start: np.ndarray, stop: np.ndarray, budget: int) -> Windows:
         budget: maximum tokens of a window, without special tokens.
     """
     step = max(1, budget - budget // 4)
-    left, right, counts = slide_windows(start, stop, budget, step, flush_last=True)
+    counts, left, right = slide_windows(start, stop, budget, step)
     is_first = position_in_group(counts) == 0
     is_last = np.append(is_first[1:], True)
     overlap_middle = np.concatenate(

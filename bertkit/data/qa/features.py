@@ -189,10 +189,9 @@ def build_question_features(
     free = limits.max_length - template.num_special_tokens
     question_lengths = np.minimum(question_ids.lengths, min(limits.max_query_length, free // 2))
     budget = free - question_lengths
-    step = np.minimum(limits.doc_stride, budget)  # a longer stride would skip text beside a long question
     offsets = tokenized.ids.offsets
-    start, stop, counts = slide_windows(
-        offsets[context_index], offsets[context_index + 1], budget, step, flush_last=False
+    counts, start, stop = slide_windows(
+        offsets[context_index], offsets[context_index + 1], budget, limits.doc_stride, align_last=False
     )
     question_index = np.repeat(np.arange(len(questions)), counts)
     longest = int((question_lengths + np.diff(offsets)[context_index]).max(initial=0))
