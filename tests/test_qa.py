@@ -165,8 +165,8 @@ def test_what_of_questions_and_answers_is_not_learned_is_told():
         cache=False,
     )
     assert features.describe_issues(rows) == [
-        "25.0% of the training questions are over 6 pieces and cut",
-        "the tokenizer leaves no piece of 1 answer, learned as if there were none (ids b)",
+        "25.0% of the training questions are longer than 6 tokens and truncated",
+        "1 answer has no tokens after normalization: trained as unanswerable (ids b)",
     ]
     assert built(["good"]).describe_issues(rows) == []
 
