@@ -84,7 +84,7 @@ class SingleLabel(LabelType):
         return logits.argmax(-1)
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-        """See `bertkit.metrics.classification.single_label`."""
+        """See `bertkit.metrics.classification.score_single_label`."""
         from bertkit.metrics.classification import score_single_label
 
         number = None if self.positive_label is None else self.labels.index(self.positive_label)
@@ -134,7 +134,7 @@ class MultiLabel(LabelType):
         return (logits > 0).astype("int64")
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-        """See `bertkit.metrics.classification.multi_label`."""
+        """See `bertkit.metrics.classification.score_multi_label`."""
         from bertkit.metrics.classification import score_multi_label
 
         return score_multi_label(gold, predicted)
@@ -179,7 +179,7 @@ class Regression(LabelType):
         return logits[:, 0]
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-        """See `bertkit.metrics.classification.regression`."""
+        """See `bertkit.metrics.classification.score_regression`."""
         from bertkit.metrics.classification import score_regression
 
         return score_regression(gold, predicted)
