@@ -135,8 +135,8 @@ class QuestionFeatures(Features):
         """Reduce logits to the best answer spans, no two with the same text.
 
         Returns:
-            [windows, 2 + 4 n_best]: start and end logit of the null token, start logits, end logits, first tokens
-            and last tokens of the answers. Token indices are relative to the window.
+            [windows, 2 + 4 n_best]: start and end logit of the null token, start logits, end logits, first
+            tokens and last tokens of the answers. Token indices are relative to the window.
         """
         context_position, start, stop = (
             self.get_context_positions(examples),
