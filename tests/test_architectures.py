@@ -16,7 +16,7 @@ from conftest import (
 )
 
 import bertkit
-from bertkit.data.ner.viterbi import viterbi_decode
+from bertkit.data.ner.decoding import viterbi_decode
 from bertkit.modeling.loading import get_max_positions
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}

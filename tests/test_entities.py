@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from seqeval import metrics as seqeval
 from seqeval.scheme import IOB2
 
+from bertkit.data.ner.decoding import viterbi_decode
 from bertkit.data.ner.schemes import Scheme, to_iob2
 from bertkit.data.ner.tags import TagSet, build_iob2_labels, compute_offsets, split_by_offsets
-from bertkit.data.ner.viterbi import viterbi_decode
 from bertkit.metrics.baselines import predict_frequent_tag
 from bertkit.metrics.entities import compute_word_accuracy, count_entities, score_entities, score_types
 
@@ -22,9 +22,9 @@ lengths_and_seeds = {"lengths": st.lists(st.integers(0, 7), max_size=12), "seed"
 def conlleval(tags):
     """Entities (start, end, type) of one sentence, token by token: start and end of chunk as published."""
     found, start = set(), None
-    pieces = [(tag[0], tag[2:]) for tag in tags]
-    for index, (letter, type) in enumerate([*pieces, ("O", "")]):
-        before, before_type = pieces[index - 1] if index else ("O", "")
+    parsed_tags = [(tag[0], tag[2:]) for tag in tags]
+    for index, (letter, type) in enumerate([*parsed_tags, ("O", "")]):
+        before, before_type = parsed_tags[index - 1] if index else ("O", "")
         changed = type != before_type
         if before != "O" and (letter in "BO" or changed):
             found.add((start, index - 1, before_type))
@@ -33,7 +33,7 @@ def conlleval(tags):
     return found
 
 
-def drawn(lengths, seed, legal=False):
+def sample_tags(lengths, seed, legal=False):
     """Two sides of random tags as lists of names, and their offsets."""
     rng, offsets = np.random.default_rng(seed), np.concatenate([[0], np.cumsum(lengths)]).astype(int)
     gold = rng.integers(0, len(TAGS), offsets[-1])
@@ -48,7 +48,7 @@ def counted(gold, predicted, offsets):
 
 @given(**lengths_and_seeds)
 def test_counts_equal_conllevals_rule(lengths, seed):
-    gold, predicted, offsets = drawn(lengths, seed)
+    gold, predicted, offsets = sample_tags(lengths, seed)
     counts = counted(gold, predicted, offsets)
     assert counts.shape == (len(lengths), 3, 3)
     for row, a, b in zip(counts, map(conlleval, gold), map(conlleval, predicted), strict=True):
@@ -58,7 +58,7 @@ def test_counts_equal_conllevals_rule(lengths, seed):
 
 
 def test_many_long_sentences_equal_conllevals_rule():
-    gold, predicted, offsets = drawn(np.random.default_rng(0).integers(0, 60, 2000), 1)
+    gold, predicted, offsets = sample_tags(np.random.default_rng(0).integers(0, 60, 2000), 1)
     pairs = [(conlleval(a), conlleval(b)) for a, b in zip(gold, predicted, strict=True)]
     wanted = [[len(a & b), len(b), len(a)] for a, b in pairs]
     assert counted(gold, predicted, offsets).sum(1).tolist() == wanted
@@ -82,14 +82,14 @@ def assert_equal_to_seqeval(gold, predicted, offsets, **options):
 
 @given(**lengths_and_seeds)
 def test_legal_tags_score_as_in_seqevals_strict_mode(lengths, seed):
-    gold, predicted, offsets = drawn(lengths, seed, legal=True)
+    gold, predicted, offsets = sample_tags(lengths, seed, legal=True)
     if any(tag != "O" for tags in gold + predicted for tag in tags):  # seqeval fails where no entity is
         assert_equal_to_seqeval(gold, predicted, offsets, mode="strict", scheme=IOB2)
 
 
 @given(**lengths_and_seeds)
 def test_any_tags_score_as_in_seqevals_default_mode(lengths, seed):
-    gold, predicted, offsets = drawn(lengths, seed)
+    gold, predicted, offsets = sample_tags(lengths, seed)
     if any(tag != "O" for tags in gold + predicted for tag in tags):
         assert_equal_to_seqeval(gold, predicted, offsets)
 
@@ -106,7 +106,7 @@ def test_scores_of_a_known_case():
     assert compute_word_accuracy(none, none) == 0.0
 
 
-def test_the_evaluate_library_gives_seqevals_scores():
+def test_evaluate_interface_equals_seqeval():
     from bertkit.metrics.evaluate_api import Entities
 
     gold = [["S-PER", "O", "B-LOC", "E-LOC"], ["O"]]
@@ -114,11 +114,11 @@ def test_the_evaluate_library_gives_seqevals_scores():
     wanted = {"precision": 2 / 3, "recall": 1.0, "f1": 0.8, "accuracy": 0.6}
     assert Entities().compute(predictions=predicted, references=gold) == pytest.approx(wanted)
     assert seqeval.f1_score(gold, predicted) == pytest.approx(0.8)
-    with pytest.raises(ValueError, match="as many tags"):
+    with pytest.raises(ValueError, match="sentence lengths differ"):
         Entities().compute(predictions=[["O"], ["O"]], references=[["O"], ["O", "O"]])
 
 
-def test_the_usual_tag_of_each_word():
+def test_frequent_tag_baseline_predicts_most_frequent_training_tag():
     words, tags = ["Rome", "Rome", "Rome", "in", "May", "May"], np.array([3, 1, 3, 0, 4, 2])
     assert predict_frequent_tag(words, tags, ["May", "Rome", "june", "in"], outside=0).tolist() == [
         2,
@@ -156,5 +156,5 @@ def test_decoding_of_a_very_long_sentence_and_in_parts(monkeypatch):
     assert all(pair[whole[:-1], whole[1:]])
     offsets = np.array([0, 30, 30, 33, 80, 130, 137])
     at_once = viterbi_decode(emissions[:137], offsets, initial, pair)
-    monkeypatch.setattr("bertkit.data.ner.viterbi.MAX_CELLS", 60)  # two sentences at a time
+    monkeypatch.setattr("bertkit.data.ner.decoding.MAX_CELLS", 60)  # two sentences at a time
     assert viterbi_decode(emissions[:137], offsets, initial, pair).tolist() == at_once.tolist()

@@ -12,7 +12,7 @@ from sklearn import metrics as sk
 
 from bertkit.metrics.baselines import predict_majority, predict_tfidf
 from bertkit.metrics.classification import score_multi_label, score_regression, score_single_label
-from bertkit.metrics.intervals import Scorer, compute_intervals
+from bertkit.metrics.significance import Scorer, compute_intervals
 
 CASES = json.loads((Path(__file__).parent / "golden" / "glue_scores.json").read_text())
 pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=50)
@@ -95,14 +95,14 @@ def test_intervals_hold_the_score_and_shrink_with_more_rows():
         )
         found = compute_intervals(score)
         assert all(low < 0.8 < high for low, high in (found["accuracy"], found["f1"]))
-        wide = 2 * 1.96 * (0.8 * 0.2 / size) ** 0.5  # the normal approximation of a share
+        wide = 2 * 1.96 * (0.8 * 0.2 / size) ** 0.5  # the normal approximation of a fraction
         assert [high - low for low, high in found.values()][:2] == pytest.approx([wide, wide], rel=0.15)
         return found["f1"][1] - found["f1"][0]
 
     assert width(1000) < width(100) / 2
 
 
-def test_all_right_is_not_certainty():
+def test_wilson_interval_of_perfect_accuracy_is_below_one():
     gold = np.ones(50, int)
     score = Scorer(lambda rows: {"accuracy": float((gold[rows] == 1).mean())}, 50, gold == 1)
     low, high = compute_intervals(score)["accuracy"]
@@ -119,7 +119,7 @@ def test_baselines():
     assert predict_tfidf(train, labels, [[["good good", "bad"]]])[0].tolist() == [0, 1]
 
 
-def test_the_evaluate_library_gives_the_same_scores():
+def test_evaluate_interface_gives_the_same_scores():
     from bertkit.metrics.evaluate_api import Classification, Regression
 
     gold, predicted = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])

@@ -117,7 +117,7 @@ def test_predicts_texts_tokens_and_nothing(learned):
     assert (nothing["predicted"], nothing["entities"]) == ([], [])
     [other] = model.predict([{"tokens": ["the", "good", "film"], "text": "quite another", "context": 3}])
     assert (other["text"], other["predicted"]) == ("the good film", text["predicted"])
-    with pytest.raises(bertkit.UserError, match=r"rows: row 1: token 2 is 3, not a text"):
+    with pytest.raises(bertkit.UserError, match=r"rows: row 1: word 2: 3 is not a text"):
         list(model.predict([{"tokens": ["the", 3], "text": "the 3"}]))
 
 
@@ -256,7 +256,7 @@ def test_illegal_gold_is_counted_and_scored_by_conllevals_rule(cli, tiny, tmp_pa
     rows[3]["tags"] = ["I" + tag[1:] if tag[0] == "B" else tag for tag in rows[3]["tags"]]
     data = write_rows(tmp_path / "toy.jsonl", rows)
     status, _, err = cli("ner", "--data", data, "--model", tiny, "--max-steps", 1, "-o", tmp_path / "run")
-    assert (status, "2 train tags are illegal in IOB2" in err) == (0, True)
+    assert (status, "2 train tags violate IOB2" in err) == (0, True)
 
 
 def test_spans_that_end_inside_a_word_are_counted(cli, tiny, tmp_path):
@@ -270,7 +270,7 @@ def test_empty_sentences_are_left_out_and_counted(cli, tiny, tmp_path):
     rows = [*make_ner_rows(40), {"tokens": [], "tags": []}]
     data = write_rows(tmp_path / "toy.jsonl", rows)
     status, _, err = cli("ner", "--data", data, "--model", tiny, "--max-steps", 1, "-o", tmp_path / "run")
-    assert (status, "1 train rows left out: they have no tokens" in err) == (0, True)
+    assert (status, "1 train rows without words skipped" in err) == (0, True)
 
 
 def test_a_model_that_knows_the_types_keeps_its_head(learned, tmp_path):
@@ -337,7 +337,7 @@ def test_context_needs_documents(cli, tiny, tmp_path):
 BAD = {  # name: (rows, further arguments, words the line must hold)
     "fewer tags than tokens": (
         [*GOOD_ROWS, {"tokens": ["a", "b"], "tags": ["O"]}], [],
-        ["row 41", "1 tag ", "2 tokens"],
+        ["row 41", "1 tag ", "2 words"],
     ),
     "no tags in a row": ([*GOOD_ROWS, {"tokens": ["a"]}], [], ["row 41", "no tags"]),
     "a number for a tag": (
@@ -346,9 +346,9 @@ BAD = {  # name: (rows, further arguments, words the line must hold)
     ),
     "a number for a token": (
         [*GOOD_ROWS, {"tokens": ["a", 3], "tags": ["O", "O"]}], [],
-        ["row 41", "token 2 is 3"],
+        ["row 41", "word 2: 3 is not a text"],
     ),
-    "no list of tokens": ([*GOOD_ROWS, {"tokens": 5, "tags": ["O"]}], [], ["row 41", "holds 5"]),
+    "no list of tokens": ([*GOOD_ROWS, {"tokens": 5, "tags": ["O"]}], [], ["row 41", "found 5"]),
     "no column of tokens": (
         GOOD_ROWS, ["--token-column", "tokns"],
         ["tokns", "did you mean 'tokens'", "--token-column"],
@@ -360,13 +360,13 @@ BAD = {  # name: (rows, further arguments, words the line must hold)
     "no such number": (GOOD_ROWS, ["--tag-column", 7], ["no column '7'", "--tag-column"]),
     "tags are the tokens": (
         GOOD_ROWS, ["--tag-column", "tokens"],
-        ["--tag-column tokens", "the tokens already"],
+        ["--tag-column tokens", "already the token column"],
     ),
     "nothing but O": (
         [{**row, "tags": ["O"] * len(row["tags"])} for row in GOOD_ROWS], [],
         ["all tags", "are O"],
     ),
-    "no tokens at all": ([{"tokens": [], "tags": []}], [], ["no row has a token"]),
+    "no tokens at all": ([{"tokens": [], "tags": []}], [], ["no row contains a word"]),
     "a span out of the text": (
         [*SPANS, {"text": "ab", "entities": [[0, 3, "X"]]}], [],
         ["row 41", "0 to 3", "2 characters"],
@@ -381,9 +381,9 @@ BAD = {  # name: (rows, further arguments, words the line must hold)
     ),
     "tags beside a text": (
         [*SPANS, {"text": "a b", "entities": ["O", "O"]}], [],
-        ["row 41", "'O' is no span"],
+        ["row 41", "cannot parse span 'O'"],
     ),
-    "spans that are no list": ([*SPANS, {"text": "a b", "entities": "X"}], [], ["row 41", "not a list"]),
+    "spans that are no list": ([*SPANS, {"text": "a b", "entities": "X"}], [], ["row 41", "expected a list"]),
     "too long for the model": (GOOD_ROWS, ["--max-length", 129], ["--max-length 129", "128 positions"]),
 }  # fmt: skip
 
@@ -410,8 +410,7 @@ def test_refused_lines_of_column_files(cli, tiny, tmp_path):
 
 @pytest.mark.parametrize("text", ["서울은 크다", "a  b\u00a0c", "e\u0301tude \u200b x"])
 def test_spans_of_texts_in_any_script_come_back(tiny, tmp_path, text):
-    from bertkit.data.ner.spans import convert_spans_to_tags, extract_entities
-    from bertkit.data.ner.words import split_words
+    from bertkit.data.ner.words import convert_spans_to_tags, extract_entities, split_words
     from bertkit.data.rows import Rows
 
     words = split_words(text)

@@ -24,8 +24,7 @@ from tokenizers import processors
 import bertkit
 from bertkit.data.collator import PaddingCollator
 from bertkit.data.qa.features import Limits, build_question_features
-from bertkit.data.qa.nbest import merge_windows
-from bertkit.data.qa.spans import compute_descending_keys, find_best_spans
+from bertkit.data.qa.spans import compute_descending_keys, find_best_spans, merge_windows
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 from bertkit.metrics.squad import average_scores_v2, score_answers_v2
@@ -166,8 +165,8 @@ def test_what_of_questions_and_answers_is_not_learned_is_told():
         cache=False,
     )
     assert features.describe_issues(rows) == [
-        "25.0% of the training questions are over 6 pieces and cut",
-        "the tokenizer leaves no piece of 1 answer, learned as if there were none (ids b)",
+        "25.0% of the training questions are longer than 6 tokens and truncated",
+        "1 answer has no tokens after normalization: trained as unanswerable (ids b)",
     ]
     assert built(["good"]).describe_issues(rows) == []
 

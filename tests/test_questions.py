@@ -1,4 +1,4 @@
-"""Question answering data: every form gives the same rows, answers are put where they stand or told of."""
+"""Question answering data: every format gives the same rows, and wrong offsets are fixed or reported."""
 
 import csv
 import json
@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from bertkit.data.loading import SAMPLES_DIR
 from bertkit.data.qa.answers import describe_location
-from bertkit.data.qa.columns import NESTED_COLUMNS, resolve_columns
 from bertkit.data.qa.repair import fix_offsets
-from bertkit.data.qa.rows import choose_split_unit, compute_group_ids, find_unanswerable, normalize_questions
+from bertkit.data.qa.rows import (
+    NESTED_COLUMNS,
+    choose_split_unit,
+    compute_group_ids,
+    find_unanswerable,
+    normalize_questions,
+    resolve_columns,
+)
 from bertkit.data.readers.files import read_file
 from bertkit.data.rows import Rows
 from bertkit.data.split import make_splits
@@ -71,7 +77,7 @@ def test_one_answer_in_a_cell_of_its_own(start):
 
 
 @pytest.mark.parametrize("text", ["[13]", "{x}", '{"ship": 1}', "[Oslo]", '["a"]'])
-def test_brackets_alone_are_no_object(text):
+def test_brackets_in_a_text_are_not_an_object(text):
     assert read(row(text))["answers"] == [[{"text": text, "answer_start": None}]]
 
 
@@ -91,14 +97,14 @@ def test_a_csv_without_ids(tmp_path):
     assert list(rows.columns) == ["id", "question", "context", "answers", "source"]
 
 
-def test_articles_are_counted_by_question_and_share_their_paragraph():
+def test_flattened_articles_number_questions_and_reuse_contexts():
     rows = read(article(asked("a"), asked("b")), article(asked("c"), title="Oslo"), file="dev.json")
     assert rows["context"][0] is rows["context"][1]
     assert rows["title"] == ["Rain", "Rain", "Oslo"]
     assert describe_location(rows, 2) == "dev.json: row 3 (id c)"
 
 
-def test_flat_rows_share_their_paragraph_too():
+def test_flat_rows_reuse_contexts():
     records = [json.loads(json.dumps(row(TWO) | {"id": name})) for name in "ab"]
     contexts = read(*records)["context"]
     assert contexts[0] is contexts[1]
@@ -188,13 +194,13 @@ def test_each_column_of_another_split_is_looked_for_by_itself(column):
     assert normalize_questions(other, ("question", "absatz", names[2]))["context"] == [RAIN]
 
 
-def test_a_column_of_another_split_is_one_thing():
+def test_a_column_of_another_split_has_one_role():
     texts = Rows.from_dicts([{"question": "Where?", "context": RAIN, "text": "Oslo"}], "train.json")
     names = resolve_columns(texts, None, "context", "text")
     other = Rows.from_dicts([{"question": "Where?", "text": "Oslo", "document": RAIN}], "dev.json")
     assert normalize_questions(other, names)["context"] == [RAIN]
     other = Rows.from_dicts([{"question": "Where?", "text": RAIN}], "dev.json")
-    with pytest.raises(UserError, match=r"dev\.json: no column looks like the context .*; call it 'context'"):
+    with pytest.raises(UserError, match=r"dev\.json: no column looks like the context .*; name it 'context'"):
         normalize_questions(other, names)
 
 
@@ -203,7 +209,7 @@ def test_offsets_beside_no_answers_are_kept():
     assert normalize_questions(rows, ("question", "context", "answers"))["answer_start"] == [5]
 
 
-def test_rows_that_are_so_already_are_left_alone():
+def test_normalized_rows_are_unchanged():
     names = ("context", "question", "answers")  # each called as the other
     rows = Rows.from_dicts([row(TWO, context="Where?", question=RAIN)], "train.json")
     task = Qa(QaConfig(question_column=names[0], context_column=names[1], answers_column=names[2]))
@@ -211,55 +217,63 @@ def test_rows_that_are_so_already_are_left_alone():
     assert task.normalize_rows(normalize_questions(rows, names))["context"] == [RAIN]
 
 
-@pytest.mark.parametrize("told", [("nope", None, None), (None, "nope", None), (None, None, "nope")])
-def test_a_column_that_is_not_there_is_named_with_its_flag(told):
-    flag = dict(zip(told, ("--question-column", "--context-column", "--answers-column"), strict=True))["nope"]
+@pytest.mark.parametrize("named", [("nope", None, None), (None, "nope", None), (None, None, "nope")])
+def test_a_column_that_is_not_there_is_named_with_its_flag(named):
+    flag = dict(zip(named, ("--question-column", "--context-column", "--answers-column"), strict=True))[
+        "nope"
+    ]
     with pytest.raises(UserError, match=f"train.json: no column 'nope' .{flag}.*it has id, question"):
-        resolve_columns(Rows.from_dicts([row(TWO)], "train.json"), *told)
+        resolve_columns(Rows.from_dicts([row(TWO)], "train.json"), *named)
 
 
 @pytest.mark.parametrize("role", ["question", "context", "answers"])
 def test_columns_of_articles_cannot_be_named(role):
     rows = Rows.from_dicts([article(asked("a"))], "train.json")
-    told = {name: "text" if name == role else None for name in ("question", "context", "answers")}
-    with pytest.raises(UserError, match=f"--{role}-column text: train.json holds articles of paragraphs"):
-        resolve_columns(rows, **told)
+    named = {name: "text" if name == role else None for name in ("question", "context", "answers")}
+    with pytest.raises(UserError, match=f"--{role}-column text: train.json contains articles"):
+        resolve_columns(rows, **named)
     assert resolve_columns(rows, *NESTED_COLUMNS) == NESTED_COLUMNS  # as a finished run repeats them
 
 
-def test_a_column_cannot_be_two_things():
-    with pytest.raises(UserError, match="--question-column context: is named for something else"):
+def test_a_column_cannot_have_two_roles():
+    with pytest.raises(UserError, match="--question-column context: already has another role"):
         resolve_columns(Rows.from_dicts([row(TWO)], "train.json"), "context", None, None)
-    with pytest.raises(UserError, match="--answers-column id: is named for something else"):
+    with pytest.raises(UserError, match="--answers-column id: already has another role"):
         resolve_columns(Rows.from_dicts([row(TWO)], "train.json"), None, None, "id")
 
 
 REFUSED = {
-    "a number for answers": (row(5), "column 'answers' holds 5, no answers; write"),
-    "lists that do not fit": (row({"text": ["Oslo"], "answer_start": [1, 2]}), "no answers; write"),
-    "columns of lists that do not fit": (row(["Oslo"], answer_start=[1, 2]), "no answers; write"),
-    "an object without a text": (row([{"answer_start": 3}]), "no answers; write"),
-    "an empty answer": (row([{"text": " ", "answer_start": 2}]), "an answer in column 'answers' is empty"),
+    "a number for answers": (row(5), "column 'answers': cannot parse answers 5; write"),
+    "lists that do not fit": (row({"text": ["Oslo"], "answer_start": [1, 2]}), "cannot parse answers"),
+    "columns of lists that do not fit": (row(["Oslo"], answer_start=[1, 2]), "cannot parse answers"),
+    "an object without a text": (row([{"answer_start": 3}]), "cannot parse answers"),
+    "an empty answer": (row([{"text": " ", "answer_start": 2}]), "column 'answers': an answer is empty"),
     "an answer that is no text": (row([{"text": 3, "answer_start": 2}]), "is 3, not a text"),
-    "an offset that is no number": (row("Oslo", answer_start="x"), "begins at 'x', not a whole number"),
+    "an offset that is no number": (
+        row("Oslo", answer_start="x"),
+        "offset 'x' of an answer is not a whole number",
+    ),
     "neither true nor false": (
         row(TWO, is_impossible="maybe"),
-        "column 'is_impossible' holds 'maybe', neither true nor false",
+        "column 'is_impossible': 'maybe' is neither true nor false",
     ),
     "a Python object in a cell": (
         row("{'text': ['Oslo'], 'answer_start': [13]}"),
-        "an object that is no JSON; save the file as JSONL or Parquet",
+        "an object that is not JSON; save the file as JSONL or Parquet",
     ),
-    "JSON that broke off in a cell": (row('{"text": ["Os'), "no JSON; save the file as JSONL or Parquet"),
-    "half an offset": (row([{"text": "Oslo", "answer_start": 1.5}]), "begins at 1.5, not a whole"),
-    "no question": (row(TWO) | {"question": None}, "column 'question' has no text"),
-    "a white context": (row(TWO, context=" \n"), "column 'context' has no text"),
-    "a question that is no text": (row(TWO) | {"question": 3}, "column 'question' holds 3, not a text"),
+    "JSON that broke off in a cell": (row('{"text": ["Os'), "not JSON; save the file as JSONL or Parquet"),
+    "half an offset": (
+        row([{"text": "Oslo", "answer_start": 1.5}]),
+        "offset 1.5 of an answer is not a whole",
+    ),
+    "no question": (row(TWO) | {"question": None}, "column 'question': is empty"),
+    "a white context": (row(TWO, context=" \n"), "column 'context': is empty"),
+    "a question that is no text": (row(TWO) | {"question": 3}, "column 'question': 3 is not a text"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_read_is_refused_with_its_row_and_id(case):
+def test_malformed_values_are_refused_with_row_and_id(case):
     record, message = REFUSED[case]
     with pytest.raises(UserError) as error:
         read(row(TWO) | {"id": "first"}, record)
@@ -268,23 +282,25 @@ def test_what_cannot_be_read_is_refused_with_its_row_and_id(case):
     assert "\n" not in str(error.value)
 
 
-def test_an_id_that_is_taken_is_refused():
-    with pytest.raises(UserError, match=r"train\.json: row 2: id 'a' is also that of train\.json: row 1"):
+def test_duplicate_id_is_refused():
+    with pytest.raises(UserError, match=r"train\.json: row 2: id 'a' is also the id of train\.json: row 1"):
         read(row(TWO), row(TWO))
 
 
-def test_half_of_a_surrogate_pair_is_no_id():
-    with pytest.raises(UserError, match=r"train\.json: row 2: id '\\ud800' holds half of a surrogate pair"):
+def test_lone_surrogate_in_id_is_refused():
+    with pytest.raises(
+        UserError, match=r"train\.json: row 2: id '\\ud800' contains half of a surrogate pair"
+    ):
         read(row(TWO), row(TWO) | {"id": "\ud800"})
 
 
-def test_answers_of_impossible_questions_are_told_of():
+def test_answers_of_impossible_questions_are_reported():
     rows = read(
         row(TWO),
         *(row(some, is_impossible=True, id=name) for name, some in zip("bc", (TWO, []), strict=True)),
     )
     assert rows.notes == (
-        "train.json: 1 question has answers and is marked as impossible; it counts as having none (ids b)",
+        "train.json: 1 question has answers and is marked as impossible; its answers are ignored (ids b)",
     )
     assert read(row([], is_impossible=True)).notes == ()
 
@@ -292,13 +308,16 @@ def test_answers_of_impossible_questions_are_told_of():
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"title": "Rain", "paragraphs": None}, "article 1: 'paragraphs' is no list of objects"),
-        ({"title": "Rain", "paragraphs": ["It rained."]}, "article 1: 'paragraphs' is no list of objects"),
-        ({"paragraphs": [{"context": RAIN}]}, "article 1: paragraph 1: 'qas' is no list of objects"),
-        ({"paragraphs": []}, "the articles have no questions"),
+        ({"title": "Rain", "paragraphs": None}, "article 1: 'paragraphs': expected a list of objects"),
+        (
+            {"title": "Rain", "paragraphs": ["It rained."]},
+            "article 1: 'paragraphs': expected a list of objects",
+        ),
+        ({"paragraphs": [{"context": RAIN}]}, "article 1: paragraph 1: 'qas': expected a list of objects"),
+        ({"paragraphs": []}, "the articles contain no questions"),
     ],
 )
-def test_articles_that_are_none_are_refused(broken, message):
+def test_malformed_articles_are_refused(broken, message):
     with pytest.raises(UserError, match=message):
         read(broken)
 
@@ -306,9 +325,9 @@ def test_articles_that_are_none_are_refused(broken, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "neither articles nor rows of questions"),
-        ('{"data": {}}', "no articles: 'data' is {}, no list"),
-        ('{"version": "2.0", "data": null}', "no articles: 'data' is None, no list"),
+        ("{}", "neither articles nor rows with a column"),
+        ('{"data": {}}', "'data': expected a list of articles, found {}"),
+        ('{"version": "2.0", "data": null}', "'data': expected a list of articles, found None"),
         ("null", "a header and no rows .it begins with neither { nor .,"),
         ('"abc"', "a header and no rows .it begins with neither { nor .,"),
     ],
@@ -323,7 +342,7 @@ def test_json_without_articles_is_refused(tmp_path, text, message):
 
 
 @pytest.mark.parametrize("squad", ["v1", "v2"])
-def test_no_answers_at_all_are_refused_with_a_way_out(squad):
+def test_data_without_answers_is_refused_with_a_fix(squad):
     task = Qa(QaConfig(squad=squad, answers_column="answers"))
     with pytest.raises(UserError) as error:
         task.validate_splits({"train": read(row([]))})
@@ -337,42 +356,41 @@ def test_a_column_called_paragraphs_may_be_anything(value):
     assert (rows["answers"], rows["paragraphs"]) == ([TWO], [value])
 
 
-def test_an_answer_that_stands_in_one_place_is_put_there():
+def test_offset_is_fixed_if_text_occurs_once():
     wrong = [{"text": "rained", "answer_start": 4}, {"text": "only", "answer_start": 34}]
     rows, notes = fix_offsets(read(row(wrong)), "train")
     assert starts(rows) == [[3, 31]]
     assert notes == [
-        "2 answers of the train split were not at their offset and stand elsewhere in their paragraph: "
-        "put right (ids a)"
+        "2 answers of the train split are not at their offset but elsewhere in their context: fixed (ids a)"
     ]
 
 
 def test_an_offset_may_be_missing():
     rows, notes = fix_offsets(read(row("rained")), "train")
     assert starts(rows) == [[3]]
-    assert notes == ["1 answer of the train split has no offset; it is that of its text"]
+    assert notes == ["1 answer of the train split has no offset: the offset of the text is used"]
 
 
-def test_answers_in_their_place_are_left_alone():
+def test_correct_offsets_are_unchanged():
     rows = read(row(TWO), row([]) | {"id": "b"})
     assert fix_offsets(rows, "train")[0]["answers"] == [TWO, []]
     assert fix_offsets(rows, "train")[1] == []
 
 
-def test_an_answer_in_no_one_place_is_left_out_of_the_training_rows():
+def test_unresolved_answers_are_removed_from_training_rows():
     records = [row(TWO), row(["Oslo", "rained"]) | {"id": "b"}, row("snow") | {"id": "c"}]
     rows, notes = fix_offsets(read(*records, row([]) | {"id": "d"}), "train")
     assert rows["id"] == ["a", "b", "d"]  # an unanswerable question is no question that lost its answers
     assert starts(rows) == [[13, 3], [3], []]
     assert "2 answers of the train split" in notes[-1]
-    assert "left out (ids b, c)" in notes[-1]
+    assert "removed (ids b, c)" in notes[-1]
 
 
 def test_other_splits_keep_the_texts_of_all_their_answers():
     rows, notes = fix_offsets(read(row(["Oslo", "rained", "snow"])), "validation")
     assert [answer["text"] for answer in rows["answers"][0]] == ["Oslo", "rained", "snow"]
     assert starts(rows) == [[None, 3, None]]
-    assert "kept for the scores" in notes[-1]
+    assert "kept for scoring" in notes[-1]
     assert "(ids a)" in notes[-1]
 
 
@@ -392,15 +410,15 @@ def test_places_that_overlap_are_two():
         ("rained", 400),
     ],
 )
-def test_an_offset_beyond_the_paragraph_is_refused_however_often_the_text_stands(text, start):
-    with pytest.raises(UserError, match=rf"row 1 \(id a\): the answer at {start} .* which has 36"):
+def test_offset_outside_context_is_refused_however_often_text_occurs(text, start):
+    with pytest.raises(UserError, match=rf"row 1 \(id a\): the answer at offset {start} .* which has 36"):
         fix_offsets(read(row([{"text": text, "answer_start": start}])), "validation")
 
 
 @pytest.mark.parametrize("more", [[], [row([], is_impossible=True) | {"id": "b"}]])
 def test_no_training_question_with_an_answer_left(more):
     with pytest.raises(
-        UserError, match=r"train\.json: row 1 \(id a\): 'snow' does not stand .*: no training"
+        UserError, match=r"train\.json: row 1 \(id a\): 'snow' is not at its offset .*no other training"
     ):
         fix_offsets(read(row("snow"), *more), "train")
 
@@ -414,13 +432,13 @@ def test_a_paragraph_is_never_on_both_sides():
     assert choose_split_unit(rows) == "article"
 
 
-def test_paragraphs_of_one_or_two_articles_may_part():
+def test_fewer_than_three_articles_are_split_by_paragraph():
     rows = read(article(asked("a")), article(asked("b"), title="Dry", context="Dry."))
     assert (compute_group_ids(rows), choose_split_unit(rows)) == ([RAIN, "Dry."], "paragraph")
 
 
 @pytest.mark.parametrize(("titles", "what"), [("abc", "3 articles"), ("aab", "4 paragraphs")])
-def test_too_few_to_set_aside_are_counted_as_what_stays_whole(titles, what):
+def test_too_few_groups_to_hold_out_are_counted_by_split_unit(titles, what):
     records = [row(TWO, title=titles[n % 3], context=f"{RAIN} {n % 4}", id=n) for n in range(12)]
     rows = read(*records)
     with pytest.raises(UserError, match=f"train.json: {what} are too few to set 10% aside"):
@@ -433,20 +451,20 @@ def test_too_few_to_set_aside_are_counted_as_what_stays_whole(titles, what):
 
 
 @pytest.mark.parametrize("blank", ["", " ", None])
-def test_a_blank_title_is_no_article(blank):
+def test_blank_titles_are_ignored(blank):
     titled = [row(TWO, title=name, context=name, id=name) for name in ("Rain", "Oslo", "Rome")]
     bare = [row([], title=blank, context=name, id=name) for name in ("Sun", "Snow")]
     assert compute_group_ids(read(*titled, *bare)) == ["Rain", "Oslo", "Rome", "Sun", "Snow"]
 
 
-PIECES = st.text(st.sampled_from("ab 한국어中文😀é\r\n\t"), min_size=1, max_size=12).filter(str.strip)
+FRAGMENTS = st.text(st.sampled_from("ab 한국어中文😀é\r\n\t"), min_size=1, max_size=12).filter(str.strip)
 
 
-@given(st.lists(PIECES, min_size=2, max_size=5), st.data())
-def test_answers_cut_from_a_paragraph_come_out_the_same(pieces, data):
-    context = "  ".join(pieces)
-    place = data.draw(st.integers(0, len(pieces) - 1))
-    text, start = pieces[place], len("  ".join([*pieces[:place], ""]))
+@given(st.lists(FRAGMENTS, min_size=2, max_size=5), st.data())
+def test_correct_answers_are_unchanged_in_every_format(fragments, data):
+    context = "  ".join(fragments)
+    place = data.draw(st.integers(0, len(fragments) - 1))
+    text, start = fragments[place], len("  ".join([*fragments[:place], ""]))
     forms = [
         article(asked("a", [{"text": text, "answer_start": start}]), context=context),
         row({"text": [text], "answer_start": [start]}, context=context),

@@ -9,23 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertkit.data.unicode import is_korean
+from bertkit.metrics.baselines import predict_overlap
 from bertkit.metrics.evaluate_api import Squad, SquadV2
-from bertkit.metrics.overlap import predict_overlap
 from bertkit.metrics.squad import (
     AnswerScores,
+    ThresholdSweep,
+    apply_threshold,
     average_scores_v1,
     average_scores_v2,
+    compute_best_scores,
     compute_char_f1,
-    is_korean,
+    fit_threshold,
     normalize_answer,
     score_answers_v1,
     score_answers_v2,
-)
-from bertkit.metrics.thresholds import (
-    ThresholdSweep,
-    apply_threshold,
-    compute_best_scores,
-    fit_threshold,
     sweep_thresholds,
 )
 
@@ -115,7 +113,7 @@ def plain_best(gold, answers, odds):
     return found
 
 
-def drawn(seed, no_answer):
+def sample_questions(seed, no_answer):
     """Some questions' gold answers, answers and null odds; at least one question is answered."""
     rng = random.Random(seed)
 
@@ -174,13 +172,13 @@ def test_scores_of_no_questions_are_zero():
 
 def test_version_1_equals_its_rule_to_the_last_bit():
     for seed in range(2000):
-        gold, answers, _ = drawn(seed, no_answer=False)
+        gold, answers, _ = sample_questions(seed, no_answer=False)
         assert average_scores_v1(score_answers_v1(gold, answers)) == plain_v1(gold, answers), seed
 
 
 def test_version_2_equals_its_rule_to_the_last_bit():
     for seed in range(2000):
-        gold, answers, odds = drawn(seed, no_answer=True)
+        gold, answers, odds = sample_questions(seed, no_answer=True)
         marks, has_answer = score_answers_v2(gold, answers), np.array([bool(texts) for texts in gold])
         exact, f1 = plain_v2_marks(gold, answers)
         assert marks.exact[marks.is_answered].tolist() == list(exact.values()), seed
@@ -196,7 +194,7 @@ def test_version_2_equals_its_rule_to_the_last_bit():
 
 def test_korquads_f1_equals_its_rule_to_the_last_bit():
     for seed in range(2000):
-        gold, answers, _ = drawn(seed, no_answer=False)
+        gold, answers, _ = sample_questions(seed, no_answer=False)
         letters = [None if answer is None else plain_letters(answer) for answer in answers]
         wanted = [
             0 if some is None else max(plain_f1(some, plain_letters(text)) for text in texts)
@@ -232,7 +230,7 @@ questions = st.lists(
 
 
 @given(questions=questions, kind=st.sampled_from([np.float32, np.float64]))
-def test_a_sweep_says_what_each_threshold_will_lead_to(questions, kind):
+def test_sweep_predicts_the_scores_of_each_threshold(questions, kind):
     has_answer, f1, odds, answered = (np.array(column) for column in zip(*questions, strict=True))
     answered[0], odds = True, odds.astype(kind)
     f1 = np.where(answered, np.where(has_answer, f1, f1.round()), 0.0)
@@ -257,7 +255,7 @@ def test_tau_is_far_from_the_odds_of_any_question(f1, tau):
     assert fit_threshold(swept) == tau
 
 
-def test_between_neighbours_tau_is_the_lower():
+def test_tau_between_adjacent_floats_is_the_lower():
     low, high = 1.0, np.nextafter(1.0, 2)
     high, top = np.nextafter(high, 2), np.nextafter(np.nextafter(high, 2), 2)
     for one, other in (
@@ -279,7 +277,7 @@ def test_no_answer_is_right_where_nothing_is_left_of_the_gold():
     assert fit_threshold(swept) == 1.5
 
 
-def test_questions_of_the_same_odds_go_together_where_a_threshold_is_for_use():
+def test_sweep_changes_questions_with_equal_odds_together():
     has_answer, odds = np.array([True, False, False]), np.array([0.5, 0.5, 0.5])
     marks = score_answers_v2([["x"], [], []], ["x", "y", "y"])
     assert (
@@ -290,7 +288,7 @@ def test_questions_of_the_same_odds_go_together_where_a_threshold_is_for_use():
     assert found["best_f1_thresh"] == 0.5
 
 
-def test_the_lowest_of_equal_thresholds_is_chosen_whatever_rounding_says():
+def test_lowest_of_equal_thresholds_is_fitted_despite_rounding():
     f1 = np.array([0.1, 0.1, 0.6, 0.2, 0.0])  # 1 and these four less 1 are a little more than 1
     marks = AnswerScores(np.zeros(5), f1, np.ones(5, bool))
     swept = sweep_thresholds(marks, np.arange(5.0), np.array([False, False, False, False, True]))
@@ -298,7 +296,7 @@ def test_the_lowest_of_equal_thresholds_is_chosen_whatever_rounding_says():
     assert fit_threshold(ThresholdSweep(swept.threshold[[0, 5]], swept.exact[[0, 5]], swept.f1[[0, 5]])) < 0
 
 
-def test_korean_is_told_by_its_letters():
+def test_korean_is_detected_by_its_letters():
     assert is_korean(["한국 1945!!", "BERT 모델은"])
     assert not is_korean(["서울 is a city of South Korea", "日本"])
     assert not is_korean(["", "1945"])
@@ -318,14 +316,14 @@ def test_korean_is_told_by_its_letters():
         ("half \ud800 pair", "One. A \ud800 pair 😀. Two.", "A \ud800 pair 😀."),
     ],
 )
-def test_the_sentence_with_most_words_of_the_question(question, context, wanted):
+def test_overlap_baseline_predicts_the_sentence_with_most_question_words(question, context, wanted):
     assert predict_overlap([question, question], [context, "x"]) == [wanted, "x"]
 
 
-def test_each_distinct_context_is_cut_once_by_the_rules_of_its_script(monkeypatch):
+def test_each_distinct_context_is_split_once_by_the_rules_of_its_language(monkeypatch):
     asked = []
-    cutter = "bertkit.metrics.overlap.get_sentence_boundaries"
-    monkeypatch.setattr(cutter, lambda *call: asked.append(call) or [])
+    splitter = "sentencex.get_sentence_boundaries"
+    monkeypatch.setattr(splitter, lambda *call: asked.append(call) or [])
     contexts = ["한국어 BERT 모델", "東京のホテル", "木匠造了船", "A cat", "A cat", "1945"]
     predict_overlap([""] * 6, contexts)
     assert sorted(asked) == sorted(zip(["ko", "ja", "zh", "en", "en"], [*contexts[:4], "1945"], strict=True))
@@ -337,8 +335,8 @@ def test_the_evaluate_interface_gives_the_same_scores():
         {"id": "2", "answers": {"text": [], "answer_start": []}},
         {"id": "3", "answers": {"text": ["dog"], "answer_start": [4]}},
     ]
-    said = {"3": ("big dog", 0.9), "1": ("red cat", 0.1), "2": ("dog", 0.5)}  # in another order
-    predictions = [{"id": id, "prediction_text": text} for id, (text, _) in said.items()]
+    prediction_by_id = {"3": ("big dog", 0.9), "1": ("red cat", 0.1), "2": ("dog", 0.5)}  # in another order
+    predictions = [{"id": id, "prediction_text": text} for id, (text, _) in prediction_by_id.items()]
     answered = [row for row in references if row["id"] != "2"]
     found = Squad().compute(predictions=[predictions[0], predictions[1]], references=answered)
     assert found == average_scores_v1(
@@ -346,7 +344,7 @@ def test_the_evaluate_interface_gives_the_same_scores():
     )
 
     for row in predictions:
-        row["no_answer_probability"] = said[row["id"]][1]
+        row["no_answer_probability"] = prediction_by_id[row["id"]][1]
     found = SquadV2().compute(predictions=predictions, references=references, no_answer_threshold=0.4)
     assert found["exact"] == found["f1"] == 100.0 * 2 / 3
     assert found["NoAns_f1"] == 100.0

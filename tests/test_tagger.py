@@ -56,7 +56,7 @@ def tagger(folder, features=None, head="bilstm", new_head=True, **config):
 
 
 def batch(lengths=(7, 4, 9), left=False, more=0):
-    """Pieces of these lengths, the same whatever the padding; `more` of it than there must be."""
+    """Return random tokens of these lengths, independent of the padding; `more` adds padding."""
     torch.manual_seed(2)
     ids = torch.zeros(len(lengths), max(lengths) + more, dtype=torch.long)
     mask = torch.zeros_like(ids)
@@ -68,14 +68,14 @@ def batch(lengths=(7, 4, 9), left=False, more=0):
 
 
 def real(model, given):
-    """The logits of the real pieces, one after the other."""
+    """Return the logits of all tokens but padding, concatenated."""
     with torch.no_grad():
         return model(**given).logits[given["attention_mask"].bool()]
 
 
 @pytest.mark.parametrize("head", ["bilstm", "linear"])
 @pytest.mark.parametrize("features", [None, *FEATURE_LAYERS])
-def test_a_row_of_logits_for_each_piece(folder, features, head):
+def test_one_row_of_logits_per_token(folder, features, head):
     model, given = tagger(folder, features, head), batch()
     wanted = JOINED.get(features, 1)
     assert model.compute_hidden_states(**given).shape == (3, 9, wanted, 32)
@@ -225,9 +225,9 @@ def test_several_files_of_weights(bert, tmp_path):
 @pytest.mark.parametrize(
     ("features", "head", "num_labels", "error"),
     [
-        ("sum-all", "bilstm", 5, "trained with --head bilstm and --features last; say the same, or start"),
+        ("sum-all", "bilstm", 5, "trained with --head bilstm and --features last; pass the same, or"),
         ("last", "linear", 5, "trained with --head bilstm and --features last"),
-        ("last", "bilstm", 6, "--model tiny: its head does not fit .*output.bias"),
+        ("last", "bilstm", 6, "--model tiny: its head does not match .*output.bias"),
     ],
 )
 def test_a_head_that_does_not_fit_is_refused(bert, tmp_path, features, head, num_labels, error):
@@ -243,18 +243,20 @@ def test_a_head_that_is_not_there_is_refused(bert, tmp_path):
     model = tagger(bert, "last")
     model.mix = torch.nn.Linear(1, 1)  # weights that no such head has
     model.save_pretrained(tmp_path)
-    with pytest.raises(bertkit.UserError, match=r"does not fit \(missing or unknown: mix\.bias, mix\.weight"):
+    with pytest.raises(
+        bertkit.UserError, match=r"does not match \(missing or unknown: mix\.bias, mix\.weight"
+    ):
         tagger(tmp_path, "last", new_head=False)
 
 
 @pytest.mark.parametrize("features", ["sum-last-4", "concat-last-4"])
 def test_too_few_layers_are_refused(tiny, features):
-    with pytest.raises(bertkit.UserError, match=f"--features {features}: needs 4 layers and the model has 2; "
-                       "last, second-to-last, sum-all, embeddings fit"):  # fmt: skip
+    with pytest.raises(bertkit.UserError, match=f"--features {features}: requires 4 layers, and the model has 2; "
+                       "use one of last, second-to-last, sum-all, embeddings"):  # fmt: skip
         tagger(tiny, features)
 
 
-def test_layers_are_told_apart(folder):
+def test_selected_layers_give_different_logits(folder):
     model = tagger(folder)
     assert set(map_parameters_to_layers(model, "--freeze").values()) == set(range(LAYERS + 2))
     freeze_layers(model, 2)
@@ -294,7 +296,7 @@ def test_trainer_trains_checkpoints_and_resumes_it(bert, tmp_path, features):
 TEXTS = [" ".join(NEUTRAL_WORDS[: 1 + n * 7 % 13]) for n in range(10)]
 
 
-def pieces(windows=False):
+def make_features(windows=False):
     """Features of ten texts of unlike lengths; with windows some have several sequences."""
     labels = np.arange(10) % 2
     return build_features([TEXTS], labels, make_tokenizer(), 8 if windows else 32, "windows", cache=False)
@@ -307,8 +309,8 @@ def kept(model, features):
 
 @pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize("features", ["last", "sum-last-4"])
-def test_vectors_stand_where_their_pieces_do(folder, features, windows):
-    model, some = tagger(folder, features), pieces(windows)
+def test_vectors_are_aligned_with_tokens(folder, features, windows):
+    model, some = tagger(folder, features), make_features(windows)
     vectors = kept(model, some)
     assert isinstance(vectors, np.memmap)
     assert vectors.dtype == np.float16
@@ -328,7 +330,7 @@ class Words(StoredFeatures):
 
 
 def test_features_of_vectors_keep_all_else():
-    some = Words(**vars(pieces(windows=True)))
+    some = Words(**vars(make_features(windows=True)))
     vectors = np.arange(len(some.input_ids.values) * 6, dtype=np.float16).reshape(-1, 2, 3)
     found = VectorFeatures(some, vectors)
     assert len(found) == 10
@@ -362,46 +364,49 @@ def calls(monkeypatch):
 
 
 def test_vectors_are_computed_once(bert, calls):
-    first = kept(tagger(bert, "sum-last-4"), pieces())
+    first = kept(tagger(bert, "sum-last-4"), make_features())
     computed = len(calls)
-    again = kept(tagger(bert, "concat-last-4", "linear", id2label={n: str(n) for n in range(7)}), pieces())
+    again = kept(
+        tagger(bert, "concat-last-4", "linear", id2label={n: str(n) for n in range(7)}), make_features()
+    )
     assert computed == len(calls) == 4  # ten texts by three
     np.testing.assert_array_equal(again, first)
 
 
-@pytest.mark.parametrize("what", ["weights", "layers", "pieces"])
+@pytest.mark.parametrize("what", ["weights", "layers", "tokens"])
 def test_what_vectors_depend_on_is_in_the_key(bert, what, calls):
-    kept(tagger(bert, "last"), pieces())
+    kept(tagger(bert, "last"), make_features())
     model, computed = tagger(bert, "second-to-last" if what == "layers" else "last"), len(calls)
     if what == "weights":
         next(model.base_model.parameters()).data[7, 7] += 1e-3
-    kept(model, pieces(windows=what == "pieces"))
+    kept(model, make_features(windows=what == "tokens"))
     assert len(calls) > computed
 
 
 def test_a_pooler_made_at_random_is_not_in_the_key(bert, calls):
-    kept(tagger(bert, "last"), pieces())
+    kept(tagger(bert, "last"), make_features())
     model, computed = tagger(bert, "last"), len(calls)
     torch.nn.init.normal_(model.base_model.pooler.dense.weight)
-    kept(model, pieces())
+    kept(model, make_features())
     assert len(calls) == computed
 
 
 def test_without_a_cache_they_are_kept_in_memory(bert, monkeypatch, tmp_path):
-    wanted = kept(tagger(bert, "last"), pieces())
+    wanted = kept(tagger(bert, "last"), make_features())
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BERTKIT_CACHE_DIR", str(tmp_path / "file"))
-    found = kept(tagger(bert, "last"), pieces())
+    found = kept(tagger(bert, "last"), make_features())
     assert not isinstance(found, np.memmap)
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_full_disk_is_told_before_anything_is_computed(bert, monkeypatch, tmp_path, calls):
+def test_full_disk_is_reported_before_computation(bert, monkeypatch, tmp_path, calls):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     with pytest.raises(
-        bertkit.UserError, match=f"BERTKIT_CACHE_DIR {tmp_path}/cache: 0 MB are free and .* needed"
+        bertkit.UserError,
+        match=f"BERTKIT_CACHE_DIR {tmp_path}/cache: the encoder's vectors require .* 0 MB are free",
     ):
-        kept(tagger(bert, "last"), pieces())
+        kept(tagger(bert, "last"), make_features())
     assert not calls
     assert list((tmp_path / "cache" / "vectors").iterdir()) == []  # nothing half-written is left
 
@@ -409,5 +414,5 @@ def test_a_full_disk_is_told_before_anything_is_computed(bert, monkeypatch, tmp_
 def test_vectors_beyond_16_bits_are_refused(bert):
     model = tagger(bert, "last")
     model.base_model.encoder.layer[-1].output.LayerNorm.bias.data += 1e5
-    with pytest.raises(bertkit.UserError, match="--features last: vectors too large"):
-        kept(model, pieces())
+    with pytest.raises(bertkit.UserError, match="--features last: vectors exceed the range"):
+        kept(model, make_features())

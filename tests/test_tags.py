@@ -1,4 +1,4 @@
-"""Tag schemes: told apart, read by conlleval's rule, and written back as they were."""
+"""Tag schemes are detected, read by conlleval's rule, and converted back without loss."""
 
 import numpy as np
 import pytest
@@ -37,11 +37,11 @@ def split(text):
     return [line.split() for line in text.split("|")]
 
 
-def written(pieces, scheme):
+def written(entities_of_sentence, scheme):
     """Entities (type, length) and outsides (None, length) of one sentence as the scheme writes them."""
     first, inner, last, only = SCHEMES[scheme.name]
     tags, before = [], None
-    for type, length in pieces:
+    for type, length in entities_of_sentence:
         letters = only if length == 1 else first + inner * (length - 2) + last
         if scheme.name == "IOB1":
             letters = ("B" if type == before else "I") + inner * (length - 1)
@@ -51,7 +51,7 @@ def written(pieces, scheme):
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_each_scheme_is_told_and_read_and_written(name):
+def test_each_scheme_is_detected_and_converted_both_ways(name):
     tags = split(WRITTEN[name])
     assert detect_scheme(tags) == Scheme(name)
     assert to_iob2(tags, Scheme(name)) == split(IOB2)
@@ -82,10 +82,17 @@ def test_separators_and_tags_without_types():
 @given(sentences=st.lists(entities, max_size=5), scheme=schemes)
 def test_legal_tags_come_back(sentences, scheme):
     if scheme.name == "IO":  # touching entities of one type are one
-        sentences = [[piece for entity in pieces for piece in (entity, (None, 1))] for pieces in sentences]
-    tags = [written(pieces, scheme) for pieces in sentences]
+        sentences = [
+            [
+                entity_or_outside
+                for entity in entities_of_sentence
+                for entity_or_outside in (entity, (None, 1))
+            ]
+            for entities_of_sentence in sentences
+        ]
+    tags = [written(entities_of_sentence, scheme) for entities_of_sentence in sentences]
     iob2 = to_iob2(tags, scheme)
-    assert iob2 == [written(pieces, Scheme()) for pieces in sentences]
+    assert iob2 == [written(entities_of_sentence, Scheme()) for entities_of_sentence in sentences]
     assert from_iob2(iob2, scheme) == tags
     assert count_violations(tags, scheme) == 0
     assert count_violations(tags, detect_scheme(tags)) == 0
@@ -102,14 +109,14 @@ def test_illegal_tags_are_read_and_counted(sentences, scheme):
 
 
 @given(sentences=anything)
-def test_entities_begin_where_conlleval_says(sentences):
+def test_entities_begin_by_conllevals_rule(sentences):
     for tags, iob2 in zip(sentences, to_iob2(sentences, Scheme()), strict=True):
         for before, tag, found in zip(["O", *tags], tags, iob2, strict=False):
             begins = tag[0] in "BSU" or before == "O" or before[0] in "ELSU" or before[2:] != tag[2:]
             assert found == ("O" if tag == "O" else f"{'B' if begins else 'I'}-{tag[2:]}")
 
 
-def test_the_scheme_with_fewer_faults_is_taken():
+def test_scheme_with_fewer_violations_is_detected():
     assert detect_scheme(split("B-PER O I-LOC O I-LOC I-LOC")) == Scheme("IOB1")
     assert detect_scheme(split("B-PER O B-PER O I-LOC I-LOC")) == Scheme("IOB2")
     assert detect_scheme(split("B-PER O I-LOC")) == Scheme("IOB2")
@@ -126,18 +133,18 @@ def test_a_small_split_keeps_the_scheme_of_training():
     assert detect_scheme([]) == Scheme()
 
 
-def test_what_is_no_tag_is_found():
+def test_invalid_tag_is_found():
     tags = split("O O|B-PER I-PER PER||O")
     assert detect_scheme(tags) == Scheme()
     assert find_invalid_tag(tags, Scheme()) == (1, 2)
     assert find_invalid_tag(tags[:1], Scheme()) is None
     for wrong in ("", "X-PER", "B-", "B_PER", "b-PER", "O-PER"):
         assert find_invalid_tag([["O", wrong]], Scheme()) == (0, 1)
-        with pytest.raises(ValueError, match="not of the scheme"):
+        with pytest.raises(ValueError, match="does not belong to the scheme"):
             to_iob2([["O", wrong]], Scheme())
 
 
-def test_schemes_say_how_tags_look():
+def test_scheme_description_shows_its_tags():
     assert str(Scheme("BILOU", "_")) == "BILOU (B_TYPE, I_TYPE, L_TYPE, U_TYPE, O)"
     assert str(Scheme("IO", "")) == "IO (TYPE, O)"
 
@@ -160,7 +167,7 @@ def test_numbers_follow_the_models_order():
 
 
 @pytest.mark.parametrize("names", [["B-PER", "I-PER"], ["O", "PER"], ["O", "B-PER", "B-PER"], ["O", "S-PER"]])
-def test_what_is_no_tag_set_is_refused(names):
+def test_invalid_tag_set_is_refused(names):
     with pytest.raises(ValueError, match="not a set of IOB2 tags"):
         TagSet(names)
 

@@ -1,4 +1,4 @@
-"""Tokens to pieces and back: every token is decided exactly once, whatever it is made of."""
+"""Words and their tokens: every word is predicted exactly once, whatever its characters."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from bertkit.data.ner.decoding import compute_emissions
 from bertkit.data.ner.documents import DocumentPosition
-from bertkit.data.ner.emissions import compute_emissions
-from bertkit.data.ner.features import build_word_features
+from bertkit.data.ner.features import build_windows, build_word_features, expand_windows
 from bertkit.data.ner.tags import TagSet
-from bertkit.data.ner.windows import build_windows, expand_windows
 from bertkit.data.ner.words import WordSpans, encode_words, join_words, split_words
 
 # Korean, Chinese, emoji made of several, combining marks, zero-width and control characters, all planes.
@@ -39,13 +38,13 @@ TOKENS = st.lists(
 
 
 def trained(model, trainer, normalizer, pre_tokenizer, decoder):
-    """A small tokenizer of another family, with BERT's special pieces around."""
+    """Train a small tokenizer of another family with BERT's special tokens."""
     from transformers import PreTrainedTokenizerFast
 
     backend = Tokenizer(model)
     backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, pre_tokenizer, decoder
     backend.train_from_iterator([" ".join([*NEUTRAL_WORDS, *STRANGE])] * 3, trainer)
-    special = [(piece, backend.token_to_id(piece)) for piece in ("[CLS]", "[SEP]")]
+    special = [(token, backend.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     backend.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=special)
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
@@ -74,16 +73,16 @@ def spaced(sentences):
 
 @given(st.lists(TOKENS, min_size=1, max_size=5))
 @settings(deadline=None)
-def test_pieces_belong_to_the_words_that_the_tokenizer_itself_tells(sentences):
+def test_tokens_belong_to_the_words_that_the_tokenizer_reports(sentences):
     tokenizer = TOKENIZERS["wordpiece"]
-    pieces = encode_words(WordSpans.from_words(sentences, spaced(sentences)), tokenizer, cache=False)
+    encoded = encode_words(WordSpans.from_words(sentences, spaced(sentences)), tokenizer, cache=False)
     at = 0
     for row, tokens in enumerate(sentences):
-        [told] = tokenizer.backend_tokenizer.encode_batch([tokens], True, add_special_tokens=False)
-        first = {word: piece for piece, word in reversed(list(enumerate(told.word_ids)))}
-        ours = pieces.first_token[at : at + len(tokens)]
-        start = pieces.ids.offsets[row]
-        assert pieces.ids[row].tolist() == told.ids
+        [expected] = tokenizer.backend_tokenizer.encode_batch([tokens], True, add_special_tokens=False)
+        first = {word: token_index for token_index, word in reversed(list(enumerate(expected.word_ids)))}
+        ours = encoded.first_token[at : at + len(tokens)]
+        start = encoded.ids.offsets[row]
+        assert encoded.ids[row].tolist() == expected.ids
         assert [int(c - start) if c >= 0 else None for c in ours] == [
             first.get(n) for n in range(len(tokens))
         ]
@@ -93,8 +92,8 @@ def test_pieces_belong_to_the_words_that_the_tokenizer_itself_tells(sentences):
 @pytest.mark.parametrize("family", TOKENIZERS)
 @given(sentences=st.lists(TOKENS, min_size=1, max_size=5), max_length=st.integers(8, 40))
 @settings(deadline=None)
-def test_words_to_pieces_and_back(family, sentences, max_length):
-    """A tag for each token goes to the pieces and comes back to the same token, once, in any window."""
+def test_labels_survive_tokenization_and_prediction(family, sentences, max_length):
+    """The tag of each word reaches its tokens and returns to the same word, once, in any window."""
     tags = TagSet(["O", *(f"{letter}-{kind}" for kind in range(9) for letter in "BI")])
     total = sum(map(len, sentences))
     gold = np.arange(total) % 19
@@ -117,30 +116,30 @@ def test_words_to_pieces_and_back(family, sentences, max_length):
 @pytest.mark.parametrize("family", TOKENIZERS)
 @given(tokens=st.lists(st.sampled_from([*NEUTRAL_WORDS, *STRANGE[:6]]), min_size=1, max_size=12))
 @settings(deadline=None)
-def test_the_pieces_of_a_word_spell_it(family, tokens):
+def test_tokens_of_a_word_spell_it(family, tokens):
     tokenizer = TOKENIZERS[family]
-    pieces = encode_words(WordSpans.from_words([tokens], spaced([tokens])), tokenizer, cache=False)
-    stops = [*pieces.first_token[1:], len(pieces.ids.values)]
-    for token, start, stop in zip(tokens, pieces.first_token, stops, strict=True):
-        spelled = tokenizer.decode(pieces.ids.values[start:stop], clean_up_tokenization_spaces=False)
+    encoded = encode_words(WordSpans.from_words([tokens], spaced([tokens])), tokenizer, cache=False)
+    stops = [*encoded.first_token[1:], len(encoded.ids.values)]
+    for token, start, stop in zip(tokens, encoded.first_token, stops, strict=True):
+        spelled = tokenizer.decode(encoded.ids.values[start:stop], clean_up_tokenization_spaces=False)
         spellings = [token, normalizers.NFKC().normalize_str(token), BERT.normalize_str(token)]
         unknown = not spelled.replace("[UNK]", "").strip()
         assert unknown or spelled.replace(" ", "") in [one.replace(" ", "") for one in spellings]
 
 
-def test_what_vanishes_and_what_shares_a_piece():
-    pieces = encode_words(
+def test_words_without_tokens_and_words_in_one_token():
+    encoded = encode_words(
         WordSpans.from_words([["the", "\x07", "film"]], ["the \x07 film"]), make_tokenizer(), False
     )
-    assert pieces.first_token.tolist() == [0, -1, 1]
+    assert encoded.first_token.tolist() == [0, -1, 1]
     letters = list("the film")
     assert join_words(letters) == "the film"
-    pieces = encode_words(WordSpans.from_words([letters], ["the film"]), make_tokenizer(), cache=False)
-    assert pieces.first_token.tolist() == [0, 0, 0, -1, 1, 1, 1, 1]
+    encoded = encode_words(WordSpans.from_words([letters], ["the film"]), make_tokenizer(), cache=False)
+    assert encoded.first_token.tolist() == [0, 0, 0, -1, 1, 1, 1, 1]
 
 
-def test_a_token_without_pieces_goes_along_with_its_neighbours():
-    from bertkit.data.ner.viterbi import viterbi_decode
+def test_word_without_tokens_follows_its_neighbors():
+    from bertkit.data.ner.decoding import viterbi_decode
 
     tags = TagSet(["O", "B-X", "I-X"])
     tokens = ["the", "\x07", "film", "\x07"]
@@ -156,8 +155,8 @@ def test_a_token_without_pieces_goes_along_with_its_neighbours():
     assert [path.tolist() for path in paths] == [[1, 2, 2, 0], [1, 0, 1, 0], [0, 0, 1, 0]]
 
 
-def test_tokens_that_share_a_piece_go_on_with_it():
-    from bertkit.data.ner.viterbi import viterbi_decode
+def test_words_in_one_token_continue_its_entity():
+    from bertkit.data.ner.decoding import viterbi_decode
 
     tags, letters = TagSet(["O", "B-X", "I-X"]), list("the film was")
     features = build_word_features([letters], ["the film was"], None, make_tokenizer(), 16, cache=False)
@@ -191,7 +190,7 @@ def test_words_leave_nothing_out(text):
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(4, 20))
-def test_each_piece_is_decided_once_where_it_has_the_most_context(lengths, budget):
+def test_each_token_is_predicted_once_where_it_has_most_context(lengths, budget):
     bounds = np.cumsum([0, *lengths])
     plan = build_windows(bounds[:-1], bounds[1:], budget)
     decided = np.concatenate(
@@ -203,10 +202,10 @@ def test_each_piece_is_decided_once_where_it_has_the_most_context(lengths, budge
     for row, length in enumerate(lengths):
         some = range(plan.window_offsets[row], plan.window_offsets[row + 1])
         assert len(some) == 1 or length > budget
-        for piece in range(bounds[row], bounds[row + 1]):
-            poorer = {w: min(piece - plan.start[w], plan.stop[w] - 1 - piece) for w in some
-                      if plan.start[w] <= piece < plan.stop[w]}  # fmt: skip
-            [mine] = [w for w in some if plan.predict_start[w] <= piece < plan.predict_stop[w]]
+        for token_index in range(bounds[row], bounds[row + 1]):
+            poorer = {w: min(token_index - plan.start[w], plan.stop[w] - 1 - token_index) for w in some
+                      if plan.start[w] <= token_index < plan.stop[w]}  # fmt: skip
+            [mine] = [w for w in some if plan.predict_start[w] <= token_index < plan.predict_stop[w]]
             assert poorer[mine] >= max(poorer.values()) - 1
 
 
@@ -237,7 +236,7 @@ def test_context_is_whole_sentences_of_the_same_document_as_far_as_they_fit(docu
         assert room < min(left, right)
 
 
-def test_context_is_read_and_not_decided():
+def test_context_is_read_and_not_predicted():
     document = [(text.split(), text) for text in ("the film was", "it was very good", "we saw it")]
     tokens, text = document[1]
     alone = build_word_features([tokens], [text], None, make_tokenizer(), 32, cache=False)

@@ -25,3 +25,22 @@ def measure_scripts(texts: Iterable[str]) -> dict[str, float]:
             found = SCRIPT.match(character)
             counts[found.lastgroup if found and found.lastgroup else OTHER] += count
     return {name: count / counts.total() for name, count in counts.most_common()}
+
+
+LETTERS = regex.compile(r"\p{L}+")
+HANGUL = regex.compile(r"\p{Hangul}+")
+
+
+def is_korean(texts: Iterable[str]) -> bool:
+    """Return whether most letters of the texts are Hangul."""
+    return is_mostly(texts, HANGUL)
+
+
+def is_mostly(texts: Iterable[str], letters: regex.Pattern[str]) -> bool:
+    """Return whether more than half of the letters match `letters`, a pattern of runs of letters."""
+    counts = [(_count_matched(letters, text), _count_matched(LETTERS, text)) for text in texts]
+    return 2 * sum(matched for matched, _ in counts) > sum(total for _, total in counts)
+
+
+def _count_matched(pattern: regex.Pattern[str], text: str) -> int:
+    return sum(map(len, pattern.findall(text)))

@@ -203,7 +203,7 @@ def _compare(
     config: EvaluateConfig, predictor: "Predictor", other: "Predictor", outputs: "Outputs", reporter: Reporter
 ) -> dict[str, Any]:
     """Return the other run's scores on the validation rows, and the differences of this run from them."""
-    from bertkit.metrics.paired import compare_scorers
+    from bertkit.metrics.significance import compare_scorers
 
     try:
         other = other.use_columns_of(predictor.task)

@@ -1,1 +1,1 @@
-"""Scorers as pure functions over arrays, their intervals, and the baselines that stand beside them."""
+"""Metrics as pure functions over arrays, their confidence intervals, and simple baselines."""

@@ -1,7 +1,7 @@
-"""What needs no encoder: a constant answer, a bag of words with a linear model, each word's usual tag.
+"""Baselines without an encoder: majority, TF-IDF, most frequent tag, and sentence overlap.
 
-All are fitted on the training rows of the run and predict its evaluation rows, so their scores stand
-on the very same split as the model's.
+A baseline is fitted on the training rows of a run and predicts its evaluation rows. Its scores are therefore
+comparable with those of the model.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,15 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.ner.words import split_words
+from bertkit.data.tokenization import replace_surrogates
+
 TextColumns = Sequence[Sequence[str]]  # one or two columns of n texts
-WORD_PATTERN = (
-    r"(?u)\b\w+\b"  # also of one letter, and Korean, which the default pattern drops or keeps by luck
-)
-MAX_TFIDF_ROWS = 50_000  # more training rows than this are thinned: minutes of fitting for nothing
+# Unlike scikit-learn's default pattern, this one keeps words of one letter, which are common in Korean.
+WORD_PATTERN = r"(?u)\b\w+\b"
+MAX_TFIDF_ROWS = 50_000  # larger training sets are sampled: fitting takes minutes and gains nothing
 
 
 def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
-    """The most frequent label (multi-label: each its own; regression: the mean), [size, ...]."""
+    """Predict the most frequent label for all `size` rows.
+
+    Multi-label: the majority of each label. Regression: the mean.
+    """
     if labels.dtype.kind == "f":
         constant: Any = labels.mean()
     elif labels.ndim == 2:
@@ -31,97 +36,148 @@ def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
 def predict_tfidf(
     train: TextColumns, labels: np.ndarray, others: Sequence[TextColumns], seed: int = 0
 ) -> list[np.ndarray]:
-    """TF-IDF of words and word pairs, then logistic regression (regression: ridge).
+    """Predict with logistic regression (regression: ridge) on the TF-IDF of words and word pairs.
 
     Args:
         train: the training texts.
         labels: [n] int, [n, classes] int or [n] float.
-        others: further splits to predict.
+        others: the splits to predict.
+        seed: seed for sampling large training sets.
 
     Returns:
-        For each of `others` its predictions, of the shape of the labels.
+        The predictions of each split in `others`, in the shape of the labels.
     """
-    model = _fitted(train, labels, seed)
+    model = _fit_tfidf_model(train, labels, seed)
     if model is None:
         return [predict_majority(labels, len(texts[0])) for texts in others]
     return [np.asarray(model(texts, "predict")) for texts in others]
 
 
 def predict_ending_only(
-    train: Sequence[Sequence[str]], right: np.ndarray, others: Sequence[Sequence[str]], seed: int = 0
+    train: Sequence[Sequence[str]], correct: np.ndarray, others: Sequence[Sequence[str]], seed: int = 0
 ) -> np.ndarray:
-    """Which ending looks right by its own words: TF-IDF and logistic regression over single endings.
+    """Predict the correct ending without its context: logistic regression on the TF-IDF of single endings.
 
     Args:
         train: [n] the endings of each training row.
-        right: [n] int, the number of the right one.
+        correct: [n] int, the index of the correct ending.
         others: [m] the endings of each row to predict.
+        seed: seed for sampling large training sets.
 
     Returns:
-        [m] int, the number of the ending that looks most right.
+        [m] int, the index of the ending with the highest score.
     """
-    is_right = np.concatenate(
-        [np.arange(len(some)) == number for some, number in zip(train, right, strict=True)]
+    is_correct = np.concatenate(
+        [np.arange(len(endings)) == index for endings, index in zip(train, correct, strict=True)]
     )
-    model = _fitted([[ending for some in train for ending in some]], is_right.astype(np.int64), seed)
+    train_endings = [ending for endings in train for ending in endings]
+    model = _fit_tfidf_model([train_endings], is_correct.astype(np.int64), seed)
     if model is None:
-        return predict_majority(right, len(others))
-    scores = model([[ending for some in others for ending in some]], "decision_function")
-    parts = np.split(scores, np.cumsum([len(some) for some in others])[:-1])
-    return np.array([part.argmax() for part in parts])
+        return predict_majority(correct, len(others))
+    scores = model([[ending for endings in others for ending in endings]], "decision_function")
+    scores_by_row = np.split(scores, np.cumsum([len(endings) for endings in others])[:-1])
+    return np.array([row.argmax() for row in scores_by_row])
 
 
 def predict_frequent_tag(
     train_words: Sequence[str], train_tags: np.ndarray, words: Sequence[str], outside: int
 ) -> np.ndarray:
-    """Each word's most frequent tag in training, the lowest of equals; `outside` for words it lacks.
+    """Predict each word's most frequent training tag: the lowest id on ties, `outside` for unseen words.
 
     Args:
         train_words: [total] the words of all training sentences.
         train_tags: [total] int, their tags.
         words: [m] the words to tag.
+        outside: the tag of unseen words.
 
     Returns:
         [m] int.
     """
-    vocabulary = {word: number for number, word in enumerate(dict.fromkeys(train_words))}
-    numbers = np.fromiter(map(vocabulary.__getitem__, train_words), np.int64, len(train_words))
-    size = int(train_tags.max(initial=0)) + 1
-    cells, counts = np.unique(numbers * size + train_tags, return_counts=True)
-    word, tag = np.divmod(cells, size)  # both rise, so that sorting keeps the lowest of equal tags first
-    order = np.lexsort((-counts, word))
-    _, first = np.unique(word, return_index=True)
-    answers = np.append(tag[order[first]], outside)  # the last is for the -1 of an unseen word
-    return answers[np.fromiter(map(vocabulary.get, words, repeat(-1)), np.int64, len(words))]
+    vocabulary = {word: word_id for word_id, word in enumerate(dict.fromkeys(train_words))}
+    word_ids = np.fromiter(map(vocabulary.__getitem__, train_words), np.int64, len(train_words))
+    num_tags = int(train_tags.max(initial=0)) + 1
+    cells, counts = np.unique(word_ids * num_tags + train_tags, return_counts=True)
+    cell_word, cell_tag = np.divmod(
+        cells, num_tags
+    )  # both ascend, so the stable sort keeps the lowest tag of a tie first
+    order = np.lexsort((-counts, cell_word))
+    _, first = np.unique(cell_word, return_index=True)
+    tag_by_word = np.append(cell_tag[order[first]], outside)  # index -1 is an unseen word
+    return tag_by_word[np.fromiter(map(vocabulary.get, words, repeat(-1)), np.int64, len(words))]
 
 
-def _fitted(
+def predict_overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:
+    """Predict the sentence of each context with the most distinct words of its question.
+
+    The first sentence wins a tie. `split_words` defines the words: characters in scripts without spaces, or
+    whose particles are attached without one.
+
+    Returns:
+        [n] sentences without surrounding white space; "" for a context without any.
+    """
+    sentences = {
+        context: [(sentence, _collect_words(sentence)) for sentence in _split_sentences(context)]
+        for context in set(contexts)
+    }
+    return [
+        _find_most_similar(_collect_words(question), sentences[context])
+        for question, context in zip(questions, contexts, strict=True)
+    ]
+
+
+def _find_most_similar(question: set[str], sentences: list[tuple[str, set[str]]]) -> str:
+    return max(sentences, key=lambda sentence: len(question & sentence[1]), default=("", set()))[0]
+
+
+def _collect_words(text: str) -> set[str]:
+    return {word for word in split_words(text.casefold()) if word[0].isalnum()}
+
+
+def _split_sentences(text: str) -> list[str]:
+    from sentencex import get_sentence_boundaries
+
+    from bertkit.data.corpus.sentences import detect_language
+
+    bounds = get_sentence_boundaries(detect_language(text), replace_surrogates(text))
+    sentences = (text[bound["start_index"] : bound["end_index"]].strip() for bound in bounds)
+    return [sentence for sentence in sentences if sentence]
+
+
+def _fit_tfidf_model(
     train: TextColumns, labels: np.ndarray, seed: int
 ) -> Callable[[TextColumns, str], np.ndarray] | None:
-    """A linear model over words, asked by texts and method; None where no text has words."""
+    """Fit a linear model on TF-IDF vectors.
+
+    Returns:
+        A function of texts and the name of a scikit-learn prediction method; None if no text has words.
+    """
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[:MAX_TFIDF_ROWS])
-    columns = [[column[i] for i in chosen] for column in train]
-    words = [
+    rows = np.sort(np.random.default_rng(seed).permutation(len(labels))[:MAX_TFIDF_ROWS])
+    columns = [[column[row] for row in rows] for column in train]
+    vectorizers = [
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD_PATTERN, min_df=1)
         for _ in columns
     ]
     try:
-        vectors = [v.fit_transform(column) for v, column in zip(words, columns, strict=True)]
-    except ValueError:  # scikit-learn's "empty vocabulary": no words in any text
+        vectors = [
+            vectorizer.fit_transform(column) for vectorizer, column in zip(vectorizers, columns, strict=True)
+        ]
+    except ValueError:  # scikit-learn's "empty vocabulary": no text contains a word
         return None
-    model = _linear_model(labels[chosen]).fit(hstack(vectors), labels[chosen])
+    model = _build_linear_model(labels[rows]).fit(hstack(vectors), labels[rows])
 
-    def ask(texts: TextColumns, method: str) -> np.ndarray:
-        seen = [v.transform(column) for v, column in zip(words, texts, strict=True)]
-        return getattr(model, method)(hstack(seen))
+    def predict(texts: TextColumns, method: str) -> np.ndarray:
+        vectors = [
+            vectorizer.transform(column) for vectorizer, column in zip(vectorizers, texts, strict=True)
+        ]
+        return getattr(model, method)(hstack(vectors))
 
-    return ask
+    return predict
 
 
-def _linear_model(labels: np.ndarray) -> Any:
+def _build_linear_model(labels: np.ndarray) -> Any:
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.multiclass import OneVsRestClassifier
 

@@ -1,7 +1,8 @@
-"""Scores of labels, label sets and numbers, from 0 to 1, as scikit-learn and SciPy define them.
+"""Scores of labels, label sets and numbers, as scikit-learn and SciPy define them, and class probabilities.
 
-Labels are scored from the confusion matrix rather than by scikit-learn, which needs milliseconds a
-call where a bootstrap makes a thousand; the tests hold the two equal.
+Scores range from 0 to 1 (correlations from -1). Single-label scores are computed from the confusion matrix:
+scikit-learn takes milliseconds per call, and a bootstrap makes a thousand calls. The tests establish that
+both agree.
 """
 
 import numpy as np
@@ -9,68 +10,88 @@ import numpy as np
 Scores = dict[str, float]
 
 
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return class probabilities [n, classes] in double precision; each row sums to 1."""
+    from scipy.special import softmax as stable_softmax
+
+    return stable_softmax(logits.astype(np.float64), axis=-1)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Return independent label probabilities [n, classes] in double precision."""
+    from scipy.special import expit
+
+    return expit(logits.astype(np.float64))
+
+
 def score_single_label(
     gold: np.ndarray, predicted: np.ndarray, classes: int, positive: int | None = None
 ) -> Scores:
-    """accuracy, macro f1 / precision / recall, matthews, and with a positive class its F1 (GLUE's).
+    """Return accuracy, macro f1, precision and recall, matthews, and the F1 of the positive class if given.
 
     Args:
-        gold, predicted: [n] label numbers.
-        classes: how many labels there are; macro means are over those that occur.
-        positive: the number of the positive label of two.
+        gold: [n] label ids.
+        predicted: [n] label ids.
+        classes: number of labels; macro means are over the labels that occur.
+        positive: id of the positive label of a binary task, whose F1 GLUE reports.
     """
     counts = np.bincount(gold * classes + predicted, minlength=classes * classes)
     confusion = counts.reshape(classes, classes).astype(float)
-    right, golds, guesses = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
-    precision, recall = _ratio(right, guesses), _ratio(right, golds)
-    f1 = _ratio(2 * right, golds + guesses)
-    there = (golds + guesses) > 0
+    correct, gold_counts, predicted_counts = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    precision, recall = _divide_or_zero(correct, predicted_counts), _divide_or_zero(correct, gold_counts)
+    f1 = _divide_or_zero(2 * correct, gold_counts + predicted_counts)
+    occurs = (gold_counts + predicted_counts) > 0
     scores = {
-        "accuracy": right.sum() / len(gold),
-        "f1": f1[there].mean(),
-        "precision": precision[there].mean(),
-        "recall": recall[there].mean(),
-        "matthews": _matthews(right, golds, guesses),
+        "accuracy": correct.sum() / len(gold),
+        "f1": f1[occurs].mean(),
+        "precision": precision[occurs].mean(),
+        "recall": recall[occurs].mean(),
+        "matthews": _compute_matthews(correct, gold_counts, predicted_counts),
     }
     if positive is not None:
         scores["positive_f1"] = f1[positive]
     return {name: float(value) for name, value in scores.items()}
 
 
-def _matthews(right: np.ndarray, golds: np.ndarray, guesses: np.ndarray) -> float:
-    """The R_k correlation; 0 where one side is constant (Gorodkin 2004)."""
-    total = golds.sum()
-    covariance = right.sum() * total - golds @ guesses
-    spread = (total**2 - guesses @ guesses) * (total**2 - golds @ golds)
+def _compute_matthews(correct: np.ndarray, gold_counts: np.ndarray, predicted_counts: np.ndarray) -> float:
+    """Return the R_k correlation (Gorodkin 2004); 0 if either side is constant."""
+    total = gold_counts.sum()
+    covariance = correct.sum() * total - gold_counts @ predicted_counts
+    spread = (total**2 - predicted_counts @ predicted_counts) * (total**2 - gold_counts @ gold_counts)
     return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
 
 
 def score_multi_label(gold: np.ndarray, predicted: np.ndarray) -> Scores:
-    """Accuracy (all labels of a row right), micro_f1 and macro_f1. Both arrays [n, classes], 0 or 1."""
-    both = (gold & predicted).sum(0).astype(float)
-    either = (gold.sum(0) + predicted.sum(0)).astype(float)
+    """Return accuracy (all labels of a row correct), micro_f1 and macro_f1.
+
+    Args:
+        gold: [n, classes] int, 0 or 1.
+        predicted: [n, classes] int, 0 or 1.
+    """
+    correct = (gold & predicted).sum(0).astype(float)
+    totals = (gold.sum(0) + predicted.sum(0)).astype(float)
     return {
         "accuracy": float((gold == predicted).all(1).mean()),
-        "micro_f1": float(_ratio(2 * both.sum(keepdims=True), either.sum(keepdims=True))[0]),
-        "macro_f1": float(_ratio(2 * both, either).mean()),
+        "micro_f1": float(_divide_or_zero(2 * correct.sum(keepdims=True), totals.sum(keepdims=True))[0]),
+        "macro_f1": float(_divide_or_zero(2 * correct, totals).mean()),
     }
 
 
 def score_regression(gold: np.ndarray, predicted: np.ndarray) -> Scores:
-    """Pearson and spearman of two arrays [n]; 0 where either is constant."""
+    """Return the pearson and spearman correlations of two arrays [n]; 0 if either is constant."""
     from scipy.stats import rankdata
 
     return {
-        "pearson": _correlation(gold, predicted),
-        "spearman": _correlation(rankdata(gold), rankdata(predicted)),
+        "pearson": _correlate(gold, predicted),
+        "spearman": _correlate(rankdata(gold), rankdata(predicted)),
     }
 
 
-def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+def _correlate(a: np.ndarray, b: np.ndarray) -> float:
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+def _divide_or_zero(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)

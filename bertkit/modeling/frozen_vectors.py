@@ -1,4 +1,4 @@
-"""A frozen encoder's vectors in place of pieces: computed once, kept in the cache, read in order."""
+"""Precomputed vectors of a frozen encoder, cached on disk and read in place of tokens."""
 
 import json
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Collator = Callable[..., dict[str, torch.Tensor]]
 VECTORS_FILE = "vectors.npy"
-# What a config says of labels, heads and places, on which no vector depends.
+# Keys of a config that vectors do not depend on.
 IRRELEVANT_CONFIG_KEYS = {
     "id2label", "label2id", "num_labels", "problem_type", "architectures", "bertkit_features", "bertkit_head",
     "classifier_dropout", "use_cache", "dtype", "_name_or_path", "transformers_version",
@@ -31,11 +31,11 @@ IRRELEVANT_CONFIG_KEYS = {
 
 
 class VectorFeatures(StoredFeatures):
-    """Features of any kind whose items bring vectors in place of ids; all else is as it was.
+    """Features with vectors in place of token ids.
 
     Args:
-        features: what the vectors were computed from.
-        vectors: [pieces, layers, hidden] of all its sequences, one after the other.
+        features: the features that the vectors were computed from.
+        vectors: [tokens, layers, hidden] of all sequences, concatenated.
     """
 
     features: StoredFeatures
@@ -54,42 +54,44 @@ class VectorFeatures(StoredFeatures):
         return item | {"vectors": [self.vectors[start:stop] for start, stop in pairwise(bounds)]}
 
     def __getattr__(self, name: str) -> Any:
-        """What a kind of features has beyond the others; private names are looked up before there are any."""
+        """Return an attribute of the wrapped features; private names may be requested before it is set."""
         if name.startswith("_") or name == "features":
             raise AttributeError(name)
         return getattr(self.features, name)
 
     @property
     def lengths(self) -> np.ndarray:
-        """[n] as of the features wrapped."""
+        """[n] of the wrapped features."""
         return self.features.lengths
 
     @property
     def logit_offsets(self) -> np.ndarray:
-        """[n + 1] as of the features wrapped."""
+        """[n + 1] of the wrapped features."""
         return self.features.logit_offsets
 
     @property
     def length_keys(self) -> np.ndarray:
-        """[n] as of the features wrapped."""
+        """[n] of the wrapped features."""
         return self.features.length_keys
 
 
-# ---- computed once
+# ---- computation
 
 
 def compute_vectors(
     model: "Tagger", features: StoredFeatures, collator: Collator, batch_size: int, reporter: Reporter
 ) -> np.ndarray:
-    """[pieces, layers, hidden] in 16 bits, memory-mapped from the cache where that can be written.
+    """Compute vectors [tokens, layers, hidden] in 16 bits, memory-mapped from the cache if it is writable.
 
     Args:
-        model: with a frozen encoder; its own device is used.
-        collator: gives `input_ids`, `attention_mask` (and `token_type_ids`), sequences in their order.
-        batch_size: examples a batch, like lengths together.
+        model: a tagger with a frozen encoder, on the device to use.
+        features: the sequences.
+        collator: returns `input_ids`, `attention_mask` and optionally `token_type_ids`, in order.
+        batch_size: examples per batch; batches are grouped by length.
+        reporter: shows the progress.
 
     Raises:
-        UserError: no room for them, or vectors beyond what 16 bits can hold.
+        UserError: the disk is full, or a vector exceeds the range of 16 bits.
     """
     shape = (len(features.input_ids.values), len(model.layers), model.config.hidden_size)
 
@@ -98,42 +100,36 @@ def compute_vectors(
             get_cache_directory(), int(np.prod(shape)) * 2, "the encoder's outputs",
             "choose a directory on another disk, or --features of fewer layers", flag="BERTKIT_CACHE_DIR",
         )  # fmt: skip
-        _fill(
-            allocate_memmap(folder / VECTORS_FILE, shape, np.float16),
-            model,
-            features,
-            collator,
-            batch_size,
-            reporter,
-        )
+        vectors = allocate_memmap(folder / VECTORS_FILE, shape, np.float16)
+        _fill_vectors(vectors, model, features, collator, batch_size, reporter)
 
-    folder = get_or_create("vectors", _key(model, features), write)
+    folder = get_or_create("vectors", _compute_cache_key(model, features), write)
     if folder:
         return np.load(folder / VECTORS_FILE, mmap_mode="r")
     vectors = np.empty(shape, np.float16)
-    _fill(vectors, model, features, collator, batch_size, reporter)
+    _fill_vectors(vectors, model, features, collator, batch_size, reporter)
     return vectors
 
 
-def _key(model: "Tagger", features: StoredFeatures) -> str:
-    """A digest of all that the vectors depend on: encoder, layers and pieces."""
+def _compute_cache_key(model: "Tagger", features: StoredFeatures) -> str:
+    """Return a digest of everything that the vectors depend on: encoder, layers and tokens."""
     config = {
         key: value for key, value in model.config.to_dict().items() if key not in IRRELEVANT_CONFIG_KEYS
     }
-    about = [config, model.layers]
-    digest = blake2b(json.dumps(about, sort_keys=True, default=str).encode(), digest_size=16)
+    settings = [config, model.layers]
+    digest = blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
     for name, tensor in model.base_model.state_dict().items():
-        if "pooler" not in name:  # behind the layers, and random where a checkpoint has none
+        if "pooler" not in name:  # not used, and random if the checkpoint has none
             digest.update(f"{name} {tuple(tensor.shape)}".encode())
             digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    ids, kinds = features.input_ids, features.token_type_ids
-    for array in (ids.values, ids.offsets, kinds.values):
+    ids, token_type_ids = features.input_ids, features.token_type_ids
+    for array in (ids.values, ids.offsets, token_type_ids.values):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
 def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """A memory-mapped array whose room is taken now: a disk that fills up later would kill the process."""
+    """Create a memory-mapped array and reserve its disk space: a full disk would kill the process later."""
     array = np.lib.format.open_memmap(path, "w+", dtype, shape)
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
@@ -141,11 +137,11 @@ def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarr
     return array
 
 
-def _fill(
+def _fill_vectors(
     vectors: np.ndarray, model: "Tagger", features: StoredFeatures, collator: Collator, batch_size: int,
     reporter: Reporter,
 ) -> None:  # fmt: skip
-    """Compute all vectors, longest examples first so that memory runs out early or never."""
+    """Compute all vectors, longest examples first, so that memory runs out early or never."""
     order = np.argsort(-features.length_keys, kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     device = next(model.parameters()).device
@@ -153,13 +149,12 @@ def _fill(
         batch = collator([features[row] for row in rows])
         names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
         hidden = model.compute_hidden_states(**{name: batch[name].to(device) for name in names})
-        found = hidden[batch["attention_mask"].bool().to(device)].half()
-        if not torch.isfinite(found).all():
+        batch_vectors = hidden[batch["attention_mask"].bool().to(device)].half()
+        if not torch.isfinite(batch_vectors).all():
             raise UserError(
-                f"--features {model.features}: vectors too large for the 16 bits they are kept in"
+                f"--features {model.features}: vectors exceed the range of 16 bits, as which they are "
+                "stored; use another value or model"
             )
-        pieces = (
-            features.input_ids.offsets[features.sequence_offsets[rows]],
-            features.input_ids.offsets[features.sequence_offsets[rows + 1]],
-        )
-        vectors[concat_ranges(*pieces)] = found.cpu().numpy()
+        first = features.input_ids.offsets[features.sequence_offsets[rows]]
+        last = features.input_ids.offsets[features.sequence_offsets[rows + 1]]
+        vectors[concat_ranges(first, last)] = batch_vectors.cpu().numpy()

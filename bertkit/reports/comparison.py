@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bertkit.errors import UserError, format_list
-from bertkit.metrics.paired import ScoreDifference, compare_scorers
+from bertkit.metrics.significance import ScoreDifference, compare_scorers
 from bertkit.reports.charts import LINE_COLORS, STEP, Chart, extract_series, plot_curves
 from bertkit.reports.examples import Example, ExampleBrowser, Field, build_browser
 from bertkit.reports.finished_run import FinishedRun

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
-    from bertkit.metrics.intervals import Scorer
+    from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.utils.reporting import Reporter
@@ -300,7 +300,7 @@ class Task(TaskChecks, ABC):
 
     def compute_intervals(self, outputs: Outputs) -> dict[str, list[float]]:
         """The 95 % interval of each score: a bootstrap over the rows; of a share of them Wilson's."""
-        from bertkit.metrics.intervals import compute_intervals
+        from bertkit.metrics.significance import compute_intervals
 
         return compute_intervals(self.scorer(outputs), self.config.seed)
 

@@ -84,7 +84,7 @@ class SingleLabel(LabelType):
         return logits.argmax(-1)
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-        """See `bertkit.metrics.classification.single_label`."""
+        """See `bertkit.metrics.classification.score_single_label`."""
         from bertkit.metrics.classification import score_single_label
 
         number = None if self.positive_label is None else self.labels.index(self.positive_label)
@@ -96,7 +96,7 @@ class SingleLabel(LabelType):
 
     def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray":
         """Softmax."""
-        from bertkit.metrics.probabilities import softmax
+        from bertkit.metrics.classification import softmax
 
         return softmax(logits)
 
@@ -134,7 +134,7 @@ class MultiLabel(LabelType):
         return (logits > 0).astype("int64")
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-        """See `bertkit.metrics.classification.multi_label`."""
+        """See `bertkit.metrics.classification.score_multi_label`."""
         from bertkit.metrics.classification import score_multi_label
 
         return score_multi_label(gold, predicted)
@@ -145,7 +145,7 @@ class MultiLabel(LabelType):
 
     def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray":
         """Each label by itself."""
-        from bertkit.metrics.probabilities import sigmoid
+        from bertkit.metrics.classification import sigmoid
 
         return sigmoid(logits)
 
@@ -179,7 +179,7 @@ class Regression(LabelType):
         return logits[:, 0]
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-        """See `bertkit.metrics.classification.regression`."""
+        """See `bertkit.metrics.classification.score_regression`."""
         from bertkit.metrics.classification import score_regression
 
         return score_regression(gold, predicted)

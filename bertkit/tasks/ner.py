@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
     from bertkit.data.token_counts import TokenCounts
-    from bertkit.metrics.intervals import Scorer
+    from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.utils.reporting import Reporter
@@ -88,8 +88,8 @@ class Ner(Task):
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Tokens and tags in one form, the scheme of the tags, and what is illegal in it."""
         from bertkit.data.ner import rows as ner_rows
-        from bertkit.data.ner.columns import resolve_columns
         from bertkit.data.ner.documents import add_document_positions
+        from bertkit.data.ner.rows import resolve_columns
 
         train = dataset.splits["train"]
         token, tag = resolve_columns(train, self.config.token_column, self.config.tag_column)
@@ -146,8 +146,8 @@ class Ner(Task):
     def normalize_rows(self, rows: "Rows") -> "Rows":
         """Every row has tokens, or a text; with `--context document` its place in its document, if told."""
         from bertkit.data.ner import rows as ner_rows
-        from bertkit.data.ner.columns import match_split_columns
         from bertkit.data.ner.documents import add_document_positions, find_document_column
+        from bertkit.data.ner.rows import match_split_columns
 
         if ner_rows.is_normalized(rows):
             return rows
@@ -338,7 +338,7 @@ class Ner(Task):
     def scorer(self, outputs: Outputs) -> "Scorer":
         """By sentences, since the tokens of one are no independent draws."""
         from bertkit.metrics.entities import score_sentences
-        from bertkit.metrics.intervals import Scorer
+        from bertkit.metrics.significance import Scorer
 
         entities, tokens = self.decoder.count_entities(outputs)
         entities = entities.sum(1)

@@ -27,7 +27,7 @@ class TagDecoder:
 
     def predict_tags(self, outputs: Outputs) -> "np.ndarray":
         """[tokens] int: the best legal sequence of each sentence, of those that its scheme can write."""
-        from bertkit.data.ner.viterbi import viterbi_decode
+        from bertkit.data.ner.decoding import viterbi_decode
 
         legal = self.tags.build_transitions(allow_adjacent=self._scheme(outputs.rows).name != "IO")
         return viterbi_decode(self._emissions(outputs), outputs.features.word_offsets, *legal)
@@ -53,7 +53,7 @@ class TagDecoder:
 
     def iter_records(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
         """A readable prediction of each sentence; see docs/ner.md for its keys."""
-        from bertkit.data.ner.spans import extract_entities
+        from bertkit.data.ner.words import extract_entities
 
         gold, predicted, iob2 = self.restore_schemes(outputs)
         sure, rows = self.compute_probabilities(outputs), outputs.rows
@@ -99,7 +99,7 @@ class TagDecoder:
         }
 
     def _emissions(self, outputs: Outputs) -> "np.ndarray":
-        from bertkit.data.ner.emissions import compute_emissions
+        from bertkit.data.ner.decoding import compute_emissions
 
         return compute_emissions(outputs.logits, outputs.features, self.tags)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bertkit.data.corpus.phases import Phase
     from bertkit.data.features import Features
     from bertkit.data.rows import Rows, Splits
-    from bertkit.metrics.intervals import Scorer
+    from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -130,8 +130,8 @@ class Pretrain(CorpusTask):
         return PhasedFeatures.from_phases(self.phases, parts)
 
     def _examples(self, rows: "Rows", tokenizer: Any, max_length: int) -> "CorpusFeatures":
-        from bertkit.data.corpus.features import CorpusFeatures
         from bertkit.data.corpus import pairs
+        from bertkit.data.corpus.features import CorpusFeatures
         from bertkit.data.tokenization import SequenceTemplate
 
         config, (corpus, chosen) = self.config, self.corpus_set.locate_documents(rows)
@@ -223,8 +223,8 @@ class Pretrain(CorpusTask):
 
     def scorer(self, outputs: Outputs) -> "Scorer":
         """By examples."""
-        from bertkit.metrics.intervals import Scorer
         from bertkit.metrics.pretraining import score_pretraining
+        from bertkit.metrics.significance import Scorer
 
         logits = outputs.logits
         return Scorer(lambda rows: score_pretraining(logits[rows], self.config.has_pairs), len(logits))

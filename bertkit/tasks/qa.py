@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
     from bertkit.data.token_counts import TokenCounts
-    from bertkit.metrics.intervals import Scorer
+    from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.utils.reporting import Reporter
@@ -86,9 +86,8 @@ class Qa(Task):
 
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """One row a question with its answers where they stand, and the rules that hold."""
-        from bertkit.data.qa.columns import resolve_columns
         from bertkit.data.qa.repair import fix_offsets
-        from bertkit.data.qa.rows import normalize_questions
+        from bertkit.data.qa.rows import normalize_questions, resolve_columns
 
         train, config = dataset.splits["train"], self.config
         names = resolve_columns(train, config.question_column, config.context_column, config.answers_column)
@@ -172,7 +171,7 @@ class Qa(Task):
     @property
     def gold_columns(self) -> set[str]:
         """The answers, and what SQuAD says of them."""
-        from bertkit.data.qa.columns import ANSWER_COLUMNS
+        from bertkit.data.qa.rows import ANSWER_COLUMNS
 
         said = {self.config.answers_column, *ANSWER_COLUMNS, "is_impossible", "plausible_answers"}
         return said - {self.config.question_column, self.config.context_column}
@@ -198,7 +197,7 @@ class Qa(Task):
 
     def load_examples(self, reporter: "Reporter") -> "LoadedDataset":
         """A row a question."""
-        from bertkit.data.qa.articles import flatten_articles, is_nested
+        from bertkit.data.qa.rows import flatten_articles, is_nested
 
         found = self.load_data(reporter)
         flat = {

@@ -10,9 +10,9 @@ from bertkit.tasks.base import Outputs, Scores
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertkit.data.qa.nbest import NBest
+    from bertkit.data.qa.spans import NBest
     from bertkit.data.rows import Rows
-    from bertkit.metrics.intervals import Scorer
+    from bertkit.metrics.significance import Scorer
     from bertkit.metrics.squad import AnswerScores
 
 SWEEP_POINTS = 11  # thresholds of the sweep in a run's tables
@@ -34,7 +34,7 @@ class AnswerDecoder:
 
     def compute_metrics(self, outputs: Outputs) -> Scores:
         """Of the final answers; with v2 also the best that thresholds on this split would reach."""
-        from bertkit.metrics.thresholds import compute_best_scores
+        from bertkit.metrics.squad import compute_best_scores
 
         gold, nbest = get_gold_texts(outputs.rows), self.merge_nbest(outputs)
         spans, final = extract_best_spans(nbest, outputs.rows), self.select_answers(outputs, nbest)
@@ -46,7 +46,7 @@ class AnswerDecoder:
 
     def scorer(self, outputs: Outputs) -> "Scorer":
         """By questions; the threshold stays as it is."""
-        from bertkit.metrics.intervals import Scorer
+        from bertkit.metrics.significance import Scorer
 
         gold = get_gold_texts(outputs.rows)
         marks = self._marks(gold, self.select_answers(outputs, self.merge_nbest(outputs)))
@@ -66,7 +66,7 @@ class AnswerDecoder:
 
     def fit_threshold(self, outputs: Outputs) -> float:
         """Tau with the best F1 on this split (Devlin et al. 2018, 4.3)."""
-        from bertkit.metrics.thresholds import fit_threshold
+        from bertkit.metrics.squad import fit_threshold
 
         return fit_threshold(self._sweep(outputs, self.merge_nbest(outputs)))
 
@@ -86,7 +86,7 @@ class AnswerDecoder:
 
     def score_baselines(self, rows: "Rows") -> dict[str, Scores]:
         """`overlap`: the sentence with the most words of the question; with v2 `majority`: no answer."""
-        from bertkit.metrics.overlap import predict_overlap
+        from bertkit.metrics.baselines import predict_overlap
 
         gold = get_gold_texts(rows)
         answers = {"overlap": predict_overlap(rows["question"], rows["context"])}
@@ -98,7 +98,7 @@ class AnswerDecoder:
 
     def merge_nbest(self, outputs: Outputs) -> "NBest":
         """The best answers of each question."""
-        from bertkit.data.qa.nbest import merge_windows
+        from bertkit.data.qa.spans import merge_windows
 
         return merge_windows(outputs.logits, outputs.features)
 
@@ -180,14 +180,15 @@ class AnswerDecoder:
 
     def _korean(self, gold: list[list[str]], answers: Sequence[str]) -> Scores:
         """`char_f1`, KorQuAD's, where the answers are Korean."""
-        from bertkit.metrics.squad import compute_char_f1, is_korean
+        from bertkit.data.unicode import is_korean
+        from bertkit.metrics.squad import compute_char_f1
 
         if not is_korean([text for some in gold for text in some]):
             return {}
         return {"char_f1": 100.0 * float(compute_char_f1([some or [""] for some in gold], answers).mean())}
 
     def _sweep(self, outputs: Outputs, nbest: "NBest") -> Any:
-        from bertkit.metrics.thresholds import sweep_thresholds
+        from bertkit.metrics.squad import sweep_thresholds
 
         gold = get_gold_texts(outputs.rows)
         marks = self._marks(gold, extract_best_spans(nbest, outputs.rows))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
-    from bertkit.metrics.intervals import Scorer
+    from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -327,7 +327,7 @@ class SequenceTask(Task):
 
     def scorer(self, outputs: Outputs) -> "Scorer":
         """By kind of label; of single ones which are right."""
-        from bertkit.metrics.intervals import Scorer
+        from bertkit.metrics.significance import Scorer
 
         gold, predicted = outputs.features.labels, self.label_type.predict(outputs.logits)
         assert gold is not None

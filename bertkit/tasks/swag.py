@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
     from bertkit.data.token_counts import TokenCounts
-    from bertkit.metrics.intervals import Scorer
+    from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -315,7 +315,7 @@ class Swag(Task):
 
     def scorer(self, outputs: Outputs) -> "Scorer":
         """Which are right."""
-        from bertkit.metrics.intervals import Scorer
+        from bertkit.metrics.significance import Scorer
 
         gold, predicted = outputs.features.labels, outputs.logits.argmax(-1)
         assert gold is not None
@@ -325,7 +325,7 @@ class Swag(Task):
         """`gold` and `predicted`, numbers of endings counted from 0; `scores` and `probabilities` of each."""
         import numpy as np
 
-        from bertkit.metrics.probabilities import softmax
+        from bertkit.metrics.classification import softmax
 
         gold, logits = outputs.features.labels, outputs.logits
         probabilities, counts = softmax(logits), np.diff(outputs.features.sequence_offsets)

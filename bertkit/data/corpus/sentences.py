@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import regex
 from sentencex import segment
 
-from bertkit.metrics.squad import is_korean, is_mostly
+from bertkit.data.unicode import is_korean, is_mostly
 
 KANA = regex.compile(r"[\p{Hiragana}\p{Katakana}]")
 CHINESE_OR_JAPANESE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}]+")

@@ -1,0 +1,1 @@
+"""Data of named entity recognition: sentences of words with entity tags."""

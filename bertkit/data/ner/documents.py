@@ -1,4 +1,4 @@
-"""Sentences in their documents: what stands around each of them, whatever split it went to."""
+"""The documents that sentences come from, so that a model can read the sentences around each one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,52 +10,67 @@ import numpy as np
 from bertkit.data.columns import find_column
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
+from bertkit.utils.ragged import offsets_from_lengths
 
 DOCUMENT_COLUMNS = ["document", "document_id", "doc_id", "doc"]
 
 
 @dataclass(frozen=True)
 class DocumentPosition:
-    """Where a sentence stands in its document, whose sentences are pairs of tokens and text."""
+    """The position of a sentence in its document.
+
+    Attributes:
+        sentences: words and text of all sentences of the document, whatever split they belong to.
+        sentence_index: index of this sentence.
+    """
 
     sentences: Sequence[tuple[Sequence[str], str]]
     sentence_index: int
 
-    def __repr__(self) -> str:  # what a fingerprint sees: the document's text is in its own rows
+    def __repr__(self) -> str:
+        """Return a short form for fingerprints; the document's text is part of its own rows."""
         return f"{self.sentence_index} of {len(self.sentences)}"
 
 
 def find_document_column(rows: Rows) -> str | None:
-    """The column that tells which document a row is of, where there is one."""
-    return next(filter(None, (find_column(rows, name) for name in DOCUMENT_COLUMNS)), None)
+    """Return the column that identifies the document of a row, or None."""
+    columns = (find_column(rows, name) for name in DOCUMENT_COLUMNS)
+    return next((column for column in columns if column), None)
 
 
 def add_document_positions(rows: Rows) -> Rows:
-    """The rows with the place of each in its document (`context`): rows of one document stand together.
+    """Add the column `context` with the position of each row in its document.
+
+    Consecutive rows with the same document id are one document.
 
     Raises:
-        UserError: nothing tells where documents begin.
+        UserError: the rows have no document boundaries.
     """
     column = find_document_column(rows)
     if column is None:
         raise UserError(
-            f"{rows.files[0]}: --context document: nothing tells where documents begin; it takes -DOCSTART- "
-            "lines, or a column 'document'; --context sentence does without"
+            f"{rows.files[0]}: --context document: cannot find document boundaries; add -DOCSTART- lines or "
+            "a column 'document', or pass --context sentence"
         )
-    names = zip(rows.file_index.tolist(), rows[column], strict=True)
-    places: list[DocumentPosition] = []
-    for _, group in groupby(range(len(rows)), key=dict(enumerate(names)).__getitem__):
-        document = [(rows["tokens"][index], rows["text"][index]) for index in group]
-        places += [DocumentPosition(document, number) for number in range(len(document))]
-    return rows.with_column("context", places)
+    documents = list(zip(rows.file_index.tolist(), rows[column], strict=True))
+    positions: list[DocumentPosition] = []
+    for _, group in groupby(range(len(rows)), key=documents.__getitem__):
+        sentences = [(rows["tokens"][index], rows["text"][index]) for index in group]
+        positions += [DocumentPosition(sentences, index) for index in range(len(sentences))]
+    return rows.with_column("context", positions)
 
 
-def collect_sentences(places: Sequence[DocumentPosition]) -> tuple[list[Any], np.ndarray, np.ndarray]:
-    """The sentences of all documents, each row's place among them, and [n, 2] the bounds of its document."""
-    documents = {id(place.sentences): place.sentences for place in places}
-    before = np.cumsum([0, *map(len, documents.values())])
-    numbers = {key: number for number, key in enumerate(documents)}
-    at = np.array([numbers[id(place.sentences)] for place in places], np.int64)
-    rows = before[at] + np.array([place.sentence_index for place in places], np.int64)
+def collect_sentences(positions: Sequence[DocumentPosition]) -> tuple[list[Any], np.ndarray, np.ndarray]:
+    """Concatenate the sentences of all documents.
+
+    Returns:
+        The sentences; the index of each position's sentence among them [n]; the bounds of its document
+        among them [n, 2].
+    """
+    documents = {id(position.sentences): position.sentences for position in positions}
+    offsets = offsets_from_lengths(np.array([len(document) for document in documents.values()], np.int64))
+    index_by_id = {key: index for index, key in enumerate(documents)}
+    document = np.array([index_by_id[id(position.sentences)] for position in positions], np.int64)
+    rows = offsets[document] + np.array([position.sentence_index for position in positions], np.int64)
     sentences = [sentence for document in documents.values() for sentence in document]
-    return sentences, rows, np.stack([before[at], before[at + 1]], axis=1)
+    return sentences, rows, np.stack([offsets[document], offsets[document + 1]], axis=1)

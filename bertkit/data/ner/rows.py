@@ -1,204 +1,288 @@
-"""Rows of tokens and tags, or of a text and spans in it, in the one form that tagging works on."""
+"""Rows of words and tags, or of texts and entity spans: find their columns and normalize them."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from bertkit.data.columns import require_column
-from bertkit.data.ner.columns import match_split_columns
+from bertkit.data.columns import guess_column, require_column
 from bertkit.data.ner.documents import DocumentPosition
 from bertkit.data.ner.schemes import Scheme, count_violations, detect_scheme, find_invalid_tag, to_iob2
-from bertkit.data.ner.spans import convert_spans_to_tags, extract_entities, parse_span, strip_span
-from bertkit.data.ner.tags import build_iob2_labels
-from bertkit.data.ner.words import join_words, split_words
+from bertkit.data.ner.tags import TagSet, build_iob2_labels
+from bertkit.data.ner.words import (
+    convert_spans_to_tags,
+    extract_entities,
+    join_words,
+    parse_span,
+    split_words,
+    strip_span,
+)
 from bertkit.data.readers.json import has_lone_surrogate
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 
-RESERVED_COLUMNS = ("tokens", "text", "tags", "iob2", "context")  # columns made here
-WIDENED_SPANS_NOTE = "spans end inside a word and are taken for the whole word"
-MAX_ENTITY_TYPES = 200  # more different types than this are no types: another column was taken for the tags
+TOKEN_COLUMNS = ["tokens", "words", "token", "word", "text", "sentence"]
+TAG_COLUMNS = [
+    "ner_tags", "tags", "ner", "tag", "labels", "label", "entities", "spans", "ner_labels", "entity_labels",
+]  # fmt: skip
+RESERVED_COLUMNS = ("tokens", "text", "tags", "iob2", "context")  # columns that normalization creates
+WIDENED_SPANS_NOTE = "spans end inside a word and are extended to the whole word"
+MAX_ENTITY_TYPES = (
+    200  # more distinct values than this are not types: the wrong column was taken for the tags
+)
+
+# ---- columns
+
+
+def resolve_columns(rows: Rows, token_column: str | None, tag_column: str | None) -> tuple[str, str]:
+    """Return the columns of words and tags: by name, by index (from 0), or guessed.
+
+    Raises:
+        UserError: a column is missing, or both are the same.
+    """
+    token = _find_named(rows, token_column, "--token-column") if token_column else _guess_token_column(rows)
+    tag = _find_named(rows, tag_column, "--tag-column") if tag_column else _guess_tag_column(rows, token)
+    if token == tag:
+        raise UserError(f"--tag-column {tag}: is already the token column; pass another column")
+    return token, tag
+
+
+def match_split_columns(rows: Rows, columns: tuple[str, str]) -> tuple[str, str | None]:
+    """Return the columns of a split, whose format may differ from the training rows; tags may be missing."""
+    if columns[0] in rows.columns:
+        return columns
+    token = _guess_token_column(rows)
+    try:
+        return token, _guess_tag_column(rows, token)
+    except UserError:
+        return token, None
+
+
+def _guess_token_column(rows: Rows) -> str:
+    """Guess the token column; in a column file it is the first one that does not number the words."""
+    numbered = [name for name in rows.columns if name.isdecimal()]
+    if not numbered:
+        return guess_column(rows, TOKEN_COLUMNS, "token")
+    has_word_numbers = len(numbered) > 1 and all(words[0] == "1" for words in rows[numbered[0]])
+    return numbered[1] if has_word_numbers else numbered[0]
+
+
+def _guess_tag_column(rows: Rows, token_column: str) -> str:
+    """Guess the tag column; in a column file it is the last one."""
+    if not token_column.isdecimal():
+        return guess_column(rows, TAG_COLUMNS, "tag")
+    numbered = [name for name in rows.columns if name.isdecimal() and name != token_column]
+    if not numbered:
+        raise UserError(f"{rows.files[0]}: has one column, the words, and no tags; add a tag column")
+    return numbered[-1]
+
+
+def _find_named(rows: Rows, column: str, flag: str) -> str:
+    names = list(rows.columns)
+    is_column_file = any(name.isdecimal() for name in names)  # its columns are named by their numbers
+    if column.isdecimal() and not is_column_file and int(column) < len(names):
+        return names[int(column)]
+    require_column(rows, column, flag)
+    return column
+
+
+# ---- normalization
 
 
 def parse_split(
     rows: Rows, split: str, columns: tuple[str, str], train_scheme: Scheme | None
 ) -> tuple[Rows, Scheme | None, list[str]]:
-    """A split in the one form (see `in_tokens`), its tags also in IOB2, their scheme, and notes.
+    """Normalize a split (see `normalize_sentences`) and add its tags in IOB2.
 
     Args:
-        columns: the training rows' columns of tokens and tags.
-        like: the training rows' scheme.
+        rows: the rows as read.
+        split: name of the split, for notes.
+        columns: the columns of words and tags in the training rows.
+        train_scheme: the scheme of the training rows, or None for the training rows themselves.
+
+    Returns:
+        The rows, the scheme of their tags (None without tags), and notes for the user.
     """
-    token, tag = match_split_columns(rows, columns)
-    found = normalize_sentences(rows, token, tag)
-    wider = _wider(rows, token, tag, found)
-    rows, notes = _without_empty(found, split)
-    if wider:
-        notes.append(f"{wider:,} {split} {WIDENED_SPANS_NOTE}")
-    if "tags" not in rows.columns:
-        return rows, None, notes
-    rows, scheme, more = _in_iob2(rows, split, train_scheme)
-    return rows, scheme, notes + more
+    token_column, tag_column = match_split_columns(rows, columns)
+    sentences = normalize_sentences(rows, token_column, tag_column)
+    num_widened = _count_widened_spans(rows, token_column, tag_column, sentences)
+    sentences, notes = _drop_empty_rows(sentences, split)
+    if num_widened:
+        notes.append(f"{num_widened:,} {split} {WIDENED_SPANS_NOTE}")
+    if "tags" not in sentences.columns:
+        return sentences, None, notes
+    sentences, scheme, tag_notes = _add_iob2(sentences, split, train_scheme)
+    return sentences, scheme, notes + tag_notes
 
 
 def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -> Rows:
-    """The rows with `tokens`, the `text` they stand in, their `context` and, where they are tagged, `tags`.
+    """Return the rows with the columns `tokens`, `text`, `context` and, if the rows are tagged, `tags`.
 
-    A text is taken apart by `words_of`, and its spans become IOB2 tags. Columns of the same names that
-    are something else are kept as `input_NAME`.
+    Texts are split by `split_words`, and their spans become IOB2 tags. Other columns with reserved names are
+    renamed to `input_NAME`.
 
     Raises:
-        UserError: a row whose tokens, tags or spans are none, or do not fit each other.
+        UserError: words, tags or spans of a row cannot be parsed, or do not match.
     """
-    require_column(rows, token_column, "the tokens")
+    require_column(rows, token_column, "the words")
     values = rows[token_column]
-    tokens = [_tokens(rows, index, value, token_column) for index, value in enumerate(values)]
-    texts = [v if isinstance(v, str) else join_words(t) for v, t in zip(values, tokens, strict=True)]
+    words = [_parse_words(rows, index, value, token_column) for index, value in enumerate(values)]
+    texts = [
+        value if isinstance(value, str) else join_words(sentence)
+        for value, sentence in zip(values, words, strict=True)
+    ]
     columns: dict[str, list[Any]] = {
         f"input_{name}" if name in RESERVED_COLUMNS else name: column
         for name, column in rows.columns.items()
         if name not in (token_column, tag_column)
     }
-    alone = [DocumentPosition([sentence], 0) for sentence in zip(tokens, texts, strict=True)]
-    columns |= {"tokens": tokens, "text": texts, "context": alone}
+    single = [DocumentPosition([sentence], 0) for sentence in zip(words, texts, strict=True)]
+    columns |= {"tokens": words, "text": texts, "context": single}
     if tag_column in rows.columns and any(value is not None for value in rows[tag_column]):
         columns["tags"] = [
-            convert_spans_to_tags(rows, index, value, texts[index], tokens[index])
+            convert_spans_to_tags(rows, index, value, texts[index], words[index])
             if isinstance(values[index], str)
-            else _tags(rows, index, value, tokens[index], tag_column)
+            else _parse_tags(rows, index, value, words[index], tag_column)
             for index, value in enumerate(rows[tag_column])
         ]
     return replace(rows, columns=columns)
 
 
 def is_normalized(rows: Rows) -> bool:
-    """Whether the rows are in that form: a user's own `tokens` and `text` may be anything."""
+    """Return whether the rows come from `normalize_sentences`; user columns may have the same names."""
     return isinstance(next(iter(rows.columns.get("context", ())), None), DocumentPosition)
 
 
-def _tokens(rows: Rows, index: int, value: Any, column: str) -> list[str]:
+def _parse_words(rows: Rows, index: int, value: Any, column: str) -> list[str]:
     if isinstance(value, str):
         return split_words(value)
     if not isinstance(value, (list, tuple)):
-        what = "nothing" if value is None else repr(value)
-        raise UserError(
-            f"{rows.format_location(index)}: column {column!r} holds {what}, neither a list of tokens nor a text"
-        )
-    if not all(isinstance(token, str) for token in value):
-        place = next(place for place, token in enumerate(value) if not isinstance(token, str))
-        raise UserError(
-            f"{rows.format_location(index, place)}: token {place + 1} is {value[place]!r}, not a text"
-        )
+        location = f"{rows.format_location(index)}: column {column!r}"
+        problem = "is empty" if value is None else f"expected a list of words or a text, found {value!r}"
+        raise UserError(f"{location}: {problem}; write a list of words or a text")
+    for position, word in enumerate(value):
+        if not isinstance(word, str):
+            location = rows.format_location(index, position)
+            raise UserError(f"{location}: word {position + 1}: {word!r} is not a text; write it as a string")
     return list(value)
 
 
-def _tags(rows: Rows, index: int, value: Any, tokens: Sequence[str], column: str) -> list[str]:
+def _parse_tags(rows: Rows, index: int, value: Any, words: Sequence[str], column: str) -> list[str]:
+    location = f"{rows.format_location(index)}: column {column!r}"
+    num_words = format_count(len(words), "word")
     if not isinstance(value, (list, tuple)):
-        what = "no tags" if value is None else f"{value!r}, not a list of tags,"
+        problem = "contains no tags" if value is None else f"{value!r} is not a list of tags"
+        raise UserError(f"{location}: {problem}; write one tag for each of {num_words}")
+    if len(value) != len(words):
+        num_tags = format_count(len(value), "tag")
+        raise UserError(f"{location}: found {num_tags} for {num_words}; write one tag for each word")
+    for position, tag in enumerate(value):
+        if isinstance(tag, str) and tag:
+            continue
+        is_number = isinstance(tag, int)
+        problem = "is a number without a name" if is_number else "is not a tag"
         raise UserError(
-            f"{rows.format_location(index)}: {what} in column {column!r} for {format_count(len(tokens), 'token')}"
+            f"{rows.format_location(index, position)}: tag {tag!r} of {words[position]!r}: {problem}; "
+            "write the tag itself"
         )
-    if len(value) != len(tokens):
-        raise UserError(
-            f"{rows.format_location(index)}: {format_count(len(value), 'tag')} in column {column!r} for "
-            f"{format_count(len(tokens), 'token')}"
-        )
-    for place, tag in enumerate(value):
-        if not isinstance(tag, str) or not tag:
-            numbers = isinstance(tag, int)
-            what = "a number that nothing names; write the tag itself" if numbers else "no tag"
-            raise UserError(
-                f"{rows.format_location(index, place)}: tag {tag!r} of {tokens[place]!r} is {what}"
-            )
     return list(value)
 
 
-def _wider(before: Rows, token: str, tag: str | None, rows: Rows) -> int:
-    """How many spans are not what their tags stand for."""
-    if tag not in before.columns or "tags" not in rows.columns:
+def _count_widened_spans(rows: Rows, token_column: str, tag_column: str | None, sentences: Rows) -> int:
+    """Count the spans that differ from the entities of their tags, because they end inside a word."""
+    if tag_column not in rows.columns or "tags" not in sentences.columns:
         return 0
     count = 0
-    for index, (value, some) in enumerate(zip(before[token], before[tag], strict=True)):
-        if isinstance(value, str):
-            made = extract_entities(rows["tags"][index], rows["tokens"][index], value)
-            whole = {(entity["start"], entity["end"]) for entity in made}
-            count += sum(strip_span(value, span) not in whole for span in map(parse_span, some) if span)
+    for index, (text, spans) in enumerate(zip(rows[token_column], rows[tag_column], strict=True)):
+        if isinstance(text, str):
+            entities = extract_entities(sentences["tags"][index], sentences["tokens"][index], text)
+            bounds = {(entity["start"], entity["end"]) for entity in entities}
+            count += sum(strip_span(text, span) not in bounds for span in map(parse_span, spans) if span)
     return count
 
 
-def _without_empty(rows: Rows, split: str) -> tuple[Rows, list[str]]:
-    """The rows that have tokens, and a note where some have none."""
-    kept = [index for index, tokens in enumerate(rows["tokens"]) if tokens]
+def _drop_empty_rows(rows: Rows, split: str) -> tuple[Rows, list[str]]:
+    """Return the rows that have words, and a note if some have none."""
+    kept = [index for index, words in enumerate(rows["tokens"]) if words]
     if not kept:
-        raise UserError(f"{rows.files[0]}: no row has a token")
+        raise UserError(f"{rows.files[0]}: no row contains a word; check --token-column")
     if len(kept) == len(rows):
         return rows, []
-    return rows.select(kept), [f"{len(rows) - len(kept):,} {split} rows left out: they have no tokens"]
+    return rows.select(kept), [f"{len(rows) - len(kept):,} {split} rows without words skipped"]
 
 
-def _in_iob2(rows: Rows, split: str, like: Scheme | None) -> tuple[Rows, Scheme, list[str]]:
-    """The rows with their tags in IOB2, the scheme they came in, and notes on it.
+def _add_iob2(rows: Rows, split: str, train_scheme: Scheme | None) -> tuple[Rows, Scheme, list[str]]:
+    """Return the rows with the column `iob2`, the scheme of their tags, and notes on it.
 
     Args:
-        like: the training rows' scheme, which holds where the tags do not speak against it.
+        rows: rows with tags.
+        split: name of the split, for notes.
+        train_scheme: the scheme of the training rows, which is kept unless another fits the tags better.
 
     Raises:
-        UserError: a tag that is none.
+        UserError: a tag does not belong to the scheme.
     """
     tags = rows["tags"]
-    _check_halves(rows)
-    scheme = detect_scheme(tags, like)
-    if wrong := find_invalid_tag(tags, scheme):
-        index, place = wrong
-        raise UserError(f"{rows.format_location(index, place)}: {tags[index][place]!r} is no tag of {scheme}")
-    notes = [f"the {split} tags are {scheme}"] if like not in (None, scheme) else []
+    _reject_lone_surrogates(rows)
+    scheme = detect_scheme(tags, train_scheme)
+    if position := find_invalid_tag(tags, scheme):
+        index, word = position
+        location = rows.format_location(index, word)
+        raise UserError(f"{location}: {tags[index][word]!r} is not a tag of {scheme}; correct the tag")
+    notes = [f"the {split} tags use {scheme}"] if train_scheme not in (None, scheme) else []
     if count := count_violations(tags, scheme):
-        notes.append(f"{count:,} {split} tags are illegal in {scheme.name} and read by conlleval's rule")
+        notes.append(f"{count:,} {split} tags violate {scheme.name} and are read by conlleval's rule")
     return rows.with_column("iob2", to_iob2(tags, scheme)), scheme, notes
 
 
-def _check_halves(rows: Rows) -> None:
-    """Raise a `UserError` at a tag that no file of predictions can hold."""
-    halves = set(filter(has_lone_surrogate, set(chain.from_iterable(rows["tags"]))))
-    if halves:
-        index, place = _first(rows["tags"], halves)
-        raise UserError(
-            f"{rows.format_location(index, place)}: tag {rows['tags'][index][place]!a} holds half of a surrogate pair, "
-            "which no file of predictions can; give it another name"
-        )
+def _reject_lone_surrogates(rows: Rows) -> None:
+    """Raise a `UserError` at a tag that cannot be written to a file of predictions."""
+    invalid = {tag for tag in set(chain.from_iterable(rows["tags"])) if has_lone_surrogate(tag)}
+    if not invalid:
+        return
+    index, word = next(
+        (index, word)
+        for index, tags in enumerate(rows["tags"])
+        for word, tag in enumerate(tags)
+        if tag in invalid
+    )
+    location = rows.format_location(index, word)
+    raise UserError(
+        f"{location}: tag {rows['tags'][index][word]!a} contains half of a surrogate pair, "
+        "which UTF-8 cannot encode; rename the tag"
+    )
 
 
-def _first(lists: Sequence[Sequence[str]], wanted: Set[str]) -> tuple[int, int]:
-    """The row, and the place in it, of the first tag that is one of these."""
-    index = next(index for index, tags in enumerate(lists) if wanted & set(tags))
-    return index, next(place for place, tag in enumerate(lists[index]) if tag in wanted)
+# ---- entity types
 
 
 def collect_types(rows: Rows, tag_column: str) -> list[str]:
-    """The types of the entities, sorted. Raises `UserError` where there are none, or far too many."""
+    """Return the sorted entity types of normalized rows.
+
+    Raises:
+        UserError: there are no entities, or implausibly many types.
+    """
     types = sorted({tag[2:] for tag in set(chain.from_iterable(rows["iob2"])) - {"O"}})
+    location = f"{rows.files[0]}: column {tag_column!r}"
     if not types:
-        raise UserError(
-            f"{rows.files[0]}: all tags in column {tag_column!r} are O; there is nothing to learn"
-        )
+        raise UserError(f"{location}: all tags are O, so there is nothing to learn; check --tag-column")
     if len(types) > MAX_ENTITY_TYPES:
         raise UserError(
-            f"{rows.files[0]}: column {tag_column!r} has {len(types):,} different types; is it the tags? "
-            "--tag-column names them"
+            f"{location}: has {len(types):,} different types, which are probably not tags; "
+            "pass the tag column with --tag-column"
         )
     return types
 
 
 def check_types(rows: Rows, types: Sequence[str]) -> None:
-    """Raise a `UserError` at the first tag of a type that is none of these."""
-    known = set(build_iob2_labels(types))
-    strange = set(chain.from_iterable(rows["iob2"])) - known
-    if not strange:
+    """Raise a `UserError` at the first tag whose type is not one of `types`."""
+    position = TagSet(build_iob2_labels(types)).find_first_unknown(rows["iob2"])
+    if position is None:
         return
-    index, place = _first(rows["iob2"], strange)
-    kind = rows["iob2"][index][place][2:]
+    index, word = position
+    unknown = rows["iob2"][index][word][2:]
+    location = rows.format_location(index, word)
     raise UserError(
-        f"{rows.format_location(index, place)}: tag {rows['tags'][index][place]!r} does not occur in the training rows "
-        f"(they have {format_list(types)}){suggest_similar(kind, types)}"
+        f"{location}: tag {rows['tags'][index][word]!r} does not occur in the training rows "
+        f"(they have {format_list(types)}){suggest_similar(unknown, types) or '; correct the tag'}"
     )

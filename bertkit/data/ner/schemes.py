@@ -1,6 +1,6 @@
-"""The schemes in which files write entity tags, and the way from each to IOB2 and back."""
+"""Tag schemes of files: detection, and conversion to IOB2 and back."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import chain
 
@@ -17,103 +17,114 @@ from bertkit.data.ner.tags import (
     split_by_offsets,
 )
 
-# The letters for the first, an inner, the last and the only token of an entity. Detection takes the
-# earlier of two that fit alike. IOB1 writes B only where an entity of the same type stands before.
+# The letters for the first, an inner, the last and the only word of an entity. If two schemes fit equally
+# well, detection prefers the earlier one. IOB1 writes B only directly after an entity of the same type.
 SCHEMES = {"IOB2": "BIIB", "IOB1": "BIIB", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES", "IO": "IIII"}
-LETTERS = "OBIMELSU?"  # by number; the last is for what is no tag
-BEGINS_ENTITY = np.array([letter in "BSU" for letter in LETTERS])  # an entity, whatever stands before
-ENDS_ENTITY = np.array([letter in "ELSU" for letter in LETTERS])  # an entity, whatever comes after
+LETTERS = "OBIMELSU?"  # by letter id; "?" is for strings that are not tags
+BEGINS_ENTITY = np.array([letter in "BSU" for letter in LETTERS])  # regardless of the word before
+ENDS_ENTITY = np.array([letter in "ELSU" for letter in LETTERS])  # regardless of the word after
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How entity tags are written.
+    """A notation for entity tags.
 
     Attributes:
         name: one of `SCHEMES`.
-        separator: what stands between letter and type; "" where types stand alone (IO).
+        separator: character between letter and type; "" if tags are types without a letter (IO).
     """
 
     name: str = "IOB2"
     separator: str = "-"
 
     def __str__(self) -> str:
-        """`BIOES (B-TYPE, I-TYPE, E-TYPE, S-TYPE, O)`."""
+        """Return a description such as `BIOES (B-TYPE, I-TYPE, E-TYPE, S-TYPE, O)`."""
         letters = dict.fromkeys(SCHEMES[self.name])
         return f"{self.name} ({', '.join(self.format_tag(letter, 'TYPE') for letter in letters)}, {OUTSIDE})"
 
     def format_tag(self, letter: str, type: str) -> str:
-        """An entity's tag as it is written."""
+        """Return the tag of a word inside an entity."""
         return format_tag(letter, type, self.separator) if self.separator else type
 
     def parse(self, tag: str) -> tuple[str, str]:
-        """Letter and type of a tag; the letter is "?" where it cannot be read."""
+        """Return letter and type of a tag; the letter is "?" if the tag is invalid."""
         if tag == OUTSIDE:
             return OUTSIDE, ""
         if not self.separator:
             return ("I" if tag else "?"), tag
-        letter, mark, type = tag[:1], tag[1:2], tag[2:]  # a type may hold further separators
-        readable = letter in tuple("BIMELSU") and (len(tag) == 1 or (mark == self.separator and type))
-        return (letter, type) if readable else ("?", "")
+        letter, separator, type = tag[:1], tag[1:2], tag[2:]  # a type may contain further separators
+        has_type = separator == self.separator and type
+        is_valid = letter in tuple("BIMELSU") and (len(tag) == 1 or has_type)
+        return (letter, type) if is_valid else ("?", "")
 
 
 def detect_scheme(sentences: TagSequences, preferred: Scheme | None = None) -> Scheme:
-    """The scheme of a split's tags: the one that would have written the fewest of them otherwise.
+    """Detect the scheme of a split: the one that the fewest of its tags violate.
 
-    Only I letters are IO. A tag that the scheme cannot read is found by `first_unreadable`.
+    Tags with no letter but I are IO. `find_invalid_tag` finds a tag that the detected scheme does not have.
 
     Args:
-        like: the training split's scheme, kept where no other fits better: a small split may show only
-            some letters.
+        sentences: the tags of each sentence.
+        preferred: the training split's scheme, kept unless another fits better. A small split may not
+            contain all letters.
     """
     tags = set(chain.from_iterable(sentences)) - {OUTSIDE}
-    usual = preferred or Scheme()
+    default = preferred or Scheme()
     if not tags:
-        return usual
-    separator = _separator(tags, usual)
-    read = _Read.of(sentences, Scheme("IO", separator))  # the letters of all schemes are read alike
-    only_inner = set(read.letters.tolist()) <= {LETTERS.index(letter) for letter in "OI?"}
+        return default
+    separator = _detect_separator(tags, default)
+    parsed = _ParsedTags.parse(sentences, Scheme("IO", separator))  # letters are parsed alike in all schemes
+    only_inner = set(parsed.letters.tolist()) <= {LETTERS.index(letter) for letter in "OI?"}
     names = ["IO"] if only_inner else [name for name in SCHEMES if name != "IO"]
     candidates = [Scheme(name, separator) for name in names]
     if preferred and preferred.separator == separator:
         candidates.insert(0, preferred)
-    return min(candidates, key=lambda scheme: np.count_nonzero(read.written(scheme) != read.letters))
+    return min(
+        candidates, key=lambda scheme: np.count_nonzero(parsed.expected_letters(scheme) != parsed.letters)
+    )
 
 
 def find_invalid_tag(sentences: TagSequences, scheme: Scheme) -> tuple[int, int] | None:
-    """Sentence and token, from 0, of the first that is no tag of such a scheme; None where all are."""
-    read = _Read.of(sentences, scheme)
-    return find_first_position(read.letters == LETTERS.index("?"), read.offsets)
+    """Return sentence and word (from 0) of the first tag that does not belong to the scheme, or None."""
+    parsed = _ParsedTags.parse(sentences, scheme)
+    return find_first_position(parsed.letters == LETTERS.index("?"), parsed.offsets)
 
 
 def to_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
-    """The tags in IOB2, with "-" for separator; illegal sequences by conlleval's rule.
+    """Convert tags to IOB2 with the separator "-"; illegal sequences are read by conlleval's rule.
 
-    Entities begin at B, S and U, and at I, M, E and L where the tag before is O, of another type, or
-    ended its entity (E, L, S, U). Raises `ValueError` at a tag that cannot be read.
+    B, S and U begin an entity. I, M, E and L begin one after O, after another type, and after
+    the end of an entity (E, L, S, U).
+
+    Raises:
+        ValueError: a tag does not belong to the scheme.
     """
-    return _Read.of(sentences, scheme).rewritten(Scheme())
+    return _ParsedTags.parse(sentences, scheme).convert(Scheme())
 
 
 def from_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
-    """IOB2 tags in a scheme; IO does not tell touching entities of one type apart. Raises as `to_iob2`."""
-    return _Read.of(sentences, Scheme()).rewritten(scheme)
+    """Convert IOB2 tags to a scheme; IO cannot separate adjacent entities of one type.
+
+    Raises:
+        ValueError: a tag is not an IOB2 tag.
+    """
+    return _ParsedTags.parse(sentences, Scheme()).convert(scheme)
 
 
 def count_violations(sentences: TagSequences, scheme: Scheme) -> int:
-    """How many tags the scheme would have written otherwise, such as an I with nothing before it in IOB2."""
+    """Return the number of tags that violate the scheme, such as an I after O in IOB2."""
     return int(np.count_nonzero(find_violations(sentences, scheme).is_violation))
 
 
 @dataclass(frozen=True)
 class TagViolations:
-    """The tags that a scheme would have written otherwise; all are flat [total] but the offsets.
+    """The tags that violate a scheme; all arrays but the offsets are flat [words].
 
     Attributes:
-        wrong: whether each is one.
-        goes_on: whether its letter goes on with an entity (I, M, E, L).
-        changes: whether the token before it, in its sentence, is in an entity of another type.
-        offsets: [n + 1] the first token of each sentence.
+        is_violation: whether the tag violates the scheme.
+        is_continuation: whether its letter continues an entity (I, M, E, L).
+        follows_other_type: whether the word before it, in its sentence, is in an entity of another type.
+        offsets: [n + 1] index of each sentence's first word.
     """
 
     is_violation: np.ndarray
@@ -122,28 +133,41 @@ class TagViolations:
     offsets: np.ndarray
 
     def group_by_kind(self) -> dict[str, np.ndarray]:
-        """Kind -> where its tags stand: `type-changes`, `inside-first` (nothing began), `ill-formed`."""
+        """Return flat indices by kind.
+
+        The kinds are `type-changes`, `inside-first` (no entity to continue) and `ill-formed`.
+        """
         kinds = {
             "type-changes": self.is_continuation & self.follows_other_type,
             "inside-first": self.is_continuation & ~self.follows_other_type,
             "ill-formed": ~self.is_continuation,
         }
-        found = {kind: (self.is_violation & mask).nonzero()[0] for kind, mask in kinds.items()}
-        return {kind: at for kind, at in found.items() if len(at)}
+        indices = {kind: (self.is_violation & mask).nonzero()[0] for kind, mask in kinds.items()}
+        return {kind: words for kind, words in indices.items() if len(words)}
 
 
 def find_violations(sentences: TagSequences, scheme: Scheme) -> TagViolations:
-    """Which tags the scheme would have written otherwise, and in what way they stand."""
-    read = _Read.of(sentences, scheme)
-    before = np.where(mark_sentence_starts(read.offsets), -1, np.roll(read.types, 1))
-    goes_on = np.isin(read.letters, [LETTERS.index(letter) for letter in "IMEL"])
-    wrong = read.written(scheme) != read.letters
-    return TagViolations(wrong, goes_on, (before >= 0) & (before != read.types), read.offsets)
+    """Find the tags that violate a scheme."""
+    parsed = _ParsedTags.parse(sentences, scheme)
+    type_before = np.where(mark_sentence_starts(parsed.offsets), -1, np.roll(parsed.types, 1))
+    return TagViolations(
+        is_violation=parsed.expected_letters(scheme) != parsed.letters,
+        is_continuation=np.isin(parsed.letters, [LETTERS.index(letter) for letter in "IMEL"]),
+        follows_other_type=(type_before >= 0) & (type_before != parsed.types),
+        offsets=parsed.offsets,
+    )
 
 
 @dataclass(frozen=True)
-class _Read:
-    """Tags in parts: flat [total] numbers of letters and types (-1 outside), and the types' names."""
+class _ParsedTags:
+    """Tags split into letters and types.
+
+    Attributes:
+        letters: [words] index into `LETTERS`.
+        types: [words] index into `names`, -1 outside.
+        names: the types.
+        offsets: [n + 1] index of each sentence's first word.
+    """
 
     letters: np.ndarray
     types: np.ndarray
@@ -151,52 +175,52 @@ class _Read:
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, sentences: TagSequences, scheme: Scheme) -> "_Read":
-        """Each different tag is parsed once: they are few where tokens are millions."""
+    def parse(cls, sentences: TagSequences, scheme: Scheme) -> "_ParsedTags":
+        """Parse each distinct tag once, since a file has few of them and may have millions of words."""
         distinct = list(dict.fromkeys(chain.from_iterable(sentences)))
         parsed = [scheme.parse(tag) for tag in distinct]
         names = sorted({type for letter, type in parsed if letter not in "O?"})
         letters = np.array([LETTERS.index(letter) for letter, _ in parsed], np.int64)
         types = np.array([-1 if letter in "O?" else names.index(type) for letter, type in parsed], np.int64)
-        places = {tag: place for place, tag in enumerate(distinct)}
+        index_by_tag = {tag: index for index, tag in enumerate(distinct)}
         offsets = compute_offsets(sentences)
-        flat = map(places.__getitem__, chain.from_iterable(sentences))
-        tokens = np.fromiter(flat, np.int64, int(offsets[-1]))
-        return cls(letters[tokens], types[tokens], names, offsets)
+        flat = map(index_by_tag.__getitem__, chain.from_iterable(sentences))
+        tag_index = np.fromiter(flat, np.int64, int(offsets[-1]))
+        return cls(letters[tag_index], types[tag_index], names, offsets)
 
-    def written(self, scheme: Scheme) -> np.ndarray:
-        """[total] the numbers of the letters with which the scheme writes these entities."""
+    def expected_letters(self, scheme: Scheme) -> np.ndarray:
+        """Return [words] the letters that the scheme requires for these entities, as indices."""
         begins = BEGINS_ENTITY[self.letters] | np.roll(ENDS_ENTITY[self.letters], 1)
         starts, ends = find_entity_bounds(self.types, begins, self.offsets)
         first, inner, last, only = (LETTERS.index(letter) for letter in SCHEMES[scheme.name])
         if scheme.name == "IOB1":
-            touching = (self.types == np.roll(self.types, 1)) & ~mark_sentence_starts(self.offsets)
-            letters = np.where(starts & touching, first, inner)
+            adjacent = (self.types == np.roll(self.types, 1)) & ~mark_sentence_starts(self.offsets)
+            letters = np.where(starts & adjacent, first, inner)
         else:
             letters = np.array([[inner, last], [first, only]])[starts.astype(int), ends.astype(int)]
         return np.where(self.types >= 0, letters, LETTERS.index(OUTSIDE))
 
-    def rewritten(self, scheme: Scheme) -> list[list[str]]:
-        """The sentences in another scheme. Raises `ValueError` where a tag could not be read."""
+    def convert(self, scheme: Scheme) -> list[list[str]]:
+        """Return the sentences in another scheme.
+
+        Raises:
+            ValueError: a tag does not belong to the scheme that it was parsed with.
+        """
         if (self.letters == LETTERS.index("?")).any():
-            raise ValueError("a tag is not of the scheme (see first_unreadable)")
-        types = [*self.names, ""]  # the last is found by the -1 of O
-        rows = [
-            [OUTSIDE] * len(types),
-            *([scheme.format_tag(letter, t) for t in types] for letter in LETTERS[1:]),
-        ]
-        return split_by_offsets(
-            np.array(rows, object)[self.written(scheme), self.types].tolist(), self.offsets
-        )
+            raise ValueError("a tag does not belong to the scheme; see find_invalid_tag")
+        types = [*self.names, ""]  # O has the type index -1, which selects the last
+        entity_tags = [[scheme.format_tag(letter, type) for type in types] for letter in LETTERS[1:]]
+        tag_table = np.array([[OUTSIDE] * len(types), *entity_tags], object)
+        tags = tag_table[self.expected_letters(scheme), self.types]
+        return split_by_offsets(tags.tolist(), self.offsets)
 
 
-def _separator(tags: Iterable[str], usual: Scheme) -> str:
-    """The mark by which most different tags can be read; "" where that is less than half of them."""
-    tags = list(tags)
+def _detect_separator(tags: Collection[str], default: Scheme) -> str:
+    """Return the separator that parses most distinct tags, or "" if it parses less than half of them."""
 
-    def count(mark: str) -> int:
-        return sum(Scheme("IO", mark).parse(tag)[0] != "?" for tag in tags)
+    def count_valid(separator: str) -> int:
+        return sum(Scheme("IO", separator).parse(tag)[0] != "?" for tag in tags)
 
-    marks: Sequence[str] = sorted("-_", key=lambda mark: mark != usual.separator)
-    best = max(marks, key=count)
-    return best if count(best) * 2 >= len(tags) else ""
+    default_first = sorted("-_", key=lambda separator: separator != default.separator)
+    best = max(default_first, key=count_valid)
+    return best if count_valid(best) * 2 >= len(tags) else ""

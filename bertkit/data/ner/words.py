@@ -1,6 +1,6 @@
-"""Tokens, the text they make up, and which piece of the tokenizer carries each of them."""
+"""Words of a text: splitting and joining, character spans, and the token of each word."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -9,41 +9,45 @@ import numpy as np
 import regex
 
 from bertkit.data.offsets import encode_with_offsets
-from bertkit.utils.ragged import Ragged
+from bertkit.data.rows import Rows
+from bertkit.errors import UserError, format_count
+from bertkit.utils.ragged import Ragged, offsets_from_lengths
 
-# Words of these scripts stand without blanks between them, or take their particles without one: an
-# entity may end at any of their characters, so each is a token.
+# These scripts write words, or particles after them, without spaces. An entity may end at any character, so
+# each character is a word.
 UNSPACED_SCRIPTS = r"\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 WORD_PATTERN = regex.compile(
     rf"(?V1)[{UNSPACED_SCRIPTS}]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}_]--[{UNSPACED_SCRIPTS}]]+|(?!\s)\X"
 )
 UNSPACED_CHARACTER = regex.compile(rf"[{UNSPACED_SCRIPTS}]")
+TYPE_KEYS = ("label", "type", "entity_group", "entity", "tag")  # accepted keys for the type of a span
 
 
 def split_words(text: str) -> list[str]:
-    """The words, marks and signs of a text; every character that is no white space stands in one."""
+    """Split a text into words and punctuation; every character but white space belongs to one of them."""
     return WORD_PATTERN.findall(text)
 
 
-def join_words(tokens: Sequence[str]) -> str:
-    """The text that tokens make up: side by side where they are its characters, else with blanks between.
+def join_words(words: Sequence[str]) -> str:
+    """Join words to a text: with spaces, or without if the words are the characters of the text.
 
-    They are its characters where the blank is a token itself (KLUE-NER), or where each is one character
-    and some are of a script without blanks.
+    This is so if the space is a word itself (KLUE-NER). It is also so if each word is one character and one
+    of them belongs to a script without spaces.
     """
-    spaced = " ".join(tokens)
-    characters = max(map(len, tokens), default=0) == 1 and UNSPACED_CHARACTER.search(spaced)
-    return "".join(tokens) if characters or " " in tokens else spaced
+    spaced = " ".join(words)
+    are_characters = max(map(len, words), default=0) == 1 and UNSPACED_CHARACTER.search(spaced)
+    return "".join(words) if are_characters or " " in words else spaced
 
 
 @dataclass(frozen=True)
 class WordSpans:
-    """`n` sentences and where their tokens stand in their texts.
+    """`n` sentences with the character span of each word.
 
     Attributes:
         texts: [n].
-        offsets: [n + 1] the first token of each sentence, counted over all tokens.
-        start, stop: [tokens] the characters of each token in its text.
+        offsets: [n + 1] index of each sentence's first word.
+        start: [words] first character of each word in its text.
+        stop: [words] end of each word in its text.
     """
 
     texts: Sequence[str]
@@ -52,42 +56,45 @@ class WordSpans:
     stop: np.ndarray
 
     @classmethod
-    def from_words(cls, tokens: Sequence[Sequence[str]], texts: Sequence[str]) -> "WordSpans":
-        """Find the tokens in their texts, which are `text_of` them, or what `words_of` took them from."""
-        counts = np.fromiter(map(len, tokens), np.int64, len(tokens))
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        sizes = np.fromiter(map(len, chain.from_iterable(tokens)), np.int64, offsets[-1])
-        gaps = [_gap(some, text) for some, text in zip(tokens, texts, strict=True)]
-        steps = np.cumsum(sizes + np.repeat(np.array([gap or 0 for gap in gaps], np.int64), counts))
-        before = np.concatenate([[0], steps])
-        start = before[:-1] - np.repeat(before[offsets[:-1]], counts)
-        for row in (row for row, gap in enumerate(gaps) if gap is None):
-            start[offsets[row] : offsets[row + 1]] = [
-                match.start() for match in WORD_PATTERN.finditer(texts[row])
-            ]
-        return cls(texts, offsets, start, start + sizes)
+    def from_words(cls, words: Sequence[Sequence[str]], texts: Sequence[str]) -> "WordSpans":
+        """Locate words in their texts.
+
+        Each text is `join_words(words)`, or its words are `split_words(text)`.
+        """
+        counts = np.fromiter(map(len, words), np.int64, len(words))
+        offsets = offsets_from_lengths(counts)
+        lengths = np.fromiter(map(len, chain.from_iterable(words)), np.int64, offsets[-1])
+        gaps = [_measure_gap(sentence, text) for sentence, text in zip(words, texts, strict=True)]
+        gap_by_word = np.repeat(np.array([gap or 0 for gap in gaps], np.int64), counts)
+        ends = offsets_from_lengths(lengths + gap_by_word)
+        start = ends[:-1] - np.repeat(ends[offsets[:-1]], counts)
+        for row, gap in enumerate(gaps):
+            if gap is None:
+                matches = WORD_PATTERN.finditer(texts[row])
+                start[offsets[row] : offsets[row + 1]] = [match.start() for match in matches]
+        return cls(texts, offsets, start, start + lengths)
 
 
-def matches_text(tokens: Sequence[str], text: str) -> bool:
-    """Whether the tokens are found in a text as `Sentences` finds them."""
-    return _gap(tokens, text) is not None or split_words(text) == tokens
+def matches_text(words: Sequence[str], text: str) -> bool:
+    """Return whether `WordSpans.from_words` can locate the words in the text."""
+    return _measure_gap(words, text) is not None or split_words(text) == words
 
 
-def _gap(tokens: Sequence[str], text: str) -> int | None:
-    """How many characters stand between two tokens; None in a text that was not made from them."""
-    if len(tokens) > 1 and text == "".join(tokens):
+def _measure_gap(words: Sequence[str], text: str) -> int | None:
+    """Return the number of characters between words, or None if the text is not a join of the words."""
+    if len(words) > 1 and text == "".join(words):
         return 0
-    return 1 if text == " ".join(tokens) else None
+    return 1 if text == " ".join(words) else None
 
 
 @dataclass(frozen=True)
 class WordTokens:
-    """Sentences in pieces, without special ones.
+    """Tokenized sentences, without special tokens.
 
     Attributes:
-        ids: the pieces of each sentence.
-        carrier: [tokens] the first piece of each token, counted over all pieces; -1 where none is left of
-            it: control characters, or what normalization takes away.
+        ids: the tokens of each sentence.
+        first_token: [words] index of each word's first token over all sentences; -1 for a word without
+            tokens, such as a control character that normalization removes.
     """
 
     ids: Ragged
@@ -95,11 +102,118 @@ class WordTokens:
 
 
 def encode_words(sentences: WordSpans, tokenizer: Any, cache: bool = True) -> WordTokens:
-    """The pieces of each sentence and of each token; the same sentences are encoded only once.
+    """Tokenize sentences and find the first token of each word; results are cached by content.
 
-    The text is encoded as it is, not token by token, so that pieces are those of running text, which
-    `transformers.pipeline()` sees too, and the characters of a word need not be pieces of their own.
+    The text is tokenized as a whole, not word by word. Tokens are then those of running text, as in
+    `transformers.pipeline()`, and the characters of a word need not be tokens of their own.
     """
-    located = encode_with_offsets(sentences.texts, tokenizer, cache)
-    text = np.repeat(np.arange(len(sentences.texts)), np.diff(sentences.offsets))
-    return WordTokens(located.ids, located.find_token_ranges(text, sentences.start, sentences.stop)[0])
+    tokenized = encode_with_offsets(sentences.texts, tokenizer, cache)
+    text_index = np.repeat(np.arange(len(sentences.texts)), np.diff(sentences.offsets))
+    first, _ = tokenized.find_token_ranges(text_index, sentences.start, sentences.stop)
+    return WordTokens(tokenized.ids, first)
+
+
+# ---- character spans of entities
+
+
+def convert_spans_to_tags(rows: Rows, index: int, value: Any, text: str, words: Sequence[str]) -> list[str]:
+    """Convert character spans to IOB2 tags; a word that overlaps a span is inside it.
+
+    Args:
+        rows: the rows, for error messages.
+        index: index of the row, for error messages.
+        value: a list of `[start, end, type]`, or of objects with `start`, `end` and `label` (or `type`, ...).
+        text: the text of the row.
+        words: the words of the text.
+
+    Raises:
+        UserError: the value is not a list of spans, or a span exceeds the text, contains no word, or overlaps
+            another.
+    """
+    tags = ["O"] * len(words)
+    spans = WordSpans.from_words([words], [text])
+    for start, stop, kind in _parse_spans(rows, index, value, text):
+        inside = np.flatnonzero((spans.start < stop) & (spans.stop > start)).tolist()
+        location = f"{rows.format_location(index)}: span {start} to {stop}"
+        if not inside:
+            raise UserError(f"{location}: contains no word; correct or remove the span")
+        if any(tags[word] != "O" for word in inside):
+            raise UserError(
+                f"{location}: overlaps another span at {words[inside[0]]!r}, and a word has one tag; "
+                "remove one of the two spans"
+            )
+        tags[inside[0]] = f"B-{kind}"
+        for word in inside[1:]:
+            tags[word] = f"I-{kind}"
+    return tags
+
+
+def _parse_spans(rows: Rows, index: int, value: Any, text: str) -> list[tuple[int, int, str]]:
+    location = rows.format_location(index)
+    if not isinstance(value, (list, tuple)):
+        raise UserError(f"{location}: spans: expected a list of [start, end, type], found {value!r}")
+    spans = []
+    for item in value:
+        span = parse_span(item)
+        if span is None:
+            raise UserError(
+                f"{location}: cannot parse span {item!r}; for a text write [start, end, type] or objects "
+                "with start, end and label, for a list of words write their tags"
+            )
+        start, stop, _ = span
+        if not 0 <= start < stop <= len(text):
+            raise UserError(
+                f"{location}: span {start} to {stop}: is not inside the text, which has "
+                f"{format_count(len(text), 'character')}; correct or remove the span"
+            )
+        spans.append(span)
+    return sorted(spans)
+
+
+def parse_span(value: Any) -> tuple[int, int, str] | None:
+    """Return start, end and type of a span in any of its forms, or None if the value is not a span."""
+    if isinstance(value, Mapping):
+        kind = next((value[key] for key in TYPE_KEYS if key in value), None)
+        value = (value.get("start"), value.get("end"), kind)
+    if not isinstance(value, (list, tuple)) or len(value) != 3:
+        return None
+    start, stop, kind = value
+    are_integers = all(isinstance(bound, int) and not isinstance(bound, bool) for bound in (start, stop))
+    return (start, stop, kind) if are_integers and isinstance(kind, str) and kind else None
+
+
+def strip_span(text: str, span: tuple[int, int, str]) -> tuple[int, int]:
+    """Return start and end of a span without leading and trailing white space."""
+    start, stop, _ = span
+    inside = text[start:stop]
+    return stop - len(inside.lstrip()), start + len(inside.rstrip())
+
+
+def extract_entities(
+    tags: Sequence[str], words: Sequence[str], text: str, scores: Sequence[float] | None = None
+) -> list[dict[str, Any]]:
+    """Return the entities of a sentence with their character spans.
+
+    Args:
+        tags: legal IOB2 tags of the words.
+        words: the words of the sentence.
+        text: the text of the sentence.
+        scores: the probability of each tag; the score of an entity is their mean.
+    """
+    bounds: list[tuple[int, int]] = []
+    for word, tag in enumerate(tags):
+        if tag[0] == "B":
+            bounds.append((word, word))
+        elif tag[0] == "I":
+            bounds[-1] = (bounds[-1][0], word)
+    if not bounds:
+        return []
+    spans = WordSpans.from_words([words], [text])
+    entities = []
+    for first, last in bounds:
+        start, end = int(spans.start[first]), int(spans.stop[last])
+        entity = {"start": start, "end": end, "label": tags[first][2:], "text": text[start:end]}
+        if scores:
+            entity["score"] = round(sum(scores[first : last + 1]) / (last + 1 - first), 4)
+        entities.append(entity)
+    return entities

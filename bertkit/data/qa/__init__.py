@@ -1,0 +1,1 @@
+"""Data of extractive question answering: questions, contexts and answer spans."""

@@ -1,4 +1,4 @@
-"""Answers as data sets write them: texts and where each begins in its paragraph, in one form."""
+"""Answers in the formats of datasets: parsed to texts with the offset of each in its context."""
 
 import json
 import math
@@ -11,109 +11,114 @@ from bertkit.data.readers.json import JSON_ERRORS
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, shorten_repr
 
-Answer = dict[str, Any]  # {"text": str, "answer_start": int, or None where it is not known}
+Answer = dict[str, Any]  # {"text": str, "answer_start": int, or None if it is unknown}
 ANSWER_START = "answer_start"
 IS_IMPOSSIBLE = "is_impossible"
-TRUE_VALUES = (True, "1", "1.0", "true")  # of that column, also as CSV has it
+TRUE_VALUES = (True, "1", "1.0", "true")  # of the column is_impossible, also as read from CSV
 FALSE_VALUES = (False, None, "0", "0.0", "false", "")
 
 ANSWER_FORMATS = (
     'write {"text": [...], "answer_start": [...]}, a list of {"text": ..., "answer_start": ...}, or the text '
-    "itself with a column 'answer_start' beside it"
+    "itself and a column 'answer_start'"
 )
-WHOLE_NUMBER = re.compile(r"\s*(-?\d{1,18})(\.0*)?\s*")  # a float where a column of numbers has gaps
+WHOLE_NUMBER = re.compile(r"\s*(-?\d{1,18})(\.0*)?\s*")  # CSV readers turn columns with gaps into floats
 ANSWER_OBJECT = re.compile(r"""\s*(\[\s*)?\{.*?["'](text|answer_start)["']\s*:""", re.DOTALL)
 
 
 def describe_location(rows: Rows, index: int) -> str:
-    """`dev.json: row 12 (id 56be...)`, for error messages."""
+    """Return `dev.json: row 12 (id 56be...)`, for error messages."""
     return f"{rows.format_location(index)} (id {rows['id'][index]})"
 
 
 def parse_answer_column(rows: Rows, column: str) -> list[list[Answer]] | None:
-    """Each question's answers, none if it is marked as impossible; None where no row says anything of them.
+    """Parse the answers of each question; questions marked as impossible have none.
+
+    Returns:
+        A list of answers per question; None if no row has an answer or is marked as impossible.
 
     Raises:
-        UserError: what `answers_of` refuses, or a mark that says neither.
+        UserError: `parse_answers` refuses an answer, or a mark is neither true nor false.
     """
-    impossible = _impossible(rows)
-    if column not in rows.columns:  # some marks alone say nothing of the questions without one
-        return [[] for _ in impossible] if all(impossible) else None
-    start = find_column(rows, ANSWER_START)
-    starts = rows[start] if start else [None] * len(rows)
+    is_impossible = _parse_impossible(rows)
+    if column not in rows.columns:  # marks on some questions say nothing about the others
+        return [[] for _ in is_impossible] if all(is_impossible) else None
+    start_column = find_column(rows, ANSWER_START)
+    starts = rows[start_column] if start_column else [None] * len(rows)
     answers = [
-        [] if no_answer else parse_answers(rows, index, column, value, begin)
-        for index, (value, begin, no_answer) in enumerate(zip(rows[column], starts, impossible, strict=True))
+        [] if impossible else parse_answers(rows, index, column, value, start)
+        for index, (value, start, impossible) in enumerate(
+            zip(rows[column], starts, is_impossible, strict=True)
+        )
     ]
-    return answers if any(answers) or any(impossible) else None
+    return answers if any(answers) or any(is_impossible) else None
 
 
-def _impossible(rows: Rows) -> list[bool]:
-    """Whether each question is marked as impossible."""
+def _parse_impossible(rows: Rows) -> list[bool]:
+    """Return whether each question is marked as impossible."""
     column = find_column(rows, IS_IMPOSSIBLE)
-    marks = [
-        mark.strip().casefold() if isinstance(mark, str) else mark
-        for mark in (rows[column] if column else [False] * len(rows))
-    ]
+    if not column:
+        return [False] * len(rows)
+    marks = [mark.strip().casefold() if isinstance(mark, str) else mark for mark in rows[column]]
     for index, mark in enumerate(marks):
-        if (
-            mark not in TRUE_VALUES and mark not in FALSE_VALUES and mark == mark
-        ):  # what is not itself is a gap: NaN
-            held = f"column {column!r} holds {shorten_repr(mark)}"
-            raise UserError(f"{describe_location(rows, index)}: {held}, neither true nor false")
+        is_gap = mark != mark  # NaN
+        if mark not in TRUE_VALUES and mark not in FALSE_VALUES and not is_gap:
+            raise UserError(
+                f"{describe_location(rows, index)}: column {column!r}: {shorten_repr(mark)} is neither true "
+                "nor false; write true or false"
+            )
     return [mark in TRUE_VALUES for mark in marks]
 
 
 def find_contradictions(rows: Rows, column: str) -> list[int]:
-    """The rows that have answers and are marked as impossible."""
+    """Return the rows that have answers and are marked as impossible."""
     values = rows.columns.get(column, [None] * len(rows))
-    marked = [index for index, mark in enumerate(_impossible(rows)) if mark]
-    return [index for index in marked if any(text for text, _ in _pairs(values[index], None) or [])]
+    impossible = [index for index, mark in enumerate(_parse_impossible(rows)) if mark]
+    return [index for index in impossible if any(text for text, _ in _parse_pairs(values[index], None) or [])]
 
 
 def parse_answers(rows: Rows, index: int, column: str, value: Any, start: Any = None) -> list[Answer]:
-    """One question's answers, none if it is unanswerable (None, an empty text, an empty list).
+    """Parse the answers of one question; None, an empty text and an empty list mean unanswerable.
 
     Args:
-        rows, index: whose they are, for the error.
-        column: what the user calls the answers.
-        value: the answers in any form.
-        start: where an answer that is a bare text begins.
+        rows: the rows, for error messages.
+        index: index of the row, for error messages.
+        column: name of the answer column.
+        value: the answers in any format.
+        start: the offset of an answer that is a plain text.
 
     Raises:
-        UserError: no answers, a blank one, one that begins at no whole number, or an object written otherwise
-            than as JSON.
+        UserError: the value has another format, an answer is blank, its offset is not a whole number, or an
+            object is not written as JSON.
     """
-    found = _pairs(value, start)
-    if found is None:
+    location = f"{describe_location(rows, index)}: column {column!r}"
+    pairs = _parse_pairs(value, start)
+    if pairs is None:
+        raise UserError(f"{location}: cannot parse answers {shorten_repr(value)}; {ANSWER_FORMATS}")
+    is_plain_text = isinstance(value, str) and pairs == [(value, start)]
+    if is_plain_text and ANSWER_OBJECT.match(value):
         raise UserError(
-            f"{describe_location(rows, index)}: column {column!r} holds {shorten_repr(value)}, no answers; {ANSWER_FORMATS}"
-        )
-    if isinstance(value, str) and found == [(value, start)] and ANSWER_OBJECT.match(value):
-        held = f"column {column!r} holds {shorten_repr(value)}"
-        raise UserError(
-            f"{describe_location(rows, index)}: {held}, an object that is no JSON; save the file as JSONL or Parquet"
+            f"{location}: {shorten_repr(value)} is an object that is not JSON; "
+            "save the file as JSONL or Parquet"
         )
     answers = []
-    for text, begin in found:
+    for text, answer_start in pairs:
         if not isinstance(text, str) or not text.strip():
-            what = "is empty" if isinstance(text, str) else f"is {shorten_repr(text)}, not a text"
+            problem = "is empty" if isinstance(text, str) else f"is {shorten_repr(text)}, not a text"
             raise UserError(
-                f"{describe_location(rows, index)}: an answer in column {column!r} {what}; "
-                "a question without an answer has an empty list of them"
+                f"{location}: an answer {problem}; for a question without an answer write an empty list"
             )
-        answers.append({"text": text, ANSWER_START: _offset(rows, index, column, begin)})
+        answers.append({"text": text, ANSWER_START: _parse_offset(location, answer_start)})
     return answers
 
 
-def _pairs(value: Any, start: Any) -> list[tuple[Any, Any]] | None:
-    """Texts and where they begin; None where the value has another form."""
+def _parse_pairs(value: Any, start: Any) -> list[tuple[Any, Any]] | None:
+    """Return the texts with their offsets; None if the value has another format."""
     if isinstance(value, str):
-        value = _in_a_cell(value)
+        value = _parse_cell(value)
     if value is None or isinstance(value, str):
         return [(value, start)] if value else []
     if isinstance(value, Mapping):
-        return _of_object(value)
+        return _parse_object(value)
     if not isinstance(value, (list, tuple)):
         return None
     if all(isinstance(answer, str) for answer in value):
@@ -121,11 +126,11 @@ def _pairs(value: Any, start: Any) -> list[tuple[Any, Any]] | None:
         return list(zip(value, starts, strict=True)) if len(starts) == len(value) else None
     if not all(isinstance(answer, Mapping) and "text" in answer for answer in value):
         return None
-    return [(answer["text"], _start(answer)) for answer in value]
+    return [(answer["text"], _get_start(answer)) for answer in value]
 
 
-def _in_a_cell(value: str) -> Any:
-    """The object or the list of objects that a text holds as JSON; another text as it is."""
+def _parse_cell(value: str) -> Any:
+    """Return the JSON object or list of objects in a text; another text unchanged."""
     if value.strip() == "[]":
         return []
     try:
@@ -134,31 +139,32 @@ def _in_a_cell(value: str) -> Any:
         return value
 
 
-def _of_object(value: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
-    """Of `{"text": ..., "answer_start": ...}`, which are one each, or lists."""
-    texts, starts = value.get("text"), _start(value)
+def _parse_object(value: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
+    """Parse `{"text": ..., "answer_start": ...}`, where both are single values or both are lists."""
+    texts, starts = value.get("text"), _get_start(value)
     if isinstance(texts, str):
         return [(texts, starts)]
     if not isinstance(texts, (list, tuple)):
         return None
     starts = [None] * len(texts) if starts is None else starts
-    alike = isinstance(starts, (list, tuple)) and len(starts) == len(texts)
-    return list(zip(texts, starts, strict=True)) if alike else None
+    has_all_starts = isinstance(starts, (list, tuple)) and len(starts) == len(texts)
+    return list(zip(texts, starts, strict=True)) if has_all_starts else None
 
 
-def _start(answer: Mapping[str, Any]) -> Any:
+def _get_start(answer: Mapping[str, Any]) -> Any:
     return answer[ANSWER_START] if ANSWER_START in answer else answer.get("start")
 
 
-def _offset(rows: Rows, index: int, column: str, value: Any) -> int | None:
+def _parse_offset(location: str, value: Any) -> int | None:
     if isinstance(value, float) and (value.is_integer() or math.isnan(value)):
         value = None if math.isnan(value) else int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if value is None or value == "":
         return None
-    if isinstance(value, str) and (whole := WHOLE_NUMBER.fullmatch(value)):
-        return int(whole[1])
+    if isinstance(value, str) and (match := WHOLE_NUMBER.fullmatch(value)):
+        return int(match[1])
     raise UserError(
-        f"{describe_location(rows, index)}: an answer in column {column!r} begins at {shorten_repr(value)}, not a whole number"
+        f"{location}: offset {shorten_repr(value)} of an answer is not a whole number; write the index of "
+        "its first character in the context"
     )

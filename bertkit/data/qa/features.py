@@ -1,7 +1,7 @@
-"""Features of questions: each with a window of its paragraph, and with the best answers in it."""
+"""Features of questions: one window of the context each, with the best answer spans in it."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,19 +11,17 @@ import torch
 
 from bertkit.data.features import Features
 from bertkit.data.offsets import TokenizedTexts, encode_with_offsets
-from bertkit.data.qa.spans import find_distinct_spans
-from bertkit.data.qa.spelling import RollingHash, build_rolling_hash
+from bertkit.data.qa.answers import Answer
+from bertkit.data.qa.spans import RollingHash, build_rolling_hash, find_distinct_spans
 from bertkit.data.rows import Rows
 from bertkit.data.tokenization import SequenceTemplate, encode
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.utils.ragged import Ragged
-
-Answer = Mapping[str, Any]
+from bertkit.utils.ragged import Ragged, offsets_from_lengths, slide_windows
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long things may be, in pieces; `n_best` is how many answers are kept of a window."""
+    """Maximum lengths in tokens, and `n_best`, the number of answers kept per window."""
 
     max_length: int
     max_query_length: int
@@ -34,22 +32,26 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionFeatures(Features):
-    """An example is a window: a question and a stretch of its paragraph, put together when it is asked for.
+    """Features of questions; each is a question and a window of its context, assembled on access.
 
-    Paragraphs are kept once, however many questions and windows they have. Numbers of pieces count those
-    of all paragraphs.
+    Each distinct context is stored once. Token indices count the tokens of all contexts.
 
     Attributes:
-        template: of the special pieces; `null_piece` is the one that stands for no answer, [CLS].
-        questions: their pieces.
-        asked: [questions] how many of its pieces a question keeps.
-        paragraphs, texts: the distinct ones, in pieces and as they are.
-        windows: [questions + 1] the first window of each question.
-        question: [n] that of each window.
-        start, stop: [n] its stretch of the paragraph.
-        labels: [n, 2] where in the sequence the answer begins and ends; both at [CLS] where it does not
-            stand in the window.
-        unread: questions whose answer has no piece: the tokenizer dropped all its characters.
+        template: the special tokens around a pair.
+        null_token_id: the token that represents no answer, usually [CLS].
+        limits: maximum lengths.
+        question_ids: the tokens of each question.
+        question_lengths: [questions] tokens of each question after truncation.
+        contexts: the distinct contexts, tokenized.
+        context_texts: the distinct contexts.
+        window_offsets: [questions + 1] index of each question's first window.
+        question_index: [n] the question of each window.
+        start: [n] first token of each window.
+        stop: [n] end of each window.
+        labels: [n, 2] first and last position of the answer in the sequence; both are the null position if
+            the window does not contain the answer.
+        answers_without_tokens: questions whose answer has no tokens, because normalization removes all its
+            characters.
     """
 
     template: SequenceTemplate
@@ -66,184 +68,194 @@ class QuestionFeatures(Features):
     answers_without_tokens: Sequence[int] = ()
 
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The question and the window between the special pieces."""
+        """Return the question and the window with special tokens."""
         question = self.question_index[number]
-        asked = self.question_ids[question][: self.question_lengths[question]]
-        return self.template.fill([asked, self.contexts.ids.values[self.start[number] : self.stop[number]]])
+        question_ids = self.question_ids[question][: self.question_lengths[question]]
+        context_ids = self.contexts.ids.values[self.start[number] : self.stop[number]]
+        return self.template.fill([question_ids, context_ids])
 
     @property
     def sequence_lengths(self) -> np.ndarray:
-        """[n]."""
-        return (
-            self.question_lengths[self.question_index]
-            + self.stop
-            - self.start
-            + self.template.num_special_tokens
-        )
+        """[n] tokens of each sequence."""
+        question_lengths = self.question_lengths[self.question_index]
+        return question_lengths + self.stop - self.start + self.template.num_special_tokens
 
     @property
     def windowed_fraction(self) -> float:
-        """Share of the questions whose paragraph is read in several windows."""
+        """Fraction of the questions whose context is split into several windows."""
         return float((np.diff(self.window_offsets) > 1).mean())
 
     def describe_issues(self, rows: Rows) -> list[str]:
-        """The questions that are cut, and the answers that cannot be learned."""
-        notes, over = [], float((self.question_lengths < self.question_ids.lengths).mean())
-        if over:
+        """Return notes on truncated questions, and on answers that cannot be learned."""
+        notes = []
+        truncated_fraction = float((self.question_lengths < self.question_ids.lengths).mean())
+        if truncated_fraction:
+            max_length = self.question_lengths.max()
             notes.append(
-                f"{over:.1%} of the training questions are over {self.question_lengths.max()} pieces and cut"
+                f"{truncated_fraction:.1%} of the training questions are longer than {max_length} tokens "
+                "and truncated"
             )
         if self.answers_without_tokens:
-            notes.append(
-                f"the tokenizer leaves no piece of {format_count(len(self.answers_without_tokens), 'answer')}, learned as if "
-                f"there were none (ids {format_list(rows['id'][question] for question in self.answers_without_tokens)})"
+            answers = format_count(
+                len(self.answers_without_tokens), "answer has no tokens", "answers have no tokens"
             )
+            ids = format_list(rows["id"][question] for question in self.answers_without_tokens)
+            notes.append(f"{answers} after normalization: trained as unanswerable (ids {ids})")
         return notes
 
     @cached_property
     def has_characters(self) -> np.ndarray:
-        """[pieces] whether a piece of a paragraph stands for any characters."""
+        """[tokens] bool, whether a token of a context covers any characters."""
         return self.contexts.stop > self.contexts.start
 
     @cached_property
     def rolling_hash(self) -> RollingHash:
-        """How the paragraphs are spelt: of answers with the same text one is told."""
+        """Hashes of the contexts, to compare the texts of answers."""
         return build_rolling_hash(self.context_texts, self.contexts)
 
     def get_context_positions(self, windows: np.ndarray) -> np.ndarray:
-        """[windows] where in its sequence each begins."""
-        return (
-            self.template.count_special_tokens_before(~1)
-            + self.question_lengths[self.question_index[windows]]
-        )
+        """Return [windows] the position in the sequence at which the context begins."""
+        question_lengths = self.question_lengths[self.question_index[windows]]
+        return self.template.count_special_tokens_before(~1) + question_lengths
 
     def get_null_positions(self, windows: np.ndarray) -> np.ndarray:
-        """[windows] where in its sequence [CLS] stands, which means that there is no answer."""
-        before = self.template.slots[: self.template.slots.index(self.null_token_id)]
-        asked, size = (
-            self.question_lengths[self.question_index[windows]],
-            self.stop[windows] - self.start[windows],
-        )
+        """Return [windows] the position in the sequence of the null token, [CLS]."""
+        slots_before = self.template.slots[: self.template.slots.index(self.null_token_id)]
+        question_lengths = self.question_lengths[self.question_index[windows]]
+        window_lengths = self.stop[windows] - self.start[windows]
         return (
             self.template.count_special_tokens_before(self.null_token_id)
-            + asked * (~0 in before)
-            + size * (~1 in before)
+            + question_lengths * (~0 in slots_before)
+            + window_lengths * (~1 in slots_before)
         )
 
     def reduce_logits(
         self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        """[windows, 2 + 4 n_best]: start and end logit of [CLS], then of the best answers, no two of one
-        text, their start and end logits, and their first and last pieces, counted from the window's first.
+        """Reduce logits to the best answer spans, no two with the same text.
+
+        Returns:
+            [windows, 2 + 4 n_best]: start and end logit of the null token, start logits, end logits, first
+            tokens and last tokens of the answers. Token indices are relative to the window.
         """
-        place, start, stop = self.get_context_positions(examples), self.start[examples], self.stop[examples]
-        shift = (start - place)[:, None]
-        pieces = np.arange(logits.shape[-1]) + shift
-        inside = (pieces >= start[:, None]) & (pieces < stop[:, None])
-        allowed = inside & self.has_characters.take(pieces, mode="clip")
-        scores = logits.cpu().numpy()  # many small steps, for which an accelerator is no help
+        context_position, start, stop = (
+            self.get_context_positions(examples),
+            self.start[examples],
+            self.stop[examples],
+        )
+        shift = (start - context_position)[:, None]  # from positions to token indices
+        tokens = np.arange(logits.shape[-1]) + shift
+        inside = (tokens >= start[:, None]) & (tokens < stop[:, None])
+        allowed = inside & self.has_characters.take(tokens, mode="clip")
+        scores = logits.cpu().numpy()  # many small steps, which an accelerator does not speed up
 
-        def text(places: np.ndarray) -> np.ndarray:
-            return self.rolling_hash.hash_spans(places[:, 0] + shift, places[:, 1] + shift)
+        def hash_spans(positions: np.ndarray) -> np.ndarray:
+            return self.rolling_hash.hash_spans(positions[:, 0] + shift, positions[:, 1] + shift)
 
-        limits = self.limits
-        places, found = find_distinct_spans(scores, allowed, limits.n_best, limits.max_answer_length, text)
-        of_null = scores[np.arange(len(examples)), :, self.get_null_positions(examples)]
-        places -= place[:, None, None]
-        kept = [of_null, found.reshape(len(examples), -1), places.reshape(len(examples), -1)]
-        return torch.from_numpy(np.concatenate(kept, 1, dtype=np.float32))
+        positions, span_logits = find_distinct_spans(
+            scores, allowed, self.limits.n_best, self.limits.max_answer_length, hash_spans
+        )
+        null_logits = scores[np.arange(len(examples)), :, self.get_null_positions(examples)]
+        positions -= context_position[:, None, None]
+        num_windows = len(examples)
+        reduced = [null_logits, span_logits.reshape(num_windows, -1), positions.reshape(num_windows, -1)]
+        return torch.from_numpy(np.concatenate(reduced, 1, dtype=np.float32))
 
 
 def build_question_features(
     questions: Sequence[str], contexts: Sequence[str], answers: Sequence[Sequence[Answer]] | None,
     tokenizer: Any, limits: Limits, cache: bool = True,
 ) -> QuestionFeatures:  # fmt: skip
-    """Features of questions and their paragraphs.
+    """Tokenize questions and contexts and split long contexts into windows.
 
-    A paragraph that is too long is read in windows, as in google's `run_squad.py`: each begins `doc_stride`
-    pieces after the one before, all but the last are as long as the question leaves room for. A question
-    keeps its first `max_query_length` pieces, at most half of the room.
+    As in google's `run_squad.py`, each window begins `doc_stride` tokens after the one before, and all but
+    the last fill the free length. A question is truncated to `max_query_length` tokens, and to half of the
+    free length.
 
     Args:
-        questions, contexts: [n] texts.
-        answers: [n] the right answers, of which the first is learned, by `text` and `answer_start`.
+        questions: [n] texts.
+        contexts: [n] texts.
+        answers: [n] the answers with `text` and `answer_start`, of which the first is learned; or None.
+        tokenizer: a fast tokenizer.
+        limits: maximum lengths.
+        cache: whether to cache the tokens.
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=True)
-    asked = encode(questions, tokenizer, cache)
-    number = {text: at for at, text in enumerate(dict.fromkeys(contexts))}
-    paragraphs = strip_token_whitespace(encode_with_offsets(list(number), tokenizer, cache), list(number))
-    paragraph = np.fromiter(map(number.__getitem__, contexts), np.int64, len(contexts))
-    room = limits.max_length - template.num_special_tokens
-    kept = np.minimum(asked.lengths, min(limits.max_query_length, room // 2))
-    bounds = paragraphs.ids.offsets
-    counts, start, stop = _windows(bounds[paragraph], bounds[paragraph + 1], room - kept, limits.doc_stride)
-    question = np.repeat(np.arange(len(questions)), counts)
+    question_ids = encode(questions, tokenizer, cache)
+    index_by_context = {text: index for index, text in enumerate(dict.fromkeys(contexts))}
+    distinct = list(index_by_context)
+    tokenized = strip_token_whitespace(encode_with_offsets(distinct, tokenizer, cache), distinct)
+    context_index = np.fromiter(map(index_by_context.__getitem__, contexts), np.int64, len(contexts))
+    free = limits.max_length - template.num_special_tokens
+    question_lengths = np.minimum(question_ids.lengths, min(limits.max_query_length, free // 2))
+    budget = free - question_lengths
+    offsets = tokenized.ids.offsets
+    counts, start, stop = slide_windows(
+        offsets[context_index], offsets[context_index + 1], budget, limits.doc_stride, align_last=False
+    )
+    question_index = np.repeat(np.arange(len(questions)), counts)
+    longest = int((question_lengths + np.diff(offsets)[context_index]).max(initial=0))
     features = QuestionFeatures(
-        template=template, null_token_id=_null_piece(template, tokenizer), limits=limits,
-        question_ids=asked, question_lengths=kept, contexts=paragraphs, context_texts=list(number),
-        window_offsets=np.concatenate([[0], np.cumsum(counts)]), question_index=question, start=start, stop=stop,
-        sequence_offsets=np.arange(len(question) + 1), labels=None,
-        max_untruncated_length=int((kept + np.diff(bounds)[paragraph]).max(initial=0)) + template.num_special_tokens,
-        unk_fraction=_unknown(tokenizer, asked, paragraphs.ids),
+        template=template, null_token_id=_find_null_token(template, tokenizer), limits=limits,
+        question_ids=question_ids, question_lengths=question_lengths, contexts=tokenized,
+        context_texts=distinct,
+        window_offsets=offsets_from_lengths(counts), question_index=question_index, start=start, stop=stop,
+        sequence_offsets=np.arange(len(question_index) + 1), labels=None,
+        max_untruncated_length=longest + template.num_special_tokens,
+        unk_fraction=_compute_unk_fraction(tokenizer, question_ids, tokenized.ids),
     )  # fmt: skip
-    return features if answers is None else _labelled(features, paragraph, answers)
+    return features if answers is None else _add_labels(features, context_index, answers)
 
 
-def _null_piece(template: SequenceTemplate, tokenizer: Any) -> int:
-    """[CLS], else the first special piece that the tokenizer puts around a pair.
+def _find_null_token(template: SequenceTemplate, tokenizer: Any) -> int:
+    """Return the id of [CLS], or of the first special token that the tokenizer adds to a pair.
 
     Raises:
-        UserError: it puts none.
+        UserError: the tokenizer adds none.
     """
     special = [slot for slot in template.slots if slot >= 0]
     if not special:
         raise UserError(
-            "--model: its tokenizer puts no special piece around a pair, so none can stand for no answer"
+            "--model: its tokenizer adds no special token to a pair, and one must represent no answer; "
+            "use another model"
         )
     return tokenizer.cls_token_id if tokenizer.cls_token_id in special else special[0]
 
 
-def _windows(
-    begin: np.ndarray, end: np.ndarray, budget: np.ndarray, stride: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How many windows each paragraph has, and the pieces at which they start and stop."""
-    step = np.minimum(stride, budget)  # no text is skipped beside a question of any length
-    counts = 1 + np.maximum(0, -(-(end - begin - budget) // step))
-    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    start = np.repeat(begin, counts) + number * np.repeat(step, counts)
-    return counts, start, np.minimum(start + np.repeat(budget, counts), np.repeat(end, counts))
-
-
-def _labelled(
-    features: QuestionFeatures, paragraph: np.ndarray, answers: Sequence[Sequence[Answer]]
+def _add_labels(
+    features: QuestionFeatures, context_index: np.ndarray, answers: Sequence[Sequence[Answer]]
 ) -> QuestionFeatures:
-    """With the place of each question's first answer in each of its windows."""
+    """Add the position of each question's first answer in each of its windows."""
     known = [some[0] if some and some[0]["answer_start"] is not None else None for some in answers]
     start = np.array([answer["answer_start"] if answer else 0 for answer in known], np.int64)
-    sizes = np.array([len(answer["text"]) if answer else 0 for answer in known], np.int64)
-    first, last = features.contexts.find_token_ranges(paragraph, start, start + sizes)
-    unread = np.flatnonzero((sizes > 0) & (first < 0)).tolist()
+    lengths = np.array([len(answer["text"]) if answer else 0 for answer in known], np.int64)
+    first, last = features.contexts.find_token_ranges(context_index, start, start + lengths)
+    without_tokens = np.flatnonzero((lengths > 0) & (first < 0)).tolist()
     first, last = first[features.question_index], last[features.question_index]
     inside = (first >= features.start) & (last < features.stop) & (first >= 0)
     windows = np.arange(len(features))
-    places = np.stack([first, last], 1) + (features.get_context_positions(windows) - features.start)[:, None]
-    labels = np.where(inside[:, None], places, features.get_null_positions(windows)[:, None])
-    return dataclasses.replace(features, labels=labels, answers_without_tokens=unread)
+    shift = features.get_context_positions(windows) - features.start
+    positions = np.stack([first, last], 1) + shift[:, None]
+    labels = np.where(inside[:, None], positions, features.get_null_positions(windows)[:, None])
+    return dataclasses.replace(features, labels=labels, answers_without_tokens=without_tokens)
 
 
-def strip_token_whitespace(located: TokenizedTexts, texts: Sequence[str]) -> TokenizedTexts:
-    """Without the white space that some tokenizers count to the word behind it, so that no answer has it."""
-    line = np.frombuffer("\0".join(texts).encode("utf-32-le", "surrogatepass") + bytes(4), np.uint32)
-    blank = np.isin(line, [code for code in range(0x3001) if chr(code).isspace()])
-    shift = np.repeat(located.text_offsets, located.ids.lengths)
-    start, stop = located.start + shift, located.stop + shift
-    while (lead := blank[start] & (start < stop)).any():
-        start = start + lead
-    while (tail := blank[stop - 1] & (start < stop)).any():
-        stop = stop - tail
-    return dataclasses.replace(located, start=start - shift, stop=stop - shift)
+def strip_token_whitespace(tokenized: TokenizedTexts, texts: Sequence[str]) -> TokenizedTexts:
+    """Strip white space from the character spans of tokens, so that no answer contains it at its ends.
+
+    Some tokenizers count a space as part of the word after it.
+    """
+    characters = np.frombuffer("\0".join(texts).encode("utf-32-le", "surrogatepass") + bytes(4), np.uint32)
+    is_space = np.isin(characters, [code for code in range(0x3001) if chr(code).isspace()])
+    shift = np.repeat(tokenized.text_offsets, tokenized.ids.lengths)
+    start, stop = tokenized.start + shift, tokenized.stop + shift
+    while (leading := is_space[start] & (start < stop)).any():
+        start = start + leading
+    while (trailing := is_space[stop - 1] & (start < stop)).any():
+        stop = stop - trailing
+    return dataclasses.replace(tokenized, start=start - shift, stop=stop - shift)
 
 
-def _unknown(tokenizer: Any, *texts: Ragged) -> float:
-    unknown = sum(int((some.values == tokenizer.unk_token_id).sum()) for some in texts)
-    return unknown / max(1, sum(len(some.values) for some in texts))
+def _compute_unk_fraction(tokenizer: Any, *texts: Ragged) -> float:
+    num_unknown = sum(int((ids.values == tokenizer.unk_token_id).sum()) for ids in texts)
+    return num_unknown / max(1, sum(len(ids.values) for ids in texts))

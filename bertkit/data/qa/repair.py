@@ -1,4 +1,4 @@
-"""Answers that do not stand where they say: put right where there is one place, else left out, and told."""
+"""Correction of answer offsets: a wrong one is fixed if the text occurs exactly once in the context."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,32 +9,32 @@ from bertkit.errors import UserError, format_count, format_list, shorten_repr
 
 
 def fix_offsets(rows: Rows, split: str) -> tuple[Rows, list[str]]:
-    """The rows with every answer where it says that it stands, and notes of what that took.
+    """Return the rows with correct answer offsets, and notes on the corrections.
 
-    An answer that is not at its offset, or has none, is taken where its text stands if that is one
-    place. Otherwise the training split does without it, and without a question left with none; in other
-    splits, where the texts alone give the scores, it stays with None for its offset.
+    An answer that has a wrong offset, or none, gets the offset of its text if the text occurs exactly once
+    in the context. Otherwise the training split drops the answer, and a question that has no other one. In
+    other splits, where texts alone determine the scores, the answer remains with the offset None.
 
     Raises:
-        UserError: an answer beyond its paragraph, or no training question left that has one.
+        UserError: an answer exceeds its context, or no training question with an answer remains.
     """
     if "answers" not in rows.columns:
         return rows, []
-    looked = resolve_offsets(rows)
-    notes = _notes(rows, split, looked.moved_rows, len(looked.filled_rows), looked.unresolved_rows)
-    return _without(
-        rows.with_column("answers", looked.answers), split, sorted(set(looked.unresolved_rows))
-    ), notes
+    resolved = resolve_offsets(rows)
+    notes = _describe_corrections(rows, split, resolved)
+    rows = rows.with_column("answers", resolved.answers)
+    return _drop_unresolved(rows, split, sorted(set(resolved.unresolved_rows))), notes
 
 
 @dataclass
 class ResolvedOffsets:
-    """The answers where they stand (None: no place is theirs), and the row of each that stood elsewhere.
+    """Answers with correct offsets, or None, and the row of each corrected answer.
 
     Attributes:
-        moved: at another offset than they said.
-        found: they said none.
-        lost: their text stands nowhere, or several times.
+        answers: [n] the answers of each question.
+        moved_rows: rows of answers that had a wrong offset.
+        filled_rows: rows of answers that had no offset.
+        unresolved_rows: rows of answers whose text occurs nowhere, or several times.
     """
 
     answers: list[list[Answer]]
@@ -44,96 +44,98 @@ class ResolvedOffsets:
 
 
 def resolve_offsets(rows: Rows) -> ResolvedOffsets:
-    """Look for each answer that is not where it says. Raises `UserError` at one beyond its paragraph."""
-    looked = ResolvedOffsets(list(rows["answers"]))
-    for index in _misplaced(rows):
-        looked.answers[index] = [_placed(rows, index, answer) for answer in looked.answers[index]]
-        for before, after in zip(rows["answers"][index], looked.answers[index], strict=True):
+    """Find the correct offset of each answer. Raises `UserError` if an answer exceeds its context."""
+    resolved = ResolvedOffsets(list(rows["answers"]))
+    for index in _find_misplaced(rows):
+        resolved.answers[index] = [_relocate(rows, index, answer) for answer in resolved.answers[index]]
+        for before, after in zip(rows["answers"][index], resolved.answers[index], strict=True):
             if after[ANSWER_START] is None:
-                looked.unresolved_rows.append(index)
+                resolved.unresolved_rows.append(index)
             elif before[ANSWER_START] is None:
-                looked.filled_rows.append(index)
+                resolved.filled_rows.append(index)
             elif before[ANSWER_START] != after[ANSWER_START]:
-                looked.moved_rows.append(index)
-    return looked
+                resolved.moved_rows.append(index)
+    return resolved
 
 
-def _misplaced(rows: Rows) -> list[int]:
-    """The rows with an answer that is not at its offset."""
+def _find_misplaced(rows: Rows) -> list[int]:
+    """Return the rows with an answer that is not at its offset."""
     return [
         index
         for index, (context, answers) in enumerate(zip(rows["context"], rows["answers"], strict=True))
-        if not all(_stands(context, answer) for answer in answers)
+        if not all(_is_at_offset(context, answer) for answer in answers)
     ]
 
 
-def _stands(context: str, answer: Answer) -> bool:
+def _is_at_offset(context: str, answer: Answer) -> bool:
     start = answer[ANSWER_START]
     return start is not None and start >= 0 and context.startswith(answer["text"], start)
 
 
-def _placed(rows: Rows, index: int, answer: Answer) -> Answer:
-    """The answer where its text stands, or with None where that is no place or several."""
+def _relocate(rows: Rows, index: int, answer: Answer) -> Answer:
+    """Return the answer with the offset of its only occurrence, or None if it does not occur exactly once."""
     context, text, start = rows["context"][index], answer["text"], answer[ANSWER_START]
-    if _stands(context, answer):
+    if _is_at_offset(context, answer):
         return answer
     first = context.find(text)
-    once = first >= 0 and context.find(text, first + 1) < 0
-    last = len(context) - (1 if once else len(text))  # by what sticks out it may be put right
-    if start is not None and not 0 <= start <= last:
+    occurs_once = first >= 0 and context.find(text, first + 1) < 0
+    # An offset inside the context is fixed even if the answer would exceed the context there.
+    last_offset = len(context) - (1 if occurs_once else len(text))
+    if start is not None and not 0 <= start <= last_offset:
         raise UserError(
-            f"{describe_location(rows, index)}: the answer at {start} with {len(text)} characters lies beyond its "
-            f"paragraph, which has {len(context)}; offsets count characters from 0, not bytes or words"
+            f"{describe_location(rows, index)}: the answer at offset {start} with {len(text)} characters "
+            f"exceeds its context, which has {len(context)}; count offsets in characters from 0, "
+            "not in bytes or words"
         )
-    return {"text": text, ANSWER_START: first if once else None}
+    return {"text": text, ANSWER_START: first if occurs_once else None}
 
 
-def _notes(rows: Rows, split: str, moved: list[int], found: int, lost: list[int]) -> list[str]:
+def _describe_corrections(rows: Rows, split: str, resolved: ResolvedOffsets) -> list[str]:
     notes = []
-    if found:
-        said = "has no offset; it is that of its text", "have no offset; it is that of their text"
-        notes.append(_answers(found, split, *said))
-    if moved:
-        said = (
-            "was not at its offset and stands elsewhere in its paragraph",
-            "were not at their offset and stand elsewhere in their paragraph",
-        )
-        notes.append(f"{_answers(len(moved), split, *said)}: put right ({_named(rows, moved)})")
-    if lost:
-        said = (
-            "is not at its offset, and its text stands nowhere or several times in its paragraph",
-            "are not at their offset, and their text stands nowhere or several times in their paragraph",
-        )
-        then = "left out" if split == "train" else "kept for the scores, which need no offset"
-        notes.append(f"{_answers(len(lost), split, *said)}: {then} ({_named(rows, lost)})")
+    if resolved.filled_rows:
+        problem = _count_answers(len(resolved.filled_rows), split, "has no offset", "have no offset")
+        notes.append(f"{problem}: the offset of the text is used")
+    if resolved.moved_rows:
+        problem = _count_answers(
+            len(resolved.moved_rows), split,
+            "is not at its offset but elsewhere in its context",
+            "are not at their offset but elsewhere in their context",
+        )  # fmt: skip
+        notes.append(f"{problem}: fixed ({_format_ids(rows, resolved.moved_rows)})")
+    if resolved.unresolved_rows:
+        problem = _count_answers(
+            len(resolved.unresolved_rows), split,
+            "is not at its offset, and its text occurs nowhere or several times in its context",
+            "are not at their offset, and their text occurs nowhere or several times in their context",
+        )  # fmt: skip
+        action = "removed" if split == "train" else "kept for scoring, which needs no offset"
+        notes.append(f"{problem}: {action} ({_format_ids(rows, resolved.unresolved_rows)})")
     return notes
 
 
-def _answers(number: int, split: str, one: str, several: str) -> str:
-    """`1 answer of the train split is ...`."""
-    return format_count(
-        number, f"answer of the {split} split {one}", f"answers of the {split} split {several}"
-    )
+def _count_answers(count: int, split: str, one: str, plural: str) -> str:
+    """Return a text such as `1 answer of the train split is ...`."""
+    return format_count(count, f"answer of the {split} split {one}", f"answers of the {split} split {plural}")
 
 
-def _named(rows: Rows, indices: Iterable[int]) -> str:
+def _format_ids(rows: Rows, indices: Iterable[int]) -> str:
     return f"ids {format_list(dict.fromkeys(rows['id'][index] for index in indices))}"
 
 
-def _without(rows: Rows, split: str, indices: list[int]) -> Rows:
-    """The training split without the answers that have no place, and without questions left with none."""
-    if split != "train" or not indices:
+def _drop_unresolved(rows: Rows, split: str, unresolved: list[int]) -> Rows:
+    """Drop training answers without an offset, and questions that have no other answer."""
+    if split != "train" or not unresolved:
         return rows
     answers = list(rows["answers"])
-    for index in indices:
+    for index in unresolved:
         answers[index] = [answer for answer in answers[index] if answer[ANSWER_START] is not None]
     if not any(answers):
-        text = rows["answers"][indices[0]][0]["text"]
+        text = rows["answers"][unresolved[0]][0]["text"]
         raise UserError(
-            f"{describe_location(rows, indices[0])}: {shorten_repr(text)} does not stand where it says in its paragraph, nor "
-            "does any other: no training question with an answer is left; answers are cut from paragraphs, "
-            f"letter for letter ({_named(rows, indices)})"
+            f"{describe_location(rows, unresolved[0])}: {shorten_repr(text)} is not at its offset "
+            "in the context, and no other training question has an answer that is; copy answers from their "
+            f"context letter for letter ({_format_ids(rows, unresolved)})"
         )
-    gone = {index for index in indices if not answers[index]}
+    dropped = {index for index in unresolved if not answers[index]}
     rows = rows.with_column("answers", answers)
-    return rows.select(index for index in range(len(rows)) if index not in gone) if gone else rows
+    return rows.select(index for index in range(len(rows)) if index not in dropped) if dropped else rows

@@ -1,139 +1,303 @@
-"""Questions about paragraphs, with the answers that stand in them: from any form to one row a question."""
+"""Rows of questions, contexts and answers: find their columns and normalize them to one row per question."""
 
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.data.columns import find_column
-from bertkit.data.qa import articles
-from bertkit.data.qa.answers import ANSWER_START, describe_location, find_contradictions, parse_answer_column
-from bertkit.data.qa.columns import NESTED_COLUMNS, ColumnNames, find_id_column, match_split_columns
+import numpy as np
+
+from bertkit.data.columns import find_column, guess_column, require_column
+from bertkit.data.qa.answers import (
+    ANSWER_START,
+    IS_IMPOSSIBLE,
+    describe_location,
+    find_contradictions,
+    parse_answer_column,
+)
 from bertkit.data.readers.json import has_lone_surrogate
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, format_count, format_list
+from bertkit.errors import UserError, format_count, format_list, shorten_repr
 
-RESERVED_COLUMNS = ("id", "title", "question", "context", "answers")  # columns made here
+ColumnNames = tuple[str, str, str]  # the columns of questions, contexts and answers
+
+QUESTION_COLUMNS = ["question", "query"]
+CONTEXT_COLUMNS = ["context", "paragraph", "passage", "text", "document"]
+ANSWER_COLUMNS = ["answers", "answer", "answer_text"]
+ID_COLUMNS = ("id", "guid", "qid", "question_id")
+NESTED_COLUMNS: ColumnNames = ("question", "context", "answers")
+FLAT_COLUMNS = (
+    "title",
+    "question",
+    "context",
+    "answers",
+    IS_IMPOSSIBLE,
+)  # of flattened articles, besides the id
+RESERVED_COLUMNS = ("id", "title", "question", "context", "answers")  # columns that normalization creates
+PARAGRAPHS = "paragraphs"
+
+# ---- columns
+
+
+def resolve_columns(
+    rows: Rows, question: str | None, context: str | None, answers: str | None
+) -> ColumnNames:
+    """Return the columns of questions, contexts and answers: as named, or guessed. Articles have fixed names.
+
+    Raises:
+        UserError: a column is missing or has two roles, or a column of articles is named.
+    """
+    require_questions(rows)
+    named = {"question": question, "context": context, "answers": answers}
+    if is_nested(rows):
+        _refuse_named(rows, named)
+        return NESTED_COLUMNS
+    for role, column in named.items():
+        if column is not None:
+            require_column(rows, column, f"--{role}-column")
+    names = (
+        question or guess_column(rows, QUESTION_COLUMNS, "question"),
+        context or guess_column(rows, CONTEXT_COLUMNS, "context"),
+        answers or guess_column(rows, ANSWER_COLUMNS, "answers"),
+    )
+    for role, column in zip(named, names, strict=True):
+        if names.count(column) > 1 or column == find_id_column(rows):
+            raise UserError(f"--{role}-column {column}: already has another role; pass another column")
+    return names
+
+
+def _refuse_named(rows: Rows, named: dict[str, str | None]) -> None:
+    for role, column in named.items():
+        if column not in (None, role):  # a finished run repeats the fixed names
+            raise UserError(
+                f"--{role}-column {column}: {rows.files[0]} contains articles, whose column names are fixed; "
+                f"remove --{role}-column"
+            )
+
+
+def match_split_columns(rows: Rows, names: ColumnNames) -> ColumnNames:
+    """Return the columns of a split: as the training rows name them, or by a usual name.
+
+    The answers may be missing. If the split has no question column of that name, its format differs. The
+    usual names then take precedence, because a column with a training name may be something else.
+    """
+    shared = [name if name in rows.columns else None for name in names]
+    columns: list[str | None] = list(shared) if shared[0] else [None] * len(names)
+    for role, usual_names in enumerate((QUESTION_COLUMNS, CONTEXT_COLUMNS, ANSWER_COLUMNS)):
+        if columns[role] is None:
+            candidates = [*(find_column(rows, name) for name in usual_names), shared[role]]
+            free = (column for column in candidates if column and column not in columns)
+            columns[role] = next(free, None)
+    question, context, answers = columns
+    if question is None or context is None:
+        role = 0 if question is None else 1
+        raise UserError(
+            f"{rows.files[0]}: no column looks like the {NESTED_COLUMNS[role]} "
+            f"(it has {format_list(rows.columns)}); name it {names[role]!r}, as in the training rows"
+        )
+    return question, context, answers or names[2]
+
+
+def find_id_column(rows: Rows) -> str | None:
+    """Return the column of the question ids, or None."""
+    columns = (find_column(rows, name) for name in ID_COLUMNS)
+    return next((column for column in columns if column), None)
+
+
+# ---- articles, the nested format of SQuAD
+
+
+def is_nested(rows: Rows) -> bool:
+    """Return whether each row is an article: one has a list of objects, or all columns belong to articles."""
+    for paragraphs in rows.columns.get(PARAGRAPHS, []):
+        if isinstance(paragraphs, list) and paragraphs and isinstance(paragraphs[0], dict):
+            return True
+    return PARAGRAPHS in rows.columns and rows.columns.keys() <= {"title", PARAGRAPHS}
+
+
+def require_questions(rows: Rows) -> None:
+    """Raise a `UserError` if JSON is an empty object, or an object whose `data` is not a list."""
+    if not rows.columns:
+        raise UserError(
+            f"{rows.files[0]}: contains neither articles nor rows with a column 'question'; check --data"
+        )
+    if rows.columns.keys() <= {"version", "data"}:
+        data = rows.columns.get("data", [None])[0]
+        raise UserError(f"{rows.files[0]}: 'data': expected a list of articles, found {shorten_repr(data)}")
+
+
+def flatten_articles(rows: Rows) -> Rows:
+    """Return one row per question, numbered within its file; questions of a paragraph share its string.
+
+    Raises:
+        UserError: the paragraphs or questions of an article are not lists of objects, or there are none.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in ("id", *FLAT_COLUMNS)}
+    file_index, row_numbers = [], []
+    count_by_file: Counter[int] = Counter()
+    for index, title, context, qa in _iter_questions(rows):
+        file = int(rows.file_index[index])
+        count_by_file[file] += 1
+        file_index.append(file)
+        row_numbers.append(count_by_file[file])
+        columns["id"].append(next((qa[name] for name in ID_COLUMNS if qa.get(name) is not None), None))
+        columns["title"].append(title)
+        columns["question"].append(qa.get("question"))
+        columns["context"].append(context)
+        columns["answers"].append(qa.get("answers"))
+        columns[IS_IMPOSSIBLE].append(qa.get(IS_IMPOSSIBLE))
+    if not row_numbers:
+        raise UserError(f"{rows.files[0]}: the articles contain no questions; check --data")
+    for name in ("title", IS_IMPOSSIBLE):
+        if not any(value is not None for value in columns[name]):
+            del columns[name]
+    return Rows(columns, rows.files, np.array(file_index, np.int32), np.array(row_numbers, np.int64))
+
+
+def _iter_questions(rows: Rows) -> Iterator[tuple[int, Any, Any, dict[str, Any]]]:
+    """Yield each question with the index of its article, the article's title and the paragraph's text."""
+    titles = rows.columns.get("title", [None] * len(rows))
+    for index, (title, paragraphs) in enumerate(zip(titles, rows[PARAGRAPHS], strict=True)):
+        article = f"{rows.files[rows.file_index[index]]}: article {rows.row_numbers[index]}"
+        for number, paragraph in enumerate(_require_objects(paragraphs, f"{article}: 'paragraphs'"), start=1):
+            for qa in _require_objects(paragraph.get("qas"), f"{article}: paragraph {number}: 'qas'"):
+                yield index, title, paragraph.get("context"), qa
+
+
+def _require_objects(value: Any, location: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise UserError(f"{location}: expected a list of objects, found {shorten_repr(value)}")
+    return value
+
+
+# ---- normalization
 
 
 @dataclass(frozen=True)
 class QuestionRows(Rows):
-    """Rows in the form of `in_questions`: a user's own columns may have the same names.
+    """Rows from `normalize_questions`; user columns may have the same names.
 
     Attributes:
-        notes: what was not taken as it stood.
+        notes: corrections that the user should know of.
     """
 
     notes: tuple[str, ...] = ()
 
 
 def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
-    """One row a question: `id`, `title` if there is one, `question`, `context`, and, if any, `answers`.
+    """Return one row per question: `id`, `question`, `context`, and `title` and `answers` if there are any.
 
-    Answers are lists of `{"text": str, "answer_start": int | None}`, empty where the question is
-    unanswerable; where a split has not a single answer, and calls no question impossible, there is no such
-    column. Columns of the same names that are something else are kept as `input_NAME`.
+    Answers are lists of `{"text": str, "answer_start": int | None}`, empty for unanswerable questions. A
+    split without any answer or impossible question has no column `answers`. Other columns with reserved names
+    are renamed to `input_NAME`.
 
     Args:
-        names: the training rows' columns.
+        rows: the rows as read.
+        names: the columns of the training rows.
 
     Raises:
-        UserError: a row without a question or context, whose answers are none, or whose id is taken or unfit.
+        UserError: a row has no question or context, its answers cannot be parsed, or its id is invalid or a
+            duplicate.
     """
-    articles.require_questions(rows)
-    if articles.is_nested(rows):
-        rows, names = articles.flatten_articles(rows), NESTED_COLUMNS
+    require_questions(rows)
+    if is_nested(rows):
+        rows, names = flatten_articles(rows), NESTED_COLUMNS
     question, context, answer = match_split_columns(rows, names)
-    ids = _ids(rows)
+    ids = _parse_ids(rows)
     rows_by_id = rows.with_column("id", ids)
     columns: dict[str, list[Any]] = {"id": ids}
     if title := find_column(rows, "title"):
         columns["title"] = rows[title]
-    columns["question"] = _texts(rows_by_id, question)
-    seen: dict[str, str] = {}  # one string a paragraph, however many questions it has
-    columns["context"] = [seen.setdefault(text, text) for text in _texts(rows_by_id, context)]
+    columns["question"] = _require_texts(rows_by_id, question)
+    distinct: dict[str, str] = {}  # the questions of a context share one string
+    columns["context"] = [distinct.setdefault(text, text) for text in _require_texts(rows_by_id, context)]
     answers = parse_answer_column(rows_by_id, answer)
     columns |= {} if answers is None else {"answers": answers}
     start = find_column(rows, ANSWER_START) if answer in rows.columns else None
-    taken = {question, context, answer, title, find_id_column(rows), start}
-    others = {name: values for name, values in rows.columns.items() if name not in taken}
+    used = {question, context, answer, title, find_id_column(rows), start}
     columns |= {
-        f"input_{name}" if name in RESERVED_COLUMNS else name: values for name, values in others.items()
+        f"input_{name}" if name in RESERVED_COLUMNS else name: values
+        for name, values in rows.columns.items()
+        if name not in used
     }
-    notes = _notes(rows_by_id, find_contradictions(rows_by_id, answer))
+    notes = _describe_contradictions(rows_by_id, find_contradictions(rows_by_id, answer))
     return QuestionRows(
         columns, rows.files, rows.file_index, rows.row_numbers, rows.line_numbered_files, notes
     )
 
 
-def _notes(rows: Rows, overruled: list[int]) -> tuple[str, ...]:
-    if not overruled:
+def _describe_contradictions(rows: Rows, contradictions: list[int]) -> tuple[str, ...]:
+    if not contradictions:
         return ()
-    ids = format_list(rows["id"][index] for index in overruled)
-    said = format_count(
-        len(overruled),
-        "question has answers and is marked as impossible; it counts",
-        "questions have answers and are marked as impossible; they count",
+    ids = format_list(rows["id"][index] for index in contradictions)
+    problem = format_count(
+        len(contradictions),
+        "question has answers and is marked as impossible; its answers are ignored",
+        "questions have answers and are marked as impossible; their answers are ignored",
     )
-    return (f"{rows.files[0]}: {said} as having none (ids {ids})",)
+    return (f"{rows.files[0]}: {problem} (ids {ids})",)
 
 
-def _ids(rows: Rows) -> list[str]:
-    """Each question's identifier; where it has none its place among all rows, counted from 0."""
+def _parse_ids(rows: Rows) -> list[str]:
+    """Return the id of each question; the default is its index among all rows, from 0."""
     column = find_id_column(rows)
-    given = rows[column] if column else [None] * len(rows)
-    first = int(rows.row_numbers[0]) - 1 if len(rows) else 0  # rows may be read a part at a time
-    ids = [str(place) if value in (None, "") else str(value) for place, value in enumerate(given, first)]
-    for row, name in enumerate(ids):
-        if has_lone_surrogate(name):
+    values = rows[column] if column else [None] * len(rows)
+    first = int(rows.row_numbers[0]) - 1 if len(rows) else 0  # rows may be read in parts
+    ids = [str(index) if value in (None, "") else str(value) for index, value in enumerate(values, first)]
+    row_by_id: dict[str, int] = {}
+    for row, question_id in enumerate(ids):
+        if has_lone_surrogate(question_id):
             raise UserError(
-                f"{rows.format_location(row)}: id {name!a} holds half of a surrogate pair, which no file of "
-                "predictions can; give the question another id"
+                f"{rows.format_location(row)}: id {question_id!a} contains half of a surrogate pair, which "
+                "UTF-8 cannot encode; change the id"
             )
-    if len(set(ids)) < len(ids):
-        taken: dict[str, int] = {}
-        index = next(index for index, name in enumerate(ids) if taken.setdefault(name, index) != index)
-        raise UserError(
-            f"{rows.format_location(index)}: id {ids[index]!r} is also that of {rows.format_location(taken[ids[index]])}; "
-            "each question needs one of its own"
-        )
+    for row, question_id in enumerate(ids):
+        if row_by_id.setdefault(question_id, row) != row:
+            other = rows.format_location(row_by_id[question_id])
+            raise UserError(
+                f"{rows.format_location(row)}: id {question_id!r} is also the id of {other}; make ids unique"
+            )
     return ids
 
 
-def _texts(rows: Rows, column: str) -> list[str]:
+def _require_texts(rows: Rows, column: str) -> list[str]:
     for index, value in enumerate(rows[column]):
         if not isinstance(value, str) or not value.strip():
-            empty = value is None or isinstance(value, str)
-            what = "has no text" if empty else f"holds {value!r}, not a text"
-            raise UserError(f"{describe_location(rows, index)}: column {column!r} {what}")
+            is_empty = value is None or isinstance(value, str)
+            problem = "is empty" if is_empty else f"{value!r} is not a text"
+            location = describe_location(rows, index)
+            raise UserError(f"{location}: column {column!r}: {problem}; write a text or remove the row")
     return rows[column]
 
 
 def find_unanswerable(rows: Rows) -> int | None:
-    """The first row that is known to have no answer."""
-    answers = rows.columns.get("answers", [])
-    return next((index for index, some in enumerate(answers) if not some), None)
+    """Return the index of the first question that has no answer, or None."""
+    return next((index for index, answers in enumerate(rows.columns.get("answers", [])) if not answers), None)
+
+
+# ---- groups that must not be split
 
 
 def choose_split_unit(rows: Rows) -> str:
-    """What must stay on one side of a split: the article, or the paragraph where there are not three."""
-    return "article" if len({*_titles(rows)} - {None}) > 2 else "paragraph"
+    """Return what must not be split: "article", or "paragraph" if there are fewer than three articles."""
+    return "article" if len({*_get_titles(rows)} - {None}) > 2 else "paragraph"
 
 
 def compute_group_ids(rows: Rows) -> list[Hashable]:
-    """Each question's `unit`: an article by its title, or else the paragraph.
+    """Return the group of each question: its article's title, or its paragraph (see `choose_split_unit`).
 
-    A blank title is none. A paragraph that stands in several articles is of the first, so that it is
-    never on both sides.
+    Blank titles are ignored. A paragraph that occurs in several articles belongs to the first, so it is
+    never on both sides of a split.
     """
     if choose_split_unit(rows) == "paragraph":
         return list(rows["context"])
-    first: dict[str, Hashable] = {}
+    group_by_context: dict[str, Hashable] = {}
     return [
-        first.setdefault(context, title or context)
-        for context, title in zip(rows["context"], _titles(rows), strict=True)
+        group_by_context.setdefault(context, title or context)
+        for context, title in zip(rows["context"], _get_titles(rows), strict=True)
     ]
 
 
-def _titles(rows: Rows) -> list[str | None]:
+def _get_titles(rows: Rows) -> list[str | None]:
     titles = rows.columns.get("title", [None] * len(rows))
     return [title if isinstance(title, str) and title.strip() else None for title in titles]

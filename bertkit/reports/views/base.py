@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, TypedDict
 import numpy as np
 from msgspec import Meta
 
-from bertkit.metrics.intervals import Scorer
+from bertkit.metrics.significance import Scorer
 from bertkit.reports.charts import Chart, plot_bars
 from bertkit.reports.examples import Example, Field, format_value
 from bertkit.reports.finished_run import FinishedRun

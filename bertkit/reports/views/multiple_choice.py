@@ -7,7 +7,7 @@ import numpy as np
 
 from bertkit.errors import format_count
 from bertkit.metrics.calibration import compute_calibration
-from bertkit.metrics.intervals import Scorer
+from bertkit.metrics.significance import Scorer
 from bertkit.reports.charts import Chart, plot_confusion_matrix, plot_reliability_diagram
 from bertkit.reports.examples import Example, Field, Mark, get_mark_kind
 from bertkit.reports.views.base import (

@@ -15,7 +15,7 @@ from bertkit.data.ner.words import WordSpans, matches_text
 from bertkit.errors import format_count, shorten_repr
 from bertkit.metrics.calibration import compute_calibration
 from bertkit.metrics.entities import UNTYPED_LABEL, score_sentences
-from bertkit.metrics.intervals import Scorer
+from bertkit.metrics.significance import Scorer
 from bertkit.reports.charts import Chart, plot_reliability_diagram
 from bertkit.reports.examples import Example, Field, Mark
 from bertkit.reports.finished_run import FinishedRun

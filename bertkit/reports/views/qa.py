@@ -6,9 +6,8 @@ from typing import Any, TypedDict
 import numpy as np
 
 from bertkit.metrics.calibration import compute_calibration
-from bertkit.metrics.intervals import Scorer
-from bertkit.metrics.squad import AnswerScores, score_answers_v1, score_answers_v2
-from bertkit.metrics.thresholds import sweep_thresholds
+from bertkit.metrics.significance import Scorer
+from bertkit.metrics.squad import AnswerScores, score_answers_v1, score_answers_v2, sweep_thresholds
 from bertkit.reports.charts import Chart, plot_reliability_diagram, plot_threshold_curves
 from bertkit.reports.examples import Example, Field, overlay_spans
 from bertkit.reports.finished_run import FinishedRun

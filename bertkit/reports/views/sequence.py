@@ -10,7 +10,7 @@ from bertkit import run_directory
 from bertkit.errors import UserError, shorten_repr
 from bertkit.metrics.calibration import compute_calibration
 from bertkit.metrics.classification import score_multi_label, score_regression, score_single_label
-from bertkit.metrics.intervals import Scorer
+from bertkit.metrics.significance import Scorer
 from bertkit.reports.charts import Chart, plot_confusion_matrix, plot_reliability_diagram, plot_scatter
 from bertkit.reports.examples import Example
 from bertkit.reports.finished_run import FinishedRun
