@@ -70,7 +70,7 @@ def test_long_texts_are_whole_even_where_the_tokenizer_file_truncates(tmp_path):
 def test_the_same_texts_are_encoded_once(monkeypatch, tmp_path):
     tokenizer = make_tokenizer()
     first = encode(["the film", "a room"], tokenizer)
-    monkeypatch.setattr("bertkit.data.tokenization._encode", lambda *_: pytest.fail("encoded again"))
+    monkeypatch.setattr("bertkit.data.tokenization._encode_ids", lambda *_: pytest.fail("encoded again"))
     again = encode(["the film", "a room"], tokenizer)
     assert isinstance(again.values, np.memmap)
     assert (again.values.tolist(), again.offsets.tolist()) == (first.values.tolist(), first.offsets.tolist())

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertkit.data.readers.json import has_lone_surrogate
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
+from bertkit.utils.text import has_lone_surrogate
 
 LabelTypeName = Literal["binary", "multi-class", "multi-label", "regression"]
 SEPARATORS = ("|", ";", ",")

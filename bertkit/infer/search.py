@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import regex
 
-from bertkit.data.offsets import encode_with_offsets
+from bertkit.data.tokenization import encode_with_offsets
 
 SEARCH_CHUNK_SIZE = 10_000  # vectors of an index in memory
 UNSPACED_SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"

@@ -6,7 +6,7 @@ from sentencex import get_sentence_boundaries
 
 from bertkit.data.corpus.sentences import detect_language
 from bertkit.data.ner.words import split_words
-from bertkit.data.tokenization import replace_surrogates
+from bertkit.utils.text import replace_surrogates
 
 
 def predict_overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:

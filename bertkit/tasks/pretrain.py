@@ -130,8 +130,8 @@ class Pretrain(CorpusTask):
         return PhasedFeatures.from_phases(self.phases, parts)
 
     def _examples(self, rows: "Rows", tokenizer: Any, max_length: int) -> "CorpusFeatures":
-        from bertkit.data.corpus.features import CorpusFeatures
         from bertkit.data.corpus import pairs
+        from bertkit.data.corpus.features import CorpusFeatures
         from bertkit.data.tokenization import SequenceTemplate
 
         config, (corpus, chosen) = self.config, self.corpus_set.locate_documents(rows)

@@ -12,9 +12,9 @@ from bertkit.data.ner.schemes import Scheme, count_violations, detect_scheme, fi
 from bertkit.data.ner.spans import convert_spans_to_tags, extract_entities, parse_span, strip_span
 from bertkit.data.ner.tags import build_iob2_labels
 from bertkit.data.ner.words import join_words, split_words
-from bertkit.data.readers.json import has_lone_surrogate
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
+from bertkit.utils.text import has_lone_surrogate
 
 RESERVED_COLUMNS = ("tokens", "text", "tags", "iob2", "context")  # columns made here
 WIDENED_SPANS_NOTE = "spans end inside a word and are taken for the whole word"

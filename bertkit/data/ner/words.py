@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import regex
 
-from bertkit.data.offsets import encode_with_offsets
+from bertkit.data.tokenization import encode_with_offsets
 from bertkit.utils.ragged import Ragged
 
 # Words of these scripts stand without blanks between them, or take their particles without one: an

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 
 from bertkit.data.features import Features
-from bertkit.data.offsets import TokenizedTexts, encode_with_offsets
 from bertkit.data.qa.spans import find_distinct_spans
 from bertkit.data.qa.spelling import RollingHash, build_rolling_hash
 from bertkit.data.rows import Rows
-from bertkit.data.tokenization import SequenceTemplate, encode
+from bertkit.data.tokenization import SequenceTemplate, TokenizedTexts, encode, encode_with_offsets
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.utils.ragged import Ragged
 

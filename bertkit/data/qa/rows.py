@@ -8,9 +8,9 @@ from bertkit.data.columns import find_column
 from bertkit.data.qa import articles
 from bertkit.data.qa.answers import ANSWER_START, describe_location, find_contradictions, parse_answer_column
 from bertkit.data.qa.columns import NESTED_COLUMNS, ColumnNames, find_id_column, match_split_columns
-from bertkit.data.readers.json import has_lone_surrogate
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list
+from bertkit.utils.text import has_lone_surrogate
 
 RESERVED_COLUMNS = ("id", "title", "question", "context", "answers")  # columns made here
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertkit.data.offsets import TokenizedTexts
+from bertkit.data.tokenization import TokenizedTexts
 
 BASE = 0x9E3779B97F4A7C15  # any large odd number
 BASE_INVERSE = pow(BASE, -1, 2**64)

@@ -22,9 +22,9 @@ from bertkit.data.readers.text_files import (
     split_lines,
 )
 from bertkit.data.rows import Rows
-from bertkit.data.tokenization import replace_surrogates
 from bertkit.errors import UserError, format_count
 from bertkit.hub.files import BLOCK_SIZE
+from bertkit.utils.text import replace_surrogates
 
 RowFormat = Literal["parquet", "json lines", "delimited"]
 DOCUMENT_COLUMNS = [
