@@ -9,7 +9,7 @@ from conftest import ROW_MAKERS, assert_refused, read_predictions, write_rows
 
 import bertkit
 from bertkit import UserError, load
-from bertkit.data.readers.streaming import stream_rows
+from bertkit.data.readers.files import stream_rows
 from bertkit.data.rows import Rows
 from bertkit.infer.predictor import align_chunks_to_groups
 
@@ -289,7 +289,7 @@ def test_a_text_file_has_a_text_a_line_unless_it_is_a_table(runs, cli, tiny, tmp
     data.write_bytes(content.encode())
     _, out, err = cli("predict", runs / "classify", "--data", data)
     assert [row["text"] for row in lines(out)] == wanted, err
-    assert ("a text a line" in err) == (name == "lines.txt")
+    assert ("one text per line" in err) == (name == "lines.txt")
     embedded = bertkit.embed(model=tiny, data=data, query=["good"])
     assert sorted(hit["text"] for hit in embedded.results[0]["hits"]) == sorted(wanted)
 

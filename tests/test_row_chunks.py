@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import make_toy_rows, write_rows
 
-from bertkit.data.readers.files import Dialect, read_file
-from bertkit.data.readers.streaming import stream_rows
+from bertkit.data.readers.files import Dialect, read_file, stream_rows
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
@@ -75,7 +74,7 @@ def test_a_column_file_is_read_as_training_does(tmp_path):
     [
         ('{"text": "a"}\n{"text": "b"}\n{"text": \n', "row 3: broken JSON"),
         ('{"text": "a"}\n{"text": "b"}\n[1]\n', "row 3: not a JSON object"),
-        ("text,label\na,b\nc\n", "row 2: 1 field where the header has 2"),
+        ("text,label\na,b\nc\n", "row 2: expected 2 fields"),
         ("", "is empty"),
     ],
 )

@@ -17,8 +17,8 @@ class TokenCounts:
     Attributes:
         lengths: [n] tokens of each example, including special tokens.
         unk_counts: [n] [UNK] tokens of each example.
-        unk_fraction: fraction of the tokens of all texts that are [UNK]. Each distinct text of a column counts
-            once, as in training.
+        unk_fraction: fraction of the tokens of all texts that are [UNK]. As in training, a context that several
+            questions share counts once.
     """
 
     lengths: np.ndarray
@@ -43,7 +43,7 @@ class TokenCounts:
     def from_questions(
         cls, questions: Sequence[str], contexts: Sequence[str], tokenizer: Any
     ) -> "TokenCounts":
-        """Count the tokens of questions with their contexts; a context of several questions is encoded once."""
+        """Count the tokens of questions with their contexts; each distinct context is encoded once."""
         context_index = {text: index for index, text in enumerate(dict.fromkeys(contexts))}
         question_counts = ColumnTokenCounts.from_input_ids(encode(questions, tokenizer), tokenizer)
         context_ids = encode_with_offsets(list(context_index), tokenizer).ids
@@ -55,7 +55,7 @@ class TokenCounts:
     def from_choices(
         cls, contexts: Sequence[str], endings: Sequence[Sequence[str]], tokenizer: Any
     ) -> "TokenCounts":
-        """Count the tokens of contexts, each with its longest ending; [UNK] tokens are those of all endings."""
+        """Count the tokens of contexts with their longest ending, and the [UNK] tokens of all endings."""
         all_endings = [ending for row_endings in endings for ending in row_endings]
         flat = ColumnTokenCounts.from_input_ids(encode(all_endings, tokenizer), tokenizer)
         first = np.cumsum([0, *map(len, endings[:-1])])

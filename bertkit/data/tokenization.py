@@ -199,7 +199,7 @@ class SequenceTemplate:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any, pair: bool) -> "SequenceTemplate":
-        """Encode a probe text and read off the special tokens: `[CLS] A [SEP]`, `<s> A </s></s> B </s>`, ..."""
+        """Read the special tokens off an encoded probe: `[CLS] A [SEP]`, `<s> A </s></s> B </s>`, ..."""
         probe = tokenizer.backend_tokenizer.encode("a", *(["a"] if pair else []))
         slots: list[tuple[int, int]] = []
         for token_id, sequence, type_id in zip(probe.ids, probe.sequence_ids, probe.type_ids, strict=True):
@@ -229,7 +229,7 @@ class SequenceTemplate:
             stops: [n] end of each sequence.
 
         Returns:
-            `input_ids` and `token_type_ids` of all sequences, and the number of special tokens before the text.
+            `input_ids` and `token_type_ids` of all sequences, and how many special tokens precede the text.
         """
         text_slot = self.slots.index(~0)
         sizes = np.ones((len(starts), len(self.slots)), np.int64)
@@ -291,7 +291,7 @@ def _shorten(text: TokenIds, size: int, long_texts: LongTextStrategy) -> TokenId
 
 
 def _split_into_windows(texts: Sequence[TokenIds], sizes: Sequence[int]) -> list[tuple[TokenIds, ...]]:
-    """Return overlapping windows that together contain every token; the last window of a shorter text repeats."""
+    """Return overlapping windows that contain every token; a shorter text repeats its last window."""
     columns = [_slice_windows(text, size) for text, size in zip(texts, sizes, strict=True)]
     count = max(map(len, columns))
     return [tuple(column[min(i, len(column) - 1)] for column in columns) for i in range(count)]

@@ -6,10 +6,9 @@ from typing import Any, BinaryIO
 from bertkit.data.columns import guess_text_columns, require_column, require_texts
 from bertkit.data.features import Features
 from bertkit.data.loading import load_dataset, resolve_data_dir
+from bertkit.data.readers.files import STANDARD_INPUT, read_stdin_rows, read_text_lines
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.infer.stdin import STANDARD_INPUT, read_stdin_rows
-from bertkit.infer.text_lines import read_text_lines
 from bertkit.utils.reporting import Reporter
 
 TEXT_COLUMN_SETTINGS = ("text_column", "text_pair_column")
