@@ -53,7 +53,7 @@ def _recipes(context: typer.Context, incomplete: str) -> Completions:
 
 
 def _data(*_: object) -> Completions:
-    from bertkit.data.registry_table import load_registry
+    from bertkit.data.registry import load_registry
 
     yield "sample", SAMPLE_DESCRIPTION
     yield from ((name, about["title"]) for name, about in load_registry().items())
