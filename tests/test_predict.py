@@ -193,7 +193,7 @@ def test_a_file_is_not_replaced_unasked(runs, cli, tmp_path):
 
 def test_a_bad_row_leaves_no_half_file(runs, cli, tmp_path):
     data = write_rows(tmp_path / "new.jsonl", [{"text": "a"}, {"text": None}])
-    words = ["new.jsonl: row 2", "has no text; give it one, or leave the row out"]
+    words = ["new.jsonl: row 2", "has no text; fill in a text, or remove the row"]
     assert_refused(
         cli, tmp_path, [runs / "classify", "--data", data, "-o", tmp_path / "out.csv"], words, "predict"
     )
