@@ -59,5 +59,5 @@ def test_draw_keeps_the_order_and_the_places():
 
 def test_of_one_row_nothing_can_be_set_aside_whatever_the_share():
     keys = SplitKeys(["a"], ["a"], [0])
-    with pytest.raises(UserError, match=r"f: all there is is one row, .* give more, or --validation FILE$"):
+    with pytest.raises(UserError, match=r"f: there is only one row, .* add rows, or pass --validation FILE$"):
         make_splits({"train": Rows.from_columns({"text": ["a"]}, "f")}, lambda _: keys, 0.5, 0)

@@ -109,7 +109,7 @@ def _validate_endings(rows: Rows, index: int, endings: Any, columns: Sequence[st
             raise UserError(f"{location}: {name} {problem}; fill in a text, or remove the row")
     if len(endings) < 2:
         count = "one ending" if endings else "no ending"
-        raise UserError(f"{location}: has {count}; a choice needs two, so add endings or remove the row")
+        raise UserError(f"{location}: has {count}, a choice needs two; add endings, or remove the row")
 
 
 def encode_ending_labels(
@@ -117,7 +117,7 @@ def encode_ending_labels(
 ) -> np.ndarray:
     """Return the index of the correct ending of each row [n], from 0.
 
-    A label is a number that counts from `first_label`, a letter (A is the first ending), or the ending itself.
+    A label is a number from `first_label` on, a letter (A is the first ending), or the ending itself.
 
     Raises:
         UserError: a label matches none of the row's endings.

@@ -98,8 +98,8 @@ def _read_split_file(path: Path, split_file: SplitFile) -> Rows:
 def _resolve_negative_columns(columns: dict[str, str], rows: Rows) -> dict[str, str]:
     """Return the mapping with "-1" replaced by the number of the last column.
 
-    Some files have further columns before the tags. A positive number takes precedence, so that the only column
-    of a file holds its words.
+    Some files have further columns before the tags. A positive number takes precedence, so that the only
+    column of a file holds its words.
     """
     num_columns = sum(name.isdigit() for name in rows.columns)
     from_the_end = {
@@ -129,8 +129,8 @@ def read_folder(
     """Return the splits of any folder.
 
     Files are assigned to splits by the words in their names (`train-00000-of-00001.parquet`,
-    `sst2/validation.csv`). In a folder without such words all rows are training rows. Subfolders that hold only
-    .txt files are classes, unless the files hold one word per line.
+    `sst2/validation.csv`). In a folder without such words all rows are training rows. Subfolders that hold
+    only .txt files are classes, unless the files hold one word per line.
 
     Args:
         folder: the folder; its subfolders are searched too.
