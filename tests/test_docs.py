@@ -65,11 +65,11 @@ def test_make_targets_in_the_readme_exist():
     assert {"demo", "test"} <= named <= targets
 
 
-def test_the_data_page_lists_every_known_set_and_where_it_was_tried():
+def test_the_data_page_lists_every_known_set_and_where_it_was_tested():
     page = (ROOT / "docs" / "data.md").read_text("utf-8")
     for known in load_dataset_specs().values():
-        tried = ", ".join(known.tested_sources) or "not tried"
-        assert f"| `{known.name}` | {known.title} | {tried} | `{known.hub['id']}` |" in page
+        tested = ", ".join(known.tested_sources) or "not tested"
+        assert f"| `{known.name}` | {known.title} | {tested} | `{known.hub['id']}` |" in page
 
 
 def test_the_data_page_lists_the_files_of_every_layout():

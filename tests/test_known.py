@@ -82,7 +82,7 @@ def in_file(known, part, row, by_number):
         column: {part.nested[column]: value} if column in part.nested else value
         for column, value in (row | {"label": label}).items()
     }
-    return {theirs.get(column, column): value for column, value in nested.items()} | part.where
+    return {theirs.get(column, column): value for column, value in nested.items()} | part.row_filter
 
 
 def write_layout(folder, known, layout):
@@ -100,7 +100,7 @@ def write_layout(folder, known, layout):
             write_words(folder / part.file, known, part, six_rows(known, split))
             continue
         rows = [in_file(known, part, row, n < 3) for n, row in enumerate(six_rows(known, split))]
-        strangers = [rows[0] | dict.fromkeys(part.where, "other")] if part.where else []
+        strangers = [rows[0] | dict.fromkeys(part.row_filter, "other")] if part.row_filter else []
         files[part.file] += [*rows, *strangers]
         parts[part.file] = part
     for file, rows in files.items():
