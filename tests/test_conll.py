@@ -182,7 +182,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_cannot_be_read_is_said_in_one_line(tmp_path, name):
+def test_unreadable_files_give_an_error_of_one_line(tmp_path, name):
     text, words = BROKEN[name]
     with pytest.raises(UserError, match=words) as error:
         read(tmp_path, text)

@@ -17,8 +17,8 @@ class TokenCounts:
     Attributes:
         lengths: [n] tokens of each example, including special tokens.
         unk_counts: [n] [UNK] tokens of each example.
-        unk_fraction: fraction of the tokens of all texts that are [UNK]. As in training, a context of
-            several questions counts once.
+        unk_fraction: fraction of the tokens of all texts that are [UNK]. As in training,
+            a context of several questions counts once.
     """
 
     lengths: np.ndarray

@@ -113,15 +113,15 @@ def _load_or_compute(
     kind: str, key: str, compute: Callable[[], T], save: Callable[[T, Path], None], load: Callable[[Path], T]
 ) -> T:
     """Return the cached value, or compute and store it; works without a writable cache."""
-    computed: list[T] = []
+    results: list[T] = []
 
     def write(folder: Path) -> None:
-        computed.append(compute())
-        save(computed[0], folder)
+        results.append(compute())
+        save(results[0], folder)
 
     folder = get_or_create(kind, key, write)
-    if computed:
-        return computed[0]
+    if results:
+        return results[0]
     return load(folder) if folder else compute()
 
 
