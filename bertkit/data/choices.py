@@ -64,7 +64,7 @@ def parse_column_names(rows: Rows, names: Sequence[str]) -> list[str]:
     Raises:
         UserError: a column does not exist, or is named twice.
     """
-    columns = []
+    columns: list[str] = []
     for name in names:
         parts = [name] if name in rows.columns else name.split(",")
         columns.extend(part.strip() for part in parts)

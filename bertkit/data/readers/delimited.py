@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
+from typing import Literal
 
 from bertkit.errors import UserError, format_count
 
@@ -157,7 +158,7 @@ def _read_first_rows(sample: str, delimiter: str) -> list[list[str]]:
     complete = sample.rpartition("\n")[0] if len(sample) > LARGE_SAMPLE_CHARS else sample
     lines = (line + "\n" for line in complete.lstrip("\r\n").split("\n"))
     quoted = delimiter != "\t" or uses_quoting(sample.rpartition("\n")[0] or sample)
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     try:
         return list(islice(filter(None, reader), SNIFFED_ROWS))

@@ -22,7 +22,8 @@ from bertkit.data.readers.contents import (
     read_chunks,
     require_file,
 )
-from bertkit.data.readers.delimited import JSON_OBJECT_START, Dialect, detect_delimiter, parse_delimited
+from bertkit.data.readers.delimited import JSON_OBJECT_START, detect_delimiter, parse_delimited
+from bertkit.data.readers.delimited import Dialect as Dialect
 from bertkit.data.readers.json import parse_json_document, parse_json_lines, starts_with_json_lines
 from bertkit.data.readers.parquet import (
     iter_parquet,
@@ -328,7 +329,7 @@ def read_stdin_rows(
     first = next(lines, None)
     if first is None:
         raise UserError(f"no texts: pass {alternatives}, or lines on standard input")
-    lines = chain([first], lines)
+    all_lines = chain([first], lines)
     if first.lstrip().startswith("{"):
-        return (record for _, record in parse_json_lines(STANDARD_INPUT, lines))
-    return (parse_line(number, line) for number, line in enumerate(lines, start=1))
+        return (record for _, record in parse_json_lines(STANDARD_INPUT, all_lines))
+    return (parse_line(number, line) for number, line in enumerate(all_lines, start=1))
