@@ -23,7 +23,8 @@ from typing import Any
 
 from bertkit.data.corpus.documents import TextOptions, iter_documents
 from bertkit.data.corpus.store import write_corpus
-from bertkit.data.readers.text_files import list_files, read_chunks
+from bertkit.data.readers.contents import read_chunks
+from bertkit.data.readers.text_files import list_files
 from bertkit.modeling.loading import ModelSource, load_tokenizer
 from qa_speed import compare_calls, read_process_memory_mb
 from side_by_side import add_options, describe_model_and_rounds, format_report, publish, validate_options

@@ -30,8 +30,7 @@ from malformed.readers import READERS, make_training_reader
 
 import bertkit
 from bertkit import UserError
-from bertkit.data.readers.files import Dialect, read_file
-from bertkit.data.readers.streaming import stream_rows
+from bertkit.data.readers.files import Dialect, read_file, stream_rows
 from bertkit.data.rows import Rows
 from bertkit.tasks import TASKS
 

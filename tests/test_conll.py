@@ -168,13 +168,13 @@ def test_another_encoding_is_tried_where_the_bytes_are_not_utf_8(tmp_path):
 BROKEN = {
     "empty": ("", "the file is empty"),
     "blank": (" \n\t\n\n", "the file is empty"),
-    "documents only": ("-DOCSTART- O\n\n", "the file has no tokens"),
-    "comments only": ("## a b\tx\n## c d\ty\n", "comments and no tokens; a line is a token"),
-    "a tag forgotten": ("a\tO\nb\tO\n\nc\nd\tO\n", "line 4: 1 column where the file has 2; a line is"),
-    "a tag forgotten, blanks": ("a O\nb O\n\nc\nd O\n", "line 4: 1 column where the file has 2"),
-    "one of two": ("a\tO\nb\n", "line 2: 1 column where the file has 2"),
-    "a field too many": ("a\tO\nb\tO\nc\tO\tO\n", "line 3: 3 columns where the file has 2"),
-    "a comment inside": ("a O\n# b\nb O\n# such a thing\nc O\n", "line 4: 4 columns where the file has 2"),
+    "documents only": ("-DOCSTART- O\n\n", "the file has no words"),
+    "comments only": ("## a b\tx\n## c d\ty\n", "comments and no words; write one word per line"),
+    "a tag forgotten": ("a\tO\nb\tO\n\nc\nd\tO\n", "line 4: expected 2 columns, found 1; write one word per line"),
+    "a tag forgotten, blanks": ("a O\nb O\n\nc\nd O\n", "line 4: expected 2 columns, found 1"),
+    "one of two": ("a\tO\nb\n", "line 2: expected 2 columns, found 1"),
+    "a field too many": ("a\tO\nb\tO\nc\tO\tO\n", "line 3: expected 2 columns, found 3"),
+    "a comment inside": ("a O\n# b\nb O\n# such a thing\nc O\n", "line 4: expected 2 columns, found 4"),
     "csv": ("text,tag\nHe ran,a\nShe,b\nThey all ran,c\n", "looks like CSV, which is not read"),
     "csv of one column": ("word,tag\na,O\nb,O\n", "looks like CSV, which is not read"),
     "zero byte": ("a\tO\n\0\tO\n", "zero byte"),
@@ -182,7 +182,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_cannot_be_read_is_said_in_one_line(tmp_path, name):
+def test_unreadable_files_give_an_error_of_one_line(tmp_path, name):
     text, words = BROKEN[name]
     with pytest.raises(UserError, match=words) as error:
         read(tmp_path, text)

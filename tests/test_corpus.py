@@ -264,11 +264,11 @@ def test_running_text_is_not_taken_for_rows(file, prose):
         "number": ('{"text": "a"}\n{"text": 3}\n', "row 2: the text is '3', not a text"),
         "list": ('{"text": "a"}\n[1]\n', "row 2: not a JSON object"),
         "document": ('[{"text": "a"}]', "give one a line"),
-        "fields": (b"id,text\n" + b"1,a\n" * 30 + b"2\n", "row 31: 1 field where the header has 2"),
+        "fields": (b"id,text\n" + b"1,a\n" * 30 + b"2\n", "row 31: expected 2 fields"),
         "zero": (b"some text\0", "a zero byte at offset 9"),
         "pdf": (b"%PDF-1.4", "not a text file but a PDF"),
         "gzip": (gzip.compress(NOVEL.encode() * 99)[:-30], "cannot be read"),
-        "parquet": (b"PAR1" + b"x" * 20, "a broken Parquet file"),
+        "parquet": (b"PAR1" + b"x" * 20, "broken Parquet file"),
         "empty": (b"", "no text in there: the file is empty"),
         "blank": (b"\n \n\n", "no text in there: it holds only blanks"),
         "no rows": (b"text\n", "no text in there: it has no rows"),
@@ -520,7 +520,7 @@ def test_without_a_cache_it_lies_in_a_temporary_folder(file, monkeypatch):
 
 def test_an_error_leaves_nothing_behind(file, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "bertkit.data.readers.text_files.CHUNK_BYTES", 1000
+        "bertkit.data.readers.contents.CHUNK_BYTES", 1000
     )  # it comes late, when the file has been judged
     bad = file(NOVEL.encode() * 50 + b"\xff", "bad")
     for _ in range(2):

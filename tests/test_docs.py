@@ -71,7 +71,7 @@ def test_make_targets_in_the_readme_exist():
 def test_the_data_page_lists_every_known_dataset_and_its_tested_sources():
     page = (ROOT / "docs" / "data.md").read_text("utf-8")
     for spec in load_dataset_specs().values():
-        tested = ", ".join(spec.tested_sources) or "not tried"
+        tested = ", ".join(spec.tested_sources) or "not tested"
         assert f"| `{spec.name}` | {spec.title} | {tested} | `{spec.hub['id']}` |" in page
 
 

@@ -199,7 +199,7 @@ def test_gated_missing_and_useless_sets_are_one_line(cli, published, tmp_path):
 def test_a_connection_that_breaks_is_taken_up_again_or_told(packing, cli, published, tmp_path, monkeypatch):
     rows, (path, pack) = make_document_rows(4000), PACKINGS[packing]
     hub = published(**{path: pack(rows, tmp_path)})
-    monkeypatch.setattr("bertkit.data.readers.text_rows.BLOCK_SIZE", 1 << 12)
+    monkeypatch.setattr("bertkit.data.readers.parquet.BLOCK_SIZE", 1 << 12)
     monkeypatch.setattr(time, "sleep", lambda _: None)  # between the library's own attempts
     hub.breaks_after = 10_000
     told = refused(cli)

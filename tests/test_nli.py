@@ -221,7 +221,7 @@ REFUSED = {
     "one class": ([{"label": "neutral"}] * 60, [], ["only the class 'neutral'"]),
     "a column that is not": ([], ["--premise-column", "premiss"], ["mean 'premise'", "--premise-column"]),
     "the same column twice": ([], ["--hypothesis-column", "premise"], ["--hypothesis-column premise"]),
-    "nothing set aside": ([], ["--validation-fraction", 0], ["sets nothing aside"]),
+    "nothing held out": ([], ["--validation-fraction", 0], ["holds out no rows"]),
     "labels that are texts": ([{"label": f"l{n}"} for n in range(60)], [], ["60 different labels"]),
 }  # fmt: skip
 

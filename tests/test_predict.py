@@ -9,7 +9,7 @@ from conftest import ROW_MAKERS, assert_refused, read_predictions, write_rows
 
 import bertkit
 from bertkit import UserError, load
-from bertkit.data.readers.streaming import stream_rows
+from bertkit.data.readers.files import stream_rows
 from bertkit.data.rows import Rows
 from bertkit.infer.predictor import align_chunks_to_groups
 
@@ -193,7 +193,7 @@ def test_an_existing_file_is_replaced_only_with_overwrite(runs, cli, tmp_path):
 
 def test_an_invalid_row_leaves_no_partial_file(runs, cli, tmp_path):
     data = write_rows(tmp_path / "new.jsonl", [{"text": "a"}, {"text": None}])
-    words = ["new.jsonl: row 2", "has no text; give it one, or leave the row out"]
+    words = ["new.jsonl: row 2", "has no text; fill in a text, or remove the row"]
     assert_refused(
         cli, tmp_path, [runs / "classify", "--data", data, "-o", tmp_path / "out.csv"], words, "predict"
     )
@@ -291,7 +291,7 @@ def test_a_text_file_is_read_line_by_line_unless_it_is_a_table(
     data.write_bytes(content.encode())
     _, out, err = cli("predict", runs / "classify", "--data", data)
     assert [row["text"] for row in lines(out)] == wanted, err
-    assert ("a text a line" in err) == (name == "lines.txt")
+    assert ("one text per line" in err) == (name == "lines.txt")
     embedded = bertkit.embed(model=tiny, data=data, query=["good"])
     assert sorted(hit["text"] for hit in embedded.results[0]["hits"]) == sorted(wanted)
 

@@ -505,7 +505,7 @@ def test_a_question_that_is_also_evaluated_on_is_not_trained_on(tiny, tmp_path, 
     args = ["--data", tmp_path / "data", "--model", tiny, "--max-length", 40, "--dry-run", "--json"]
     status, out, err = cli("qa", *args)
     assert status == 0, err
-    assert "7 training rows left out: evaluated on as well" in err
+    assert "7 training rows left out: also in an evaluation split" in err
     assert json.loads(out)["data"]["train"] == 53
 
 

@@ -441,12 +441,12 @@ def test_fewer_than_three_articles_are_split_by_paragraph():
 def test_too_few_groups_to_hold_out_are_counted_by_split_unit(titles, what):
     records = [row(TWO, title=titles[n % 3], context=f"{RAIN} {n % 4}", id=n) for n in range(12)]
     rows = read(*records)
-    with pytest.raises(UserError, match=f"train.json: {what} are too few to set 10% aside"):
+    with pytest.raises(UserError, match=f"train.json: {what} are too few to hold out 10%"):
         make_splits({"train": rows}, Qa(QaConfig()).split_keys, None, 0)
     splits, notes = make_splits({"train": rows}, Qa(QaConfig()).split_keys, 0.5, 0)
     size = len(splits["validation"])
     assert notes == [
-        f"no validation file: {size} rows ({size / 12:.0%}, whole {what[2:]}) set aside by seed 0"
+        f"{size} rows ({size / 12:.0%}, whole {what[2:]}) held out for validation (seed 0)"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Texts at any address that fsspec knows."""
+"""Texts at any URL that fsspec supports."""
 
 import gzip
 import http.server
@@ -12,7 +12,7 @@ from conftest import assert_refused, make_document_rows, write_rows
 from bertkit.data.corpus.content_key import digest_files
 from bertkit.data.corpus.documents import TextOptions, iter_documents
 from bertkit.data.corpus.source import find_text
-from bertkit.data.readers.remote import RemoteFile, list_remote_files
+from bertkit.data.readers.text_files import RemoteFile, list_remote_files
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_pattern_of_shards_is_read_in_order_and_unpacked(memory):
     ]
 
 
-def test_what_is_made_of_a_file_is_found_again_until_it_changes(memory):
+def test_the_digest_of_a_file_changes_with_its_content(memory):
     url = "memory://corpus/part-0.txt"
     before = digest_files(list_remote_files(url))
     assert digest_files(list_remote_files(url)) == before
@@ -53,12 +53,12 @@ def test_what_is_made_of_a_file_is_found_again_until_it_changes(memory):
     assert digest_files(list_remote_files(url)) != before
 
 
-def test_a_file_address_is_a_path(tmp_path):
+def test_a_file_url_is_a_path(tmp_path):
     path = write_rows(tmp_path / "text.jsonl", make_document_rows(3))
     assert list_remote_files(f"file://{path}") == [path]
 
 
-def test_a_server_is_read_from(tmp_path):
+def test_http_files_are_read(tmp_path):
     (tmp_path / "text.txt").write_text("One is here.\nTwo is there.\n", "utf-8")
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -73,5 +73,5 @@ def test_a_server_is_read_from(tmp_path):
     ("memory://nowhere/*.txt", "no such file, folder or pattern"),
     ("strange://bucket/a.txt", "cannot be read (Protocol not known: strange"),
 ])  # fmt: skip
-def test_what_is_not_there_is_refused_in_one_line(cli, tmp_path, url, words):
+def test_missing_files_are_an_error_of_one_line(cli, tmp_path, url, words):
     assert_refused(cli, tmp_path, ["--data", url], [url, words], command="train-tokenizer")

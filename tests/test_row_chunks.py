@@ -1,4 +1,4 @@
-"""A file read some rows at a time gives the rows of the file read at once."""
+"""A file read in chunks gives the same rows as the file read as a whole."""
 
 import csv
 import json
@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import make_toy_rows, write_rows
 
-from bertkit.data.readers.files import Dialect, read_file
-from bertkit.data.readers.streaming import stream_rows
+from bertkit.data.readers.files import Dialect, read_file, stream_rows
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
@@ -46,7 +45,7 @@ def document(path):
 
 @pytest.mark.parametrize("form", [jsonl, as_csv, tsv, parquet, document])
 @pytest.mark.parametrize("size", [1, 7, 25, 100])
-def test_some_at_a_time_are_the_rows_of_the_file(tmp_path, form, size):
+def test_chunks_concatenate_to_the_rows_of_the_file(tmp_path, form, size):
     path = form(tmp_path / "rows")
     parts = list(stream_rows(path, chunk_size=size, stream_above_bytes=0))
     assert [len(part) for part in parts] == [size] * (25 // size) + [25 % size] * bool(25 % size)
@@ -56,13 +55,13 @@ def test_some_at_a_time_are_the_rows_of_the_file(tmp_path, form, size):
     assert joined.format_location(13) == whole.format_location(13)
 
 
-def test_a_column_that_later_rows_lack_stays(tmp_path):
+def test_columns_of_the_first_chunk_are_in_every_chunk(tmp_path):
     rows = [{"text": "a", "note": "b"}, {"text": "c"}, {"text": "d", "more": 1}]
     parts = list(stream_rows(write_rows(tmp_path / "rows.jsonl", rows), chunk_size=1, stream_above_bytes=0))
     assert [part.columns.get("note") for part in parts] == [["b"], [None], [None]]
 
 
-def test_a_column_file_is_read_as_training_does(tmp_path):
+def test_conll_files_are_chunked_by_sentence(tmp_path):
     (tmp_path / "words.conll").write_text("a O\nb B-X\n\nc O\n", "utf-8")
     parts = list(
         stream_rows(tmp_path / "words.conll", Dialect(conll=True), chunk_size=1, stream_above_bytes=0)
@@ -71,18 +70,18 @@ def test_a_column_file_is_read_as_training_does(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ('{"text": "a"}\n{"text": "b"}\n{"text": \n', "row 3: broken JSON"),
         ('{"text": "a"}\n{"text": "b"}\n[1]\n', "row 3: not a JSON object"),
-        ("text,label\na,b\nc\n", "row 2: 1 field where the header has 2"),
+        ("text,label\na,b\nc\n", "row 2: expected 2 fields"),
         ("", "is empty"),
     ],
 )
-def test_a_fault_is_told_with_file_and_row(tmp_path, content, said):
+def test_errors_name_the_file_and_the_row(tmp_path, content, message):
     path = tmp_path / "rows"
     path.write_text(content, "utf-8")
-    with pytest.raises(UserError, match=said) as error:
+    with pytest.raises(UserError, match=message) as error:
         list(stream_rows(path, stream_above_bytes=0))
     assert str(path) in str(error.value)
 

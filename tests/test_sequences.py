@@ -1,4 +1,4 @@
-"""Sequences: as the tokenizer's own where it can, and never a piece unseen in windows."""
+"""Sequences equal the tokenizer's own truncation, and windows contain every token."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ TOKENIZERS = {"bert": make_tokenizer(), "roberta": make_tokenizer(roberta=True)}
     max_length=st.integers(8, 40),
     side=st.sampled_from(["head", "tail"]),
 )
-def test_head_and_tail_equal_longest_first(name, first, second, max_length, side):
+def test_head_and_tail_truncation_equal_longest_first(name, first, second, max_length, side):
     tokenizer = TOKENIZERS[name]
     columns = [[first]] + ([] if second is None else [[second]])
     features = build_features(columns, None, tokenizer, max_length, side, cache=False)
@@ -38,7 +38,7 @@ numbers = st.integers(0, 60).map(np.arange)  # all different, so that a window h
 
 
 @given(texts=st.lists(numbers, min_size=1, max_size=2), budget=st.integers(4, 30))
-def test_windows_leave_no_piece_unseen(texts, budget):
+def test_windows_contain_every_token(texts, budget):
     windows = truncate(texts, budget, "windows")
     assert all(sum(map(len, window)) <= budget for window in windows)
     for column, whole in enumerate(texts):
@@ -51,12 +51,12 @@ def test_windows_leave_no_piece_unseen(texts, budget):
         assert seen.all()
 
 
-def test_head_and_tail_keeps_a_quarter_and_the_rest():
+def test_head_and_tail_keeps_a_quarter_from_the_start_and_the_rest_from_the_end():
     [(kept,)] = truncate([np.arange(100)], 8, "head+tail")
     assert kept.tolist() == [0, 1, 94, 95, 96, 97, 98, 99]
 
 
-def test_long_texts_are_whole_even_where_the_tokenizer_file_truncates(tmp_path):
+def test_truncation_settings_in_the_tokenizer_file_are_ignored(tmp_path):
     from bertkit.modeling.loading import ModelSource, load_tokenizer
 
     tokenizer = make_tokenizer()
@@ -70,13 +70,13 @@ def test_long_texts_are_whole_even_where_the_tokenizer_file_truncates(tmp_path):
 def test_the_same_texts_are_encoded_once(monkeypatch, tmp_path):
     tokenizer = make_tokenizer()
     first = encode(["the film", "a room"], tokenizer)
-    monkeypatch.setattr("bertkit.data.tokenization._encode", lambda *_: pytest.fail("encoded again"))
+    monkeypatch.setattr("bertkit.data.tokenization._encode_ids", lambda *_: pytest.fail("encoded again"))
     again = encode(["the film", "a room"], tokenizer)
     assert isinstance(again.values, np.memmap)
     assert (again.values.tolist(), again.offsets.tolist()) == (first.values.tolist(), first.offsets.tolist())
 
 
-def test_templates_are_read_off_the_tokenizer():
+def test_special_tokens_are_read_off_the_tokenizer():
     assert SequenceTemplate.from_tokenizer(TOKENIZERS["bert"], pair=True).slots == (2, ~0, 3, ~1, 3)
     assert SequenceTemplate.from_tokenizer(TOKENIZERS["roberta"], pair=True).slots == (2, ~0, 3, 3, ~1, 3)
 
@@ -90,7 +90,7 @@ def test_the_collator_pads_on_the_right():
     assert with_kinds.keys() - without.keys() == {"token_type_ids"}
 
 
-def test_examples_are_alike_by_their_longest_sequence_then_by_how_many():
+def test_length_keys_order_by_longest_sequence_then_by_count():
     from bertkit.data.features import StoredFeatures
     from bertkit.utils.ragged import Ragged
 

@@ -1,4 +1,4 @@
-"""Shares set aside: by seed, stratified, and never the same text on both sides."""
+"""Held-out rows are stratified and reproducible, and no text is in both splits."""
 
 import numpy as np
 import pytest
@@ -13,32 +13,32 @@ texts_and_labels = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2)), mi
 
 
 @given(rows=texts_and_labels, fraction=st.floats(0, 0.9), seed=st.integers(0, 9))
-def test_no_text_on_both_sides_and_no_row_lost(rows, fraction, seed):
+def test_no_text_is_in_both_splits_and_no_row_is_lost(rows, fraction, seed):
     texts, labels = [text for text, _ in rows], [label for _, label in rows]
-    kept, aside = split_stratified(texts, labels, fraction, seed)
-    assert sorted([*kept, *aside]) == list(range(len(rows)))
-    assert not {texts[i] for i in kept} & {texts[i] for i in aside}
+    train, held_out = split_stratified(texts, labels, fraction, seed)
+    assert sorted([*train, *held_out]) == list(range(len(rows)))
+    assert not {texts[i] for i in train} & {texts[i] for i in held_out}
 
 
-def test_every_stratum_gives_its_share():
+def test_the_same_fraction_of_every_stratum_is_held_out():
     labels = ["a"] * 100 + ["b"] * 20 + ["c"]
-    _, aside = split_stratified(range(121), labels, 0.1, 0)
-    assert [sum(labels[i] == name for i in aside) for name in "abc"] == [10, 2, 0]
+    _, held_out = split_stratified(range(121), labels, 0.1, 0)
+    assert [sum(labels[i] == name for i in held_out) for name in "abc"] == [10, 2, 0]
 
 
-def test_small_strata_together_give_their_share():
+def test_the_whole_fraction_is_held_out_of_small_strata():
     labels = [number // 4 for number in range(100)]  # 25 classes of 4 rows
-    kept, aside = split_stratified(range(100), labels, 0.1, 0)
-    assert len(aside) == 10
-    assert {labels[i] for i in kept} == set(range(25))
+    train, held_out = split_stratified(range(100), labels, 0.1, 0)
+    assert len(held_out) == 10
+    assert {labels[i] for i in train} == set(range(25))
 
 
-def test_the_seed_decides():
+def test_the_split_depends_on_the_seed_only():
     parts = [split_stratified(range(50), [0] * 50, 0.2, seed)[1].tolist() for seed in (0, 0, 1)]
     assert parts[0] == parts[1] != parts[2]
 
 
-def test_training_rows_that_are_also_evaluated_on_are_left_out_and_said():
+def test_training_rows_in_an_evaluation_split_are_removed_with_a_note():
     train = Rows.from_columns({"text": ["a", "b", "c", "b"]}, "train")
     both = {"train": train, "validation": Rows.from_columns({"text": ["b"]}, "v")}
     splits, notes = make_splits(
@@ -48,7 +48,7 @@ def test_training_rows_that_are_also_evaluated_on_are_left_out_and_said():
     assert "2 training rows left out" in notes[0]
 
 
-def test_draw_keeps_the_order_and_the_places():
+def test_sampled_rows_keep_their_order_and_row_numbers():
     rows = Rows.from_columns({"text": list("abcdefgh")}, "f")
     some = sample_rows(rows, 3, 1)
     assert some["text"] == sorted(some["text"])
@@ -57,7 +57,7 @@ def test_draw_keeps_the_order_and_the_places():
     assert np.array_equal(sample_rows(rows, 3, 1).row_numbers, some.row_numbers)
 
 
-def test_of_one_row_nothing_can_be_set_aside_whatever_the_share():
+def test_holding_out_of_a_single_row_is_an_error():
     keys = SplitKeys(["a"], ["a"], [0])
-    with pytest.raises(UserError, match=r"f: all there is is one row, .* give more, or --validation FILE$"):
+    with pytest.raises(UserError, match=r"f: there is only one row, .* add rows, or pass --validation FILE$"):
         make_splits({"train": Rows.from_columns({"text": ["a"]}, "f")}, lambda _: keys, 0.5, 0)

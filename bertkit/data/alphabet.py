@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from bertkit.data.tokenization import replace_surrogates
+from bertkit.utils.text import replace_surrogates
 
 BATCH_CHARACTERS = 1_000_000  # characters read at a time
 SAMPLE_CHARACTERS = 1_000  # characters of a sample that stand together

@@ -1,4 +1,4 @@
-"""Multiple choice as users write it: the endings of each row, and which of them is right."""
+"""Multiple choice as users write it: the endings of each row, and which one is correct."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import guess_column, require_column
+from bertkit.data.columns import find_column, guess_column, require_column
 from bertkit.data.labels import normalize_label
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_list, shorten_repr
@@ -16,28 +16,17 @@ NUMBERED_ENDING = re.compile(
     r"(ending|choice|option|answer|candidate|alternative|sol)[ _-]?(\d+|[a-z])", re.IGNORECASE
 )
 CONTEXT_COLUMNS = [
-    "context",
-    "ctx",
-    "prompt",
-    "premise",
-    "question",
-    "question_stem",
-    "startphrase",
-    "text",
-    "sentence",
-]
-CONTEXT_START_COLUMNS = [
-    ("sent1", "sent2"),
-    ("ctx_a", "ctx_b"),
-]  # the context, and what its endings begin with
+    "context", "ctx", "prompt", "premise", "question", "question_stem", "startphrase", "text", "sentence",
+]  # fmt: skip
+CONTEXT_START_COLUMNS = [("sent1", "sent2"), ("ctx_a", "ctx_b")]  # context, and the start of its endings
 ENDING_COLUMNS_FLAG = "--ending-columns"
 
 
 def guess_context_columns(rows: Rows) -> dict[str, str]:
-    """`context_column`, and `start_column` where the endings are known to have one.
+    """Return `context_column`, and `start_column` if a column holds the common start of the endings.
 
     Raises:
-        UserError: no column of the usual names.
+        UserError: no column has a usual name.
     """
     for context, start in CONTEXT_START_COLUMNS:
         if context in rows.columns and start in rows.columns:
@@ -46,127 +35,138 @@ def guess_context_columns(rows: Rows) -> dict[str, str]:
 
 
 def guess_ending_columns(rows: Rows) -> list[str]:
-    """Columns of the usual names: one that holds lists, or `ending0`, `ending1`, ... in their order.
+    """Return the columns of the endings: one that holds lists, or `ending0`, `ending1`, ... in order.
 
     Raises:
-        UserError: there are none.
+        UserError: no columns have usual names.
     """
     for name in ENDING_LIST_COLUMNS:
-        column = next((column for column in rows.columns if column.lower() == name), None)
-        if column and any(isinstance(value, (list, tuple)) for value in rows[column]):
-            return [column]
-    numbered: dict[str, list[tuple[int, str, str]]] = {}
+        list_column = find_column(rows, name)
+        if list_column and any(isinstance(value, (list, tuple)) for value in rows[list_column]):
+            return [list_column]
+    families: dict[str, list[tuple[int, str, str]]] = {}
     for column in rows.columns:
         if match := NUMBERED_ENDING.fullmatch(column):
             word, mark = match[1].lower(), match[2].lower()
-            numbered.setdefault(word, []).append((int(mark) if mark.isdigit() else -1, mark, column))
-    family = max(numbered.values(), key=len, default=[])
-    if len(family) < 2:
+            families.setdefault(word, []).append((int(mark) if mark.isdigit() else -1, mark, column))
+    largest_family = max(families.values(), key=len, default=[])
+    if len(largest_family) < 2:
         raise UserError(
             f"{rows.files[0]}: no columns look like the endings (it has {format_list(rows.columns)}); "
             f"name them with {ENDING_COLUMNS_FLAG}"
         )
-    return [column for _, _, column in sorted(family)]
+    return [column for _, _, column in sorted(largest_family)]
 
 
 def parse_column_names(rows: Rows, names: Sequence[str]) -> list[str]:
-    """Column names as given, several in one parted by commas where there is no column of that name."""
-    columns = [
-        part.strip() for name in names for part in ([name] if name in rows.columns else name.split(","))
-    ]
+    """Return column names; a name that is not a column is split at commas.
+
+    Raises:
+        UserError: a column does not exist, or is named twice.
+    """
+    columns: list[str] = []
+    for name in names:
+        parts = [name] if name in rows.columns else name.split(",")
+        columns.extend(part.strip() for part in parts)
     for column in columns:
         require_column(rows, column, ENDING_COLUMNS_FLAG)
-    twice = [column for column in columns if columns.count(column) > 1]
-    if twice:
-        raise UserError(f"{ENDING_COLUMNS_FLAG}: {twice[0]!r} is named twice")
+    duplicates = [column for column in columns if columns.count(column) > 1]
+    if duplicates:
+        raise UserError(f"{ENDING_COLUMNS_FLAG}: {duplicates[0]!r} is named twice; pass each column once")
     return columns
 
 
 def parse_endings(rows: Rows, columns: Sequence[str]) -> list[list[str]]:
-    """[n] the endings of each row, two at least; blank columns behind the last one are not there.
+    """Return the endings of each row [n], at least two; blank columns after the last ending are ignored.
 
     Raises:
-        UserError: a row with fewer than two endings, a gap between them, or one that is no text.
+        UserError: a row has fewer than two endings, a blank between endings, or an ending that is not a text.
     """
     if len(columns) == 1:
-        found = [list(value) if isinstance(value, (list, tuple)) else value for value in rows[columns[0]]]
+        endings = [list(value) if isinstance(value, (list, tuple)) else value for value in rows[columns[0]]]
     else:
-        found = [_filled(values) for values in zip(*(rows[column] for column in columns), strict=True)]
-    for index, endings in enumerate(found):
-        _check(rows, index, endings, columns)
-    return found
+        cells = zip(*(rows[column] for column in columns), strict=True)
+        endings = [_strip_trailing_blanks(values) for values in cells]
+    for index, row_endings in enumerate(endings):
+        _validate_endings(rows, index, row_endings, columns)
+    return endings
 
 
-def _filled(values: Sequence[Any]) -> list[Any]:
-    """Without the blanks at the end."""
-    count = max((place + 1 for place, value in enumerate(values) if value not in (None, "")), default=0)
-    return list(values[:count])
+def _strip_trailing_blanks(values: Sequence[Any]) -> list[Any]:
+    filled = [index for index, value in enumerate(values) if value not in (None, "")]
+    return list(values[: filled[-1] + 1]) if filled else []
 
 
-def _check(rows: Rows, index: int, endings: Any, columns: Sequence[str]) -> None:
+def _validate_endings(rows: Rows, index: int, endings: Any, columns: Sequence[str]) -> None:
+    location = rows.format_location(index)
     if not isinstance(endings, list):
-        raise UserError(
-            f"{rows.format_location(index)}: column {columns[0]!r} holds {endings!r}, not a list of endings"
-        )
-    for place, ending in enumerate(endings):
+        raise UserError(f"{location}: column {columns[0]!r} holds {endings!r}, not a list of endings")
+    for number, ending in enumerate(endings):
         if not isinstance(ending, str) or not ending:
-            where = f"column {columns[place]!r}" if len(columns) > 1 else f"ending {place} of {columns[0]!r}"
-            what = f"holds {ending!r}, not a text" if ending else "is blank, and later ones are not"
-            raise UserError(f"{rows.format_location(index)}: {where} {what}")
+            is_list = len(columns) == 1
+            name = f"ending {number} of {columns[0]!r}" if is_list else f"column {columns[number]!r}"
+            problem = f"holds {ending!r}, not a text" if ending else "is blank, and later ones are not"
+            raise UserError(f"{location}: {name} {problem}; fill in a text, or remove the row")
     if len(endings) < 2:
-        only = "one ending" if endings else "no ending"
-        raise UserError(f"{rows.format_location(index)}: has {only}; a choice needs two")
+        count = "one ending" if endings else "no ending"
+        raise UserError(f"{location}: has {count}, a choice needs two; add endings, or remove the row")
 
 
 def encode_ending_labels(
     rows: Rows, column: str, endings: Sequence[Sequence[str]], first_label: int
 ) -> np.ndarray:
-    """[n] int: the number of each row's right ending, counted from 0.
+    """Return the index of the correct ending of each row [n], from 0.
 
-    A label is a number counted from `first`, a letter (A is the first ending), or the ending itself.
+    A label is a number from `first_label` on, a letter (A is the first ending), or the ending itself.
 
     Raises:
-        UserError: a label that names none of the row's endings.
+        UserError: a label matches none of the row's endings.
     """
-    numbers = [_number(value, some, first_label) for value, some in zip(rows[column], endings, strict=True)]
-    if None in numbers:
-        index = numbers.index(None)
-        raise UserError(_refusal(rows, index, column, len(endings[index]), first_label))
-    return np.array(numbers, dtype=np.int64)
+    indices = [
+        _find_ending(value, row_endings, first_label)
+        for value, row_endings in zip(rows[column], endings, strict=True)
+    ]
+    if None in indices:
+        row = indices.index(None)
+        raise UserError(_describe_label_error(rows, row, column, len(endings[row]), first_label))
+    return np.array(indices, dtype=np.int64)
 
 
-def _number(value: Any, endings: Sequence[str], first: int) -> int | None:
+def _find_ending(value: Any, endings: Sequence[str], first_label: int) -> int | None:
     text = normalize_label(value) or ""
-    if text in endings and not _is_number(text):
+    if text in endings and not _is_ending_number(text):
         return list(endings).index(text)
     if re.fullmatch("[A-Za-z]", text):
-        number = ord(text.upper()) - ord("A")
+        index = ord(text.upper()) - ord("A")
     else:
-        number = int(text) - first if _is_number(text) else -1
-    return number if 0 <= number < len(endings) else None
+        index = int(text) - first_label if _is_ending_number(text) else -1
+    return index if 0 <= index < len(endings) else None
 
 
-def _is_number(text: str) -> bool:
-    """Whether it can be that of an ending: no row has a billion."""
+def _is_ending_number(text: str) -> bool:
+    """Return whether a text can be the number of an ending; longer numbers are no indices."""
     return text.isdecimal() and len(text) < 10
 
 
-def _refusal(rows: Rows, index: int, column: str, size: int, first: int) -> str:
-    value = rows[column][index]
+def _describe_label_error(rows: Rows, index: int, column: str, num_endings: int, first_label: int) -> str:
+    value, location = rows[column][index], rows.format_location(index)
     if normalize_label(value) is None:
-        return f"{rows.format_location(index)}: no label in column {column!r}"
+        return f"{location}: no label in column {column!r}; fill in the label, or remove the row"
     return (
-        f"{rows.format_location(index)}: label {shorten_repr(value)} is none of its {size} endings "
-        f"(a number from {first} to {size - 1 + first}, a letter, or the ending itself)"
+        f"{location}: label {shorten_repr(value)} is none of its {num_endings} endings "
+        f"(a number from {first_label} to {num_endings - 1 + first_label}, a letter, or the ending itself)"
     )
 
 
 def infer_first_label(values: Sequence[Any], endings: Sequence[Sequence[str]]) -> int:
-    """Where label numbers begin: at 1 if none is 0 and one is as high as its row has endings, else at 0."""
-    numbered = [
-        (int(text), len(some))
-        for value, some in zip(values, endings, strict=True)
-        if _is_number(text := normalize_label(value) or "")
+    """Return whether label numbers start at 0 or 1.
+
+    They start at 1 if none is 0 and one equals the number of its row's endings.
+    """
+    numbers = [
+        (int(text), len(row_endings))
+        for value, row_endings in zip(values, endings, strict=True)
+        if _is_ending_number(text := normalize_label(value) or "")
     ]
-    none_is_zero = all(number > 0 for number, _ in numbered)
-    return int(none_is_zero and any(number == size for number, size in numbered))
+    none_is_zero = all(number > 0 for number, _ in numbers)
+    return int(none_is_zero and any(number == num_endings for number, num_endings in numbers))

@@ -1,4 +1,4 @@
-"""The collator: examples of unlike length in one batch."""
+"""Collator that pads examples of different lengths into one batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,20 @@ import torch
 
 @dataclass(frozen=True)
 class PaddingCollator:
-    """Collator: pads to the longest of the batch, on the right.
+    """Collator that pads sequences on the right, to the longest sequence of the batch.
 
-    Gives `input_ids`, `attention_mask` (and `token_type_ids` where the model takes them), each
-    [sequences, length]; under the name in `several` ("document", "choice") [sequences] the example that
-    each belongs to; and `labels` [examples, ...]. Where pieces are decided one by one, `sequence` and
-    `position` [decisions] say which, and `labels` are [decisions]. Items that bring `vectors` in place of
-    ids give those.
+    A batch contains `input_ids`, `attention_mask` and, where the model takes them, `token_type_ids`, each
+    `[sequences, seq_len]`. Items with precomputed `vectors` give those in place of ids. Further keys:
+
+    * `labels`: `[examples, ...]`.
+    * `document` or `choice` (the name in `sequence_grouping`): `[sequences]`, the example of each sequence.
+    * `sequence` and `position`: `[predictions]`, where a model predicts at single tokens. `labels` are then
+      `[predictions]`.
+
+    Attributes:
+        pad_token_id: id of the padding token.
+        return_token_type_ids: whether the model takes `token_type_ids`.
+        sequence_grouping: name of the index of examples, for examples of several sequences.
     """
 
     pad_token_id: int
@@ -24,54 +31,53 @@ class PaddingCollator:
     sequence_grouping: str | None = None
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """The batch of these examples."""
-        batch = _vectors(items) if "vectors" in items[0] else self._pieces(items)
+        """Return the batch of some examples."""
+        batch = _collate_vectors(items) if "vectors" in items[0] else self._collate_tokens(items)
         if self.sequence_grouping:
             counts = torch.tensor([len(item["input_ids"]) for item in items])
             batch[self.sequence_grouping] = torch.repeat_interleave(torch.arange(len(items)), counts)
         if "positions" in items[0]:
-            batch |= _decisions(items)
+            batch |= _collate_positions(items)
         if "labels" in items[0]:
             join = np.concatenate if "positions" in items[0] else np.array
             batch["labels"] = torch.from_numpy(join([item["labels"] for item in items]))
         return batch
 
-    def _pieces(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        ids = [sequence for item in items for sequence in item["input_ids"]]
+    def _collate_tokens(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        input_ids = [sequence for item in items for sequence in item["input_ids"]]
         batch = {
-            "input_ids": self._padded(ids, self.pad_token_id),
-            "attention_mask": self._padded([np.ones_like(sequence) for sequence in ids], 0),
+            "input_ids": _pad(input_ids, self.pad_token_id),
+            "attention_mask": _pad([np.ones_like(sequence) for sequence in input_ids], 0),
         }
         if self.return_token_type_ids:
-            kinds = [sequence for item in items for sequence in item["token_type_ids"]]
-            batch["token_type_ids"] = self._padded(kinds, 0)
+            type_ids = [sequence for item in items for sequence in item["token_type_ids"]]
+            batch["token_type_ids"] = _pad(type_ids, 0)
         return batch
 
-    def _padded(self, sequences: list[np.ndarray], filler: int) -> torch.Tensor:
-        padded = np.full((len(sequences), max(map(len, sequences))), filler, np.int64)
-        for row, sequence in zip(padded, sequences, strict=True):
-            row[: len(sequence)] = sequence
-        return torch.from_numpy(padded)
+
+def _pad(sequences: Sequence[np.ndarray], value: int, dtype: type = np.int64) -> torch.Tensor:
+    """Return `[sequences, longest, ...]`, padded with `value`."""
+    shape = (len(sequences), max(map(len, sequences)), *np.shape(sequences[0])[1:])
+    padded = np.full(shape, value, dtype)
+    for row, sequence in zip(padded, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return torch.from_numpy(padded)
 
 
-def _vectors(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+def _collate_vectors(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     vectors, mask = pad_vectors([sequence for item in items for sequence in item["vectors"]])
     return {"vectors": vectors, "attention_mask": mask}
 
 
-def _decisions(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Which sequence and which place in it each decided piece has."""
-    positions = [some for item in items for some in item["positions"]]
-    sequence = torch.repeat_interleave(torch.tensor([len(some) for some in positions]))
+def _collate_positions(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Return the sequence in the batch and the position in it of each predicted token."""
+    positions = [sequence_positions for item in items for sequence_positions in item["positions"]]
+    sequence = torch.repeat_interleave(torch.tensor([len(each) for each in positions]))
     position = torch.from_numpy(np.concatenate(positions).astype(np.int64))
     return {"sequence": sequence, "position": position}
 
 
 def pad_vectors(sequences: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors [sequences, longest, layers, hidden] in fp32 and their attention mask."""
-    lengths = np.array([len(sequence) for sequence in sequences])
-    padded = np.zeros((len(sequences), lengths.max(), *sequences[0].shape[1:]), np.float32)
-    for row, sequence in zip(padded, sequences, strict=True):
-        row[: len(sequence)] = sequence
-    mask = np.arange(lengths.max()) < lengths[:, None]
-    return torch.from_numpy(padded), torch.from_numpy(mask.astype(np.int64))
+    """Return vectors `[sequences, longest, layers, hidden]` in fp32 and their attention mask."""
+    mask = _pad([np.ones(len(sequence), np.int64) for sequence in sequences], 0)
+    return _pad(sequences, 0, np.float32), mask

@@ -1,4 +1,4 @@
-"""Which column is which: named by the user, else guessed among the usual names."""
+"""Columns of a table: the ones the user names, or the first with a usual name."""
 
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_list, suggest_similar
@@ -9,17 +9,12 @@ PAIR_COLUMNS = [
     ("sentence_a", "sentence_b"), ("context", "hypothesis"), ("text", "hypothesis"),
 ]  # fmt: skip
 TEXT_COLUMNS = [
-    "text",
-    "sentence",
-    "review",
-    "content",
-    "document",
-    "comment",
-    "body",
-    "title",
-    "premise",
-    "sentence1",
-]
+    "text", "sentence", "review", "content", "document", "comment", "body", "title", "premise", "sentence1",
+]  # fmt: skip
+DOCUMENT_COLUMNS = [
+    "text", "content", "document", "body", "article", "review", "passage", "paragraph", "story", "abstract",
+    "sentence", "comment",
+]  # fmt: skip
 LABEL_COLUMNS = [
     "label", "labels", "target", "class", "category", "sentiment", "gold_label", "score", "rating", "stars",
     "topic", "entailment_label", "entailment_judgment", "judgment", "judgement",
@@ -27,12 +22,16 @@ LABEL_COLUMNS = [
 
 
 def guess_text_columns(rows: Rows) -> tuple[str, str | None]:
-    """The text column, and the second one where the rows are pairs. Raises `UserError` if there is none."""
+    """Return the text column, and the second text column if the rows are pairs.
+
+    Raises:
+        UserError: no column has a usual name.
+    """
     return guess_pair_columns(rows) or (guess_column(rows, TEXT_COLUMNS, "text"), None)
 
 
 def guess_pair_columns(rows: Rows) -> tuple[str, str] | None:
-    """Two columns that are usually the texts of a pair."""
+    """Return the two text columns of a pair; None if there are none with usual names."""
     for names in PAIR_COLUMNS:
         first, second = (find_column(rows, name) for name in names)
         if first and second:
@@ -41,41 +40,60 @@ def guess_pair_columns(rows: Rows) -> tuple[str, str] | None:
 
 
 def guess_label_column(rows: Rows) -> str:
-    """The label column. Raises `UserError` if there is none of the usual names."""
+    """Return the label column.
+
+    Raises:
+        UserError: no column has a usual name.
+    """
     return guess_column(rows, LABEL_COLUMNS, "label")
 
 
 def require_column(rows: Rows, column: str, flag: str) -> None:
-    """Raise a `UserError` where a named column is not there, listing what is."""
-    if column not in rows.columns:
-        way = "name one of these" if flag.startswith("-") else "rename the one that it is"
-        there = f"it has {format_list(rows.columns)}; {way}" if rows.columns else "it has none at all"
-        raise UserError(
-            f"{rows.files[0]}: no column {column!r} ({flag}){suggest_similar(column, rows.columns) or ';'} {there}"
-        )
+    """Raise a `UserError` that lists the columns if one does not exist.
+
+    Args:
+        rows: the table.
+        column: the column to find.
+        flag: the flag that names it, or the reason why it is needed.
+    """
+    if column in rows.columns:
+        return
+    fix = "pass one of these" if flag.startswith("-") else "rename one of these"
+    columns = f"it has {format_list(rows.columns)}; {fix}" if rows.columns else "it has no columns"
+    hint = suggest_similar(column, rows.columns) or ";"
+    raise UserError(f"{rows.files[0]}: no column {column!r} ({flag}){hint} {columns}")
 
 
 def require_texts(rows: Rows, columns: list[str]) -> None:
-    """Raise a `UserError` at the first row whose text is missing or no text."""
+    """Raise a `UserError` for the first row that has no text in one of the columns."""
     for column in columns:
         for index, value in enumerate(rows[column]):
             if not isinstance(value, str):
-                what = "has no text" if value is None else f"holds {value!r}, not a text"
-                ways = "give it one, or leave the row out"
-                raise UserError(f"{rows.format_location(index)}: column {column!r} {what}; {ways}")
+                problem = "has no text" if value is None else f"holds {value!r}, not a text"
+                fix = "fill in a text, or remove the row"
+                raise UserError(f"{rows.format_location(index)}: column {column!r} {problem}; {fix}")
 
 
 def find_column(rows: Rows, name: str) -> str | None:
-    """The column of that name, without regard to case."""
+    """Return the column with a lower-case name, ignoring case; None if there is none."""
     return next((column for column in rows.columns if column.lower() == name), None)
 
 
 def guess_column(rows: Rows, candidates: list[str], role: str) -> str:
-    """The first column of the usual names. Raises `UserError` if there is none, naming `--ROLE-column`."""
-    found = next(filter(None, (find_column(rows, name) for name in candidates)), None)
-    if found is None:
-        raise UserError(
-            f"{rows.files[0]}: no column looks like the {role} "
-            f"(it has {format_list(rows.columns) or 'none at all'}); name it with --{role}-column"
-        )
-    return found
+    """Return the first column with one of the candidate names.
+
+    Args:
+        rows: the table.
+        candidates: lower-case names, the preferred one first.
+        role: what the column is for; the error names the flag `--ROLE-column`.
+
+    Raises:
+        UserError: there is none.
+    """
+    for name in candidates:
+        if column := find_column(rows, name):
+            return column
+    raise UserError(
+        f"{rows.files[0]}: no column looks like the {role} "
+        f"(it has {format_list(rows.columns) or 'none at all'}); name it with --{role}-column"
+    )

@@ -1,28 +1,38 @@
-"""Features: the map-style data set that training and scoring read."""
+"""Features: the map-style dataset that training and scoring read."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from bertkit.data.rows import Rows
-from bertkit.data.tokenization import LongTextStrategy, SequenceTemplate, encode, truncate
+from bertkit.data.tokenization import (
+    LongTextStrategy,
+    SequenceTemplate,
+    compute_unk_fraction,
+    encode,
+    truncate,
+)
 from bertkit.utils.ragged import Ragged
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Features(ABC):
-    """`n` examples, each of one sequence, or of several: the windows of a long text, or its choices.
+    """A map-style dataset of `n` examples.
+
+    An example has one sequence, or several: the windows of a long text, or the choices of a question.
 
     Attributes:
-        first: [n + 1] the first sequence of each example.
-        labels: [n] or [n, classes] targets, or None where there are none.
-        truncated: how many examples lost pieces.
-        longest: pieces of the longest example before it was cut, special ones included.
-        unknown: share of the pieces that the vocabulary does not know.
+        sequence_offsets: [n + 1] first sequence of each example.
+        labels: [n] or [n, classes] targets; None where the rows have none.
+        num_truncated: examples that lost tokens.
+        max_untruncated_length: tokens of the longest example before truncation, including special tokens.
+        unk_fraction: fraction of the tokens that are [UNK].
     """
 
     sequence_offsets: np.ndarray
@@ -33,100 +43,104 @@ class Features(ABC):
 
     @abstractmethod
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """`input_ids` and `token_type_ids` of one sequence, both [length]."""
+        """Return `input_ids` and `token_type_ids` of one sequence, both [length]."""
 
     @property
     @abstractmethod
     def sequence_lengths(self) -> np.ndarray:
-        """[sequences] pieces of each."""
+        """Return the tokens of each sequence [sequences]."""
 
     def __len__(self) -> int:
         return len(self.sequence_offsets) - 1
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         numbers = range(self.sequence_offsets[index], self.sequence_offsets[index + 1])
-        ids, kinds = zip(*map(self.get_sequence, numbers), strict=True)
-        item: dict[str, Any] = {"input_ids": list(ids), "token_type_ids": list(kinds)}
+        input_ids, type_ids = zip(*map(self.get_sequence, numbers), strict=True)
+        item: dict[str, Any] = {"input_ids": list(input_ids), "token_type_ids": list(type_ids)}
         if self.labels is not None:
             item["labels"] = self.labels[index]
         return item
 
     @property
     def windowed_fraction(self) -> float:
-        """Share of the examples that have several sequences: the windows of a long text."""
+        """Return the fraction of examples that have several sequences (the windows of a long text)."""
         return float((np.diff(self.sequence_offsets) > 1).mean())
 
     def describe_issues(self, rows: Rows) -> list[str]:
-        """What the user should know of how the training rows came out; it may name some of them."""
+        """Return notes on problems in the training rows; a note may name some of the rows."""
         return []
 
     @property
     def lengths(self) -> np.ndarray:
-        """[n] pieces of each example, all its sequences together."""
+        """Return the tokens of each example, over all its sequences [n]."""
         return np.add.reduceat(self.sequence_lengths, self.sequence_offsets[:-1])
 
     @property
     def length_keys(self) -> np.ndarray:
-        """[n] by which examples are alike: their longest sequence, then how many they have.
+        """Return the keys [n] that group similar examples: their longest sequence, then their sequence count.
 
-        A batch is padded to its longest sequence, so the sum would put unlike ones together.
+        A batch is padded to its longest sequence. Grouping by the total length would mix long and short ones.
         """
         counts = np.diff(self.sequence_offsets)
-        return (
-            np.maximum.reduceat(self.sequence_lengths, self.sequence_offsets[:-1]) * (counts.max() + 1)
-            + counts
-        )
+        longest = np.maximum.reduceat(self.sequence_lengths, self.sequence_offsets[:-1])
+        return longest * (counts.max() + 1) + counts
 
     @property
     def logit_offsets(self) -> np.ndarray:
-        """[n + 1] the first row of logits of each example: here one row an example."""
+        """Return the first row of logits of each example [n + 1]; by default an example has one row."""
         return np.arange(len(self) + 1)
 
     def reduce_logits(
-        self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]
-    ) -> torch.Tensor:
-        """What scoring keeps of a batch's logits, a row each: here all of them.
+        self, logits: "torch.Tensor", examples: np.ndarray, batch: "dict[str, torch.Tensor]"
+    ) -> "torch.Tensor":
+        """Return what scoring keeps of a batch's logits; by default all of them.
 
         Args:
-            logits: [decisions, ...] fp32, of the decisions of `examples`.
-            batch: what the model was given.
+            logits: [predictions, ...] fp32 logits of the examples.
+            examples: [batch] indices of the examples.
+            batch: inputs of the model.
+
+        Returns:
+            One row for each prediction.
         """
         return logits
 
     def length_keys_for_epoch(self, epoch: int) -> np.ndarray:
-        """`sizes`, where the examples are drawn anew in every epoch those of this one."""
+        """Return `length_keys`, of this epoch's examples where they are sampled again in each epoch."""
         return self.length_keys
 
     def batch_size_for(self, tokens: int) -> int | None:
-        """Where examples are drawn anew to fill a length, how many a batch of so many pieces takes.
+        """Return the examples in a batch of so many tokens, where examples are sampled to fill a length.
 
-        None: they are the same in every epoch, of any lengths.
+        Returns:
+            None where the examples are the same in every epoch and have any length.
         """
         return None
 
     def example_keys_for_epoch(self, epoch: int, examples: np.ndarray) -> np.ndarray:
-        """By what the examples of an epoch are asked for: here their numbers, in every epoch the same."""
+        """Return the dataset keys of examples in an epoch; by default their indices."""
         return examples
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFeatures(Features):
-    """Features whose sequences are kept whole.
+    """Features that store complete sequences.
 
     Attributes:
-        input_ids, token_type_ids: the sequences of all examples, one after the other.
+        input_ids: token ids of all sequences, including special tokens.
+        token_type_ids: segment ids of all sequences.
     """
 
     input_ids: Ragged
     token_type_ids: Ragged
 
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """As stored."""
+        """Return the stored sequence."""
         return self.input_ids[number], self.token_type_ids[number]
 
     @property
     def sequence_lengths(self) -> np.ndarray:
-        """[sequences]."""
+        """Return the tokens of each sequence [sequences]."""
         return self.input_ids.lengths
 
 
@@ -134,61 +148,76 @@ def build_features(
     texts: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Any, max_length: int,
     long_texts: LongTextStrategy = "head", cache: bool = True,
 ) -> StoredFeatures:  # fmt: skip
-    """Features of one text column, or two.
+    """Build features from one text column or two.
 
     Args:
         texts: one or two columns of `n` texts.
         labels: [n] or [n, classes], or None.
-        max_length: longest sequence in pieces, special ones included.
-        long: what becomes of longer ones.
+        tokenizer: fast tokenizer.
+        max_length: maximum sequence length in tokens, including special tokens.
+        long_texts: how longer texts are handled.
+        cache: whether to cache the encoded texts.
     """
     columns = [encode(column, tokenizer, cache) for column in texts]
     examples = ([[column[row] for column in columns]] for row in range(len(columns[0])))
-    return _assembled(examples, columns, labels, tokenizer, max_length, long_texts)
+    return _assemble_features(examples, columns, labels, tokenizer, max_length, long_texts)
 
 
 def build_choice_features(
     contexts: Sequence[str], endings: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Any,
     max_length: int, cache: bool = True,
 ) -> StoredFeatures:  # fmt: skip
-    """Features with a sequence, context and ending, for each ending of an example.
+    """Build features with one sequence (context and ending) for each ending of an example.
 
     Args:
         contexts: [n] texts.
         endings: [n] lists of texts, of any lengths.
-        labels: [n] the number of the right ending, or None.
+        labels: [n] index of the correct ending, or None.
+        tokenizer: fast tokenizer.
+        max_length: maximum sequence length in tokens, including special tokens.
+        cache: whether to cache the encoded texts.
     """
-    first = encode(contexts, tokenizer, cache)
-    second = encode([ending for some in endings for ending in some], tokenizer, cache)
-    stops = np.cumsum([len(some) for some in endings])
+    context_ids = encode(contexts, tokenizer, cache)
+    ending_ids = encode([ending for row_endings in endings for ending in row_endings], tokenizer, cache)
+    stops = np.cumsum([len(row_endings) for row_endings in endings])
     examples = (
-        [[first[row], second[number]] for number in range(stop - len(endings[row]), stop)]
+        [[context_ids[row], ending_ids[number]] for number in range(stop - len(endings[row]), stop)]
         for row, stop in enumerate(stops)
     )
-    return _assembled(examples, [first, second], labels, tokenizer, max_length, "head")
+    return _assemble_features(examples, [context_ids, ending_ids], labels, tokenizer, max_length, "head")
 
 
-def _assembled(
+def _assemble_features(
     examples: Iterable[list[list[np.ndarray]]], columns: list[Ragged], labels: np.ndarray | None,
-    tokenizer: Any, max_length: int, long: LongTextStrategy,
+    tokenizer: Any, max_length: int, long_texts: LongTextStrategy,
 ) -> StoredFeatures:  # fmt: skip
-    """Cut each text or pair of each example, and put the special pieces around."""
+    """Truncate each text or pair of each example, and add the special tokens.
+
+    Args:
+        examples: the texts or pairs of each example, as token ids.
+        columns: the encoded text columns, for the fraction of [UNK] tokens.
+        labels: [n] or [n, classes], or None.
+        tokenizer: fast tokenizer.
+        max_length: maximum sequence length in tokens, including special tokens.
+        long_texts: how longer texts are handled.
+    """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=len(columns) == 2)
     sequences: list[tuple[Any, Any]] = []
-    first, truncated, longest = [0], 0, 0
+    sequence_offsets, num_truncated, longest = [0], 0, 0
     for pairs in examples:
-        parts = [truncate(pair, max_length - template.num_special_tokens, long) for pair in pairs]
-        whole = [sum(map(len, pair)) for pair in pairs]
-        kept = [sum(map(len, part[0])) for part in parts]
-        truncated += kept < whole and long != "windows"
-        longest = max(longest, *whole)
-        sequences.extend(template.fill(window) for part in parts for window in part)
-        first.append(len(sequences))
-    total = sum(len(column.values) for column in columns)
-    unknown = sum(int((column.values == tokenizer.unk_token_id).sum()) for column in columns)
+        shortened = [truncate(pair, max_length - template.num_special_tokens, long_texts) for pair in pairs]
+        lengths = [sum(map(len, pair)) for pair in pairs]
+        kept_lengths = [sum(map(len, windows[0])) for windows in shortened]
+        num_truncated += kept_lengths < lengths and long_texts != "windows"
+        longest = max(longest, *lengths)
+        sequences.extend(template.fill(window) for windows in shortened for window in windows)
+        sequence_offsets.append(len(sequences))
     return StoredFeatures(
-        input_ids=Ragged.from_sequences([ids for ids, _ in sequences]),
-        token_type_ids=Ragged.from_sequences([kinds for _, kinds in sequences], np.int8),
-        sequence_offsets=np.array(first), labels=labels, num_truncated=truncated, max_untruncated_length=longest + template.num_special_tokens,
-        unk_fraction=unknown / max(1, total),
-    )  # fmt: skip
+        input_ids=Ragged.from_sequences([input_ids for input_ids, _ in sequences]),
+        token_type_ids=Ragged.from_sequences([type_ids for _, type_ids in sequences], np.int8),
+        sequence_offsets=np.array(sequence_offsets),
+        labels=labels,
+        num_truncated=num_truncated,
+        max_untruncated_length=longest + template.num_special_tokens,
+        unk_fraction=compute_unk_fraction(columns, tokenizer),
+    )

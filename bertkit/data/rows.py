@@ -1,13 +1,16 @@
-"""Rows as columns of plain Python values, each remembering the file and row it was read from."""
+"""Rows as columns of Python values, with the file and the row number that each was read from."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from bertkit.errors import format_count
+
+CHUNK_ROWS = 2048  # rows in a chunk where rows are streamed
 
 
 @dataclass(frozen=True)
@@ -15,12 +18,12 @@ class Rows:
     """A table of `n` rows.
 
     Attributes:
-        columns: name -> list of `n` values, as the file held them (text formats give strings).
-        files: the files the rows came from.
-        file_of: int array [n], index into `files`.
-        number: int array [n], the row's number in its file, counted from 1 without the header; of a
-            sentence in a column file the line of its first token.
-        by_line: the files whose numbers are lines.
+        columns: name -> list of `n` values, as in the file (text formats give strings).
+        files: the files that the rows were read from.
+        file_index: [n] index of each row's file in `files`.
+        row_numbers: [n] number of each row in its file, from 1, without the header. In a CoNLL file it is the
+            line of the sentence's first word.
+        line_numbered_files: the files whose row numbers are lines.
     """
 
     columns: dict[str, list[Any]]
@@ -31,35 +34,43 @@ class Rows:
 
     @classmethod
     def from_columns(cls, columns: dict[str, list[Any]], file: str, first_row: int = 1) -> "Rows":
-        """Rows of one file, in order, from its row number `first` on."""
-        return cls._numbered(columns, file, len(next(iter(columns.values()), [])), first_row)
+        """Create consecutive rows of one file from its columns; the first has the number `first_row`."""
+        return cls._number_rows(columns, file, len(next(iter(columns.values()), [])), first_row)
 
     @classmethod
-    def _numbered(cls, columns: dict[str, list[Any]], file: str, size: int, first: int) -> "Rows":
-        return cls(columns, (file,), np.zeros(size, np.int32), np.arange(first, first + size))
+    def _number_rows(cls, columns: dict[str, list[Any]], file: str, size: int, first_row: int) -> "Rows":
+        return cls(columns, (file,), np.zeros(size, np.int32), np.arange(first_row, first_row + size))
 
     @classmethod
     def from_dicts(
         cls, rows: Sequence[dict[str, Any]], file: str, first_row: int = 1, column_names: Iterable[str] = ()
     ) -> "Rows":
-        """Rows given one by one; what a row lacks, of its fellows' keys and of `names`, is None there."""
+        """Create consecutive rows of one file from records.
+
+        Args:
+            rows: records; a key that a record lacks is None there.
+            file: name of the file.
+            first_row: number of the first row.
+            column_names: columns to include even if no record has them.
+        """
         column_names = list(dict.fromkeys([*column_names, *(key for row in rows for key in row)]))
         columns = {name: [row.get(name) for row in rows] for name in column_names}
-        return cls._numbered(columns, file, len(rows), first_row)  # rows may have no column at all
+        return cls._number_rows(columns, file, len(rows), first_row)  # the rows may have no columns
 
     @classmethod
     def concatenate(cls, parts: Sequence["Rows"]) -> "Rows":
-        """One part after the other; a column that a part lacks is None there."""
+        """Concatenate rows; a column that a part lacks is None there."""
         names = list(dict.fromkeys(name for part in parts for name in part.columns))
         columns = {
             name: [value for part in parts for value in part.columns.get(name, [None] * len(part))]
             for name in names
         }
-        first_file = np.cumsum([0] + [len(part.files) for part in parts[:-1]])
+        first_files = np.cumsum([0] + [len(part.files) for part in parts[:-1]])
+        file_indices = [part.file_index + first for part, first in zip(parts, first_files, strict=True)]
         return cls(
             columns,
             tuple(file for part in parts for file in part.files),
-            np.concatenate([part.file_index + first for part, first in zip(parts, first_file, strict=True)]),
+            np.concatenate(file_indices),
             np.concatenate([part.row_numbers for part in parts]),
             frozenset().union(*(part.line_numbered_files for part in parts)),
         )
@@ -77,47 +88,70 @@ class Rows:
         return self.columns[column]
 
     def select(self, indices: Iterable[int]) -> "Rows":
-        """The rows at `indices`, in that order."""
+        """Return the rows at `indices`, in that order."""
         index = np.asarray(list(indices), dtype=np.int64)
         columns = {name: [values[i] for i in index] for name, values in self.columns.items()}
         return replace(
             self, columns=columns, file_index=self.file_index[index], row_numbers=self.row_numbers[index]
         )
 
+    def iter_chunks(self, chunk_size: int = CHUNK_ROWS) -> Iterator["Rows"]:
+        """Yield the rows in chunks."""
+        for start in range(0, len(self), chunk_size):
+            yield self.select(range(start, min(start + chunk_size, len(self))))
+
     def with_column(self, name: str, values: list[Any]) -> "Rows":
-        """The same rows with one column added or replaced."""
+        """Return the rows with one column added or replaced."""
         return replace(self, columns={**self.columns, name: values})
 
     def replace_columns(self, columns: dict[str, list[Any]]) -> "Rows":
-        """The same rows with other columns in place of all."""
+        """Return the rows with all columns replaced."""
         return replace(self, columns=columns)
 
     def format_location(self, index: int, line_offset: int = 0) -> str:
-        """`train.csv: row 12`, for error messages; of a token at `place` its own line in a column file."""
+        """Return the file and number of a row for errors: `train.csv: row 12`.
+
+        Args:
+            index: index of the row.
+            line_offset: index of the word in the sentence; in a CoNLL file the location is the word's line.
+        """
         file = self.files[self.file_index[index]]
-        by_line = file in self.line_numbered_files
-        return f"{file}: {'line' if by_line else 'row'} {self.row_numbers[index] + (line_offset if by_line else 0)}"
+        if file in self.line_numbered_files:
+            return f"{file}: line {self.row_numbers[index] + line_offset}"
+        return f"{file}: row {self.row_numbers[index]}"
 
     def zip_columns(self, names: Iterable[str | None]) -> list[tuple[str, ...]]:
-        """The named text columns side by side: what tells one example from another."""
+        """Return the values of the named columns as one tuple per row; None is skipped."""
         return list(zip(*(self.columns[name] for name in names if name), strict=True))
 
 
 Splits = dict[str, Rows]
 
 
+def chunk_records(
+    records: Iterable[dict[str, Any]], file: str, chunk_size: int = CHUNK_ROWS
+) -> Iterator[Rows]:
+    """Yield records as rows in chunks; every chunk has the columns of the first one."""
+    records, first_row, columns = iter(records), 1, list[str]()
+    while chunk := list(islice(records, chunk_size)):
+        rows = Rows.from_dicts(chunk, file, first_row, columns)
+        columns = columns or list(rows.columns)
+        yield rows
+        first_row += len(chunk)
+
+
 def fingerprint_splits(splits: Splits) -> dict[str, str]:
-    """Of each split `200 rows, ` and 16 hex digits that change when any value of any row does."""
+    """Return the row count and a digest of each split; the digest changes with any value."""
     return {name: f"{format_count(len(rows), 'row')}, {_fingerprint(rows)}" for name, rows in splits.items()}
 
 
 def combine_fingerprints(prints: Mapping[str, str]) -> str:
-    """16 hex digits of the fingerprints of all splits."""
+    """Return one digest (16 hex digits) of the fingerprints of all splits."""
     return blake2b(repr(sorted(prints.items())).encode(), digest_size=8).hexdigest()
 
 
 def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Which splits have other fingerprints, and what they were; empty where none has."""
+    """Return the splits whose fingerprints changed, with both values; empty if there are none."""
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return "; ".join(
         f"{name} was {before.get(name, 'nothing')}, is {now.get(name, 'nothing')}" for name in names

@@ -1,4 +1,4 @@
-"""Setting rows aside: stratified, by seed, and never the same text on both sides."""
+"""Hold out validation rows and sample rows: stratified, by seed, and without overlap between splits."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
@@ -9,19 +9,20 @@ import numpy as np
 from bertkit.data.rows import Rows, Splits
 from bertkit.errors import UserError, format_count
 
+DEFAULT_FRACTION = 0.1
 GroupKeys = Sequence[Hashable]
 
 
 @dataclass(frozen=True)
 class SplitKeys:
-    """What tells the `n` examples of a split apart; each is [n].
+    """Keys that decide how the `n` examples of a split are held out; each is [n].
 
     Attributes:
-        identity: the example: a training row whose identity is also evaluated on is left out.
-        together: examples that stay on one side where a share is set aside.
-        stratum: the label (or anything hashable) whose shares should be equal on both sides.
-        whole: what they are together, for the notes, where that is more than a row.
-        unit: what a row is called in the notes.
+        identity: what makes two examples equal. A training row that is also an evaluation row is removed.
+        group: examples with the same group stay in the same split.
+        stratum: label, or another key, whose fractions should be equal in both splits.
+        group_unit: what a group is called in notes, if it is larger than a row.
+        unit: what a row is called in notes.
     """
 
     identity: GroupKeys
@@ -32,54 +33,61 @@ class SplitKeys:
 
 
 def split_stratified(
-    texts: GroupKeys, strata: GroupKeys, fraction: float, seed: int
+    groups: GroupKeys, strata: GroupKeys, fraction: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Row indices of the kept part and of the part set aside, each in the order of the rows.
+    """Split rows into a training part and a held-out part.
 
-    Rows with the same text go together, in the stratum of the first of them. The strata's shares are
-    rounded so that they add up to the whole share, and each stratum keeps at least one text.
+    Rows of a group stay together, in the stratum of the group's first row. The sizes held out of the strata
+    are rounded so that they add up to the whole fraction. Each stratum keeps at least one training group.
 
     Args:
-        texts: [n] what tells one example from another.
-        strata: [n] the label (or anything hashable) whose shares should be equal on both sides.
+        groups: [n] group of each row.
+        strata: [n] stratum of each row.
+        fraction: fraction of the groups to hold out.
+        seed: seed of the random choice.
+
+    Returns:
+        Indices of the training rows and of the held-out rows, each in the order of the rows.
     """
     rng = np.random.default_rng(seed)
-    groups: dict[Hashable, list[int]] = defaultdict(list)
-    for index, text in enumerate(texts):
-        groups[text].append(index)
-    by_stratum: dict[Hashable, list[list[int]]] = defaultdict(list)
-    for indices in groups.values():
-        by_stratum[strata[indices[0]]].append(indices)
-    strata_of_groups = list(by_stratum.values())
-    sizes = _shares([len(members) for members in strata_of_groups], fraction, seed)
-    aside: list[int] = []
-    for members, size in zip(strata_of_groups, sizes, strict=True):
-        aside.extend(index for group in rng.permutation(len(members))[:size] for index in members[group])
-    mask = np.zeros(len(texts), bool)
-    mask[aside] = True
-    return np.flatnonzero(~mask), np.flatnonzero(mask)
+    rows_by_group: dict[Hashable, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        rows_by_group[group].append(index)
+    groups_by_stratum: dict[Hashable, list[list[int]]] = defaultdict(list)
+    for indices in rows_by_group.values():
+        groups_by_stratum[strata[indices[0]]].append(indices)
+    strata_groups = list(groups_by_stratum.values())
+    sizes = _allocate_held_out([len(members) for members in strata_groups], fraction, seed)
+    is_held_out = np.zeros(len(groups), bool)
+    for members, size in zip(strata_groups, sizes, strict=True):
+        for group_index in rng.permutation(len(members))[:size]:
+            is_held_out[members[group_index]] = True
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-def _shares(sizes: Sequence[int], fraction: float, seed: int) -> np.ndarray:
-    """How many of each stratum: the largest remainders are rounded up, equal ones by seed."""
+def _allocate_held_out(sizes: Sequence[int], fraction: float, seed: int) -> np.ndarray:
+    """Return the groups to hold out of each stratum.
+
+    The largest remainders are rounded up; the seed decides between equal remainders.
+    """
     exact = fraction * np.array(sizes, float)
-    most = np.maximum(0, np.array(sizes) - 1)
-    shares = np.minimum(np.floor(exact + 1e-9).astype(int), most)
-    missing = min(round(exact.sum()), int(most.sum())) - shares.sum()
-    order = np.lexsort((np.random.default_rng([seed, 1]).random(len(sizes)), shares - exact))
-    open_ = [stratum for stratum in order if shares[stratum] < most[stratum]]
-    shares[open_[: max(0, missing)]] += 1
-    return shares
+    limits = np.maximum(0, np.array(sizes) - 1)
+    counts = np.minimum(np.floor(exact + 1e-9).astype(int), limits)
+    missing = min(round(exact.sum()), int(limits.sum())) - counts.sum()
+    order = np.lexsort((np.random.default_rng([seed, 1]).random(len(sizes)), counts - exact))
+    can_grow = [stratum for stratum in order if counts[stratum] < limits[stratum]]
+    counts[can_grow[: max(0, missing)]] += 1
+    return counts
 
 
 def find_non_overlapping(train: GroupKeys, others: Sequence[GroupKeys]) -> np.ndarray:
-    """Indices of the training rows whose text stands in none of the other splits."""
-    seen = {text for texts in others for text in texts}
-    return np.array([index for index, text in enumerate(train) if text not in seen], dtype=np.int64)
+    """Return the indices of the training rows that occur in none of the other splits."""
+    evaluated = {key for keys in others for key in keys}
+    return np.array([index for index, key in enumerate(train) if key not in evaluated], dtype=np.int64)
 
 
 def sample_rows(rows: Rows, size: int | None, seed: int) -> Rows:
-    """`size` rows drawn by seed, in the order of the file; all of them where there are fewer."""
+    """Sample `size` rows in the order of the file; return all of them if there are fewer or size is None."""
     if size is None or size >= len(rows):
         return rows
     return rows.select(np.sort(np.random.default_rng(seed).permutation(len(rows))[:size]))
@@ -88,58 +96,70 @@ def sample_rows(rows: Rows, size: int | None, seed: int) -> Rows:
 def make_splits(
     splits: Splits, get_keys: Callable[[Rows], SplitKeys], fraction: float | None, seed: int
 ) -> tuple[Splits, list[str]]:
-    """A training and a validation split with no example in common, and notes on what was done.
+    """Return training and validation splits without a common example, and notes on what was done.
+
+    Args:
+        splits: the splits of the dataset; at least "train".
+        get_keys: returns the keys of some rows.
+        fraction: fraction of the training rows to hold out if there is no validation split; None for 10%.
+        seed: seed of the random choice.
 
     Raises:
-        UserError: too few rows to set any aside.
+        UserError: too few rows to hold any out, or no training row is left.
     """
     notes: list[str] = []
     splits = dict(splits)
-    train, keys = splits["train"], get_keys(splits["train"])
-    kept = find_non_overlapping(
-        keys.identity, [get_keys(rows).identity for name, rows in splits.items() if name != "train"]
-    )
-    if not len(kept):
-        raise UserError(
-            f"{train.files[0]}: every training text is also evaluated on; give other --validation rows"
-        )
-    if len(kept) < len(train):
-        out = format_count(len(train) - len(kept), f"training {keys.unit}")
-        notes.append(f"{out} left out: evaluated on as well")
-        train = train.select(kept)
-    if "validation" in splits and fraction is not None:
-        notes.append("--validation-fraction is not used: the data has validation rows of its own")
+    splits["train"] = _remove_evaluated_rows(splits, get_keys, notes)
     if "validation" not in splits:
-        keys, rows = get_keys(train), len(train)
-        train, splits["validation"] = _parted(train, keys, fraction, seed)
-        size = len(splits["validation"])
-        share = (
-            f"{size / rows:.0%}, whole {keys.group_unit}s" if keys.group_unit else f"{_share(fraction):.0%}"
-        )
-        notes.append(
-            f"no validation file: {format_count(size, keys.unit)} ({share}) set aside by seed {seed}"
-        )
-    return {**splits, "train": train}, notes
+        rows, keys = splits["train"], get_keys(splits["train"])
+        fraction = DEFAULT_FRACTION if fraction is None else fraction
+        splits["train"], splits["validation"] = _hold_out(rows, keys, fraction, seed)
+        notes.append(_describe_held_out(keys, len(splits["validation"]), len(rows), fraction, seed))
+    elif fraction is not None:
+        notes.append("--validation-fraction has no effect: the dataset has a validation split")
+    return splits, notes
 
 
-def _share(fraction: float | None) -> float:
-    return 0.1 if fraction is None else fraction
-
-
-def _parted(train: Rows, keys: SplitKeys, fraction: float | None, seed: int) -> tuple[Rows, Rows]:
-    if fraction == 0:
-        raise UserError("--validation-fraction 0 sets nothing aside; give more, or --validation FILE")
-    stay, aside = split_stratified(keys.group, keys.stratum, _share(fraction), seed)
-    if not len(aside) or not len(stay):
-        n, what = len(set(keys.group)), keys.group_unit or "row"
-        if n == 1:
-            raise UserError(
-                f"{train.files[0]}: all there is is one {what}, so none can be set aside for validation; "
-                "give more, or --validation FILE"
-            )
+def _remove_evaluated_rows(splits: Splits, get_keys: Callable[[Rows], SplitKeys], notes: list[str]) -> Rows:
+    """Return the training rows that are in no other split."""
+    train, keys = splits["train"], get_keys(splits["train"])
+    others = [get_keys(rows).identity for name, rows in splits.items() if name != "train"]
+    remaining = find_non_overlapping(keys.identity, others)
+    if not len(remaining):
         raise UserError(
-            f"{train.files[0]}: {n if keys.group_unit else len(train)} {what}s are too few to set "
-            f"{_share(fraction):.0%} aside for validation; give --validation FILE or a larger "
-            "--validation-fraction"
+            f"{train.files[0]}: every training text is also evaluated on; pass other --validation rows"
         )
-    return train.select(stay), train.select(aside)
+    if len(remaining) == len(train):
+        return train
+    removed = format_count(len(train) - len(remaining), f"training {keys.unit}")
+    notes.append(f"{removed} left out: also in an evaluation split")
+    return train.select(remaining)
+
+
+def _hold_out(train: Rows, keys: SplitKeys, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    if fraction == 0:
+        raise UserError(
+            "--validation-fraction 0: holds out no rows; pass a larger fraction, or --validation FILE"
+        )
+    remaining, held_out = split_stratified(keys.group, keys.stratum, fraction, seed)
+    if len(held_out) and len(remaining):
+        return train.select(remaining), train.select(held_out)
+    num_groups, unit = len(set(keys.group)), keys.group_unit or "row"
+    if num_groups == 1:
+        raise UserError(
+            f"{train.files[0]}: there is only one {unit}, so none can be held out for validation; "
+            "add rows, or pass --validation FILE"
+        )
+    count = num_groups if keys.group_unit else len(train)
+    raise UserError(
+        f"{train.files[0]}: {count} {unit}s are too few to hold out {fraction:.0%} for validation; "
+        "pass --validation FILE or a larger --validation-fraction"
+    )
+
+
+def _describe_held_out(keys: SplitKeys, size: int, total: int, fraction: float, seed: int) -> str:
+    if keys.group_unit:
+        detail = f"{size / total:.0%}, whole {keys.group_unit}s"
+    else:
+        detail = f"{fraction:.0%}"
+    return f"{format_count(size, keys.unit)} ({detail}) held out for validation (seed {seed})"

@@ -1,4 +1,4 @@
-"""How many pieces texts have before anything is cut, and how many of them the vocabulary does not know."""
+"""Lengths of examples in tokens before truncation, and how many of their tokens are [UNK]."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.offsets import encode_with_offsets
-from bertkit.data.tokenization import SequenceTemplate, encode
+from bertkit.data.tokenization import SequenceTemplate, count_unk_tokens, encode, encode_with_offsets
 from bertkit.utils.ragged import Ragged
 
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """Of `n` examples.
+    """Token counts of `n` examples.
 
     Attributes:
-        lengths: [n] pieces of each, special ones included.
-        unknown: [n] how many of them the vocabulary does not know.
-        unknown_share: of the pieces of all texts, as training counts it: each text once.
+        lengths: [n] tokens of each example, including special tokens.
+        unk_counts: [n] [UNK] tokens of each example.
+        unk_fraction: fraction of the tokens of all texts that are [UNK]. As in training,
+            a context of several questions counts once.
     """
 
     lengths: np.ndarray
@@ -27,63 +27,63 @@ class TokenCounts:
 
     @classmethod
     def from_texts(cls, columns: Sequence[Sequence[str]], tokenizer: Any) -> "TokenCounts":
-        """Of one column of texts, or two, encoded as for training and kept in the cache for it."""
-        return cls._gathered(
-            [ColumnTokenCounts.from_input_ids(encode(column, tokenizer), tokenizer) for column in columns],
-            tokenizer,
-        )
+        """Count the tokens of one or two text columns; training reuses the cached encodings."""
+        counts = [
+            ColumnTokenCounts.from_input_ids(encode(column, tokenizer), tokenizer) for column in columns
+        ]
+        return cls._combine(counts, tokenizer)
 
     @classmethod
     def from_texts_with_offsets(cls, texts: Sequence[str], tokenizer: Any) -> "TokenCounts":
-        """Of texts whose pieces are encoded with their places."""
-        return cls._gathered(
-            [ColumnTokenCounts.from_input_ids(encode_with_offsets(texts, tokenizer).ids, tokenizer)],
-            tokenizer,
-        )
+        """Count the tokens of texts that training encodes with character offsets."""
+        ids = encode_with_offsets(texts, tokenizer).ids
+        return cls._combine([ColumnTokenCounts.from_input_ids(ids, tokenizer)], tokenizer)
 
     @classmethod
     def from_questions(
         cls, questions: Sequence[str], contexts: Sequence[str], tokenizer: Any
     ) -> "TokenCounts":
-        """Of questions with their paragraphs, which are encoded once however many questions they have."""
-        number = {text: at for at, text in enumerate(dict.fromkeys(contexts))}
-        asked = ColumnTokenCounts.from_input_ids(encode(questions, tokenizer), tokenizer)
-        read = ColumnTokenCounts.from_input_ids(encode_with_offsets(list(number), tokenizer).ids, tokenizer)
-        chosen = np.fromiter(map(number.__getitem__, contexts), np.int64, len(contexts))
-        return cls._gathered([asked, read.select(chosen)], tokenizer)
+        """Count the tokens of questions with their contexts; each distinct context is encoded once."""
+        context_index = {text: index for index, text in enumerate(dict.fromkeys(contexts))}
+        question_counts = ColumnTokenCounts.from_input_ids(encode(questions, tokenizer), tokenizer)
+        context_ids = encode_with_offsets(list(context_index), tokenizer).ids
+        context_counts = ColumnTokenCounts.from_input_ids(context_ids, tokenizer)
+        indices = np.fromiter(map(context_index.__getitem__, contexts), np.int64, len(contexts))
+        return cls._combine([question_counts, context_counts.select(indices)], tokenizer)
 
     @classmethod
     def from_choices(
         cls, contexts: Sequence[str], endings: Sequence[Sequence[str]], tokenizer: Any
     ) -> "TokenCounts":
-        """Of contexts, each with its longest ending; unknown pieces are those of all endings."""
-        flat = ColumnTokenCounts.from_input_ids(
-            encode([ending for some in endings for ending in some], tokenizer), tokenizer
-        )
+        """Count the tokens of contexts with their longest ending, and the [UNK] tokens of all endings."""
+        all_endings = [ending for row_endings in endings for ending in row_endings]
+        flat = ColumnTokenCounts.from_input_ids(encode(all_endings, tokenizer), tokenizer)
         first = np.cumsum([0, *map(len, endings[:-1])])
-        last = ColumnTokenCounts(
+        ending_counts = ColumnTokenCounts(
             np.maximum.reduceat(flat.lengths, first), np.add.reduceat(flat.unk_counts, first), flat.totals
         )
-        return cls._gathered(
-            [ColumnTokenCounts.from_input_ids(encode(contexts, tokenizer), tokenizer), last], tokenizer
-        )
+        context_counts = ColumnTokenCounts.from_input_ids(encode(contexts, tokenizer), tokenizer)
+        return cls._combine([context_counts, ending_counts], tokenizer)
 
     @classmethod
-    def _gathered(cls, parts: Sequence["ColumnTokenCounts"], tokenizer: Any) -> "TokenCounts":
-        special = SequenceTemplate.from_tokenizer(tokenizer, pair=len(parts) == 2).num_special_tokens
-        lengths = np.sum([part.lengths for part in parts], axis=0)
-        unknown = np.sum([part.unk_counts for part in parts], axis=0)
-        pieces, strange = np.sum([part.totals for part in parts], axis=0)
-        return cls(lengths + special, unknown, float(strange) / max(1, int(pieces)))
+    def _combine(cls, columns: Sequence["ColumnTokenCounts"], tokenizer: Any) -> "TokenCounts":
+        template = SequenceTemplate.from_tokenizer(tokenizer, pair=len(columns) == 2)
+        lengths = np.sum([column.lengths for column in columns], axis=0)
+        unk_counts = np.sum([column.unk_counts for column in columns], axis=0)
+        num_tokens, num_unk = np.sum([column.totals for column in columns], axis=0)
+        return cls(
+            lengths + template.num_special_tokens, unk_counts, float(num_unk) / max(1, int(num_tokens))
+        )
 
 
 @dataclass(frozen=True)
 class ColumnTokenCounts:
-    """One of the texts of `n` examples.
+    """Token counts of one text column of `n` examples.
 
     Attributes:
-        lengths, unknown: [n] as in `PieceCounts`, without special pieces.
-        total: pieces of all texts, and how many are unknown, each text once.
+        lengths: [n] tokens, without special tokens.
+        unk_counts: [n] [UNK] tokens.
+        totals: tokens and [UNK] tokens of all texts, each text counted once.
     """
 
     lengths: np.ndarray
@@ -92,18 +92,10 @@ class ColumnTokenCounts:
 
     @classmethod
     def from_input_ids(cls, ids: Ragged, tokenizer: Any) -> "ColumnTokenCounts":
-        """Of texts in pieces."""
-        unknown = count_unk_tokens(ids, tokenizer)
-        return cls(ids.lengths, unknown, (int(ids.lengths.sum()), int(unknown.sum())))
+        """Count the tokens of encoded texts."""
+        unk_counts = count_unk_tokens(ids, tokenizer)
+        return cls(ids.lengths, unk_counts, (int(ids.lengths.sum()), int(unk_counts.sum())))
 
     def select(self, indices: np.ndarray) -> "ColumnTokenCounts":
-        """Of examples that have these of the texts."""
+        """Return the counts of the texts at `indices`; the totals stay."""
         return replace(self, lengths=self.lengths[indices], unk_counts=self.unk_counts[indices])
-
-
-def count_unk_tokens(ids: Ragged, tokenizer: Any) -> np.ndarray:
-    """[n] how many pieces of each text the vocabulary does not know."""
-    if tokenizer.unk_token_id is None:
-        return np.zeros(len(ids), np.int64)
-    before = np.concatenate([[0], np.cumsum(ids.values == tokenizer.unk_token_id)])
-    return before[ids.offsets[1:]] - before[ids.offsets[:-1]]

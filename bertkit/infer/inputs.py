@@ -9,12 +9,9 @@ from typing import Any, BinaryIO
 from bertkit.data.columns import guess_text_columns, require_column, require_texts
 from bertkit.data.features import Features
 from bertkit.data.loading import load_dataset, resolve_data_dir
-from bertkit.data.readers.files import Dialect
-from bertkit.data.readers.streaming import chunk_records, chunk_rows, stream_rows
-from bertkit.data.rows import Rows
+from bertkit.data.readers.files import STANDARD_INPUT, Dialect, read_stdin_rows, read_text_lines, stream_rows
+from bertkit.data.rows import Rows, chunk_records
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.infer.stdin import STANDARD_INPUT, read_stdin_rows
-from bertkit.infer.text_lines import read_text_lines
 from bertkit.tasks.base import Task
 from bertkit.utils.reporting import Reporter
 
@@ -151,7 +148,7 @@ def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Report
     split = next(name for name in ("test", "validation", *splits) if name in splits)
     if len(splits) > 1:
         reporter.info(f"--data {data}: predicting the {split} split (splits: {format_list(splits)})")
-    return chunk_rows(splits[split])
+    return splits[split].iter_chunks()
 
 
 def _iter_text_lines(task: Task, data: str, reporter: Reporter) -> Iterator[Rows] | None:
@@ -178,7 +175,7 @@ def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterat
     missing = [format_flag(name) for name in task.input_flags if name not in texts_by_flag]
     if missing:
         raise UserError(f"{missing[0]}: is missing; a row of this run needs {' and '.join(task_flags)}")
-    return chunk_rows(Rows.from_dicts(task.rows_from_flags(texts_by_flag), "the command line"))
+    return Rows.from_dicts(task.rows_from_flags(texts_by_flag), "the command line").iter_chunks()
 
 
 def iter_stdin_rows(task: Task, stdin: BinaryIO | None) -> Iterator[Rows]:

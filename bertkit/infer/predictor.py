@@ -7,8 +7,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.readers.streaming import CHUNK_ROWS, chunk_records
-from bertkit.data.rows import Rows
+from bertkit.data.rows import CHUNK_ROWS, Rows, chunk_records
 from bertkit.errors import UserError, format_list
 from bertkit.infer.onnx_runtime import find_onnx_model, load_onnx_model
 from bertkit.modeling import loading

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.ner.words import split_words
-from bertkit.data.tokenization import replace_surrogates
+from bertkit.utils.text import replace_surrogates
 
 TextColumns = Sequence[Sequence[str]]  # one or two columns of n texts
 # Unlike scikit-learn's default pattern, this one keeps words of one letter, which are common in Korean.

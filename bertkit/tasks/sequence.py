@@ -115,7 +115,7 @@ class SequenceTask(Task):
 
     def _decided(self, found: "LoadedDataset") -> "LoadedDataset":
         """Without the rows that have no gold label, which is noted."""
-        from bertkit.data.unlabeled import drop_unlabeled_rows
+        from bertkit.data.labels import drop_unlabeled_rows
 
         splits, notes = drop_unlabeled_rows(found.splits, self.config.label_column)
         return dataclasses.replace(found, splits=splits, notes=[*found.notes, *notes])
@@ -183,7 +183,7 @@ class SequenceTask(Task):
     def normalize_labeled_rows(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
         """Those with a gold label, which the model has to know."""
         from bertkit.data.columns import require_column
-        from bertkit.data.unlabeled import drop_unlabeled_rows
+        from bertkit.data.labels import drop_unlabeled_rows
 
         require_column(rows, self.config.label_column, "the label")
         found, notes = drop_unlabeled_rows({"train": rows}, self.config.label_column)

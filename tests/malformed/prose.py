@@ -21,7 +21,7 @@ FILES = {
     "JSON lines": expect_rows(LINES, NUM_ROWS),
     "one sentence": expect_error("It was good.\n", "only one sentence", "--validation"),
     "control characters alone": expect_error("\x01\x02\x03\n" * 9, "only control characters"),
-    "a list of objects": expect_error(json.dumps(ROWS), "one a line"),
+    "a list of objects": expect_error(json.dumps(ROWS), "one object per line"),
     "a row that is a list": expect_error(replace_row([1]), "row 3", "not a JSON object"),
     "a row that is null": expect_error(replace_row(None), "row 3", "not a JSON object"),
     "a row cut short": expect_error(LINES[:-20], "row 30", "broken JSON"),

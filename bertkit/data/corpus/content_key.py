@@ -5,7 +5,8 @@ from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
-from bertkit.data.readers.text_files import CHUNK_BYTES, TextFile
+from bertkit.data.readers.contents import CHUNK_BYTES
+from bertkit.data.readers.text_files import TextFile
 from bertkit.errors import UserError
 
 

@@ -11,12 +11,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 from bertkit.data.corpus.formats import SentenceStream, TextFormat, detect_format, iter_sentences
 from bertkit.data.readers.contents import EMPTY_FILE
+from bertkit.data.readers.files import detect_row_format, read_text_column
 from bertkit.data.readers.text_files import Decoding, FileNotes, TextFile, read_text, split_lines
-from bertkit.data.readers.text_rows import detect_row_format, read_text_column
-from bertkit.data.tokenization import replace_surrogates
 from bertkit.errors import UserError, format_list
 from bertkit.hub.files import require_available
 from bertkit.text_config import TextConfig
+from bertkit.utils.text import replace_surrogates
 
 T = TypeVar("T")
 DocumentStream = Iterator[Iterator[str]]

@@ -7,12 +7,10 @@ from hashlib import blake2b
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
-from bertkit.data.columns import guess_column
+from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column
 from bertkit.data.layouts import describe_unassigned_files, group_by_split, is_data_file
 from bertkit.data.loading import SAMPLES_DIR, load_dataset, parse_hub_name, resolve_hub_dataset
-from bertkit.data.readers.remote import is_url, list_remote_files
-from bertkit.data.readers.text_files import TextFile, list_files
-from bertkit.data.readers.text_rows import DOCUMENT_COLUMNS
+from bertkit.data.readers.text_files import TextFile, is_url, list_files, list_remote_files
 from bertkit.data.registry import DatasetSpec, find_dataset_spec
 from bertkit.errors import UserError, format_list
 from bertkit.hub.client import HubUnreachable, find_cached_snapshot

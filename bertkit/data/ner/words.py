@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import regex
 
-from bertkit.data.offsets import encode_with_offsets
+from bertkit.data.tokenization import encode_with_offsets
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count
 from bertkit.utils.ragged import Ragged, offsets_from_lengths

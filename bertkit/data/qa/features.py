@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from bertkit.data.features import Features
-from bertkit.data.offsets import TokenizedTexts, encode_with_offsets
+from bertkit.data.tokenization import TokenizedTexts, encode_with_offsets
 from bertkit.data.qa.answers import Answer
 from bertkit.data.qa.spans import RollingHash, build_rolling_hash, find_distinct_spans
 from bertkit.data.rows import Rows
-from bertkit.data.tokenization import SequenceTemplate, encode
+from bertkit.data.tokenization import SequenceTemplate, TokenizedTexts, encode, encode_with_offsets
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.utils.ragged import Ragged, offsets_from_lengths, slide_windows
 

@@ -15,7 +15,7 @@ from bertkit.data.qa.answers import (
     find_contradictions,
     parse_answer_column,
 )
-from bertkit.data.readers.json import has_lone_surrogate
+from bertkit.utils.text import has_lone_surrogate
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bertkit.data.offsets import TokenizedTexts
+from bertkit.data.tokenization import TokenizedTexts
 from bertkit.utils.ragged import offsets_from_lengths, position_in_group
 
 if TYPE_CHECKING:

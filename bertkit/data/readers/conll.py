@@ -1,7 +1,7 @@
-"""Column files, as the CoNLL shared tasks have them: a token a line, a blank line after a sentence.
+"""CoNLL files: one word per line, and a blank line after each sentence.
 
-Files of millions of lines are usual, so that all lines are asked at once (`map` over a method of
-`str`, numpy over the answers) and cut by one `split`; only comments and sentences are looked at singly.
+Files of millions of lines are common. All lines are therefore examined at once: `map` applies a method of
+`str`, and numpy evaluates the results. Only comments and sentences are examined one by one.
 """
 
 import re
@@ -13,122 +13,149 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.data.readers.contents import EMPTY_FILE
+from bertkit.data.readers.delimited import CR_LINE_ENDS
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_count
 
-WHITESPACE = " \t\r\v\f"  # only these end a sentence: U+00A0, U+3000 or U+2028 may be a token
+WHITESPACE = " \t\r\v\f"  # only these make a line blank: U+00A0, U+3000 or U+2028 may be a word
 DOCSTART = "-DOCSTART-"
-LINE_BREAKS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # of a field or, to some readers, a line
+LINE_BREAKS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # end a field or, for some readers, a line
 FORMAT_HINT = (
-    "a line is a token with its columns, TABs or blanks between them, and a blank line ends a sentence"
+    "write one word per line, its columns separated by TABs or spaces, and a blank line between sentences"
 )
 
 
 def parse_conll(path: Path, text: str) -> Rows:
-    """A row a sentence: columns "0", "1", ... hold lists of its tokens' fields, in order.
+    """Return one row per sentence; columns "0", "1", ... hold lists of the fields of its words.
 
-    Where the file has -DOCSTART- lines, "document" is the number of the sentence's document, from 0.
-    A row's number is the line of its first token; its other tokens follow line by line.
+    If the file has -DOCSTART- lines, column "document" holds the index of the sentence's document. A row's
+    number is the line of its first word; the other words follow line by line.
 
     Raises:
-        UserError: no tokens, or a line with another number of fields than most.
+        UserError: the file has no words, or a line has another number of fields than most lines.
     """
-    lines = text.replace("\r\n", "\n").split("\n")  # not splitlines(): a token may be U+2028
+    lines = text.replace("\r\n", "\n").split("\n")  # not splitlines(): a word may be U+2028
     if "\r" in lines[0].rstrip("\r"):
-        raise UserError(f"{path}: its lines end in CR alone; save it with LF, as tr '\\r' '\\n' does")
-    opens = _ask(str.startswith, lines, DOCSTART).astype(bool)
-    plain = np.fromiter(map(bool, map(str.strip, lines, repeat(WHITESPACE))), bool, len(lines)) & ~opens
-    if not plain.any():
-        raise UserError(f"{path}: {'the file has no tokens' if opens.any() else EMPTY_FILE}")
-    marked = _ask(str.startswith, lines, "#").astype(bool) & plain
-    typical = plain & ~marked if (plain & ~marked).any() else plain
-    mark = "\t" if (_ask(str.count, lines, "\t")[typical] > 0).mean() >= 0.5 else " "
-    lines = lines if mark == "\t" else _singly_parted(lines)
-    fields = _ask(str.count, lines, mark) + 1
-    width = _most(fields[typical])
-    tokens = plain & ~_comments(lines, marked, plain, fields != width)
-    at = np.flatnonzero(tokens)
-    _check(path, lines, at, fields[at], width)
-    return _sentences(path, mark.join(compress(lines, tokens)).split(mark), at, opens)
+        raise UserError(f"{path}: {CR_LINE_ENDS}")
+    is_docstart = _map_lines(str.startswith, lines, DOCSTART).astype(bool)
+    is_blank = ~np.fromiter(map(bool, map(str.strip, lines, repeat(WHITESPACE))), bool, len(lines))
+    is_candidate = ~is_blank & ~is_docstart
+    if not is_candidate.any():
+        raise UserError(
+            f"{path}: {f'the file has no words; {FORMAT_HINT}' if is_docstart.any() else EMPTY_FILE}"
+        )
+    has_hash = _map_lines(str.startswith, lines, "#").astype(bool) & is_candidate
+    is_typical = is_candidate & ~has_hash if (is_candidate & ~has_hash).any() else is_candidate
+    has_tabs = (_map_lines(str.count, lines, "\t")[is_typical] > 0).mean() >= 0.5
+    separator = "\t" if has_tabs else " "
+    if not has_tabs:
+        lines = _collapse_spaces(lines)
+    num_fields = _map_lines(str.count, lines, separator) + 1
+    width = _find_most_frequent(num_fields[is_typical])
+    is_word = is_candidate & ~_find_comments(lines, has_hash, is_candidate, num_fields != width)
+    word_lines = np.flatnonzero(is_word)
+    _validate(path, lines, word_lines, num_fields[word_lines], width)
+    fields = separator.join(compress(lines, is_word)).split(separator)
+    return _group_sentences(path, fields, word_lines, is_docstart)
 
 
 def format_conll(columns: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
-    """Sentences as TAB-separated columns with an empty line after each, part by part.
+    """Yield sentences as TAB-separated lines with a blank line after each sentence.
 
-    White space inside a token that would end its field or its line is written as a blank.
+    White space in a word that would end its field or its line is written as a space.
 
     Args:
-        columns: each [n] sentences of fields: the tokens, and what stands beside them.
+        columns: each `[n]` sentences of fields: first the words, then their other columns.
     """
     for fields in zip(*columns, strict=True):
-        yield (
-            "".join(
-                LINE_BREAKS.sub(" ", token) + "\t" + "\t".join(rest) + "\n"
-                for token, *rest in zip(*fields, strict=True)
-            )
-            + "\n"
+        lines = (
+            LINE_BREAKS.sub(" ", word) + "\t" + "\t".join(other_fields) + "\n"
+            for word, *other_fields in zip(*fields, strict=True)
         )
+        yield "".join(lines) + "\n"
 
 
-def _ask(method: Callable[[str, str], int], lines: list[str], argument: str) -> np.ndarray:
-    """[n] int64: the method's answer for each line."""
+def _map_lines(method: Callable[[str, str], int], lines: list[str], argument: str) -> np.ndarray:
+    """Return the method's result for each line [n], as int64."""
     return np.fromiter(map(method, lines, repeat(argument)), np.int64, len(lines))
 
 
-def _singly_parted(lines: list[str]) -> list[str]:
-    """The lines with one blank between fields and none around them."""
+def _collapse_spaces(lines: list[str]) -> list[str]:
+    """Return the lines with one space between fields and none around them."""
     text = "\n".join(map(str.strip, lines, repeat(" ")))
     return (re.sub(" {2,}", " ", text) if "  " in text else text).split("\n")
 
 
-def _most(fields: np.ndarray) -> int:
-    """The most frequent number, and of several the largest: a field is sooner forgotten than made up."""
-    counts = np.bincount(fields)
+def _find_most_frequent(num_fields: np.ndarray) -> int:
+    """Return the most frequent value, and the largest of several: a missing field is the likelier mistake."""
+    counts = np.bincount(num_fields)
     return len(counts) - 1 - int(counts[::-1].argmax())
 
 
-def _comments(lines: list[str], marked: np.ndarray, plain: np.ndarray, unlike: np.ndarray) -> np.ndarray:
-    """[n] bool: the lines with a `#` in front that are no tokens, judged by their fields and their place.
+def _find_comments(
+    lines: list[str], has_hash: np.ndarray, is_candidate: np.ndarray, has_other_width: np.ndarray
+) -> np.ndarray:
+    """Return which lines that begin with `#` are comments [n].
 
-    `#hashtag` is a token. A comment has another number of fields (`unlike`) or a blank in the first of
-    several, and stands before a sentence, under nothing but a blank line, an opening or a comment.
+    `#hashtag` is a word. A comment has another number of fields, or a space in the first of several fields.
+    It precedes a sentence: only blank lines, -DOCSTART- lines and comments are directly above it.
     """
-    maybe = marked & unlike
-    for index in np.flatnonzero(marked & ~unlike):
+    may_be_comment = has_hash & has_other_width
+    for index in np.flatnonzero(has_hash & ~has_other_width):
         first, tab, _ = lines[index].partition("\t")
-        maybe[index] = bool(tab) and " " in first
-    above = np.maximum.accumulate(np.where(maybe, -1, np.arange(len(lines))))
-    return maybe & ((above < 0) | ~plain[above])
+        may_be_comment[index] = bool(tab) and " " in first
+    above = np.maximum.accumulate(np.where(may_be_comment, -1, np.arange(len(lines))))
+    return may_be_comment & ((above < 0) | ~is_candidate[above])
 
 
-def _check(path: Path, lines: list[str], at: np.ndarray, fields: np.ndarray, width: int) -> None:
-    """Raise a `UserError` where no line is a token, one has other fields, or all are rows of a CSV file."""
-    if not len(at):
-        raise UserError(f"{path}: the file has comments and no tokens; {FORMAT_HINT}")
-    whole = at[-1] - at[0] + 1 == len(at) > 1 and "," in lines[at[0]] and "\t" not in lines[at[0]]
-    unlike = np.flatnonzero(fields != width)
-    if whole and (len(unlike) or (width == 1 and len({lines[index].count(",") for index in at}) == 1)):
+def _validate(
+    path: Path, lines: list[str], word_lines: np.ndarray, num_fields: np.ndarray, width: int
+) -> None:
+    """Raise a `UserError` if there are no words, a line has other fields, or the file looks like CSV."""
+    if not len(word_lines):
+        raise UserError(f"{path}: the file has comments and no words; {FORMAT_HINT}")
+    other_width = np.flatnonzero(num_fields != width)
+    if _looks_like_csv(lines, word_lines, width, has_other_width=len(other_width) > 0):
         raise UserError(
             f"{path}: looks like CSV, which is not read here, unlike JSON, JSONL and Parquet; {FORMAT_HINT}"
         )
-    for index in unlike[:1]:
-        there = f"{fields[index]} column{'s' if fields[index] > 1 else ''} where the file has {width}"
-        raise UserError(f"{path}: line {at[index] + 1}: {there}; {FORMAT_HINT}")
+    for index in other_width[:1]:
+        location = f"{path}: line {word_lines[index] + 1}"
+        expected = format_count(width, "column")
+        raise UserError(f"{location}: expected {expected}, found {num_fields[index]}; {FORMAT_HINT}")
 
 
-def _sentences(path: Path, fields: list[str], at: np.ndarray, opens: np.ndarray) -> Rows:
-    """The fields of all tokens by sentence; `at` [tokens] are their lines, a gap in it ends a sentence."""
-    starts = np.flatnonzero(np.diff(at, prepend=-2) > 1)
-    ends = [*starts[1:].tolist(), len(at)]
-    width = len(fields) // len(at)
+def _looks_like_csv(lines: list[str], word_lines: np.ndarray, width: int, has_other_width: bool) -> bool:
+    first_line = lines[word_lines[0]]
+    is_one_block = word_lines[-1] - word_lines[0] + 1 == len(word_lines) > 1
+    if not is_one_block or "," not in first_line or "\t" in first_line:
+        return False
+    return has_other_width or (width == 1 and len({lines[index].count(",") for index in word_lines}) == 1)
+
+
+def _group_sentences(path: Path, fields: list[str], word_lines: np.ndarray, is_docstart: np.ndarray) -> Rows:
+    """Return the rows of sentences.
+
+    Args:
+        path: the file.
+        fields: the fields of all words.
+        word_lines: [words] line of each word; a gap ends a sentence.
+        is_docstart: [lines] whether a line starts a document.
+    """
+    starts = np.flatnonzero(np.diff(word_lines, prepend=-2) > 1)
+    stops = [*starts[1:].tolist(), len(word_lines)]
+    width = len(fields) // len(word_lines)
     columns = {}
     for number in range(width):
         column = fields[number::width]
-        columns[str(number)] = [column[a:b] for a, b in zip(starts.tolist(), ends, strict=True)]
-    if opens.any():
-        columns["document"] = np.unique(np.cumsum(opens)[at[starts]], return_inverse=True)[1].tolist()
+        columns[str(number)] = [
+            column[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)
+        ]
+    if is_docstart.any():
+        documents = np.cumsum(is_docstart)[word_lines[starts]]
+        columns["document"] = np.unique(documents, return_inverse=True)[1].tolist()
     return replace(
         Rows.from_columns(columns, str(path)),
-        row_numbers=at[starts] + 1,
+        row_numbers=word_lines[starts] + 1,
         line_numbered_files=frozenset([str(path)]),
     )

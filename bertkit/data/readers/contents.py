@@ -1,115 +1,117 @@
-"""What a file holds, whatever its name says: its bytes, unpacked where they are compressed, and its text."""
+"""The bytes of a file: decompressed in chunks, and recognized by content instead of by name."""
 
 import gzip
-import io
 import lzma
 import re
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from bertkit.errors import UserError, format_list
 
-GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second is an empty archive
-SPREADSHEET_ENTRIES = {"[Content_Types].xml", "mimetype"}  # in a zip: of Excel, of OpenDocument
+CHUNK_BYTES = 1 << 20  # bytes read at a time
+GZIP_MAGIC, ZSTD_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second one marks an empty archive
+SPREADSHEET_ENTRIES = {"[Content_Types].xml", "mimetype"}  # zip entries of Excel and of OpenDocument
 UNSUPPORTED_MAGIC = {
     b"PK\x03\x04": "a zip archive in another one; unpack it",
-    b"%PDF": "a PDF",
+    b"%PDF": "a PDF; convert it to text",
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
-    b"version https://git-lfs.": "a pointer of git LFS; fetch the file with git lfs pull",
+    b"version https://git-lfs.": "a git LFS pointer; fetch the file with git lfs pull",
 }
-EMPTY_FILE = "the file is empty; look at how it was written, or name another"
+EMPTY_FILE = "the file is empty; check how it was written, or pass another file"
 HTML_PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype html|html[\s>])", re.IGNORECASE)
 CONVERT_HINT = "convert it, for example with iconv -f latin1 -t utf-8"
-# Of zipfile the last three too: for a name, an entry, and a password or a method that it cannot read.
+# zipfile also raises the last three: for a bad name, a bad entry, and a password or an unknown method.
 READ_ERRORS = (
     EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError, struct.error, RuntimeError,
 )  # fmt: skip
 
 
 def require_file(path: Path, display_name: object = None) -> None:
-    """Refuse what is no file: also a pipe or a device, which can be read once alone, and perhaps without end.
+    """Raise an error unless the path is a regular file.
+
+    Pipes and devices are refused too: they can be read only once, and may never end.
 
     Args:
-        named: what the error calls it; None: by its path.
+        path: the path to check.
+        display_name: what the error calls it; None for the path.
 
     Raises:
-        UserError: what it is, and the way out.
+        UserError: the path does not exist, or is a folder, a pipe, a socket or a device.
     """
     if path.is_file():
         return
+    name = display_name or path
+    if path.is_dir():
+        raise UserError(f"{name}: is a folder, not a file; pass a file in it")
     kinds = {
-        "a folder": path.is_dir(), "a pipe": path.is_fifo(), "a socket": path.is_socket(),
+        "a pipe": path.is_fifo(), "a socket": path.is_socket(),
         "a device": path.is_char_device() or path.is_block_device(),
     }  # fmt: skip
-    what = next((kind for kind, right in kinds.items() if right), None)
-    fix = "name the file in it" if what == "a folder" else "write what it gives to a file and name that"
-    raise UserError(f"{display_name or path}: " + (f"is {what}, no file; {fix}" if what else "no such file"))
+    for kind, matches in kinds.items():
+        if matches:
+            raise UserError(f"{name}: is {kind}, not a file; write its content to a file and pass that")
+    raise UserError(f"{name}: no such file")
 
 
-def read_decompressed(path: Path) -> bytes:
-    """The bytes of a file, after gzip, zstd or a zip archive of this one file.
+def read_chunks(file: Any) -> Iterator[bytes]:
+    """Yield the bytes of a file in chunks, decompressed if it is gzip, zstd or a zip archive of one file.
+
+    Args:
+        file: a path, or another file with the same `open` method.
 
     Raises:
-        UserError: broken, or a zip archive that is a spreadsheet or has none or several files in it.
+        UserError: the file cannot be read, or is a zip archive of a spreadsheet, of no file or of several.
     """
     try:
-        raw = path.read_bytes()
-        if raw[:2] == GZIP_MAGIC:
-            return gzip.decompress(raw)
-        if raw[:4] == ZSTD_MAGIC:
-            import pyarrow as pa
-
-            return pa.CompressedInputStream(pa.BufferReader(raw), "zstd").read()
-        return _only_file(path, raw) if raw[:4] in ZIP_MAGIC else raw
+        with file.open("rb") as raw:
+            magic = raw.peek(4)[:4]  # a stream cannot be rewound
+            with _decompress(file, raw, magic) as stream:
+                while chunk := stream.read(CHUNK_BYTES):
+                    yield chunk
     except READ_ERRORS as error:
-        raise UserError(f"{path}: cannot be read ({error})") from error
+        raise UserError(f"{file}: cannot be read ({error})") from error
 
 
-def decode_text(path: Path, raw: bytes, encoding: str | None = None) -> str:
-    """The text of a file's bytes: UTF-8 without its mark, or else in `encoding`.
+def _decompress(file: Any, raw: IO[bytes], magic: bytes) -> Any:
+    if magic[:2] == GZIP_MAGIC:
+        return gzip.open(raw)
+    if magic == ZSTD_MAGIC:
+        import pyarrow as pa
 
-    Raises:
-        UserError: another kind of file, or not UTF-8 (the line).
-    """
-    if other := detect_unsupported_format(raw):
-        raise UserError(f"{path}: not a data file but {other}")
-    if b"\0" in raw:
-        raise UserError(f"{path}: not a text file (a zero byte at offset {raw.index(0)})")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        if encoding:
-            return raw.decode(encoding)
-        row = raw.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path}: line {row}: not UTF-8 (byte 0x{raw[error.start]:02x} at offset {error.start}); "
-            f"{CONVERT_HINT}"
-        ) from error
+        return pa.CompressedInputStream(pa.PythonFile(raw), "zstd")
+    if magic in ZIP_MAGIC and isinstance(file, Path):  # the directory of an archive is at its end
+        return _open_only_entry(file, raw)
+    return raw
+
+
+@contextmanager
+def _open_only_entry(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
+    with zipfile.ZipFile(raw) as archive:
+        names = [name for name in archive.namelist() if not _is_system_entry(name)]
+        if SPREADSHEET_ENTRIES & set(names):
+            raise UserError(f"{path}: expected a data file, found a spreadsheet; save it as CSV")
+        if len(names) != 1:
+            content = f"several files ({format_list(names)})" if names else "no file"
+            raise UserError(f"{path}: expected a zip archive of one file, found {content}; unpack it")
+        with archive.open(names[0]) as entry:
+            yield entry
+
+
+def _is_system_entry(name: str) -> bool:
+    """Return whether a zip entry is a folder or system metadata (`__MACOSX/`, `.DS_Store`)."""
+    parts = name.split("/")
+    return not parts[-1] or parts[0] == "__MACOSX" or parts[-1].startswith(".")
 
 
 def detect_unsupported_format(head: bytes) -> str | None:
-    """What a file is that is no data, by how it begins, and the way out; None where that is not seen."""
+    """Return what an unsupported file is and how to fix it, judged by its first bytes; else None."""
     if HTML_PAGE.match(head):
-        return "an HTML page, perhaps what a failed download left; download it again"
-    return next((what for magic, what in UNSUPPORTED_MAGIC.items() if head.startswith(magic)), None)
-
-
-def _only_file(path: Path, raw: bytes) -> bytes:
-    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        names = [name for name in archive.namelist() if not _is_beside(name)]
-        if SPREADSHEET_ENTRIES & set(names):
-            raise UserError(f"{path}: not a data file but a spreadsheet; save it as CSV")
-        if len(names) != 1:
-            there = f"several files ({format_list(names)})" if names else "no file"
-            raise UserError(f"{path}: a zip archive with {there} in it, where one is wanted; unpack it")
-        return archive.read(names[0])
-
-
-def _is_beside(name: str) -> bool:
-    """Whether an entry is a folder or what systems put beside files: `__MACOSX/`, `.DS_Store`."""
-    parts = name.split("/")
-    return not parts[-1] or parts[0] == "__MACOSX" or parts[-1].startswith(".")
+        return "an HTML page, perhaps from a failed download; download it again"
+    return next((name for magic, name in UNSUPPORTED_MAGIC.items() if head.startswith(magic)), None)

@@ -1,304 +1,335 @@
-"""Files to rows. A file is known by its content, not by its name: compressed or not, Parquet, JSON,
-JSONL, CSV or TSV; only whether other text holds a word a line must be said. Everything that cannot be
-read is a `UserError` naming the file and the row.
+"""Rows of a file, whatever its format: Parquet, JSON, JSON lines, CSV, TSV, CoNLL or plain text.
+
+The format is detected by content, compressed or not, and not by name. Reading has three stages: `contents`
+yields bytes, `text_files` yields text, and one parser per format yields rows. Everything that cannot be read
+is a `UserError` with the file and the row.
 """
 
-import csv
-import json
 import re
-import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
-from bertkit.data.labels import map_tag_ids
+from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column, require_column
 from bertkit.data.readers.conll import parse_conll
 from bertkit.data.readers.contents import (
+    CHUNK_BYTES,
     CONVERT_HINT,
     EMPTY_FILE,
-    decode_text,
-    read_decompressed,
+    PARQUET_MAGIC,
+    read_chunks,
     require_file,
 )
-from bertkit.data.readers.json import JSON_ERRORS, describe_json_error
-from bertkit.data.rows import Rows
-from bertkit.errors import UserError, format_count, format_list
+from bertkit.data.readers.delimited import JSON_OBJECT_START, detect_delimiter, parse_delimited
+from bertkit.data.readers.delimited import Dialect as Dialect
+from bertkit.data.readers.json import parse_json_document, parse_json_lines, starts_with_json_lines
+from bertkit.data.readers.parquet import (
+    iter_parquet,
+    iter_parquet_column,
+    read_parquet,
+    require_distinct_names,
+)
+from bertkit.data.readers.text_files import (
+    UTF8_DECODING,
+    Decoding,
+    DecodingError,
+    FileNotes,
+    StandardInput,
+    TextFile,
+    read_sample,
+    read_text,
+    split_lines,
+)
+from bertkit.data.rows import CHUNK_ROWS, Rows, chunk_records
+from bertkit.errors import UserError, format_count
+from bertkit.utils.reporting import Reporter
+from bertkit.utils.text import replace_surrogates
 
-PARQUET_MAGIC = b"PAR1"
-# An object with its first name, or a list of such: a column file's first token may be a bracket alone.
-JSON_OBJECT_START = re.compile(r'\s*(\[\s*)?\{\s*"([^"\\\n]|\\.)*"\s*:')
+RowFormat = Literal["parquet", "json lines", "delimited"]
+TextFormat = Literal["json", "conll", "delimited"]
+TEXT_FILE_NAME = re.compile(r".*\.txt(\.gz|\.zst)?", re.IGNORECASE)
+STANDARD_INPUT = "standard input"
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """How a text file departs from what its content suggests; data sets with quirks name theirs.
-
-    Attributes:
-        header: whether the first line names the columns; without it they are called "0", "1", ...
-        quoting: whether `"` quotes a field; None: seen from the content.
-        ragged: whether rows may have more or fewer fields than the first.
-        words: whether each line is a word, and a blank line ends a sentence.
-        encoding: that of the bytes where they are not UTF-8.
-    """
-
-    header: bool = True
-    quoting: bool | None = None
-    ragged: bool = False
-    conll: bool = False
-    encoding: str | None = None
+# ---- rows of a data file
 
 
 def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
-    """All rows of one file.
+    """Return all rows of one file.
+
+    Args:
+        path: the file.
+        dialect: how a text file is read, where its content does not show it.
 
     Raises:
-        UserError: no such file, empty, not text, not UTF-8, or a row that cannot be parsed (its number).
+        UserError: the file does not exist, is empty or not text, or a row cannot be parsed (with its number).
     """
     require_file(path)
-    raw = read_decompressed(path)
-    if raw[:4] == PARQUET_MAGIC:
-        return _parquet(path, raw)
-    text = decode_text(path, raw, dialect.encoding if dialect else None)
-    if dialect is not None and dialect.conll:
-        return _words(path, text)
-    start = text.lstrip()[:1]
-    if not start:
-        raise UserError(f"{path}: {EMPTY_FILE}")
-    if dialect is None and start == "[":
-        return _json_document(path, text)
-    if dialect is None and start == "{":
-        return _json_lines(path, text)
-    return _delimited(path, text, dialect or Dialect())
-
-
-def _words(path: Path, text: str) -> Rows:
-    """A column file, unless it is JSON."""
-    if not JSON_OBJECT_START.match(text):
+    if _is_parquet(path):
+        return read_parquet(path)
+    text = "".join(read_text(path, _resolve_decoding(path, dialect)))
+    text_format = _detect_text_format(text, dialect)
+    if text_format == "conll":
         return parse_conll(path, text)
-    return _json_document(path, text) if text.lstrip()[0] == "[" else _json_lines(path, text, words=True)
+    if not text.strip():
+        raise UserError(f"{path}: {EMPTY_FILE}")
+    if text_format == "json":
+        rows = parse_json_document(path, text, is_conll=dialect is not None and dialect.conll)
+        return (
+            Rows.from_columns(rows, str(path)) if isinstance(rows, dict) else Rows.from_dicts(rows, str(path))
+        )
+    return _read_delimited(path, text, dialect or Dialect())
 
 
-def _parquet(path: Path, raw: bytes) -> Rows:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def stream_rows(
+    path: Path,
+    dialect: Dialect | None = None,
+    chunk_size: int = CHUNK_ROWS,
+    stream_above_bytes: int = CHUNK_BYTES,
+) -> Iterator[Rows]:
+    """Yield the rows of `read_file` in chunks, so that memory does not grow with the file.
 
-    try:
-        table = pq.read_table(pa.BufferReader(raw))
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: a broken Parquet file ({str(error).splitlines()[0]})") from error
-    if table.num_rows == 0:
-        raise UserError(f"{path}: the file has no rows")
-    return Rows.from_columns(convert_arrow_columns(path, table), str(path))
-
-
-def convert_arrow_columns(path: Path, table: Any, first_row: int = 1) -> dict[str, list[Any]]:
-    """The columns of an Arrow table or batch as plain values, class numbers by the names that it brings.
+    Parquet, JSON lines and delimited text are streamed. A JSON document and a CoNLL file are read as a whole.
 
     Args:
-        path, first: its file, and the number of its first row in it, for errors.
+        path: the file.
+        dialect: how a text file is read, where its content does not show it.
+        chunk_size: rows in a chunk.
+        stream_above_bytes: smaller files are read as a whole.
 
     Raises:
-        UserError: a column that is there twice, a text that is not UTF-8, or a class without a name.
+        UserError: as in `read_file`, once reading reaches the error.
     """
-    import pyarrow as pa
-
-    _check_names(path, table.schema.names)
-    columns = {name: _plain(path, name, table.column(name)) for name in table.schema.names}
-    for column, labels in _class_names(table.schema.metadata or {}).items():
-        if column not in columns:
-            continue
-        if pa.types.is_integer(table.schema.field(column).type):
-            columns[column] = _classes(path, first_row, column, columns[column], labels)
-        else:
-            columns[column] = map_tag_ids(columns[column], labels)
-    return columns
+    require_file(path)
+    if path.stat().st_size <= stream_above_bytes:
+        return read_file(path, dialect).iter_chunks(chunk_size)
+    if _is_parquet(path):
+        return _require_rows(path, iter_parquet(path, chunk_size))
+    records = _stream_records(path, dialect)
+    if records is None:
+        return read_file(path, dialect).iter_chunks(chunk_size)
+    return _require_rows(path, chunk_records(records, str(path), chunk_size))
 
 
-def _plain(path: Path, name: str, column: Any) -> list[Any]:
-    try:
-        return column.to_pylist()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: column {name!r} is not UTF-8 ({error.reason}); {CONVERT_HINT}") from error
+def _stream_records(path: Path, dialect: Dialect | None) -> Iterator[dict[str, Any]] | None:
+    """Yield the rows of JSON lines or of delimited text; return None for a file that is read as a whole."""
+    decoding = _resolve_decoding(path, dialect)
+    sample = read_sample(path, decoding)
+    if not sample.strip():
+        return None
+    lines = split_lines(read_text(path, decoding), max_chars=None)
+    text_format = _detect_text_format(sample, dialect)
+    if text_format == "json" and not sample.lstrip().startswith("[") and starts_with_json_lines(sample):
+        return (record for _, record in parse_json_lines(path, lines))
+    if text_format != "delimited":
+        return None
+    complete_lines = sample.rpartition("\n")[0] or sample
+    rows = parse_delimited(path, lines, complete_lines, dialect or Dialect())
+    columns = next(rows)
+    require_distinct_names(path, columns)
+    return (dict(zip(columns, row, strict=True)) for row in rows)
 
 
-def _classes(path: Path, first: int, column: str, numbers: list[Any], labels: list[str]) -> list[Any]:
-    """The names of class numbers; None, and -1 as the Hub has it, are none."""
-    for row, number in enumerate(numbers, start=first):
-        if number is not None and number >= len(labels):
-            there = f"the file names {len(labels)} classes ({format_list(labels)})"
-            raise UserError(f"{path}: row {row}: column {column!r} holds class {number}, and {there}")
-    return [labels[number] if number is not None and number >= 0 else None for number in numbers]
+def _require_rows(path: Path, chunks: Iterator[Rows]) -> Iterator[Rows]:
+    """Yield the chunks. Raises a `UserError` if there is none."""
+    first = next(chunks, None)
+    if first is None:
+        raise UserError(f"{path}: the file has no rows; pass a file with rows")
+    return chain([first], chunks)
 
 
-def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
-    """Label names that `datasets` keeps in a Parquet file's metadata: column -> names by number.
+def _is_parquet(path: TextFile) -> bool:
+    return next(read_chunks(path), b"").startswith(PARQUET_MAGIC)
 
-    Of a column of lists they are those of its elements, under `feature` or, as older versions wrote it,
-    in a list of one.
+
+def _detect_text_format(sample: str, dialect: Dialect | None) -> TextFormat:
+    """Return the format of a data file, judged by its beginning.
+
+    A dialect describes delimited text, or CoNLL files, in place of which JSON is accepted too.
     """
+    if dialect is None:
+        return "json" if sample.lstrip()[:1] in ("{", "[") else "delimited"
+    if dialect.conll:
+        return "json" if JSON_OBJECT_START.match(sample) else "conll"
+    return "delimited"
+
+
+def _resolve_decoding(path: Path, dialect: Dialect | None) -> Decoding:
+    """Return UTF-8, or the dialect's encoding if the file is not UTF-8."""
+    if dialect is None or dialect.encoding is None:
+        return UTF8_DECODING
     try:
-        about: Any = json.loads(metadata.get(b"huggingface", b"{}"))
-    except JSON_ERRORS:  # of some other program: numbers stay numbers
-        return {}
-    for key in ("info", "features"):
-        about = about.get(key) if isinstance(about, dict) else None
-    elements = {name: _element(each) for name, each in about.items()} if isinstance(about, dict) else {}
-    return {
-        name: each["names"]
-        for name, each in elements.items()
-        if isinstance(each, dict) and each.get("_type") == "ClassLabel" and _are_names(each.get("names"))
-    }
+        for _ in read_text(path, UTF8_DECODING):
+            pass
+    except DecodingError:
+        return Decoding(dialect.encoding, hint=CONVERT_HINT)
+    return UTF8_DECODING
 
 
-def _are_names(names: Any) -> bool:
-    return isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
-
-
-def _element(about: Any) -> Any:
-    if isinstance(about, list):
-        return about[0] if about else None
-    return about.get("feature", about) if isinstance(about, dict) else None
-
-
-def _json_document(path: Path, text: str) -> Rows:
-    try:
-        document = json.loads(text)
-    except JSON_ERRORS as error:
-        line = f"line {error.lineno}: " if isinstance(error, json.JSONDecodeError) else ""
-        raise UserError(f"{path}: {line}{describe_json_error(error)}") from error
-    return _rows_of(path, document)
-
-
-def _json_lines(path: Path, text: str, words: bool = False) -> Rows:
-    """One object a line; a file that is one object of columns or of `data` is taken as that."""
-    rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            rows.append(json.loads(line))
-        except JSON_ERRORS as error:
-            if number == 1 or not rows:
-                return _rows_of(path, _one_object(path, text, error), words)
-            raise UserError(f"{path}: row {number}: {describe_json_error(error)}") from error
-    if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
-        whole = "data" in rows[0] or _is_columns(rows[0], words)
-        return _rows_of(path, rows[0] if whole else rows, words)
-    return _rows_of(path, rows)
-
-
-def _one_object(path: Path, text: str, first_error: Exception) -> Any:
-    try:
-        return json.loads(text)
-    except JSON_ERRORS:
-        raise UserError(f"{path}: row 1: {describe_json_error(first_error)}") from first_error
-
-
-def _is_columns(record: dict[str, Any], words: bool) -> bool:
-    """Lists alike in length; but of words they are one row, unless most are lists of lists."""
-    sizes = {len(value) if isinstance(value, list) else -1 for value in record.values()}
-    alike = len(sizes) == 1 and sizes != {-1} and len(record) > 1
-    nested = [any(isinstance(item, list) for item in value) for value in record.values()] if alike else []
-    return alike and (not words or 2 * sum(nested) > len(nested))
-
-
-def _rows_of(path: Path, document: Any, words: bool = False) -> Rows:
-    if isinstance(document, dict) and isinstance(document.get("data"), list):
-        document = document["data"]
-    if isinstance(document, dict) and _is_columns(document, words):
-        return Rows.from_columns(document, str(path))
-    records = document if isinstance(document, list) else [document]
-    for number, record in enumerate(records, start=1):
-        if not isinstance(record, dict):
-            raise UserError(f"{path}: row {number}: not a JSON object with named columns")
-    if not records:
-        raise UserError(f"{path}: the file has no rows")
-    return Rows.from_dicts(records, str(path))
-
-
-def _delimited(path: Path, text: str, dialect: Dialect) -> Rows:
-    names, *body = parse_delimited(path, text.split("\n"), text, dialect)
-    if not body:
-        json_ = " (it begins with neither { nor [, as JSON does)" if ".json" in path.name else ""
-        raise UserError(f"{path}: the file has a header and no rows{json_}")
-    _check_names(path, names)
+def _read_delimited(path: Path, text: str, dialect: Dialect) -> Rows:
+    columns, *rows = parse_delimited(path, text.split("\n"), text, dialect)
+    if not rows:
+        hint = " (it begins with neither { nor [, as JSON does)" if ".json" in path.name else ""
+        raise UserError(f"{path}: the file has a header and no rows{hint}; pass a file with rows")
+    require_distinct_names(path, columns)
+    values = zip(*rows, strict=True)
     return Rows.from_columns(
-        {name: list(values) for name, values in zip(names, zip(*body, strict=True), strict=True)}, str(path)
+        {column: list(cells) for column, cells in zip(columns, values, strict=True)}, str(path)
     )
 
 
-def parse_delimited(path: Path, lines: Iterable[str], sample: str, dialect: Dialect) -> Iterator[list[str]]:
-    """The names of the columns, and then row by row their values.
+# ---- texts in one column of a corpus file
+
+
+def detect_row_format(path: TextFile, column: str | None, decoding: Decoding) -> RowFormat | None:
+    """Return the format of the rows in a corpus file, judged by its beginning; None for running text.
 
     Args:
-        lines: of the text, not cut by `splitlines`: a text may hold U+2028 or a form feed.
-        sample: so much of the text that delimiter and quoting can be seen.
+        path: the file.
+        column: name of the text column, if the user passed one.
+        decoding: encoding of the file.
+
+    Raises:
+        UserError: the file is a JSON document, or running text although a column was passed.
     """
-    first = sample.lstrip("\r\n").split("\n", 1)[0]
-    if "\r" in first.rstrip("\r"):
-        raise UserError(f"{path}: its lines end in CR alone; save it with LF, as tr '\\r' '\\n' does")
-    delimiter = next((mark for mark in "\t,;" if mark in first), ",")
-    quoting = dialect.quoting
-    if quoting is None:
-        quoting = delimiter != "\t" or uses_quoting(sample)
-    records = _records(path, lines, delimiter, quoting)
-    if JSON_OBJECT_START.match(sample.lstrip("\r\n")[len(first) :]):
-        raise UserError(f"{path}: row 1: a JSON object under a header; leave out the first line")
-    head = next(records)
-    names = [name.strip() for name in head] if dialect.header else [str(i) for i in range(len(head))]
-    yield names
-    for number, row in enumerate(records if dialect.header else chain([head], records), start=1):
-        if dialect.ragged:
-            row = (row + [""] * len(names))[: len(names)]
-        if len(row) != len(names):
+    if _is_parquet(path):
+        return "parquet"
+    sample = next(read_text(path, decoding))
+    if JSON_OBJECT_START.match(sample):
+        if sample.lstrip().startswith("["):
             raise UserError(
-                f"{path}: row {number}: {format_count(len(row), 'field')} where the header has {len(names)} "
-                f"({', '.join(names)})"
+                f"{path}: a list of objects, which cannot be read row by row; write one object per line"
             )
-        yield row
+        return "json lines"
+    if detect_delimiter(sample, column, DOCUMENT_COLUMNS):
+        return "delimited"
+    if column:
+        fix = "remove the flag, or pass a table"
+        raise UserError(f"{path}: running text, with no column {column!r} (--text-column); {fix}")
+    return None
 
 
-def _check_names(path: Path, names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UserError(f"{path}: the header names {twice[0]!r} twice; rename one of the columns")
+def read_text_column(
+    path: TextFile,
+    row_format: RowFormat,
+    column: str | None,
+    decoding: Decoding,
+    notes: FileNotes | None = None,
+) -> Iterator[str]:
+    """Yield the text of each row; an empty string for a row without one.
 
+    Args:
+        path: the file.
+        row_format: its format.
+        column: name of the text column; None for the only one, or the first with a usual name.
+        decoding: encoding of the file.
+        notes: receives a note on rows without text.
 
-def uses_quoting(text: str) -> bool:
-    """Whether `"` quotes fields in a TAB-separated text.
-
-    Files such as MRPC's hold bare quotes: there a field begins with one and does not end with one, or
-    holds single ones inside. Where the lines do not even have the same number of TABs, quoting is
-    taken to be what makes them whole.
+    Raises:
+        UserError: a row cannot be parsed or its text is not a text, or the column does not exist.
     """
-    lines = [line.rstrip("\r") for line in text.split("\n") if line.strip("\r")]
-    if len({line.count("\t") for line in lines}) > 1:
-        try:
-            return len({len(row) for row in csv.reader(lines, delimiter="\t", strict=True) if row}) == 1
-        except csv.Error:
-            return False
-    opened = [field for line in lines for field in line.split("\t") if field[:1] == '"']
-    return bool(opened) and all(
-        len(field) > 1 and field[-1] == '"' and '"' not in field[1:-1].replace('""', "") for field in opened
-    )
+    num_empty = 0
+    for number, value in _iter_cells(path, row_format, column, decoding, notes):
+        if value is not None and not isinstance(value, str):
+            raise UserError(
+                f"{path}: row {number}: the text is {str(value)[:40]!r}, not a text; "
+                "put it in quotes, or remove the row"
+            )
+        text = value or ""
+        num_empty += not text.strip()
+        yield replace_surrogates(text)
+    if notes and num_empty:
+        rows = format_count(num_empty, "row without a text was", "rows without a text were")
+        notes.add(path, f"{rows} left out")
 
 
-def _records(path: Path, lines: Iterable[str], delimiter: str, quoting: bool) -> Iterator[list[str]]:
-    if not quoting:
-        yield from (line.rstrip("\r").split(delimiter) for line in lines if line.strip("\r\n"))
-        return
-    csv.field_size_limit(sys.maxsize)
-    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
-    number = 0
-    try:
-        for row in filter(None, reader):
-            number += 1
-            yield row
-    except csv.Error as error:
-        where = f"row {number}" if number else "the header"
-        raise UserError(
-            f"{path}: {where}: broken CSV ({error}; near line {reader.line_num}); "
-            "a quote stands around a field, and twice in it"
-        ) from error
+def _iter_cells(
+    path: TextFile,
+    row_format: RowFormat,
+    column: str | None,
+    decoding: Decoding,
+    notes: FileNotes | None,
+) -> Iterator[tuple[int, Any]]:
+    """Yield the row number and the value of one column."""
+    choose_column = partial(_choose_column, path, column)
+    if row_format == "parquet":
+        return iter_parquet_column(path, choose_column)
+    lines = split_lines(read_text(path, decoding, notes), max_chars=None)
+    if row_format == "json lines":
+        return _iter_json_cells(path, lines, choose_column)
+    sample = next(read_text(path, decoding))
+    delimiter = detect_delimiter(sample, column, DOCUMENT_COLUMNS) or ","
+    complete_lines = sample.rpartition("\n")[0] or sample
+    rows = parse_delimited(path, lines, complete_lines, Dialect(), delimiter)
+    columns = next(rows)
+    index = columns.index(choose_column(columns))
+    return ((number, row[index]) for number, row in enumerate(rows, start=1))
+
+
+def _iter_json_cells(
+    path: TextFile, lines: Iterable[str], choose_column: Callable[[list[str]], str]
+) -> Iterator[tuple[int, Any]]:
+    column = None
+    for number, record in parse_json_lines(path, lines):
+        column = column or choose_column(list(record))
+        yield number, record.get(column)
+
+
+def _choose_column(path: TextFile, column: str | None, names: list[str]) -> str:
+    """Return the text column: the one passed, the only one, or the first with a usual name."""
+    rows = Rows.from_columns({name: [] for name in names}, str(path))
+    if column:
+        require_column(rows, column, "--text-column")
+        return column
+    return names[0] if len(names) == 1 else guess_column(rows, DOCUMENT_COLUMNS, "text")
+
+
+# ---- one text per line
+
+
+def read_text_lines(data: str, column: str | None, reporter: Reporter) -> Iterator[str] | None:
+    """Yield the lines of a `.txt` file; return None for other files and for a table in a `.txt` file.
+
+    Args:
+        data: value of --data.
+        column: name of the text column, if the user passed one.
+        reporter: receives a note that each line is read as a text.
+    """
+    path = Path(data).expanduser()
+    if not path.is_file() or not TEXT_FILE_NAME.fullmatch(path.name):
+        return None
+    sample = next(read_text(path, UTF8_DECODING))
+    if not sample.strip() or JSON_OBJECT_START.match(sample):
+        return None
+    if detect_delimiter(sample, column, DOCUMENT_COLUMNS) or detect_delimiter(sample, None, DOCUMENT_COLUMNS):
+        return None
+    reporter.info(f"--data {data}: reading one text per line")
+    return (line.rstrip("\r") for line in split_lines(read_text(path, UTF8_DECODING), max_chars=None))
+
+
+def read_stdin_rows(
+    stdin: BinaryIO | None, alternatives: str, parse_line: Callable[[int, str], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows on standard input: JSON objects, or other lines as `parse_line` converts them.
+
+    Empty lines are rows too, unless the rows are JSON.
+
+    Args:
+        stdin: standard input; None if it is a terminal.
+        alternatives: the flags that pass texts, for the error.
+        parse_line: converts a line number and a line into a row.
+
+    Raises:
+        UserError: standard input is empty; or, while rows are read, a line cannot be read.
+    """
+    parts = read_text(StandardInput(stdin), UTF8_DECODING) if stdin else iter(())
+    lines = (line.rstrip("\r") for line in split_lines(parts, max_chars=None))
+    first = next(lines, None)
+    if first is None:
+        raise UserError(f"no texts: pass {alternatives}, or lines on standard input")
+    all_lines = chain([first], lines)
+    if first.lstrip().startswith("{"):
+        return (record for _, record in parse_json_lines(STANDARD_INPUT, all_lines))
+    return (parse_line(number, line) for number, line in enumerate(all_lines, start=1))

@@ -1,14 +1,20 @@
-"""JSON as users hand it in: what is none is told in a few words."""
+"""JSON documents and JSON lines."""
 
 import json
-import re
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-SURROGATE = re.compile("[\ud800-\udfff]")  # what JSON can hold and no file in UTF-8
-JSON_ERRORS = (ValueError, RecursionError)  # what `json.loads` raises; the first also of an endless number
+from bertkit.errors import UserError
+
+JSON_ERRORS = (
+    ValueError,
+    RecursionError,
+)  # `json.loads` raises the first also for numbers of too many digits
+Record = dict[str, Any]
 
 
 def describe_json_error(error: Exception) -> str:
-    """`broken JSON (Expecting value)`, `JSON nested too deeply`, or of a number its endless digits."""
+    """Return why JSON cannot be parsed, such as `broken JSON (Expecting value)`."""
     if isinstance(error, RecursionError):
         return "JSON nested too deeply"
     if isinstance(error, json.JSONDecodeError):
@@ -16,6 +22,103 @@ def describe_json_error(error: Exception) -> str:
     return "broken JSON (a number of thousands of digits)"
 
 
-def has_lone_surrogate(text: str) -> bool:
-    """Whether a text has half of a surrogate pair in it, which cannot be written as UTF-8."""
-    return not text.isascii() and SURROGATE.search(text) is not None
+def parse_json_lines(name: object, lines: Iterable[str]) -> Iterator[tuple[int, Record]]:
+    """Yield the line number and the object of each line that is not blank.
+
+    Args:
+        name: name of the file, for errors.
+        lines: its lines.
+
+    Raises:
+        UserError: a line that cannot be parsed, or is not an object.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except JSON_ERRORS as error:
+            raise UserError(f"{name}: row {number}: {describe_json_error(error)}") from error
+        yield number, _require_object(name, number, record)
+
+
+def starts_with_json_lines(sample: str) -> bool:
+    """Return whether the first two lines of a text are one JSON object each."""
+    lines = [line for line in sample.split("\n")[:-1] if line.strip()][:2]
+    try:
+        return len(lines) == 2 and all(isinstance(json.loads(line), dict) for line in lines)
+    except JSON_ERRORS:
+        return False
+
+
+def parse_json_document(
+    name: object, text: str, is_conll: bool = False
+) -> list[Record] | dict[str, list[Any]]:
+    """Return the records of a JSON text, or its columns if it is an object of columns.
+
+    The text is a list of objects, `{"data": [...]}`, an object of columns, or one object a line.
+
+    Args:
+        name: name of the file, for errors.
+        text: its text.
+        is_conll: whether a row holds lists of words and tags, so that one object of lists may be one row.
+
+    Raises:
+        UserError: the text cannot be parsed, or has no rows.
+    """
+    if text.lstrip().startswith("["):
+        return _unwrap_document(name, _load_document(name, text), is_conll)
+    lines = parse_json_lines(name, text.split("\n"))
+    try:
+        records = [record for _, record in [next(lines)]]
+    except UserError as error:
+        return _unwrap_document(name, _load_multiline_object(text, error), is_conll)
+    records.extend(record for _, record in lines)
+    if len(records) == 1 and ("data" in records[0] or _is_column_table(records[0], is_conll)):
+        return _unwrap_document(name, records[0], is_conll)
+    return records
+
+
+def _load_document(name: object, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except JSON_ERRORS as error:
+        line = f"line {error.lineno}: " if isinstance(error, json.JSONDecodeError) else ""
+        raise UserError(f"{name}: {line}{describe_json_error(error)}") from error
+
+
+def _load_multiline_object(text: str, line_error: UserError) -> Any:
+    """Load a text whose first line is not an object by itself. Raises the line's error if that fails too."""
+    try:
+        return json.loads(text)
+    except JSON_ERRORS:
+        raise line_error from line_error.__cause__
+
+
+def _unwrap_document(name: object, document: Any, is_conll: bool) -> list[Record] | dict[str, list[Any]]:
+    if isinstance(document, dict) and isinstance(document.get("data"), list):
+        document = document["data"]
+    if isinstance(document, dict) and _is_column_table(document, is_conll):
+        return document
+    records = document if isinstance(document, list) else [document]
+    if not records:
+        raise UserError(f"{name}: the file has no rows; pass a file with rows")
+    return [_require_object(name, number, record) for number, record in enumerate(records, start=1)]
+
+
+def _require_object(name: object, number: int, record: Any) -> Record:
+    if not isinstance(record, dict):
+        raise UserError(f"{name}: row {number}: not a JSON object with named columns; write it as {{...}}")
+    return record
+
+
+def _is_column_table(record: Record, is_conll: bool) -> bool:
+    """Return whether an object holds columns: lists of equal length.
+
+    Lists of words and tags are one row, unless most of the values are lists of lists.
+    """
+    lengths = {len(value) if isinstance(value, list) else -1 for value in record.values()}
+    if len(record) < 2 or len(lengths) != 1 or lengths == {-1}:
+        return False
+    num_nested = sum(any(isinstance(item, list) for item in value) for value in record.values())
+    return not is_conll or 2 * num_nested > len(record)

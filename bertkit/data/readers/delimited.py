@@ -1,0 +1,166 @@
+"""CSV, TSV and other delimited text."""
+
+import csv
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Literal
+
+from bertkit.errors import UserError, format_count
+
+DELIMITERS = "\t,;"
+# An object with its first key, or a list of such. The first word of a CoNLL file may be a bracket by itself.
+JSON_OBJECT_START = re.compile(r'\s*(\[\s*)?\{\s*"([^"\\\n]|\\.)*"\s*:')
+COLUMN_NAME = re.compile(r"[\w .:/-]{1,40}")
+SNIFFED_ROWS = 20
+LARGE_SAMPLE_CHARS = 100_000  # the last line of a longer sample is ignored: it may be incomplete
+CR_LINE_ENDS = "its lines end in CR only; save it with LF line ends, as tr '\\r' '\\n' does"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How to read a text file whose content does not show it; the registry has one for unusual files.
+
+    Attributes:
+        header: whether the first line holds the column names; otherwise they are "0", "1", ...
+        quoting: whether `"` quotes a field; None to detect it.
+        ragged: whether rows may have more or fewer fields than the header.
+        conll: whether each line is a word, and a blank line ends a sentence.
+        encoding: encoding to use if the bytes are not UTF-8.
+    """
+
+    header: bool = True
+    quoting: bool | None = None
+    ragged: bool = False
+    conll: bool = False
+    encoding: str | None = None
+
+
+def parse_delimited(
+    name: object, lines: Iterable[str], sample: str, dialect: Dialect, delimiter: str | None = None
+) -> Iterator[list[str]]:
+    """Yield the column names, and then the values of each row.
+
+    Args:
+        name: name of the file, for errors.
+        lines: its lines, not from `splitlines`: a text may contain U+2028 or a form feed.
+        sample: beginning of the text, to detect delimiter and quoting.
+        dialect: how the file is read.
+        delimiter: separator of the fields; None to detect it.
+
+    Raises:
+        UserError: a row that cannot be parsed, or has another number of fields than the header.
+    """
+    first_line = sample.lstrip("\r\n").split("\n", 1)[0]
+    if "\r" in first_line.rstrip("\r"):
+        raise UserError(f"{name}: {CR_LINE_ENDS}")
+    if delimiter is None:
+        delimiter = next((mark for mark in DELIMITERS if mark in first_line), ",")
+    quoting = dialect.quoting
+    if quoting is None:
+        quoting = delimiter != "\t" or uses_quoting(sample)
+    if JSON_OBJECT_START.match(sample.lstrip("\r\n")[len(first_line) :]):
+        raise UserError(f"{name}: row 1: found a JSON object below a header; remove the first line")
+    records = _split_fields(name, lines, delimiter, quoting)
+    first = next(records)
+    if dialect.header:
+        columns = [column.strip() for column in first]
+        rows = records
+    else:
+        columns = [str(index) for index in range(len(first))]
+        rows = chain([first], records)
+    yield columns
+    for number, row in enumerate(rows, start=1):
+        if dialect.ragged:
+            row = (row + [""] * len(columns))[: len(columns)]
+        if len(row) != len(columns):
+            raise UserError(_describe_field_count(name, number, row, columns))
+        yield row
+
+
+def _describe_field_count(name: object, number: int, row: list[str], columns: list[str]) -> str:
+    expected = f"{format_count(len(columns), 'field')} ({', '.join(columns)})"
+    fix = "quote fields that contain the delimiter"
+    return f"{name}: row {number}: expected {expected}, found {len(row)}; {fix}"
+
+
+def _split_fields(name: object, lines: Iterable[str], delimiter: str, quoting: bool) -> Iterator[list[str]]:
+    if not quoting:
+        yield from (line.rstrip("\r").split(delimiter) for line in lines if line.strip("\r\n"))
+        return
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
+    number = 0
+    try:
+        for row in filter(None, reader):
+            number += 1
+            yield row
+    except csv.Error as error:
+        location = f"row {number}" if number else "the header"
+        raise UserError(
+            f"{name}: {location}: broken CSV ({error}; near line {reader.line_num}); "
+            'enclose the field in quotes, and write a quote in it twice ("")'
+        ) from error
+
+
+def uses_quoting(text: str) -> bool:
+    """Return whether `"` quotes fields in a TAB-separated text.
+
+    Files such as MRPC's contain bare quotes: a field begins with one and does not end with one, or has single
+    ones inside. If the lines have different numbers of TABs, the text is quoted if quoting makes them equal.
+    """
+    lines = [line.rstrip("\r") for line in text.split("\n") if line.strip("\r")]
+    if len({line.count("\t") for line in lines}) > 1:
+        try:
+            return len({len(row) for row in csv.reader(lines, delimiter="\t", strict=True) if row}) == 1
+        except csv.Error:
+            return False
+    opened = [field for line in lines for field in line.split("\t") if field[:1] == '"']
+    return bool(opened) and all(
+        len(field) > 1 and field[-1] == '"' and '"' not in field[1:-1].replace('""', "") for field in opened
+    )
+
+
+def detect_delimiter(sample: str, column: str | None = None, text_columns: Iterable[str] = ()) -> str | None:
+    """Return the delimiter of a text that has a header and matching rows; None for running text.
+
+    A single column must have exactly the name that is passed or expected. Several columns without such a name
+    need more matching rows.
+
+    Args:
+        sample: beginning of the text.
+        column: name of the column that the user passed.
+        text_columns: expected names, if the user passed none.
+    """
+    return next((mark for mark in DELIMITERS if _has_header(sample, mark, column, [*text_columns])), None)
+
+
+def _has_header(sample: str, delimiter: str, column: str | None, text_columns: list[str]) -> bool:
+    names, *rows = _read_first_rows(sample, delimiter) or [[]]
+    expected = [column] if column else text_columns
+    matches = [name for name in names if name == column or (not column and name.lower() in expected)]
+    if len(names) == 1:
+        return delimiter == "," and names[0] in (column, *text_columns) and bool(matches)
+    num_matching_rows = sum(len(row) == len(names) for row in rows)
+    if matches and all(map(str.isidentifier, names)):  # surely a header: some of the rows may be broken
+        rows_match = 2 * num_matching_rows > len(rows)
+    else:
+        rows_match = num_matching_rows == len(rows)
+    has_enough_rows = len(rows) > (0 if matches else 4)
+    return bool(names) and rows_match and has_enough_rows and all(map(COLUMN_NAME.fullmatch, names))
+
+
+def _read_first_rows(sample: str, delimiter: str) -> list[list[str]]:
+    """Return the header and some rows; an empty list if they cannot be parsed."""
+    csv.field_size_limit(sys.maxsize)
+    complete = sample.rpartition("\n")[0] if len(sample) > LARGE_SAMPLE_CHARS else sample
+    lines = (line + "\n" for line in complete.lstrip("\r\n").split("\n"))
+    quoted = delimiter != "\t" or uses_quoting(sample.rpartition("\n")[0] or sample)
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    try:
+        return list(islice(filter(None, reader), SNIFFED_ROWS))
+    except csv.Error:
+        return []

@@ -1,0 +1,171 @@
+"""Parquet files, and Arrow tables as columns of Python values."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.labels import map_tag_ids
+from bertkit.data.readers.contents import CHUNK_BYTES, CONVERT_HINT, PARQUET_MAGIC, read_chunks
+from bertkit.data.readers.json import JSON_ERRORS
+from bertkit.data.rows import Rows
+from bertkit.errors import UserError, format_list
+from bertkit.hub.files import BLOCK_SIZE
+
+CELL_BATCH_ROWS = 64  # rows of Parquet read at a time for texts: each may be a book
+
+
+def read_parquet(path: Path) -> Rows:
+    """Return all rows of a Parquet file.
+
+    Raises:
+        UserError: the file is damaged, or has no rows.
+    """
+    with _open_parquet(path) as file:
+        table = file.read()
+    if table.num_rows == 0:
+        raise UserError(f"{path}: the file has no rows; pass a file with rows")
+    return Rows.from_columns(convert_arrow_columns(path, table), str(path))
+
+
+def iter_parquet(path: Path, chunk_size: int) -> Iterator[Rows]:
+    """Yield the rows of a Parquet file in chunks.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    first_row = 1
+    with _open_parquet(path) as file:
+        for batch in file.iter_batches(chunk_size):
+            yield Rows.from_columns(convert_arrow_columns(path, batch, first_row), str(path), first_row)
+            first_row += batch.num_rows
+
+
+def iter_parquet_column(path: Any, choose_column: Callable[[list[str]], str]) -> Iterator[tuple[int, Any]]:
+    """Yield the row numbers and the values of one column; no other column is read.
+
+    Args:
+        path: a file on disk, on the Hub or at a URL.
+        choose_column: returns one of the column names.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    number = 0
+    with _open_parquet(path) as file:
+        column = choose_column(file.schema_arrow.names)
+        for batch in file.iter_batches(CELL_BATCH_ROWS, columns=[column]):
+            for value in batch.column(0).to_pylist():
+                number += 1
+                yield number, value
+
+
+@contextmanager
+def _open_parquet(path: Any) -> Iterator[Any]:
+    """Open a Parquet file, also a compressed one, and raise errors of Arrow as a `UserError`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # Pre-buffering would read all row groups of a column before the first row is returned.
+        with pq.ParquetFile(_open_source(path), buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path}: broken Parquet file ({reason}); write or download it again") from error
+
+
+def _open_source(path: Any) -> Any:
+    if not isinstance(path, Path):
+        return path.open(block_size=BLOCK_SIZE)
+    with path.open("rb") as file:
+        is_uncompressed = file.read(4) == PARQUET_MAGIC
+    if is_uncompressed:
+        return path
+    import pyarrow as pa
+
+    return pa.BufferReader(b"".join(read_chunks(path)))
+
+
+def convert_arrow_columns(path: Path, table: Any, first_row: int = 1) -> dict[str, list[Any]]:
+    """Return the columns of an Arrow table or batch as Python values.
+
+    Class ids are replaced by the class names in the file's metadata.
+
+    Args:
+        path: the file, for errors.
+        table: Arrow table or record batch.
+        first_row: row number of the first row, for errors.
+
+    Raises:
+        UserError: two columns have the same name, a text is not UTF-8, or a class id has no name.
+    """
+    import pyarrow as pa
+
+    require_distinct_names(path, table.schema.names)
+    columns = {name: _convert_column(path, name, table.column(name)) for name in table.schema.names}
+    for column, class_names in _read_class_names(table.schema.metadata or {}).items():
+        if column not in columns:
+            continue
+        if pa.types.is_integer(table.schema.field(column).type):
+            columns[column] = _map_class_ids(path, first_row, column, columns[column], class_names)
+        else:
+            columns[column] = map_tag_ids(columns[column], class_names)
+    return columns
+
+
+def require_distinct_names(path: Path, names: list[str]) -> None:
+    """Raise a `UserError` if two columns have the same name."""
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise UserError(f"{path}: the header names {duplicates[0]!r} twice; rename one of the columns")
+
+
+def _convert_column(path: Path, name: str, column: Any) -> list[Any]:
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: column {name!r} is not UTF-8 ({error.reason}); {CONVERT_HINT}") from error
+
+
+def _map_class_ids(
+    path: Path, first_row: int, column: str, class_ids: list[Any], names: list[str]
+) -> list[Any]:
+    """Return the class names; None and -1, the Hub's "no label", become None."""
+    for row, class_id in enumerate(class_ids, start=first_row):
+        if class_id is not None and class_id >= len(names):
+            classes = f"the file names {len(names)} classes ({format_list(names)})"
+            raise UserError(
+                f"{path}: row {row}: column {column!r} holds class {class_id}, and {classes}; "
+                "correct the row or the file's metadata"
+            )
+    return [names[class_id] if class_id is not None and class_id >= 0 else None for class_id in class_ids]
+
+
+def _read_class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
+    """Return column -> class names by id, which `datasets` writes to the metadata of a Parquet file."""
+    try:
+        features: Any = json.loads(metadata.get(b"huggingface", b"{}"))
+    except JSON_ERRORS:  # another program's metadata: ids stay ids
+        return {}
+    for key in ("info", "features"):
+        features = features.get(key) if isinstance(features, dict) else None
+    if not isinstance(features, dict):
+        return {}
+    elements = {name: _get_element_feature(feature) for name, feature in features.items()}
+    return {name: element["names"] for name, element in elements.items() if _is_class_label(element)}
+
+
+def _is_class_label(feature: Any) -> bool:
+    if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+        return False
+    names = feature.get("names")
+    return isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
+
+
+def _get_element_feature(feature: Any) -> Any:
+    """Return the feature of a list's elements (older versions wrote a list of one), or the feature."""
+    if isinstance(feature, list):
+        return feature[0] if feature else None
+    return feature.get("feature", feature) if isinstance(feature, dict) else None
