@@ -9,16 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bertkit.data.corpus import formats
 from conftest import make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.corpus.document_offsets import TextOptions, iter_documents, iter_raw_texts, split_texts
-from bertkit.data.corpus.encoding import prefetch
-from bertkit.data.corpus.formats import detect_format
-from bertkit.data.corpus.sentence_offsets import MAX_SENTENCE_CHARACTERS, split_sentences
+from bertkit.data.corpus.documents import TextOptions, iter_documents, iter_raw_texts
+from bertkit.data.corpus.formats import MAX_SENTENCE_CHARACTERS, detect_format, split_sentences
 from bertkit.data.corpus.source import find_text
-from bertkit.data.corpus.store import load_corpus, open_corpus, sentences, write_corpus
+from bertkit.data.corpus.store import load_corpus, open_corpus, prefetch, write_corpus
 from bertkit.data.readers.text_files import Decoding, FileNotes, list_files, read_text, split_lines
 from bertkit.errors import UserError
 from bertkit.utils.reporting import Reporter
@@ -93,7 +92,7 @@ def read(*paths, notes=None, **options):
 def test_a_sentence_a_line(file):
     notes = FileNotes()
     assert read(file(SENTENCES), notes=notes) == DOCUMENTS
-    assert notes.format_lines()[0].startswith("data.bin: a sentence a line")
+    assert notes.format_lines()[0].startswith("data.bin: one sentence per line")
 
 
 def test_paragraphs_are_joined_and_cut(file):
@@ -269,12 +268,12 @@ def test_running_text_is_not_taken_for_rows(file, prose):
         "pdf": (b"%PDF-1.4", "not a text file but a PDF"),
         "gzip": (gzip.compress(NOVEL.encode() * 99)[:-30], "cannot be read"),
         "parquet": (b"PAR1" + b"x" * 20, "a broken Parquet file"),
-        "empty": (b"", "no text in there: the file is empty"),
-        "blank": (b"\n \n\n", "no text in there: it holds only blanks"),
-        "no rows": (b"text\n", "no text in there: it has no rows"),
+        "empty": (b"", "no text: the file is empty"),
+        "blank": (b"\n \n\n", "no text: the file holds only white space"),
+        "no rows": (b"text\n", "no text: the file has no rows"),
         "nulls": (
             '{"text": null}\n{"text": null}\n',
-            r"no text in there: its rows \(2\) have nothing .*--text-column",
+            r"no text: all 2 rows are empty in the text column; .*--text-column",
         ),
     }.values(),
 )
@@ -286,7 +285,7 @@ def test_what_cannot_be_read_is_named(file, content, message):
 @pytest.mark.parametrize("reader", [iter_documents, iter_raw_texts])
 def test_files_without_text_are_named_each_with_its_cause(file, reader):
     files = [file("", "a.txt"), file(" ", "b.txt"), file("", "c.txt")]
-    with pytest.raises(UserError, match=r"a.txt, .*c.txt: .* the file is empty; .*b.txt: .* only blanks"):
+    with pytest.raises(UserError, match=r"a.txt, .*c.txt: .* the file is empty; .*b.txt: .* only white space"):
         list(reader(files, TextOptions()))
     assert list(reader([*files, file("Some.", "d.txt")], TextOptions()))
 
@@ -346,7 +345,7 @@ def test_text_without_sentence_ends_is_cut_all_the_same(file, unit):
 
 def test_quotation_marks_that_do_not_close_are_cut_in_parts(monkeypatch):
     given = []
-    monkeypatch.setattr(sentences, "segment", lambda _, text: given.append(len(text)) or [text])
+    monkeypatch.setattr(formats, "segment", lambda _, text: given.append(len(text)) or [text])
     assert len(list(split_sentences("and the “fox " * 10_000))) > 10
     assert max(given) < 100_000  # its time grows with the square of this
 
@@ -402,11 +401,6 @@ def test_notes_name_the_files_together(file):
     assert [line.split(":")[0] for line in notes.format_lines()] == ["a, c", "b"]
 
 
-def test_texts_one_by_one():
-    found = split_texts(iter(["One. Two.", " ", "Three.\n\nFour \ud800"]), TextOptions())
-    assert [list(document) for document in found] == [["One.", "Two."], ["Three.", "Four ?"]]
-
-
 # ---- pieces
 
 TOKENIZER = make_tokenizer()
@@ -435,7 +429,7 @@ def own(texts):
 @given(texts=ANY.map([["a."]].__add__))
 def test_pieces_are_the_tokenizer_s_own(tmp_path_factory, texts):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.data.corpus.encoding.MAX_BATCH_SENTENCES", 3)  # batches end anywhere
+        patch.setattr("bertkit.data.corpus.store.MAX_BATCH_SENTENCES", 3)  # batches end anywhere
         corpus = write_corpus(texts, TOKENIZER, tmp_path_factory.mktemp("corpus"))
     assert pieces(corpus) == own(texts)
     assert corpus.sentence_offsets[-1] == len(corpus.token_ids) == corpus.counts["tokens"]
@@ -499,7 +493,7 @@ def test_a_corpus_is_made_once(file):
     assert calls.count == 1
     assert pieces(again) == pieces(first) == own(DOCUMENTS)
     assert (again.counts, again.notes) == (first.counts, first.notes)
-    assert again.notes[0].startswith("data.bin: a sentence a line")
+    assert again.notes[0].startswith("data.bin: one sentence per line")
 
 
 def test_another_file_form_or_tokenizer_is_another_corpus(file):

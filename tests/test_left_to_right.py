@@ -96,7 +96,7 @@ def test_the_loss_is_that_of_the_stock_model(causal):
     )
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     stock = model(batch["input_ids"], batch["attention_mask"], labels=labels).loss
-    words = compute_logits(gather_masked_positions(model), batch).words
+    words = compute_logits(gather_masked_positions(model), batch).prediction_logits
     ours = torch.nn.functional.cross_entropy(words.flatten(0, 1), batch["masked_lm_labels"].flatten())
     assert float(ours) == pytest.approx(float(stock), rel=1e-5)
 
@@ -125,7 +125,7 @@ def test_learns_and_others_go_on_with_it(text, tmp_path):
     model, info = AutoModelForCausalLM.from_pretrained(run.output_dir, output_loading_info=True)
     assert (model.config.is_decoder, model.config.use_cache, info["missing_keys"]) == (True, False, set())
     sample = read_predictions(run.output_dir, "masked_samples.jsonl")[0]
-    assert sample["masked"].split()[1:] == sample["pieces"]
+    assert sample["masked"].split()[1:] == sample["tokens"]
     card = (run.output_dir / "README.md").read_text()
     assert "each piece from those before it" in card
     code = card.partition("```python\n")[2].partition("```")[0].replace("[CLS] ...", "[CLS] the film")

@@ -13,8 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from bertkit.masking.hashing import hashed_bits, hashed_uniform
-from bertkit.masking.masks import KEPT, MASK, RANDOM, UNUSED, TokenMasker, select_greedily
-from bertkit.masking.rates import measure_masking
+from bertkit.masking.masker import KEPT, MASK, RANDOM, UNUSED, TokenMasker, measure_masking, select_greedily
 from bertkit.masking.words import WordSpans, find_continuation_tokens
 
 CASES = sorted((Path(__file__).parent / "golden" / "masks").glob("*.json"))
@@ -39,7 +38,7 @@ def padded(rows, left=0, right=0):
 
 def chosen(masked, row=0):
     """The positions that are to be predicted in a row."""
-    return masked.masked_lm_positions[row, masked.action[row] != UNUSED]
+    return masked.masked_lm_positions[row, masked.actions[row] != UNUSED]
 
 
 ROWS = st.lists(
@@ -325,7 +324,7 @@ def test_there_are_golden_cases():
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_golden(path):
     case = json.loads(path.read_text("utf-8"))
-    pieces = case["pieces"].split()
+    pieces = case["tokens"].split()
     vocabulary = dict(zip(dict.fromkeys(["[PAD]", "[CLS]", "[SEP]", "[MASK]", *pieces]), count()))
     names = list(vocabulary)
     continuing = np.array([name.startswith("##") for name in names]) if case["whole_words"] else None

@@ -231,7 +231,7 @@ def test_only_chosen_documents_are_used(make):
 def test_any_type_of_numbers_gives_the_same(make, kind):
     text = random_corpus(20)
     other = SimpleNamespace(
-        **vars(text) | {name: vars(text)[name].astype(kind) for name in ("sentences", "documents")}
+        **vars(text) | {name: vars(text)[name].astype(kind) for name in ("sentence_offsets", "document_offsets")}
     )
     plan = plan_of(make, other, 60)
     assert same(plan, plan_of(make, text, 60))
@@ -242,7 +242,7 @@ def test_any_type_of_numbers_gives_the_same(make, kind):
 @pytest.mark.parametrize("make", MAKERS)
 def test_pieces_near_the_end_of_their_type_are_counted_right(make):
     text = corpus([[20] * 10] * 4)
-    far = SimpleNamespace(**vars(text) | {"sentences": text.sentence_offsets + np.uint32(2**32 - 801)})
+    far = SimpleNamespace(**vars(text) | {"sentence_offsets": text.sentence_offsets + np.uint32(2**32 - 801)})
     plan, moved = plan_of(make, text, 300), plan_of(make, far, 300)
     assert np.array_equal(plan.a_start + 2**32 - 801, moved.a_start)
     assert np.array_equal(plan.a_length, moved.a_length)

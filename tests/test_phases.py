@@ -8,7 +8,7 @@ from conftest import assert_refused, make_document_rows, write_rows
 from test_equivalence import SGD, assert_close, weights
 from test_pretrain import COMMAND, pretrained
 
-from bertkit.data.corpus.phases import PHASE_EPOCH_OFFSET, PhasedFeatures, parse_phases
+from bertkit.data.corpus.features import PHASE_EPOCH_OFFSET, PhasedFeatures, parse_phases
 from bertkit.errors import UserError
 from bertkit.training.phases import PhasedBatchSampler
 from bertkit.utils.ragged import concat_ranges
@@ -117,11 +117,11 @@ def test_an_epoch_of_a_later_phase_is_whole_passes(text, tiny):
     assert len({*zip(plan.a_start, plan.a_length, plan.b_start, strict=True)}) > 0.8 * len(
         plan
     )  # not one twice
-    often = np.zeros(len(long.corpus.pieces))
+    often = np.zeros(len(long.corpus.token_ids))
     for start, length in ((plan.a_start, plan.a_length), (plan.b_start, plan.b_length)):
         np.add.at(often, concat_ranges(start, start + length), 1)
     assert (often >= 2).mean() > 0.9  # two passes, without some examples
-    assert abs((plan.label == 0).mean() - 0.5) < 0.03
+    assert abs((plan.labels == 0).mean() - 0.5) < 0.03
 
 
 def test_pieces_are_counted_by_phase(text, tiny):
@@ -267,5 +267,5 @@ def test_refusals(case, cli, text, tiny, tmp_path):
 def test_features_of_phases_are_those_of_the_first(text, tiny):
     features, _, _ = drawn(text, tiny)
     assert isinstance(features, PhasedFeatures)
-    assert features.lengths.tolist() == features.phase_features[0].lengths.tolist()
+    assert features.sequence_lengths.tolist() == features.phase_features[0].sequence_lengths.tolist()
     assert features.get_sequence(3)[0].tolist() == features[3]["input_ids"][0].tolist()

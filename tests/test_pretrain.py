@@ -66,8 +66,8 @@ def test_logits_at_masked_places_are_those_of_the_whole(name, tmp_path):
     whole = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     index = batch["masked_lm_positions"].unsqueeze(-1).expand(-1, -1, whole.shape[-1])
     found = compute_logits(gather_masked_positions(model), batch)
-    torch.testing.assert_close(found.words, whole.gather(1, index), atol=1e-5, rtol=1e-5)
-    assert found.sentence is None
+    torch.testing.assert_close(found.prediction_logits, whole.gather(1, index), atol=1e-5, rtol=1e-5)
+    assert found.seq_relationship_logits is None
     again = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     torch.testing.assert_close(again, whole)  # without places it is the stock model
 
@@ -118,7 +118,7 @@ def test_learns_and_others_load_it(text, tmp_path):
     _, info = AutoModelForMaskedLM.from_pretrained(run.output_dir, output_loading_info=True)
     assert not info["missing_keys"]
     sample = read_predictions(run.output_dir, "masked_samples.jsonl")[0]
-    assert [sample["masked"].split()[place] for place in sample["places"]].count("[MASK]") > 0
+    assert [sample["masked"].split()[place] for place in sample["positions"]].count("[MASK]") > 0
     data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(60))
     tuned = bertkit.classify(data=str(data), model=str(run.output_dir), max_steps=2, bf16=False,
                              output_dir=str(tmp_path / "tuned"))  # fmt: skip

@@ -8,8 +8,14 @@ from conftest import assert_refused
 from transformers import AutoTokenizer
 
 from bertkit import UserError, train_tokenizer
-from bertkit.data.alphabet import sample_texts, select_alphabet
-from bertkit.data.wordpiece import CONTINUATION_PREFIX, SPECIAL_TOKENS, evaluate_tokenizer, train_wordpiece
+from bertkit.data.wordpiece import (
+    CONTINUATION_PREFIX,
+    SPECIAL_TOKENS,
+    evaluate_tokenizer,
+    sample_texts,
+    select_alphabet,
+    train_wordpiece,
+)
 
 ENGLISH = [
     "The baker opens the café at six. The baker's sister opens it at seven on Sundays.",
@@ -79,8 +85,8 @@ def test_a_few_foreign_words_decide_nothing_about_accents():
 
 
 def test_what_stripping_takes_apart_is_told():
-    assert "would take apart Hangul" in train(KOREAN).notes[0]
-    assert "takes apart Hangul" in train(KOREAN, strip_accents=True).notes[0]
+    assert "would decompose Hangul" in train(KOREAN).notes[0]
+    assert "stripping accents decomposes Hangul" in train(KOREAN, strip_accents=True).notes[0]
     assert "--no-strip-accents" in train(ENGLISH).notes[0]
 
 
@@ -126,7 +132,7 @@ def test_pieces_are_what_the_text_has_most():
 
 
 def test_a_vocabulary_of_any_size_that_the_characters_allow():
-    with pytest.raises(UserError, match=r"--vocab-size 20: .* give at least (\d+)") as error:
+    with pytest.raises(UserError, match=r"--vocab-size 20: .* pass at least (\d+)") as error:
         train(ENGLISH, vocab_size=20)
     least = int(str(error.value).split("at least ")[1].split(",")[0])
     assert [len(train(ENGLISH, vocab_size=least + more).tokenizer) for more in (0, 10)] == [least, least + 10]
@@ -134,7 +140,7 @@ def test_a_vocabulary_of_any_size_that_the_characters_allow():
 
 def test_fewer_pieces_than_asked_for_are_told():
     made = train(ENGLISH, vocab_size=5000)
-    assert f"{len(made.tokenizer):,} pieces, not 5,000" in made.notes[-1]
+    assert f"{len(made.tokenizer):,} tokens instead of 5,000" in made.notes[-1]
 
 
 def test_rare_characters_get_no_piece():
@@ -142,7 +148,7 @@ def test_rare_characters_get_no_piece():
     few, all_of_them = train(texts), train(texts, coverage=1.0)
     assert few.tokenizer.tokenize("ж bread") == ["[UNK]", "bread"]
     assert all_of_them.tokenizer.tokenize("ж bread") == ["ж", "bread"]
-    assert any("too rare for a piece: 1 of" in note for note in few.notes)
+    assert any("too rare for a token: 1 of" in note for note in few.notes)
     assert all_of_them.alphabet_size == few.alphabet_size + 1
 
 
@@ -268,7 +274,7 @@ def test_a_tokenizer_is_replaced_only_when_asked(cli, tmp_path):
         (ENGLISH[0], ["--vocab-size", 10], ["--vocab-size 10", "--character-coverage"]),
         (ENGLISH[0], ["--data", "missing.txt"], ["missing.txt", "no such file"]),
         (ENGLISH[0], ["-o", "text.txt"], ["text.txt", "is a file"]),
-        (ENGLISH[0], ["-o", "."], ["no tokenizer", "text.txt", "name another directory"]),
+        (ENGLISH[0], ["-o", "."], ["do not belong to a tokenizer", "text.txt", "pass another directory"]),
     ],
 )
 def test_refused(cli, tmp_path, content, args, words):

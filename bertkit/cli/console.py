@@ -215,7 +215,7 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
 def print_preview(rates: Mapping[str, float], samples: Iterable[Mapping[str, Any]]) -> None:
     """Masked examples with the places to predict coloured, what belongs there behind, and the rates."""
     for sample in samples:
-        text, places = Text(), dict(zip(sample["places"], sample["pieces"], strict=True))
+        text, places = Text(), dict(zip(sample["positions"], sample["tokens"], strict=True))
         for place, piece in enumerate(sample["masked"].split(" ")):
             text.append(f"{replace_control_characters(piece)} ", "bold red" if place in places else "")
             if place in places:

@@ -8,9 +8,9 @@ import numpy as np
 import regex
 
 from bertkit.data.offsets import encode_with_offsets
+from bertkit.data.unicode import UNSPACED_SCRIPTS
 
 SEARCH_CHUNK_SIZE = 10_000  # vectors of an index in memory
-UNSPACED_SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 
 
 def l2_normalize(vectors: np.ndarray) -> np.ndarray:

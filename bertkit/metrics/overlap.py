@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from sentencex import get_sentence_boundaries
 
-from bertkit.data.corpus.sentences import detect_language
 from bertkit.data.ner.words import split_words
 from bertkit.data.tokenization import replace_surrogates
+from bertkit.data.unicode import detect_language
 
 
 def predict_overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:

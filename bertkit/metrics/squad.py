@@ -7,11 +7,10 @@ run in the order of the scripts, so that totals equal theirs to the last bit.
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import regex
 
 from bertkit.metrics.classification import Scores
 
@@ -19,8 +18,6 @@ ARTICLES = re.compile(r"\b(a|an|the)\b")
 STRIP_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # KorQuAD's, before lower case: a Greek sigma is lowered by what stands behind it.
 QUOTES_TO_SPACES = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
-LETTERS = regex.compile(r"\p{L}+")
-HANGUL = regex.compile(r"\p{Hangul}+")
 
 
 @dataclass(frozen=True)
@@ -97,21 +94,6 @@ def average_scores_v2(marks: AnswerScores, has_answer: np.ndarray) -> Scores:
 def compute_char_f1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> np.ndarray:
     """KorQuAD 1.0's F1 of characters: [n] float, from 0 to 1. Arguments as for `marks_v1`."""
     return _marks([[_characters(text) for text in texts] for texts in gold], answers, _f1, _characters).f1
-
-
-def is_korean(texts: Iterable[str]) -> bool:
-    """Whether most letters of the texts are Hangul."""
-    return is_mostly(texts, HANGUL)
-
-
-def is_mostly(texts: Iterable[str], letters: regex.Pattern[str]) -> bool:
-    """Whether most letters of the texts are some, given as a pattern of runs of them."""
-    counts = [(_length(letters, text), _length(LETTERS, text)) for text in texts]
-    return 2 * sum(some for some, _ in counts) > sum(all_ for _, all_ in counts)
-
-
-def _length(pattern: regex.Pattern[str], text: str) -> int:
-    return sum(map(len, pattern.findall(text)))
 
 
 def _tokens(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`train-tokenizer`: from plain text to a folder that `AutoTokenizer` loads."""
+"""`train-tokenizer`: from text files to a directory that `AutoTokenizer` loads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,9 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.config import OUTPUT, setting
+from bertkit.config import OUTPUT, TextConfig, setting
 from bertkit.errors import UserError, format_list
-from bertkit.text_config import TextConfig
 from bertkit.utils.files import PARTIAL
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
@@ -16,35 +15,38 @@ from bertkit.validation import validate_settings
 if TYPE_CHECKING:
     from bertkit.data.wordpiece import WordPieceResult
 
-HELP = "Train a WordPiece vocabulary on your own text: the tokenizer of a BERT."
+HELP = "Train a WordPiece vocabulary on your own text: a tokenizer for BERT."
 VOCABULARY = "Vocabulary"
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
-EXAMPLE_WORDS = 12  # words
+EXAMPLE_WORDS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(TextConfig):
     """The settings of `bertkit train-tokenizer`."""
 
-    vocab_size: int = setting(30_000, "Pieces to have at most, special ones included.", VOCABULARY, min=6)
-    cased: bool = setting(False, "Keep capital letters.", VOCABULARY)
+    vocab_size: int = setting(
+        30_000, "Maximum number of tokens, including special tokens.", VOCABULARY, min=6
+    )
+    cased: bool = setting(False, "Keep capital letters instead of lower-casing the text.", VOCABULARY)
     strip_accents: bool | None = setting(
         None,
-        "Take accents off letters.",
+        "Remove accents from letters.",
         VOCABULARY,
         flags=("--strip-accents/--no-strip-accents",),
-        default_text="unless --cased, or the text is in a script that this takes apart",
+        default_text="unless --cased is passed, or stripping decomposes the script of the text",
     )
     character_coverage: float = setting(
         0.9999,
-        "Share of the text that characters with a piece of their own make up at least.",
+        "Minimum fraction of the text that consists of characters with a token of their own. Rarer "
+        "characters become [UNK].",
         VOCABULARY,
         min=0.9,
         max=1.0,
     )
     output_dir: str | None = setting(
         None,
-        "Where the tokenizer is put.",
+        "Directory to write the tokenizer to.",
         OUTPUT,
         flags=("--output-dir", "-o"),
         default_text="runs/tokenizer-DATA",
@@ -54,28 +56,28 @@ class TokenizerConfig(TextConfig):
 
 @dataclass(frozen=True)
 class TrainedTokenizer:
-    """A tokenizer that was trained: where it lies, and what is told of it."""
+    """The directory of a trained tokenizer, and its statistics."""
 
     output_dir: Path
     statistics: dict[str, Any]
 
 
 def train_tokenizer(settings: Mapping[str, Any], reporter: Reporter | None = None) -> TrainedTokenizer:
-    """Train a tokenizer and write it.
+    """Train a tokenizer and write it to a directory.
 
     Raises:
-        UserError: anything the caller can mend, in one line; nothing is written then.
+        UserError: Anything the user can fix; nothing has been written then.
     """
     reporter = reporter or Reporter()
     config = TokenizerConfig(**validate_settings(TokenizerConfig, settings, "train_tokenizer()"))
     if not config.data:
-        raise UserError("--data is missing: a file of plain text, a folder, a pattern, or sample")
+        raise UserError("--data: is missing; pass a text file, a directory, a pattern, or sample")
     if config.output_dir is None:
         return _train(config, config.data, reporter)
     from bertkit.utils import locks
 
     folder = Path(config.output_dir).expanduser()
-    _check_place(folder, config.overwrite)
+    _check_output_directory(folder, config.overwrite)
     with locks.lock_directory(folder):
         return _train(config, config.data, reporter)
 
@@ -86,43 +88,44 @@ def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> TrainedTok
     from bertkit.data.readers.text_files import FileNotes
     from bertkit.data.wordpiece import evaluate_tokenizer, train_wordpiece
 
-    source, notes = find_text(data, column=config.text_column), FileNotes()
+    source, file_notes = find_text(data, column=config.text_column), FileNotes()
     for note in source.notes:
         reporter.info(note)
-    texts = partial(iter_raw_texts, source.files, TextOptions.from_config(config, source.column), notes)
-    made = train_wordpiece(
+    options = TextOptions.from_config(config, source.column)
+    texts = partial(iter_raw_texts, source.files, options, file_notes)
+    result = train_wordpiece(
         texts, config.vocab_size, not config.cased, config.strip_accents, config.character_coverage
     )
-    for note in [*notes.format_lines(), *made.notes]:
+    for note in [*file_notes.format_lines(), *result.notes]:
         reporter.info(note)
-    figures = {
-        "vocab_size": len(made.tokenizer),
+    statistics = {
+        "vocab_size": len(result.tokenizer),
         "lowercase": not config.cased,
-        "strip_accents": made.strip_accents,
-        "alphabet": made.alphabet_size,
-        **evaluate_tokenizer(made.tokenizer, texts()),
-        "example": _example(made, next(text for text in texts() if text.strip())),
+        "strip_accents": result.strip_accents,
+        "alphabet": result.alphabet_size,
+        **evaluate_tokenizer(result.tokenizer, texts()),
+        "example": _tokenize_example(result, next(text for text in texts() if text.strip())),
     }
-    return TrainedTokenizer(_write(made.tokenizer, config, source.name), figures)
+    return TrainedTokenizer(_write(result.tokenizer, config, source.name), statistics)
 
 
-def _example(made: "WordPieceResult", text: str) -> str:
-    return " ".join(made.tokenizer.tokenize(" ".join(text.split()[:EXAMPLE_WORDS])))
+def _tokenize_example(result: "WordPieceResult", text: str) -> str:
+    return " ".join(result.tokenizer.tokenize(" ".join(text.split()[:EXAMPLE_WORDS])))
 
 
-def _check_place(folder: Path, overwrite: bool) -> None:
-    """Refuse, before any work, a directory that holds something else, or cannot be written."""
+def _check_output_directory(folder: Path, overwrite: bool) -> None:
+    """Refuse, before any work, a directory that holds other files or cannot be written to."""
     from bertkit.run_directory import check_output_directory
 
     check_output_directory(folder)
-    there = {path.name for path in folder.iterdir()} - {PARTIAL} if folder.is_dir() else set()
-    if there - TOKENIZER_FILES:
+    names = {path.name for path in folder.iterdir()} - {PARTIAL} if folder.is_dir() else set()
+    if other_files := sorted(names - TOKENIZER_FILES):
         raise UserError(
-            f"--output-dir {folder}: holds files that are no tokenizer ({format_list(sorted(there - TOKENIZER_FILES))}); "
-            "name another directory"
+            f"--output-dir {folder}: holds files that do not belong to a tokenizer "
+            f"({format_list(other_files)}); pass another directory"
         )
-    if there and not overwrite:
-        raise UserError(f"--output-dir {folder}: holds a tokenizer; --overwrite replaces it")
+    if names and not overwrite:
+        raise UserError(f"--output-dir {folder}: holds a tokenizer; pass --overwrite to replace it")
 
 
 def _write(tokenizer: Any, config: TokenizerConfig, name: str) -> Path:
@@ -132,7 +135,7 @@ def _write(tokenizer: Any, config: TokenizerConfig, name: str) -> Path:
         folder = run_directory.create_default_directory("tokenizer", name)
     else:
         folder = Path(config.output_dir).expanduser()
-    with run_directory.stage_output(folder, "the tokenizer", "make room") as aside:
-        tokenizer.save_pretrained(aside)
-        tokenizer.backend_tokenizer.model.save(str(aside))  # vocab.txt, a piece a line
+    with run_directory.stage_output(folder, "the tokenizer", "make room") as staging:
+        tokenizer.save_pretrained(staging)
+        tokenizer.backend_tokenizer.model.save(str(staging))  # vocab.txt, one token per line
     return folder

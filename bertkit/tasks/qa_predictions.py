@@ -180,7 +180,8 @@ class AnswerDecoder:
 
     def _korean(self, gold: list[list[str]], answers: Sequence[str]) -> Scores:
         """`char_f1`, KorQuAD's, where the answers are Korean."""
-        from bertkit.metrics.squad import compute_char_f1, is_korean
+        from bertkit.data.unicode import is_korean
+        from bertkit.metrics.squad import compute_char_f1
 
         if not is_korean([text for some in gold for text in some]):
             return {}

@@ -1,5 +1,6 @@
 """Files that appear whole or not at all."""
 
+import atexit
 import json
 import math
 import os
@@ -81,3 +82,10 @@ def dump_yaml(content: Any) -> str:
     if yaml.safe_load(text) == content:
         return text
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=False)
+
+
+def make_process_folder() -> Path:
+    """Return a new temporary directory that is removed when the process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="bertkit-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)

@@ -9,15 +9,16 @@ import numpy as np
 import regex
 
 from bertkit.data.offsets import encode_with_offsets
+from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.utils.ragged import Ragged
 
 # Words of these scripts stand without blanks between them, or take their particles without one: an
 # entity may end at any of their characters, so each is a token.
-UNSPACED_SCRIPTS = r"\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+CHARACTER_SCRIPTS = UNSPACED_SCRIPTS + r"\p{Hangul}"
 WORD_PATTERN = regex.compile(
-    rf"(?V1)[{UNSPACED_SCRIPTS}]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}_]--[{UNSPACED_SCRIPTS}]]+|(?!\s)\X"
+    rf"(?V1)[{CHARACTER_SCRIPTS}]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}_]--[{CHARACTER_SCRIPTS}]]+|(?!\s)\X"
 )
-UNSPACED_CHARACTER = regex.compile(rf"[{UNSPACED_SCRIPTS}]")
+UNSPACED_CHARACTER = regex.compile(rf"[{CHARACTER_SCRIPTS}]")
 
 
 def split_words(text: str) -> list[str]:

@@ -11,8 +11,8 @@ from bertkit.reports.views.base import FiniteNumber, Index, Record, View
 
 class _Sample(Record):
     masked: str
-    places: list[Index]
-    pieces: list[str]
+    positions: list[Index]
+    tokens: list[str]
     mlm_loss: FiniteNumber
     pair: NotRequired[str]
 
@@ -21,24 +21,22 @@ class MlmView(View):
     """Records with a text as it was masked, and what belongs at each place that is predicted."""
 
     schema = _Sample
-    predicted_keys = frozenset({"masked", "places", "pieces", "mlm_loss"})
+    predicted_keys = frozenset({"masked", "positions", "tokens", "mlm_loss"})
     measure_name = "loss"
     filter_names = ("pair", "predicted")
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
         """A masked text."""
-        return "masked" in record and "places" in record
+        return "masked" in record and "positions" in record
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
         """Places outside of the text, or not as many as pieces that belong there."""
-        count, places, pieces = record["masked"].count(" ") + 1, record["places"], len(record["pieces"])
-        if len(places) != pieces:
-            return (
-                f"{format_count(len(places), 'place')} and {format_count(pieces, 'piece')} that belong there"
-            )
-        last = max(places, default=0)
-        return f"place {last} lies outside of {format_count(count, 'piece')}" if last >= count else None
+        count, positions, tokens = record["masked"].count(" ") + 1, record["positions"], len(record["tokens"])
+        if len(positions) != tokens:
+            return f"expected {format_count(len(positions), 'token')} (one per position), found {tokens}"
+        last = max(positions, default=0)
+        return f"position {last} lies outside of {format_count(count, 'token')}" if last >= count else None
 
     def build_examples(self) -> list[Example]:
         """The higher the mean loss of its masked pieces, the sooner."""
@@ -56,5 +54,5 @@ def _marks(record: Mapping[str, Any]) -> list[Mark]:
     starts = [0, *accumulate(len(piece) + 1 for piece in pieces)]
     return [
         Mark(starts[place], starts[place] + len(pieces[place]), "masked", piece)
-        for place, piece in zip(record["places"], record["pieces"], strict=True)
+        for place, piece in zip(record["positions"], record["tokens"], strict=True)
     ]
