@@ -89,13 +89,13 @@ def read(*paths, notes=None, **options):
 # ---- forms
 
 
-def test_a_sentence_a_line(file):
+def test_files_with_one_sentence_per_line_are_detected(file):
     notes = FileNotes()
     assert read(file(SENTENCES), notes=notes) == DOCUMENTS
     assert notes.format_lines()[0].startswith("data.bin: one sentence per line")
 
 
-def test_paragraphs_are_joined_and_cut(file):
+def test_wrapped_paragraphs_are_joined_and_split_into_sentences(file):
     notes = FileNotes()
     (novel,) = read(file(NOVEL), notes=notes)
     assert novel[:4] == [
@@ -108,12 +108,12 @@ def test_paragraphs_are_joined_and_cut(file):
     assert "--text-format sentences" in notes.format_lines()[0]
 
 
-def test_wikitext_is_put_together_again(file):
+def test_separated_wikitext_punctuation_is_joined(file):
     made = WIKITEXT.replace("white clay", "white @-@ burning clay of 1 @,@ 000 @.@ 5 degrees @ home")
     assert read(file(made))[0][0] == "Clay pipes are made of white-burning clay of 1,000.5 degrees @ home ."
 
 
-def test_wikitext_has_a_document_from_each_title_on_and_no_headings(file):
+def test_wikitext_titles_start_documents_and_headings_are_left_out(file):
     assert read(file(WIKITEXT)) == [
         ["Clay pipes are made of white clay .", "They break easily .", "The first ones were small ,", "= 3 =",
          "as tobacco was dear ."],
@@ -122,7 +122,7 @@ def test_wikitext_has_a_document_from_each_title_on_and_no_headings(file):
 
 
 @pytest.mark.parametrize("missing", ["before", "behind"])
-def test_a_title_has_a_blank_line_on_one_side_at_least(file, missing):
+def test_a_wikitext_title_needs_a_blank_line_on_one_side(file, missing):
     gone = (
         ("dear . \n \n = Kites", "dear . \n = Kites")
         if missing == "before"
@@ -153,11 +153,11 @@ def test_a_title_has_a_blank_line_on_one_side_at_least(file, missing):
         "nothing": ("", "prose"),
     }.values(),
 )
-def test_the_form_is_seen(sample, form):
+def test_the_text_format_is_detected(sample, form):
     assert detect_format(sample.split("\n")) == form
 
 
-def test_what_is_said_goes_before_what_is_seen(file):
+def test_explicit_options_override_detection(file):
     assert read(file(SENTENCES), text_format="prose") == [DOCUMENTS[0] + DOCUMENTS[1]]
     assert len(read(file(UNWRAPPED), text_format="sentences")) == 5
     parts = read(file("One.\n\nTwo.\n***\nThree.\n***\n"), document_separator="***")
@@ -172,11 +172,11 @@ def test_what_is_said_goes_before_what_is_seen(file):
         ("今日は\nいい天気です。散歩\nしよう。", ["今日はいい天気です。", "散歩しよう。"]),
     ],
 )
-def test_other_scripts_are_joined_and_cut_as_theirs(file, wrapped, wanted):
+def test_chinese_japanese_and_korean_lines_are_joined_and_split_correctly(file, wrapped, wanted):
     assert read(file(wrapped)) == [wanted]
 
 
-def test_a_line_that_is_too_long_to_be_wrapped_is_a_paragraph(file):
+def test_a_line_too_long_to_be_wrapped_is_a_paragraph(file):
     long = "Rain fell on the town " * 12
     assert read(file(f"A heading\n{long}\nAnother one\n")) == [["A heading", long.strip(), "Another one"]]
 
@@ -226,17 +226,17 @@ def test_a_row_is_a_document(file, name):
 @pytest.mark.parametrize(
     "content", [SENTENCES.encode(), b"\xef\xbb\xbf" + SENTENCES.replace("\n", "\r\n").encode()]
 )
-def test_packed_files_and_other_line_ends(file, name, content):
+def test_compressed_files_and_other_line_ends_are_read(file, name, content):
     assert read(file(PACKED[name](content))) == DOCUMENTS
     assert read(file(content)) == DOCUMENTS
 
 
-def test_rows_that_are_lines_of_wikitext(file):
+def test_rows_that_are_lines_of_wikitext_form_articles(file):
     rows = [{"text": line + "\n" if line.strip() else ""} for line in WIKITEXT.split("\n")]
     assert [len(document) for document in read(file(as_parquet(rows)))] == [5, 1]
 
 
-def test_the_column_is_named_or_guessed(file):
+def test_the_text_column_is_passed_or_guessed(file):
     rows = [{"note": "Not this.", "lyrics": f"But this {number}."} for number in "abcdef"]
     for content in (as_csv(rows, ","), as_parquet(rows), "\n".join(map(json.dumps, rows))):
         assert read(file(content), text_column="lyrics")[0] == ["But this a."]
@@ -277,13 +277,13 @@ def test_running_text_is_not_taken_for_rows(file, prose):
         ),
     }.values(),
 )
-def test_what_cannot_be_read_is_named(file, content, message):
+def test_unreadable_files_are_reported_with_their_cause(file, content, message):
     with pytest.raises(UserError, match=f"data.bin: .*{message}"):
         read(file(content))
 
 
 @pytest.mark.parametrize("reader", [iter_documents, iter_raw_texts])
-def test_files_without_text_are_named_each_with_its_cause(file, reader):
+def test_files_without_text_are_reported_each_with_its_cause(file, reader):
     files = [file("", "a.txt"), file(" ", "b.txt"), file("", "c.txt")]
     with pytest.raises(UserError, match=r"a.txt, .*c.txt: .* the file is empty; .*b.txt: .* only white space"):
         list(reader(files, TextOptions()))
@@ -301,7 +301,7 @@ def test_rows_without_a_text_are_counted(file):
 
 
 @pytest.mark.parametrize("before", ["", "line one\nstürmisch\n", "\n" + "한" * 400_000 + "\n"])
-def test_bytes_that_are_no_text(file, before):
+def test_undecodable_bytes_stop_or_are_skipped(file, before):
     path = file(before.encode() + b"caf\xe9 au lait.")
     offset, line = len(before.encode()) + 3, before.count("\n") + 1
     with pytest.raises(
@@ -320,12 +320,12 @@ def test_an_unknown_encoding_is_refused():
         Decoding("utf-99")
 
 
-def test_utf16_when_it_is_said(file):
+def test_utf16_is_read_with_its_encoding(file):
     assert "".join(read_text(file("Ünï 한".encode("utf-16")), Decoding("utf-16"))) == "Ünï 한"
 
 
 @given(parts=st.lists(st.text("ab \n", max_size=30)), longest=st.integers(1, 20))
-def test_lines_come_whole_however_the_text_comes(parts, longest):
+def test_lines_are_whole_however_the_text_is_chunked(parts, longest):
     whole = "".join(parts)
     assert "\n".join(split_lines(parts, None)) == whole.removesuffix("\n")
     cut_up = list(split_lines(parts, longest))
@@ -336,14 +336,14 @@ def test_lines_come_whole_however_the_text_comes(parts, longest):
 
 
 @pytest.mark.parametrize("unit", ["word ", "가", "and the “fox of the ( day jumps over "])
-def test_text_without_sentence_ends_is_cut_all_the_same(file, unit):
+def test_text_without_sentence_ends_is_split_at_white_space(file, unit):
     content = unit * (1_500_000 // len(unit))
     (found,) = read(file(content))
     assert max(map(len, found)) <= MAX_SENTENCE_CHARACTERS
     assert "".join("".join(found).split()) == "".join(content.split())
 
 
-def test_quotation_marks_that_do_not_close_are_cut_in_parts(monkeypatch):
+def test_unclosed_quotation_marks_are_segmented_in_parts(monkeypatch):
     given = []
     monkeypatch.setattr(formats, "segment", lambda _, text: given.append(len(text)) or [text])
     assert len(list(split_sentences("and the “fox " * 10_000))) > 10
@@ -352,7 +352,7 @@ def test_quotation_marks_that_do_not_close_are_cut_in_parts(monkeypatch):
 
 @settings(deadline=None, max_examples=50)
 @given(st.text(st.sampled_from("ab. !?\n한。“”("), max_size=20), st.integers(1, 9))
-def test_cutting_loses_nothing_but_white_space(some, times):
+def test_splitting_sentences_loses_only_white_space(some, times):
     found = list(split_sentences(some * times * 300))
     assert "".join("".join(found).split()) == "".join((some * times * 300).split())
     assert all(
@@ -363,7 +363,7 @@ def test_cutting_loses_nothing_but_white_space(some, times):
 # ---- which files
 
 
-def test_files_folders_and_patterns(file, tmp_path):
+def test_files_directories_and_patterns_are_listed(file, tmp_path):
     for name in ("t/b.txt", "t/a/c.txt.gz", "t/.hidden", "t/README.md", "t/a/LICENSE"):
         file(SENTENCES, name)
     folder = tmp_path / "t"
@@ -387,7 +387,7 @@ def test_files_folders_and_patterns(file, tmp_path):
         "*.txt": "here",
     }.items(),
 )
-def test_a_text_is_called_after_its_files(data, name, tmp_path, monkeypatch):
+def test_a_text_is_named_after_its_files(data, name, tmp_path, monkeypatch):
     (tmp_path / "here" / "old").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     for place in ("news.txt", "news-1.txt", "old/moon.txt"):
@@ -395,7 +395,7 @@ def test_a_text_is_called_after_its_files(data, name, tmp_path, monkeypatch):
     assert find_text(data).name == name
 
 
-def test_notes_name_the_files_together(file):
+def test_notes_list_files_with_the_same_note_together(file):
     notes = FileNotes()
     read(file(NOVEL, "a"), file(SENTENCES, "b"), file(NOVEL, "c"), notes=notes)
     assert [line.split(":")[0] for line in notes.format_lines()] == ["a, c", "b"]
@@ -427,7 +427,7 @@ def own(texts):
 
 @settings(deadline=None, max_examples=50)
 @given(texts=ANY.map([["a."]].__add__))
-def test_pieces_are_the_tokenizer_s_own(tmp_path_factory, texts):
+def test_tokens_are_those_of_the_tokenizer(tmp_path_factory, texts):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertkit.data.corpus.store.MAX_BATCH_SENTENCES", 3)  # batches end anywhere
         corpus = write_corpus(texts, TOKENIZER, tmp_path_factory.mktemp("corpus"))
@@ -437,7 +437,7 @@ def test_pieces_are_the_tokenizer_s_own(tmp_path_factory, texts):
     assert len(corpus.document_offsets) - 1 == corpus.counts["documents"]
 
 
-def test_counts_and_types(tmp_path):
+def test_corpus_counts_and_dtypes(tmp_path):
     corpus = write_corpus([["a film", "\x07"], ["한"]], TOKENIZER, tmp_path)
     assert corpus.counts == {"tokens": 3, "sentences": 2, "documents": 2, "unknown": 1, "characters": 8}
     assert [array.dtype for array in (corpus.token_ids, corpus.sentence_offsets, corpus.document_offsets)] == [
@@ -456,12 +456,12 @@ def test_a_large_vocabulary_takes_32_bits(tmp_path):
     assert corpus.token_ids[1] >= 1 << 16
 
 
-def test_no_piece_is_no_corpus(tmp_path):
+def test_text_without_tokens_is_refused(tmp_path):
     with pytest.raises(UserError, match="no text"):
         write_corpus([["\x07"], []], TOKENIZER, tmp_path)
 
 
-def test_three_bytes_a_piece(tmp_path):
+def test_a_corpus_takes_at_most_three_bytes_per_token(tmp_path):
     write_corpus([["the film was very good today"] * 500] * 20, TOKENIZER, tmp_path)
     size = sum(path.stat().st_size for path in tmp_path.glob("*.*"))
     assert size <= 3 * len(open_corpus(tmp_path).token_ids)
@@ -486,7 +486,7 @@ class Calls:
         return self.tokenizer.backend_tokenizer.encode_batch_fast(texts, **options)
 
 
-def test_a_corpus_is_made_once(file):
+def test_a_corpus_is_tokenized_once(file):
     calls, path = Calls(), file(SENTENCES)
     first = load_corpus([path], TextOptions(), calls, Reporter())
     again = load_corpus([path], TextOptions(), calls, Reporter())
@@ -496,7 +496,7 @@ def test_a_corpus_is_made_once(file):
     assert again.notes[0].startswith("data.bin: one sentence per line")
 
 
-def test_another_file_form_or_tokenizer_is_another_corpus(file):
+def test_the_cache_key_depends_on_file_format_and_tokenizer(file):
     path, other = file(SENTENCES), make_tokenizer()
     other.add_tokens(["river"])
     made = [pieces(load_corpus([path], TextOptions(), TOKENIZER, Reporter()))]
@@ -507,12 +507,12 @@ def test_another_file_form_or_tokenizer_is_another_corpus(file):
     assert all(made.count(one) == 1 for one in made)
 
 
-def test_without_a_cache_it_lies_in_a_temporary_folder(file, monkeypatch):
+def test_without_a_cache_a_temporary_directory_is_used(file, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE_DIR", str(file("", "a file")))
     assert pieces(load_corpus([file(SENTENCES)], TextOptions(), TOKENIZER, Reporter())) == own(DOCUMENTS)
 
 
-def test_an_error_leaves_nothing_behind(file, tmp_path, monkeypatch):
+def test_an_error_leaves_no_partial_corpus(file, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "bertkit.data.readers.text_files.CHUNK_BYTES", 1000
     )  # it comes late, when the file has been judged
@@ -523,7 +523,7 @@ def test_an_error_leaves_nothing_behind(file, tmp_path, monkeypatch):
     assert not list((tmp_path / "cache" / "corpus").iterdir())
 
 
-def test_errors_made_ahead_are_raised_in_their_turn():
+def test_prefetched_errors_are_raised_in_order():
     def items():
         yield from "ab"
         raise UserError("here")
@@ -534,7 +534,7 @@ def test_errors_made_ahead_are_raised_in_their_turn():
         next(found)
 
 
-def test_what_looks_like_a_special_piece_is_text(tiny, tmp_path):
+def test_text_that_looks_like_a_special_token_is_text(tiny, tmp_path):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tiny)

@@ -53,7 +53,7 @@ SETTINGS = st.fixed_dictionaries({
 # ---- draws
 
 
-def test_a_draw_depends_on_seed_stream_key_and_position_alone():
+def test_hashed_uniform_depends_only_on_seed_stream_key_and_position():
     keys = np.array([5, 7, 2**62, 0])
     all_of_them = hashed_uniform(42, keys, 9, stream=3)
     assert np.array_equal(hashed_uniform(42, keys[[2, 1]], 4, stream=3), all_of_them[[2, 1], :4])
@@ -63,7 +63,7 @@ def test_a_draw_depends_on_seed_stream_key_and_position_alone():
     )  # runs of today can be repeated tomorrow
 
 
-def test_draws_are_uniform_and_unlike_between_seeds_streams_keys_and_positions():
+def test_hashed_uniform_is_uniform_and_uncorrelated():
     first = hashed_uniform(42, np.arange(500), 200)
     counts = np.bincount((first * 100).astype(int).ravel(), minlength=100)
     assert (first.min() >= 0, first.max() < 1, len(counts)) == (True, True, 100)
@@ -120,7 +120,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("make", EXPECTED)
-def test_which_pieces_continue_a_word(make):
+def test_continuation_tokens_are_found_for_each_tokenizer_type(make):
     tokenizer = make()
     vocabulary, found = tokenizer.get_vocab(), find_continuation_tokens(tokenizer)
     shown = {piece: bool(found[vocabulary[piece]]) for piece in EXPECTED[make]}
@@ -141,7 +141,7 @@ def words_one_by_one(pieces):
 
 
 @given(ROWS)
-def test_words_are_those_of_a_loop(rows):
+def test_word_spans_equal_a_plain_loop(rows):
     ids, special = padded(rows)
     words = WordSpans.from_batch(ids, special, CONTINUES)
     found = [list(range(start, start + size)) for start, size in zip(words.starts, words.sizes, strict=True)]
@@ -167,7 +167,7 @@ def one_by_one(sizes, limit):
 @given(
     st.lists(st.tuples(st.lists(st.integers(1, 9), max_size=25), st.integers(0, 30)), min_size=1, max_size=6)
 )
-def test_rounds_take_what_one_word_after_the_other_takes(rows):
+def test_greedy_selection_equals_a_plain_loop(rows):
     size = np.full((len(rows), max(len(sizes) for sizes, _ in rows)), 10**6)
     for row, (sizes, _) in enumerate(rows):
         size[row, : len(sizes)] = sizes
@@ -178,7 +178,7 @@ def test_rounds_take_what_one_word_after_the_other_takes(rows):
 
 
 @given(ROWS, SETTINGS)
-def test_as_many_are_chosen_as_fit(rows, settings):
+def test_as_many_words_are_chosen_as_fit(rows, settings):
     ids, special = padded(rows)
     masked = masking(**settings)(ids, special, np.arange(len(rows)))
     most = settings["max_predictions_per_seq"]
@@ -196,13 +196,13 @@ def test_as_many_are_chosen_as_fit(rows, settings):
 
 
 @pytest.mark.parametrize(("n", "k"), [(0, 0), (1, 1), (9, 1), (10, 2), (30, 4), (60, 9), (200, 20)])
-def test_how_many_pieces_are_chosen(n, k):
+def test_number_of_chosen_tokens(n, k):
     ids, special = padded([[CLS, *[10] * n, SEP]])
     for told in (CONTINUES, None):
         assert len(chosen(masking(told)(ids, special, np.array([3])))) == k
 
 
-def test_words_that_are_too_long():
+def test_words_that_exceed_the_limit_are_skipped():
     ids, special = padded([[10, 800, 800, SEP, 10, 800, 10, 800], [10, 800, 800]])
     for key in range(20):
         masked = masking(max_predictions_per_seq=2)(ids, special, np.array([key, key]))
@@ -226,7 +226,7 @@ def test_an_example_is_masked_alike_in_any_batch(continues, rows, key, left, rig
 
 
 @given(ROWS, SETTINGS)
-def test_the_arrays_say_the_same(rows, settings):
+def test_the_output_arrays_are_consistent(rows, settings):
     ids, special = padded(rows)
     before = ids.copy()
     masked = masking(**settings)(ids, special, np.arange(len(rows)))
@@ -245,14 +245,14 @@ def test_the_arrays_say_the_same(rows, settings):
 
 
 @WHOLE_WORDS
-def test_a_batch_of_nothing(continues):
+def test_empty_batches_are_masked(continues):
     for shape in ((0, 8), (2, 0), (2, 8)):
         masked = masking(continues)(np.zeros(shape, int), np.ones(shape, bool), np.arange(shape[0]))
         assert (masked.masked_lm_labels == -100).all()
         assert set(measure_masking(masked, *padded([[]] * shape[0]), continues).values()) == {0.0}
 
 
-def test_another_seed_or_key_gives_other_masks():
+def test_different_seeds_and_keys_give_different_masks():
     ids, special = padded([[10] * 100])
     found = [
         tuple(chosen(masking(seed=seed)(ids, special, np.array([key]))))
@@ -274,7 +274,7 @@ def many():
 
 
 @WHOLE_WORDS
-def test_the_rates_of_many_pieces(many, continues):
+def test_masking_fractions_of_many_tokens(many, continues):
     ids, special = many
     masked = masking(continues, max_predictions_per_seq=80)(ids, special, np.arange(len(ids)))
     rates = measure_masking(masked, ids, special, continues)
@@ -289,7 +289,7 @@ def test_the_rates_of_many_pieces(many, continues):
 
 
 @WHOLE_WORDS
-def test_what_stands_in_the_place_of_a_piece(many, continues):
+def test_replacements_match_the_recorded_actions(many, continues):
     ids, special = many
     masked = masking(continues, max_predictions_per_seq=80)(ids, special, np.arange(len(ids)))
     row = np.arange(len(ids))[:, None]
@@ -304,7 +304,7 @@ def test_what_stands_in_the_place_of_a_piece(many, continues):
 
 
 @pytest.mark.parametrize("row", [[CLS, *range(10, 60), SEP], [CLS, *[10, 800] * 25, SEP]])
-def test_each_position_is_as_likely(row):
+def test_each_position_is_equally_likely(row):
     times = 4000
     ids, special = padded([row] * times)
     masked = masking(mlm_probability=0.24)(ids, special, np.arange(times))

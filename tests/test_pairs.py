@@ -87,7 +87,7 @@ def test_pairs_fit_and_stay_within_documents(text, capacity, seed, short):
 
 
 @given(text=several, capacity=capacities, seed=st.integers(0, 99))
-def test_next_texts_follow_without_a_gap_but_for_cut_pieces(text, capacity, seed):
+def test_positive_pairs_are_contiguous_except_for_truncation(text, capacity, seed):
     plan = plan_of(build_nsp_pairs, text, capacity, seed)
     follows = plan.labels == 0
     gap = (plan.b_start - plan.a_start - plan.a_length)[follows]
@@ -98,7 +98,7 @@ def test_next_texts_follow_without_a_gap_but_for_cut_pieces(text, capacity, seed
     assert whole[~cut].all()
 
 
-def test_a_pair_with_a_gap_lost_pieces_of_sentences_that_follow_each_other():
+def test_gaps_in_positive_pairs_come_from_truncation():
     text = corpus([[50, 60], [50, 60]])
     for epoch in range(20):
         plan = plan_of(build_nsp_pairs, text, 80, epoch=epoch, short_seq_prob=0)[np.array([0])]
@@ -108,7 +108,7 @@ def test_a_pair_with_a_gap_lost_pieces_of_sentences_that_follow_each_other():
             assert 50 <= plan.b_start[0] <= 70
 
 
-def test_pieces_are_lost_one_by_one_from_the_longer_text_in_front_or_behind():
+def test_truncation_removes_tokens_from_both_ends_of_the_longer_text():
     text = corpus([[200, 30], [200, 30]] * 5000)
     plan = plan_of(build_nsp_pairs, text, 130, short_seq_prob=0)
     plan = plan[plan.labels == 0]
@@ -120,26 +120,26 @@ def test_pieces_are_lost_one_by_one_from_the_longer_text_in_front_or_behind():
 
 
 @given(text=no_single, capacity=capacities, seed=st.integers(0, 99), short=probabilities)
-def test_half_are_next_within_one(text, capacity, seed, short):
+def test_half_of_the_pairs_are_positive_within_one(text, capacity, seed, short):
     """Also where every sentence fills a chunk."""
     plan = plan_of(build_nsp_pairs, text, capacity, seed, short_seq_prob=short)
     assert abs((plan.labels == 0).sum() - (plan.labels == 1).sum()) <= 1
 
 
-def test_half_are_next_among_ten_thousand():
+def test_half_of_ten_thousand_pairs_are_positive():
     plan = plan_of(build_nsp_pairs, random_corpus(4000), 125)
     assert len(plan) > 10_000
     assert abs((plan.labels == 0).mean() - 0.5) < 0.0001
 
 
-def test_both_labels_are_drawn_everywhere():
+def test_labels_are_balanced_throughout_the_corpus():
     plan = plan_of(build_nsp_pairs, random_corpus(4000), 125)
     tenths = [label.mean() for label in np.array_split(plan.labels, 10)]
     assert 0.4 < min(tenths) <= max(tenths) < 0.6
 
 
 @given(text=several, capacity=capacities, seed=st.integers(0, 99))
-def test_parts_are_all_sentences_once(text, capacity, seed):
+def test_segments_cover_all_sentences_once(text, capacity, seed):
     documents = SelectedDocuments.from_corpus(text, np.arange(len(text.document_offsets) - 1))
     made = split_into_segments(documents, TargetLengths(capacity, 0.1), np.random.default_rng(seed))
     assert made.start[0] == 0
@@ -155,7 +155,7 @@ def test_parts_are_all_sentences_once(text, capacity, seed):
         assert text.sentence_offsets[stop] - text.sentence_offsets[first] >= target or stop in text.document_offsets
 
 
-def test_every_piece_is_used_once_beside_the_random_second_texts():
+def test_every_token_is_used_once_apart_from_random_second_texts():
     text = corpus([[1] * 30] * 400)  # no chunk is too long, so nothing is cut
     for epoch in range(3):
         plan = plan_of(build_nsp_pairs, text, 12, epoch=epoch)
@@ -164,7 +164,7 @@ def test_every_piece_is_used_once_beside_the_random_second_texts():
         assert (first + second == 1).all()
 
 
-def test_random_second_texts_begin_at_every_sentence_alike():
+def test_random_second_texts_start_uniformly_at_sentences():
     text = corpus([[1] * length for length in (5, 10, 20, 40)] * 25)
     plans = [plan_of(build_nsp_pairs, text, 12, epoch=epoch) for epoch in range(30)]
     begins = np.concatenate([plan.b_start[plan.labels == 1] for plan in plans])
@@ -195,7 +195,7 @@ def test_random_second_texts_fill_the_pair():
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("probability", [0, 0.1, 0.5])
-def test_short_targets_are_as_often_as_asked(make, probability):
+def test_short_targets_have_the_requested_frequency(make, probability):
     text = corpus([[1] * 1000] * 100)
     plan = plan_of(make, text, 101, short_seq_prob=probability)
     length = plan.a_length + plan.b_length
@@ -210,7 +210,7 @@ def test_short_targets_are_as_often_as_asked(make, probability):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_seed_and_epoch_decide(make):
+def test_plans_are_determined_by_seed_and_epoch(make):
     text = random_corpus(50)
     plan = plan_of(make, text, 60, 3, 2)
     assert same(plan, plan_of(make, text, 60, 3, 2))
@@ -219,7 +219,7 @@ def test_seed_and_epoch_decide(make):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_only_chosen_documents_are_used(make):
+def test_only_selected_documents_are_used(make):
     text, chosen = random_corpus(50), [3, 4, 17, 40, 49]
     plan = plan_of(make, text, 60, chosen=chosen)
     assert set(document(text, plan.a_start)) == set(chosen)
@@ -228,7 +228,7 @@ def test_only_chosen_documents_are_used(make):
 
 @pytest.mark.parametrize("kind", [np.uint32, np.uint64, np.int64])
 @pytest.mark.parametrize("make", MAKERS)
-def test_any_type_of_numbers_gives_the_same(make, kind):
+def test_plans_do_not_depend_on_the_offset_dtype(make, kind):
     text = random_corpus(20)
     other = SimpleNamespace(
         **vars(text) | {name: vars(text)[name].astype(kind) for name in ("sentence_offsets", "document_offsets")}
@@ -240,7 +240,7 @@ def test_any_type_of_numbers_gives_the_same(make, kind):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_pieces_near_the_end_of_their_type_are_counted_right(make):
+def test_offsets_near_the_maximum_of_their_dtype_do_not_overflow(make):
     text = corpus([[20] * 10] * 4)
     far = SimpleNamespace(**vars(text) | {"sentence_offsets": text.sentence_offsets + np.uint32(2**32 - 801)})
     plan, moved = plan_of(make, text, 300), plan_of(make, far, 300)
@@ -253,7 +253,7 @@ def test_pieces_near_the_end_of_their_type_are_counted_right(make):
     capacity=capacities,
     seed=st.integers(0, 99),
 )
-def test_in_one_document_random_second_texts_are_from_elsewhere(lengths, capacity, seed):
+def test_random_second_texts_in_one_document_come_from_elsewhere(lengths, capacity, seed):
     text = corpus([lengths])
     plan = plan_of(build_nsp_pairs, text, capacity, seed)
     a_stop, b_stop = plan.a_start + plan.a_length, plan.b_start + plan.b_length
@@ -266,7 +266,7 @@ def test_in_one_document_random_second_texts_are_from_elsewhere(lengths, capacit
     assert (plan.a_length + plan.b_length <= capacity).all()
 
 
-def test_one_document_gives_both_labels_if_it_is_long_enough():
+def test_one_long_document_gives_both_labels():
     plan = plan_of(build_nsp_pairs, corpus([[1] * 1000]), 20, short_seq_prob=0)
     assert abs((plan.labels == 0).sum() - (plan.labels == 1).sum()) <= 1
     random = plan.labels == 1
@@ -281,7 +281,7 @@ def test_one_document_gives_both_labels_if_it_is_long_enough():
     capacity=capacities,
     seed=st.integers(0, 99),
 )
-def test_of_stretches_a_random_second_text_is_of_another_document(documents, capacity, seed):
+def test_random_second_texts_come_from_another_original_document(documents, capacity, seed):
     origins = [number for number, stretches in enumerate(documents) for _ in stretches]
     text = corpus([stretch for stretches in documents for stretch in stretches], origins)
     plan = plan_of(build_nsp_pairs, text, capacity, seed)
@@ -291,7 +291,7 @@ def test_of_stretches_a_random_second_text_is_of_another_document(documents, cap
     assert set(a) == set(range(len(documents)))
 
 
-def test_stretches_of_one_document_are_one_document():
+def test_parts_of_one_document_count_as_one_document():
     text = corpus([[1] * 100] * 10, origins=[0] * 10)
     chosen = np.array([0, 1, 2, 5, 6, 9])
     plan = plan_of(build_nsp_pairs, text, 20, chosen=chosen, short_seq_prob=0)
@@ -304,7 +304,7 @@ def test_stretches_of_one_document_are_one_document():
     assert describe_pairs(corpus([[1] * 100] * 10), chosen) == []
 
 
-def test_documents_of_one_sentence_are_never_next():
+def test_documents_of_one_sentence_give_only_negative_pairs():
     plan = plan_of(build_nsp_pairs, corpus([[5]] * 50), 20)
     assert len(plan) == 50
     assert set(plan.labels) == {1}
@@ -314,7 +314,7 @@ def test_documents_of_one_sentence_are_never_next():
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_empty_sentences_and_documents_do_no_harm(make):
+def test_empty_sentences_and_documents_are_skipped(make):
     text = corpus([[0, 3, 0, 4, 0], [0, 0], [], [5, 0, 0, 0, 0, 0, 0], [2, 2, 0]])
     for epoch in range(30):
         plan = plan_of(make, text, 6, epoch=epoch)
@@ -324,7 +324,7 @@ def test_empty_sentences_and_documents_do_no_harm(make):
         assert len(plan_of(make, corpus(documents), 6)) == 0
 
 
-def test_a_long_document_is_filled_in_stretches():
+def test_a_long_document_is_divided_into_spans():
     text = corpus([[1] * (5 * MAX_SPAN_SENTENCES + 1)] * 2)
     documents = SelectedDocuments.from_corpus(text, np.arange(2))
     first, stop = documents.split_into_spans()
@@ -336,7 +336,7 @@ def test_a_long_document_is_filled_in_stretches():
 
 
 @given(text=several, capacity=capacities, seed=st.integers(0, 99), short=probabilities)
-def test_texts_in_order_are_next_or_swapped(text, capacity, seed, short):
+def test_sop_pairs_are_consecutive_or_swapped(text, capacity, seed, short):
     plan = plan_of(build_sop_pairs, text, capacity, seed, short_seq_prob=short)
     swapped = plan.labels == 1
     assert abs(swapped.sum() - (~swapped).sum()) <= 1
@@ -349,7 +349,7 @@ def test_texts_in_order_are_next_or_swapped(text, capacity, seed, short):
 
 
 @given(text=several, capacity=capacities, seed=st.integers(0, 99), short=probabilities)
-def test_runs_are_all_pieces_once_in_whole_sentences(text, capacity, seed, short):
+def test_single_segments_cover_all_tokens_in_whole_sentences(text, capacity, seed, short):
     plan = plan_of(build_segments, text, capacity, seed, short_seq_prob=short)
     stop = plan.a_start + plan.a_length
     assert plan.a_start[0] == 0
@@ -367,7 +367,7 @@ def test_runs_are_all_pieces_once_in_whole_sentences(text, capacity, seed, short
     assert not plan.labels.any()
 
 
-def test_a_plan_is_made_any_length():
+def test_a_plan_is_resized_to_any_length():
     plan = plan_of(build_nsp_pairs, random_corpus(200), 60)
     n = len(plan)
     for size in (n, n - 7, n + 7, 2 * n + 3, 0):
@@ -382,7 +382,7 @@ def test_a_plan_is_made_any_length():
         resize_plan(plan[np.array([], int)], 3, np.random.default_rng(0))
 
 
-def test_a_plan_is_small():
+def test_a_plan_takes_little_memory():
     plan = plan_of(build_nsp_pairs, random_corpus(500), 60)
     assert sum(value.nbytes for value in vars(plan).values()) * 2_000_000 / len(plan) < 60e6
 
@@ -394,7 +394,7 @@ def told(documents):
     return describe_pairs(text, chosen, plan)
 
 
-def test_notes_say_what_is_unusual():
+def test_notes_describe_unusual_pairs():
     assert told([[5] * 10] * 500) == []
     assert "one document" in told([[5] * 1000])[0]
     assert len(told([[5] * 1000])) == 1

@@ -63,7 +63,7 @@ def of_epochs(features, steps, epochs, batch_size=8, accumulation=1):
 # ---- which examples
 
 
-def test_each_step_has_examples_of_its_phase_and_none_comes_twice(text, tiny):
+def test_steps_have_examples_of_their_phase_without_repetition(text, tiny):
     features, collate, scored = drawn(text, tiny)
     per_epoch = -(-len(features) // 8)
     steps, epochs = per_epoch * 3 - 12, 3
@@ -87,7 +87,7 @@ def test_each_step_has_examples_of_its_phase_and_none_comes_twice(text, tiny):
     assert collate([scored[0]])["masked_lm_labels"].shape[1] == 7
 
 
-def test_until_the_switch_it_is_the_run_of_one_length(text, tiny):
+def test_batches_of_the_first_phase_equal_a_run_at_its_length(text, tiny):
     features, _, _ = drawn(text, tiny)
     alone, _, _ = drawn(text, tiny, "16:1")
     some, plain = (of_epochs(each, 40, 2) for each in (features, alone))
@@ -97,7 +97,7 @@ def test_until_the_switch_it_is_the_run_of_one_length(text, tiny):
 
 
 @pytest.mark.parametrize(("batch_size", "accumulation"), [(2, 4), (1, 8)])
-def test_steps_have_the_same_examples_however_they_are_divided(batch_size, accumulation, text, tiny):
+def test_steps_have_the_same_examples_for_any_accumulation(batch_size, accumulation, text, tiny):
     features, _, _ = drawn(text, tiny)
     whole = of_epochs(features, 50, 3)
     for batches, parts in zip(whole, of_epochs(features, 50, 3, batch_size, accumulation), strict=True):
@@ -108,7 +108,7 @@ def test_steps_have_the_same_examples_however_they_are_divided(batch_size, accum
         assert joined == batches
 
 
-def test_an_epoch_of_a_later_phase_is_whole_passes(text, tiny):
+def test_an_epoch_of_a_later_phase_consists_of_several_passes(text, tiny):
     features, _, once = drawn(text, tiny)
     assert len(once) < len(features)
     long = features.phase_features[1]
@@ -124,7 +124,7 @@ def test_an_epoch_of_a_later_phase_is_whole_passes(text, tiny):
     assert abs((plan.labels == 0).mean() - 0.5) < 0.03
 
 
-def test_pieces_are_counted_by_phase(text, tiny):
+def test_tokens_are_counted_by_phase(text, tiny):
     features, _, _ = drawn(text, tiny)
     steps = 2 * (-(-len(features) // 8))
     batches = PhasedBatchSampler(features, 8, 1, 0, steps)
@@ -139,7 +139,7 @@ def test_pieces_are_counted_by_phase(text, tiny):
 # ---- runs
 
 
-def test_one_phase_is_the_run_of_its_length(few, tiny, tmp_path):
+def test_a_single_phase_equals_a_run_at_its_length(few, tiny, tmp_path):
     usual = {"model": str(tiny), "max_steps": 12}
     plain = pretrained(few, tmp_path / "plain", max_length=24, **usual)
     one = pretrained(few, tmp_path / "one", max_length=None, phases="24:1", **usual)
@@ -148,7 +148,7 @@ def test_one_phase_is_the_run_of_its_length(few, tiny, tmp_path):
     assert one.metrics["validation"] == plain.metrics["validation"]
 
 
-def test_8_x_1_is_2_x_4_is_1_x_8(tiny_without_dropout, few, tmp_path):
+def test_accumulation_is_equivalent(tiny_without_dropout, few, tmp_path):
     def run(batch, steps):
         return in_phases(few, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=1.5, batch_size=batch,
                          gradient_accumulation_steps=steps, **SGD)  # fmt: skip
@@ -162,7 +162,7 @@ def test_8_x_1_is_2_x_4_is_1_x_8(tiny_without_dropout, few, tmp_path):
 @pytest.mark.parametrize(
     "share", [0.4, 0.7, 0.9]
 )  # of the steps: in the first phase, at the switch, in the last
-def test_resumes_in_any_phase_to_the_same_weights_and_log(
+def test_resume_in_any_phase_is_bit_identical(
     share, cli, tiny, few, tmp_path, monkeypatch, stop_at
 ):
     options = ["--data", few, "--model", tiny, "--epochs", 1.5, "--batch-size", 8, "--phases", PHASES,
@@ -171,8 +171,8 @@ def test_resumes_in_any_phase_to_the_same_weights_and_log(
     status, out, err = cli(COMMAND, *options, "-o", whole, "--json")
     assert status == 0
     steps = json.loads(out)["training"]["steps"]
-    assert f"step {round(0.7 * steps)}: examples of 48 pieces" in err
-    assert "validation and test are scored at 48" in err
+    assert f"step {round(0.7 * steps)}: examples of 48 tokens" in err
+    assert "validation and test use 48 tokens" in err
 
     stop_at(round(share * steps) - 1)
     assert cli(COMMAND, *options, "-o", cut)[0] == 130
@@ -182,7 +182,7 @@ def test_resumes_in_any_phase_to_the_same_weights_and_log(
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_any_number_of_workers_gives_the_same_weights(tiny, few, tmp_path):
+def test_weights_do_not_depend_on_the_number_of_workers(tiny, few, tmp_path):
     one, two = (
         in_phases(few, tmp_path / f"of-{workers}", model=str(tiny), max_steps=20,
                   set=[f"dataloader_num_workers={workers}"])
@@ -191,14 +191,14 @@ def test_any_number_of_workers_gives_the_same_weights(tiny, few, tmp_path):
     assert_close(weights(one), weights(two), 0.0)
 
 
-def test_a_dry_run_takes_the_longest_and_a_preview_the_first(cli, tiny, text):
+def test_dry_run_uses_the_longest_phase_and_preview_the_first(cli, tiny, text):
     args = ["--data", text, "--model", tiny, "--phases", PHASES, "--batch-size", 4, "--json"]
     status, out, _ = cli(COMMAND, *args, "--dry-run")
     assert status == 0
     assert json.loads(out)["longest_batch"] == [4, 48]
     status, out, err = cli(COMMAND, *args[:-1], "--preview", 30)
     assert status == 0
-    assert "previews are of the first" in err
+    assert "previews the first phase" in err
     lengths = [len(line.split("] ", 1)[-1].split()) for line in out.splitlines() if "[CLS]" in line]
     assert lengths
     assert max(lengths) < 40  # 16 pieces and what belongs in their places
@@ -210,12 +210,12 @@ def test_a_dry_run_takes_the_longest_and_a_preview_the_first(cli, tiny, text):
 @pytest.mark.parametrize(
     ("lengths", "remarked"), [("16:0.5,32:0.5", False), ("32:0.5,16:0.5", True), ("16:0.5,16:0.5", True)]
 )
-def test_phases_that_do_not_grow_are_legal_and_remarked(text, tiny, lengths, remarked):
+def test_phases_that_do_not_grow_give_a_note(text, tiny, lengths, remarked):
     train, *_ = drawn(text, tiny, lengths)
     assert any("usually each phase is longer" in note for note in train.describe_issues(None)) == remarked
 
 
-def test_phases_are_read():
+def test_phases_are_parsed():
     assert [(phase.length, phase.fraction) for phase in parse_phases("128:0.9, 512:.1")] == [
         (128, 0.9),
         (512, 0.1),
@@ -227,7 +227,7 @@ def test_phases_are_read():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("128", ["'128'", "LENGTH:SHARE"]),
+        ("128", ["'128'", "LENGTH:FRACTION"]),
         ("128:0.9,x:0.1", ["'x:0.1'"]),
         ("128:0.9,512:0", ["'512:0'"]),
         ("128:1.5,512:-0.5", ["'128:1.5'"]),
@@ -237,14 +237,14 @@ def test_phases_are_read():
         ("7:1", ["length 7", "at least 8"]),
     ],
 )
-def test_what_is_no_phase_is_refused(text, words):
+def test_invalid_phases_are_refused(text, words):
     with pytest.raises(UserError) as refused:
         parse_phases(text)
     assert all(word in str(refused.value) for word in [f"--phases {text}", *words])
 
 
 REFUSED = {
-    "no phase": (["--phases", "128:90%"], ["--phases", "LENGTH:SHARE"]),
+    "no phase": (["--phases", "128:90%"], ["--phases", "LENGTH:FRACTION"]),
     "positions": (["--phases", "16:0.5,129:0.5"], ["--phases 129:0.5", "128 positions"]),
     "max length": (["--phases", PHASES, "--max-length", 16], ["--max-length 16", "--phases"]),
     "own order": (
@@ -264,7 +264,7 @@ def test_refusals(case, cli, text, tiny, tmp_path):
     assert_refused(cli, tmp_path, ["--data", text, "--model", tiny, *args], words, COMMAND)
 
 
-def test_features_of_phases_are_those_of_the_first(text, tiny):
+def test_phased_features_have_the_lengths_of_the_first_phase(text, tiny):
     features, _, _ = drawn(text, tiny)
     assert isinstance(features, PhasedFeatures)
     assert features.sequence_lengths.tolist() == features.phase_features[0].sequence_lengths.tolist()

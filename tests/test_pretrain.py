@@ -58,7 +58,7 @@ def batch_of(vocabulary, places=4):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_logits_at_masked_places_are_those_of_the_whole(name, tmp_path):
+def test_logits_at_masked_positions_equal_those_of_the_full_output(name, tmp_path):
     _, config = tiny_of(name, tmp_path / "model")
     torch.manual_seed(0)
     model = AutoModelForMaskedLM.from_config(config).eval()
@@ -72,7 +72,7 @@ def test_logits_at_masked_places_are_those_of_the_whole(name, tmp_path):
     torch.testing.assert_close(again, whole)  # without places it is the stock model
 
 
-def test_the_loss_is_that_of_the_stock_model_over_all_places():
+def test_the_loss_equals_that_of_transformers():
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
@@ -97,7 +97,7 @@ def test_the_loss_is_that_of_the_stock_model_over_all_places():
 
 
 @pytest.mark.parametrize(("size", "millions"), [("base", 110), ("large", 336)])
-def test_sizes_have_the_parameters_of_the_paper(size, millions):
+def test_model_sizes_have_the_parameter_counts_of_the_paper(size, millions):
     with torch.device("meta"):
         model = BertForPreTraining(build_bert_config(30522, MODEL_SIZES[size], 0))
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=1)
@@ -106,7 +106,7 @@ def test_sizes_have_the_parameters_of_the_paper(size, millions):
 # ---- runs
 
 
-def test_learns_and_others_load_it(text, tmp_path):
+def test_training_learns_and_the_checkpoint_loads_elsewhere(text, tmp_path):
     run = pretrained(
         text, tmp_path / "run", size="tiny", vocab_size=120, epochs=60, batch_size=16, learning_rate=1e-3
     )
@@ -123,7 +123,7 @@ def test_learns_and_others_load_it(text, tmp_path):
     tuned = bertkit.classify(data=str(data), model=str(run.output_dir), max_steps=2, bf16=False,
                              output_dir=str(tmp_path / "tuned"))  # fmt: skip
     assert tuned.metrics["model"] == "run"
-    assert "`bert-tiny` pre-trained from new weights by `pretrain-mlm-nsp` on" in card_of(run.output_dir)
+    assert "`bert-tiny` pre-trained from scratch by `pretrain-mlm-nsp` on" in card_of(run.output_dir)
     assert "`run` fine-tuned for `classify` on" in card_of(tmp_path / "tuned")
 
 
@@ -132,14 +132,14 @@ def card_of(folder):
 
 
 @pytest.mark.parametrize("objective", ["mlm", "mlm+sop"])
-def test_other_objectives(objective, text, tmp_path):
+def test_other_objectives_train(objective, text, tmp_path):
     run = pretrained(text, tmp_path / "run", vocab_size=120, objective=objective, max_steps=3)
     assert ("nsp_loss" in run.metrics["validation"]) == (objective != "mlm")
     assert AutoTokenizer.from_pretrained(run.output_dir).mask_token == "[MASK]"
 
 
 @pytest.mark.parametrize("name", ["roberta", "albert", "electra", "distilbert", "modernbert"])
-def test_goes_on_from_any_architecture(name, text, tmp_path):
+def test_pre_training_continues_from_any_architecture(name, text, tmp_path):
     folder, _ = tiny_of(name, tmp_path / "model")
     run = pretrained(
         text, tmp_path / "run", model=str(folder), objective="mlm", max_steps=2, whole_word_masking=True
@@ -150,7 +150,7 @@ def test_goes_on_from_any_architecture(name, text, tmp_path):
     assert not info["missing_keys"]
 
 
-def test_8_x_1_is_2_x_4_is_1_x_8(tiny_without_dropout, text, tmp_path):
+def test_accumulation_is_equivalent(tiny_without_dropout, text, tmp_path):
     def run(batch, steps):
         return pretrained(text, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=2, batch_size=batch,
                           gradient_accumulation_steps=steps, **SGD)  # fmt: skip
@@ -161,7 +161,7 @@ def test_8_x_1_is_2_x_4_is_1_x_8(tiny_without_dropout, text, tmp_path):
         assert_close(weights(whole), weights(other), 1e-5)
 
 
-def test_checkpointing_computes_layers_again_and_changes_nothing(tiny, text, tmp_path, monkeypatch):
+def test_gradient_checkpointing_recomputes_layers_with_equal_results(tiny, text, tmp_path, monkeypatch):
     from transformers.models.bert.modeling_bert import BertIntermediate  # in each layer, once
 
     forward, passes = BertIntermediate.forward, []
@@ -201,7 +201,7 @@ def test_bf16_trains(text, tiny, tmp_path):
 
 
 @pytest.mark.parametrize("scratch", [True, False])
-def test_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
+def test_resume_in_the_middle_of_an_epoch_is_bit_identical(
     scratch, cli, tiny, text, tmp_path, monkeypatch, stop_at
 ):
     new = ["--hidden-size", 16, "--num-heads", 2, "--vocab-size", 60]
@@ -220,7 +220,7 @@ def test_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_any_number_of_workers_gives_the_same_weights(tiny, text, tmp_path):
+def test_weights_do_not_depend_on_the_number_of_workers(tiny, text, tmp_path):
     one, two = (
         pretrained(
             text,
@@ -251,7 +251,7 @@ def features_of(text, tiny, **settings):
     return task.featurize(found.splits["train"], tokenizer), task.collator(tokenizer, model)
 
 
-def test_each_epoch_has_examples_of_its_own_and_the_same_number(text, tiny):
+def test_epochs_have_different_examples_but_equally_many(text, tiny):
     features, collate = features_of(text, tiny)
     n = len(features)
     first, second = ([features[epoch * n + at] for at in range(n)] for epoch in (0, 1))
@@ -267,7 +267,7 @@ def test_each_epoch_has_examples_of_its_own_and_the_same_number(text, tiny):
     )
 
 
-def test_pieces_stand_where_they_belong(text, tiny):
+def test_masked_labels_match_the_original_tokens(text, tiny):
     features, collate = features_of(text, tiny)
     item = features[0]
     batch = collate([item])
@@ -280,7 +280,7 @@ def test_pieces_stand_where_they_belong(text, tiny):
     assert batch["masked_lm_positions"].shape == (1, round(0.15 * 32))
 
 
-def test_a_preview_measures_and_writes_nothing(cli, text, tmp_path):
+def test_preview_prints_statistics_and_writes_nothing(cli, text, tmp_path):
     args = ["--data", text, "--vocab-size", 120, "--max-length", 32, "--whole-word-masking", "--preview", 80]
     before = sorted(tmp_path.rglob("*.safetensors"))
     status, out, _ = cli(COMMAND, *args, "--json")
@@ -301,7 +301,7 @@ def test_a_preview_measures_and_writes_nothing(cli, text, tmp_path):
 
 
 @pytest.mark.parametrize(("given", "share"), [({}, 0.1), ({"dropout": 0.0}, 0.0), ({"dropout": 0.3}, 0.3)])
-def test_dropout_is_of_pre_training_alone(given, share, text, tmp_path, monkeypatch):
+def test_dropout_applies_only_to_pre_training(given, share, text, tmp_path, monkeypatch):
     trained = []
     monkeypatch.setattr("bertkit.pipeline.session.enable_fast_dropout", trained.append)
     run = pretrained(text, tmp_path / "run", hidden_size=16, num_heads=2, max_steps=1, vocab_size=60, **given)
@@ -311,7 +311,7 @@ def test_dropout_is_of_pre_training_alone(given, share, text, tmp_path, monkeypa
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
 
 
-def test_new_weights_of_a_layer_put_out_what_varies_alike_at_any_width():
+def test_initializer_range_scales_with_the_hidden_size():
     shapes = [MODEL_SIZES[size] for size in ("tiny", "small", "base", "large")]
     spread = [build_bert_config(100, shape, 0).initializer_range for shape in shapes]
     assert spread[2:] == [0.02, 0.02]  # the paper's
@@ -323,7 +323,7 @@ def test_new_weights_of_a_layer_put_out_what_varies_alike_at_any_width():
 # ---- scores
 
 
-def test_scores_are_over_all_that_is_predicted():
+def test_metrics_average_over_all_predictions():
     kept = np.array([[6.0, 1, 2, 0.5, 1, 1], [0.0, 0, 0, 0.9, 0, 1], [3.0, 1, 1, 0.4, 1, 1]], np.float32)
     found = score_pretraining(kept, pairs=True)
     assert found["mlm_loss"] == pytest.approx(3.0)
@@ -333,7 +333,7 @@ def test_scores_are_over_all_that_is_predicted():
     assert score_pretraining(kept, pairs=False)["loss"] == pytest.approx(3.0)
 
 
-def test_unigram_is_the_cross_entropy_of_frequencies(tiny, tmp_path):
+def test_unigram_baseline_is_the_cross_entropy_of_token_frequencies(tiny, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     corpus = write_corpus([["good good bad"], ["good bad"]], tokenizer, tmp_path)
     good, bad = tokenizer.convert_tokens_to_ids(["good", "bad"])
@@ -352,7 +352,7 @@ REFUSED = {
     "positions": (["--max-length", 513], ["--max-length 513", "512 positions"]),
     "shares": (
         ["--mask-replace-prob", 0.8, "--random-replace-prob", 0.3],
-        ["--mask-replace-prob 0.8", "together at most 1"],
+        ["--mask-replace-prob 0.8", "the sum exceeds 1"],
     ),
     "vocabulary": (["--vocab-size", 20], ["--vocab-size 20", "characters"]),
     "no tokenizer": (["--tokenizer", "./nowhere"], ["--tokenizer ./nowhere", "no such folder"]),
@@ -369,25 +369,25 @@ def test_refusals(case, cli, text, tmp_path):
 
 def test_an_empty_text_is_refused(cli, tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
-    assert_refused(cli, tmp_path, ["--data", tmp_path / "empty.txt"], ["empty.txt", "only blanks"], COMMAND)
+    assert_refused(cli, tmp_path, ["--data", tmp_path / "empty.txt"], ["empty.txt", "only white space"], COMMAND)
 
 
-def test_a_text_of_which_nothing_can_be_set_aside_is_refused(cli, tiny, tmp_path):
+def test_text_too_short_to_hold_out_a_part_is_refused(cli, tiny, tmp_path):
     (tmp_path / "one.txt").write_text("One film.")
     args = ["--data", tmp_path / "one.txt", "--model", tiny]
     assert_refused(
-        cli, tmp_path, args, ["one.txt", "only one sentence", "more text", "--validation"], COMMAND
+        cli, tmp_path, args, ["one.txt", "only one sentence", "add text", "--validation"], COMMAND
     )
 
 
-def test_a_preview_of_fewer_examples_than_asked_for_says_so(cli, text, tiny):
+def test_preview_notes_that_an_epoch_has_fewer_examples(cli, text, tiny):
     args = [COMMAND, "--data", text, "--model", tiny, "--max-length", 32, "--json", "--preview"]
-    there = int(json.loads(cli(*args, 9999)[1])["examples"])
-    assert f"an epoch has {there:,} examples: these are all of them" in cli(*args, there + 1)[2]
-    assert "these are all" not in cli(*args, there)[2]
+    count = int(json.loads(cli(*args, 9999)[1])["examples"])
+    assert f"an epoch has only {count:,} examples: all are shown" in cli(*args, count + 1)[2]
+    assert "all are shown" not in cli(*args, count)[2]
 
 
-def test_a_run_from_scratch_is_repeated_by_its_settings(cli, text, tmp_path):
+def test_run_yaml_reproduces_a_run_from_scratch(cli, text, tmp_path):
     shape = ["--hidden-size", 16, "--num-heads", 2, "--vocab-size", 60, "--max-steps", 1]
     assert cli(COMMAND, "--data", text, *shape, "-o", tmp_path / "one")[0] == 0
     assert cli(COMMAND, "--recipe", tmp_path / "one" / "run.yaml", "-o", tmp_path / "two")[0] == 0
@@ -396,28 +396,28 @@ def test_a_run_from_scratch_is_repeated_by_its_settings(cli, text, tmp_path):
 
 
 @pytest.mark.parametrize("given", [("--size", "base"), ("--dropout", 0)])
-def test_scratch_settings_beside_a_model_are_refused(given, cli, text, tiny, tmp_path):
+def test_scratch_settings_conflict_with_model(given, cli, text, tiny, tmp_path):
     args = ["--data", text, "--model", tiny, *given]
     assert_refused(cli, tmp_path, args, [given[0], "from scratch", "--model"], COMMAND)
 
 
 NEW = {
-    "mlm+nsp": "new heads over pieces and pairs, of which its weights have none",
-    "mlm": "new heads over pieces,",
+    "mlm+nsp": "re-initialized heads over tokens and pairs (not in its weights)",
+    "mlm": "re-initialized heads over tokens (",
 }
 
 
 @pytest.mark.parametrize("objective", NEW)
-def test_heads_that_begin_anew_are_told(objective, cli, text, tiny, tmp_path):
+def test_re_initialized_heads_are_reported(objective, cli, text, tiny, tmp_path):
     args = ["--data", text, "--max-length", 32, "--objective", objective, "--preview", 1, "--model"]
     assert f"; {NEW[objective]}" in cli(COMMAND, *args, "minilm")[2]
     run = pretrained(text, tmp_path / "run", model=str(tiny), objective="mlm", max_steps=1)
     err = cli(COMMAND, *args, run.output_dir)[2]
-    assert ("new heads over pairs" in err) == (objective == "mlm+nsp")
-    assert "pieces" not in err.split("model: run; ")[1].splitlines()[0]
+    assert ("re-initialized heads over pairs" in err) == (objective == "mlm+nsp")
+    assert "over tokens" not in err.split("model: run; ")[1].splitlines()[0]
 
 
-def test_a_model_that_judges_no_pairs_is_refused_for_them(cli, text, tmp_path):
+def test_an_architecture_without_a_pair_head_is_refused(cli, text, tmp_path):
     folder, _ = tiny_of("roberta", tmp_path / "model")
     args = ["--data", text, "--model", folder]
     assert_refused(cli, tmp_path, args, ["--objective mlm+nsp", "roberta", "--objective mlm"], COMMAND)
@@ -439,15 +439,15 @@ def test_too_little_text_for_a_pair_is_refused(cli, text, tiny, tmp_path):
     )
 
 
-def test_documents_of_one_sentence_are_told_of(cli, tiny, tmp_path):
+def test_documents_of_one_sentence_give_a_note(cli, tiny, tmp_path):
     data = write_rows(tmp_path / "short.jsonl", make_document_rows(60, longest=1))
     args = ["--data", data, "--model", tiny, "--max-length", 32, "--preview", 1]
     status, _, err = cli(COMMAND, *args)
     assert status == 0
-    assert "have one sentence, so nothing follows it" in err
+    assert "have one sentence, which nothing follows" in err
 
 
-def test_one_document_is_cut_up_and_said(cli, tiny, tmp_path):
+def test_one_document_is_split_into_parts_with_a_note(cli, tiny, tmp_path):
     data = write_rows(
         tmp_path / "one.jsonl", [{"text": " ".join(row["text"] for row in make_document_rows(60))}]
     )
@@ -455,8 +455,8 @@ def test_one_document_is_cut_up_and_said(cli, tiny, tmp_path):
         COMMAND, "--data", data, "--model", tiny, "--max-steps", 1, "--batch-size", 4, "-o", tmp_path / "run"
     )
     assert status == 0
-    assert "one document: cut into 20 stretches" in err
-    assert "the text is one document: a second text that does not follow is taken from elsewhere in it" in err
+    assert "one document: split into 20 parts" in err
+    assert "the text is one document: random second texts are taken from elsewhere in it" in err
 
 
 # ---- files, and what is made of them once
@@ -478,7 +478,7 @@ def test_a_tokenizer_is_trained_once(cli, text, tmp_path):
     second = preview(cli, text)
     assert again in second
     assert "training a tokenizer" not in second
-    notes = [line for line in first.splitlines() if "accents" in line or "pieces, not" in line]
+    notes = [line for line in first.splitlines() if "accents" in line or "tokens instead of" in line]
     assert notes
     assert [line for line in notes if line not in second] == []
     assert again not in preview(cli, text, "--cased")
@@ -487,13 +487,13 @@ def test_a_tokenizer_is_trained_once(cli, text, tmp_path):
     assert again not in preview(cli, text)
 
 
-def test_without_a_cache_a_tokenizer_is_trained_all_the_same(cli, text, tmp_path, monkeypatch):
+def test_without_a_cache_a_tokenizer_is_trained(cli, text, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BERTKIT_CACHE_DIR", str(tmp_path / "file"))
-    assert "a WordPiece tokenizer of" in preview(cli, text)
+    assert "WordPiece tokenizer with" in preview(cli, text)
 
 
-def test_examples_are_not_said_to_be_cut(cli, text, tiny, tmp_path):
+def test_examples_are_not_reported_as_truncated(cli, text, tiny, tmp_path):
     assert "of the training texts are over" not in preview(cli, text)
     args = ["--data", text, "--model", tiny, "--max-length", 32, "--batch-size", 4, "--dry-run"]
     status, out, err = cli(COMMAND, *args)
@@ -513,7 +513,7 @@ def folder_of(tmp_path, **counts):
 
 
 @pytest.mark.parametrize("validation", ["valid", "validation", "dev"])
-def test_files_of_a_folder_are_splits_by_their_names(validation, tiny, tmp_path):
+def test_files_of_a_directory_are_assigned_to_splits_by_name(validation, tiny, tmp_path):
     folder = folder_of(tmp_path, **{"train": 60, "wiki." + validation: 30, "test": 25})
     settings = {"model": str(tiny), "text_format": "sentences", "max_steps": 1}
     run = pretrained(folder, tmp_path / "run", **settings)
@@ -526,21 +526,21 @@ def test_files_of_a_folder_are_splits_by_their_names(validation, tiny, tmp_path)
     assert named.metrics["data"]["validation"] == 22
 
 
-def test_a_folder_without_a_training_file_is_all_training_text(cli, tmp_path):
+def test_a_directory_without_a_training_file_is_all_training_text(cli, tmp_path):
     err = preview(cli, folder_of(tmp_path, valid=60, test=30), "--text-format", "sentences")
-    assert "no file is named after training: all 2 are training text, test.txt, valid.txt as well" in err
+    assert "no file is named after training: all 2 files are training text, including test.txt, valid.txt" in err
     assert "set aside" in err
 
 
-def test_titles_are_not_taken_for_splits(cli, tmp_path):
+def test_book_titles_are_not_mistaken_for_splits(cli, tmp_path):
     titles = {"a train to the sea": 20, "the test": 20, "gardens": 20, "stones": 20, "rivers": 20}
     err = preview(cli, folder_of(tmp_path, **titles))
-    assert "all 5 are training text" in err
+    assert "all 5 files are training text" in err
     (tmp_path / "texts" / "rivers.txt").unlink()
     assert "left out, not named after a split: gardens.txt, stones.txt" in preview(cli, tmp_path / "texts")
 
 
-def test_random_second_texts_are_of_another_document_where_there_are_few(tiny, tmp_path):
+def test_random_second_texts_of_few_documents_come_from_another_document(tiny, tmp_path):
     sentences = [make_document_rows(150, seed=seed, longest=1) for seed in range(3)]
     rows = [{"text": " ".join(row["text"] for row in document)} for document in sentences]
     features, _ = features_of(write_rows(tmp_path / "few.jsonl", rows), tiny)

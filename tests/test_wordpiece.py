@@ -47,13 +47,13 @@ def through(tokenizer, text):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("texts", [KOREAN, CHINESE, JAPANESE], ids=["ko", "zh", "ja"])
-def test_text_in_any_script_comes_back_as_it_was(texts, way):
+def test_text_in_any_script_survives_a_round_trip(texts, way):
     made = train(texts, **WAYS[way])
     for text in texts:
         assert through(made.tokenizer, text).replace(" ", "") == text.replace(" ", "")
 
 
-def test_korean_is_cut_into_syllables_and_keeps_its_blanks():
+def test_korean_keeps_its_syllables_and_spaces():
     text = "아이들은 빵집에 들릅니다."
     tokenizer = train(KOREAN).tokenizer
     assert through(tokenizer, text) == text
@@ -75,23 +75,23 @@ def test_a_chinese_character_is_a_word():
         ({"lowercase": False, "strip_accents": True}, "The cafe opens"),
     ],
 )
-def test_case_and_accents(settings, text):
+def test_case_and_accent_settings(settings, text):
     assert through(train(ENGLISH, **settings).tokenizer, "The café opens") == text
 
 
-def test_a_few_foreign_words_decide_nothing_about_accents():
+def test_a_few_foreign_words_do_not_affect_accent_stripping():
     made = train([*ENGLISH * 10, "빵집"])
     assert made.strip_accents
 
 
-def test_what_stripping_takes_apart_is_told():
+def test_notes_describe_accent_stripping():
     assert "would decompose Hangul" in train(KOREAN).notes[0]
     assert "stripping accents decomposes Hangul" in train(KOREAN, strip_accents=True).notes[0]
     assert "--no-strip-accents" in train(ENGLISH).notes[0]
 
 
 @pytest.mark.parametrize("settings", [{}, {"lowercase": False}, {"strip_accents": True}])
-def test_words_are_spelled_as_berts_normaliser_does(settings):
+def test_words_are_normalized_like_berts_normalizer(settings):
     """Each text is one word or mark many times, so that it becomes a piece as the tokenizer reads it."""
     words = [
         "Café",
@@ -113,7 +113,7 @@ def test_words_are_spelled_as_berts_normaliser_does(settings):
     assert [cut for cut in pieces if len(cut) != 1 or cut == ["[UNK]"]] == []
 
 
-def test_special_pieces_are_the_first():
+def test_special_tokens_have_the_first_ids():
     tokenizer = train(ENGLISH).tokenizer
     assert tokenizer.convert_ids_to_tokens(range(5)) == SPECIAL_TOKENS
     assert tokenizer("bread", "time").input_ids[0] == tokenizer.cls_token_id == 2
@@ -121,29 +121,29 @@ def test_special_pieces_are_the_first():
     assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
 
 
-def test_the_same_text_gives_the_same_pieces_and_numbers():
+def test_training_is_deterministic():
     first = train(ENGLISH, vocab_size=90).tokenizer.get_vocab()
     assert all(train(ENGLISH, vocab_size=90).tokenizer.get_vocab() == first for _ in range(5))
 
 
-def test_pieces_are_what_the_text_has_most():
+def test_tokens_are_the_most_frequent_words_and_parts():
     tokenizer = train(["low low lowest slow"] * 5 + ["lowly"]).tokenizer
     assert tokenizer.tokenize("low slow lowly") == ["low", "slow", "low", "##l", "##y"]
 
 
-def test_a_vocabulary_of_any_size_that_the_characters_allow():
+def test_vocab_size_must_cover_the_characters():
     with pytest.raises(UserError, match=r"--vocab-size 20: .* pass at least (\d+)") as error:
         train(ENGLISH, vocab_size=20)
     least = int(str(error.value).split("at least ")[1].split(",")[0])
     assert [len(train(ENGLISH, vocab_size=least + more).tokenizer) for more in (0, 10)] == [least, least + 10]
 
 
-def test_fewer_pieces_than_asked_for_are_told():
+def test_a_smaller_vocabulary_than_requested_gives_a_note():
     made = train(ENGLISH, vocab_size=5000)
     assert f"{len(made.tokenizer):,} tokens instead of 5,000" in made.notes[-1]
 
 
-def test_rare_characters_get_no_piece():
+def test_rare_characters_get_no_token():
     texts = [*ENGLISH * 100, "ж"]
     few, all_of_them = train(texts), train(texts, coverage=1.0)
     assert few.tokenizer.tokenize("ж bread") == ["[UNK]", "bread"]
@@ -152,20 +152,20 @@ def test_rare_characters_get_no_piece():
     assert all_of_them.alphabet_size == few.alphabet_size + 1
 
 
-def test_rare_characters_get_pieces_where_there_is_room():
+def test_rare_characters_get_tokens_if_there_is_room():
     made = train([*ENGLISH * 100, "ж"], vocab_size=5000)
     assert made.tokenizer.tokenize("ж") == ["ж"]
     assert not any("too rare" in note for note in made.notes)
 
 
-def test_equally_rare_characters_are_kept_or_left_out_together():
+def test_equally_rare_characters_are_treated_alike():
     counts = {"a": 97, "b": 1, "c": 1, "d": 1}
     rooms = [len(select_alphabet(counts, coverage, 2)) for coverage in (0.95, 0.98, 1.0)]
     assert rooms == [1, 4, 4]
     assert select_alphabet(counts, 0.5, 4) == ["a", "b", "c", "d"]
 
 
-def test_a_word_that_is_unknown_however_it_is_cut_is_counted_and_not_learned_from():
+def test_words_too_long_for_bert_are_counted_and_skipped():
     """The trainer's time grows with the square of a word: of this one it would take a quarter of an hour."""
     endless = "lowest" * 200_000
     made = train(["low low lowest", endless, "q" * 100, "x" * 101])
@@ -186,7 +186,7 @@ SAMPLES = {  # texts, and the share of their words that is sampled
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_sample_is_of_whole_words_from_all_over_the_texts_and_bounded(name):
+def test_samples_are_bounded_and_evenly_spaced_whole_words(name):
     texts, (least, most) = SAMPLES[name]
     words = [int(word[1:]) for stretch in sample_texts(iter(texts)) for word in stretch.split()]
     total = 10 * len(TENS if most < 1 else TENS[:9_000])
@@ -195,18 +195,18 @@ def test_a_sample_is_of_whole_words_from_all_over_the_texts_and_bounded(name):
     assert np.mean(words) == pytest.approx(total / 2, rel=0.02)
 
 
-def test_what_is_unknown_is_measured_all_over_the_text():
+def test_the_unk_fraction_is_measured_over_the_whole_text():
     texts = ["lowest" * 200_000, *["low low lowest\n" * 70_000] * 2]
     made = evaluate_tokenizer(train(texts).tokenizer, iter(texts))
     assert made["unknown"] < 0.01
 
 
-def test_half_of_a_surrogate_pair_stops_nothing():
+def test_lone_surrogates_are_replaced():
     assert train([*ENGLISH, "bread \ud800"]).alphabet_size > 20
 
 
 @pytest.mark.parametrize("settings", [[], ["--cased"], ["--strip-accents"]])
-def test_auto_tokenizer_loads_what_was_trained(cli, tmp_path, settings):
+def test_auto_tokenizer_loads_the_trained_tokenizer(cli, tmp_path, settings):
     file = write(tmp_path / "ko.txt", KOREAN + ENGLISH)
     status, out, _ = cli("train-tokenizer", "--data", file, "-o", tmp_path / "tok", "--json", *settings)
     told = json.loads(out)
@@ -223,7 +223,7 @@ def test_auto_tokenizer_loads_what_was_trained(cli, tmp_path, settings):
     assert (tmp_path / "tok" / "vocab.txt").read_text("utf-8").splitlines()[:5] == SPECIAL_TOKENS
 
 
-def test_files_folders_patterns_and_the_sample(cli, tmp_path):
+def test_data_can_be_files_directories_patterns_and_the_sample(cli, tmp_path):
     texts = tmp_path / "texts"
     texts.mkdir()
     write(texts / "a.txt", ENGLISH[:2])
@@ -236,7 +236,7 @@ def test_files_folders_patterns_and_the_sample(cli, tmp_path):
     assert (status, "runs/tokenizer-sample" in out, "accents are stripped" in err) == (0, True, True)
 
 
-def test_text_is_read_as_for_pre_training(cli, tmp_path):
+def test_text_is_read_as_in_pre_training(cli, tmp_path):
     """The column, the encoding and the line between documents are what the user says."""
     rows = [json.dumps({"lyrics": text, "note": "Zzz"}) for text in ENGLISH]
     files = {
@@ -255,7 +255,7 @@ def test_text_is_read_as_for_pre_training(cli, tmp_path):
     assert err.count("bad.txt: 2 bytes that are not UTF-8 were left out") == 1
 
 
-def test_a_tokenizer_is_replaced_only_when_asked(cli, tmp_path):
+def test_a_tokenizer_is_replaced_only_with_overwrite(cli, tmp_path):
     file, folder = write(tmp_path / "en.txt", ENGLISH), tmp_path / "tok"
     args = ["--data", file, "-o", folder]
     assert cli("train-tokenizer", *args)[0] == 0
@@ -277,7 +277,7 @@ def test_a_tokenizer_is_replaced_only_when_asked(cli, tmp_path):
         (ENGLISH[0], ["-o", "."], ["do not belong to a tokenizer", "text.txt", "pass another directory"]),
     ],
 )
-def test_refused(cli, tmp_path, content, args, words):
+def test_refusals(cli, tmp_path, content, args, words):
     content = content if isinstance(content, bytes) else content.encode()
     (tmp_path / "text.txt").write_bytes(content)
     args = ["--data", "text.txt", "-o", "tok", *args]

@@ -86,7 +86,8 @@ def train_wordpiece(
     notes += words.describe_skipped()
     if len(vocabulary) < vocab_size:
         notes.append(
-            f"{len(vocabulary):,} tokens instead of {vocab_size:,}: no other candidate occurs twice in the text"
+            f"{len(vocabulary):,} tokens instead of {vocab_size:,}: no other candidate occurs twice in the "
+            "text"
         )
     tokenizer = _build_tokenizer(vocabulary, lowercase, strip)
     return WordPieceResult(tokenizer, strip, len(alphabet), notes)

@@ -51,7 +51,8 @@ def build_bert_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id
     layers, hidden, heads = shape
     return BertConfig(
         vocab_size=vocab_size, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
-        intermediate_size=4 * hidden, max_position_embeddings=MAX_POSITION_EMBEDDINGS, pad_token_id=pad_token_id,
+        intermediate_size=4 * hidden, max_position_embeddings=MAX_POSITION_EMBEDDINGS,
+        pad_token_id=pad_token_id,
         initializer_range=INITIALIZER_RANGE * math.sqrt(max(1.0, BASE_HIDDEN_SIZE / hidden)),
     )  # fmt: skip
 

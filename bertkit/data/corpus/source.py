@@ -197,8 +197,8 @@ def _require_configuration(data: str, names: Mapping[Any, PurePath]) -> None:
     if len(configurations) > 1 and not splits:
         example = f"--data {data}{'/' if ':' in data else ':'}{configurations[0]}"
         raise UserError(
-            f"--data {data}: has several configurations ({format_list(configurations)}); pass one, for example "
-            f"{example}"
+            f"--data {data}: has several configurations ({format_list(configurations)}); pass one, for "
+            f"example {example}"
         )
 
 
