@@ -1,4 +1,4 @@
-"""Text files to pieces: forms and formats are known by content, and sentences come back as their pieces."""
+"""Reading corpora: formats are detected from content, and sentences are tokenized as by the tokenizer."""
 
 import csv
 import gzip
@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bertkit.data.corpus import formats
 from conftest import make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertkit.data.corpus import formats
 from bertkit.data.corpus.documents import TextOptions, iter_documents, iter_raw_texts
 from bertkit.data.corpus.formats import MAX_SENTENCE_CHARACTERS, detect_format, split_sentences
 from bertkit.data.corpus.source import find_text
@@ -66,12 +66,12 @@ WIKITEXT = """
  = Kites = 
  
  A kite flies in the wind . 
-"""  # noqa: W291, W293 (as the data set is spaced)
+"""  # noqa: W291, W293 (spaced as in the dataset)
 
 
 @pytest.fixture
 def file(tmp_path):
-    """Write a file whose name says nothing."""
+    """Write a file whose name does not show its format."""
 
     def write(content, name="data.bin"):
         path = tmp_path / name
@@ -86,7 +86,7 @@ def read(*paths, notes=None, **options):
     return [list(document) for document in iter_documents(paths, TextOptions(**options), notes)]
 
 
-# ---- forms
+# ---- text formats
 
 
 def test_files_with_one_sentence_per_line_are_detected(file):
@@ -109,8 +109,8 @@ def test_wrapped_paragraphs_are_joined_and_split_into_sentences(file):
 
 
 def test_separated_wikitext_punctuation_is_joined(file):
-    made = WIKITEXT.replace("white clay", "white @-@ burning clay of 1 @,@ 000 @.@ 5 degrees @ home")
-    assert read(file(made))[0][0] == "Clay pipes are made of white-burning clay of 1,000.5 degrees @ home ."
+    text = WIKITEXT.replace("white clay", "white @-@ burning clay of 1 @,@ 000 @.@ 5 degrees @ home")
+    assert read(file(text))[0][0] == "Clay pipes are made of white-burning clay of 1,000.5 degrees @ home ."
 
 
 def test_wikitext_titles_start_documents_and_headings_are_left_out(file):
@@ -123,18 +123,18 @@ def test_wikitext_titles_start_documents_and_headings_are_left_out(file):
 
 @pytest.mark.parametrize("missing", ["before", "behind"])
 def test_a_wikitext_title_needs_a_blank_line_on_one_side(file, missing):
-    gone = (
+    change = (
         ("dear . \n \n = Kites", "dear . \n = Kites")
         if missing == "before"
         else ("Kites = \n \n", "Kites = \n")
     )
-    text = WIKITEXT.replace(*gone)
+    text = WIKITEXT.replace(*change)
     assert text != WIKITEXT
     assert read(file(text)) == read(file(WIKITEXT))
 
 
 @pytest.mark.parametrize(
-    ("sample", "form"),
+    ("sample", "text_format"),
     {
         "sentences": (SENTENCES, "sentences"),
         "Korean sentences": ("눈이 왔다.\n길이 얼었다.\n\n밥을 지었다.\n국을 끓였다.\n", "sentences"),
@@ -153,8 +153,8 @@ def test_a_wikitext_title_needs_a_blank_line_on_one_side(file, missing):
         "nothing": ("", "prose"),
     }.values(),
 )
-def test_the_text_format_is_detected(sample, form):
-    assert detect_format(sample.split("\n")) == form
+def test_the_text_format_is_detected(sample, text_format):
+    assert detect_format(sample.split("\n")) == text_format
 
 
 def test_explicit_options_override_detection(file):
@@ -165,15 +165,15 @@ def test_explicit_options_override_detection(file):
 
 
 @pytest.mark.parametrize(
-    ("wrapped", "wanted"),
+    ("wrapped", "expected"),
     [
         ("아침에 눈이\n왔다. 길이 얼었다!", ["아침에 눈이 왔다.", "길이 얼었다!"]),
         ("今天天气\n很好。我们去\n公园吧！", ["今天天气很好。", "我们去公园吧！"]),
         ("今日は\nいい天気です。散歩\nしよう。", ["今日はいい天気です。", "散歩しよう。"]),
     ],
 )
-def test_chinese_japanese_and_korean_lines_are_joined_and_split_correctly(file, wrapped, wanted):
-    assert read(file(wrapped)) == [wanted]
+def test_chinese_japanese_and_korean_lines_are_joined_and_split_correctly(file, wrapped, expected):
+    assert read(file(wrapped)) == [expected]
 
 
 def test_a_line_too_long_to_be_wrapped_is_a_paragraph(file):
@@ -181,18 +181,18 @@ def test_a_line_too_long_to_be_wrapped_is_a_paragraph(file):
     assert read(file(f"A heading\n{long}\nAnother one\n")) == [["A heading", long.strip(), "Another one"]]
 
 
-# ---- formats
+# ---- file formats
 
 ROWS = [
     {"id": "1", "text": 'It rained. He said "no", and left.\nThen it stopped.'},
     {"id": "2", "text": "한국어. 둘째 문장."},
 ]
-CUT = [["It rained.", 'He said "no", and left.', "Then it stopped."], ["한국어.", "둘째 문장."]]
+SENTENCE_LISTS = [["It rained.", 'He said "no", and left.', "Then it stopped."], ["한국어.", "둘째 문장."]]
 
 
-def as_csv(rows, mark):
+def as_csv(rows, delimiter):
     sink = io.StringIO()
-    writer = csv.DictWriter(sink, list(rows[0]), delimiter=mark)
+    writer = csv.DictWriter(sink, list(rows[0]), delimiter=delimiter)
     writer.writeheader()
     writer.writerows(rows)
     return sink.getvalue().encode()
@@ -212,22 +212,22 @@ FORMATS = {
     "one column": as_csv([{"text": row["text"]} for row in ROWS], ","),
     "parquet": as_parquet(ROWS),
 }
-PACKED = {"gzip": gzip.compress, "zstd": lambda raw: pa.Codec("zstd").compress(raw, asbytes=True)}
+COMPRESSED = {"gzip": gzip.compress, "zstd": lambda raw: pa.Codec("zstd").compress(raw, asbytes=True)}
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_row_is_a_document(file, name):
     found = read(file(FORMATS[name]))
     assert [" ".join(document) for document in found] == [row["text"].replace("\n", " ") for row in ROWS]
-    assert found[1] == CUT[1]
+    assert found[1] == SENTENCE_LISTS[1]
 
 
-@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("name", COMPRESSED)
 @pytest.mark.parametrize(
     "content", [SENTENCES.encode(), b"\xef\xbb\xbf" + SENTENCES.replace("\n", "\r\n").encode()]
 )
 def test_compressed_files_and_other_line_ends_are_read(file, name, content):
-    assert read(file(PACKED[name](content))) == DOCUMENTS
+    assert read(file(COMPRESSED[name](content))) == DOCUMENTS
     assert read(file(content)) == DOCUMENTS
 
 
@@ -285,7 +285,9 @@ def test_unreadable_files_are_reported_with_their_cause(file, content, message):
 @pytest.mark.parametrize("reader", [iter_documents, iter_raw_texts])
 def test_files_without_text_are_reported_each_with_its_cause(file, reader):
     files = [file("", "a.txt"), file(" ", "b.txt"), file("", "c.txt")]
-    with pytest.raises(UserError, match=r"a.txt, .*c.txt: .* the file is empty; .*b.txt: .* only white space"):
+    with pytest.raises(
+        UserError, match=r"a.txt, .*c.txt: .* the file is empty; .*b.txt: .* only white space"
+    ):
         list(reader(files, TextOptions()))
     assert list(reader([*files, file("Some.", "d.txt")], TextOptions()))
 
@@ -309,8 +311,8 @@ def test_undecodable_bytes_stop_or_are_skipped(file, before):
     ):
         "".join(read_text(path, Decoding()))
     notes = FileNotes()
-    kept = "".join(read_text(path, Decoding(errors="skip"), notes))
-    assert kept == before + "caf au lait."
+    skipped = "".join(read_text(path, Decoding(errors="skip"), notes))
+    assert skipped == before + "caf au lait."
     assert notes.format_lines() == ["data.bin: 1 bytes that are not UTF-8 were left out"]
     assert "".join(read_text(file(b"caf\xe9"), Decoding("latin-1"))) == "café"
 
@@ -328,8 +330,8 @@ def test_utf16_is_read_with_its_encoding(file):
 def test_lines_are_whole_however_the_text_is_chunked(parts, longest):
     whole = "".join(parts)
     assert "\n".join(split_lines(parts, None)) == whole.removesuffix("\n")
-    cut_up = list(split_lines(parts, longest))
-    assert "".join(cut_up) == whole.replace("\n", "")
+    parts_of_lines = list(split_lines(parts, longest))
+    assert "".join(parts_of_lines) == whole.replace("\n", "")
     assert max(map(len, split_lines([whole], longest)), default=0) <= max(
         longest, *map(len, whole.split("\n"))
     )
@@ -352,9 +354,9 @@ def test_unclosed_quotation_marks_are_segmented_in_parts(monkeypatch):
 
 @settings(deadline=None, max_examples=50)
 @given(st.text(st.sampled_from("ab. !?\n한。“”("), max_size=20), st.integers(1, 9))
-def test_splitting_sentences_loses_only_white_space(some, times):
-    found = list(split_sentences(some * times * 300))
-    assert "".join("".join(found).split()) == "".join((some * times * 300).split())
+def test_splitting_sentences_loses_only_white_space(unit, times):
+    found = list(split_sentences(unit * times * 300))
+    assert "".join("".join(found).split()) == "".join((unit * times * 300).split())
     assert all(
         sentence == sentence.strip() != "" and len(sentence) <= MAX_SENTENCE_CHARACTERS for sentence in found
     )
@@ -401,37 +403,38 @@ def test_notes_list_files_with_the_same_note_together(file):
     assert [line.split(":")[0] for line in notes.format_lines()] == ["a, c", "b"]
 
 
-# ---- pieces
+# ---- tokens
 
 TOKENIZER = make_tokenizer()
-ANY = st.lists(
+TEXTS = st.lists(
     st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)), max_size=8
 )
 
 
-def pieces(corpus):
-    """The pieces of each sentence, document by document."""
+def token_ids(corpus):
+    """Return the token ids of each sentence, document by document."""
     sentences = np.split(corpus.token_ids, corpus.sentence_offsets[1:-1])
     bounds = zip(corpus.document_offsets[:-1], corpus.document_offsets[1:], strict=True)
     return [[sentence.tolist() for sentence in sentences[start:stop]] for start, stop in bounds]
 
 
-def own(texts):
-    """The tokenizer's own pieces, without sentences and documents that have none."""
+def tokenize(texts):
+    """Return the ids of the tokenizer, without empty sentences and documents."""
     encoded = [
         [TOKENIZER(text, add_special_tokens=False, split_special_tokens=True).input_ids for text in document]
         for document in texts
     ]
-    return [kept for document in encoded if (kept := [ids for ids in document if ids])]
+    non_empty = [[ids for ids in document if ids] for document in encoded]
+    return [document for document in non_empty if document]
 
 
 @settings(deadline=None, max_examples=50)
-@given(texts=ANY.map([["a."]].__add__))
+@given(texts=TEXTS.map([["a."]].__add__))
 def test_tokens_are_those_of_the_tokenizer(tmp_path_factory, texts):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertkit.data.corpus.store.MAX_BATCH_SENTENCES", 3)  # batches end anywhere
         corpus = write_corpus(texts, TOKENIZER, tmp_path_factory.mktemp("corpus"))
-    assert pieces(corpus) == own(texts)
+    assert token_ids(corpus) == tokenize(texts)
     assert corpus.sentence_offsets[-1] == len(corpus.token_ids) == corpus.counts["tokens"]
     assert corpus.document_offsets[-1] == len(corpus.sentence_offsets) - 1 == corpus.counts["sentences"]
     assert len(corpus.document_offsets) - 1 == corpus.counts["documents"]
@@ -440,9 +443,8 @@ def test_tokens_are_those_of_the_tokenizer(tmp_path_factory, texts):
 def test_corpus_counts_and_dtypes(tmp_path):
     corpus = write_corpus([["a film", "\x07"], ["한"]], TOKENIZER, tmp_path)
     assert corpus.counts == {"tokens": 3, "sentences": 2, "documents": 2, "unknown": 1, "characters": 8}
-    assert [array.dtype for array in (corpus.token_ids, corpus.sentence_offsets, corpus.document_offsets)] == [
-        np.uint16, np.uint32, np.uint32,
-    ]  # fmt: skip
+    assert corpus.token_ids.dtype == np.uint16
+    assert (corpus.sentence_offsets.dtype, corpus.document_offsets.dtype) == (np.uint32, np.uint32)
     assert isinstance(corpus.token_ids, np.memmap)
     assert not corpus.token_ids.flags.writeable
 
@@ -470,8 +472,8 @@ def test_a_corpus_takes_at_most_three_bytes_per_token(tmp_path):
 # ---- the cache
 
 
-class Calls:
-    """A tokenizer that counts what it is asked to encode."""
+class CountingTokenizer:
+    """A tokenizer that counts its calls."""
 
     def __init__(self):
         self.tokenizer, self.count = make_tokenizer(), 0
@@ -487,11 +489,11 @@ class Calls:
 
 
 def test_a_corpus_is_tokenized_once(file):
-    calls, path = Calls(), file(SENTENCES)
-    first = load_corpus([path], TextOptions(), calls, Reporter())
-    again = load_corpus([path], TextOptions(), calls, Reporter())
-    assert calls.count == 1
-    assert pieces(again) == pieces(first) == own(DOCUMENTS)
+    tokenizer, path = CountingTokenizer(), file(SENTENCES)
+    first = load_corpus([path], TextOptions(), tokenizer, Reporter())
+    again = load_corpus([path], TextOptions(), tokenizer, Reporter())
+    assert tokenizer.count == 1
+    assert token_ids(again) == token_ids(first) == tokenize(DOCUMENTS)
     assert (again.counts, again.notes) == (first.counts, first.notes)
     assert again.notes[0].startswith("data.bin: one sentence per line")
 
@@ -499,17 +501,19 @@ def test_a_corpus_is_tokenized_once(file):
 def test_the_cache_key_depends_on_file_format_and_tokenizer(file):
     path, other = file(SENTENCES), make_tokenizer()
     other.add_tokens(["river"])
-    made = [pieces(load_corpus([path], TextOptions(), TOKENIZER, Reporter()))]
-    made.append(pieces(load_corpus([path], TextOptions(text_format="prose"), TOKENIZER, Reporter())))
-    made.append(pieces(load_corpus([path], TextOptions(), other, Reporter())))
+    corpora = [token_ids(load_corpus([path], TextOptions(), TOKENIZER, Reporter()))]
+    corpora.append(token_ids(load_corpus([path], TextOptions(text_format="prose"), TOKENIZER, Reporter())))
+    corpora.append(token_ids(load_corpus([path], TextOptions(), other, Reporter())))
     file(SENTENCES.replace("years", "weeks"))
-    made.append(pieces(load_corpus([path], TextOptions(), TOKENIZER, Reporter())))
-    assert all(made.count(one) == 1 for one in made)
+    corpora.append(token_ids(load_corpus([path], TextOptions(), TOKENIZER, Reporter())))
+    assert all(corpora.count(ids) == 1 for ids in corpora)
 
 
 def test_without_a_cache_a_temporary_directory_is_used(file, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE_DIR", str(file("", "a file")))
-    assert pieces(load_corpus([file(SENTENCES)], TextOptions(), TOKENIZER, Reporter())) == own(DOCUMENTS)
+    assert token_ids(load_corpus([file(SENTENCES)], TextOptions(), TOKENIZER, Reporter())) == tokenize(
+        DOCUMENTS
+    )
 
 
 def test_an_error_leaves_no_partial_corpus(file, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""`--objective ltr`: each piece from those before it, and a checkpoint that others go on with."""
+"""`--objective ltr`: left-to-right language models, and checkpoints that can be used elsewhere."""
 
 import json
 from typing import get_args
@@ -50,7 +50,7 @@ def test_every_value_of_the_objective_setting_is_defined():
 # ---- the model
 
 
-def untrained(name, objective, tokenizer):
+def build_untrained_model(name, objective, tokenizer):
     settings = SIZE | {"vocab_size": 60, "max_position_embeddings": 65, "pad_token_id": 0}
     config = OBJECTIVES[objective].configure_model(
         AutoConfig.for_model(name, **settings | NEEDED.get(name, {})), "tiny", tokenizer
@@ -65,14 +65,14 @@ def test_a_later_token_does_not_change_earlier_logits(name, tiny):
     other = ids.clone()
     other[:, 7:] = (ids[:, 7:] - 4) % 55 + 5
     for objective in ("ltr", "mlm"):
-        model = untrained(name, objective, AutoTokenizer.from_pretrained(tiny))
+        model = build_untrained_model(name, objective, AutoTokenizer.from_pretrained(tiny))
         with torch.no_grad():
             one, two = (model(input_ids=some).logits for some in (ids, other))
         assert torch.allclose(one[:, :7], two[:, :7], atol=1e-6) == (objective == "ltr")
         assert not torch.allclose(one[:, 7:], two[:, 7:], atol=1e-6)
 
 
-# ---- what is predicted
+# ---- predictions
 
 
 def test_each_token_is_predicted_at_the_previous_position():
@@ -131,9 +131,9 @@ def test_training_learns_and_the_checkpoint_loads_elsewhere(text, tmp_path):
     code = card.partition("```python\n")[2].partition("```")[0].replace("[CLS] ...", "[CLS] the film")
     namespace = {}
     exec(code.replace("\nmodel(", "\nfound = model("), namespace)
-    said = namespace["found"][0]["generated_text"]
-    assert said.startswith("[CLS] the film")
-    assert len(said) > len("[CLS] the film")
+    generated = namespace["found"][0]["generated_text"]
+    assert generated.startswith("[CLS] the film")
+    assert len(generated) > len("[CLS] the film")
     again = pretrained(
         text, tmp_path / "again", objective="ltr", model=str(run.output_dir), max_steps=2, learning_rate=1e-5
     )
@@ -161,7 +161,7 @@ def test_a_tokenizer_needs_no_mask(text, tmp_path):
     assert AutoConfig.from_pretrained(tuned.output_dir).is_decoder
 
 
-# ---- what is refused
+# ---- refusals
 
 
 @pytest.mark.parametrize(

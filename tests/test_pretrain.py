@@ -1,4 +1,4 @@
-"""Pre-training from text to a checkpoint that others load, and what must hold on the way."""
+"""Pre-training from text to a transformers checkpoint, and its guarantees."""
 
 import json
 import math
@@ -39,8 +39,8 @@ def pretrained(text, folder, **settings):
     return bertkit.pretrain_mlm_nsp(data=str(text), output_dir=str(folder), **usual | settings)
 
 
-def batch_of(vocabulary, places=4):
-    """Six texts of unlike length with up to four places to predict, the last of none."""
+def make_batch(vocabulary, places=4):
+    """Return six texts of different lengths with up to three predictions each, none in the last."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(5, vocabulary, (6, 12), generator=generator)
     mask = (torch.arange(12) < torch.tensor([[12], [9], [5], [12], [7], [3]])).long()
@@ -62,14 +62,14 @@ def test_logits_at_masked_positions_equal_those_of_the_full_output(name, tmp_pat
     _, config = tiny_of(name, tmp_path / "model")
     torch.manual_seed(0)
     model = AutoModelForMaskedLM.from_config(config).eval()
-    batch = batch_of(config.vocab_size)
+    batch = make_batch(config.vocab_size)
     whole = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     index = batch["masked_lm_positions"].unsqueeze(-1).expand(-1, -1, whole.shape[-1])
     found = compute_logits(gather_masked_positions(model), batch)
     torch.testing.assert_close(found.prediction_logits, whole.gather(1, index), atol=1e-5, rtol=1e-5)
     assert found.seq_relationship_logits is None
     again = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    torch.testing.assert_close(again, whole)  # without places it is the stock model
+    torch.testing.assert_close(again, whole)  # without positions it is the stock model
 
 
 def test_the_loss_equals_that_of_transformers():
@@ -77,7 +77,7 @@ def test_the_loss_equals_that_of_transformers():
     config = BertConfig(
         vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
-    model, batch = BertForPreTraining(config).eval(), batch_of(60)
+    model, batch = BertForPreTraining(config).eval(), make_batch(60)
     labels = torch.full_like(batch["input_ids"], -100)
     for row, (places, some) in enumerate(
         zip(batch["masked_lm_positions"], batch["masked_lm_labels"], strict=True)
@@ -123,11 +123,11 @@ def test_training_learns_and_the_checkpoint_loads_elsewhere(text, tmp_path):
     tuned = bertkit.classify(data=str(data), model=str(run.output_dir), max_steps=2, bf16=False,
                              output_dir=str(tmp_path / "tuned"))  # fmt: skip
     assert tuned.metrics["model"] == "run"
-    assert "`bert-tiny` pre-trained from scratch by `pretrain-mlm-nsp` on" in card_of(run.output_dir)
-    assert "`run` fine-tuned for `classify` on" in card_of(tmp_path / "tuned")
+    assert "`bert-tiny` pre-trained from scratch by `pretrain-mlm-nsp` on" in read_card(run.output_dir)
+    assert "`run` fine-tuned for `classify` on" in read_card(tmp_path / "tuned")
 
 
-def card_of(folder):
+def read_card(folder):
     return (folder / "README.md").read_text("utf-8")
 
 
@@ -144,7 +144,7 @@ def test_pre_training_continues_from_any_architecture(name, text, tmp_path):
     run = pretrained(
         text, tmp_path / "run", model=str(folder), objective="mlm", max_steps=2, whole_word_masking=True
     )
-    assert "`model` further pre-trained by `pretrain-mlm-nsp` on" in card_of(run.output_dir)
+    assert "`model` further pre-trained by `pretrain-mlm-nsp` on" in read_card(run.output_dir)
     assert math.isfinite(run.metrics["validation"]["mlm_loss"])
     _, info = AutoModelForMaskedLM.from_pretrained(run.output_dir, output_loading_info=True)
     assert not info["missing_keys"]
@@ -152,8 +152,10 @@ def test_pre_training_continues_from_any_architecture(name, text, tmp_path):
 
 def test_accumulation_is_equivalent(tiny_without_dropout, text, tmp_path):
     def run(batch, steps):
-        return pretrained(text, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=2, batch_size=batch,
-                          gradient_accumulation_steps=steps, **SGD)  # fmt: skip
+        return pretrained(
+            text, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=2,
+            batch_size=batch, gradient_accumulation_steps=steps, **SGD,
+        )  # fmt: skip
 
     whole = run(8, 1)
     for other in (run(2, 4), run(1, 8)):
@@ -207,17 +209,17 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_identical(
     new = ["--hidden-size", 16, "--num-heads", 2, "--vocab-size", 60]
     options = ["--data", text, *(new if scratch else ["--model", tiny])]
     options += ["--epochs", 2, "--batch-size", 8, "--max-length", 32, "--no-bf16"]
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     status, out, _ = cli(COMMAND, *options, "-o", whole, "--json")
     assert status == 0
     middle = json.loads(out)["training"]["steps"] * 3 // 4  # of the second epoch
 
     stop_at(middle)
-    assert cli(COMMAND, *options, "-o", cut)[0] == 130
+    assert cli(COMMAND, *options, "-o", resumed)[0] == 130
     monkeypatch.chdir(tmp_path)
-    assert cli(COMMAND, "--resume", "-o", cut)[0] == 0
+    assert cli(COMMAND, "--resume", "-o", resumed)[0] == 0
     for name in ("model.safetensors", "masked_samples.jsonl", "training_log.jsonl"):
-        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_weights_do_not_depend_on_the_number_of_workers(tiny, text, tmp_path):
@@ -237,8 +239,8 @@ def test_weights_do_not_depend_on_the_number_of_workers(tiny, text, tmp_path):
 # ---- examples
 
 
-def features_of(text, tiny, **settings):
-    """Features, collator and task of a text, as a run has them."""
+def load_features(text, tiny, **settings):
+    """Return the features of a text and their collator, as in a run."""
     from bertkit.modeling.loading import load_tokenizer
     from bertkit.tasks.pretrain import Pretrain
     from bertkit.tasks.pretrain_config import PretrainConfig
@@ -252,7 +254,7 @@ def features_of(text, tiny, **settings):
 
 
 def test_epochs_have_different_examples_but_equally_many(text, tiny):
-    features, collate = features_of(text, tiny)
+    features, collate = load_features(text, tiny)
     n = len(features)
     first, second = ([features[epoch * n + at] for at in range(n)] for epoch in (0, 1))
     assert features.length_keys_for_epoch(1).tolist() == [len(item["input_ids"][0]) for item in second]
@@ -261,14 +263,14 @@ def test_epochs_have_different_examples_but_equally_many(text, tiny):
     again = collate([features[3], features[0]])
     alone = collate([features[0]])
     for name in ("masked_lm_positions", "masked_lm_labels", "next_sentence_label"):
-        assert torch.equal(again[name][1], alone[name][0])  # in any company, at any time
+        assert torch.equal(again[name][1], alone[name][0])  # in any batch, at any time
     assert (np.array([item["next_sentence_label"] for item in first]) == 0).mean() == pytest.approx(
         0.5, abs=0.03
     )
 
 
 def test_masked_labels_match_the_original_tokens(text, tiny):
-    features, collate = features_of(text, tiny)
+    features, collate = load_features(text, tiny)
     item = features[0]
     batch = collate([item])
     ids, used = item["input_ids"][0], batch["masked_lm_labels"][0] >= 0
@@ -300,14 +302,18 @@ def test_preview_prints_statistics_and_writes_nothing(cli, text, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("given", "share"), [({}, 0.1), ({"dropout": 0.0}, 0.0), ({"dropout": 0.3}, 0.3)])
-def test_dropout_applies_only_to_pre_training(given, share, text, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("settings", "dropout"), [({}, 0.1), ({"dropout": 0.0}, 0.0), ({"dropout": 0.3}, 0.3)]
+)
+def test_dropout_applies_only_to_pre_training(settings, dropout, text, tmp_path, monkeypatch):
     trained = []
     monkeypatch.setattr("bertkit.pipeline.session.enable_fast_dropout", trained.append)
-    run = pretrained(text, tmp_path / "run", hidden_size=16, num_heads=2, max_steps=1, vocab_size=60, **given)
+    run = pretrained(
+        text, tmp_path / "run", hidden_size=16, num_heads=2, max_steps=1, vocab_size=60, **settings
+    )
     found = {module.p for module in trained[0].modules() if isinstance(module, torch.nn.Dropout)}
     config = BertConfig.from_pretrained(run.output_dir)
-    assert found == {share}
+    assert found == {dropout}
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
 
 
@@ -337,13 +343,13 @@ def test_unigram_baseline_is_the_cross_entropy_of_token_frequencies(tiny, tmp_pa
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     corpus = write_corpus([["good good bad"], ["good bad"]], tokenizer, tmp_path)
     good, bad = tokenizer.convert_tokens_to_ids(["good", "bad"])
-    size = max(good, bad) + 1  # each piece that is there counts once more: none is impossible
+    size = max(good, bad) + 1  # add-one smoothing: every token has a count
     losses = {good: -math.log(3 / (3 + size)), bad: -math.log(2 / (3 + size))}
     found = score_unigram(corpus, np.array([0]), corpus, np.array([1]))
     assert found["mlm_loss"] == pytest.approx((losses[good] + losses[bad]) / 2)
 
 
-# ---- what is refused
+# ---- refusals
 
 
 REFUSED = {
@@ -369,15 +375,15 @@ def test_refusals(case, cli, text, tmp_path):
 
 def test_an_empty_text_is_refused(cli, tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
-    assert_refused(cli, tmp_path, ["--data", tmp_path / "empty.txt"], ["empty.txt", "only white space"], COMMAND)
+    assert_refused(
+        cli, tmp_path, ["--data", tmp_path / "empty.txt"], ["empty.txt", "only white space"], COMMAND
+    )
 
 
 def test_text_too_short_to_hold_out_a_part_is_refused(cli, tiny, tmp_path):
     (tmp_path / "one.txt").write_text("One film.")
     args = ["--data", tmp_path / "one.txt", "--model", tiny]
-    assert_refused(
-        cli, tmp_path, args, ["one.txt", "only one sentence", "add text", "--validation"], COMMAND
-    )
+    assert_refused(cli, tmp_path, args, ["one.txt", "only one sentence", "add text", "--validation"], COMMAND)
 
 
 def test_preview_notes_that_an_epoch_has_fewer_examples(cli, text, tiny):
@@ -401,16 +407,16 @@ def test_scratch_settings_conflict_with_model(given, cli, text, tiny, tmp_path):
     assert_refused(cli, tmp_path, args, [given[0], "from scratch", "--model"], COMMAND)
 
 
-NEW = {
+REINITIALIZED = {
     "mlm+nsp": "re-initialized heads over tokens and pairs (not in its weights)",
     "mlm": "re-initialized heads over tokens (",
 }
 
 
-@pytest.mark.parametrize("objective", NEW)
+@pytest.mark.parametrize("objective", REINITIALIZED)
 def test_re_initialized_heads_are_reported(objective, cli, text, tiny, tmp_path):
     args = ["--data", text, "--max-length", 32, "--objective", objective, "--preview", 1, "--model"]
-    assert f"; {NEW[objective]}" in cli(COMMAND, *args, "minilm")[2]
+    assert f"; {REINITIALIZED[objective]}" in cli(COMMAND, *args, "minilm")[2]
     run = pretrained(text, tmp_path / "run", model=str(tiny), objective="mlm", max_steps=1)
     err = cli(COMMAND, *args, run.output_dir)[2]
     assert ("re-initialized heads over pairs" in err) == (objective == "mlm+nsp")
@@ -459,7 +465,7 @@ def test_one_document_is_split_into_parts_with_a_note(cli, tiny, tmp_path):
     assert "the text is one document: random second texts are taken from elsewhere in it" in err
 
 
-# ---- files, and what is made of them once
+# ---- files and caches
 
 
 def preview(cli, data, *args):
@@ -502,8 +508,8 @@ def test_examples_are_not_reported_as_truncated(cli, text, tiny, tmp_path):
     assert "examples of up to 32 pieces" in (run.output_dir / "README.md").read_text()
 
 
-def folder_of(tmp_path, **counts):
-    """A folder of text files by name, of so many documents."""
+def write_text_files(tmp_path, **counts):
+    """Write text files with the given names and numbers of documents; return the directory."""
     for seed, (name, count) in enumerate(counts.items()):
         rows = make_document_rows(count, seed=seed)
         lines = "\n\n".join(row["text"].replace(". ", ".\n") for row in rows)
@@ -514,7 +520,7 @@ def folder_of(tmp_path, **counts):
 
 @pytest.mark.parametrize("validation", ["valid", "validation", "dev"])
 def test_files_of_a_directory_are_assigned_to_splits_by_name(validation, tiny, tmp_path):
-    folder = folder_of(tmp_path, **{"train": 60, "wiki." + validation: 30, "test": 25})
+    folder = write_text_files(tmp_path, **{"train": 60, "wiki." + validation: 30, "test": 25})
     settings = {"model": str(tiny), "text_format": "sentences", "max_steps": 1}
     run = pretrained(folder, tmp_path / "run", **settings)
     about = run.metrics["data"]
@@ -527,14 +533,16 @@ def test_files_of_a_directory_are_assigned_to_splits_by_name(validation, tiny, t
 
 
 def test_a_directory_without_a_training_file_is_all_training_text(cli, tmp_path):
-    err = preview(cli, folder_of(tmp_path, valid=60, test=30), "--text-format", "sentences")
-    assert "no file is named after training: all 2 files are training text, including test.txt, valid.txt" in err
+    err = preview(cli, write_text_files(tmp_path, valid=60, test=30), "--text-format", "sentences")
+    assert (
+        "no file is named after training: all 2 files are training text, including test.txt, valid.txt" in err
+    )
     assert "set aside" in err
 
 
 def test_book_titles_are_not_mistaken_for_splits(cli, tmp_path):
     titles = {"a train to the sea": 20, "the test": 20, "gardens": 20, "stones": 20, "rivers": 20}
-    err = preview(cli, folder_of(tmp_path, **titles))
+    err = preview(cli, write_text_files(tmp_path, **titles))
     assert "all 5 files are training text" in err
     (tmp_path / "texts" / "rivers.txt").unlink()
     assert "left out, not named after a split: gardens.txt, stones.txt" in preview(cli, tmp_path / "texts")
@@ -543,15 +551,15 @@ def test_book_titles_are_not_mistaken_for_splits(cli, tmp_path):
 def test_random_second_texts_of_few_documents_come_from_another_document(tiny, tmp_path):
     sentences = [make_document_rows(150, seed=seed, longest=1) for seed in range(3)]
     rows = [{"text": " ".join(row["text"] for row in document)} for document in sentences]
-    features, _ = features_of(write_rows(tmp_path / "few.jsonl", rows), tiny)
+    features, _ = load_features(write_rows(tmp_path / "few.jsonl", rows), tiny)
     corpus, plan = features.corpus, features.get_plan(0)
     assert len(corpus.document_offsets) - 1 >= 20
 
-    def origin(piece):
-        sentence = np.searchsorted(corpus.sentence_offsets, piece, "right") - 1
+    def find_origin(token):
+        sentence = np.searchsorted(corpus.sentence_offsets, token, "right") - 1
         return corpus.parent_ids[np.searchsorted(corpus.document_offsets, sentence, "right") - 1]
 
     random = plan.labels == 1
     assert random.mean() == pytest.approx(0.5, abs=0.05)
-    assert (origin(plan.a_start) != origin(plan.b_start))[random].all()
-    assert len(set(origin(plan.a_start))) == 3
+    assert (find_origin(plan.a_start) != find_origin(plan.b_start))[random].all()
+    assert len(set(find_origin(plan.a_start))) == 3

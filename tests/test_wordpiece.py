@@ -1,4 +1,4 @@
-"""WordPiece vocabularies of one's own text: any script, the same each time, loaded as they were trained."""
+"""Training WordPiece vocabularies: any script, deterministic, and loadable by AutoTokenizer."""
 
 import json
 
@@ -29,7 +29,7 @@ KOREAN = [
 ]
 CHINESE = ["海边的小镇有一家面包店。", "面包店的主人每天很早起床。", "孩子们上学的时候去面包店。"]
 JAPANESE = ["がっこうのまえにパンやがあります。", "こどもたちはパンがだいすきです。"]
-WAYS = {"lower-cased": {}, "cased": {"lowercase": False}}
+CASES = {"lower-cased": {}, "cased": {"lowercase": False}}
 
 
 def train(texts, **settings):
@@ -41,29 +41,29 @@ def write(path, texts):
     return path
 
 
-def through(tokenizer, text):
+def round_trip(tokenizer, text):
     return tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("texts", [KOREAN, CHINESE, JAPANESE], ids=["ko", "zh", "ja"])
-def test_text_in_any_script_survives_a_round_trip(texts, way):
-    made = train(texts, **WAYS[way])
+def test_text_in_any_script_survives_a_round_trip(texts, case):
+    made = train(texts, **CASES[case])
     for text in texts:
-        assert through(made.tokenizer, text).replace(" ", "") == text.replace(" ", "")
+        assert round_trip(made.tokenizer, text).replace(" ", "") == text.replace(" ", "")
 
 
 def test_korean_keeps_its_syllables_and_spaces():
     text = "아이들은 빵집에 들릅니다."
     tokenizer = train(KOREAN).tokenizer
-    assert through(tokenizer, text) == text
+    assert round_trip(tokenizer, text) == text
     assert "빵집" in tokenizer.get_vocab()
 
 
 def test_a_chinese_character_is_a_word():
     tokenizer = train(CHINESE).tokenizer
     assert tokenizer.tokenize("面包店") == ["面", "包", "店"]
-    assert not [piece for piece in tokenizer.get_vocab() if piece.startswith(CONTINUATION_PREFIX)]
+    assert not [token for token in tokenizer.get_vocab() if token.startswith(CONTINUATION_PREFIX)]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_chinese_character_is_a_word():
     ],
 )
 def test_case_and_accent_settings(settings, text):
-    assert through(train(ENGLISH, **settings).tokenizer, "The café opens") == text
+    assert round_trip(train(ENGLISH, **settings).tokenizer, "The café opens") == text
 
 
 def test_a_few_foreign_words_do_not_affect_accent_stripping():
@@ -92,7 +92,7 @@ def test_notes_describe_accent_stripping():
 
 @pytest.mark.parametrize("settings", [{}, {"lowercase": False}, {"strip_accents": True}])
 def test_words_are_normalized_like_berts_normalizer(settings):
-    """Each text is one word or mark many times, so that it becomes a piece as the tokenizer reads it."""
+    """Each text repeats one word or mark, so that its normalized form becomes a token."""
     words = [
         "Café",
         "İstanbul",
@@ -109,8 +109,8 @@ def test_words_are_normalized_like_berts_normalizer(settings):
         "$",
     ]
     tokenizer = train([f"{word}\u3000{word}\t{word}" for word in words], **settings).tokenizer
-    pieces = [tokenizer.tokenize(word) for word in words]
-    assert [cut for cut in pieces if len(cut) != 1 or cut == ["[UNK]"]] == []
+    tokenized = [tokenizer.tokenize(word) for word in words]
+    assert [tokens for tokens in tokenized if len(tokens) != 1 or tokens == ["[UNK]"]] == []
 
 
 def test_special_tokens_have_the_first_ids():
@@ -166,7 +166,7 @@ def test_equally_rare_characters_are_treated_alike():
 
 
 def test_words_too_long_for_bert_are_counted_and_skipped():
-    """The trainer's time grows with the square of a word: of this one it would take a quarter of an hour."""
+    """The trainer takes time quadratic in a word: this one would take a quarter of an hour."""
     endless = "lowest" * 200_000
     made = train(["low low lowest", endless, "q" * 100, "x" * 101])
     assert any("2 words are longer than 100 characters" in note for note in made.notes)
@@ -177,7 +177,7 @@ def test_words_too_long_for_bert_are_counted_and_skipped():
 
 
 TENS = [" ".join(f"w{number}" for number in range(ten, ten + 10)) for ten in range(0, 600_000, 10)]
-SAMPLES = {  # texts, and the share of their words that is sampled
+SAMPLES = {  # texts, and bounds of the fraction of their words in the sample
     "lines": (TENS[:9_000], (1, 1)),
     "one line": ([" ".join(TENS[:9_000])], (1, 1)),
     "many lines": (TENS, (0.1, 0.3)),
@@ -209,13 +209,13 @@ def test_lone_surrogates_are_replaced():
 def test_auto_tokenizer_loads_the_trained_tokenizer(cli, tmp_path, settings):
     file = write(tmp_path / "ko.txt", KOREAN + ENGLISH)
     status, out, _ = cli("train-tokenizer", "--data", file, "-o", tmp_path / "tok", "--json", *settings)
-    told = json.loads(out)
+    output = json.loads(out)
     loaded = AutoTokenizer.from_pretrained(tmp_path / "tok")
-    said = {"lowercase": "--cased" not in settings, "strip_accents": "--strip-accents" in settings}
-    made = train(KOREAN + ENGLISH, vocab_size=30_000, **said).tokenizer
+    expected = {"lowercase": "--cased" not in settings, "strip_accents": "--strip-accents" in settings}
+    made = train(KOREAN + ENGLISH, vocab_size=30_000, **expected).tokenizer
     assert status == 0
-    assert {key: told[key] for key in said} == said
-    assert (told["vocab_size"], told["unknown"]) == (len(loaded), 0)
+    assert {key: output[key] for key in expected} == expected
+    assert (output["vocab_size"], output["unknown"]) == (len(loaded), 0)
     assert (type(loaded), loaded.model_max_length) == (type(made), 512)
     assert [loaded(text).input_ids for text in KOREAN + ENGLISH] == [
         made(text).input_ids for text in KOREAN + ENGLISH
@@ -237,7 +237,7 @@ def test_data_can_be_files_directories_patterns_and_the_sample(cli, tmp_path):
 
 
 def test_text_is_read_as_in_pre_training(cli, tmp_path):
-    """The column, the encoding and the line between documents are what the user says."""
+    """Column, encoding and document separator are those of the settings."""
     rows = [json.dumps({"lyrics": text, "note": "Zzz"}) for text in ENGLISH]
     files = {
         "rows": (write(tmp_path / "rows.jsonl", rows), ["--text-column", "lyrics"]),
