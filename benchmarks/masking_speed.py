@@ -21,7 +21,7 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
-from bertkit.masking.masks import TokenMasker
+from bertkit.masking.masker import TokenMasker
 from ner_data import time_alternating
 from side_by_side import SEED, compute_median_ratio, format_report, list_rounds, publish
 

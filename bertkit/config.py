@@ -341,6 +341,28 @@ class RunConfig(Settings):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class TextConfig(Settings):
+    """The settings of commands that read running text."""
+
+    data: str | None = setting(
+        None,
+        "Text to read: a file (text, JSONL, CSV or Parquet), a directory, a pattern ('texts/*.txt'), a known "
+        "dataset, a Hub dataset (ORG/NAME[:CONFIG]), or sample.",
+        DATA,
+        values="data",
+        path=True,
+    )
+    text_column: str | None = setting(
+        None, "Column of the texts in files of rows; each row is a document.", DATA, default_text="guessed"
+    )
+    document_separator: str | None = setting(None, "Line that separates two documents of prose.", DATA)
+    encoding: str | None = setting(None, "Encoding of text files.", DATA, default_text="utf-8")
+    encoding_errors: Literal["stop", "skip"] = setting(
+        "stop", "What to do with bytes that cannot be decoded: stop with an error, or skip and count them.", DATA
+    )
+
+
 ConfigT = TypeVar("ConfigT", bound=Settings)
 
 

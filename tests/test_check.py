@@ -331,7 +331,7 @@ def test_little_text_is_a_warning(look):
 def test_few_documents_are_cut_as_in_training(look, tmp_path):
     book = write_rows(tmp_path / "book.jsonl", [{"text": "It was good. " * 50}])
     seen = bertkit.check("pretrain-mlm-nsp", data=str(book))
-    assert any("cut into 20 stretches" in finding.message for finding in seen.findings)
+    assert any("split into 20 parts" in finding.message for finding in seen.findings)
     assert sum(figures["rows"] for figures in seen.splits.values()) == 20
 
 

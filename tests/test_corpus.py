@@ -1,4 +1,4 @@
-"""Text files to pieces: forms and formats are known by content, and sentences come back as their pieces."""
+"""Reading corpora: formats are detected from content, and sentences are tokenized as by the tokenizer."""
 
 import csv
 import gzip
@@ -13,12 +13,11 @@ from conftest import make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.corpus.document_offsets import TextOptions, iter_documents, iter_raw_texts, split_texts
-from bertkit.data.corpus.encoding import prefetch
-from bertkit.data.corpus.formats import detect_format
-from bertkit.data.corpus.sentence_offsets import MAX_SENTENCE_CHARACTERS, split_sentences
+from bertkit.data.corpus import formats
+from bertkit.data.corpus.documents import TextOptions, iter_documents, iter_raw_texts
+from bertkit.data.corpus.formats import MAX_SENTENCE_CHARACTERS, detect_format, split_sentences
 from bertkit.data.corpus.source import find_text
-from bertkit.data.corpus.store import load_corpus, open_corpus, sentences, write_corpus
+from bertkit.data.corpus.store import load_corpus, open_corpus, prefetch, write_corpus
 from bertkit.data.readers.text_files import Decoding, FileNotes, list_files, read_text, split_lines
 from bertkit.errors import UserError
 from bertkit.utils.reporting import Reporter
@@ -67,12 +66,12 @@ WIKITEXT = """
  = Kites = 
  
  A kite flies in the wind . 
-"""  # noqa: W291, W293 (as the data set is spaced)
+"""  # noqa: W291, W293 (spaced as in the dataset)
 
 
 @pytest.fixture
 def file(tmp_path):
-    """Write a file whose name says nothing."""
+    """Write a file whose name does not show its format."""
 
     def write(content, name="data.bin"):
         path = tmp_path / name
@@ -87,16 +86,16 @@ def read(*paths, notes=None, **options):
     return [list(document) for document in iter_documents(paths, TextOptions(**options), notes)]
 
 
-# ---- forms
+# ---- text formats
 
 
-def test_a_sentence_a_line(file):
+def test_files_with_one_sentence_per_line_are_detected(file):
     notes = FileNotes()
     assert read(file(SENTENCES), notes=notes) == DOCUMENTS
-    assert notes.format_lines()[0].startswith("data.bin: a sentence a line")
+    assert notes.format_lines()[0].startswith("data.bin: one sentence per line")
 
 
-def test_paragraphs_are_joined_and_cut(file):
+def test_wrapped_paragraphs_are_joined_and_split_into_sentences(file):
     notes = FileNotes()
     (novel,) = read(file(NOVEL), notes=notes)
     assert novel[:4] == [
@@ -109,12 +108,12 @@ def test_paragraphs_are_joined_and_cut(file):
     assert "--text-format sentences" in notes.format_lines()[0]
 
 
-def test_wikitext_is_put_together_again(file):
-    made = WIKITEXT.replace("white clay", "white @-@ burning clay of 1 @,@ 000 @.@ 5 degrees @ home")
-    assert read(file(made))[0][0] == "Clay pipes are made of white-burning clay of 1,000.5 degrees @ home ."
+def test_separated_wikitext_punctuation_is_joined(file):
+    text = WIKITEXT.replace("white clay", "white @-@ burning clay of 1 @,@ 000 @.@ 5 degrees @ home")
+    assert read(file(text))[0][0] == "Clay pipes are made of white-burning clay of 1,000.5 degrees @ home ."
 
 
-def test_wikitext_has_a_document_from_each_title_on_and_no_headings(file):
+def test_wikitext_titles_start_documents_and_headings_are_left_out(file):
     assert read(file(WIKITEXT)) == [
         ["Clay pipes are made of white clay .", "They break easily .", "The first ones were small ,", "= 3 =",
          "as tobacco was dear ."],
@@ -123,19 +122,19 @@ def test_wikitext_has_a_document_from_each_title_on_and_no_headings(file):
 
 
 @pytest.mark.parametrize("missing", ["before", "behind"])
-def test_a_title_has_a_blank_line_on_one_side_at_least(file, missing):
-    gone = (
+def test_a_wikitext_title_needs_a_blank_line_on_one_side(file, missing):
+    change = (
         ("dear . \n \n = Kites", "dear . \n = Kites")
         if missing == "before"
         else ("Kites = \n \n", "Kites = \n")
     )
-    text = WIKITEXT.replace(*gone)
+    text = WIKITEXT.replace(*change)
     assert text != WIKITEXT
     assert read(file(text)) == read(file(WIKITEXT))
 
 
 @pytest.mark.parametrize(
-    ("sample", "form"),
+    ("sample", "text_format"),
     {
         "sentences": (SENTENCES, "sentences"),
         "Korean sentences": ("눈이 왔다.\n길이 얼었다.\n\n밥을 지었다.\n국을 끓였다.\n", "sentences"),
@@ -154,11 +153,11 @@ def test_a_title_has_a_blank_line_on_one_side_at_least(file, missing):
         "nothing": ("", "prose"),
     }.values(),
 )
-def test_the_form_is_seen(sample, form):
-    assert detect_format(sample.split("\n")) == form
+def test_the_text_format_is_detected(sample, text_format):
+    assert detect_format(sample.split("\n")) == text_format
 
 
-def test_what_is_said_goes_before_what_is_seen(file):
+def test_explicit_options_override_detection(file):
     assert read(file(SENTENCES), text_format="prose") == [DOCUMENTS[0] + DOCUMENTS[1]]
     assert len(read(file(UNWRAPPED), text_format="sentences")) == 5
     parts = read(file("One.\n\nTwo.\n***\nThree.\n***\n"), document_separator="***")
@@ -166,34 +165,34 @@ def test_what_is_said_goes_before_what_is_seen(file):
 
 
 @pytest.mark.parametrize(
-    ("wrapped", "wanted"),
+    ("wrapped", "expected"),
     [
         ("아침에 눈이\n왔다. 길이 얼었다!", ["아침에 눈이 왔다.", "길이 얼었다!"]),
         ("今天天气\n很好。我们去\n公园吧！", ["今天天气很好。", "我们去公园吧！"]),
         ("今日は\nいい天気です。散歩\nしよう。", ["今日はいい天気です。", "散歩しよう。"]),
     ],
 )
-def test_other_scripts_are_joined_and_cut_as_theirs(file, wrapped, wanted):
-    assert read(file(wrapped)) == [wanted]
+def test_chinese_japanese_and_korean_lines_are_joined_and_split_correctly(file, wrapped, expected):
+    assert read(file(wrapped)) == [expected]
 
 
-def test_a_line_that_is_too_long_to_be_wrapped_is_a_paragraph(file):
+def test_a_line_too_long_to_be_wrapped_is_a_paragraph(file):
     long = "Rain fell on the town " * 12
     assert read(file(f"A heading\n{long}\nAnother one\n")) == [["A heading", long.strip(), "Another one"]]
 
 
-# ---- formats
+# ---- file formats
 
 ROWS = [
     {"id": "1", "text": 'It rained. He said "no", and left.\nThen it stopped.'},
     {"id": "2", "text": "한국어. 둘째 문장."},
 ]
-CUT = [["It rained.", 'He said "no", and left.', "Then it stopped."], ["한국어.", "둘째 문장."]]
+SENTENCE_LISTS = [["It rained.", 'He said "no", and left.', "Then it stopped."], ["한국어.", "둘째 문장."]]
 
 
-def as_csv(rows, mark):
+def as_csv(rows, delimiter):
     sink = io.StringIO()
-    writer = csv.DictWriter(sink, list(rows[0]), delimiter=mark)
+    writer = csv.DictWriter(sink, list(rows[0]), delimiter=delimiter)
     writer.writeheader()
     writer.writerows(rows)
     return sink.getvalue().encode()
@@ -213,31 +212,31 @@ FORMATS = {
     "one column": as_csv([{"text": row["text"]} for row in ROWS], ","),
     "parquet": as_parquet(ROWS),
 }
-PACKED = {"gzip": gzip.compress, "zstd": lambda raw: pa.Codec("zstd").compress(raw, asbytes=True)}
+COMPRESSED = {"gzip": gzip.compress, "zstd": lambda raw: pa.Codec("zstd").compress(raw, asbytes=True)}
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_row_is_a_document(file, name):
     found = read(file(FORMATS[name]))
     assert [" ".join(document) for document in found] == [row["text"].replace("\n", " ") for row in ROWS]
-    assert found[1] == CUT[1]
+    assert found[1] == SENTENCE_LISTS[1]
 
 
-@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("name", COMPRESSED)
 @pytest.mark.parametrize(
     "content", [SENTENCES.encode(), b"\xef\xbb\xbf" + SENTENCES.replace("\n", "\r\n").encode()]
 )
-def test_packed_files_and_other_line_ends(file, name, content):
-    assert read(file(PACKED[name](content))) == DOCUMENTS
+def test_compressed_files_and_other_line_ends_are_read(file, name, content):
+    assert read(file(COMPRESSED[name](content))) == DOCUMENTS
     assert read(file(content)) == DOCUMENTS
 
 
-def test_rows_that_are_lines_of_wikitext(file):
+def test_rows_that_are_lines_of_wikitext_form_articles(file):
     rows = [{"text": line + "\n" if line.strip() else ""} for line in WIKITEXT.split("\n")]
     assert [len(document) for document in read(file(as_parquet(rows)))] == [5, 1]
 
 
-def test_the_column_is_named_or_guessed(file):
+def test_the_text_column_is_passed_or_guessed(file):
     rows = [{"note": "Not this.", "lyrics": f"But this {number}."} for number in "abcdef"]
     for content in (as_csv(rows, ","), as_parquet(rows), "\n".join(map(json.dumps, rows))):
         assert read(file(content), text_column="lyrics")[0] == ["But this a."]
@@ -269,24 +268,26 @@ def test_running_text_is_not_taken_for_rows(file, prose):
         "pdf": (b"%PDF-1.4", "not a text file but a PDF"),
         "gzip": (gzip.compress(NOVEL.encode() * 99)[:-30], "cannot be read"),
         "parquet": (b"PAR1" + b"x" * 20, "broken Parquet file"),
-        "empty": (b"", "no text in there: the file is empty"),
-        "blank": (b"\n \n\n", "no text in there: it holds only blanks"),
-        "no rows": (b"text\n", "no text in there: it has no rows"),
+        "empty": (b"", "no text: the file is empty"),
+        "blank": (b"\n \n\n", "no text: the file holds only white space"),
+        "no rows": (b"text\n", "no text: the file has no rows"),
         "nulls": (
             '{"text": null}\n{"text": null}\n',
-            r"no text in there: its rows \(2\) have nothing .*--text-column",
+            r"no text: all 2 rows are empty in the text column; .*--text-column",
         ),
     }.values(),
 )
-def test_what_cannot_be_read_is_named(file, content, message):
+def test_unreadable_files_are_reported_with_their_cause(file, content, message):
     with pytest.raises(UserError, match=f"data.bin: .*{message}"):
         read(file(content))
 
 
 @pytest.mark.parametrize("reader", [iter_documents, iter_raw_texts])
-def test_files_without_text_are_named_each_with_its_cause(file, reader):
+def test_files_without_text_are_reported_each_with_its_cause(file, reader):
     files = [file("", "a.txt"), file(" ", "b.txt"), file("", "c.txt")]
-    with pytest.raises(UserError, match=r"a.txt, .*c.txt: .* the file is empty; .*b.txt: .* only blanks"):
+    with pytest.raises(
+        UserError, match=r"a.txt, .*c.txt: .* the file is empty; .*b.txt: .* only white space"
+    ):
         list(reader(files, TextOptions()))
     assert list(reader([*files, file("Some.", "d.txt")], TextOptions()))
 
@@ -302,7 +303,7 @@ def test_rows_without_a_text_are_counted(file):
 
 
 @pytest.mark.parametrize("before", ["", "line one\nstürmisch\n", "\n" + "한" * 400_000 + "\n"])
-def test_bytes_that_are_no_text(file, before):
+def test_undecodable_bytes_stop_or_are_skipped(file, before):
     path = file(before.encode() + b"caf\xe9 au lait.")
     offset, line = len(before.encode()) + 3, before.count("\n") + 1
     with pytest.raises(
@@ -310,8 +311,8 @@ def test_bytes_that_are_no_text(file, before):
     ):
         "".join(read_text(path, Decoding()))
     notes = FileNotes()
-    kept = "".join(read_text(path, Decoding(errors="skip"), notes))
-    assert kept == before + "caf au lait."
+    skipped = "".join(read_text(path, Decoding(errors="skip"), notes))
+    assert skipped == before + "caf au lait."
     assert notes.format_lines() == ["data.bin: 1 bytes that are not UTF-8 were left out"]
     assert "".join(read_text(file(b"caf\xe9"), Decoding("latin-1"))) == "café"
 
@@ -321,41 +322,41 @@ def test_an_unknown_encoding_is_refused():
         Decoding("utf-99")
 
 
-def test_utf16_when_it_is_said(file):
+def test_utf16_is_read_with_its_encoding(file):
     assert "".join(read_text(file("Ünï 한".encode("utf-16")), Decoding("utf-16"))) == "Ünï 한"
 
 
 @given(parts=st.lists(st.text("ab \n", max_size=30)), longest=st.integers(1, 20))
-def test_lines_come_whole_however_the_text_comes(parts, longest):
+def test_lines_are_whole_however_the_text_is_chunked(parts, longest):
     whole = "".join(parts)
     assert "\n".join(split_lines(parts, None)) == whole.removesuffix("\n")
-    cut_up = list(split_lines(parts, longest))
-    assert "".join(cut_up) == whole.replace("\n", "")
+    parts_of_lines = list(split_lines(parts, longest))
+    assert "".join(parts_of_lines) == whole.replace("\n", "")
     assert max(map(len, split_lines([whole], longest)), default=0) <= max(
         longest, *map(len, whole.split("\n"))
     )
 
 
 @pytest.mark.parametrize("unit", ["word ", "가", "and the “fox of the ( day jumps over "])
-def test_text_without_sentence_ends_is_cut_all_the_same(file, unit):
+def test_text_without_sentence_ends_is_split_at_white_space(file, unit):
     content = unit * (1_500_000 // len(unit))
     (found,) = read(file(content))
     assert max(map(len, found)) <= MAX_SENTENCE_CHARACTERS
     assert "".join("".join(found).split()) == "".join(content.split())
 
 
-def test_quotation_marks_that_do_not_close_are_cut_in_parts(monkeypatch):
+def test_unclosed_quotation_marks_are_segmented_in_parts(monkeypatch):
     given = []
-    monkeypatch.setattr(sentences, "segment", lambda _, text: given.append(len(text)) or [text])
+    monkeypatch.setattr(formats, "segment", lambda _, text: given.append(len(text)) or [text])
     assert len(list(split_sentences("and the “fox " * 10_000))) > 10
     assert max(given) < 100_000  # its time grows with the square of this
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.text(st.sampled_from("ab. !?\n한。“”("), max_size=20), st.integers(1, 9))
-def test_cutting_loses_nothing_but_white_space(some, times):
-    found = list(split_sentences(some * times * 300))
-    assert "".join("".join(found).split()) == "".join((some * times * 300).split())
+def test_splitting_sentences_loses_only_white_space(unit, times):
+    found = list(split_sentences(unit * times * 300))
+    assert "".join("".join(found).split()) == "".join((unit * times * 300).split())
     assert all(
         sentence == sentence.strip() != "" and len(sentence) <= MAX_SENTENCE_CHARACTERS for sentence in found
     )
@@ -364,7 +365,7 @@ def test_cutting_loses_nothing_but_white_space(some, times):
 # ---- which files
 
 
-def test_files_folders_and_patterns(file, tmp_path):
+def test_files_directories_and_patterns_are_listed(file, tmp_path):
     for name in ("t/b.txt", "t/a/c.txt.gz", "t/.hidden", "t/README.md", "t/a/LICENSE"):
         file(SENTENCES, name)
     folder = tmp_path / "t"
@@ -388,7 +389,7 @@ def test_files_folders_and_patterns(file, tmp_path):
         "*.txt": "here",
     }.items(),
 )
-def test_a_text_is_called_after_its_files(data, name, tmp_path, monkeypatch):
+def test_a_text_is_named_after_its_files(data, name, tmp_path, monkeypatch):
     (tmp_path / "here" / "old").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     for place in ("news.txt", "news-1.txt", "old/moon.txt"):
@@ -396,59 +397,54 @@ def test_a_text_is_called_after_its_files(data, name, tmp_path, monkeypatch):
     assert find_text(data).name == name
 
 
-def test_notes_name_the_files_together(file):
+def test_notes_list_files_with_the_same_note_together(file):
     notes = FileNotes()
     read(file(NOVEL, "a"), file(SENTENCES, "b"), file(NOVEL, "c"), notes=notes)
     assert [line.split(":")[0] for line in notes.format_lines()] == ["a, c", "b"]
 
 
-def test_texts_one_by_one():
-    found = split_texts(iter(["One. Two.", " ", "Three.\n\nFour \ud800"]), TextOptions())
-    assert [list(document) for document in found] == [["One.", "Two."], ["Three.", "Four ?"]]
-
-
-# ---- pieces
+# ---- tokens
 
 TOKENIZER = make_tokenizer()
-ANY = st.lists(
+TEXTS = st.lists(
     st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)), max_size=8
 )
 
 
-def pieces(corpus):
-    """The pieces of each sentence, document by document."""
+def token_ids(corpus):
+    """Return the token ids of each sentence, document by document."""
     sentences = np.split(corpus.token_ids, corpus.sentence_offsets[1:-1])
     bounds = zip(corpus.document_offsets[:-1], corpus.document_offsets[1:], strict=True)
     return [[sentence.tolist() for sentence in sentences[start:stop]] for start, stop in bounds]
 
 
-def own(texts):
-    """The tokenizer's own pieces, without sentences and documents that have none."""
+def tokenize(texts):
+    """Return the ids of the tokenizer, without empty sentences and documents."""
     encoded = [
         [TOKENIZER(text, add_special_tokens=False, split_special_tokens=True).input_ids for text in document]
         for document in texts
     ]
-    return [kept for document in encoded if (kept := [ids for ids in document if ids])]
+    non_empty = [[ids for ids in document if ids] for document in encoded]
+    return [document for document in non_empty if document]
 
 
 @settings(deadline=None, max_examples=50)
-@given(texts=ANY.map([["a."]].__add__))
-def test_pieces_are_the_tokenizer_s_own(tmp_path_factory, texts):
+@given(texts=TEXTS.map([["a."]].__add__))
+def test_tokens_are_those_of_the_tokenizer(tmp_path_factory, texts):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.data.corpus.encoding.MAX_BATCH_SENTENCES", 3)  # batches end anywhere
+        patch.setattr("bertkit.data.corpus.store.MAX_BATCH_SENTENCES", 3)  # batches end anywhere
         corpus = write_corpus(texts, TOKENIZER, tmp_path_factory.mktemp("corpus"))
-    assert pieces(corpus) == own(texts)
+    assert token_ids(corpus) == tokenize(texts)
     assert corpus.sentence_offsets[-1] == len(corpus.token_ids) == corpus.counts["tokens"]
     assert corpus.document_offsets[-1] == len(corpus.sentence_offsets) - 1 == corpus.counts["sentences"]
     assert len(corpus.document_offsets) - 1 == corpus.counts["documents"]
 
 
-def test_counts_and_types(tmp_path):
+def test_corpus_counts_and_dtypes(tmp_path):
     corpus = write_corpus([["a film", "\x07"], ["한"]], TOKENIZER, tmp_path)
     assert corpus.counts == {"tokens": 3, "sentences": 2, "documents": 2, "unknown": 1, "characters": 8}
-    assert [array.dtype for array in (corpus.token_ids, corpus.sentence_offsets, corpus.document_offsets)] == [
-        np.uint16, np.uint32, np.uint32,
-    ]  # fmt: skip
+    assert corpus.token_ids.dtype == np.uint16
+    assert (corpus.sentence_offsets.dtype, corpus.document_offsets.dtype) == (np.uint32, np.uint32)
     assert isinstance(corpus.token_ids, np.memmap)
     assert not corpus.token_ids.flags.writeable
 
@@ -462,12 +458,12 @@ def test_a_large_vocabulary_takes_32_bits(tmp_path):
     assert corpus.token_ids[1] >= 1 << 16
 
 
-def test_no_piece_is_no_corpus(tmp_path):
+def test_text_without_tokens_is_refused(tmp_path):
     with pytest.raises(UserError, match="no text"):
         write_corpus([["\x07"], []], TOKENIZER, tmp_path)
 
 
-def test_three_bytes_a_piece(tmp_path):
+def test_a_corpus_takes_at_most_three_bytes_per_token(tmp_path):
     write_corpus([["the film was very good today"] * 500] * 20, TOKENIZER, tmp_path)
     size = sum(path.stat().st_size for path in tmp_path.glob("*.*"))
     assert size <= 3 * len(open_corpus(tmp_path).token_ids)
@@ -476,8 +472,8 @@ def test_three_bytes_a_piece(tmp_path):
 # ---- the cache
 
 
-class Calls:
-    """A tokenizer that counts what it is asked to encode."""
+class CountingTokenizer:
+    """A tokenizer that counts its calls."""
 
     def __init__(self):
         self.tokenizer, self.count = make_tokenizer(), 0
@@ -492,33 +488,35 @@ class Calls:
         return self.tokenizer.backend_tokenizer.encode_batch_fast(texts, **options)
 
 
-def test_a_corpus_is_made_once(file):
-    calls, path = Calls(), file(SENTENCES)
-    first = load_corpus([path], TextOptions(), calls, Reporter())
-    again = load_corpus([path], TextOptions(), calls, Reporter())
-    assert calls.count == 1
-    assert pieces(again) == pieces(first) == own(DOCUMENTS)
+def test_a_corpus_is_tokenized_once(file):
+    tokenizer, path = CountingTokenizer(), file(SENTENCES)
+    first = load_corpus([path], TextOptions(), tokenizer, Reporter())
+    again = load_corpus([path], TextOptions(), tokenizer, Reporter())
+    assert tokenizer.count == 1
+    assert token_ids(again) == token_ids(first) == tokenize(DOCUMENTS)
     assert (again.counts, again.notes) == (first.counts, first.notes)
-    assert again.notes[0].startswith("data.bin: a sentence a line")
+    assert again.notes[0].startswith("data.bin: one sentence per line")
 
 
-def test_another_file_form_or_tokenizer_is_another_corpus(file):
+def test_the_cache_key_depends_on_file_format_and_tokenizer(file):
     path, other = file(SENTENCES), make_tokenizer()
     other.add_tokens(["river"])
-    made = [pieces(load_corpus([path], TextOptions(), TOKENIZER, Reporter()))]
-    made.append(pieces(load_corpus([path], TextOptions(text_format="prose"), TOKENIZER, Reporter())))
-    made.append(pieces(load_corpus([path], TextOptions(), other, Reporter())))
+    corpora = [token_ids(load_corpus([path], TextOptions(), TOKENIZER, Reporter()))]
+    corpora.append(token_ids(load_corpus([path], TextOptions(text_format="prose"), TOKENIZER, Reporter())))
+    corpora.append(token_ids(load_corpus([path], TextOptions(), other, Reporter())))
     file(SENTENCES.replace("years", "weeks"))
-    made.append(pieces(load_corpus([path], TextOptions(), TOKENIZER, Reporter())))
-    assert all(made.count(one) == 1 for one in made)
+    corpora.append(token_ids(load_corpus([path], TextOptions(), TOKENIZER, Reporter())))
+    assert all(corpora.count(ids) == 1 for ids in corpora)
 
 
-def test_without_a_cache_it_lies_in_a_temporary_folder(file, monkeypatch):
+def test_without_a_cache_a_temporary_directory_is_used(file, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE_DIR", str(file("", "a file")))
-    assert pieces(load_corpus([file(SENTENCES)], TextOptions(), TOKENIZER, Reporter())) == own(DOCUMENTS)
+    assert token_ids(load_corpus([file(SENTENCES)], TextOptions(), TOKENIZER, Reporter())) == tokenize(
+        DOCUMENTS
+    )
 
 
-def test_an_error_leaves_nothing_behind(file, tmp_path, monkeypatch):
+def test_an_error_leaves_no_partial_corpus(file, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "bertkit.data.readers.contents.CHUNK_BYTES", 1000
     )  # it comes late, when the file has been judged
@@ -529,7 +527,7 @@ def test_an_error_leaves_nothing_behind(file, tmp_path, monkeypatch):
     assert not list((tmp_path / "cache" / "corpus").iterdir())
 
 
-def test_errors_made_ahead_are_raised_in_their_turn():
+def test_prefetched_errors_are_raised_in_order():
     def items():
         yield from "ab"
         raise UserError("here")
@@ -540,7 +538,7 @@ def test_errors_made_ahead_are_raised_in_their_turn():
         next(found)
 
 
-def test_what_looks_like_a_special_piece_is_text(tiny, tmp_path):
+def test_text_that_looks_like_a_special_token_is_text(tiny, tmp_path):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tiny)

@@ -1,4 +1,4 @@
-"""`--objective ltr`: each piece from those before it, and a checkpoint that others go on with."""
+"""`--objective ltr`: left-to-right language models, and checkpoints that can be used elsewhere."""
 
 import json
 from typing import get_args
@@ -43,14 +43,14 @@ def causal(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("models") / "causal", is_decoder=True, use_cache=False)
 
 
-def test_each_objective_of_the_setting_is_known():
+def test_every_value_of_the_objective_setting_is_defined():
     assert set(OBJECTIVES) == set(get_args(get_settings(PretrainConfig)["objective"][0]))
 
 
 # ---- the model
 
 
-def untrained(name, objective, tokenizer):
+def build_untrained_model(name, objective, tokenizer):
     settings = SIZE | {"vocab_size": 60, "max_position_embeddings": 65, "pad_token_id": 0}
     config = OBJECTIVES[objective].configure_model(
         AutoConfig.for_model(name, **settings | NEEDED.get(name, {})), "tiny", tokenizer
@@ -60,22 +60,22 @@ def untrained(name, objective, tokenizer):
 
 
 @pytest.mark.parametrize("name", sorted(CAUSAL_ARCHITECTURES))
-def test_a_later_piece_changes_no_earlier_logit(name, tiny):
+def test_a_later_token_does_not_change_earlier_logits(name, tiny):
     ids = torch.randint(5, 60, (2, 12), generator=torch.Generator().manual_seed(1))
     other = ids.clone()
     other[:, 7:] = (ids[:, 7:] - 4) % 55 + 5
     for objective in ("ltr", "mlm"):
-        model = untrained(name, objective, AutoTokenizer.from_pretrained(tiny))
+        model = build_untrained_model(name, objective, AutoTokenizer.from_pretrained(tiny))
         with torch.no_grad():
             one, two = (model(input_ids=some).logits for some in (ids, other))
         assert torch.allclose(one[:, :7], two[:, :7], atol=1e-6) == (objective == "ltr")
         assert not torch.allclose(one[:, 7:], two[:, 7:], atol=1e-6)
 
 
-# ---- what is predicted
+# ---- predictions
 
 
-def test_each_piece_but_the_first_is_predicted_at_the_one_before():
+def test_each_token_is_predicted_at_the_previous_position():
     texts = [np.array([2, 9, 8, 7, 3]), np.array([2, 6, 3])]
     special = np.isin(np.arange(60), [0, 2, 3])
     batch = CausalLmCollator(PaddingCollator(0, return_token_type_ids=False), special)(
@@ -88,7 +88,7 @@ def test_each_piece_but_the_first_is_predicted_at_the_one_before():
         assert row[at[used]].tolist() == ids[:-1].tolist()
 
 
-def test_the_loss_is_that_of_the_stock_model(causal):
+def test_the_loss_equals_that_of_transformers(causal):
     model = AutoModelForCausalLM.from_pretrained(causal).eval()
     texts = [np.array([2, 9, 8, 7, 3]), np.array([2, 6, 3])]
     batch = CausalLmCollator(PaddingCollator(0, False), np.zeros(100, bool))(
@@ -96,12 +96,12 @@ def test_the_loss_is_that_of_the_stock_model(causal):
     )
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     stock = model(batch["input_ids"], batch["attention_mask"], labels=labels).loss
-    words = compute_logits(gather_masked_positions(model), batch).words
+    words = compute_logits(gather_masked_positions(model), batch).prediction_logits
     ours = torch.nn.functional.cross_entropy(words.flatten(0, 1), batch["masked_lm_labels"].flatten())
     assert float(ours) == pytest.approx(float(stock), rel=1e-5)
 
 
-def test_a_preview_says_that_nothing_is_masked(cli, text, tiny):
+def test_preview_shows_that_nothing_is_masked(cli, text, tiny):
     args = ["--data", text, "--model", tiny, "--max-length", 32, "--objective", "ltr", "--preview", 5]
     status, out, _ = cli(COMMAND, *args, "--json")
     found = json.loads(out)
@@ -114,7 +114,7 @@ def test_a_preview_says_that_nothing_is_masked(cli, text, tiny):
 # ---- runs
 
 
-def test_learns_and_others_go_on_with_it(text, tmp_path):
+def test_training_learns_and_the_checkpoint_loads_elsewhere(text, tmp_path):
     run = pretrained(
         text, tmp_path / "run", objective="ltr", size="tiny", vocab_size=120, epochs=20, batch_size=16,
         learning_rate=1e-3,
@@ -125,15 +125,15 @@ def test_learns_and_others_go_on_with_it(text, tmp_path):
     model, info = AutoModelForCausalLM.from_pretrained(run.output_dir, output_loading_info=True)
     assert (model.config.is_decoder, model.config.use_cache, info["missing_keys"]) == (True, False, set())
     sample = read_predictions(run.output_dir, "masked_samples.jsonl")[0]
-    assert sample["masked"].split()[1:] == sample["pieces"]
+    assert sample["masked"].split()[1:] == sample["tokens"]
     card = (run.output_dir / "README.md").read_text()
-    assert "each piece from those before it" in card
+    assert "each token from the previous ones" in card
     code = card.partition("```python\n")[2].partition("```")[0].replace("[CLS] ...", "[CLS] the film")
     namespace = {}
     exec(code.replace("\nmodel(", "\nfound = model("), namespace)
-    said = namespace["found"][0]["generated_text"]
-    assert said.startswith("[CLS] the film")
-    assert len(said) > len("[CLS] the film")
+    generated = namespace["found"][0]["generated_text"]
+    assert generated.startswith("[CLS] the film")
+    assert len(generated) > len("[CLS] the film")
     again = pretrained(
         text, tmp_path / "again", objective="ltr", model=str(run.output_dir), max_steps=2, learning_rate=1e-5
     )
@@ -141,7 +141,7 @@ def test_learns_and_others_go_on_with_it(text, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["roberta", "electra"])
-def test_a_model_that_read_both_sides_goes_on_from_left_to_right(name, text, tmp_path):
+def test_a_bidirectional_model_can_continue_left_to_right(name, text, tmp_path):
     folder, _ = tiny_of(name, tmp_path / "model")
     run = pretrained(text, tmp_path / "run", model=str(folder), objective="ltr", max_steps=2)
     _, info = AutoModelForCausalLM.from_pretrained(run.output_dir, output_loading_info=True)
@@ -161,26 +161,26 @@ def test_a_tokenizer_needs_no_mask(text, tmp_path):
     assert AutoConfig.from_pretrained(tuned.output_dir).is_decoder
 
 
-# ---- what is refused
+# ---- refusals
 
 
 @pytest.mark.parametrize(
     "flags", [["--mlm-probability", 0.2], ["--whole-word-masking"], ["--mask-replace-prob", 0.5],
               ["--max-predictions-per-seq", 4]],
 )  # fmt: skip
-def test_settings_of_masks_are_refused(flags, cli, text, tmp_path):
+def test_masking_settings_are_refused(flags, cli, text, tmp_path):
     args = ["--data", text, "--objective", "ltr", "--vocab-size", 120, *flags]
     assert_refused(cli, tmp_path, args, [flags[0], "--objective ltr masks nothing"], COMMAND)
 
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "mlm", "mlm+sop"])
-def test_a_model_that_reads_from_left_to_right_goes_on_so(objective, cli, text, causal, tmp_path):
+def test_a_left_to_right_model_is_refused_for_other_objectives(objective, cli, text, causal, tmp_path):
     args = ["--data", text, "--model", causal, "--objective", objective]
-    words = [f"--objective {objective}", "left to right", "--objective ltr"]
+    words = [f"--objective {objective}", "left-to-right", "--objective ltr"]
     assert_refused(cli, tmp_path, args, words, COMMAND)
 
 
-def test_an_architecture_that_reads_both_sides_alone_is_refused(cli, text, tmp_path):
+def test_an_architecture_without_causal_attention_is_refused(cli, text, tmp_path):
     folder, _ = tiny_of("albert", tmp_path / "model")
     args = ["--data", text, "--model", folder, "--objective", "ltr"]
     assert_refused(cli, tmp_path, args, ["--objective ltr", "albert", "--objective mlm"], COMMAND)

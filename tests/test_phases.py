@@ -1,4 +1,4 @@
-"""Lengths in turn: which examples a step gets, and that runs of several lengths are as sound as others."""
+"""Phases: which examples a step gets, and the guarantees of runs with several lengths."""
 
 import json
 
@@ -8,7 +8,7 @@ from conftest import assert_refused, make_document_rows, write_rows
 from test_equivalence import SGD, assert_close, weights
 from test_pretrain import COMMAND, pretrained
 
-from bertkit.data.corpus.phases import PHASE_EPOCH_OFFSET, PhasedFeatures, parse_phases
+from bertkit.data.corpus.features import PHASE_EPOCH_OFFSET, PhasedFeatures, parse_phases
 from bertkit.errors import UserError
 from bertkit.training.phases import PhasedBatchSampler
 from bertkit.utils.ragged import concat_ranges
@@ -26,12 +26,12 @@ def few(tmp_path):
     return write_rows(tmp_path / "few.jsonl", make_document_rows(40))
 
 
-def in_phases(text, folder, **settings):
+def train_phases(text, folder, **settings):
     return pretrained(text, folder, max_length=None, phases=PHASES, **settings)
 
 
-def drawn(text, tiny, phases=PHASES):
-    """Training examples, their collator and the task, as a run has them."""
+def load_features(text, tiny, phases=PHASES):
+    """Return the training features of a run, its collator and the features for scoring."""
     from transformers import BertConfig, BertForPreTraining
 
     from bertkit.modeling.loading import load_tokenizer
@@ -50,8 +50,8 @@ def drawn(text, tiny, phases=PHASES):
     )
 
 
-def of_epochs(features, steps, epochs, batch_size=8, accumulation=1):
-    """The batches of some epochs, of a run of so many steps."""
+def batches_of_epochs(features, steps, epochs, batch_size=8, accumulation=1):
+    """Return the batches of the first epochs of a run with `steps` steps."""
     batches = PhasedBatchSampler(features, batch_size, accumulation, 0, steps)
     found = []
     for epoch in range(epochs):
@@ -60,14 +60,14 @@ def of_epochs(features, steps, epochs, batch_size=8, accumulation=1):
     return found
 
 
-# ---- which examples
+# ---- examples
 
 
-def test_each_step_has_examples_of_its_phase_and_none_comes_twice(text, tiny):
-    features, collate, scored = drawn(text, tiny)
+def test_steps_have_examples_of_their_phase_without_repetition(text, tiny):
+    features, collate, scored = load_features(text, tiny)
     per_epoch = -(-len(features) // 8)
     steps, epochs = per_epoch * 3 - 12, 3
-    found = [batch for some in of_epochs(features, steps, epochs) for batch in some]
+    found = [batch for some in batches_of_epochs(features, steps, epochs) for batch in some]
     assert len(found) == steps
     switch = round(0.7 * steps)
     assert switch % per_epoch  # within an epoch, not at its end
@@ -78,7 +78,7 @@ def test_each_step_has_examples_of_its_phase_and_none_comes_twice(text, tiny):
     assert max(longest[switch:]) == 48
     keys = [key for batch in found for key in batch]
     assert len(set(keys)) == len(keys)
-    # Each length has room for its own number of predictions; what is scored is of the last one's.
+    # Each phase has its own number of predictions; scoring uses that of the last phase.
     width = {
         phase: collate([features[phase * PHASE_EPOCH_OFFSET * len(features)]])["masked_lm_labels"].shape[1]
         for phase in (0, 1)
@@ -87,20 +87,22 @@ def test_each_step_has_examples_of_its_phase_and_none_comes_twice(text, tiny):
     assert collate([scored[0]])["masked_lm_labels"].shape[1] == 7
 
 
-def test_until_the_switch_it_is_the_run_of_one_length(text, tiny):
-    features, _, _ = drawn(text, tiny)
-    alone, _, _ = drawn(text, tiny, "16:1")
-    some, plain = (of_epochs(each, 40, 2) for each in (features, alone))
+def test_batches_of_the_first_phase_equal_a_run_at_its_length(text, tiny):
+    features, _, _ = load_features(text, tiny)
+    alone, _, _ = load_features(text, tiny, "16:1")
+    some, plain = (batches_of_epochs(each, 40, 2) for each in (features, alone))
     some, plain = ([batch for batches in each for batch in batches] for each in (some, plain))
     assert some[:28] == plain[:28]
     assert not {key for batch in some[28:] for key in batch} & {key for batch in plain for key in batch}
 
 
 @pytest.mark.parametrize(("batch_size", "accumulation"), [(2, 4), (1, 8)])
-def test_steps_have_the_same_examples_however_they_are_divided(batch_size, accumulation, text, tiny):
-    features, _, _ = drawn(text, tiny)
-    whole = of_epochs(features, 50, 3)
-    for batches, parts in zip(whole, of_epochs(features, 50, 3, batch_size, accumulation), strict=True):
+def test_steps_have_the_same_examples_for_any_accumulation(batch_size, accumulation, text, tiny):
+    features, _, _ = load_features(text, tiny)
+    whole = batches_of_epochs(features, 50, 3)
+    for batches, parts in zip(
+        whole, batches_of_epochs(features, 50, 3, batch_size, accumulation), strict=True
+    ):
         joined = [
             [key for batch in parts[at : at + accumulation] for key in batch]
             for at in range(0, len(parts), accumulation)
@@ -108,8 +110,8 @@ def test_steps_have_the_same_examples_however_they_are_divided(batch_size, accum
         assert joined == batches
 
 
-def test_an_epoch_of_a_later_phase_is_whole_passes(text, tiny):
-    features, _, once = drawn(text, tiny)
+def test_an_epoch_of_a_later_phase_consists_of_several_passes(text, tiny):
+    features, _, once = load_features(text, tiny)
     assert len(once) < len(features)
     long = features.phase_features[1]
     plan = long.get_plan(PHASE_EPOCH_OFFSET)
@@ -117,19 +119,19 @@ def test_an_epoch_of_a_later_phase_is_whole_passes(text, tiny):
     assert len({*zip(plan.a_start, plan.a_length, plan.b_start, strict=True)}) > 0.8 * len(
         plan
     )  # not one twice
-    often = np.zeros(len(long.corpus.pieces))
+    often = np.zeros(len(long.corpus.token_ids))
     for start, length in ((plan.a_start, plan.a_length), (plan.b_start, plan.b_length)):
         np.add.at(often, concat_ranges(start, start + length), 1)
     assert (often >= 2).mean() > 0.9  # two passes, without some examples
-    assert abs((plan.label == 0).mean() - 0.5) < 0.03
+    assert abs((plan.labels == 0).mean() - 0.5) < 0.03
 
 
-def test_pieces_are_counted_by_phase(text, tiny):
-    features, _, _ = drawn(text, tiny)
+def test_tokens_are_counted_by_phase(text, tiny):
+    features, _, _ = load_features(text, tiny)
     steps = 2 * (-(-len(features) // 8))
     batches = PhasedBatchSampler(features, 8, 1, 0, steps)
     really = [sum(len(features[key]["input_ids"][0]) for key in batch)
-              for some in of_epochs(features, steps, 2) for batch in some]  # fmt: skip
+              for some in batches_of_epochs(features, steps, 2) for batch in some]  # fmt: skip
     for begin, stop in ((0, steps), (0, 10), (steps - 20, steps)):
         assert batches.count_tokens(begin, stop) == pytest.approx(sum(really[begin:stop]), rel=0.1)
     costly = [len(features[key]["input_ids"][0]) for key in batches.get_longest_batch()]
@@ -139,7 +141,7 @@ def test_pieces_are_counted_by_phase(text, tiny):
 # ---- runs
 
 
-def test_one_phase_is_the_run_of_its_length(few, tiny, tmp_path):
+def test_a_single_phase_equals_a_run_at_its_length(few, tiny, tmp_path):
     usual = {"model": str(tiny), "max_steps": 12}
     plain = pretrained(few, tmp_path / "plain", max_length=24, **usual)
     one = pretrained(few, tmp_path / "one", max_length=None, phases="24:1", **usual)
@@ -148,10 +150,12 @@ def test_one_phase_is_the_run_of_its_length(few, tiny, tmp_path):
     assert one.metrics["validation"] == plain.metrics["validation"]
 
 
-def test_8_x_1_is_2_x_4_is_1_x_8(tiny_without_dropout, few, tmp_path):
+def test_accumulation_is_equivalent(tiny_without_dropout, few, tmp_path):
     def run(batch, steps):
-        return in_phases(few, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=1.5, batch_size=batch,
-                         gradient_accumulation_steps=steps, **SGD)  # fmt: skip
+        return train_phases(
+            few, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=1.5,
+            batch_size=batch, gradient_accumulation_steps=steps, **SGD,
+        )  # fmt: skip
 
     whole = run(8, 1)
     for other in (run(2, 4), run(1, 8)):
@@ -160,62 +164,60 @@ def test_8_x_1_is_2_x_4_is_1_x_8(tiny_without_dropout, few, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "share", [0.4, 0.7, 0.9]
+    "fraction", [0.4, 0.7, 0.9]
 )  # of the steps: in the first phase, at the switch, in the last
-def test_resumes_in_any_phase_to_the_same_weights_and_log(
-    share, cli, tiny, few, tmp_path, monkeypatch, stop_at
-):
+def test_resume_in_any_phase_is_bit_identical(fraction, cli, tiny, few, tmp_path, monkeypatch, stop_at):
     options = ["--data", few, "--model", tiny, "--epochs", 1.5, "--batch-size", 8, "--phases", PHASES,
                "--no-bf16"]  # fmt: skip
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     status, out, err = cli(COMMAND, *options, "-o", whole, "--json")
     assert status == 0
     steps = json.loads(out)["training"]["steps"]
-    assert f"step {round(0.7 * steps)}: examples of 48 pieces" in err
-    assert "validation and test are scored at 48" in err
+    assert f"step {round(0.7 * steps)}: examples of 48 tokens" in err
+    assert "validation and test use 48 tokens" in err
 
-    stop_at(round(share * steps) - 1)
-    assert cli(COMMAND, *options, "-o", cut)[0] == 130
+    stop_at(round(fraction * steps) - 1)
+    assert cli(COMMAND, *options, "-o", resumed)[0] == 130
     monkeypatch.chdir(tmp_path)
-    assert cli(COMMAND, "--resume", "-o", cut)[0] == 0
+    assert cli(COMMAND, "--resume", "-o", resumed)[0] == 0
     for name in ("model.safetensors", "masked_samples.jsonl", "training_log.jsonl"):
-        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_any_number_of_workers_gives_the_same_weights(tiny, few, tmp_path):
+def test_weights_do_not_depend_on_the_number_of_workers(tiny, few, tmp_path):
     one, two = (
-        in_phases(few, tmp_path / f"of-{workers}", model=str(tiny), max_steps=20,
+        train_phases(few, tmp_path / f"of-{workers}", model=str(tiny), max_steps=20,
                   set=[f"dataloader_num_workers={workers}"])
         for workers in (0, 2)
     )  # fmt: skip
     assert_close(weights(one), weights(two), 0.0)
 
 
-def test_a_dry_run_takes_the_longest_and_a_preview_the_first(cli, tiny, text):
+def test_dry_run_uses_the_longest_phase_and_preview_the_first(cli, tiny, text):
     args = ["--data", text, "--model", tiny, "--phases", PHASES, "--batch-size", 4, "--json"]
     status, out, _ = cli(COMMAND, *args, "--dry-run")
     assert status == 0
     assert json.loads(out)["longest_batch"] == [4, 48]
     status, out, err = cli(COMMAND, *args[:-1], "--preview", 30)
     assert status == 0
-    assert "previews are of the first" in err
+    assert "previews the first phase" in err
     lengths = [len(line.split("] ", 1)[-1].split()) for line in out.splitlines() if "[CLS]" in line]
     assert lengths
-    assert max(lengths) < 40  # 16 pieces and what belongs in their places
+    assert max(lengths) < 40  # 16 tokens and the original tokens behind them
 
 
-# ---- what is refused
+# ---- refusals
 
 
 @pytest.mark.parametrize(
-    ("lengths", "remarked"), [("16:0.5,32:0.5", False), ("32:0.5,16:0.5", True), ("16:0.5,16:0.5", True)]
+    ("lengths", "has_note"), [("16:0.5,32:0.5", False), ("32:0.5,16:0.5", True), ("16:0.5,16:0.5", True)]
 )
-def test_phases_that_do_not_grow_are_legal_and_remarked(text, tiny, lengths, remarked):
-    train, *_ = drawn(text, tiny, lengths)
-    assert any("usually each phase is longer" in note for note in train.describe_issues(None)) == remarked
+def test_phases_that_do_not_grow_give_a_note(text, tiny, lengths, has_note):
+    train, *_ = load_features(text, tiny, lengths)
+    assert any("usually each phase is longer" in note for note in train.describe_issues(None)) == has_note
 
 
-def test_phases_are_read():
+def test_phases_are_parsed():
     assert [(phase.length, phase.fraction) for phase in parse_phases("128:0.9, 512:.1")] == [
         (128, 0.9),
         (512, 0.1),
@@ -227,7 +229,7 @@ def test_phases_are_read():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("128", ["'128'", "LENGTH:SHARE"]),
+        ("128", ["'128'", "LENGTH:FRACTION"]),
         ("128:0.9,x:0.1", ["'x:0.1'"]),
         ("128:0.9,512:0", ["'512:0'"]),
         ("128:1.5,512:-0.5", ["'128:1.5'"]),
@@ -237,14 +239,14 @@ def test_phases_are_read():
         ("7:1", ["length 7", "at least 8"]),
     ],
 )
-def test_what_is_no_phase_is_refused(text, words):
+def test_invalid_phases_are_refused(text, words):
     with pytest.raises(UserError) as refused:
         parse_phases(text)
     assert all(word in str(refused.value) for word in [f"--phases {text}", *words])
 
 
 REFUSED = {
-    "no phase": (["--phases", "128:90%"], ["--phases", "LENGTH:SHARE"]),
+    "no phase": (["--phases", "128:90%"], ["--phases", "LENGTH:FRACTION"]),
     "positions": (["--phases", "16:0.5,129:0.5"], ["--phases 129:0.5", "128 positions"]),
     "max length": (["--phases", PHASES, "--max-length", 16], ["--max-length 16", "--phases"]),
     "own order": (
@@ -264,8 +266,8 @@ def test_refusals(case, cli, text, tiny, tmp_path):
     assert_refused(cli, tmp_path, ["--data", text, "--model", tiny, *args], words, COMMAND)
 
 
-def test_features_of_phases_are_those_of_the_first(text, tiny):
-    features, _, _ = drawn(text, tiny)
+def test_phased_features_have_the_lengths_of_the_first_phase(text, tiny):
+    features, _, _ = load_features(text, tiny)
     assert isinstance(features, PhasedFeatures)
-    assert features.lengths.tolist() == features.phase_features[0].lengths.tolist()
+    assert features.sequence_lengths.tolist() == features.phase_features[0].sequence_lengths.tolist()
     assert features.get_sequence(3)[0].tolist() == features[3]["input_ids"][0].tolist()

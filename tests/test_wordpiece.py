@@ -1,4 +1,4 @@
-"""WordPiece vocabularies of one's own text: any script, the same each time, loaded as they were trained."""
+"""Training WordPiece vocabularies: any script, deterministic, and loadable by AutoTokenizer."""
 
 import json
 
@@ -8,8 +8,14 @@ from conftest import assert_refused
 from transformers import AutoTokenizer
 
 from bertkit import UserError, train_tokenizer
-from bertkit.data.alphabet import sample_texts, select_alphabet
-from bertkit.data.wordpiece import CONTINUATION_PREFIX, SPECIAL_TOKENS, evaluate_tokenizer, train_wordpiece
+from bertkit.data.wordpiece import (
+    CONTINUATION_PREFIX,
+    SPECIAL_TOKENS,
+    evaluate_tokenizer,
+    sample_texts,
+    select_alphabet,
+    train_wordpiece,
+)
 
 ENGLISH = [
     "The baker opens the café at six. The baker's sister opens it at seven on Sundays.",
@@ -23,7 +29,7 @@ KOREAN = [
 ]
 CHINESE = ["海边的小镇有一家面包店。", "面包店的主人每天很早起床。", "孩子们上学的时候去面包店。"]
 JAPANESE = ["がっこうのまえにパンやがあります。", "こどもたちはパンがだいすきです。"]
-WAYS = {"lower-cased": {}, "cased": {"lowercase": False}}
+CASES = {"lower-cased": {}, "cased": {"lowercase": False}}
 
 
 def train(texts, **settings):
@@ -35,29 +41,29 @@ def write(path, texts):
     return path
 
 
-def through(tokenizer, text):
+def round_trip(tokenizer, text):
     return tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("texts", [KOREAN, CHINESE, JAPANESE], ids=["ko", "zh", "ja"])
-def test_text_in_any_script_comes_back_as_it_was(texts, way):
-    made = train(texts, **WAYS[way])
+def test_text_in_any_script_survives_a_round_trip(texts, case):
+    made = train(texts, **CASES[case])
     for text in texts:
-        assert through(made.tokenizer, text).replace(" ", "") == text.replace(" ", "")
+        assert round_trip(made.tokenizer, text).replace(" ", "") == text.replace(" ", "")
 
 
-def test_korean_is_cut_into_syllables_and_keeps_its_blanks():
+def test_korean_keeps_its_syllables_and_spaces():
     text = "아이들은 빵집에 들릅니다."
     tokenizer = train(KOREAN).tokenizer
-    assert through(tokenizer, text) == text
+    assert round_trip(tokenizer, text) == text
     assert "빵집" in tokenizer.get_vocab()
 
 
 def test_a_chinese_character_is_a_word():
     tokenizer = train(CHINESE).tokenizer
     assert tokenizer.tokenize("面包店") == ["面", "包", "店"]
-    assert not [piece for piece in tokenizer.get_vocab() if piece.startswith(CONTINUATION_PREFIX)]
+    assert not [token for token in tokenizer.get_vocab() if token.startswith(CONTINUATION_PREFIX)]
 
 
 @pytest.mark.parametrize(
@@ -69,24 +75,24 @@ def test_a_chinese_character_is_a_word():
         ({"lowercase": False, "strip_accents": True}, "The cafe opens"),
     ],
 )
-def test_case_and_accents(settings, text):
-    assert through(train(ENGLISH, **settings).tokenizer, "The café opens") == text
+def test_case_and_accent_settings(settings, text):
+    assert round_trip(train(ENGLISH, **settings).tokenizer, "The café opens") == text
 
 
-def test_a_few_foreign_words_decide_nothing_about_accents():
+def test_a_few_foreign_words_do_not_affect_accent_stripping():
     made = train([*ENGLISH * 10, "빵집"])
     assert made.strip_accents
 
 
-def test_what_stripping_takes_apart_is_told():
-    assert "would take apart Hangul" in train(KOREAN).notes[0]
-    assert "takes apart Hangul" in train(KOREAN, strip_accents=True).notes[0]
+def test_notes_describe_accent_stripping():
+    assert "would decompose Hangul" in train(KOREAN).notes[0]
+    assert "stripping accents decomposes Hangul" in train(KOREAN, strip_accents=True).notes[0]
     assert "--no-strip-accents" in train(ENGLISH).notes[0]
 
 
 @pytest.mark.parametrize("settings", [{}, {"lowercase": False}, {"strip_accents": True}])
-def test_words_are_spelled_as_berts_normaliser_does(settings):
-    """Each text is one word or mark many times, so that it becomes a piece as the tokenizer reads it."""
+def test_words_are_normalized_like_berts_normalizer(settings):
+    """Each text repeats one word or mark, so that its normalized form becomes a token."""
     words = [
         "Café",
         "İstanbul",
@@ -103,11 +109,11 @@ def test_words_are_spelled_as_berts_normaliser_does(settings):
         "$",
     ]
     tokenizer = train([f"{word}\u3000{word}\t{word}" for word in words], **settings).tokenizer
-    pieces = [tokenizer.tokenize(word) for word in words]
-    assert [cut for cut in pieces if len(cut) != 1 or cut == ["[UNK]"]] == []
+    tokenized = [tokenizer.tokenize(word) for word in words]
+    assert [tokens for tokens in tokenized if len(tokens) != 1 or tokens == ["[UNK]"]] == []
 
 
-def test_special_pieces_are_the_first():
+def test_special_tokens_have_the_first_ids():
     tokenizer = train(ENGLISH).tokenizer
     assert tokenizer.convert_ids_to_tokens(range(5)) == SPECIAL_TOKENS
     assert tokenizer("bread", "time").input_ids[0] == tokenizer.cls_token_id == 2
@@ -115,52 +121,52 @@ def test_special_pieces_are_the_first():
     assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
 
 
-def test_the_same_text_gives_the_same_pieces_and_numbers():
+def test_training_is_deterministic():
     first = train(ENGLISH, vocab_size=90).tokenizer.get_vocab()
     assert all(train(ENGLISH, vocab_size=90).tokenizer.get_vocab() == first for _ in range(5))
 
 
-def test_pieces_are_what_the_text_has_most():
+def test_tokens_are_the_most_frequent_words_and_parts():
     tokenizer = train(["low low lowest slow"] * 5 + ["lowly"]).tokenizer
     assert tokenizer.tokenize("low slow lowly") == ["low", "slow", "low", "##l", "##y"]
 
 
-def test_a_vocabulary_of_any_size_that_the_characters_allow():
-    with pytest.raises(UserError, match=r"--vocab-size 20: .* give at least (\d+)") as error:
+def test_vocab_size_must_cover_the_characters():
+    with pytest.raises(UserError, match=r"--vocab-size 20: .* pass at least (\d+)") as error:
         train(ENGLISH, vocab_size=20)
     least = int(str(error.value).split("at least ")[1].split(",")[0])
     assert [len(train(ENGLISH, vocab_size=least + more).tokenizer) for more in (0, 10)] == [least, least + 10]
 
 
-def test_fewer_pieces_than_asked_for_are_told():
+def test_a_smaller_vocabulary_than_requested_gives_a_note():
     made = train(ENGLISH, vocab_size=5000)
-    assert f"{len(made.tokenizer):,} pieces, not 5,000" in made.notes[-1]
+    assert f"{len(made.tokenizer):,} tokens instead of 5,000" in made.notes[-1]
 
 
-def test_rare_characters_get_no_piece():
+def test_rare_characters_get_no_token():
     texts = [*ENGLISH * 100, "ж"]
     few, all_of_them = train(texts), train(texts, coverage=1.0)
     assert few.tokenizer.tokenize("ж bread") == ["[UNK]", "bread"]
     assert all_of_them.tokenizer.tokenize("ж bread") == ["ж", "bread"]
-    assert any("too rare for a piece: 1 of" in note for note in few.notes)
+    assert any("too rare for a token: 1 of" in note for note in few.notes)
     assert all_of_them.alphabet_size == few.alphabet_size + 1
 
 
-def test_rare_characters_get_pieces_where_there_is_room():
+def test_rare_characters_get_tokens_if_there_is_room():
     made = train([*ENGLISH * 100, "ж"], vocab_size=5000)
     assert made.tokenizer.tokenize("ж") == ["ж"]
     assert not any("too rare" in note for note in made.notes)
 
 
-def test_equally_rare_characters_are_kept_or_left_out_together():
+def test_equally_rare_characters_are_treated_alike():
     counts = {"a": 97, "b": 1, "c": 1, "d": 1}
     rooms = [len(select_alphabet(counts, coverage, 2)) for coverage in (0.95, 0.98, 1.0)]
     assert rooms == [1, 4, 4]
     assert select_alphabet(counts, 0.5, 4) == ["a", "b", "c", "d"]
 
 
-def test_a_word_that_is_unknown_however_it_is_cut_is_counted_and_not_learned_from():
-    """The trainer's time grows with the square of a word: of this one it would take a quarter of an hour."""
+def test_words_too_long_for_bert_are_counted_and_skipped():
+    """The trainer takes time quadratic in a word: this one would take a quarter of an hour."""
     endless = "lowest" * 200_000
     made = train(["low low lowest", endless, "q" * 100, "x" * 101])
     assert any("2 words are longer than 100 characters" in note for note in made.notes)
@@ -171,7 +177,7 @@ def test_a_word_that_is_unknown_however_it_is_cut_is_counted_and_not_learned_fro
 
 
 TENS = [" ".join(f"w{number}" for number in range(ten, ten + 10)) for ten in range(0, 600_000, 10)]
-SAMPLES = {  # texts, and the share of their words that is sampled
+SAMPLES = {  # texts, and bounds of the fraction of their words in the sample
     "lines": (TENS[:9_000], (1, 1)),
     "one line": ([" ".join(TENS[:9_000])], (1, 1)),
     "many lines": (TENS, (0.1, 0.3)),
@@ -180,7 +186,7 @@ SAMPLES = {  # texts, and the share of their words that is sampled
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_sample_is_of_whole_words_from_all_over_the_texts_and_bounded(name):
+def test_samples_are_bounded_and_evenly_spaced_whole_words(name):
     texts, (least, most) = SAMPLES[name]
     words = [int(word[1:]) for stretch in sample_texts(iter(texts)) for word in stretch.split()]
     total = 10 * len(TENS if most < 1 else TENS[:9_000])
@@ -189,27 +195,27 @@ def test_a_sample_is_of_whole_words_from_all_over_the_texts_and_bounded(name):
     assert np.mean(words) == pytest.approx(total / 2, rel=0.02)
 
 
-def test_what_is_unknown_is_measured_all_over_the_text():
+def test_the_unk_fraction_is_measured_over_the_whole_text():
     texts = ["lowest" * 200_000, *["low low lowest\n" * 70_000] * 2]
     made = evaluate_tokenizer(train(texts).tokenizer, iter(texts))
     assert made["unknown"] < 0.01
 
 
-def test_half_of_a_surrogate_pair_stops_nothing():
+def test_lone_surrogates_are_replaced():
     assert train([*ENGLISH, "bread \ud800"]).alphabet_size > 20
 
 
 @pytest.mark.parametrize("settings", [[], ["--cased"], ["--strip-accents"]])
-def test_auto_tokenizer_loads_what_was_trained(cli, tmp_path, settings):
+def test_auto_tokenizer_loads_the_trained_tokenizer(cli, tmp_path, settings):
     file = write(tmp_path / "ko.txt", KOREAN + ENGLISH)
     status, out, _ = cli("train-tokenizer", "--data", file, "-o", tmp_path / "tok", "--json", *settings)
-    told = json.loads(out)
+    output = json.loads(out)
     loaded = AutoTokenizer.from_pretrained(tmp_path / "tok")
-    said = {"lowercase": "--cased" not in settings, "strip_accents": "--strip-accents" in settings}
-    made = train(KOREAN + ENGLISH, vocab_size=30_000, **said).tokenizer
+    expected = {"lowercase": "--cased" not in settings, "strip_accents": "--strip-accents" in settings}
+    made = train(KOREAN + ENGLISH, vocab_size=30_000, **expected).tokenizer
     assert status == 0
-    assert {key: told[key] for key in said} == said
-    assert (told["vocab_size"], told["unknown"]) == (len(loaded), 0)
+    assert {key: output[key] for key in expected} == expected
+    assert (output["vocab_size"], output["unknown"]) == (len(loaded), 0)
     assert (type(loaded), loaded.model_max_length) == (type(made), 512)
     assert [loaded(text).input_ids for text in KOREAN + ENGLISH] == [
         made(text).input_ids for text in KOREAN + ENGLISH
@@ -217,7 +223,7 @@ def test_auto_tokenizer_loads_what_was_trained(cli, tmp_path, settings):
     assert (tmp_path / "tok" / "vocab.txt").read_text("utf-8").splitlines()[:5] == SPECIAL_TOKENS
 
 
-def test_files_folders_patterns_and_the_sample(cli, tmp_path):
+def test_data_can_be_files_directories_patterns_and_the_sample(cli, tmp_path):
     texts = tmp_path / "texts"
     texts.mkdir()
     write(texts / "a.txt", ENGLISH[:2])
@@ -230,8 +236,8 @@ def test_files_folders_patterns_and_the_sample(cli, tmp_path):
     assert (status, "runs/tokenizer-sample" in out, "accents are stripped" in err) == (0, True, True)
 
 
-def test_text_is_read_as_for_pre_training(cli, tmp_path):
-    """The column, the encoding and the line between documents are what the user says."""
+def test_text_is_read_as_in_pre_training(cli, tmp_path):
+    """Column, encoding and document separator are those of the settings."""
     rows = [json.dumps({"lyrics": text, "note": "Zzz"}) for text in ENGLISH]
     files = {
         "rows": (write(tmp_path / "rows.jsonl", rows), ["--text-column", "lyrics"]),
@@ -249,7 +255,7 @@ def test_text_is_read_as_for_pre_training(cli, tmp_path):
     assert err.count("bad.txt: 2 bytes that are not UTF-8 were left out") == 1
 
 
-def test_a_tokenizer_is_replaced_only_when_asked(cli, tmp_path):
+def test_a_tokenizer_is_replaced_only_with_overwrite(cli, tmp_path):
     file, folder = write(tmp_path / "en.txt", ENGLISH), tmp_path / "tok"
     args = ["--data", file, "-o", folder]
     assert cli("train-tokenizer", *args)[0] == 0
@@ -268,10 +274,10 @@ def test_a_tokenizer_is_replaced_only_when_asked(cli, tmp_path):
         (ENGLISH[0], ["--vocab-size", 10], ["--vocab-size 10", "--character-coverage"]),
         (ENGLISH[0], ["--data", "missing.txt"], ["missing.txt", "no such file"]),
         (ENGLISH[0], ["-o", "text.txt"], ["text.txt", "is a file"]),
-        (ENGLISH[0], ["-o", "."], ["no tokenizer", "text.txt", "name another directory"]),
+        (ENGLISH[0], ["-o", "."], ["do not belong to a tokenizer", "text.txt", "pass another directory"]),
     ],
 )
-def test_refused(cli, tmp_path, content, args, words):
+def test_refusals(cli, tmp_path, content, args, words):
     content = content if isinstance(content, bytes) else content.encode()
     (tmp_path / "text.txt").write_bytes(content)
     args = ["--data", "text.txt", "-o", "tok", *args]

@@ -1,49 +1,48 @@
-"""A WordPiece vocabulary of one's own text, as BERT's tokenizers have it."""
+"""Train a WordPiece vocabulary as used by BERT's tokenizers."""
 
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, models
 from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from bertkit.data.alphabet import (
-    WordBatches,
-    build_translation,
-    count_characters,
-    find_word_characters,
-    measure_decomposition,
-    normalize_counts,
-    sample_texts,
-    select_alphabet,
-)
+from bertkit.data.unicode import BATCH_CHARACTERS, batch_texts, count_characters
 from bertkit.errors import UserError
 
-SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # the pieces 0 to 4
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # ids 0 to 4
 CONTINUATION_PREFIX = "##"
 MODEL_MAX_LENGTH = 512  # BERT's positions
+DEFAULT_VOCAB_SIZE = 30_000  # Devlin et al. 2018, 3: WordPiece with a vocabulary of 30,000
 DEFAULT_COVERAGE = 0.9999
-DECOMPOSITION_THRESHOLD = 0.01  # share of the characters from which on they are not taken apart unasked
-MAX_ALPHABET_FRACTION = (
-    0.1  # share of the pieces that characters may be, at the start of words and within, however rare
-)
-MIN_FREQUENCY = 2  # a piece that stands in the text once is the text, not its language
+DECOMPOSITION_THRESHOLD = 0.01  # accents are kept if stripping decomposes this fraction of the characters
+MAX_ALPHABET_FRACTION = 0.1  # of the vocabulary that rare characters may take, counting both of their tokens
+MIN_FREQUENCY = 2  # a word that occurs once says nothing about the language
+MAX_CHARS_PER_WORD = 100  # BERT's tokenizers turn a longer word into [UNK] with any vocabulary
+SAMPLE_CHARACTERS = 1_000  # length of one excerpt in a sample
+WHITESPACE = re.compile(r"\s")
+LONG_WORD = re.compile(rf"\S{{{MAX_CHARS_PER_WORD + 1},}}")
+# In these scripts a mark is an accent; in others it is a vowel, a voicing, or a third of a syllable.
+ACCENTED_SCRIPTS = {"LATIN", "GREEK", "CYRILLIC", "COMBINING"}
 
 TextFactory = Callable[[], Iterator[str]]
 
 
 @dataclass(frozen=True)
 class WordPieceResult:
-    """A trained tokenizer and how it came about.
+    """A trained tokenizer.
 
     Attributes:
-        tokenizer: transformers' BertTokenizerFast.
-        strip_accents: whether it strips accents, as said or as chosen.
-        alphabet: how many characters have pieces of their own.
+        tokenizer: transformers' `BertTokenizerFast`.
+        strip_accents: Whether it strips accents, as requested or as chosen.
+        alphabet_size: Number of characters with tokens of their own.
+        notes: Lines for the console.
     """
 
     tokenizer: Any
@@ -54,91 +53,103 @@ class WordPieceResult:
 
 def train_wordpiece(
     texts: TextFactory,
-    vocab_size: int = 30_000,
+    vocab_size: int = DEFAULT_VOCAB_SIZE,
     lowercase: bool = True,
     strip_accents: bool | None = None,
     coverage: float = DEFAULT_COVERAGE,
 ) -> WordPieceResult:
-    """Train a tokenizer; the same texts give the same pieces with the same numbers.
+    """Train a tokenizer; the same texts give the same tokens with the same ids.
 
     Args:
-        texts: gives the texts afresh at each call; they are read twice, and never held: memory grows with
-            the number of different words.
-        strip_accents: None strips them where letters are lower-cased, unless that takes apart what the
-            text is written in.
-        coverage: the share of the text that characters with pieces of their own make up at least.
+        texts: Returns a new iterator over the texts at each call. They are read twice and streamed: memory
+            grows with the number of different words.
+        vocab_size: Maximum number of tokens, including special tokens.
+        lowercase: Whether the tokenizer lower-cases text.
+        strip_accents: Whether it strips accents. None strips them if it lower-cases, unless this decomposes
+            the characters of the text's script.
+        coverage: Minimum fraction of the text made up of characters with tokens of their own.
 
     Raises:
-        UserError: there is no text, or its characters alone are more than `vocab_size`.
+        UserError: There is no text, or its characters alone exceed `vocab_size`.
     """
-    counts = count_characters(texts())
-    strip, notes = _stripping(measure_decomposition(counts), lowercase, strip_accents)
+    raw_counts = count_characters(texts())
+    strip, notes = _decide_stripping(measure_decomposition(raw_counts), lowercase, strip_accents)
     normalizer = BertNormalizer(True, True, strip, lowercase)
-    found = normalize_counts(counts, normalizer)
-    if not found:
-        raise UserError("no text in there: only blanks and control characters")
-    characters = select_alphabet(found, coverage, int(MAX_ALPHABET_FRACTION * vocab_size / 2))
-    within = find_word_characters(found, normalizer)
-    notes += _left_out(found, characters)
-    words = WordBatches(texts(), build_translation(counts, normalizer, within))
-    vocabulary = _pieces(iter(words), vocab_size, characters, within)
+    counts = normalize_counts(raw_counts, normalizer)
+    if not counts:
+        raise UserError("no text: only white space and control characters were found; pass other files")
+    alphabet = select_alphabet(counts, coverage, int(MAX_ALPHABET_FRACTION * vocab_size / 2))
+    word_characters = find_word_characters(counts, normalizer)
+    notes += _describe_rare_characters(counts, alphabet)
+    words = WordBatches(texts(), build_translation(raw_counts, normalizer, word_characters))
+    vocabulary = _train_vocabulary(iter(words), vocab_size, alphabet, word_characters)
     notes += words.describe_skipped()
     if len(vocabulary) < vocab_size:
-        notes.append(f"{len(vocabulary):,} pieces, not {vocab_size:,}: no others stand in the text twice")
-    return WordPieceResult(_tokenizer(vocabulary, lowercase, strip), strip, len(characters), notes)
+        notes.append(
+            f"{len(vocabulary):,} tokens instead of {vocab_size:,}: no other candidate occurs twice in the "
+            "text"
+        )
+    tokenizer = _build_tokenizer(vocabulary, lowercase, strip)
+    return WordPieceResult(tokenizer, strip, len(alphabet), notes)
 
 
-def _stripping(apart: tuple[float, str], lowercase: bool, said: bool | None) -> tuple[bool, list[str]]:
-    """Whether accents are stripped, and why."""
-    share, script = apart
-    of_these = f"{script} and the like, {share:.0%} of the characters"
-    if said is not None:
-        broken = said and share >= DECOMPOSITION_THRESHOLD
-        return said, [f"stripping accents takes apart {of_these}"] if broken else []
+def _decide_stripping(
+    decomposition: tuple[float, str], lowercase: bool, requested: bool | None
+) -> tuple[bool, list[str]]:
+    """Return whether accents are stripped, and a note on the reason."""
+    fraction, script = decomposition
+    characters = f"{script} and similar characters ({fraction:.0%} of the text)"
+    decomposes = fraction >= DECOMPOSITION_THRESHOLD
+    if requested is not None:
+        return requested, [f"stripping accents decomposes {characters}"] if requested and decomposes else []
     if not lowercase:
-        return False, ["accents are kept, since capital letters are"]
-    if share >= DECOMPOSITION_THRESHOLD:
-        return False, [f"accents are kept: stripping them would take apart {of_these}"]
-    return True, ["accents are stripped, as in BERT's lower-casing models; --no-strip-accents keeps them"]
+        return False, ["accents are kept because capital letters are kept"]
+    if decomposes:
+        return False, [f"accents are kept because stripping them would decompose {characters}"]
+    return True, ["accents are stripped, as in BERT's uncased models; pass --no-strip-accents to keep them"]
 
 
-def _left_out(found: Counter[str], characters: Sequence[str]) -> list[str]:
-    """A note on the characters that get no piece, if any."""
-    if len(found) == len(characters):
+def _describe_rare_characters(counts: Counter[str], alphabet: Sequence[str]) -> list[str]:
+    """Return a note on the characters without a token, if any."""
+    if len(counts) == len(alphabet):
         return []
-    rare = 1 - sum(found[character] for character in characters) / found.total()
+    fraction = 1 - sum(counts[character] for character in alphabet) / counts.total()
     return [
-        f"characters too rare for a piece: {len(found) - len(characters):,} of {len(found):,}, "
-        f"{rare:.3%} of the text; a higher --character-coverage keeps more"
+        f"characters too rare for a token: {len(counts) - len(alphabet):,} of {len(counts):,} "
+        f"({fraction:.3%} of the text); pass a higher --character-coverage to keep more"
     ]
 
 
-def _pieces(
-    words: Iterator[list[str]], vocab_size: int, characters: Sequence[str], within: set[str]
+def _train_vocabulary(
+    words: Iterator[list[str]], vocab_size: int, alphabet: Sequence[str], word_characters: set[str]
 ) -> dict[str, int]:
-    """Piece -> number, of texts with their words between blanks.
+    """Return token -> id, given texts with spaces between words.
 
-    The trainer numbers characters within words in the order of a hash map and settles ties by number, so
-    that it never trains the same twice; declared beforehand, as special pieces, they have their numbers.
+    By itself the trainer is not deterministic: it numbers the characters within words in the order of a
+    hash map, and breaks ties by number. Declaring them as special tokens gives them fixed ids.
     """
-    fixed = [*SPECIAL_TOKENS, *(CONTINUATION_PREFIX + one for one in characters if one in within)]
-    needed = len(fixed) + len(characters)
-    if vocab_size < needed:
+    continuations = [
+        CONTINUATION_PREFIX + character for character in alphabet if character in word_characters
+    ]
+    fixed = [*SPECIAL_TOKENS, *continuations]
+    required = len(fixed) + len(alphabet)
+    if vocab_size < required:
         raise UserError(
-            f"--vocab-size {vocab_size}: the text's {len(characters):,} characters and the special pieces "
-            f"are {needed:,} pieces already; give at least {needed}, or a lower --character-coverage"
+            f"--vocab-size {vocab_size}: the {len(alphabet):,} characters of the text and the special "
+            f"tokens take {required:,} tokens; pass at least {required}, or a lower --character-coverage"
         )
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106
     backend.pre_tokenizer = WhitespaceSplit()
     trainer = WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=MIN_FREQUENCY, special_tokens=fixed, show_progress=False,
-        initial_alphabet=list(characters), limit_alphabet=len(characters), continuing_subword_prefix=CONTINUATION_PREFIX,
+        initial_alphabet=list(alphabet), limit_alphabet=len(alphabet),
+        continuing_subword_prefix=CONTINUATION_PREFIX,
     )  # fmt: skip
     backend.train_from_iterator(words, trainer)
     return backend.get_vocab()
 
 
-def _tokenizer(vocabulary: dict[str, int], lowercase: bool, strip_accents: bool) -> Any:
+def _build_tokenizer(vocabulary: dict[str, int], lowercase: bool, strip_accents: bool) -> Any:
     from transformers import BertTokenizerFast
 
     return BertTokenizerFast(
@@ -149,15 +160,148 @@ def _tokenizer(vocabulary: dict[str, int], lowercase: bool, strip_accents: bool)
     )
 
 
+# ---- characters
+
+
+def normalize_counts(counts: Mapping[str, int], normalizer: BertNormalizer) -> Counter[str]:
+    """Return the character counts of the normalized text, without white space.
+
+    BERT's normalizer works character by character, so normalizing each distinct character is enough.
+    """
+    normalized: Counter[str] = Counter()
+    for character, count in counts.items():
+        for part in normalizer.normalize_str(character):
+            if not part.isspace():
+                normalized[part] += count
+    return normalized
+
+
+def measure_decomposition(counts: Mapping[str, int]) -> tuple[float, str]:
+    """Measure how much of a text loses more than an accent when accents are stripped.
+
+    For instance, Hangul syllables are decomposed into letters, and Devanagari loses its vowels.
+
+    Returns:
+        The fraction of the characters without white space, and the script of most of them.
+    """
+    keep, strip = (BertNormalizer(True, False, strip_accents, False) for strip_accents in (False, True))
+    kept_counts = normalize_counts(counts, keep)
+    scripts: Counter[str] = Counter()
+    for character, count in kept_counts.items():
+        script = unicodedata.name(character, "").replace("-", " ").partition(" ")[0]
+        if script not in ACCENTED_SCRIPTS and strip.normalize_str(character) != character:
+            scripts[script.capitalize()] += count
+    most_frequent = max(scripts, key=lambda name: (scripts[name], name), default="")
+    return scripts.total() / max(kept_counts.total(), 1), most_frequent
+
+
+def select_alphabet(counts: Mapping[str, int], coverage: float, max_characters: int) -> list[str]:
+    """Return the most frequent characters, sorted by code point.
+
+    There are up to `max_characters`, or more if covering the fraction `coverage` of the text takes more.
+    Characters with the same frequency are either all selected or all left out.
+    """
+    ascending = np.sort(np.fromiter(counts.values(), np.int64, len(counts)))
+    is_needed = np.cumsum(ascending) > (1 - coverage) * ascending.sum()
+    coverage_threshold = ascending[np.argmax(is_needed)]
+    size_threshold = ascending[-max_characters - 1] + 1 if max_characters < len(ascending) else 1
+    threshold = min(coverage_threshold, size_threshold)
+    return sorted(character for character, count in counts.items() if count >= threshold)
+
+
+def find_word_characters(characters: Iterable[str], normalizer: BertNormalizer) -> set[str]:
+    """Return the characters that can be inside a word.
+
+    Other characters, such as punctuation and Chinese ones, are always words by themselves.
+    """
+    pre_tokenize, normalize = BertPreTokenizer().pre_tokenize_str, normalizer.normalize_str
+    return {character for character in characters if len(pre_tokenize(normalize(f"a{character}a"))) == 1}
+
+
+def build_translation(
+    counts: Mapping[str, int], normalizer: BertNormalizer, word_characters: set[str]
+) -> dict[int, str]:
+    """Return a table for `str.translate` that normalizes text and puts spaces between its words.
+
+    It maps each character to its normalized form, with spaces around characters that are words by
+    themselves. This takes half the time of the normalizer and the pre-tokenizer.
+    """
+
+    def translate(character: str) -> str:
+        parts = normalizer.normalize_str(character)
+        return "".join(part if part in word_characters or part.isspace() else f" {part} " for part in parts)
+
+    return {ord(character): translate(character) for character in counts}
+
+
+class WordBatches:
+    """Single-pass batches of texts with spaces between words; words that are too long are skipped.
+
+    Nothing can be learned from such words, and the trainer takes time quadratic in the length of a word.
+
+    Attributes:
+        num_skipped: Number of words skipped so far.
+    """
+
+    def __init__(self, texts: Iterable[str], translation: dict[int, str]) -> None:
+        self.texts, self.translation, self.num_skipped = texts, translation, 0
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for batch in batch_texts(self.texts):
+            yield [self._skip_long_words(text.translate(self.translation)) for text in batch]
+
+    def _skip_long_words(self, text: str) -> str:
+        text, count = LONG_WORD.subn("", text)
+        self.num_skipped += count
+        return text
+
+    def describe_skipped(self) -> list[str]:
+        """Return a note on the words skipped so far, if any."""
+        if not self.num_skipped:
+            return []
+        words = "1 word is" if self.num_skipped == 1 else f"{self.num_skipped:,} words are"
+        return [f"{words} longer than {MAX_CHARS_PER_WORD} characters: always [UNK], so skipped in training"]
+
+
+# ---- evaluation
+
+
 def evaluate_tokenizer(tokenizer: Any, texts: Iterator[str]) -> dict[str, Any]:
-    """How the tokenizer does on a sample from all over the texts: the share of unknown pieces, and pieces a
-    word (Chinese characters and marks of punctuation are words).
+    """Measure a tokenizer on a sample of the texts.
+
+    Returns:
+        The fraction of [UNK] tokens (`unknown`) and `tokens_per_word`. Chinese characters and punctuation
+        marks count as words.
     """
     encodings = tokenizer.backend_tokenizer.encode_batch_fast(sample_texts(texts), add_special_tokens=False)
-    ids = np.concatenate([np.array(encoding.ids, np.int64) for encoding in encodings])
-    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    begins = np.array([not piece.startswith(CONTINUATION_PREFIX) for piece in pieces])
+    token_ids = np.concatenate([np.array(encoding.ids, np.int64) for encoding in encodings])
+    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    begins_word = np.array([not token.startswith(CONTINUATION_PREFIX) for token in tokens])
     return {
-        "unknown": float(np.mean(ids == tokenizer.unk_token_id)),
-        "tokens_per_word": len(ids) / int(begins[ids].sum()),
+        "unknown": float(np.mean(token_ids == tokenizer.unk_token_id)),
+        "tokens_per_word": len(token_ids) / int(begins_word[token_ids].sum()),
     }
+
+
+def sample_texts(texts: Iterable[str]) -> list[str]:
+    """Return evenly spaced excerpts of the texts that begin and end at word boundaries.
+
+    Texts of up to a million characters are returned whole; of longer ones at least half a million
+    characters are sampled. So the sample does not grow with the texts.
+    """
+    excerpts: list[str] = []
+    offset, step = 0, SAMPLE_CHARACTERS
+    for batch in batch_texts(texts):
+        text = "\n".join(batch)
+        while (start := len(excerpts) * step - offset) < len(text):
+            excerpts.append(text[_next_space(text, start) : _next_space(text, start + SAMPLE_CHARACTERS)])
+            if len(excerpts) > BATCH_CHARACTERS // SAMPLE_CHARACTERS:
+                excerpts, step = excerpts[::2], 2 * step
+        offset += len(text) + 1
+    return excerpts
+
+
+def _next_space(text: str, position: int) -> int:
+    """Return the first white space from a position on, or the position if no word ends soon (Chinese)."""
+    match = WHITESPACE.search(text, position, position + MAX_CHARS_PER_WORD + 1) if position else None
+    return match.start() if match else position

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from bertkit.data.tokenization import encode_with_offsets
 from bertkit.data.readers.contents import require_file
+from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.errors import UserError, format_list
 from bertkit.infer.inputs import TEXT_SEPARATOR
 from bertkit.infer.vector_files import (
@@ -29,7 +30,6 @@ from bertkit.infer.vector_files import (
 
 T = TypeVar("T")
 SEARCH_CHUNK_SIZE = 10_000  # vectors of an index in memory
-UNSPACED_SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 # An empty array raises EOFError; a damaged zip archive raises BadZipFile.
 READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError, pa.ArrowException)
 # Raised, besides ValueError, when numpy evaluates a damaged array header as a Python literal.

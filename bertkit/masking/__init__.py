@@ -1,1 +1,1 @@
-"""Which sentences make an example of pre-training, and which of its pieces are hidden: all in numpy."""
+"""Masked language modeling: choose and replace tokens, in numpy."""

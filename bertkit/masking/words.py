@@ -1,4 +1,4 @@
-"""Which pieces make a word: by the pieces of a tokenizer, and in a batch."""
+"""Find words: which tokens of a vocabulary continue a word, and the words of a batch."""
 
 import json
 from dataclasses import dataclass
@@ -7,52 +7,54 @@ from typing import Any
 import numpy as np
 import regex
 
-SPACE_MARKERS = ("Ġ", "▁")  # how byte-level BPE and SentencePiece write a blank
-# Signs, and scripts in which words stand without blanks between them: a blank cannot tell where they begin.
-UNSPACED_SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-WORD_START = regex.compile(
-    rf"(?!\uFFFD)[\p{{P}}\p{{S}}{UNSPACED_SCRIPTS}]"
-)  # U+FFFD: part of a character's bytes
+from bertkit.data.unicode import UNSPACED_SCRIPTS
+
+SPACE_MARKERS = ("Ġ", "▁")  # how byte-level BPE and SentencePiece write a space
+# Punctuation, symbols and unspaced scripts begin a word; U+FFFD is only a part of a character's bytes.
+WORD_START = regex.compile(rf"(?!\uFFFD)[\p{{P}}\p{{S}}{UNSPACED_SCRIPTS}]")
 
 
 def find_continuation_tokens(tokenizer: Any) -> np.ndarray:
-    """[vocabulary] bool: which pieces continue the word of the piece before.
+    """Return [vocabulary] bool: which tokens continue the word of the previous token.
 
-    WordPiece: those with its prefix, "##". Where a piece shows that a blank is before it ("Ġ" of byte-level
-    BPE, "▁" of SentencePiece): those without, unless they begin with a sign or in a script without blanks,
-    where a sentence would be one word. Special pieces never do. Where pieces show nothing, none does.
+    In WordPiece, these are the tokens with its prefix, "##". Other vocabularies mark a preceding space
+    ("Ġ" in byte-level BPE, "▁" in SentencePiece). There, tokens without the mark continue a word, unless
+    they begin with punctuation, a symbol or an unspaced script. Otherwise a sentence in such a script
+    would be one word. Special tokens never continue a word. If the vocabulary marks neither, no token does.
     """
     vocabulary = tokenizer.get_vocab()
-    found = np.zeros(max(vocabulary.values(), default=-1) + 1, bool)
-    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    prefix = model.get("continuing_subword_prefix")
-    some = [piece for piece in vocabulary if piece.startswith(prefix)] if prefix else _unmarked(tokenizer)
-    found[[vocabulary[piece] for piece in some]] = True
-    found[list(tokenizer.added_tokens_decoder)] = False
-    return found
+    is_continuation = np.zeros(max(vocabulary.values(), default=-1) + 1, bool)
+    prefix = json.loads(tokenizer.backend_tokenizer.to_str())["model"].get("continuing_subword_prefix")
+    if prefix:
+        tokens = [token for token in vocabulary if token.startswith(prefix)]
+    else:
+        tokens = _find_unmarked_tokens(tokenizer)
+    is_continuation[[vocabulary[token] for token in tokens]] = True
+    is_continuation[list(tokenizer.added_tokens_decoder)] = False
+    return is_continuation
 
 
-def _unmarked(tokenizer: Any) -> list[str]:
-    """The pieces before which is neither a blank nor, by their first character, the end of a word."""
-    pieces, decoder = list(tokenizer.get_vocab()), tokenizer.backend_tokenizer.decoder
-    marked = {mark: sum(piece.startswith(mark) for piece in pieces) for mark in SPACE_MARKERS}
-    mark = max(
-        SPACE_MARKERS, key=lambda sign: marked[sign]
-    )  # Maltese has a letter like byte-level BPE's blank
-    if not marked[mark]:
+def _find_unmarked_tokens(tokenizer: Any) -> list[str]:
+    """Return the tokens that have no space marker and do not begin a word by their first character."""
+    tokens, decoder = list(tokenizer.get_vocab()), tokenizer.backend_tokenizer.decoder
+    counts = {marker: sum(token.startswith(marker) for token in tokens) for marker in SPACE_MARKERS}
+    marker = max(counts, key=lambda name: counts[name])  # the more frequent one: Maltese has the letter Ġ
+    if not counts[marker]:
         return []
-    text = "".join if decoder is None else decoder.decode
-    return [piece for piece in pieces if not piece.startswith(mark) and not WORD_START.match(text([piece]))]
+    decode = "".join if decoder is None else decoder.decode
+    unmarked = [token for token in tokens if not token.startswith(marker)]
+    return [token for token in unmarked if not WORD_START.match(decode([token]))]
 
 
 @dataclass(frozen=True)
 class WordSpans:
-    """The words of a batch, row by row; places count over all rows, `row * L + position`.
+    """The words of a batch, row by row; places are indices of the flattened batch.
 
     Attributes:
-        start, size: [words] the first piece of each and how many it has.
-        counts: [B] the words of each row.
-        pieces: [B] the pieces of each row, special ones not counted.
+        starts: [words] place of the first token.
+        sizes: [words] number of tokens.
+        word_counts: [batch] words in each row.
+        token_counts: [batch] tokens in each row, without special tokens.
     """
 
     starts: np.ndarray
@@ -64,19 +66,19 @@ class WordSpans:
     def from_batch(
         cls, input_ids: np.ndarray, is_special: np.ndarray, is_continuation: np.ndarray | None
     ) -> "WordSpans":
-        """Find them: a piece and those after it that continue it, up to a special one.
+        """Find the words: a token and the following ones that continue it, up to a special token.
 
         Args:
-            input_ids: [B, L].
-            special: [B, L] bool, special pieces and padding.
-            continues: [vocabulary] bool; None: each piece is a word.
+            input_ids: [batch, seq_len].
+            is_special: [batch, seq_len] bool: special tokens and padding.
+            is_continuation: [vocabulary] bool; None: each token is a word.
         """
-        real = ~is_special
-        begins = real.copy()
+        is_text = ~is_special
+        begins_word = is_text.copy()
         if is_continuation is not None:
-            begins[:, 1:] &= ~is_continuation[input_ids[:, 1:]] | is_special[:, :-1]
-        edges = np.flatnonzero(begins | is_special)  # each row begins with one
-        edge_begins = begins.ravel()[edges]
-        size = np.diff(edges, append=is_special.size)
-        counts, pieces = np.count_nonzero(begins, axis=1), np.count_nonzero(real, axis=1)
-        return cls(edges[edge_begins], size[edge_begins], counts, pieces)
+            begins_word[:, 1:] &= ~is_continuation[input_ids[:, 1:]] | is_special[:, :-1]
+        edges = np.flatnonzero(begins_word | is_special)  # each row begins with one
+        is_word = begins_word.ravel()[edges]
+        sizes = np.diff(edges, append=is_special.size)
+        word_counts, token_counts = np.count_nonzero(begins_word, axis=1), np.count_nonzero(is_text, axis=1)
+        return cls(edges[is_word], sizes[is_word], word_counts, token_counts)

@@ -136,7 +136,7 @@ def _collect_words(text: str) -> set[str]:
 def _split_sentences(text: str) -> list[str]:
     from sentencex import get_sentence_boundaries
 
-    from bertkit.data.corpus.sentences import detect_language
+    from bertkit.data.unicode import detect_language
 
     bounds = get_sentence_boundaries(detect_language(text), replace_surrogates(text))
     sentences = (text[bound["start_index"] : bound["end_index"]].strip() for bound in bounds)

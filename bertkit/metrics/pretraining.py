@@ -1,4 +1,4 @@
-"""Scores of pre-training, from what scoring keeps of each example."""
+"""Pre-training metrics, computed from per-example sums."""
 
 import math
 from typing import Any
@@ -6,39 +6,47 @@ from typing import Any
 import numpy as np
 
 
-def score_pretraining(kept: np.ndarray, pairs: bool) -> dict[str, float]:
-    """Mean losses in nats and shares of right answers, each over all that is predicted of its kind.
+def score_pretraining(sums: np.ndarray, pairs: bool) -> dict[str, float]:
+    """Return mean losses in nats and accuracies, each over all predictions of its kind.
 
     Args:
-        kept: [n, 6] of masked pieces and of pairs the summed loss, how many are right, how many there are.
-        pairs: whether there are any.
+        sums: [n, 6]: for masked tokens, then pairs, the summed loss, the correct and all predictions.
+        pairs: Whether the examples are pairs.
     """
-    loss, right, _, pair_loss, pair_right, _ = kept.sum(0, dtype=np.float64) / _counts(kept)
-    found = {"loss": loss, "mlm_loss": loss, "mlm_accuracy": right, "perplexity": math.exp(min(loss, 700.0))}
+    totals = sums.sum(0, dtype=np.float64)
+    counts = np.maximum(np.repeat(totals[[2, 5]], 3), 1)
+    mlm_loss, mlm_accuracy, _, nsp_loss, nsp_accuracy, _ = totals / counts
+    perplexity = math.exp(min(mlm_loss, 700.0))
+    scores = {
+        "loss": mlm_loss, "mlm_loss": mlm_loss, "mlm_accuracy": mlm_accuracy, "perplexity": perplexity,
+    }  # fmt: skip
     if pairs:
-        found |= {"loss": loss + pair_loss, "nsp_loss": pair_loss, "nsp_accuracy": pair_right}
-    return {name: float(value) for name, value in found.items()}
+        scores |= {"loss": mlm_loss + nsp_loss, "nsp_loss": nsp_loss, "nsp_accuracy": nsp_accuracy}
+    return {name: float(value) for name, value in scores.items()}
 
 
-def _counts(kept: np.ndarray) -> np.ndarray:
-    return np.maximum(np.repeat(kept[:, [2, 5]].sum(0, dtype=np.float64), 3), 1)
-
-
-def score_unigram(corpus: Any, train: np.ndarray, other: Any, chosen: np.ndarray) -> dict[str, float]:
-    """The loss in nats of who knows only how frequent each piece is in the training text, and perplexity.
+def score_unigram(
+    train_corpus: Any, train_documents: np.ndarray, corpus: Any, documents: np.ndarray
+) -> dict[str, float]:
+    """Return loss in nats and perplexity of a unigram model, with add-one smoothing.
 
     Args:
-        corpus, train: a corpus and the numbers of its documents; `other` and `chosen` are those to judge.
+        train_corpus: Corpus that the token frequencies are estimated from.
+        train_documents: Indices of its documents.
+        corpus: Corpus to score.
+        documents: Indices of its documents.
     """
-    size = int(max(corpus.token_ids.max(), other.token_ids.max())) + 1
-    learnt, judged = _frequencies(corpus, train, size) + 1.0, _frequencies(other, chosen, size)
-    loss = float(-(judged * np.log(learnt / learnt.sum())).sum() / judged.sum())
+    size = int(max(train_corpus.token_ids.max(), corpus.token_ids.max())) + 1
+    frequencies = _count_tokens(train_corpus, train_documents, size) + 1.0
+    counts = _count_tokens(corpus, documents, size)
+    loss = float(-(counts * np.log(frequencies / frequencies.sum())).sum() / counts.sum())
     return {"loss": loss, "mlm_loss": loss, "perplexity": math.exp(loss)}
 
 
-def _frequencies(corpus: Any, documents: np.ndarray, size: int) -> np.ndarray:
-    begins = corpus.sentence_offsets[corpus.document_offsets].astype(np.int64)
+def _count_tokens(corpus: Any, documents: np.ndarray, size: int) -> np.ndarray:
+    token_offsets = corpus.sentence_offsets[corpus.document_offsets].astype(np.int64)
     counts = np.zeros(size, np.int64)
-    for start, stop in zip(begins[documents].tolist(), begins[documents + 1].tolist(), strict=True):
+    spans = zip(token_offsets[documents].tolist(), token_offsets[documents + 1].tolist(), strict=True)
+    for start, stop in spans:
         counts += np.bincount(corpus.token_ids[start:stop], minlength=size)
     return counts

@@ -11,9 +11,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 import torch.nn.functional as F
 
+from bertkit.masking.masker import IGNORE_INDEX
 from bertkit.modeling.pretraining import PretrainingLogits
 
-IGNORE_INDEX = -100  # the label of a place that is not predicted
+PRETRAINING_PARTS = ("mlm", "nsp")
 
 
 class Loss(Protocol):
@@ -143,3 +144,23 @@ def select_predicted(
     if logits.seq_relationship_logits is not None and "next_sentence_label" in batch:
         found["nsp"] = (logits.seq_relationship_logits, batch["next_sentence_label"])
     return found
+
+
+def sum_pretraining_logits(
+    logits: PretrainingLogits, batch: dict[str, torch.Tensor], num_examples: int
+) -> torch.Tensor:
+    """Return [examples, 6]: for mlm, then nsp, the summed loss, the correct and all predictions."""
+    predicted = select_predicted(logits, batch)
+    zeros = torch.zeros(num_examples, 3, device=batch["input_ids"].device)
+    sums = [
+        _sum_per_example(*predicted[part], num_examples) if part in predicted else zeros
+        for part in PRETRAINING_PARTS
+    ]
+    return torch.cat(sums, 1)
+
+
+def _sum_per_example(logits: torch.Tensor, labels: torch.Tensor, num_examples: int) -> torch.Tensor:
+    """Return [examples, 3] sums over predictions that are equally many in each example."""
+    loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
+    values = (loss, logits.argmax(-1) == labels, labels != IGNORE_INDEX)
+    return torch.stack([value.float().view(num_examples, -1).sum(1) for value in values], 1)

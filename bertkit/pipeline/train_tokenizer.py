@@ -1,4 +1,4 @@
-"""`train-tokenizer`: from plain text to a folder that `AutoTokenizer` loads."""
+"""`train-tokenizer`: from text files to a directory that `AutoTokenizer` loads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,9 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.config import OUTPUT, setting
+from bertkit.config import OUTPUT, TextConfig, setting
 from bertkit.errors import UserError
-from bertkit.text_config import TextConfig
 from bertkit.utils.files import stage_files
 from bertkit.utils.output_paths import OutputKind, check_output_directory
 from bertkit.utils.reporting import Reporter
@@ -17,7 +16,7 @@ from bertkit.validation import validate_settings
 if TYPE_CHECKING:
     from bertkit.data.wordpiece import WordPieceResult
 
-HELP = "Train a WordPiece vocabulary on your own text: the tokenizer of a BERT."
+HELP = "Train a WordPiece vocabulary on your own text: a tokenizer for BERT."
 VOCABULARY = "Vocabulary"
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
 TOKENIZER = OutputKind("a tokenizer", "pass --overwrite to replace it", lambda names: names - TOKENIZER_FILES)
@@ -28,25 +27,28 @@ EXAMPLE_WORDS = 12  # words
 class TokenizerConfig(TextConfig):
     """The settings of `bertkit train-tokenizer`."""
 
-    vocab_size: int = setting(30_000, "Pieces to have at most, special ones included.", VOCABULARY, min=6)
-    cased: bool = setting(False, "Keep capital letters.", VOCABULARY)
+    vocab_size: int = setting(
+        30_000, "Maximum number of tokens, including special tokens.", VOCABULARY, min=6
+    )
+    cased: bool = setting(False, "Keep capital letters instead of lower-casing the text.", VOCABULARY)
     strip_accents: bool | None = setting(
         None,
-        "Take accents off letters.",
+        "Remove accents from letters.",
         VOCABULARY,
         flags=("--strip-accents/--no-strip-accents",),
-        default_text="unless --cased, or the text is in a script that this takes apart",
+        default_text="unless --cased is passed, or stripping decomposes the script of the text",
     )
     character_coverage: float = setting(
         0.9999,
-        "Share of the text that characters with a piece of their own make up at least.",
+        "Minimum fraction of the text that consists of characters with a token of their own. Rarer "
+        "characters become [UNK].",
         VOCABULARY,
         min=0.9,
         max=1.0,
     )
     output_dir: str | None = setting(
         None,
-        "Where the tokenizer is put.",
+        "Directory to write the tokenizer to.",
         OUTPUT,
         flags=("--output-dir", "-o"),
         default_text="runs/tokenizer-DATA",
@@ -56,22 +58,22 @@ class TokenizerConfig(TextConfig):
 
 @dataclass(frozen=True)
 class TrainedTokenizer:
-    """A tokenizer that was trained: where it lies, and what is told of it."""
+    """The directory of a trained tokenizer, and its statistics."""
 
     output_dir: Path
     statistics: dict[str, Any]
 
 
 def train_tokenizer(settings: Mapping[str, Any], reporter: Reporter | None = None) -> TrainedTokenizer:
-    """Train a tokenizer and write it.
+    """Train a tokenizer and write it to a directory.
 
     Raises:
-        UserError: anything the caller can mend, in one line; nothing is written then.
+        UserError: Anything the user can fix; nothing has been written then.
     """
     reporter = reporter or Reporter()
     config = TokenizerConfig(**validate_settings(TokenizerConfig, settings, "train_tokenizer()"))
     if not config.data:
-        raise UserError("--data is missing: a file of plain text, a folder, a pattern, or sample")
+        raise UserError("--data: is missing; pass a text file, a directory, a pattern, or sample")
     if config.output_dir is None:
         return _train(config, config.data, reporter)
     from bertkit.utils import locks
@@ -88,28 +90,29 @@ def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> TrainedTok
     from bertkit.data.readers.text_files import FileNotes
     from bertkit.data.wordpiece import evaluate_tokenizer, train_wordpiece
 
-    source, notes = find_text(data, column=config.text_column), FileNotes()
+    source, file_notes = find_text(data, column=config.text_column), FileNotes()
     for note in source.notes:
         reporter.info(note)
-    texts = partial(iter_raw_texts, source.files, TextOptions.from_config(config, source.column), notes)
-    made = train_wordpiece(
+    options = TextOptions.from_config(config, source.column)
+    texts = partial(iter_raw_texts, source.files, options, file_notes)
+    result = train_wordpiece(
         texts, config.vocab_size, not config.cased, config.strip_accents, config.character_coverage
     )
-    for note in [*notes.format_lines(), *made.notes]:
+    for note in [*file_notes.format_lines(), *result.notes]:
         reporter.info(note)
-    figures = {
-        "vocab_size": len(made.tokenizer),
+    statistics = {
+        "vocab_size": len(result.tokenizer),
         "lowercase": not config.cased,
-        "strip_accents": made.strip_accents,
-        "alphabet": made.alphabet_size,
-        **evaluate_tokenizer(made.tokenizer, texts()),
-        "example": _example(made, next(text for text in texts() if text.strip())),
+        "strip_accents": result.strip_accents,
+        "alphabet": result.alphabet_size,
+        **evaluate_tokenizer(result.tokenizer, texts()),
+        "example": _tokenize_example(result, next(text for text in texts() if text.strip())),
     }
-    return TrainedTokenizer(_write(made.tokenizer, config, source.name), figures)
+    return TrainedTokenizer(_write(result.tokenizer, config, source.name), statistics)
 
 
-def _example(made: "WordPieceResult", text: str) -> str:
-    return " ".join(made.tokenizer.tokenize(" ".join(text.split()[:EXAMPLE_WORDS])))
+def _tokenize_example(result: "WordPieceResult", text: str) -> str:
+    return " ".join(result.tokenizer.tokenize(" ".join(text.split()[:EXAMPLE_WORDS])))
 
 
 def _write(tokenizer: Any, config: TokenizerConfig, name: str) -> Path:
@@ -119,7 +122,7 @@ def _write(tokenizer: Any, config: TokenizerConfig, name: str) -> Path:
         folder = run_directory.create_default_directory("tokenizer", name)
     else:
         folder = Path(config.output_dir).expanduser()
-    with stage_files(folder, "the tokenizer", "free disk space") as aside:
-        tokenizer.save_pretrained(aside)
-        tokenizer.backend_tokenizer.model.save(str(aside))  # vocab.txt, a piece a line
+    with stage_files(folder, "the tokenizer", "free disk space") as staging:
+        tokenizer.save_pretrained(staging)
+        tokenizer.backend_tokenizer.model.save(str(staging))  # vocab.txt, one token per line
     return folder

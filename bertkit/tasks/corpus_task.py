@@ -1,4 +1,4 @@
-"""What a task on documents of running text has to do with text; what is learned of it is the task's own."""
+"""Base class of tasks on documents of running text; the training objective is up to the subclass."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class CorpusTask(Task):
-    """A task whose rows are documents, which are in pieces before anything else is done.
+    """A task whose rows are documents; the text is tokenized when it is loaded.
 
     Attributes:
-        corpora: the texts in pieces; known after `find`.
-        begins: the model or the tokenizer that training begins with; known after `find`.
-        tokenizer: known after `find`.
+        corpus_set: The tokenized texts; set by `load_data`.
+        model_source: The model or tokenizer that training starts from; set by `load_data`.
+        tokenizer: Set by `load_data`.
     """
 
     text_columns = ["text"]
-    unit = "text"  # a document, or a stretch of few
+    unit = "text"  # a document, or a part of one if there are few
     row_level = False
     corpus_set: "CorpusSet"
     model_source: "ModelSource"
@@ -41,26 +41,27 @@ class CorpusTask(Task):
     # ---- text
 
     def load_data(self, reporter: "Reporter") -> "LoadedDataset":
-        """The documents that `--data` names, in pieces."""
+        """Load and tokenize the documents that `--data` names."""
         from bertkit.data.corpus.rows import CorpusSet
         from bertkit.data.loading import LoadedDataset
         from bertkit.modeling.loading import load_tokenizer
 
-        sources = self._sources()
+        sources = self._find_sources()
         train = sources["train"]
-        self.model_source = self._begins(train, reporter)
+        self.model_source = self._find_start(train, reporter)
         self.tokenizer = load_tokenizer(self.model_source)
         self.check_tokenizer()
         self.corpus_set, splits, notes = CorpusSet(), {}, list(train.notes)
         for split, source in sources.items():
-            few = split == "train" and "validation" not in sources
-            options = self._options(source)
-            splits[split], more = self.corpus_set.read_rows(source, options, self.tokenizer, reporter, few)
-            notes += more
+            split_few = split == "train" and "validation" not in sources
+            splits[split], split_notes = self.corpus_set.read_rows(
+                source, self._text_options(source), self.tokenizer, reporter, split_few
+            )
+            notes += split_notes
         return LoadedDataset(train.name, train.location, splits, notes=notes)
 
-    def _sources(self) -> "dict[str, TextSource]":
-        """The text of each split."""
+    def _find_sources(self) -> "dict[str, TextSource]":
+        """Return the text of each split."""
         from bertkit.data.corpus.source import find_text
 
         config = self.config
@@ -71,7 +72,7 @@ class CorpusTask(Task):
                 sources[split] = find_text(name, config.data_dir, config.text_column, flag=f"--{split}")
         return sources
 
-    def _options(self, text: "TextSource") -> "TextOptions":
+    def _text_options(self, text: "TextSource") -> "TextOptions":
         from bertkit.data.corpus.documents import TextOptions
 
         return TextOptions.from_config(self.config, text.column, self.config.text_format)
@@ -80,90 +81,96 @@ class CorpusTask(Task):
         """Refuse a tokenizer that lacks what the task needs."""
         return
 
-    # ---- the model to begin with
+    # ---- initial model
 
-    def _begins(self, text: "TextSource", reporter: "Reporter") -> "ModelSource":
+    def _find_start(self, text: "TextSource", reporter: "Reporter") -> "ModelSource":
         from bertkit.modeling.loading import find_model
         from bertkit.modeling.scratch import create_model_folder
 
         config = self.config
-        self._check_scratch()
+        self._check_scratch_settings()
         if config.model:
             return find_model(config.model)
-        return create_model_folder(config, MODEL_SIZES, text, self._options(text), reporter)
+        return create_model_folder(config, MODEL_SIZES, text, self._text_options(text), reporter)
 
     def config_from_run(self, run_dir: Path) -> RunConfig:
-        """It is from scratch no more."""
-        unsaid: dict[str, Any] = dict.fromkeys(self._of_scratch())
-        return replace(super().config_from_run(run_dir), **unsaid)
+        """Return the settings of a run without those of a model from scratch: its model exists."""
+        unset: dict[str, Any] = dict.fromkeys(self._scratch_flags())
+        return replace(super().config_from_run(run_dir), **unset)
 
-    def _of_scratch(self) -> dict[str, str]:
-        """The settings that make a model from scratch -> their flags."""
-        known = get_settings(type(self.config)).items()
-        return {name: get_flag(name, about) for name, (_, about, _) in known if "model" in about.replaces}
+    def _scratch_flags(self) -> dict[str, str]:
+        """Return the flags of the settings for a model from scratch, by name."""
+        settings = get_settings(type(self.config)).items()
+        return {
+            name: get_flag(name, setting)
+            for name, (_, setting, _) in settings
+            if "model" in setting.replaces
+        }
 
-    def _check_scratch(self) -> None:
-        for name, flag in self._of_scratch().items() if self.config.model else ():
+    def _check_scratch_settings(self) -> None:
+        if not self.config.model:
+            return
+        for name, flag in self._scratch_flags().items():
             if getattr(self.config, name) is not None:
-                raise UserError(f"{flag}: belongs to a model from scratch; leave it out, or --model")
+                raise UserError(f"{flag}: applies only to a model from scratch; remove it or --model")
 
     def resolve_model(self, is_explicit: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
-        """Found with the text: the tokenizer is needed to read it."""
+        """Return the model of `load_data`, which needs its tokenizer to read the text."""
         return self.model_source
 
     # ---- rows
 
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
-        """Nothing to look for."""
+        """Return the dataset unchanged."""
         return dataset
 
     def normalize_rows(self, rows: "Rows") -> "Rows":
-        """As they are."""
+        """Return the rows unchanged."""
         return rows
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
-        """The same document is the same example."""
+        """Return keys by which equal documents stay in one split."""
         from bertkit.data.split import SplitKeys
 
         return SplitKeys(rows["digest"], rows["digest"], [0] * len(rows), unit=self.unit)
 
     def normalize_labeled_rows(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
-        """Text is its own label."""
+        """Return the rows unchanged: text has no labels."""
         return rows, []
 
     def load_state(self, model_config: Any) -> None:
-        """Not of use for rows.
+        """Refuse to predict rows.
 
         Raises:
-            UserError: always.
+            UserError: Always.
         """
-        raise UserError("a pre-trained model predicts no rows; fine-tune it with --model")
+        raise UserError("a pre-trained model cannot predict rows; fine-tune it by passing it to --model")
 
     @property
     def gold_columns(self) -> set[str]:
-        """None."""
+        """No column has labels."""
         return set()
 
-    # ---- looked at before training
+    # ---- data check
 
     def load_examples(self, reporter: "Reporter") -> "LoadedDataset":
-        """The documents, not cut into pieces: that would take a tokenizer, which may not be there yet."""
+        """Load the documents without tokenizing them, since there may be no tokenizer yet."""
         from bertkit.checks.corpus import load_document_rows
         from bertkit.data.loading import LoadedDataset
 
-        self._check_scratch()
-        sources, splits = self._sources(), {}
+        self._check_scratch_settings()
+        sources, splits = self._find_sources(), {}
         notes = list(sources["train"].notes)
         for split, source in sources.items():
-            few = split == "train" and "validation" not in sources
-            splits[split], more = load_document_rows(source, self._options(source), few)
-            notes += more
+            split_few = split == "train" and "validation" not in sources
+            splits[split], split_notes = load_document_rows(source, self._text_options(source), split_few)
+            notes += split_notes
         return LoadedDataset(sources["train"].name, sources["train"].location, splits, notes=notes)
 
     def check_rows(
         self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
     ) -> Iterator["Finding"]:
-        """How much text there is, and documents of one sentence."""
+        """Report the amount of text and documents of one sentence."""
         from bertkit.checks.corpus import check_corpus
 
         yield from super().check_rows(dataset, parsed, notes)
@@ -171,7 +178,7 @@ class CorpusTask(Task):
             yield from check_corpus(split, rows, self.config.has_pairs)
 
     def resolve_tokenizer(self, is_explicit: bool, reporter: "Reporter") -> "ModelSource | None":
-        """A new tokenizer knows the text that it is made of."""
+        """Return the existing tokenizer, or None if a new one will be trained on the text."""
         from bertkit.modeling.loading import find_model
         from bertkit.modeling.scratch import find_tokenizer
 

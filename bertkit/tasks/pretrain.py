@@ -1,4 +1,4 @@
-"""`pretrain-mlm-nsp`: BERT from plain text, from scratch or continued."""
+"""`pretrain-mlm-nsp`: pre-train BERT on plain text, from scratch or from an existing model."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,30 +8,29 @@ from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.tasks.base import Outputs, Pipeline, Preview, Scores
 from bertkit.tasks.corpus_task import CorpusTask
-from bertkit.tasks.pretrain_config import PretrainConfig
+from bertkit.tasks.pretrain_config import PretrainConfig, apply_phases
 from bertkit.tasks.pretrain_objectives import OBJECTIVES, Objective
 
 if TYPE_CHECKING:
-    from bertkit.data.corpus.features import CorpusFeatures
-    from bertkit.data.corpus.phases import Phase
+    from bertkit.data.corpus.features import CorpusFeatures, Phase
     from bertkit.data.features import Features
     from bertkit.data.rows import Rows, Splits
     from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
-SAMPLE_COUNT = 100  # masked samples in a run
+SAMPLE_COUNT = 100  # examples in masked_samples.jsonl
 
 
 class Pretrain(CorpusTask):
-    """Masked language model and next sentence prediction (Devlin et al. 2018, 3.1), and its ablations (5.1).
+    """Masked language modeling and next sentence prediction (Devlin et al. 2018, 3.1) with ablations (5.1).
 
     Attributes:
-        collate: as examples are scored; known after `collator`.
+        eval_collator: Collator for scoring; set by `collator`.
     """
 
     name = "pretrain-mlm-nsp"
-    help = "Pre-train a BERT on plain text: masked words and next sentences."
+    help = "Pre-train a BERT on plain text: masked language modeling and next sentence prediction."
     Config = PretrainConfig
     best_metric = ("loss", -1)
     default_max_length = 128
@@ -42,173 +41,174 @@ class Pretrain(CorpusTask):
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         if self.config.phases is not None:
-            from bertkit.data.corpus.phases import apply_phases
-
             self.config = apply_phases(self.config)
 
     @property
     def phases(self) -> "list[Phase]":
-        """Of training; one, unless --phases has several."""
-        from bertkit.data.corpus.phases import parse_phases
+        """The phases of training: those of --phases, or a single one."""
+        from bertkit.data.corpus.features import parse_phases
 
         return parse_phases(self.config.phases or f"{self.config.max_length}:1")
 
     @property
     def objective(self) -> Objective:
-        """As asked by `--objective`."""
+        """The objective that `--objective` names."""
         return OBJECTIVES[self.config.objective]
 
     @property
     def pipeline(self) -> Pipeline:  # type: ignore[override]
-        """That of the objective's model."""
+        """How to use the model in transformers."""
         return self.objective.build_pipeline(self.tokenizer)
 
     @property
     def hub_task(self) -> str:  # type: ignore[override]
-        """That of the objective's model."""
+        """The task name on the Hub."""
         return self.objective.hub_task
 
-    # ---- what is learned
+    # ---- objective
 
     def check_tokenizer(self) -> None:
-        """Refuse one without a mask where something is masked."""
+        """Refuse a tokenizer without [MASK] if the objective masks tokens."""
         if self.tokenizer.mask_token_id is None and not self.objective.is_causal:
             flag = "--model" if self.config.model else "--tokenizer"
-            raise UserError(f"{flag} {self.model_source.name}: its tokenizer has no [MASK] piece")
+            raise UserError(
+                f"{flag} {self.model_source.name}: its tokenizer has no [MASK] token; pass another, or "
+                "--objective ltr"
+            )
 
     def validate_splits(self, splits: "Splits") -> None:
-        """Documents were checked when they were read; masking by rates that leave something to predict."""
+        """Check the masking settings; the documents were checked when they were read."""
         self.objective.validate_config(self.config)
 
     def describe(self) -> str:
-        """What is predicted."""
-        unit = "whole words" if self.config.whole_word_masking else "pieces"
-        share = (
-            "each piece" if self.objective.is_causal else f"{self.config.mlm_probability:.0%} of the {unit}"
-        )
-        return share + self.objective.description
+        """Return what the model predicts."""
+        if self.objective.is_causal:
+            return "each token" + self.objective.description
+        unit = "tokens, in whole words" if self.config.whole_word_masking else "tokens"
+        return f"{self.config.mlm_probability:.0%} of the {unit}{self.objective.description}"
 
     @property
     def training_phrase(self) -> str:
-        """Begun with the weights of a model, or with new ones."""
-        return "further pre-trained by" if self.config.model else "pre-trained from new weights by"
+        """Whether training starts from a model or from scratch, for the model card."""
+        return "further pre-trained by" if self.config.model else "pre-trained from scratch by"
 
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """The config as it is, where it can do the objective."""
-        if self.config.phases is not None:
-            for phase in self.phases:
-                phase.validate_length(model_config, source.name)
+        """Configure the model for the objective, and check the lengths of the phases."""
+        from bertkit.modeling.loading import get_max_positions
+
+        limit = get_max_positions(model_config)
+        for phase in self.phases if self.config.phases is not None else []:
+            if limit is not None and phase.length > limit:
+                raise UserError(f"--phases {phase}: {source.name} has {limit} positions; use shorter phases")
         return self.objective.configure_model(model_config, source.name, self.tokenizer)
 
     def describe_head(self, had_head: bool) -> str:
-        """Which begin anew in a model that training goes on from."""
+        """Return a note on the heads that the initial model lacks."""
         from bertkit.modeling.loading import load_config
         from bertkit.modeling.pretraining import find_missing_heads
 
         if not self.config.model:
             return ""
-        found = find_missing_heads(
+        heads = find_missing_heads(
             self.objective.auto_class, self.model_source, load_config(self.model_source)
         )
-        return f"new heads over {' and '.join(found)}, of which its weights have none" if found else ""
+        return f"re-initialized heads over {' and '.join(heads)} (not in its weights)" if heads else ""
 
     # ---- examples
 
     def featurize(self, rows: "Rows", tokenizer: Any) -> "CorpusFeatures":
-        """Examples drawn anew from these documents in every epoch.
+        """Return examples that are sampled again from these documents in every epoch.
 
         Raises:
-            UserError: there is not text enough for one.
+            UserError: There is not enough text for one example.
         """
-        return self._examples(rows, tokenizer, self.config.max_length)
+        return self._build_features(rows, tokenizer, self.config.max_length)
 
     def featurize_training(self, rows: "Rows", tokenizer: Any) -> "Features":
-        """Those of each phase."""
-        from bertkit.data.corpus.phases import PhasedFeatures
+        """Return the training examples of each phase."""
+        from bertkit.data.corpus.features import PhasedFeatures
 
-        parts = [self._examples(rows, tokenizer, phase.length) for phase in self.phases]
-        return PhasedFeatures.from_phases(self.phases, parts)
+        features = [self._build_features(rows, tokenizer, phase.length) for phase in self.phases]
+        return PhasedFeatures.from_phases(self.phases, features)
 
-    def _examples(self, rows: "Rows", tokenizer: Any, max_length: int) -> "CorpusFeatures":
-        from bertkit.data.corpus import pairs
+    def _build_features(self, rows: "Rows", tokenizer: Any, max_length: int) -> "CorpusFeatures":
         from bertkit.data.corpus.features import CorpusFeatures
+        from bertkit.data.corpus.pairs import describe_pairs
         from bertkit.data.tokenization import SequenceTemplate
+        from bertkit.modeling.losses import sum_pretraining_logits
 
-        config, (corpus, chosen) = self.config, self.corpus_set.locate_documents(rows)
+        config = self.config
+        corpus, documents = self.corpus_set.locate_documents(rows)
         template = SequenceTemplate.from_tokenizer(tokenizer, pair=config.has_pairs)
-        room, share = max_length - template.num_special_tokens, config.short_seq_prob
-        draw = partial(self.objective.build_examples, corpus, chosen, room, config.seed, short_seq_prob=share)
-        features = CorpusFeatures.from_corpus(corpus, draw, template, config.seed)
+        build_plan = partial(
+            self.objective.build_examples, corpus, documents, max_length - template.num_special_tokens,
+            config.seed, short_seq_prob=config.short_seq_prob,
+        )  # fmt: skip
+        features = CorpusFeatures.from_corpus(
+            corpus, build_plan, template, config.seed, sum_pretraining_logits
+        )
         if not len(features):
             raise UserError(
-                f"{rows.files[0]}: too little text for an example of {config.objective}: a pair takes "
-                "sentences that follow each other in a document; give more text, or --objective mlm, which "
-                "takes single ones"
+                f"{rows.files[0]}: too little text for one example of {config.objective}, since a pair takes "
+                "consecutive sentences of a document; add text, or pass --objective mlm, which takes single "
+                "sentences"
             )
         if config.objective == "mlm+nsp":
-            features.pair_notes.extend(pairs.describe_pairs(corpus, chosen, features.get_plan(0)))
+            features.pair_notes.extend(describe_pairs(corpus, documents, features.get_plan(0)))
         return features
 
     def preview(self, features: Any, tokenizer: Any) -> "Preview | None":
-        """Some examples of the first epoch (and phase), from all over the text, as they are masked."""
+        """Return masked examples of the first epoch and phase, sampled from the whole text."""
         if self.config.preview is None:
             return None
         from bertkit.data.collator import PaddingCollator
-        from bertkit.masking.samples import decode_masked_samples, measure_samples, sample_indices
+        from bertkit.masking.preview import decode_masked_samples, measure_samples, sample_indices
         from bertkit.masking.words import find_continuation_tokens
 
-        pad, features = (
-            PaddingCollator(tokenizer.pad_token_id, return_token_type_ids=False),
-            features.phase_features[0],
-        )
-        collate = self.objective.build_collator(self.config, tokenizer, pad, self.phases[0].length)
-        numbers = sample_indices(features, self.config.preview)
-        shown = list(decode_masked_samples(features, collate, tokenizer, numbers))
-        found = measure_samples(features, collate, find_continuation_tokens(tokenizer), numbers)
-        fewer = [f"an epoch has {len(features):,} examples: these are all of them"]
-        return Preview(found, shown, fewer if len(features) < self.config.preview else [])
+        features = features.phase_features[0]
+        pad = PaddingCollator(tokenizer.pad_token_id, return_token_type_ids=False)
+        collator = self.objective.build_collator(self.config, tokenizer, pad, self.phases[0].length)
+        indices = sample_indices(features, self.config.preview)
+        samples = list(decode_masked_samples(features, collator, tokenizer, indices))
+        statistics = measure_samples(features, collator, find_continuation_tokens(tokenizer), indices)
+        is_short = len(features) < self.config.preview
+        notes = [f"an epoch has only {len(features):,} examples: all are shown"] if is_short else []
+        return Preview(statistics, samples, notes)
 
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
-        """Pads, masks, and tells what is to be predicted."""
-        from bertkit.data.corpus.phases import PhasedCollator
+        """Return a collator that pads and masks batches of any phase."""
+        from bertkit.data.corpus.features import PhasedCollator
 
-        pad = super().collator(tokenizer, model)
-        self.eval_collator = self.objective.build_collator(
-            self.config, tokenizer, pad, self.config.max_length
-        )
-        return PhasedCollator(
-            [
-                self.objective.build_collator(self.config, tokenizer, pad, phase.length)
-                for phase in self.phases
-            ],
-            self.eval_collator,
-        )
+        pad, build = super().collator(tokenizer, model), self.objective.build_collator
+        self.eval_collator = build(self.config, tokenizer, pad, self.config.max_length)
+        phase_collators = [build(self.config, tokenizer, pad, phase.length) for phase in self.phases]
+        return PhasedCollator(phase_collators, self.eval_collator)
 
     @property
     def train_max_length(self) -> int:
-        """That of the longest phase."""
+        """The length of the longest phase."""
         return max(phase.length for phase in self.phases)
 
     def default_hyperparameters(self) -> dict[str, Any]:
-        """Devlin et al. 2018, A.2, with batches that a small machine takes."""
+        """Return the values of Devlin et al. 2018, A.2, with a batch size for small machines."""
         return {"epochs": 1.0, "batch_size": 32, "learning_rate": 1e-4}
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """The encoder with its heads over the vocabulary and, with pairs, over [CLS]."""
+        """Return the encoder with a vocabulary head and, for pairs, a head over [CLS]."""
         from bertkit.modeling.dropout import set_dropout
         from bertkit.modeling.loading import load_model
         from bertkit.modeling.pretraining import gather_masked_positions
 
-        kind = self.objective.auto_class
+        auto_class = self.objective.auto_class
         if self.config.model and any(source.folder.glob("*.safetensors")):
-            return gather_masked_positions(load_model(kind, source, model_config))
-        model = kind.from_config(model_config)
+            return gather_masked_positions(load_model(auto_class, source, model_config))
+        model = auto_class.from_config(model_config)
         if self.config.dropout is not None:
             set_dropout(model, self.config.dropout)
         return gather_masked_positions(model)
 
     def loss(self, train: Any) -> "Loss":
-        """Both parts, each with its own mean."""
+        """Return the sum of the mlm and nsp losses, each with its own mean."""
         from bertkit.modeling.losses import PretrainingLoss
 
         return PretrainingLoss()
@@ -216,13 +216,14 @@ class Pretrain(CorpusTask):
     # ---- scores
 
     def compute_metrics(self, outputs: Outputs) -> Scores:
-        """Losses in nats, accuracies, perplexity of the masked pieces."""
+        """Return losses in nats, accuracies, and the perplexity of the masked tokens."""
         from bertkit.metrics.pretraining import score_pretraining
 
         return score_pretraining(outputs.logits, self.config.has_pairs)
 
     def scorer(self, outputs: Outputs) -> "Scorer":
-        """By examples."""
+        """Return a scorer that resamples examples."""
+        from bertkit.metrics.significance import Scorer
         from bertkit.metrics.pretraining import score_pretraining
         from bertkit.metrics.significance import Scorer
 
@@ -230,7 +231,7 @@ class Pretrain(CorpusTask):
         return Scorer(lambda rows: score_pretraining(logits[rows], self.config.has_pairs), len(logits))
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
-        """`unigram`: each piece is as likely as it is frequent in the training text."""
+        """Return `unigram`, a model of the token frequencies in the training text."""
         from bertkit.metrics.pretraining import score_unigram
 
         return {
@@ -240,11 +241,11 @@ class Pretrain(CorpusTask):
         }
 
     def iter_predictions(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
-        """Some examples as they were masked, with the mean loss in nats of their masked pieces."""
-        from bertkit.masking.samples import decode_masked_samples, sample_indices
+        """Yield some masked examples with the mean loss of their masked tokens in nats."""
+        from bertkit.masking.preview import decode_masked_samples, sample_indices
 
-        numbers = sample_indices(outputs.features, SAMPLE_COUNT)
-        loss = outputs.logits[numbers, 0] / outputs.logits[numbers, 2].clip(1)
-        shown = decode_masked_samples(outputs.features, self.eval_collator, self.tokenizer, numbers)
-        for sample, of_masked in zip(shown, loss.tolist(), strict=True):
-            yield {**sample, "mlm_loss": of_masked}
+        indices = sample_indices(outputs.features, SAMPLE_COUNT)
+        losses = outputs.logits[indices, 0] / outputs.logits[indices, 2].clip(1)
+        samples = decode_masked_samples(outputs.features, self.eval_collator, self.tokenizer, indices)
+        for sample, loss in zip(samples, losses.tolist(), strict=True):
+            yield {**sample, "mlm_loss": loss}

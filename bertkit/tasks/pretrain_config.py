@@ -1,13 +1,15 @@
 """The settings of `pretrain-mlm-nsp`."""
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, setting
-from bertkit.text_config import TextConfig
+from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, TextConfig, setting
+from bertkit.errors import UserError
 
 MASKING = "Masking"
-MODEL_SIZES = {  # layers, width, heads: Devlin et al. 2018, 3; the small ones are google's
+# Layers, hidden size and heads: Devlin et al. 2018, 3; the small ones are Google's.
+MODEL_SIZES = {
     "tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "medium": (8, 512, 8),
     "base": (12, 768, 12), "large": (24, 1024, 16),
 }  # fmt: skip
@@ -15,85 +17,100 @@ MODEL_SIZES = {  # layers, width, heads: Devlin et al. 2018, 3; the small ones a
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(TextConfig, RunConfig):
-    """The settings of `pretrain-mlm-nsp` beside the shared ones."""
+    """The settings of `pretrain-mlm-nsp` in addition to the shared ones."""
 
     excluded_settings = frozenset({"new_head", "head"})
 
     text_format: Literal["sentences", "prose", "wikitext"] | None = setting(
         None,
-        "Of running text: a sentence a line and blank lines between documents, or prose, or WikiText.",
+        "Format of text files: one sentence per line with blank lines between documents, prose, or WikiText.",
         DATA,
-        default_text="seen from the text",
+        default_text="detected from the text",
     )
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = setting(
-        None, "Of a model from scratch.", MODEL, default_text="tiny on a CPU, base with an accelerator",
-        replaces=("model",),
+        None, "Size of a model that is trained from scratch.", MODEL,
+        default_text="tiny on a CPU, base with an accelerator", replaces=("model",),
     )  # fmt: skip
     num_layers: int | None = setting(
-        None, "Layers, where not those of --size.", MODEL, min=1, replaces=("model",)
+        None, "Number of layers, if different from --size.", MODEL, min=1, replaces=("model",)
     )
     hidden_size: int | None = setting(
-        None, "Width, where not that of --size.", MODEL, min=2, replaces=("model",)
+        None, "Hidden size, if different from --size.", MODEL, min=2, replaces=("model",)
     )
     num_heads: int | None = setting(
-        None, "Attention heads, where not those of --size.", MODEL, min=1, replaces=("model",)
+        None, "Number of attention heads, if different from --size.", MODEL, min=1, replaces=("model",)
     )
     dropout: float | None = setting(
-        None, "Of a model from scratch, in pre-training alone; fine-tuning has 0.1.", MODEL, min=0.0, max=0.9,
-        default_text="0.1", replaces=("model",),
+        None, "Dropout of a model from scratch during pre-training. Fine-tuning it uses 0.1.", MODEL, min=0.0,
+        max=0.9, default_text="0.1", replaces=("model",),
     )  # fmt: skip
     tokenizer: str | None = setting(
         None,
-        "Of a model from scratch: a folder, a known or Hub model.",
+        "Tokenizer of a model from scratch: a directory, or a known or Hub model.",
         MODEL,
-        default_text="a new WordPiece",
+        default_text="a new WordPiece tokenizer",
         replaces=("model", "vocab_size"),
         is_path=True,
     )
     vocab_size: int | None = setting(
-        None, "Pieces of a new WordPiece tokenizer, trained first.", MODEL, min=6, default_text="30000",
-        replaces=("model",),
+        None, "Vocabulary size of a new WordPiece tokenizer, which is trained first.", MODEL, min=6,
+        default_text="30000", replaces=("model",),
     )  # fmt: skip
-    cased: bool = setting(False, "Keep capital letters, in a new tokenizer.", MODEL)
+    cased: bool = setting(False, "Keep capital letters in a new tokenizer.", MODEL)
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr"] = setting(
         "mlm+nsp",
-        "Masked words, and with it next sentence, nothing, or sentence order; or words from left to right.",
+        "Training objective: masked tokens with next sentence prediction, alone, or with sentence order "
+        "prediction; or left-to-right language modeling.",
         MODEL,
     )
     max_length: int | None = setting(
-        None, "Longest input in pieces, special ones included.", MODEL, min=8, default_text="128"
+        None,
+        "Maximum sequence length in tokens, including special tokens.",
+        MODEL,
+        min=8,
+        default_text="128",
     )
 
-    mlm_probability: float = setting(0.15, "Share of the pieces to predict.", MASKING, min=0.01, max=0.9)
+    mlm_probability: float = setting(0.15, "Fraction of the tokens to predict.", MASKING, min=0.01, max=0.9)
     mask_replace_prob: float = setting(
-        0.8, "Of these, the share that [MASK] replaces.", MASKING, min=0.0, max=1.0
+        0.8, "Fraction of the tokens to predict that are replaced by [MASK].", MASKING, min=0.0, max=1.0
     )
     random_replace_prob: float = setting(
-        0.1, "Of these, the share that a random piece replaces.", MASKING, min=0.0, max=1.0
+        0.1,
+        "Fraction of the tokens to predict that are replaced by a random token.",
+        MASKING,
+        min=0.0,
+        max=1.0,
     )
-    whole_word_masking: bool = setting(False, "Mask all pieces of a word or none.", MASKING)
+    whole_word_masking: bool = setting(
+        False, "Mask whole words: either all tokens of a word or none.", MASKING
+    )
     max_predictions_per_seq: int | None = setting(
-        None, "Most pieces to predict in an example.", MASKING, min=1, default_text="what --max-length needs"
+        None,
+        "Maximum number of tokens to predict per example.",
+        MASKING,
+        min=1,
+        default_text="--mlm-probability times --max-length",
     )
     short_seq_prob: float = setting(
-        0.1, "Share of the examples that are shorter on purpose.", MASKING, min=0.0, max=1.0
+        0.1, "Fraction of the examples that are deliberately shorter.", MASKING, min=0.0, max=1.0
     )
 
     phases: str | None = setting(
         None,
-        "Lengths and their shares of the steps, such as 128:0.9,512:0.1.",
-        default_text="--max-length alone",
+        "Sequence lengths in tokens, each with its fraction of the steps, such as 128:0.9,512:0.1.",
+        default_text="--max-length for all steps",
         replaces=("max_length",),
     )
     preview: int | None = setting(
-        None, "Show this many masked examples and what was measured over them; write nothing.", OUTPUT,
-        min=1, is_saved=False,
+        None, "Print this many masked examples with their masking statistics and exit without training.",
+        OUTPUT, min=1, is_saved=False,
     )  # fmt: skip
 
     warmup: float = setting(
         0.01,
-        "A share of the steps if below 1, else a number of steps.",
+        "Steps of learning rate warmup: a fraction of all steps if below 1, else a number of steps.",
         min=0.0,
         training_argument="warmup_steps",
     )
@@ -102,3 +119,19 @@ class PretrainConfig(TextConfig, RunConfig):
     def has_pairs(self) -> bool:
         """Whether an example has two texts."""
         return self.objective in ("mlm+nsp", "mlm+sop")
+
+
+def apply_phases(config: Any) -> Any:
+    """Return the settings with the length of the last phase as `max_length`; the model is used at it.
+
+    Raises:
+        UserError: `phases` cannot be parsed or conflicts with other settings.
+    """
+    from bertkit.data.corpus.features import parse_phases
+
+    last_length = parse_phases(config.phases)[-1].length
+    if config.max_length not in (None, last_length):  # equal in the settings of a saved run
+        raise UserError(f"--max-length {config.max_length}: --phases sets the lengths; remove one of them")
+    if any(pair.startswith("train_sampling_strategy=") for pair in config.set):
+        raise UserError("--set train_sampling_strategy: --phases defines its own order; remove one of them")
+    return dataclasses.replace(config, max_length=last_length)

@@ -1,27 +1,31 @@
-"""The order of batches of a run in phases: a pure function of (seed, step)."""
+"""The order of batches in a run with phases: a pure function of seed and step."""
 
 from collections.abc import Iterator
 from itertools import accumulate, islice, pairwise
 
 import numpy as np
 
-from bertkit.data.corpus.phases import PHASE_EPOCH_OFFSET, PhasedFeatures
+from bertkit.data.corpus.features import PHASE_EPOCH_OFFSET, PhasedFeatures
 from bertkit.errors import UserError
 from bertkit.training.batch_samplers import LengthGroupedBatchSampler
 
 
 class PhasedBatchSampler(LengthGroupedBatchSampler):
-    """Batch sampler of a run in phases: of each optimizer step, those of the phase it belongs to.
+    """Batch sampler that takes the batches of each optimizer step from the phase of that step.
 
-    Each phase lays out each epoch as if it were alone; of an epoch in which a phase ends, the steps before
-    are taken from its layout and those after from that of the next.
+    Each phase arranges every epoch independently of the others. If a phase ends within an epoch, the
+    steps before the end come from its arrangement. The steps after it come from that of the next phase.
 
     Args:
-        features: the examples of the phases.
-        steps: of the whole run.
+        features: Examples of the phases.
+        batch_size: Examples per batch.
+        batches_per_step: Gradient accumulation steps.
+        seed: Seed of the order.
+        steps: Optimizer steps of the whole run.
+        rank_and_world_size: Rank of this process and number of processes.
 
     Raises:
-        UserError: a phase gets none of them.
+        UserError: A phase gets no step.
     """
 
     def __init__(
@@ -36,42 +40,43 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
         ]
         ends = accumulate(phase.fraction for phase in self.phases[:-1])
         self.phase_ends = [*(round(end * steps) for end in ends), steps]
-        for phase, (begin, stop) in zip(self.phases, self._within(0, steps), strict=True):
-            if begin == stop and steps:
+        for phase, (start, stop) in zip(self.phases, self._clip_phases(0, steps), strict=True):
+            if start == stop and steps:
                 raise UserError(
-                    f"--phases: {phase} gets none of the {steps:,} steps; more with --max-steps or --epochs"
+                    f"--phases: {phase} gets none of the {steps:,} steps; pass a higher --max-steps or "
+                    "--epochs"
                 )
 
-    def _within(self, begin: int, stop: int) -> list[tuple[int, int]]:
-        """Which of these steps belong to each phase: from, to."""
-        return list(pairwise(np.clip([0, *self.phase_ends], begin, stop).tolist()))
+    def _clip_phases(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the first step and the end of each phase within a range of steps."""
+        return list(pairwise(np.clip([0, *self.phase_ends], start, stop).tolist()))
 
     def __iter__(self) -> Iterator[list[int]]:
-        before, batches = (
-            self.epoch * self.steps_per_epoch,
-            self.effective_batch_size // self.batch_size // self.world_size,
-        )
-        for phase, (begin, stop) in enumerate(self._within(before, before + self.steps_per_epoch)):
-            if begin < stop:
-                part = self._laid_out(phase, self.epoch)
-                yield from islice(part, (begin - before) * batches, (stop - before) * batches)
+        first_step = self.epoch * self.steps_per_epoch
+        batches_per_step = self.effective_batch_size // self.batch_size // self.world_size
+        phase_steps = self._clip_phases(first_step, first_step + self.steps_per_epoch)
+        for phase, (start, stop) in enumerate(phase_steps):
+            if start < stop:
+                batches = self._sampler_for(phase, self.epoch)
+                first = (start - first_step) * batches_per_step
+                yield from islice(batches, first, (stop - first_step) * batches_per_step)
 
-    def _laid_out(self, phase: int, epoch: int) -> LengthGroupedBatchSampler:
-        part = self.samplers[phase]
-        part.set_epoch(phase * PHASE_EPOCH_OFFSET + epoch)
-        return part
+    def _sampler_for(self, phase: int, epoch: int) -> LengthGroupedBatchSampler:
+        sampler = self.samplers[phase]
+        sampler.set_epoch(phase * PHASE_EPOCH_OFFSET + epoch)
+        return sampler
 
     def get_longest_batch(self) -> list[int]:
-        """The longest examples of the longest phase."""
+        """Return the longest examples of the longest phase."""
         lengths = [phase.length for phase in self.phases]
-        return self._laid_out(lengths.index(max(lengths)), 0).get_longest_batch()
+        return self._sampler_for(lengths.index(max(lengths)), 0).get_longest_batch()
 
     def count_tokens(self, begin: int, stop: int) -> float:
-        """Each phase's own."""
-        within = zip(self.samplers, self._within(begin, stop), strict=True)
-        return sum(part.count_tokens(*steps) for part, steps in within)
+        """Estimate the number of tokens in a range of steps."""
+        samplers = zip(self.samplers, self._clip_phases(begin, stop), strict=True)
+        return sum(sampler.count_tokens(*steps) for sampler, steps in samplers)
 
     def list_phase_changes(self) -> dict[int, str]:
-        """After which step the examples become longer, or shorter."""
-        later = zip(self.phase_ends[:-1], self.phases[1:], strict=True)
-        return {step: f"step {step:,}: examples of {phase.length} pieces" for step, phase in later}
+        """Return a message for each step after which the length of the examples changes."""
+        changes = zip(self.phase_ends[:-1], self.phases[1:], strict=True)
+        return {step: f"step {step:,}: examples of {phase.length} tokens" for step, phase in changes}

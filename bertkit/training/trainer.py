@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from bertkit.data.corpus.phases import PhasedFeatures
+from bertkit.data.corpus.features import PhasedFeatures
 from bertkit.errors import NAN_HINT, UserError
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.layers import map_parameters_to_layers

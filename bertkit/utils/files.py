@@ -1,5 +1,6 @@
 """Files and directories that are written completely or not at all, and checksums that detect damage."""
 
+import atexit
 import json
 import os
 import shutil
@@ -151,3 +152,10 @@ def _compute_crc(path: Path) -> int:
         while block := file.read(BLOCK_SIZE):
             crc = zlib.crc32(block, crc)
     return crc
+
+
+def make_process_folder() -> Path:
+    """Return a new temporary directory that is removed when the process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="bertkit-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)

@@ -98,7 +98,7 @@ CONFIG, WEIGHTS, TOKENIZER, RUN_YAML, METRICS, PREDICTIONS, LOG, NBEST, SAMPLES 
     "training_log.jsonl", "nbest_predictions.json", "masked_samples.jsonl",
 )  # fmt: skip
 PRETRAIN = "pretrain-mlm-nsp"
-SAMPLE = {"id": 0, "masked": "[CLS] [MASK]", "places": [1], "pieces": ["a"], "mlm_loss": 0.5}
+SAMPLE = {"id": 0, "masked": "[CLS] [MASK]", "positions": [1], "tokens": ["a"], "mlm_loss": 0.5}
 PREDICT_DAMAGES: dict[str, Damage] = {
     **make_json_damages(CONFIG, CONFIG),
     **make_json_damages(TOKENIZER, "tokenizer"),
@@ -181,8 +181,8 @@ REPORT_DAMAGES: dict[str, Damage] = {
     f"{CONFIG}: a threshold is a word": set_key(CONFIG, "null_odds_threshold", "x", CONFIG, "null_odds_threshold", task="qa"),
     f"{CONFIG}: tags of an unknown scheme": set_key(CONFIG, "tag_scheme", {"name": "x", "separator": "-"}, CONFIG, "tag_scheme", task="ner"),
     f"{NBEST}: an answer has no text": set_key(NBEST, "x", [{"probability": 0.5}], NBEST, "`text`", task="qa"),
-    f"{SAMPLES}: a place outside": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"places": [2]}), f"{SAMPLES}:1", "position 2", task=PRETRAIN),
-    f"{SAMPLES}: a piece too many": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"pieces": ["a", "b"]}), f"{SAMPLES}:1", "2 tokens", task=PRETRAIN),
+    f"{SAMPLES}: a place outside": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"positions": [2]}), f"{SAMPLES}:1", "position 2", task=PRETRAIN),
+    f"{SAMPLES}: a piece too many": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"tokens": ["a", "b"]}), f"{SAMPLES}:1", "found 2", task=PRETRAIN),
     f"{SAMPLES}: a loss that is none": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"mlm_loss": None}), f"{SAMPLES}:1", "mlm_loss", task=PRETRAIN),
     f"{LOG}: a line without its step": overwrite_file(LOG, '{"step": 1}\n{"loss": 0.5}\n', f"{LOG}:2", "`step`"),
     f"{LOG}: a step is a word": overwrite_file(LOG, '{"step": "one"}\n', f"{LOG}:1", "step"),

@@ -1,0 +1,1 @@
+"""Running text for pre-training: files to documents, tokens, and examples."""

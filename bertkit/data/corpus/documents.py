@@ -1,6 +1,6 @@
-"""Texts to documents of sentences, as a stream: files of any kind, or texts one by one.
+"""Read text files as a stream of documents, each a stream of sentences.
 
-A document must be read to its end before the next; nothing is held but what is being cut.
+A document must be read to its end before the next one; only the current paragraph is held in memory.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,33 +9,32 @@ from functools import partial
 from itertools import chain, islice
 from typing import Generic, NamedTuple, TypeVar
 
+from bertkit.config import TextConfig
 from bertkit.data.corpus.formats import SentenceStream, TextFormat, detect_format, iter_sentences
 from bertkit.data.readers.contents import EMPTY_FILE
 from bertkit.data.readers.files import detect_row_format, read_text_column
 from bertkit.data.readers.text_files import Decoding, FileNotes, TextFile, read_text, split_lines
+from bertkit.data.readers.files import detect_row_format, read_text_column
 from bertkit.errors import UserError, format_list
 from bertkit.hub.files import require_available
-from bertkit.text_config import TextConfig
-from bertkit.utils.text import replace_surrogates
 
 T = TypeVar("T")
 DocumentStream = Iterator[Iterator[str]]
 DETECTION_ROWS = 1_000
-ROWS_NOTE = "a row a document"
-WIKITEXT_ROWS_NOTE = (
-    "rows that are lines of WikiText, a document from each ' = Title = ' on, headings left out"
-)
+ROWS_NOTE = "each row is a document"
+WIKITEXT_ROWS_NOTE = "rows are lines of WikiText; each ' = Title = ' starts a document, headings are left out"
 FORMAT_NOTES: dict[TextFormat, str] = {
-    "sentences": "a sentence a line, a blank line between documents (nearly each line is one sentence); "
-    "--text-format prose if it is otherwise",
-    "prose": "running text, a file a document (lines and blank lines tell no sentences or documents); "
-    "--text-format sentences or --document-separator if they do",
-    "wikitext": "WikiText, a document from each ' = Title = ' on, headings left out; --text-format prose if not",
+    "sentences": "one sentence per line, blank lines between documents (detected: nearly every line is one "
+    "sentence); pass --text-format prose if this is wrong",
+    "prose": "prose, each file is a document; pass --text-format sentences or --document-separator if lines "
+    "or blank lines separate sentences or documents",
+    "wikitext": "WikiText, each ' = Title = ' starts a document, headings are left out; pass --text-format "
+    "prose if this is wrong",
 }
 
 
 class DocumentLocation(NamedTuple):
-    """Where a document begins: a row of a file of rows, else a line."""
+    """Where a document begins: a row number in a file of rows, else a line number."""
 
     file: TextFile
     number: int
@@ -44,27 +43,25 @@ class DocumentLocation(NamedTuple):
 
 @dataclass(frozen=True)
 class TextOptions:
-    """What the user says of the texts; all that is not said is judged by content.
+    """How text files are read; what is None is detected from their contents.
 
     Attributes:
-        form: of running text; None: seen file by file.
-        document_separator: a line between two documents.
-        text_column: the column of the texts in files of rows, where a row is a document.
-        decoding: from bytes to text.
-        language: the code of the language whose rules cut sentences; None: seen paragraph by paragraph.
+        text_format: Format of running text; None detects it file by file.
+        document_separator: Line between two documents.
+        text_column: Column that holds the texts in files of rows, where each row is a document.
+        decoding: How bytes become text.
     """
 
     text_format: TextFormat | None = None
     document_separator: str | None = None
     text_column: str | None = None
     decoding: Decoding = field(default_factory=Decoding)
-    language: str | None = None
 
     @classmethod
     def from_config(
         cls, config: TextConfig, column: str | None, text_format: TextFormat | None = None
     ) -> "TextOptions":
-        """As the settings say it, with the column that was found."""
+        """Return the options of the settings, with the resolved text column."""
         decoding = Decoding(config.encoding, config.encoding_errors)
         return cls(text_format, config.document_separator, column, decoding)
 
@@ -72,15 +69,15 @@ class TextOptions:
 def iter_documents(
     files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None = None
 ) -> DocumentStream:
-    """The sentences of each document of the files.
+    """Yield the sentences of each document.
 
     Args:
-        files: read in this order; each is known by its content.
-        options: what is known of them.
-        notes: told how each was read, and what was left out.
+        files: Text files, read in this order.
+        options: How they are read.
+        notes: Collects how each file was read and what was left out.
 
     Raises:
-        UserError: a file that cannot be read, or is no text.
+        UserError: A file cannot be read or is not text.
     """
     return (sentences for _, sentences in iter_located_documents(files, options, notes))
 
@@ -88,127 +85,125 @@ def iter_documents(
 def iter_located_documents(
     files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None = None
 ) -> Iterator[tuple[DocumentLocation, Iterator[str]]]:
-    """The same with where each begins: behind the row, or the line, with which the one before it ended."""
+    """Yield each document with its location: the row or line after the end of the previous document."""
     require_available(files)
-    told, found = notes or FileNotes(), False
+    notes, is_empty = notes or FileNotes(), True
     for path in files:
-        of_rows, source, blocks = _of_file(path, options, told)
-        ended = 0
-        for first in blocks:
+        is_rows, items, sentences = _open_sentences(path, options, notes)
+        previous_end = 0
+        for first in sentences:
             if first is not None:
-                found = True
-                rest = iter(partial(next, blocks, None), None)
-                yield DocumentLocation(path, ended + 1, not of_rows), chain([first], rest)
-            ended = source.number
-    if not found:
-        raise _no_text(files, options)
+                is_empty = False
+                rest = iter(partial(next, sentences, None), None)
+                yield DocumentLocation(path, previous_end + 1, not is_rows), chain([first], rest)
+            previous_end = items.count
+    if is_empty:
+        raise _no_text_error(files, options)
 
 
-def split_texts(texts: Iterable[str], options: TextOptions) -> DocumentStream:
-    """The sentences of each text, which is a document by itself unless the form says otherwise."""
-    return group_sentences(_of_texts(map(replace_surrogates, texts), options.text_format or "prose", options))
-
-
-def group_sentences(blocks: SentenceStream) -> DocumentStream:
-    """What stands between those that are None, where there is anything."""
-    for first in blocks:
-        if first is not None:
-            yield chain([first], iter(partial(next, blocks, None), None))
-
-
-class _Counted(Generic[T]):
-    """Items as they are asked for, and how many there were so far."""
+class _CountedIterable(Generic[T]):
+    """Iterable that counts the items it has yielded."""
 
     def __init__(self, items: Iterable[T]) -> None:
-        self.items, self.number = items, 0
+        self.items, self.count = items, 0
 
     def __iter__(self) -> Iterator[T]:
-        for self.number, item in enumerate(self.items, start=1):  # noqa: B020
+        for self.count, item in enumerate(self.items, start=1):  # noqa: B020
             yield item
 
 
-def _of_file(
+def _open_sentences(
     path: TextFile, options: TextOptions, notes: FileNotes
-) -> tuple[bool, _Counted[str], SentenceStream]:
-    """Whether it is a file of rows, its rows or lines, which are read as the sentences made of them are."""
-    kind = detect_row_format(path, options.text_column, options.decoding)
-    named = options.text_format or ("prose" if options.document_separator else None)
-    if kind:
-        read = partial(read_text_column, path, kind, options.text_column, options.decoding)
-        form = named or _form_of_rows(read())
-        notes.add(path, WIKITEXT_ROWS_NOTE if form == "wikitext" else ROWS_NOTE)
-        rows = _Counted(read(notes))
-        return True, rows, _of_texts(rows, form, options)
-    form = named or detect_format(split_lines(islice(read_text(path, options.decoding), 1)))
-    if not named:
-        notes.add(path, FORMAT_NOTES[form])
-    read_lines = _Counted(split_lines(read_text(path, options.decoding, notes)))
-    return False, read_lines, iter_sentences(read_lines, form, options.document_separator, options.language)
+) -> tuple[bool, _CountedIterable[str], SentenceStream]:
+    """Open a file.
+
+    Returns:
+        Whether it is a file of rows; its rows or lines; and the stream of its sentences. Rows and lines are
+        read, and counted, as the sentences are consumed.
+    """
+    row_format = detect_row_format(path, options.text_column, options.decoding)
+    text_format = options.text_format or ("prose" if options.document_separator else None)
+    if row_format:
+        read_texts = partial(read_text_column, path, row_format, options.text_column, options.decoding)
+        text_format = text_format or _detect_row_text_format(read_texts())
+        notes.add(path, WIKITEXT_ROWS_NOTE if text_format == "wikitext" else ROWS_NOTE)
+        rows = _CountedIterable(read_texts(notes))
+        return True, rows, _iter_row_sentences(rows, text_format, options.document_separator)
+    if text_format is None:
+        text_format = detect_format(split_lines(islice(read_text(path, options.decoding), 1)))
+        notes.add(path, FORMAT_NOTES[text_format])
+    lines = _CountedIterable(split_lines(read_text(path, options.decoding, notes)))
+    return False, lines, iter_sentences(lines, text_format, options.document_separator)
 
 
-def _form_of_rows(texts: Iterable[str]) -> TextFormat:
-    form = detect_format(_in_lines(islice(texts, DETECTION_ROWS)))
-    return form if form == "wikitext" else "prose"
+def _detect_row_text_format(texts: Iterable[str]) -> TextFormat:
+    text_format = detect_format(_iter_lines(islice(texts, DETECTION_ROWS)))
+    return text_format if text_format == "wikitext" else "prose"
 
 
-def _of_texts(texts: Iterable[str], form: TextFormat, options: TextOptions) -> SentenceStream:
-    separator, language = options.document_separator, options.language
-    if form == "wikitext":
-        return iter_sentences(_in_lines(texts), form, separator, language)
-    each = (iter_sentences(one.split("\n"), form, separator, language) for one in texts)
-    return chain.from_iterable(chain(blocks, [None]) for blocks in each)
+def _iter_row_sentences(
+    texts: Iterable[str], text_format: TextFormat, separator: str | None
+) -> SentenceStream:
+    if text_format == "wikitext":
+        return iter_sentences(_iter_lines(texts), text_format, separator)
+    documents = (iter_sentences(text.split("\n"), text_format, separator) for text in texts)
+    return chain.from_iterable(chain(sentences, [None]) for sentences in documents)
 
 
-def _in_lines(texts: Iterable[str]) -> Iterator[str]:
-    """The lines of all texts, each of which begins a line of its own."""
-    return chain.from_iterable(one.removesuffix("\n").split("\n") for one in texts)
+def _iter_lines(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of all texts; each text begins a new line."""
+    return chain.from_iterable(text.removesuffix("\n").split("\n") for text in texts)
 
 
-def _no_text(files: Sequence[TextFile], options: TextOptions) -> UserError:
-    """Why there is none: the same of all files, or of each some other."""
-    causes: dict[str, list[TextFile]] = {}
+# ---- files without text
+
+
+def _no_text_error(files: Sequence[TextFile], options: TextOptions) -> UserError:
+    """Return an error that groups the files by the reason why they have no text."""
+    files_by_reason: dict[str, list[TextFile]] = {}
     for path in files:
-        causes.setdefault(_why_none(path, options), []).append(path)
-    return UserError(
-        "; ".join(f"{format_list(paths)}: no text in there: {why}" for why, paths in causes.items())
-    )
+        files_by_reason.setdefault(_explain_no_text(path, options), []).append(path)
+    reasons = (f"{format_list(paths)}: no text: {reason}" for reason, paths in files_by_reason.items())
+    return UserError("; ".join(reasons))
 
 
-def _why_none(path: TextFile, options: TextOptions) -> str:
-    kind = detect_row_format(path, options.text_column, options.decoding)
-    if kind:
-        rows = sum(1 for _ in read_text_column(path, kind, options.text_column, options.decoding))
-        column = f"in column {options.text_column!r}" if options.text_column else "where texts should be"
-        empty = f"its rows ({rows:,}) have nothing {column}; --text-column names another"
-        return empty if rows else "it has no rows"
-    return "it holds only blanks" if any(read_text(path, options.decoding)) else EMPTY_FILE
+def _explain_no_text(path: TextFile, options: TextOptions) -> str:
+    row_format = detect_row_format(path, options.text_column, options.decoding)
+    if not row_format:
+        has_characters = any(read_text(path, options.decoding))
+        return "the file holds only white space; pass another file" if has_characters else EMPTY_FILE
+    rows = sum(1 for _ in read_text_column(path, row_format, options.text_column, options.decoding))
+    if not rows:
+        return "the file has no rows; pass another file"
+    column = f"in column {options.text_column!r}" if options.text_column else "in the text column"
+    return f"all {rows:,} rows are empty {column}; pass another --text-column"
+
+
+# ---- raw texts
 
 
 def iter_raw_texts(
     files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None = None
 ) -> Iterator[str]:
-    """The texts of the files as they are: rows where they are files of rows, else lines but for separators.
+    """Yield the unprocessed texts: the texts of files of rows, and the lines of others except separators.
 
     Raises:
-        UserError: as `documents` does.
+        UserError: As for `iter_documents`.
     """
     require_available(files)
-    whole = _as_they_are(files, options, notes)
-    for one in whole:
-        yield one
-        if one and not one.isspace():
+    texts = chain.from_iterable(_open_raw_texts(path, options, notes) for path in files)
+    for text in texts:
+        yield text
+        if text and not text.isspace():
             break
     else:
-        raise _no_text(files, options)
-    yield from whole
+        raise _no_text_error(files, options)
+    yield from texts
 
 
-def _as_they_are(files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None) -> Iterator[str]:
-    for path in files:
-        kind = detect_row_format(path, options.text_column, options.decoding)
-        if kind:
-            yield from read_text_column(path, kind, options.text_column, options.decoding, notes)
-        else:
-            read = split_lines(read_text(path, options.decoding, notes))
-            separator = options.document_separator
-            yield from (line for line in read if line.strip() != separator) if separator else read
+def _open_raw_texts(path: TextFile, options: TextOptions, notes: FileNotes | None) -> Iterator[str]:
+    row_format = detect_row_format(path, options.text_column, options.decoding)
+    if row_format:
+        return read_text_column(path, row_format, options.text_column, options.decoding, notes)
+    lines, separator = split_lines(read_text(path, options.decoding, notes)), options.document_separator
+    return (line for line in lines if line.strip() != separator) if separator else lines

@@ -1,62 +1,75 @@
-"""Examples of pre-training: drawn anew from a corpus in every epoch, each by its key alone."""
+"""Pre-training examples: sampled again from a corpus in every epoch, each determined by its key alone."""
 
-from collections.abc import Callable
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from bertkit.data.corpus.pairs import EpochPlan, resize_plan
 from bertkit.data.corpus.store import Corpus
 from bertkit.data.features import Features
+from bertkit.data.rows import Rows
 from bertkit.data.tokenization import SequenceTemplate
-from bertkit.modeling.losses import IGNORE_INDEX, select_predicted
+from bertkit.errors import UserError
 
-LOSS_PARTS = ("mlm", "nsp")
+PHASE_EPOCH_OFFSET = 2**32  # epochs of a later phase are numbered from here on, so that keys are unique
+MIN_LENGTH = 8
+
+ReduceLogits = Callable[[Any, dict[str, torch.Tensor], int], torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CorpusFeatures(Features):
-    """Stretches of some documents, as many in each epoch.
+    """Examples made of spans of some documents, equally many in each epoch.
 
-    The key of an example is `epoch * n + number`: whoever knows it, any worker, rank or resumed run, gets
-    the same example.
+    The key of an example is `epoch * n + number`. Any worker, rank or resumed run gets the same example
+    for the same key.
 
     Attributes:
-        corpus: the text in pieces.
-        draw: gives the plan of an epoch.
-        template: the special pieces around one text or two.
-        seed: of what is drawn where a plan has more examples than the first one's, or fewer.
+        corpus: The tokenized text.
+        build_plan: Returns the plan of an epoch.
+        template: Special tokens around one or two texts.
+        seed: Seed for dropping or repeating examples in epochs with more or fewer than the first.
+        sum_logits: Reduces logits to [batch, 6] sums for scoring; see `reduce_logits`.
+        pair_notes: Notes on the examples for the console.
+        plan_cache: Plan of the epoch that was used last.
     """
 
     corpus: Corpus
     build_plan: Callable[[int], EpochPlan]
     template: SequenceTemplate
     seed: int
-    pair_notes: list[str] = field(default_factory=list)  # what the user should know of the examples
-    plan_cache: dict[int, EpochPlan] = field(default_factory=dict)  # of the epoch that was asked for last
+    sum_logits: ReduceLogits
+    pair_notes: list[str] = field(default_factory=list)
+    plan_cache: dict[int, EpochPlan] = field(default_factory=dict)
 
     @classmethod
     def from_corpus(
-        cls, corpus: Corpus, build_plan: Callable[[int], EpochPlan], template: SequenceTemplate, seed: int
-    ) -> "CorpusFeatures":
-        """As many examples in each epoch as in the first."""
+        cls, corpus: Corpus, build_plan: Callable[[int], EpochPlan], template: SequenceTemplate, seed: int,
+        sum_logits: ReduceLogits,
+    ) -> "CorpusFeatures":  # fmt: skip
+        """Return features with as many examples in each epoch as in the first."""
         plan = build_plan(0)
-        unknown = corpus.counts.get("unknown", 0) / max(1, len(corpus.token_ids))
-        longest = int((plan.a_length + plan.b_length).max(initial=0)) + template.num_special_tokens
+        unk_fraction = corpus.counts.get("unknown", 0) / max(1, len(corpus.token_ids))
+        max_length = int((plan.a_length + plan.b_length).max(initial=0)) + template.num_special_tokens
         return cls(
-            sequence_offsets=np.arange(len(plan) + 1), labels=plan.labels, max_untruncated_length=longest, unk_fraction=unknown,
-            corpus=corpus, build_plan=build_plan, template=template, seed=seed, plan_cache={0: plan},
+            sequence_offsets=np.arange(len(plan) + 1), labels=plan.labels, max_untruncated_length=max_length,
+            unk_fraction=unk_fraction, corpus=corpus, build_plan=build_plan, template=template, seed=seed,
+            sum_logits=sum_logits, plan_cache={0: plan},
         )  # fmt: skip
 
-    def describe_issues(self, rows: Any) -> list[str]:
-        """As they were told."""
+    def describe_issues(self, rows: Rows) -> list[str]:
+        """Return the notes on the pairs."""
         return self.pair_notes
 
     def get_plan(self, epoch: int) -> EpochPlan:
-        """The examples of an epoch."""
+        """Return the examples of an epoch."""
         if epoch not in self.plan_cache:
             self.plan_cache.clear()
             rng = np.random.default_rng([self.seed, epoch, 1])
@@ -64,47 +77,176 @@ class CorpusFeatures(Features):
         return self.plan_cache[epoch]
 
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """`input_ids` and `token_type_ids` of the example with this key."""
-        epoch, at = divmod(number, len(self))
-        plan, pieces = self.get_plan(epoch), self.corpus.token_ids
-        texts = [pieces[plan.a_start[at] :][: plan.a_length[at]]]
-        if plan.b_length[at]:
-            texts.append(pieces[plan.b_start[at] :][: plan.b_length[at]])
+        """Return `input_ids` and `token_type_ids` of the example with this key, both [length]."""
+        epoch, index = divmod(number, len(self))
+        plan, token_ids = self.get_plan(epoch), self.corpus.token_ids
+        texts = [token_ids[plan.a_start[index] :][: plan.a_length[index]]]
+        if plan.b_length[index]:
+            texts.append(token_ids[plan.b_start[index] :][: plan.b_length[index]])
         return self.template.fill(texts)
 
     @property
     def sequence_lengths(self) -> np.ndarray:
-        """[n] of the first epoch."""
+        """[n] number of tokens of each example of the first epoch."""
         return self.length_keys_for_epoch(0)
 
     def length_keys_for_epoch(self, epoch: int) -> np.ndarray:
-        """[n] pieces of each example of this epoch."""
+        """Return [n] the number of tokens of each example of this epoch."""
         plan = self.get_plan(epoch)
         return plan.a_length + plan.b_length + self.template.num_special_tokens
 
     def example_keys_for_epoch(self, epoch: int, examples: np.ndarray) -> np.ndarray:
-        """`epoch * n + number`."""
+        """Return the keys `epoch * n + number`."""
         return epoch * len(self) + examples
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        ids, kinds = self.get_sequence(index)
-        epoch, at = divmod(index, len(self))
-        label = self.get_plan(epoch).labels[at]
-        return {"input_ids": [ids], "token_type_ids": [kinds], "key": index, "next_sentence_label": label}
+        input_ids, token_type_ids = self.get_sequence(index)
+        epoch, number = divmod(index, len(self))
+        label = self.get_plan(epoch).labels[number]
+        return {
+            "input_ids": [input_ids], "token_type_ids": [token_type_ids], "key": index,
+            "next_sentence_label": label,
+        }  # fmt: skip
 
     def reduce_logits(
         self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        """[B, 6] of each of `PARTS` the summed loss, how many are right, and how many there are."""
-        parts = select_predicted(logits, batch)
-        none = torch.zeros(len(examples), 3, device=batch["input_ids"].device)
-        return torch.cat(
-            [_summed(*parts[part], len(none)) if part in parts else none for part in LOSS_PARTS], 1
+        """Return [batch, 6]: for mlm, then nsp, the summed loss, the correct and all predictions."""
+        return self.sum_logits(logits, batch, len(examples))
+
+
+# ---- phases
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A maximum length in tokens and its fraction of the optimizer steps (Devlin et al. 2018, A.2)."""
+
+    length: int
+    fraction: float
+
+    def __str__(self) -> str:
+        return f"{self.length}:{self.fraction:g}"
+
+
+def parse_phases(text: str) -> list[Phase]:
+    """Parse phases such as `128:0.9,512:0.1`.
+
+    Raises:
+        UserError: A part is not LENGTH:FRACTION, a length is too short, or the fractions do not sum to 1.
+    """
+    phases = [_parse_phase(part, text) for part in text.split(",")]
+    total = math.fsum(phase.fraction for phase in phases)
+    if abs(total - 1) > 1e-6:
+        raise UserError(f"--phases {text}: the fractions sum to {total:g}; change them so that they sum to 1")
+    return phases
+
+
+def _parse_phase(part: str, text: str) -> Phase:
+    length, _, fraction = part.partition(":")
+    try:
+        phase = Phase(int(length), float(fraction))
+    except ValueError:
+        phase = Phase(0, 0.0)
+    if not 0 < phase.fraction <= 1:
+        raise UserError(
+            f"--phases {text}: cannot parse {part.strip()!r}; write LENGTH:FRACTION, such as 512:0.1 "
+            "(quote the value in a recipe)"
         )
+    if phase.length < MIN_LENGTH:
+        raise UserError(
+            f"--phases {text}: length {phase.length} is too short; use a length of at least {MIN_LENGTH}"
+        )
+    return phase
 
 
-def _summed(logits: torch.Tensor, labels: torch.Tensor, examples: int) -> torch.Tensor:
-    """[examples, 3] of decisions that are as many in each example."""
-    loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
-    parts = (loss, logits.argmax(-1) == labels, labels != IGNORE_INDEX)
-    return torch.stack([part.float().view(examples, -1).sum(1) for part in parts], 1)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PhasedFeatures(Features):
+    """Training examples of a run in phases; an epoch has equally many in each phase.
+
+    An epoch is one pass over the text at the length of the first phase. In a later phase it has the same
+    number of examples, from as many passes at that phase's length as this takes.
+
+    Attributes:
+        phases: The phases in their order.
+        phase_features: The examples of each phase.
+    """
+
+    phases: list[Phase]
+    phase_features: list[CorpusFeatures]
+
+    @classmethod
+    def from_phases(cls, phases: list[Phase], phase_features: list[CorpusFeatures]) -> "PhasedFeatures":
+        """Combine the features of one pass over the text at the length of each phase."""
+        first, *later = phase_features
+        return cls(
+            sequence_offsets=first.sequence_offsets, labels=first.labels, unk_fraction=first.unk_fraction,
+            max_untruncated_length=max(features.max_untruncated_length for features in phase_features),
+            phases=phases,
+            phase_features=[first, *(_extend_epoch(features, len(first)) for features in later)],
+        )  # fmt: skip
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return the example with this key, with its `phase`."""
+        phase = self._phase_of(index)
+        return self.phase_features[phase][index] | {"phase": phase}
+
+    def _phase_of(self, key: int) -> int:
+        return key // (PHASE_EPOCH_OFFSET * len(self))
+
+    def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return `input_ids` and `token_type_ids` of the example with this key, both [length]."""
+        return self.phase_features[self._phase_of(number)].get_sequence(number)
+
+    @property
+    def sequence_lengths(self) -> np.ndarray:
+        """[n] number of tokens of each example of the first epoch of the first phase."""
+        return self.phase_features[0].sequence_lengths
+
+    def batch_size_for(self, tokens: int) -> int:
+        """Return the batch size of the longest phase; all phases use it, so batches have equal sizes."""
+        return tokens // max(phase.length for phase in self.phases)
+
+    def describe_issues(self, rows: Rows) -> list[str]:
+        """Return the notes on the first phase, after a note on the lengths if there are several."""
+        notes = self.phase_features[0].describe_issues(rows)
+        return [self._describe_lengths(), *notes] if len(self.phases) > 1 else list(notes)
+
+    def _describe_lengths(self) -> str:
+        steps = ", ".join(f"{phase.fraction:.0%} at {phase.length} tokens" for phase in self.phases)
+        if any(following.length <= phase.length for phase, following in pairwise(self.phases)):
+            steps += " (usually each phase is longer than the previous one)"
+        last = self.phases[-1].length
+        return f"steps: {steps}; validation and test use {last} tokens, previews the first phase"
+
+
+def _extend_epoch(features: CorpusFeatures, n: int) -> CorpusFeatures:
+    """Return features with `n` examples per epoch, from as many passes over the text as this takes."""
+    build_plan = partial(_plan_passes, features.build_plan, -(-n // len(features)))
+    return dataclasses.replace(
+        features, sequence_offsets=np.arange(n + 1), labels=None, build_plan=build_plan, plan_cache={}
+    )
+
+
+def _plan_passes(build_plan: Callable[[int], EpochPlan], count: int, epoch: int) -> EpochPlan:
+    plans = [build_plan(epoch * count + number) for number in range(count)]
+    names = [field.name for field in dataclasses.fields(EpochPlan)]
+    return EpochPlan(*(np.concatenate([getattr(plan, name) for plan in plans]) for name in names))
+
+
+@dataclass(frozen=True)
+class PhasedCollator:
+    """Collator that applies the collator of a batch's phase; a batch never mixes phases.
+
+    Attributes:
+        phase_collators: The collator of each phase.
+        eval_collator: The collator of examples without a phase.
+    """
+
+    phase_collators: Sequence[Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]
+    eval_collator: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Return the batch of these examples."""
+        collate = self.phase_collators[items[0]["phase"]] if "phase" in items[0] else self.eval_collator
+        return collate(items)

@@ -1,6 +1,6 @@
-"""Running text in its forms: a sentence a line, paragraphs, or WikiText; and which of them a text has.
+"""Text formats: one sentence per line, prose, or WikiText; each is split into sentences.
 
-Each form turns lines into sentences, with None where a document ends.
+Each format turns lines into a stream of sentences, with None at the end of a document.
 """
 
 from collections.abc import Iterable, Iterator
@@ -8,115 +8,163 @@ from itertools import chain, islice, pairwise
 from typing import Literal
 
 import regex
+from sentencex import segment
 
-from bertkit.data.corpus.sentences import split_long_sentence, split_sentences
+from bertkit.data.unicode import CHINESE_JAPANESE, detect_language
 
 TextFormat = Literal["sentences", "prose", "wikitext"]
 SentenceStream = Iterator[str | None]
-MAX_WRAPPED_LINE = (
-    200  # characters: a longer line was not broken to fit a width, so it is a paragraph by itself
-)
-MAX_PARAGRAPH_LINES = 5_000  # lines of a paragraph that is cut although it goes on
+MAX_WRAPPED_LINE = 200  # characters: a longer line was not wrapped, so it is a paragraph by itself
+MAX_PARAGRAPH_LINES = 5_000  # a longer paragraph is split, to bound memory
+DETECTION_LINES = 5_000
 HEADING = regex.compile(r"(= )+([^=\s]|[^=\s].*[^=\s])( =)+")
 WIKITEXT_PUNCTUATION = regex.compile(r" @([-,.])@ ")
-CHINESE_JAPANESE = r"\p{Han}\p{Hiragana}\p{Katakana}"
 CHINESE_JAPANESE_LINE_BREAK = regex.compile(
     rf"(?<=[{CHINESE_JAPANESE}、。，！？：；」』）])\n(?=[{CHINESE_JAPANESE}「『（])"
 )
 SENTENCE_END = regex.compile(r"[\p{STerm}…:][\p{Pe}\p{Pf}\p{Pi}\"'’”\s]*$")
-DETECTION_LINES = 5_000  # lines
+
+# The segmenter takes time quadratic in the length of an unclosed quotation, so it gets bounded parts.
+MAX_SEGMENTED_CHARACTERS = 50_000
+MAX_SENTENCE_CHARACTERS = 10_000  # a longer sentence is split at white space
+SENTENCE_PART = regex.compile(
+    rf"(?s)\S(?:.{{0,{MAX_SENTENCE_CHARACTERS - 2}}}\S)?(?!\S)|\S{{{MAX_SENTENCE_CHARACTERS}}}"
+)
+
+
+# ---- formats
 
 
 def iter_sentences(
-    lines: Iterable[str], text_format: TextFormat, separator: str | None = None, language: str | None = None
+    lines: Iterable[str], text_format: TextFormat, separator: str | None = None
 ) -> SentenceStream:
-    """The sentences of a text in this form; None ends a document.
+    """Yield the sentences of a text, and None at the end of a document.
 
     Args:
-        lines: of the text, without their ends.
-        form: "sentences", "prose" or "wikitext".
-        separator: the line between documents; None: a blank line in "sentences", none in "prose".
-        language: as in `cut`.
+        lines: The lines of the text, without line ends.
+        text_format: Format of the text.
+        separator: Line between two documents. None: a blank line in the format "sentences", none in prose.
     """
     stripped = (line.strip() for line in lines)
     if text_format == "sentences":
         for line in stripped:
             yield from [None] if line == (separator or "") else split_long_sentence(line)
         return
-    for block in (
-        iter_wikitext(stripped) if text_format == "wikitext" else iter_paragraphs(stripped, separator)
-    ):
-        yield from [None] if block is None else split_sentences(block, language)
+    is_wikitext = text_format == "wikitext"
+    paragraphs = iter_wikitext(stripped) if is_wikitext else iter_paragraphs(stripped, separator)
+    for paragraph in paragraphs:
+        yield from [None] if paragraph is None else split_sentences(paragraph)
 
 
 def iter_paragraphs(lines: Iterable[str], separator: str | None = None) -> SentenceStream:
-    """Paragraphs, between blank lines, each in one line; None where the separator stands."""
-    held: list[str] = []
+    """Yield the paragraphs between blank lines, each joined to one line, and None for each separator."""
+    paragraph: list[str] = []
     for line in chain(lines, [""]):
-        alone = len(line) > MAX_WRAPPED_LINE
-        if held and (alone or line in ("", separator) or len(held) == MAX_PARAGRAPH_LINES):
-            yield join_lines(held)
-            held = []
+        is_unwrapped = len(line) > MAX_WRAPPED_LINE
+        is_full = len(paragraph) == MAX_PARAGRAPH_LINES
+        if paragraph and (is_unwrapped or is_full or line in ("", separator)):
+            yield join_lines(paragraph)
+            paragraph = []
         if separator and line == separator:
             yield None
-        elif alone:
+        elif is_unwrapped:
             yield line
         elif line:
-            held.append(line)
+            paragraph.append(line)
 
 
 def join_lines(lines: list[str]) -> str:
-    """The lines of a paragraph as one, with blanks between, but not in Chinese and Japanese."""
+    """Join the lines of a paragraph with spaces, except between Chinese or Japanese characters."""
     text = "\n".join(lines)
     return (text if text.isascii() else CHINESE_JAPANESE_LINE_BREAK.sub("", text)).replace("\n", " ")
 
 
 def iter_wikitext(lines: Iterable[str]) -> SentenceStream:
-    """The lines that are paragraphs; None before each article. Headings, also of sections, are left out.
+    """Yield the lines that are paragraphs, and None before each article; headings are left out.
 
-    A heading of an article has one `=` a side, and a blank line before it or behind: between two lines it is
-    a formula.
-    What WikiText takes apart, as in `well @-@ known` and `1 @,@ 000`, is put together again.
+    The heading of an article has one `=` on each side and a blank line before or after it. Between two
+    lines of text such a line is a formula. Separated punctuation (`well @-@ known`, `1 @,@ 000`) is joined.
     """
-    before = ""
-    for line, after in pairwise(chain(lines, [""])):
-        level = _level(line)
-        if level == 1 and not (before and after):
+    previous = ""
+    for line, following in pairwise(chain(lines, [""])):
+        level = _heading_level(line)
+        if level == 1 and not (previous and following):
             yield None
         elif line and level < 2:
             yield WIKITEXT_PUNCTUATION.sub(r"\1", line)
-        before = line
+        previous = line
 
 
-def _level(line: str) -> int:
-    """How many `=` are on each side of a heading; 0 where it is none."""
+def _heading_level(line: str) -> int:
+    """Return the number of `=` on each side of a heading, or 0 for any other line."""
     match = HEADING.fullmatch(line) if line[:2] == "= " else None
-    opening, closing = (len(match.captures(1)), len(match.captures(3))) if match else (0, 0)
+    if match is None:
+        return 0
+    opening, closing = len(match.captures(1)), len(match.captures(3))
     return opening if opening == closing else 0
 
 
-# ---- which form
+# ---- detection
 
 
 def detect_format(sample: Iterable[str]) -> TextFormat:
-    """The form that the first lines of a text have.
+    """Return the format of a text, given its first lines.
 
-    A sentence a line only where most lines end as sentences do and hold one, few go on in the next, and
-    blank lines leave several together: neither wrapped lines nor the paragraphs of a novel are taken for it.
+    The format is "sentences" only if most lines end like a sentence and hold one sentence. Few of them may
+    continue on the next line, and blank lines must leave groups of several. This rules out wrapped lines
+    and the paragraphs of a novel.
     """
     lines = [line.strip() for line in islice(sample, DETECTION_LINES)]
     if None in iter_wikitext(lines):
         return "wikitext"
-    full = [line for line in lines if line]
-    blocks = sum(bool(line) and not before for before, line in pairwise(["", *lines]))
-    if blocks < 2 or len(full) < 2 * blocks:
+    text_lines = [line for line in lines if line]
+    num_blocks = sum(bool(line) and not previous for previous, line in pairwise(["", *lines]))
+    if num_blocks < 2 or len(text_lines) < 2 * num_blocks:
         return "prose"
-    ended = sum(bool(SENTENCE_END.search(line)) for line in full)
-    broken = sum(_goes_on(line, after) for line, after in pairwise(lines))
-    single = sum(len(list(islice(split_sentences(line), 2))) == 1 for line in full)
-    as_google = 2 * ended > len(full) and 20 * broken < len(full) and 10 * single > 8 * len(full)
-    return "sentences" if as_google else "prose"
+    num_ended = sum(bool(SENTENCE_END.search(line)) for line in text_lines)
+    num_broken = sum(_continues(line, following) for line, following in pairwise(lines))
+    num_single = sum(len(list(islice(split_sentences(line), 2))) == 1 for line in text_lines)
+    total = len(text_lines)
+    is_sentences = 2 * num_ended > total and 20 * num_broken < total and 10 * num_single > 8 * total
+    return "sentences" if is_sentences else "prose"
 
 
-def _goes_on(line: str, after: str) -> bool:
-    return bool(line) and after[:1].islower() and not SENTENCE_END.search(line)
+def _continues(line: str, following: str) -> bool:
+    return bool(line) and following[:1].islower() and not SENTENCE_END.search(line)
+
+
+# ---- sentences
+
+
+def split_sentences(text: str) -> Iterable[str]:
+    """Split a text of one or several paragraphs into sentences, in time linear in its length.
+
+    Sentences have no white space around them and at most `MAX_SENTENCE_CHARACTERS` characters.
+    """
+    language = detect_language(text)
+    if len(text) > MAX_SENTENCE_CHARACTERS:
+        return _split_long_text(text, language)
+    stripped = (sentence.strip() for sentence in segment(language, text))
+    return [sentence for sentence in stripped if sentence]
+
+
+def _split_long_text(text: str, language: str) -> Iterator[str]:
+    rest = ""
+    for start in range(0, len(text), MAX_SEGMENTED_CHARACTERS):
+        # The last sentence may continue in the next part.
+        *sentences, rest = segment(language, rest + text[start : start + MAX_SEGMENTED_CHARACTERS])
+        for sentence in sentences:
+            yield from split_long_sentence(sentence)
+        if len(rest) > MAX_SENTENCE_CHARACTERS:
+            end = rest.rfind(" ") + 1 or len(rest)
+            yield from split_long_sentence(rest[:end])
+            rest = rest[end:]
+    yield from split_long_sentence(rest)
+
+
+def split_long_sentence(sentence: str) -> list[str]:
+    """Return the stripped sentence, or its parts if it exceeds `MAX_SENTENCE_CHARACTERS`."""
+    sentence = sentence.strip()
+    if len(sentence) > MAX_SENTENCE_CHARACTERS:
+        return SENTENCE_PART.findall(sentence)
+    return [sentence] if sentence else []

@@ -1,15 +1,9 @@
-"""Which stretches of a corpus make the examples of an epoch of pre-training (Devlin et al. 2018, A.2)."""
+"""Plan the examples of a pre-training epoch: sentence pairs or single segments (Devlin et al. 2018, A.2)."""
 
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from bertkit.data.corpus.continuations import (
-    excluded_range,
-    positive_pairs,
-    sample_negative,
-    sample_positive_pairs,
-)
 from bertkit.data.corpus.segments import (
     CorpusLike,
     Segments,
@@ -21,18 +15,18 @@ from bertkit.data.corpus.segments import (
 )
 
 IS_NEXT, NOT_NEXT = 0, 1  # as in transformers
-MAX_SINGLE_SENTENCE_FRACTION = 0.1  # of the documents have one sentence: worth a word
+MAX_SINGLE_SENTENCE_FRACTION = 0.1  # with more documents of one sentence, a note is printed
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The `n` examples of an epoch, in the order of the corpus.
+    """The `n` examples of an epoch, in corpus order.
 
     Attributes:
-        a_start, b_start: [n] int64 the first piece of each text in `corpus.pieces`.
-        a_length, b_length: [n] int32 their pieces; b_length is 0 where there is no second text.
-        label: [n] int8 `next_sentence_label` in transformers' order: 0 = B follows A (IsNext), 1 = B is
-            from another document (NotNext), or A and B are swapped.
+        a_start, b_start: [n] int64 first token of each text in `Corpus.token_ids`.
+        a_length, b_length: [n] int32 number of tokens; `b_length` is 0 without a second text.
+        labels: [n] int8 `next_sentence_label` as in transformers. 0: B follows A (IsNext). 1: B is from
+            another document (NotNext), or A and B are swapped.
     """
 
     a_start: np.ndarray
@@ -48,6 +42,9 @@ class EpochPlan:
         return EpochPlan(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
+# ---- objectives
+
+
 def build_nsp_pairs(
     corpus: CorpusLike,
     document_ids: np.ndarray,
@@ -56,40 +53,44 @@ def build_nsp_pairs(
     epoch: int,
     short_seq_prob: float = 0.1,
 ) -> EpochPlan:
-    """Pairs of texts for next sentence prediction, half of them IsNext, within one example.
+    """Plan pairs for next sentence prediction; half of them, up to one example, are IsNext.
 
-    Each document is filled into chunks, and each chunk is split at a random sentence. Either its parts
-    are a pair (IsNext), or each is an A with a B from a random sentence of the other documents on
-    (NotNext), which fills the pair up to the chunk's target. So each sentence is used exactly once beside
-    its uses as a random B. Of pairs that are too long, the longer text loses pieces at its ends.
+    Documents are packed into chunks, and each chunk is split at a random sentence. Either its two segments
+    form a pair (IsNext), or each segment becomes an A (NotNext). The B of such a pair starts at a random
+    sentence of another document. It fills the pair up to the target length of the chunk. Thus each
+    sentence is used exactly once, apart from its uses in a random B. In pairs that are too long, the longer
+    text loses tokens at its ends.
 
-    Fewer are IsNext only where documents have one sentence, which nothing follows. Where one document is
-    chosen, a random B is from elsewhere in it, never from A or its continuation; where it is too short for
-    that, all pairs are IsNext.
+    Fewer pairs are IsNext only if documents have a single sentence, which nothing follows. If all text is
+    from one document, a random B comes from elsewhere in it, never from A or its continuation. If the
+    document is too short for that, all pairs are IsNext.
 
     Args:
-        corpus: see `bertkit.data.corpus.store.Corpus`.
-        chosen: sorted numbers of documents.
-        capacity: the most pieces of a pair, special ones not counted; at least 2.
-        seed, epoch: alone decide what is drawn.
-        short_seq_prob: how often a chunk's target is a random length instead.
+        corpus: See `bertkit.data.corpus.store.Corpus`.
+        document_ids: Sorted indices of the documents to use.
+        max_num_tokens: Maximum number of tokens of a pair without special tokens; at least 2.
+        seed: With `epoch`, determines the plan.
+        epoch: Number of the epoch.
+        short_seq_prob: Probability that the target length of a chunk is a random shorter one.
     """
-    rng, documents, made = _start(
-        corpus, document_ids, TargetLengths(max_num_tokens, short_seq_prob), [seed, epoch]
-    )
-    around = excluded_range(documents, made)
-    if (around[:, 1] - around[:, 0] >= documents.cumulative_sentences[-1]).any():
-        return _in_order(documents, made, max_num_tokens, len(made.start) // 2, rng)
-    lead = sample_positive_pairs(made, rng)
-    a = np.flatnonzero(~np.append(False, lead)[: len(lead)])
-    alone = ~lead[a]
-    other = a[alone]
-    begin, stop = np.roll(made.start, -1)[a], np.roll(made.stop, -1)[a]
-    room = made.target_length[other] - documents.count_tokens(made.start[other], made.stop[other])
-    begin[alone], stop[alone] = sample_negative(documents, around[other], room, rng)
-    plan = _cut(documents, (made.start[a], made.stop[a]), (begin, stop), max_num_tokens, rng)
-    plan.labels[alone] = NOT_NEXT
-    return plan[plan.b_length > 0]  # empty sentences at the end of a document
+    rng = np.random.default_rng([seed, epoch])
+    documents = SelectedDocuments.from_corpus(corpus, document_ids)
+    segments = split_into_segments(documents, TargetLengths(max_num_tokens, short_seq_prob), rng)
+    excluded = find_excluded_ranges(documents, segments)
+    if (excluded[:, 1] - excluded[:, 0] >= documents.cumulative_sentences[-1]).any():
+        return _pair_consecutive(documents, segments, max_num_tokens, len(segments.start) // 2, rng)
+    is_first = sample_positive_pairs(segments, rng)
+    a = np.flatnonzero(~np.append(False, is_first)[: len(is_first)])
+    is_random = ~is_first[a]
+    b_start, b_stop = np.roll(segments.start, -1)[a], np.roll(segments.stop, -1)[a]
+    lone = a[is_random]
+    lone_tokens = documents.count_tokens(segments.start[lone], segments.stop[lone])
+    room = segments.target_length[lone] - lone_tokens
+    b_start[is_random], b_stop[is_random] = sample_negative(documents, excluded[lone], room, rng)
+    a_spans = (segments.start[a], segments.stop[a])
+    plan = _truncate_pairs(documents, a_spans, (b_start, b_stop), max_num_tokens, rng)
+    plan.labels[is_random] = NOT_NEXT
+    return plan[plan.b_length > 0]  # the document of B may end with empty sentences
 
 
 def build_sop_pairs(
@@ -100,22 +101,21 @@ def build_sop_pairs(
     epoch: int,
     short_seq_prob: float = 0.1,
 ) -> EpochPlan:
-    """Pairs for sentence order prediction (Lan et al. 2019): B follows A, or in half of them A B.
+    """Plan pairs for sentence order prediction (Lan et al. 2019): B follows A, or, in half of them, A B.
 
-    Chunks as for `pairs`, whose arguments these are. A chunk of one sentence makes no example, unless many
-    are such; then it goes with the next.
+    Chunks and arguments are those of `build_nsp_pairs`. A chunk of one sentence gives no example, unless
+    there are many of them; then such a chunk is paired with the next one.
     """
-    rng, documents, made = _start(
-        corpus, document_ids, TargetLengths(max_num_tokens, short_seq_prob), [seed, epoch]
-    )
-    plan = _in_order(documents, made, max_num_tokens, len(made.start) // 3, rng)
-    swapped = rng.permutation(np.arange(len(plan)) % 2 == 1)
-    a, b = (plan.a_start, plan.a_length), (plan.b_start, plan.b_length)
-    (a_start, a_length), (b_start, b_length) = (
-        [np.where(swapped, theirs, own) for own, theirs in zip(*sides, strict=True)]
-        for sides in ((a, b), (b, a))
-    )
-    return EpochPlan(a_start, a_length, b_start, b_length, swapped.astype(np.int8))
+    rng = np.random.default_rng([seed, epoch])
+    documents = SelectedDocuments.from_corpus(corpus, document_ids)
+    segments = split_into_segments(documents, TargetLengths(max_num_tokens, short_seq_prob), rng)
+    plan = _pair_consecutive(documents, segments, max_num_tokens, len(segments.start) // 3, rng)
+    is_swapped = rng.permutation(np.arange(len(plan)) % 2 == 1)
+    return EpochPlan(
+        np.where(is_swapped, plan.b_start, plan.a_start), np.where(is_swapped, plan.b_length, plan.a_length),
+        np.where(is_swapped, plan.a_start, plan.b_start), np.where(is_swapped, plan.a_length, plan.b_length),
+        is_swapped.astype(np.int8),
+    )  # fmt: skip
 
 
 def build_segments(
@@ -126,92 +126,168 @@ def build_segments(
     epoch: int,
     short_seq_prob: float = 0.1,
 ) -> EpochPlan:
-    """Single texts: whole sentences of a document, as many as fit; all pieces are used exactly once.
+    """Plan single texts: as many whole sentences of a document as fit; each token is used exactly once.
 
-    A sentence longer than `capacity` makes several examples. The arguments are those of `pairs`.
+    A sentence longer than `max_num_tokens` gives several examples. Arguments are those of `build_nsp_pairs`.
     """
     rng = np.random.default_rng([seed, epoch])
     documents = SelectedDocuments.from_corpus(corpus, document_ids)
-    begin, end = (documents.find_token_starts(each) for each in documents.split_into_spans())
-    full = end > begin
+    start, end = (documents.find_token_starts(bound) for bound in documents.split_into_spans())
+    has_tokens = end > start
     targets = TargetLengths(max_num_tokens, short_seq_prob)
-    start, stop, _ = fill_chunks((begin[full], end[full]), documents.find_stop_fitting, targets, rng)
-    none = np.zeros(len(start), np.int32)
-    return EpochPlan(start, (stop - start).astype(np.int32), stop, none, none.astype(np.int8))
+    spans = (start[has_tokens], end[has_tokens])
+    start, stop, _ = fill_chunks(spans, documents.find_stop_fitting, targets, rng)
+    zeros = np.zeros(len(start), np.int32)
+    return EpochPlan(start, (stop - start).astype(np.int32), stop, zeros, zeros.astype(np.int8))
 
 
 def resize_plan(plan: EpochPlan, n: int, rng: np.random.Generator) -> EpochPlan:
-    """Exactly `n` examples, still in order: without random ones, or with random ones once more.
+    """Return exactly `n` examples in corpus order, by dropping or repeating random ones.
 
     Raises:
-        ValueError: examples of a plan without any.
+        ValueError: The plan is empty, but `n` is not 0.
     """
     if len(plan) == n:
         return plan
     if not len(plan):
-        raise ValueError("a plan without examples cannot be made longer")
-    often, rest = divmod(n, len(plan))
+        raise ValueError("a plan without examples cannot be extended")
+    repeats, rest = divmod(n, len(plan))
     order = rng.permutation(len(plan))
     order = order[np.argsort(plan.labels[order], kind="stable")]
-    times = np.full(len(plan), often)
-    times[order[np.arange(rest) * len(plan) // max(rest, 1)]] += 1  # evenly: labels keep their shares
+    times = np.full(len(plan), repeats)
+    times[order[np.arange(rest) * len(plan) // max(rest, 1)]] += 1  # evenly, to keep the fraction of labels
     return plan[np.repeat(np.arange(len(plan)), times)]
 
 
-def describe_pairs(corpus: CorpusLike, document_ids: np.ndarray, plan: EpochPlan | None = None) -> list[str]:
-    """What the user should be told of pairs from these documents, one line each.
-
-    Args:
-        plan: what `pairs` made; then also how far it is from half.
-    """
-    documents = SelectedDocuments.from_corpus(corpus, document_ids)
-    single = int((documents.stop - documents.start == 1).sum())
-    lines = []
-    if documents.is_single_document:
-        lines.append(
-            "the text is one document: a second text that does not follow is taken from elsewhere in it; "
-            "documents that are told apart make better pairs"
-        )
-    elif single > MAX_SINGLE_SENTENCE_FRACTION * len(documents):
-        lines.append(
-            f"{single:,} of {len(documents):,} documents ({single / len(documents):.0%}) have one sentence, "
-            "so nothing follows it: they are only paired with texts of other documents"
-        )
-    if plan is not None and len(plan) and abs(share := (plan.labels == IS_NEXT).mean() - 0.5) > 0.01:
-        lines.append(f"{share + 0.5:.1%} of the pairs are IsNext, not half")
-    return lines
+# ---- pairs
 
 
-def _start(
-    corpus: CorpusLike, chosen: np.ndarray, targets: TargetLengths, seed: list[int]
-) -> tuple[np.random.Generator, SelectedDocuments, Segments]:
-    rng = np.random.default_rng(seed)
-    documents = SelectedDocuments.from_corpus(corpus, chosen)
-    return rng, documents, split_into_segments(documents, targets, rng)
-
-
-def _in_order(
-    documents: SelectedDocuments, made: Segments, capacity: int, count: int, rng: np.random.Generator
+def _pair_consecutive(
+    documents: SelectedDocuments, segments: Segments, capacity: int, count: int, rng: np.random.Generator
 ) -> EpochPlan:
-    """Parts and their continuations, as many as chunks have, or `count` if possible."""
-    a = np.flatnonzero(positive_pairs(made, count, rng))
-    a_, b = ((made.start[part], made.stop[part]) for part in (a, a + 1))
-    return _cut(documents, a_, b, capacity, rng)
+    """Pair segments with the next ones; see `find_positive_pairs` for `count`."""
+    a = np.flatnonzero(find_positive_pairs(segments, count, rng))
+    a_spans, b_spans = ((segments.start[index], segments.stop[index]) for index in (a, a + 1))
+    return _truncate_pairs(documents, a_spans, b_spans, capacity, rng)
 
 
-def _cut(
+def _truncate_pairs(
     documents: SelectedDocuments, a: Spans, b: Spans, capacity: int, rng: np.random.Generator
 ) -> EpochPlan:
-    """As IsNext. A pair too long loses single pieces of whichever text is longer, in front or behind.
+    """Return a plan of pairs, all labeled IsNext, truncated to `capacity` tokens.
 
-    Hence the longer text is cut down to what the shorter leaves, or both to half of the capacity.
+    As in Google's code, a long pair loses tokens one by one from the longer text, at its start or its end
+    with equal probability. So the longer text gets what the shorter one leaves, or both get half.
     """
-    a_pieces, b_pieces = documents.count_tokens(*a), documents.count_tokens(*b)
-    a_length = np.minimum(a_pieces, np.maximum(capacity - b_pieces, (capacity + 1) // 2))
-    b_length = np.minimum(b_pieces, capacity - a_length)
-    a_start = documents.find_token_starts(a[0]) + rng.binomial(a_pieces - a_length, 0.5)
-    b_start = documents.find_token_starts(b[0]) + rng.binomial(b_pieces - b_length, 0.5)
+    a_tokens, b_tokens = documents.count_tokens(*a), documents.count_tokens(*b)
+    a_length = np.minimum(a_tokens, np.maximum(capacity - b_tokens, (capacity + 1) // 2))
+    b_length = np.minimum(b_tokens, capacity - a_length)
+    a_start = documents.find_token_starts(a[0]) + rng.binomial(a_tokens - a_length, 0.5)
+    b_start = documents.find_token_starts(b[0]) + rng.binomial(b_tokens - b_length, 0.5)
     return EpochPlan(
         a_start, a_length.astype(np.int32), b_start, b_length.astype(np.int32),
         np.full(len(a_start), IS_NEXT, np.int8),
     )  # fmt: skip
+
+
+def sample_positive_pairs(segments: Segments, rng: np.random.Generator) -> np.ndarray:
+    """Return [segments] bool: whether a segment is an A whose B is the next segment.
+
+    A segment outside of these pairs is an A with a random B. So if a third of the segments are such an A,
+    half of the pairs are IsNext.
+    """
+    count = (len(segments.start) + 1) // 3
+    candidates = np.flatnonzero(find_positive_pairs(segments, count, rng))
+    is_first = np.zeros(len(segments.start), bool)
+    is_first[rng.choice(candidates, min(count, len(candidates)), replace=False)] = True
+    return is_first
+
+
+def find_positive_pairs(segments: Segments, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return [segments] bool: whether a segment can be paired with the next; at least `count` if possible.
+
+    The two segments of a chunk form a pair. If these are too few, because long sentences are chunks by
+    themselves, consecutive segments are paired in as many randomly chosen documents as needed.
+    """
+    in_chunk = np.append(segments.chunk_ids[1:] == segments.chunk_ids[:-1], False)
+    missing = count - in_chunk.sum()
+    if missing <= 0:
+        return in_chunk
+    same_document = np.append(segments.document_ids[1:] == segments.document_ids[:-1], False)
+    document_starts = np.searchsorted(segments.document_ids, segments.document_ids)
+    is_even = (np.arange(len(document_starts)) - document_starts) % 2 == 0
+    consecutive = same_document & is_even
+    num_documents = int(segments.document_ids[-1]) + 1
+    gain = np.bincount(segments.document_ids[consecutive], minlength=num_documents)
+    gain -= np.bincount(segments.document_ids[in_chunk], minlength=num_documents)
+    order = rng.permutation(np.flatnonzero(gain))
+    is_changed = np.zeros(num_documents, bool)
+    is_changed[order[: 1 + np.searchsorted(np.cumsum(gain[order]), missing)]] = True
+    return np.where(is_changed[segments.document_ids], consecutive, in_chunk)
+
+
+def find_excluded_ranges(documents: SelectedDocuments, segments: Segments) -> np.ndarray:
+    """Return [segments, 2] ranges of sentences in which a random B of the segment may not start.
+
+    Sentences are counted over the selected documents. The range is the whole document of the segment. If
+    there is only one document, it is the segment and its continuation.
+    """
+    if not documents.is_single_document:
+        own = documents.parent_ids[segments.document_ids]
+        bounds = (np.searchsorted(documents.parent_ids, own, side) for side in ("left", "right"))
+        return np.stack([documents.cumulative_sentences[bound] for bound in bounds], 1)
+    num_tokens = documents.count_tokens(segments.start, segments.stop)
+    room = np.maximum(1, segments.target_length - num_tokens)
+    stop = documents.find_stop_reaching(segments.stop, room)
+    bounds = (documents.count_sentences_before(sentence) for sentence in (segments.start, stop))
+    return np.stack(list(bounds), 1)
+
+
+def sample_negative(
+    documents: SelectedDocuments, excluded: np.ndarray, num_tokens: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return starts and stops of random sentences outside of the excluded ranges.
+
+    All sentences outside of the range are equally likely to be the first. A span has about `num_tokens`
+    tokens and stops at the latest where its document ends or the excluded range starts.
+    """
+    begin, end = excluded.T
+    first = rng.integers(0, documents.cumulative_sentences[-1] - (end - begin))
+    is_after = first >= begin
+    first = np.where(is_after, first + end - begin, first)
+    document = np.searchsorted(documents.cumulative_sentences, first, "right") - 1
+    shift = documents.start[document] - documents.cumulative_sentences[document]
+    last = documents.stop[document]
+    last = np.where(is_after, last, np.minimum(last, begin + shift))
+    first = first + shift
+    return first, np.minimum(documents.find_stop_reaching(first, np.maximum(1, num_tokens)), last)
+
+
+# ---- notes
+
+
+def describe_pairs(corpus: CorpusLike, document_ids: np.ndarray, plan: EpochPlan | None = None) -> list[str]:
+    """Return notes on pairs from these documents, one per line.
+
+    Args:
+        corpus: See `bertkit.data.corpus.store.Corpus`.
+        document_ids: Sorted indices of the documents.
+        plan: Plan of `build_nsp_pairs`; adds a note if its fraction of IsNext is not one half.
+    """
+    documents = SelectedDocuments.from_corpus(corpus, document_ids)
+    num_single = int((documents.stop - documents.start == 1).sum())
+    notes = []
+    if documents.is_single_document:
+        notes.append(
+            "the text is one document: random second texts are taken from elsewhere in it; text that is "
+            "separated into documents gives better pairs"
+        )
+    elif num_single > MAX_SINGLE_SENTENCE_FRACTION * len(documents):
+        notes.append(
+            f"{num_single:,} of {len(documents):,} documents ({num_single / len(documents):.0%}) have one "
+            "sentence, which nothing follows: they are paired only with texts of other documents"
+        )
+    fraction = float((plan.labels == IS_NEXT).mean()) if plan is not None and len(plan) else 0.5
+    if abs(fraction - 0.5) > 0.01:
+        notes.append(f"{fraction:.1%} of the pairs are IsNext instead of half")
+    return notes

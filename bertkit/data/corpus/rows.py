@@ -1,4 +1,4 @@
-"""The documents of a corpus as rows, so that they are split, drawn and told apart as any rows are."""
+"""Documents of a corpus as rows, so that they are split, sampled and deduplicated like any other rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,16 +16,16 @@ from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.utils.reporting import Reporter
 
-MIN_DOCUMENTS = 20  # documents: too few to set whole ones aside
-MIN_SENTENCES = 2  # sentences of a stretch
+MIN_DOCUMENTS = 20  # with fewer documents, parts of them are held out instead of whole documents
+MIN_SENTENCES = 2  # sentences of such a part
 
 
 @dataclass(frozen=True)
 class CorpusSet:
-    """The corpora of a run, their documents numbered one after the other.
+    """The corpora of a run, with their documents numbered consecutively.
 
     Attributes:
-        begun: the number of each corpus's first document, and the corpus.
+        entries: Each corpus with the number of its first document.
     """
 
     entries: list[tuple[int, Corpus]] = field(default_factory=list)
@@ -33,60 +33,67 @@ class CorpusSet:
     def read_rows(
         self, text: TextSource, options: TextOptions, tokenizer: Any, reporter: Reporter, split_few: bool
     ) -> tuple[Rows, list[str]]:
-        """A row a document, and notes; where there are `few`, a row a stretch of one, see `cut_few`."""
+        """Load a corpus and return one row per document, with notes.
+
+        Args:
+            text: The text to read.
+            options: How its files are read.
+            tokenizer: The tokenizer of the corpus.
+            reporter: Prints progress.
+            split_few: Whether to split few documents into parts, see `split_few_documents`.
+        """
         corpus = load_corpus(text.files, options, tokenizer, reporter)
         notes = list(corpus.notes)
         if split_few:
-            corpus, more = split_few_documents(corpus)
-            notes += more
-            _require_two(corpus, text.files)
+            corpus, split_notes = split_few_documents(corpus)
+            notes += split_notes
+            _require_two_documents(corpus, text.files)
         first = sum(len(other.document_offsets) for _, other in self.entries)
         self.entries.append((first, corpus))
         return build_document_rows(corpus, text.files, first), notes
 
     def locate_documents(self, rows: Rows) -> tuple[Corpus, np.ndarray]:
-        """The corpus of these rows, and the numbers of their documents in it."""
+        """Return the corpus of these rows and the indices of their documents in it."""
         numbers = np.array(rows["document"])
-        first, corpus = next(found for found in reversed(self.entries) if found[0] <= numbers[0])
+        first, corpus = next(entry for entry in reversed(self.entries) if entry[0] <= numbers[0])
         return corpus, numbers - first
 
 
-def _require_two(corpus: Corpus, files: Sequence[TextFile]) -> None:
-    if len(corpus.document_offsets) == 2:
-        sentences = len(corpus.sentence_offsets) - 1
-        held = "only one sentence" if sentences == 1 else f"one document of only {sentences} sentences"
-        raise UserError(
-            f"{format_list(files)}: holds {held}, so nothing can be set aside for validation; give more text, or "
-            "--validation FILE"
-        )
+def _require_two_documents(corpus: Corpus, files: Sequence[TextFile]) -> None:
+    if len(corpus.document_offsets) != 2:
+        return
+    sentences = len(corpus.sentence_offsets) - 1
+    size = "only one sentence" if sentences == 1 else f"one document of only {sentences} sentences"
+    raise UserError(
+        f"{format_list(files)}: found {size}, so no text can be held out for validation; add text or pass "
+        "--validation FILE"
+    )
 
 
 def build_document_rows(corpus: Corpus, files: Sequence[TextFile], first: int) -> Rows:
-    """A row a document: its number, counted from `first`, and a digest of its pieces."""
+    """Return one row per document: its number, counted from `first`, and a digest of its tokens."""
     numbers = list(range(first, first + len(corpus.document_offsets) - 1))
-    begins = corpus.sentence_offsets[corpus.document_offsets].tolist()
+    token_offsets = corpus.sentence_offsets[corpus.document_offsets].tolist()
     digests = [
         blake2b(corpus.token_ids[start:stop].tobytes(), digest_size=8).hexdigest()
-        for start, stop in pairwise(begins)
+        for start, stop in pairwise(token_offsets)
     ]
     return Rows.from_columns({"document": numbers, "digest": digests}, format_list(files))
 
 
 def split_few_documents(corpus: Corpus) -> tuple[Corpus, list[str]]:
-    """A corpus of few documents with stretches of them in their place, so that some can be set aside.
+    """Split the documents of a corpus into parts if they are too few to hold out whole documents.
 
-    Which document each is of goes with them.
+    The returned corpus records the original document of each part as `parent_ids`.
     """
-    there = len(corpus.document_offsets) - 1
-    if there >= MIN_DOCUMENTS:
+    num_documents = len(corpus.document_offsets) - 1
+    if num_documents >= MIN_DOCUMENTS:
         return corpus, []
     sentences = int(corpus.document_offsets[-1])
-    cuts = np.linspace(0, sentences, min(MIN_DOCUMENTS, max(1, sentences // MIN_SENTENCES)) + 1).astype(
-        np.int64
-    )
-    documents = np.union1d(corpus.document_offsets, cuts).astype(corpus.document_offsets.dtype)
-    what = "one document" if there == 1 else f"only {there} documents"
-    stretches = format_count(len(documents) - 1, "stretch", "stretches")
-    note = f"{what}: cut into {stretches}, of which whole ones are set aside"
-    origins = np.searchsorted(corpus.document_offsets, documents[:-1], "right") - 1
-    return replace(corpus, document_offsets=documents, parent_ids=origins), [note]
+    num_parts = min(MIN_DOCUMENTS, max(1, sentences // MIN_SENTENCES))
+    splits = np.linspace(0, sentences, num_parts + 1).astype(np.int64)
+    offsets = np.union1d(corpus.document_offsets, splits).astype(corpus.document_offsets.dtype)
+    subject = "one document" if num_documents == 1 else f"only {num_documents} documents"
+    note = f"{subject}: split into {format_count(len(offsets) - 1, 'part')}, of which some are held out"
+    parents = np.searchsorted(corpus.document_offsets, offsets[:-1], "right") - 1
+    return replace(corpus, document_offsets=offsets, parent_ids=parents), [note]

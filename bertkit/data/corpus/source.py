@@ -1,4 +1,4 @@
-"""What `--data` names where running text is wanted: files, on disk or on the Hub, or a known set's texts."""
+"""Resolve `--data` for tasks on running text: local files, files on the Hub, or a known dataset."""
 
 import re
 from collections.abc import Mapping
@@ -18,114 +18,130 @@ from bertkit.hub.files import list_hub_files
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.files import write_jsonl
 
-SAMPLE_FOLDER = SAMPLES_DIR / "text"
+SAMPLE_TEXT_DIR = SAMPLES_DIR / "text"
+SplitFiles = dict[str, tuple[TextFile, ...]]
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """Text found.
+    """The text files of a dataset.
 
     Attributes:
-        name: what the run directory is called after.
-        where: it was found, for people.
-        splits: the files of each split; there is always "train".
-        column: of the texts in files of rows; None: guessed file by file.
-        notes: on what the files' names say of splits.
+        name: Name for the run directory.
+        location: Where the files were found, for the console.
+        splits: Files of each split; "train" is always there.
+        column: Column of the texts in files of rows; None guesses it file by file.
+        notes: Notes on how files were assigned to splits.
     """
 
     name: str
     location: str
-    splits: dict[str, tuple[TextFile, ...]]
+    splits: SplitFiles
     column: str | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
     def files(self) -> tuple[TextFile, ...]:
-        """Those of the training text."""
+        """The files of the training text."""
         return self.splits["train"]
 
 
 def find_text(
     data: str, data_dir: str | None = None, column: str | None = None, *, flag: str = "--data"
 ) -> TextSource:
-    """The files that `--data` names; the texts of a known set that is no set of files are put into one.
+    """Return the files that `--data` names; the texts of other known datasets are written to a file.
 
-    An existing path goes before a name. The files of a folder, or of a set on the Hub, are sorted into
-    splits by their names, as those of other tasks are.
+    An existing path takes precedence over a name. The files of a directory, or of a Hub dataset, are
+    assigned to splits by their names, as for other tasks.
 
     Args:
-        column: of the texts in files of rows.
-        flag: what names it; what is named by another than `--data` is all of one split.
+        data: Value of the flag.
+        data_dir: Directory that holds the original dataset files.
+        column: Column of the texts in files of rows.
+        flag: Flag that was passed; files of flags other than `--data` are one split.
 
     Raises:
-        UserError: nothing is found, or it cannot be had.
+        UserError: Nothing was found, or it cannot be downloaded.
     """
     if data == "sample":
-        return TextSource(
-            "sample", "the sample shipped with bertkit", {"train": tuple(list_files(str(SAMPLE_FOLDER)))}
-        )
+        files = tuple(list_files(str(SAMPLE_TEXT_DIR)))
+        return TextSource("sample", "the sample shipped with bertkit", {"train": files})
     if is_url(data):
-        return _from_elsewhere(data, column, flag)
-    path = Path(data).expanduser()
-    if path.exists() or not (find_dataset_spec(data) or parse_hub_name(data)):
-        files = {
-            file: file.relative_to(path) if path.is_dir() else PurePath() for file in list_files(data, flag)
-        }
-        splits, notes = _by_split(files if flag == "--data" else dict.fromkeys(files, PurePath()))
-        return TextSource(_called(path), data, splits, column, notes)
+        return _find_remote_text(data, column, flag)
+    if Path(data).expanduser().exists() or not (find_dataset_spec(data) or parse_hub_name(data)):
+        return _find_local_text(data, column, flag)
     hub = resolve_hub_dataset(data, data_dir)
-    return _from_hub(data, *hub, column) if hub else _from_known(data, data_dir, column)
+    return _find_hub_text(data, *hub, column) if hub else _find_known_text(data, data_dir, column)
 
 
-def _from_elsewhere(data: str, column: str | None, flag: str) -> TextSource:
+def _find_local_text(data: str, column: str | None, flag: str) -> TextSource:
+    path = Path(data).expanduser()
+    is_directory = path.is_dir()
+    names = {file: file.relative_to(path) if is_directory else PurePath() for file in list_files(data, flag)}
+    splits, notes = _assign_splits(names if flag == "--data" else dict.fromkeys(names, PurePath()))
+    return TextSource(_derive_name(path), data, splits, column, notes)
+
+
+def _find_remote_text(data: str, column: str | None, flag: str) -> TextSource:
     names = {file: PurePosixPath(file.name) for file in list_remote_files(data)}
-    splits, notes = _by_split(names if flag == "--data" else dict.fromkeys(names, PurePath()))
-    return TextSource(_called(Path(data.partition("://")[2]).with_suffix("")), data, splits, column, notes)
+    splits, notes = _assign_splits(names if flag == "--data" else dict.fromkeys(names, PurePath()))
+    name = _derive_name(Path(data.partition("://")[2]).with_suffix(""))
+    return TextSource(name, data, splits, column, notes)
 
 
-def _called(path: Path) -> str:
-    """A file's or folder's name without its ending; of a pattern what its last part begins with, or the parts
-    before it: `news` of `news-*.txt`, `texts` of `texts/[ab]*.txt`.
+def _derive_name(path: Path) -> str:
+    """Return a name for a path or a pattern.
+
+    For a file or directory it is its name without extension. For a pattern it is the fixed beginning of
+    the last part that has one: `news` for `news-*.txt`, `texts` for `texts/[ab]*.txt`.
     """
     if path.exists():
         return path.stem.strip(".") or path.resolve().stem
-    begun = (re.split(r"[*?[]", part)[0].strip("-_. ") for part in reversed(path.absolute().parts))
-    return next((name for name in begun if name.strip("/")), "text")
+    beginnings = (re.split(r"[*?[]", part)[0].strip("-_. ") for part in reversed(path.absolute().parts))
+    return next((name for name in beginnings if name.strip("/")), "text")
 
 
-def _by_split(
-    names: Mapping[Any, PurePath], instead: str | None = None
-) -> tuple[dict[str, tuple[TextFile, ...]], list[str]]:
-    """The files of each split, and notes.
+def _assign_splits(
+    names: Mapping[Any, PurePath], train_name: str | None = None
+) -> tuple[SplitFiles, list[str]]:
+    """Return the files of each split, and notes.
 
-    Titles of books speak of tests and trains too: names are believed where one is that of a training file
-    and at least half of them are of a split. Else all is training text.
+    Titles of books also mention tests and trains. So names count as splits only if there is a
+    training file and at least half of the files are named after a split. Otherwise all is training text.
+
+    Args:
+        names: The name of each file.
+        train_name: Split to train on if no file is named after training.
     """
-    found, rest = group_by_split(names)
-    if "train" not in found and instead in found:
-        found["train"] = found.pop(instead)
-    if "train" in found and 2 * len(rest) <= len(names):
-        return {split: tuple(files) for split, files in found.items()}, describe_unassigned_files(rest)
-    there = format_list(file.name for files in found.values() for file in files)
-    why = "most files are named after no split" if "train" in found else "no file is named after training"
-    note = f"{why}: all {len(names):,} are training text, {there} as well"
-    return {"train": tuple(names)}, [note] if there else []
+    splits, unassigned = group_by_split(names)
+    if "train" not in splits and train_name in splits:
+        splits["train"] = splits.pop(train_name)
+    if "train" in splits and 2 * len(unassigned) <= len(names):
+        return {split: tuple(files) for split, files in splits.items()}, describe_unassigned_files(unassigned)
+    if not splits:
+        return {"train": tuple(names)}, []
+    reason = (
+        "most files are not named after a split" if "train" in splits else "no file is named after training"
+    )
+    other_splits = format_list(file.name for files in splits.values() for file in files)
+    note = f"{reason}: all {len(names):,} files are training text, including {other_splits}"
+    return {"train": tuple(names)}, [note]
 
 
-def _from_known(data: str, data_dir: str | None, column: str | None) -> TextSource:
-    found = load_dataset(data, "classify", data_dir)
-    train = found.splits["train"]
-    column = column or found.defaults.get("text_column") or guess_column(train, DOCUMENT_COLUMNS, "text")
-    splits: dict[str, tuple[TextFile, ...]] = {
-        split: (_written(f"{found.name}-{split}", rows[column]),)
-        for split, rows in found.splits.items()
+def _find_known_text(data: str, data_dir: str | None, column: str | None) -> TextSource:
+    dataset = load_dataset(data, "classify", data_dir)
+    train = dataset.splits["train"]
+    column = column or dataset.defaults.get("text_column") or guess_column(train, DOCUMENT_COLUMNS, "text")
+    splits: SplitFiles = {
+        split: (_write_texts(f"{dataset.name}-{split}", rows[column]),)
+        for split, rows in dataset.splits.items()
         if column in rows.columns
     }
-    return TextSource(found.name, found.source, splits, "text", found.notes)
+    return TextSource(dataset.name, dataset.source, splits, "text", dataset.notes)
 
 
-def _written(name: str, texts: list[str]) -> Path:
-    """The texts as a file of rows, kept in the cache."""
+def _write_texts(name: str, texts: list[str]) -> Path:
+    """Write the texts to a file of rows in the cache."""
     digest = blake2b("\0".join([name, *texts]).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def write(folder: Path) -> None:
@@ -133,48 +149,59 @@ def _written(name: str, texts: list[str]) -> Path:
 
     folder = get_or_create("texts", digest, write)
     if folder is None:
-        raise UserError(f"--data {name}: BERTKIT_CACHE_DIR cannot be written; name a folder that can")
+        raise UserError(
+            f"--data {name}: cannot write to the cache; set BERTKIT_CACHE_DIR to a writable directory"
+        )
     return folder / f"{name}.jsonl"
 
 
-# ---- on the Hub
+# ---- Hub
 
 
-def _from_hub(data: str, known: DatasetSpec | None, hub: dict[str, Any], column: str | None) -> TextSource:
-    """The files of a set on the Hub; where it cannot be reached, those in the Hugging Face cache."""
-    where = (hub["id"], hub.get("revision"), hub.get("config"))
-    part = hub.get("config") or ""
+def _find_hub_text(
+    data: str, spec: DatasetSpec | None, hub: dict[str, Any], column: str | None
+) -> TextSource:
+    """Return the files of a Hub dataset, from the Hugging Face cache if the Hub is unreachable."""
+    names, location = _list_hub_names(data, spec, hub)
+    names = {file: name for file, name in names.items() if is_data_file(name)}
+    _require_configuration(data, names)
+    splits, notes = _assign_splits(names, hub.get("train"))
+    name = spec.run_name if spec else data.split("/", 1)[-1].replace(":", "-").replace("/", "-")
+    return TextSource(name, location, splits, column or _hub_text_column(spec, hub), notes)
+
+
+def _list_hub_names(
+    data: str, spec: DatasetSpec | None, hub: dict[str, Any]
+) -> tuple[dict[Any, PurePath], str]:
+    """Return the name of each file, relative to the configuration's directory, and the location."""
+    revision, config = hub.get("revision"), hub.get("config")
     try:
-        files = list_hub_files(
-            *where, flag=f"--data {data}", alternative=known.download_hint if known else ""
-        )
-        names: dict[Any, PurePath] = {file: PurePosixPath(file.path).relative_to(part) for file in files}
-        place = f"Hub: {hub['id']}, commit {files[0].commit[:7]}"
+        hint = spec.download_hint if spec else ""
+        files = list_hub_files(hub["id"], revision, config, flag=f"--data {data}", alternative=hint)
     except HubUnreachable:
-        folder = find_cached_snapshot(hub["id"], "dataset", *where[1:])
+        folder = find_cached_snapshot(hub["id"], "dataset", revision, config)
         if folder is None:
             raise
-        names = {path: path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()}
-        place = f"Hugging Face cache: {hub['id']}"
-    names = {file: name for file, name in names.items() if is_data_file(name)}
-    _require_one(data, names)
-    splits, notes = _by_split(names, hub.get("train"))
-    name = known.run_name if known else data.split("/", 1)[-1].replace(":", "-").replace("/", "-")
-    return TextSource(name, place, splits, column or _column(known, hub), notes)
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        return {path: path.relative_to(folder) for path in paths}, f"Hugging Face cache: {hub['id']}"
+    names: dict[Any, PurePath] = {file: PurePosixPath(file.path).relative_to(config or "") for file in files}
+    return names, f"Hub: {hub['id']}, commit {files[0].commit[:7]}"
 
 
-def _require_one(data: str, names: Mapping[Any, PurePath]) -> None:
-    """Raise a `UserError` where the folders of a set are configurations, of which one must be chosen."""
-    tops = sorted({name.parts[0] for name in names.values() if len(name.parts) > 1})
-    found, rest = group_by_split({top: PurePath(top) for top in tops})
-    if len(rest) > 1 and not found:
-        some = f"--data {data}{'/' if ':' in data else ':'}{rest[0]}"
+def _require_configuration(data: str, names: Mapping[Any, PurePath]) -> None:
+    """Raise a `UserError` if the directories of a dataset are configurations; one must be chosen."""
+    directories = sorted({name.parts[0] for name in names.values() if len(name.parts) > 1})
+    splits, configurations = group_by_split({name: PurePath(name) for name in directories})
+    if len(configurations) > 1 and not splits:
+        example = f"--data {data}{'/' if ':' in data else ':'}{configurations[0]}"
         raise UserError(
-            f"--data {data}: has several parts ({format_list(rest)}); choose one, {some} for example"
+            f"--data {data}: has several configurations ({format_list(configurations)}); pass one, for "
+            f"example {example}"
         )
 
 
-def _column(known: DatasetSpec | None, hub: dict[str, Any]) -> str | None:
-    """The column of a known set's texts, as the Hub's files call it."""
-    here = {**known.defaults, **hub.get("defaults", {})}.get("text_column") if known else None
-    return next((there for there, name in hub.get("columns", {}).items() if name == here), here)
+def _hub_text_column(spec: DatasetSpec | None, hub: dict[str, Any]) -> str | None:
+    """Return the name of a known dataset's text column in its files on the Hub."""
+    defaults = {**spec.defaults, **hub.get("defaults", {})} if spec else {}
+    column = defaults.get("text_column")
+    return next((name for name, local_name in hub.get("columns", {}).items() if local_name == column), column)

@@ -1,39 +1,49 @@
-"""A text in pieces on disk: made once in a single pass, then memory-mapped."""
+"""Tokenize a corpus once, in a single pass, into memory-mapped files in the cache.
 
-import atexit
+Three threads work at once: one reads, one tokenizes, and one writes. The tokenizer releases the
+interpreter's lock, so it can use the remaining cores.
+"""
+
 import json
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from bertkit.data.corpus.content_key import digest_files
 from bertkit.data.corpus.documents import TextOptions, iter_documents
-from bertkit.data.corpus.encoding import encode_documents
-from bertkit.data.corpus.files import CorpusWriter
-from bertkit.data.readers.text_files import FileNotes, TextFile, describe_files
+from bertkit.data.readers.text_files import CHUNK_BYTES, FileNotes, TextFile, describe_files
 from bertkit.errors import UserError, format_list
 from bertkit.utils.cache import get_or_create
+from bertkit.utils.files import make_process_folder
 from bertkit.utils.reporting import Reporter
 
-CACHE_VERSION = 4  # to be raised when the same files would give another corpus
+T = TypeVar("T")
+CACHE_VERSION = 5  # increase when the same files would give a different corpus
+FILE_NAMES = TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE = ("token_ids.bin", "sentences.bin", "documents.bin")
+INFO_FILE = "corpus.json"
+MAX_BATCH_SENTENCES = 4096  # sentences passed to the tokenizer at once,
+MAX_BATCH_CHARS = 400_000  # or fewer, if they have more characters than this
+SentenceBatch = tuple[list[str], list[int]]  # sentences, and the index of the document of each
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pieces of a text, cut into sentences and documents; memory-mapped.
+    """Tokenized text, split into sentences and documents; memory-mapped.
 
     Attributes:
-        pieces: [tokens] uint16 (uint32 where the vocabulary is larger than 65,536), no special pieces.
-        sentences: [n + 1] the first piece of each sentence (uint32, uint64 from 2**32 pieces on).
-        documents: [m + 1] the first sentence of each document (the same).
-        origins: [m] where documents are stretches of others, the number of the one that each is of.
-        counts: of tokens, sentences, documents, unknown pieces and characters.
-        notes: on how the files were read and what was left out, for people.
+        token_ids: [tokens] uint16 (uint32 if the vocabulary exceeds 65,536), without special tokens.
+        sentence_offsets: [n + 1] first token of each sentence (uint32; uint64 from 2**32 tokens on).
+        document_offsets: [m + 1] first sentence of each document, of the same type.
+        parent_ids: [m] index of the original document, if the documents are parts of others.
+        counts: Number of tokens, sentences, documents, [UNK] tokens ("unknown") and characters.
+        notes: How the files were read and what was left out, as lines for the console.
     """
 
     token_ids: np.ndarray
@@ -47,44 +57,151 @@ class Corpus:
 def load_corpus(
     files: Sequence[TextFile], options: TextOptions, tokenizer: Any, reporter: Reporter
 ) -> Corpus:
-    """The corpus of these files, from the cache where they have been cut into pieces before.
+    """Return the tokenized corpus of these files, from the cache if it is there.
 
-    Where the cache cannot be written it lies in a temporary folder until the process ends.
+    If the cache is not writable, the corpus is kept in a temporary directory until the process ends.
 
     Raises:
-        UserError: a file that cannot be read or is no text; no text at all; no room.
+        UserError: A file cannot be read or is not text, there is no text, or the disk is full.
     """
 
     def write(folder: Path) -> None:
-        reporter.info(f"cutting {describe_files(files)} into pieces")
+        reporter.info(f"tokenizing {describe_files(files)}")
         notes = FileNotes()
         write_corpus(iter_documents(files, options, notes), tokenizer, folder, notes, format_list(files))
 
-    folder = get_or_create("corpus", _key(files, options, tokenizer), write)
-    return open_corpus(folder or _temporary(write))
+    key = hash_json([
+        CACHE_VERSION, asdict(options), tokenizer.backend_tokenizer.to_str(), digest_files(files)
+    ])  # fmt: skip
+    folder = get_or_create("corpus", key, write)
+    return open_corpus(folder or _write_temporary(write))
 
 
-def _temporary(write: Any) -> Path:
-    scratch = tempfile.TemporaryDirectory(prefix="bertkit-")
-    atexit.register(scratch.cleanup)
-    folder = Path(scratch.name)
+def _write_temporary(write: Callable[[Path], None]) -> Path:
+    folder = make_process_folder()
     try:
         write(folder)
     except OSError as error:
         raise UserError(
-            f"{folder}: the pieces cannot be written ({error.strerror}); name a folder with room in "
-            "BERTKIT_CACHE_DIR"
+            f"{folder}: cannot write the tokenized text ({error.strerror}); set BERTKIT_CACHE_DIR to a "
+            "directory with free space"
         ) from error
     return folder
 
 
-def _key(files: Sequence[TextFile], options: TextOptions, tokenizer: Any) -> str:
-    """A digest of all that a corpus depends on."""
-    about = [CACHE_VERSION, asdict(options), tokenizer.backend_tokenizer.to_str(), digest_files(files)]
-    return blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
+# ---- cache keys
 
 
-# ---- on disk
+def hash_json(value: Any) -> str:
+    """Return a digest of a value that can be written as JSON."""
+    return blake2b(json.dumps(value).encode(), digest_size=16).hexdigest()
+
+
+def digest_files(files: Sequence[TextFile]) -> list[tuple[str, str]]:
+    """Return name and content digest of each file; remote files are not read.
+
+    Raises:
+        UserError: A file cannot be read.
+    """
+    return [(file.name, _digest_path(file) if isinstance(file, Path) else file.digest) for file in files]
+
+
+def _digest_path(path: Path) -> str:
+    try:
+        status = path.stat()
+        return _digest_content(path.resolve(), status.st_size, status.st_mtime_ns)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the file ({error.strerror})") from error
+
+
+@cache
+def _digest_content(path: Path, *size_and_mtime: int) -> str:  # noqa: ARG001 (they invalidate the cache)
+    """Return a digest of a file's bytes, which are read once per process unless the file changes."""
+    content = blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            content.update(chunk)
+    return content.hexdigest()
+
+
+# ---- tokenization
+
+
+@dataclass(frozen=True)
+class EncodedBatch:
+    """A batch of `n` tokenized sentences.
+
+    Attributes:
+        input_ids: [tokens] token ids of all sentences, concatenated.
+        lengths: [n] number of tokens of each sentence; none is empty.
+        document_index: [n] index of the document of each sentence.
+        num_unk: Number of [UNK] tokens.
+        num_chars: Number of characters in the sentences.
+    """
+
+    input_ids: np.ndarray
+    lengths: np.ndarray
+    document_index: np.ndarray
+    num_unk: int
+    num_chars: int
+
+
+def encode_documents(
+    documents: Iterable[Iterable[str]], tokenizer: Any, dtype: np.dtype
+) -> Iterator[EncodedBatch]:
+    """Tokenize the sentences of all documents in batches; sentences without tokens are left out.
+
+    Text that looks like a special token, such as "[SEP]", is tokenized as text.
+    """
+    unk_id = tokenizer.unk_token_id
+    batches = prefetch(_encode_batches(documents, tokenizer.backend_tokenizer))
+    for (sentences, document_index), encodings in batches:
+        lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+        all_ids = chain.from_iterable(encoding.ids for encoding in encodings)
+        input_ids = np.fromiter(all_ids, dtype, lengths.sum())
+        index = np.array(document_index, np.int64)[lengths > 0]
+        num_unk = 0 if unk_id is None else int(np.count_nonzero(input_ids == unk_id))
+        yield EncodedBatch(input_ids, lengths[lengths > 0], index, num_unk, sum(map(len, sentences)))
+
+
+def _encode_batches(
+    documents: Iterable[Iterable[str]], backend: Any
+) -> Iterator[tuple[SentenceBatch, list[Any]]]:
+    previous, backend.encode_special_tokens = backend.encode_special_tokens, True
+    try:
+        for batch in prefetch(_batch_sentences(documents)):
+            yield batch, backend.encode_batch_fast(batch[0], add_special_tokens=False)
+    finally:
+        backend.encode_special_tokens = previous
+
+
+def _batch_sentences(documents: Iterable[Iterable[str]]) -> Iterator[SentenceBatch]:
+    sentences: list[str] = []
+    document_index: list[int] = []
+    size = 0
+    for index, document in enumerate(documents):
+        for sentence in document:
+            sentences.append(sentence)
+            document_index.append(index)
+            size += len(sentence)
+            if size >= MAX_BATCH_CHARS or len(sentences) == MAX_BATCH_SENTENCES:
+                yield sentences, document_index
+                sentences, document_index, size = [], [], 0
+    if sentences:
+        yield sentences, document_index
+
+
+def prefetch(items: Iterable[T], count: int = 2) -> Iterator[T]:
+    """Yield the items in order while a thread prepares up to `count` more; its errors are raised here."""
+    source, end = iter(items), object()
+    with ThreadPoolExecutor(1) as pool:
+        pending = deque(pool.submit(next, source, end) for _ in range(count))
+        while (item := pending.popleft().result()) is not end:
+            pending.append(pool.submit(next, source, end))
+            yield item  # type: ignore[misc]
+
+
+# ---- files
 
 
 def write_corpus(
@@ -94,38 +211,90 @@ def write_corpus(
     notes: FileNotes | None = None,
     description: str = "the documents",
 ) -> Corpus:
-    """Write the pieces of all sentences, and where sentences and documents begin.
-
-    Sentences that give no piece are left out, and documents without any.
+    """Tokenize documents and write the corpus; sentences and documents without tokens are left out.
 
     Args:
-        documents: the sentences of each; read once, in order.
-        tokenizer: a fast one, as `load_tokenizer` gives it.
-        folder: an empty one, which holds the corpus from then on.
-        notes: kept with the corpus, as they are when the last document has been read.
-        named: what the error calls them.
+        documents: Sentences of each document; read once, in order.
+        tokenizer: A fast tokenizer, as returned by `load_tokenizer`.
+        folder: An empty directory.
+        notes: Notes to keep with the corpus, in their state after the last document was read.
+        description: How the error names the documents.
 
     Raises:
-        UserError: not one piece.
+        UserError: There is not a single token.
     """
-    largest = max(tokenizer.get_vocab().values())
-    dtype = np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
-    with CorpusWriter(folder, dtype) as files:
+    largest_id = max(tokenizer.get_vocab().values())
+    dtype = np.dtype(np.uint16 if largest_id < 1 << 16 else np.uint32)
+    with CorpusWriter(folder, dtype) as writer:
         for batch in encode_documents(documents, tokenizer, dtype):
-            files.add(batch)
-    if not files.counts["tokens"]:
+            writer.add(batch)
+    if not writer.counts["tokens"]:
         raise UserError(
-            f"{description}: no text in there that the tokenizer makes pieces of, only control characters"
+            f"{description}: no text: the tokenizer gives no tokens, only control characters were found; "
+            "pass other files"
         )
-    about = {"dtypes": files.dtypes, "counts": files.counts, "notes": notes.format_lines() if notes else []}
-    (folder / "corpus.json").write_text(json.dumps(about), "utf-8")
+    info = {"dtypes": writer.dtypes, "counts": writer.counts, "notes": notes.format_lines() if notes else []}
+    (folder / INFO_FILE).write_text(json.dumps(info), "utf-8")
     return open_corpus(folder)
 
 
 def open_corpus(folder: Path) -> Corpus:
-    """A corpus that was built in this folder, memory-mapped."""
-    about = json.loads((folder / "corpus.json").read_text("utf-8"))
-    pieces, sentences, documents = (
-        np.memmap(folder / name, np.dtype(dtype), "r") for name, dtype in about["dtypes"].items()
+    """Memory-map a corpus that was written to this directory."""
+    info = json.loads((folder / INFO_FILE).read_text("utf-8"))
+    token_ids, sentences, documents = (
+        np.memmap(folder / name, np.dtype(dtype), "r") for name, dtype in info["dtypes"].items()
     )
-    return Corpus(pieces, sentences, documents, about["counts"], about["notes"])
+    return Corpus(token_ids, sentences, documents, info["counts"], info["notes"])
+
+
+class CorpusWriter:
+    """Writer that appends tokens and the offsets of sentences and documents batch by batch.
+
+    Args:
+        folder: Directory of the files.
+        dtype: Type of the token ids.
+
+    Attributes:
+        counts: Number of tokens, sentences and so on written so far.
+        dtypes: Type of each file once all is written; offsets take 32 bits, or 64 from 2**32 tokens on.
+    """
+
+    def __init__(self, folder: Path, dtype: np.dtype) -> None:
+        self.folder = folder
+        self.counts = dict.fromkeys(("tokens", "sentences", "documents", "unknown", "characters"), 0)
+        self.dtypes = dict.fromkeys(FILE_NAMES, "uint64") | {TOKENS_FILE: dtype.name}
+        self._last_document = -1
+        self._files: dict[str, IO[bytes]] = {}
+
+    def __enter__(self) -> "CorpusWriter":
+        self._files = {name: (self.folder / name).open("wb") for name in FILE_NAMES}
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is None:
+            self._write_offsets(SENTENCES_FILE, np.array([self.counts["tokens"]]))
+            self._write_offsets(DOCUMENTS_FILE, np.array([self.counts["sentences"]]))
+        for file in self._files.values():
+            file.close()
+        if kind is None and self.counts["tokens"] < 1 << 32:
+            self._shrink_offsets()
+
+    def add(self, batch: EncodedBatch) -> None:
+        """Append the sentences of a batch."""
+        starts = np.flatnonzero(np.diff(batch.document_index, prepend=self._last_document))
+        self._files[TOKENS_FILE].write(batch.input_ids.data)
+        self._write_offsets(SENTENCES_FILE, self.counts["tokens"] + np.cumsum(batch.lengths) - batch.lengths)
+        self._write_offsets(DOCUMENTS_FILE, self.counts["sentences"] + starts)
+        if len(batch.document_index):
+            self._last_document = batch.document_index[-1]
+        added = (len(batch.input_ids), len(batch.lengths), len(starts), batch.num_unk, batch.num_chars)
+        for name, count in zip(self.counts, added, strict=True):
+            self.counts[name] += count
+
+    def _write_offsets(self, name: str, offsets: np.ndarray) -> None:
+        self._files[name].write(offsets.astype(np.uint64).data)
+
+    def _shrink_offsets(self) -> None:
+        for name in (SENTENCES_FILE, DOCUMENTS_FILE):
+            np.memmap(self.folder / name, np.uint64, "r").astype(np.uint32).tofile(self.folder / name)
+            self.dtypes[name] = "uint32"

@@ -10,16 +10,17 @@ import regex
 
 from bertkit.data.tokenization import encode_with_offsets
 from bertkit.data.rows import Rows
+from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.errors import UserError, format_count
 from bertkit.utils.ragged import Ragged, offsets_from_lengths
 
 # These scripts write words, or particles after them, without spaces. An entity may end at any character, so
 # each character is a word.
-UNSPACED_SCRIPTS = r"\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+CHARACTER_SCRIPTS = UNSPACED_SCRIPTS + r"\p{Hangul}"
 WORD_PATTERN = regex.compile(
-    rf"(?V1)[{UNSPACED_SCRIPTS}]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}_]--[{UNSPACED_SCRIPTS}]]+|(?!\s)\X"
+    rf"(?V1)[{CHARACTER_SCRIPTS}]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}_]--[{CHARACTER_SCRIPTS}]]+|(?!\s)\X"
 )
-UNSPACED_CHARACTER = regex.compile(rf"[{UNSPACED_SCRIPTS}]")
+UNSPACED_CHARACTER = regex.compile(rf"[{CHARACTER_SCRIPTS}]")
 TYPE_KEYS = ("label", "type", "entity_group", "entity", "tag")  # accepted keys for the type of a span
 
 

@@ -11,8 +11,8 @@ from bertkit.reports.views.base import FiniteNumber, Index, Record, View
 
 class _MlmRecord(Record):
     masked: str
-    places: list[Index]
-    pieces: list[str]
+    positions: list[Index]
+    tokens: list[str]
     mlm_loss: FiniteNumber
     pair: NotRequired[str]
 
@@ -21,18 +21,18 @@ class MlmView(View):
     """Records with a masked text, and the original token at each masked position."""
 
     schema = _MlmRecord
-    predicted_keys = frozenset({"masked", "places", "pieces", "mlm_loss"})
+    predicted_keys = frozenset({"masked", "positions", "tokens", "mlm_loss"})
     measure_name = "loss"
     filter_names = ("pair", "predicted")
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
         """Return whether the record has a masked text."""
-        return "masked" in record and "places" in record
+        return "masked" in record and "positions" in record
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
         """Return a problem if positions are outside of the text, or differ in number from the tokens."""
-        positions, num_originals = record["places"], len(record["pieces"])
+        positions, num_originals = record["positions"], len(record["tokens"])
         if len(positions) != num_originals:
             return (
                 f"expected a masked position for each original token, found "
@@ -59,5 +59,5 @@ def _build_marks(record: Mapping[str, Any]) -> list[Mark]:
     starts = [0, *accumulate(len(token) + 1 for token in tokens)]
     return [
         Mark(starts[position], starts[position] + len(tokens[position]), "masked", original)
-        for position, original in zip(record["places"], record["pieces"], strict=True)
+        for position, original in zip(record["positions"], record["tokens"], strict=True)
     ]
