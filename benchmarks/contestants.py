@@ -39,7 +39,7 @@ def list_systems(work: Workload, folder: Path, simpletransformers: str | None) -
     Args:
         simpletransformers: the interpreter that has it, if any.
     """
-    from bertkit.training.precision import is_bf16_faster
+    from bertkit.training.defaults import is_bf16_faster
 
     best = ("--train_sampling_strategy", "group_by_length", *(["--bf16"] if is_bf16_faster() else []))
     script = HERE / ("qa_script.py" if work.task == "qa" else "trainer_script.py")

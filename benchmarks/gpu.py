@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from bertkit.training.precision import is_bf16_faster
+from bertkit.training.defaults import is_bf16_faster
 from gpu_step import BERTKIT, COMMANDS, TRAINER, Measurements, Setup
 from page import format_table, replace_section
 from side_by_side import describe_machine

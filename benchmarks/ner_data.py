@@ -136,7 +136,7 @@ def time_vectors(data_dir: Path, model: Path, rows: int, names: Sequence[str], r
 def time_one_vectors(data_dir: Path, model_folder: Path, rows: int, name: str) -> VectorTimes:
     """Compute the vectors into an empty cache, and read them as an epoch of training does."""
     from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
-    from bertkit.training.batch_samplers import LengthGroupedBatchSampler
+    from bertkit.training.samplers import LengthGroupedBatchSampler
 
     with tempfile.TemporaryDirectory() as cache:
         os.environ["BERTKIT_CACHE_DIR"] = cache

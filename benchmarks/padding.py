@@ -20,8 +20,7 @@ import numpy as np
 from bertkit.data.features import Features
 from bertkit.pipeline.prepare import prepare
 from bertkit.tasks import task_class
-from bertkit.training.batch_samplers import LengthGroupedBatchSampler
-from bertkit.training.token_budget import TokenBudgetBatchSampler
+from bertkit.training.samplers import LengthGroupedBatchSampler, TokenBudgetBatchSampler
 from bertkit.utils.reporting import Reporter
 from side_by_side import SEED, format_report, publish
 

@@ -81,7 +81,7 @@ FILES = {
     "unknown recipe": (csv_of(GOOD_ROWS), ["--recipe", "imbd"], ["imbd", "recipes ls"]),
     "validation file that is not": (csv_of(GOOD_ROWS), ["--validation", "no.csv"],
                                     ["no.csv", "no such file"]),
-    "unknown model": (csv_of(GOOD_ROWS), ["--model", "./nowhere"], ["--model ./nowhere", "no such folder"]),
+    "unknown model": (csv_of(GOOD_ROWS), ["--model", "./nowhere"], ["--model ./nowhere", "does not exist"]),
 }  # fmt: skip
 
 

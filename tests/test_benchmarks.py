@@ -16,7 +16,7 @@ import page
 import qa_script
 import trainer_script
 import training
-from bertkit.training.precision import is_bf16_faster
+from bertkit.training.defaults import is_bf16_faster
 from contestants import BASELINE, Measurements
 from training_work import WORKLOADS
 

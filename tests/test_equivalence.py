@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 
 import bertkit
 from bertkit.data.features import StoredFeatures
-from bertkit.training.batch_samplers import LengthGroupedBatchSampler
-from bertkit.training.precision import choose_precision
+from bertkit.training.defaults import choose_precision
+from bertkit.training.samplers import LengthGroupedBatchSampler
 from bertkit.utils.checksums import verify_checksums, write_checksums
 from bertkit.utils.ragged import Ragged
 
@@ -255,7 +255,7 @@ def test_a_run_whose_second_checkpoint_had_no_room_goes_on_from_the_first(
 
     monkeypatch.setattr("bertkit.training.checkpoints.write_checksums", full)
     status, _, err = cli("classify", *options_for(tiny, toy), "-o", tmp_path / "run")
-    assert (status, "No space left on device); make room and go on with --resume" in err) == (2, True)
+    assert (status, "No space left on device); free disk space and resume with --resume" in err) == (2, True)
     monkeypatch.undo()
     assert cli("classify", "--resume", "-o", tmp_path / "run")[0] == 0
 

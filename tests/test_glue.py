@@ -324,7 +324,7 @@ def test_test_rows_left_out_leave_no_files_for_the_leaderboard(cli, command, tmp
 
 
 def test_the_recipes_have_the_papers_settings_and_rates_stay_within_the_papers():
-    from bertkit.training.advice import suggest_hyperparameters
+    from bertkit.training.defaults import suggest_hyperparameters
 
     for task in GLUE_TASKS:
         kind = "nli" if task.name in ("mnli", "qnli", "rte", "wnli") else "classify"

@@ -119,7 +119,7 @@ def test_label_numbers_of_another_convention_are_refused_by_the_same_guard(learn
     backwards = {"contradiction": 0, "neutral": 1, "entailment": 2}
     rows = [{**row, "label": backwards[row["label"]]} for row in make_nli_rows(400, seed=7)]
     data = write_rows(tmp_path / "rows.jsonl", rows)
-    with pytest.raises(UserError, match="stand in the wrong order"):
+    with pytest.raises(UserError, match="labels are in the wrong order"):
         bertkit.nli(data=str(data), model=str(learned.output_dir), **STILL)
 
 

@@ -10,9 +10,8 @@ from torch._dynamo.utils import counters
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.modeling.attention import enable_chunked_attention
+from bertkit.modeling.attention import enable_chunked_attention, enable_packing
 from bertkit.modeling.layers import compile_layers
-from bertkit.modeling.packing import enable_packing
 
 LENGTHS = [12, 5, 9, 1, 12, 3]
 
@@ -130,7 +129,7 @@ def test_pre_training_packs(tmp_path):
 def test_an_attention_that_cannot_be_packed_is_told_by_name(name, tmp_path, monkeypatch):
     from functools import partial
 
-    with pytest.raises(UserError, match=f"--pack: {name} .*leave it out"):
+    with pytest.raises(UserError, match=f"--pack: {name} .*leave out --pack"):
         few_steps(partial(bertkit.classify, pack=True), name, ROW_MAKERS["classify"](40), tmp_path)
     assert not (tmp_path / "run").exists()
 

@@ -10,7 +10,7 @@ from test_pretrain import COMMAND, pretrained
 
 from bertkit.data.corpus.phases import PHASE_EPOCH_OFFSET, PhasedFeatures, parse_phases
 from bertkit.errors import UserError
-from bertkit.training.phases import PhasedBatchSampler
+from bertkit.training.samplers import PhasedBatchSampler
 from bertkit.utils.ragged import concat_ranges
 
 PHASES = "16:0.7,48:0.3"
@@ -171,7 +171,7 @@ def test_resumes_in_any_phase_to_the_same_weights_and_log(
     status, out, err = cli(COMMAND, *options, "-o", whole, "--json")
     assert status == 0
     steps = json.loads(out)["training"]["steps"]
-    assert f"step {round(0.7 * steps)}: examples of 48 pieces" in err
+    assert f"step {round(0.7 * steps)}: examples of 48 tokens" in err
     assert "validation and test are scored at 48" in err
 
     stop_at(round(share * steps) - 1)

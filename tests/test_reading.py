@@ -148,7 +148,7 @@ def test_a_bilstm_reads_the_real_pieces_alone(left, folders):
 
 def test_an_odd_width_is_refused(tmp_path):
     folder = save_tiny_model(tmp_path / "odd", hidden_size=33, num_attention_heads=3)
-    with pytest.raises(bertkit.UserError, match="--head bilstm: needs an even width, the model's is 33"):
+    with pytest.raises(bertkit.UserError, match="--head bilstm: the model's hidden size is 33, but must be even"):
         reader(folder, head="bilstm")
 
 

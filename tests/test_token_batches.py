@@ -12,7 +12,7 @@ from test_equivalence import SGD, assert_close, of_lengths, weights
 import bertkit
 from bertkit.data.features import StoredFeatures
 from bertkit.errors import UserError
-from bertkit.training.token_budget import TokenBudgetBatchSampler
+from bertkit.training.samplers import TokenBudgetBatchSampler
 from bertkit.utils.ragged import Ragged
 
 FAST = {"learning_rate": 3e-3, "seed": 1, "bf16": False}

@@ -9,7 +9,7 @@ from test_pretrain import pretrained
 import bertkit
 from bertkit.modeling.losses import PretrainingLoss
 from bertkit.modeling.pretraining import PretrainingLogits
-from bertkit.training.loss_meter import LossMeter, merge_log_history
+from bertkit.training.meters import LossMeter, merge_log_history
 
 PARTS = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
 
@@ -39,7 +39,7 @@ def test_ranks_are_counted_together_and_each_goes_on_with_its_own():
     read = parts.gather_sums(both)
     assert read == {"mlm": [[6.0, 1.0, 2.0], [4.0, 0.0, 2.0]]}
     assert parts.compute_and_reset(both) == {"mlm_loss": 2.5, "mlm_accuracy": 0.25}
-    parts.restore(read, 1, torch.device("cpu"))
+    parts.load_sums(read, 1, torch.device("cpu"))
     assert parts.sums["mlm"].tolist() == [4.0, 0.0, 2.0]
 
 

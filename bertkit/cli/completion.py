@@ -89,7 +89,7 @@ def _tasks(*_: object) -> Completions:
 
 
 def _trackers(*_: object) -> Completions:
-    from bertkit.training.trackers import TRACKERS
+    from bertkit.training.arguments import TRACKERS
 
     yield from ((name, "") for name in (*TRACKERS, "none"))
 

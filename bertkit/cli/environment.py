@@ -22,7 +22,7 @@ def env(
 
 def _versions() -> dict[str, str]:
     from bertkit.run_directory import RECORDED_PACKAGES, get_installed_versions
-    from bertkit.training.trackers import TRACKERS
+    from bertkit.training.arguments import TRACKERS
 
     python = f"{platform.python_version()} on {platform.platform()}"
     return {"python": python, **get_installed_versions([*RECORDED_PACKAGES, "huggingface-hub", *TRACKERS])}
@@ -31,7 +31,7 @@ def _versions() -> dict[str, str]:
 def _device() -> dict[str, str]:
     import torch
 
-    from bertkit.training.precision import is_bf16_faster
+    from bertkit.training.defaults import is_bf16_faster
 
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return {

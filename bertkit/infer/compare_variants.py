@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from bertkit.data.features import Features
-from bertkit.modeling.forward import compute_logits
-from bertkit.training.scoring import batch_by_length, restore_order
+from bertkit.modeling.forward import batch_by_length, compute_logits
+from bertkit.training.scoring import restore_order
 from bertkit.utils.reporting import Reporter
 
 

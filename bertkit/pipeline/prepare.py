@@ -19,10 +19,9 @@ from bertkit.modeling.loading import ModelSource
 from bertkit.recipes import Recipe, apply_overrides, read_recipe
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
-from bertkit.training import precision
-from bertkit.training.advice import suggest_hyperparameters
-from bertkit.training.arguments import parse_set_flag
-from bertkit.training.trackers import check_tracker
+from bertkit.training import defaults
+from bertkit.training.arguments import check_tracker, parse_set_flag
+from bertkit.training.defaults import suggest_hyperparameters
 from bertkit.utils import distributed, locks
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
@@ -183,7 +182,7 @@ def _resumed(name: str, kind: type[RunConfig], values: dict[str, Any]) -> tuple[
 def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> PreparedRun:
     """Load, split, check and tokenize the data; find the model; fill in what the user left open."""
     task, given_model = create_task(task_name, config), config.model is not None
-    precision.check_precision(config)
+    defaults.check_precision(config)
     found = task.load_data(reporter)
     from bertkit.modeling.heads import (
         CHOICE_HEAD,
@@ -194,7 +193,7 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> PreparedRu
         has_head,
     )
 
-    chosen, reason = precision.choose_precision(config)
+    chosen, reason = defaults.choose_precision(config)
     task.config = fill_unset(
         task.config, {"bf16": chosen == "bf16"} | select_dataset_defaults(found, type(task))
     )

@@ -15,7 +15,7 @@ from bertkit.errors import RunInterrupted, UserError, format_list, suggest_simil
 from bertkit.pipeline.prepare import resolve_settings
 from bertkit.pipeline.run import Run, train
 from bertkit.suites.result_table import ResultTable
-from bertkit.training import precision
+from bertkit.training import defaults
 from bertkit.utils import locks
 from bertkit.utils.files import write_text
 from bertkit.utils.reporting import Reporter
@@ -38,7 +38,7 @@ class Suite(ABC):
     run_dirs: list[str]
 
     def __init__(self, config: Any, reporter: Reporter) -> None:
-        precision.check_precision(config)
+        defaults.check_precision(config)
         directory = resolve_data_dir(config.data_dir)
         self.config: Any = fill_unset(config, {"data_dir": str(directory) if directory else None})
         self.reporter = reporter

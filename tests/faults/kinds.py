@@ -91,7 +91,7 @@ def _full(bench: FaultHarness) -> FaultOutcome:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     return FaultOutcome(
-        bench.train(before=limit), (2,), "could not be written" if size > 20_000 else "written"
+        bench.train(before=limit), (2,), "cannot be written" if size > 20_000 else "written"
     )
 
 
