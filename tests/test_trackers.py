@@ -53,8 +53,8 @@ def test_a_run_that_fails_at_once_leaves_no_events(cli, toy, tiny, tmp_path, mon
     [
         ("tensorbord", ["--report-to tensorbord", "did you mean 'tensorboard'"]),
         ("trackio", ["--report-to trackio", "pip install trackio"]),
-        ("comet_ml", ["--report-to comet_ml", "callbacks names it", "tensorboard"]),
-        ("azure_ml", ["--report-to azure_ml", "callbacks names it"]),
+        ("comet_ml", ["--report-to comet_ml", "page on callbacks", "tensorboard"]),
+        ("azure_ml", ["--report-to azure_ml", "page on callbacks"]),
     ],
 )
 def test_refused_before_the_data_is_looked_for(cli, tmp_path, monkeypatch, tracker, words):
