@@ -9,16 +9,16 @@ from xml.etree import ElementTree
 import pytest
 from test_docs import parse
 
-import contestants
+import docs_page
 import gpu
 import gpu_step
-import page
 import qa_script
+import systems
 import trainer_script
 import training
 from bertkit.training.defaults import is_bf16_faster
-from contestants import BASELINE, Measurements
-from training_work import WORKLOADS
+from systems import BASELINE, Measurements
+from workloads import WORKLOADS
 
 SMALL = gpu.list_setups(gpu.parse_args(["--small"]))
 PACKED = f"bertkit, {'bf16' if is_bf16_faster() else 'fp32'}, pack"
@@ -60,7 +60,7 @@ def test_data_that_is_not_there_is_told_before_anything_runs(tmp_path, capsys):
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_each_contestant_understands_what_it_is_told(name, tmp_path):
     work = WORKLOADS[name]
-    entries = contestants.list_systems(work, tmp_path, "other/python")
+    entries = systems.list_systems(work, tmp_path, "other/python")
     told = {entry.name: entry.build_command(Path("DATA"), Path("MODEL"), Path("OUT")) for entry in entries}
     for entry, words in told.items():
         if entry.startswith("bertkit"):
@@ -100,24 +100,24 @@ def test_the_table_has_the_medians():
 def test_a_part_of_the_page_is_replaced_and_the_rest_stays(tmp_path):
     some = tmp_path / "page.md"
     some.write_text("# Before\n\n<!-- gpu -->\nold\n<!-- /gpu -->\n\nafter\n")
-    page.replace_section("gpu", "new\n", some)
-    page.replace_section("gpu", "newer\n", some)
+    docs_page.replace_section("gpu", "new\n", some)
+    docs_page.replace_section("gpu", "newer\n", some)
     assert some.read_text() == "# Before\n\n<!-- gpu -->\nnewer\n<!-- /gpu -->\n\nafter\n"
     with pytest.raises(SystemExit, match="<!-- training -->"):
-        page.replace_section("training", "new", some)
+        docs_page.replace_section("training", "new", some)
 
 
 @pytest.mark.parametrize("name", ["training", "gpu"])
 def test_the_page_has_a_place_for_both(name, tmp_path):
     copy = tmp_path / "page.md"
-    copy.write_text(page.PAGE.read_text("utf-8"), "utf-8")
-    page.replace_section(name, "new", copy)
+    copy.write_text(docs_page.PAGE.read_text("utf-8"), "utf-8")
+    docs_page.replace_section(name, "new", copy)
     assert f"<!-- {name} -->\nnew\n<!-- /{name} -->" in copy.read_text("utf-8")
 
 
 @pytest.mark.parametrize("titles", [["SST-2"], ["SST-2", "SQuAD v1.1"]])
 def test_the_picture_stands_by_itself_light_and_dark(titles):
-    drawn = page.draw_bars("Speed", {title: {BASELINE: 1.0, "bertkit --pack": 2.5} for title in titles})
+    drawn = docs_page.draw_bars("Speed", {title: {BASELINE: 1.0, "bertkit --pack": 2.5} for title in titles})
     texts = {found.text for found in ElementTree.fromstring(drawn).iter() if found.tag.endswith("}text")}
     assert {*titles, BASELINE, "bertkit --pack", "2.50"} <= texts
     light, dark = drawn.split("@media(prefers-color-scheme:dark)")

@@ -126,9 +126,9 @@ def test_scoring_takes_fewer_rows_at_a_time(tiny, toy, tmp_path, runs_out):
     listener = Listener()
     found = run("classify", toy, tiny, tmp_path / "found", listener, max_steps=2)
     assert found.metrics["validation"] == pytest.approx(usual.metrics["validation"])
-    assert any("scored fewer at a time" in line for line in listener.told)
+    assert any("scored in smaller batches" in line for line in listener.told)
     runs_out(0, "scoring")
-    with pytest.raises(UserError, match="one row alone"):
+    with pytest.raises(UserError, match="single row"):
         run("classify", toy, tiny, tmp_path / "none", max_steps=2)
 
 

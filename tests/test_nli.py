@@ -88,7 +88,7 @@ def test_a_head_whose_names_are_in_the_wrong_order_is_refused(cli, learned, tmp_
     status, _, err = cli(*args)
     assert status == 2
     last = err.splitlines()[-1]
-    assert "0% are right by its names, 100% if neutral means contradiction" in last, last
+    assert "0% are correct by its id2label, 100% if neutral means contradiction" in last, last
     assert "--new-head" in last
     assert not (tmp_path / "run").exists()
     assert cli(*args, "--new-head")[0] == 0
@@ -104,7 +104,7 @@ def test_an_order_that_several_fit_is_not_told():
     with pytest.raises(UserError, match=r"--model m: .* 100% if a means b, b means c, c means a;"):
         verify_label_order(gold, (gold + 2) % 3, ["a", "b", "c"], "m")
     muddled = np.array([1, 2, 2])[gold]  # never says a, and takes label 1 for 2 under any name
-    with pytest.raises(UserError, match="67% in another, which is not plain from them"):
+    with pytest.raises(UserError, match="67% in another order, which these rows do not determine"):
         verify_label_order(gold, muddled, ["a", "b", "c"], "m")
 
 

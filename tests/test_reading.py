@@ -114,7 +114,7 @@ def test_the_pooler_is_the_architecture_s_own(name, tmp_path):
         output = encoder(**batch())
         if output.get("pooler_output") is not None:
             states = output.last_hidden_state
-            torch.testing.assert_close(pooling._pooled(encoder, states), output.pooler_output)
+            torch.testing.assert_close(pooling._run_pooler(encoder, states), output.pooler_output)
 
 
 # ---- a BiLSTM

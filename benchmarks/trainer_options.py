@@ -1,6 +1,6 @@
-"""What the scripts of plain `Trainer` share: their options of training, and the figures that they print.
+"""What the scripts of plain `Trainer` share: their options of training, and the measurements that they print.
 
-They stand for what somebody writes without bertkit, so nothing here uses it.
+The scripts show what users write without bertkit, so nothing here imports it.
 """
 
 from __future__ import annotations
