@@ -58,26 +58,26 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def list_setups(args: argparse.Namespace) -> list[Setup]:
     """List all setups in the order of the tables."""
-    found = []
+    setups = []
     for work, size, length in product(args.work, args.size, args.length):
         rows = max(1, args.tokens // length)
-        some = Setup(BERTKIT, work, size, length, batch_size=rows, steps=args.steps)
+        setup = Setup(BERTKIT, work, size, length, batch_size=rows, steps=args.steps)
         if args.small:
-            some = shrink_setup(some)
-        found += [dataclasses.replace(some, **one) for one in list_variants()]
-    return list(dict.fromkeys(found))  # the small ones are the same at all sizes and lengths
+            setup = shrink_setup(setup)
+        setups += [dataclasses.replace(setup, **variant) for variant in list_variants()]
+    return list(dict.fromkeys(setups))  # small setups are the same for all sizes and lengths
 
 
 def list_variants() -> list[dict[str, Any]]:
-    """List both sides in all number formats that the device has, and what bertkit can add to the best.
+    """List both systems in all supported number formats, and the options of bertkit in the best one.
 
-    A format that a CPU has no instructions for is emulated, a hundred times slower.
+    Formats without CPU instructions are left out, because emulation is a hundred times slower.
     """
     half = ["bf16"] if is_bf16_faster() else []
     formats = ["fp32", *half, *(["fp16"] if torch.cuda.is_available() else [])]
     best = (half or formats)[0]
     plain: list[dict[str, Any]] = [
-        {"side": side, "precision": one} for one in formats for side in (TRAINER, BERTKIT)
+        {"system": system, "precision": precision} for precision in formats for system in (TRAINER, BERTKIT)
     ]
     return [*plain, *({"precision": best, "options": options} for options in OPTIONS)]
 

@@ -153,7 +153,8 @@ def format_table(measurements: dict[str, list[Measurements]]) -> list[str]:
         )
         faster = compute_median_ratio(speeds, [run.examples_per_second for run in base])
         memory_ratio = compute_median_ratio(peaks, [run.peak_memory_mb for run in base])
-        row = f"{statistics.median(speeds):.1f} | {faster:.2f} | {statistics.median(peaks):.0f} | {memory_ratio:.0%}"
+        speed, peak = statistics.median(speeds), statistics.median(peaks)
+        row = f"{speed:.1f} | {faster:.2f} | {peak:.0f} | {memory_ratio:.0%}"
         lines.append(f"| {name} | {row} |")
     rounds = {name: [str(run) for run in runs] for name, runs in measurements.items()}
     return [*lines, *list_rounds("Runs", rounds, separator="; ")]

@@ -59,7 +59,7 @@ def set_key(file: str, key: str, value: object, *says: str, task: str = "classif
 
 
 def edit_records(task: str, change: Callable[[dict], object], *says: str) -> Damage:
-    """A change of each record but the first, whose line is told."""
+    """Change each record except the first; the message names line 2."""
 
     def changed(before: bytes) -> bytes:
         first, *records = map(json.loads, before.decode().splitlines())
