@@ -1,13 +1,13 @@
 """Compare the training speed of `bertkit swag` with that of `bertkit classify` on the same tokens.
 
-Both fine-tune the same model on questions of CODAH, each run in a process of its own: `swag` on
-the questions as they are, with their endings; `classify` on the same pairs of context and ending,
-one a row, right or wrong. A batch of 8 questions is one of 32 pairs, so both take as many
-optimizer steps over the same sequences; the run fails if they do not.
+Both fine-tune the same model on questions of CODAH, each in a separate process. `swag` trains on the
+questions with their endings. `classify` trains on the same pairs of context and ending, one per row. A batch
+of 8 questions corresponds to 32 pairs, so both take the same steps over the same sequences. The script fails
+if they do not.
 
     python benchmarks/choice_speed.py --data-dir SETS --out choice.md
 
-SETS is a folder that holds codah/ as CODAH is distributed. Progress goes to standard error, the
+SETS is a directory that contains the original files of CODAH in codah/. Progress goes to standard error, the
 report to standard output.
 """
 

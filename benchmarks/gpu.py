@@ -3,9 +3,9 @@
     python benchmarks/gpu.py --write
     python benchmarks/gpu.py --small
 
-Each number format, alone and with --compile, --pack and --gradient-checkpointing, at 128 and at 512 tokens;
-each in a process of its own with a time limit. Weights are random, texts are made up, nothing is downloaded.
-Where there is no CUDA device, or with --small, a tiny model shows that all of it works. Progress goes to
+Measures each number format with 128 and 512 tokens, and the best one with --compile, --pack and
+--gradient-checkpointing. Each setup runs in a separate process with a time limit. Weights are random and texts
+are synthetic, so nothing is downloaded. Without a CUDA device, or with --small, a tiny model is used. Progress goes to
 standard error, the tables to standard output; --write puts them into docs/benchmarks.md.
 """
 

@@ -1,6 +1,6 @@
 """Shared code of the speed benchmarks: run systems in turn in separate processes, and report.
 
-The scripts beside this file import it by its bare name: Python looks in a script's own folder first.
+The scripts in this folder import it by its bare name, because Python searches the folder of a script first.
 """
 
 from __future__ import annotations

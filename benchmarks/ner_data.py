@@ -1,4 +1,4 @@
-"""Time what `bertkit ner` does to its data, in this process: features, and a frozen encoder's vectors.
+"""Time the data processing of `bertkit ner` in this process: features, and vectors of a frozen encoder.
 
 `ner_speed.py` runs both and reports.
 """

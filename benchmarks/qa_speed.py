@@ -2,12 +2,13 @@
 
     python benchmarks/qa_speed.py --data-dir SETS --out qa.md
 
-features: what makes them beside a bare call of the tokenizer. answers: from the scores of starts and ends
-to predictions and lists of the best, compared with the usual loops, `qa_baseline.py`, on the same random
-scores.
-memory: how much scoring many windows adds to the peak. All in this process; nothing is trained.
+features: compared with a bare call of the tokenizer.
+answers: from start and end scores to predictions and n-best lists, compared with the usual loops in
+`qa_baseline.py`, on the same random scores.
+memory: how much scoring many windows adds to the peak.
+Everything runs in this process, and nothing is trained.
 
-SETS is a folder that holds squad/dev-v1.1.json. Progress goes to standard error, the report to standard
+SETS is a directory that contains squad/dev-v1.1.json. Progress goes to standard error, the report to standard
 output.
 """
 

@@ -1,4 +1,4 @@
-"""What the scripts of plain `Trainer` share: their options of training, and the measurements that they print.
+"""Shared code of the plain `Trainer` scripts: training options, and the measurements they print.
 
 The scripts show what users write without bertkit, so nothing here imports it.
 """

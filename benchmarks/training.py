@@ -2,9 +2,9 @@
 
     python benchmarks/training.py --data-dir DATA --work sst2,imdb,squad --rounds 3 --write
 
-All systems fine-tune the same model on the same rows with the same settings for one epoch, in turn, each
-in a process of its own. DATA is a folder that holds SST-2/ as GLUE distributes it, and squad/dev-v1.1.json;
-the reviews of IMDB come with a package. Progress goes to standard error, the tables to standard output;
+All systems fine-tune the same model on the same rows with the same settings for one epoch, in turn, each in
+a separate process. DATA is a directory that contains SST-2/ as GLUE distributes it, and squad/dev-v1.1.json.
+The reviews of IMDB come with a package. Progress goes to standard error, the tables to standard output;
 --write puts them into docs/benchmarks.md, with a picture.
 """
 
