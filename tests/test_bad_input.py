@@ -334,7 +334,9 @@ def test_a_disk_that_fills_up_while_a_checkpoint_is_written(cli, tiny, toy, tmp_
 
     monkeypatch.setattr(torch, "save", full)
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run"]
-    assert_refused(cli, tmp_path, args, ["No space left", "start again: there is no earlier checkpoint", "step 5"])
+    assert_refused(
+        cli, tmp_path, args, ["No space left", "start again: there is no earlier checkpoint", "step 5"]
+    )
 
 
 def test_a_loss_that_is_no_number(cli, toy, tmp_path):

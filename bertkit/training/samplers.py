@@ -200,8 +200,8 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
 class PhasedBatchSampler(LengthGroupedBatchSampler):
     """Batch sampler of a run in phases: each optimizer step uses the batches of its phase.
 
-    Each phase plans each epoch as if it were the only one. In an epoch in which a phase ends, the earlier
-    steps come from its plan, and the later ones from the plan of the next phase.
+    Each phase plans each epoch as if it were the only one. If a phase ends within an
+    epoch, the earlier steps come from its plan, and the later steps from the plan of the next phase.
 
     Args:
         features: the examples of all phases.
