@@ -66,7 +66,7 @@ def measure_speed(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     about = (
         f"{len(files)} files, {size:.1f} MB, {len(sentences):,} sentences, nothing cached; ratios of time."
     )
-    return ["## Speed", "", about, "", *compare_calls(calls, args, size, "s a MB")]
+    return ["## Speed", "", about, "", *compare_calls(calls, args, size, "s per MB")]
 
 
 def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:

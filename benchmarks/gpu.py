@@ -5,8 +5,8 @@
 
 Measures each number format with 128 and 512 tokens, and the best one with --compile, --pack and
 --gradient-checkpointing. Each setup runs in a separate process with a time limit. Weights are random and
-texts are synthetic, so nothing is downloaded. Without a CUDA device, or with --small, a tiny model is used. Progress goes to
-standard error, the tables to standard output; --write puts them into docs/benchmarks.md.
+texts are synthetic, so nothing is downloaded. Without a CUDA device, or with --small, a tiny model is used.
+Progress goes to standard error, the tables to standard output; --write puts them into docs/benchmarks.md.
 """
 
 from __future__ import annotations

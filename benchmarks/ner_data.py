@@ -81,9 +81,9 @@ def list_feature_calls(
 
     return {
         BARE_CALL: lambda: tokenizer(words, is_split_into_words=True),
-        "build_words, from words to labelled features": built,
-        "encode_batch of joined texts, ids and offsets read": with_offsets,
-        "encode_batch_fast of joined texts, ids read": without_offsets,
+        "build_words, from words to labeled features": built,
+        "encode_batch of joined texts, with ids and offsets": with_offsets,
+        "encode_batch_fast of joined texts, with ids": without_offsets,
     }
 
 

@@ -93,10 +93,10 @@ def make_entity_f1(classes: list[str]) -> Callable[[Any], dict[str, float]]:
     tags = TagSet(classes)
 
     def f1(prediction: Any) -> dict[str, float]:
-        labelled = prediction.label_ids != IGNORE_INDEX
-        offsets = np.concatenate([[0], np.cumsum(labelled.sum(axis=1))])
-        chosen = prediction.predictions.argmax(axis=-1)[labelled]
-        counts = count_entities(prediction.label_ids[labelled], chosen, offsets, tags)
+        is_labeled = prediction.label_ids != IGNORE_INDEX
+        offsets = np.concatenate([[0], np.cumsum(is_labeled.sum(axis=1))])
+        chosen = prediction.predictions.argmax(axis=-1)[is_labeled]
+        counts = count_entities(prediction.label_ids[is_labeled], chosen, offsets, tags)
         return {"f1": score_entities(counts)["f1"]}
 
     return f1

@@ -2,7 +2,7 @@
 
     BERTKIT_DATA_DIR=DATA python benchmarks/padding.py --model minilm --out padding.md
 
-The samplers alone, over real data, no training: an epoch of each is laid out and its places are counted. A
+The samplers alone, over real data, no training: they plan an epoch each, and its padding is counted. A
 budget is what a batch of `--batch-size` examples of the greatest length would take. The report goes to
 standard output.
 """
@@ -30,7 +30,7 @@ DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "IMDB, truncated at 256": ("classify", {"data": "imdb", "max_length": 256}),
 }
 HEADINGS = (
-    "data", "batches of", "padding", "batches", "examples a batch", "most places", "s an epoch",
+    "data", "batches of", "padding", "batches", "examples per batch", "maximum size", "s per epoch",
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="minilm", help="model whose tokenizer is used (default: minilm)")
-    parser.add_argument("--batch-size", type=int, default=32, help="examples a batch (default: 32)")
+    parser.add_argument("--batch-size", type=int, default=32, help="examples per batch (default: 32)")
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     return parser.parse_args(argv)
 

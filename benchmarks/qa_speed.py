@@ -136,7 +136,7 @@ def compare_answers(args: argparse.Namespace, tokenizer: Any) -> list[str]:
         return Outputs(reduce_logits(logits, built), built, rows)
 
     calls: dict[str, Callable[[], object]] = {
-        "the usual way": lambda: usual().format_files(),
+        "the usual loops": lambda: usual().format_files(),
         "bertkit": lambda: ["".join(lines) for lines in ANSWERING.prediction_files(ours()).values()],
         "of which: kept": ours,
         "of which: kept and merge": lambda: ANSWERING.merge_nbest(ours()),
@@ -145,7 +145,7 @@ def compare_answers(args: argparse.Namespace, tokenizer: Any) -> list[str]:
         f"{len(ids):,} questions in {len(built):,} windows, random scores with peaks, batches of "
         f"{BATCH_SIZE}. From scores to the text of the three files. The ratio is of time."
     )
-    shown = compare_calls(calls, args, len(ids) / 1e6, "us a question")
+    shown = compare_calls(calls, args, len(ids) / 1e6, "µs per question")
     return ["## Answers", "", about, "", *shown, "", *describe_agreement(usual(), ours())]
 
 

@@ -1,7 +1,7 @@
 """Fine-tune a classifier of single texts with a plain `transformers.Trainer`.
 
 This is a yardstick of `training.py`: what somebody gets who wires `datasets`, a tokenizer and `Trainer`
-together in the usual way. It does not use bertkit. By default every text is padded to the maximum length;
+together as usual. It does not use bertkit. By default every text is padded to the maximum length;
 `--no_pad_to_max_length` pads each batch to its longest.
 
 The last thing it does is to print one line of JSON on standard output; all else, progress and warnings,
