@@ -74,7 +74,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     args = parser.parse_args()
     lines = [
-        "| batch x heads x seq_len x head_dim | PyTorch ms | bertkit ms | times as fast | PyTorch saves, MB | bertkit saves, MB |",
+        "| batch x heads x seq_len x head_dim | PyTorch ms | bertkit ms | times as fast | PyTorch saves, "
+        "MB | bertkit saves, MB |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for shape in SHAPES:

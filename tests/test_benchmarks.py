@@ -168,7 +168,7 @@ def test_setup_is_passed_to_its_process_unchanged(monkeypatch, capsys):
     found = gpu_step.Measurements(10.0, 200.0, 0.1, 50.0)
     setup = SMALL[-1]
     seen = []
-    monkeypatch.setattr(gpu_step, "measure_name", lambda report: seen.append(report) or found)
+    monkeypatch.setattr(gpu_step, "measure", lambda report: seen.append(report) or found)
     monkeypatch.setattr("sys.argv", ["gpu_step.py", json.dumps(dataclasses.asdict(setup))])
     gpu_step.main()
     assert seen == [setup]

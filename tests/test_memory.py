@@ -25,10 +25,10 @@ class RecordingReporter(Reporter):
     def __init__(self):
         self.messages = []
 
-    def say(self, message):
+    def info(self, message):
         self.messages.append(message)
 
-    warn = say
+    warn = info
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ class ForkedProcess:
             os.kill(self.pid, number)
 
     @property
-    def last_read_line(self) -> str:
+    def last_line(self) -> str:
         """The last line of its output."""
         return (self.output_file.read_text("utf-8", "replace").strip().splitlines() or [""])[-1]
 
