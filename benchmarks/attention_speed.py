@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.modeling.attention import ChunkedAttention
+from harness import compute_median_ratio, format_report, publish
 from ner_data import time_alternating
-from side_by_side import compute_median_ratio, format_report, publish
 
 DROPOUT = 0.1
 SHAPES = [(32, 12, 32, 32), (32, 12, 64, 32), (12, 12, 256, 32), (8, 12, 384, 64)]
@@ -74,18 +74,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     args = parser.parse_args()
     lines = [
-        "| batch x heads x length x width | PyTorch ms | bertkit ms | times as fast | kept, MB | MB |",
+        "| batch x heads x seq_len x head_dim | PyTorch ms | bertkit ms | times as fast | PyTorch saves, "
+        "MB | bertkit saves, MB |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for shape in SHAPES:
         given = make_inputs(shape)
         calls: dict[str, Callable[[], object]] = {
-            "stock": partial(run_step, attend_stock, given), "by parts": partial(run_step, attend_chunked, given),
+            "stock": partial(run_step, attend_stock, given),
+            "chunked": partial(run_step, attend_chunked, given),
         }  # fmt: skip
         seconds = time_alternating(calls, args.rounds)
         theirs, ours = (1e3 * statistics.median(seconds[name]) for name in calls)
-        faster = 1 / compute_median_ratio(seconds["by parts"], seconds["stock"])
-        sizes = f"{measure_saved_megabytes(attend_stock, given):.1f} | {measure_saved_megabytes(attend_chunked, given):.1f}"
+        faster = 1 / compute_median_ratio(seconds["chunked"], seconds["stock"])
+        saved = [measure_saved_megabytes(attend, given) for attend in (attend_stock, attend_chunked)]
+        sizes = f"{saved[0]:.1f} | {saved[1]:.1f}"
         name = " x ".join(map(str, shape))
         lines.append(f"| {name} | {theirs:.1f} | {ours:.1f} | {faster:.2f} | {sizes} |")
     about = f"fp32, dropout {DROPOUT}, {torch.get_num_threads()} threads, medians of {args.rounds} rounds."

@@ -1,13 +1,13 @@
 """Compare the training speed of `bertkit swag` with that of `bertkit classify` on the same tokens.
 
-Both fine-tune the same model on questions of CODAH, each run in a process of its own: `swag` on
-the questions as they are, with their endings; `classify` on the same pairs of context and ending,
-one a row, right or wrong. A batch of 8 questions is one of 32 pairs, so both take as many
-optimizer steps over the same sequences; the run fails if they do not.
+Both fine-tune the same model on questions of CODAH, each in a separate process. `swag` trains on the
+questions with their endings. `classify` trains on the same pairs of context and ending, one per row. A batch
+of 8 questions corresponds to 32 pairs, so both take the same steps over the same sequences. The script fails
+if they do not.
 
     python benchmarks/choice_speed.py --data-dir SETS --out choice.md
 
-SETS is a folder that holds codah/ as CODAH is distributed. Progress goes to standard error, the
+SETS is a directory that contains the original files of CODAH in codah/. Progress goes to standard error, the
 report to standard output.
 """
 
@@ -27,7 +27,7 @@ from bertkit.data.choices import encode_ending_labels, parse_endings
 from bertkit.data.loading import load_dataset
 from bertkit.errors import UserError
 from bertkit.utils.files import write_jsonl
-from side_by_side import (
+from harness import (
     SEED,
     System,
     add_options,
@@ -71,7 +71,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Measurements:
-    """What one run of one contestant measured; a sequence is a context with one ending."""
+    """Measurements of one run; a sequence is a context with one ending."""
 
     tokens_per_second: float
     sequences_per_second: float
@@ -110,23 +110,23 @@ def load_questions(data_dir: Path) -> list[Question]:
 
 
 def sample_questions(source: list[Question], rows: int) -> tuple[list[Question], list[Question]]:
-    """Draw questions to train on and a few to validate on, with a fixed seed.
+    """Sample training questions and a few validation questions with a fixed seed.
 
-    No context stands on both sides: bertkit leaves out training rows that it also evaluates on, and
+    No context is in both splits: bertkit leaves out training rows that it also evaluates on, and
     pairs may recur where questions do not.
     """
-    drawn = random.Random(SEED).sample(source, len(source))
-    validation = drawn[:VALIDATION_QUESTIONS]
+    sampled = random.Random(SEED).sample(source, len(source))
+    validation = sampled[:VALIDATION_QUESTIONS]
     seen = {question.context for question in validation}
-    return [question for question in drawn if question.context not in seen][:rows], validation
+    return [question for question in sampled if question.context not in seen][:rows], validation
 
 
 def write_splits(folder: Path, data_dir: Path, rows: int) -> int:
     """Write the questions for both commands; return how many there are to train on."""
     train, validation = sample_questions(load_questions(data_dir), rows)
-    for split, drawn in (("train", train), ("validation", validation)):
-        write_jsonl(folder / f"choices-{split}.jsonl", (question.to_swag_row() for question in drawn))
-        pairs = (pair for question in drawn for pair in question.to_classify_rows())
+    for split, sampled in (("train", train), ("validation", validation)):
+        write_jsonl(folder / f"choices-{split}.jsonl", (question.to_swag_row() for question in sampled))
+        pairs = (pair for question in sampled for pair in question.to_classify_rows())
         write_jsonl(folder / f"pairs-{split}.jsonl", pairs)
     return len(train)
 
@@ -160,7 +160,7 @@ def describe_system(
 
 
 def read_measurements(training: dict[str, Any], sequences: int) -> Measurements:
-    """Read a run's figures; `sequences` is how many an example has."""
+    """Read a run's measurements; `sequences` is how many an example has."""
     return Measurements(
         training["tokens_per_second"],
         training["examples_per_second"] * sequences,
@@ -178,9 +178,11 @@ def list_systems() -> list[System[Measurements]]:
     ]
 
 
-def verify_same_work(figures: dict[str, list[Measurements]]) -> None:
-    """Stop where the runs did not train on as many tokens, in as many steps and the same precision."""
-    work = {name: {(run.tokens, run.steps, run.precision) for run in runs} for name, runs in figures.items()}
+def verify_same_work(measurements: dict[str, list[Measurements]]) -> None:
+    """Exit unless the runs used the same number of tokens and steps, and the same precision."""
+    work = {
+        name: {(run.tokens, run.steps, run.precision) for run in runs} for name, runs in measurements.items()
+    }
     if len(set.union(*work.values())) > 1:
         raise SystemExit(f"not the same work (tokens, steps, precision), so there is no comparison: {work}")
 
@@ -188,38 +190,40 @@ def verify_same_work(figures: dict[str, list[Measurements]]) -> None:
 # ---- the report
 
 
-def format_results(figures: dict[str, list[Measurements]]) -> list[str]:
+def format_results(measurements: dict[str, list[Measurements]]) -> list[str]:
     """Lay out the medians as a Markdown table, and list every round."""
-    base = statistics.median(run.tokens_per_second for run in figures[CLASSIFY])
+    base = statistics.median(run.tokens_per_second for run in measurements[CLASSIFY])
     lines = ["| | training tokens/s | sequences/s | ratio | precision |", "|---|---:|---:|---:|---|"]
-    for name, runs in figures.items():
+    for name, runs in measurements.items():
         tokens = statistics.median(run.tokens_per_second for run in runs)
         sequences = statistics.median(run.sequences_per_second for run in runs)
         ratio = f"{tokens / base:.2f}"
         lines.append(f"| {name} | {tokens:.0f} | {sequences:.1f} | {ratio} | {runs[0].precision} |")
-    rounds = {name: [str(run) for run in runs] for name, runs in figures.items()}
-    return [*lines, *list_rounds("Training speed", {**rounds, "ratio": compute_ratios(figures)})]
+    rounds = {name: [str(run) for run in runs] for name, runs in measurements.items()}
+    return [*lines, *list_rounds("Training speed", {**rounds, "ratio": compute_ratios(measurements)})]
 
 
-def compute_ratios(figures: dict[str, list[Measurements]]) -> list[str]:
+def compute_ratios(measurements: dict[str, list[Measurements]]) -> list[str]:
     """Compare the two round by round."""
-    together = zip(figures[SWAG], figures[CLASSIFY], strict=True)
+    together = zip(measurements[SWAG], measurements[CLASSIFY], strict=True)
     return [f"{swag.tokens_per_second / pairs.tokens_per_second:.2f}" for swag, pairs in together]
 
 
 def describe_setup(rows: int, work: Measurements, model: Path, rounds: int) -> str:
-    """Say what was run."""
+    """Describe the setup in one paragraph."""
     return (
-        f"{rows} training questions of CODAH with {ENDINGS} endings each, drawn with seed {SEED}, one epoch, "
+        f"{rows} training questions of CODAH with {ENDINGS} endings each, sampled with seed {SEED}, one "
+        f"epoch, "
         f"batches of {QUESTIONS_PER_BATCH} questions or {QUESTIONS_PER_BATCH * ENDINGS} pairs, at most "
-        f"{MAX_LENGTH} tokens; {describe_model_and_rounds(model, rounds)}. Both trained on the same {work.tokens} "
+        f"{MAX_LENGTH} tokens; {describe_model_and_rounds(model, rounds)}. Both trained on the same "
+        f"{work.tokens} "
         f"tokens, padding not counted, in {work.steps} steps; a sequence is a context with one ending. "
         "The ratio is to the first row. Who goes first changes from round to round."
     )
 
 
 def main() -> None:
-    """Draw the questions, run everything and report."""
+    """Sample the questions, run everything and report."""
     args = parse_args()
     entries = list_systems()
     with tempfile.TemporaryDirectory() as scratch:
@@ -227,12 +231,12 @@ def main() -> None:
             rows = write_splits(Path(scratch), args.data_dir, args.rows)
         except UserError as error:
             raise SystemExit(str(error)) from None
-        figures = run_systems(entries, Path(scratch), args.model.resolve(), args.rounds, alternate=True)
-    verify_same_work(figures)
+        measurements = run_systems(entries, Path(scratch), args.model.resolve(), args.rounds, alternate=True)
+    verify_same_work(measurements)
     own = f"{Path(__file__).name} --data-dir SETS --model MODEL --rows {rows} --rounds {args.rounds}"
-    what = describe_setup(rows, figures[SWAG][0], args.model, args.rounds)
+    what = describe_setup(rows, measurements[SWAG][0], args.model, args.rounds)
     title = "Training speed: bertkit swag and bertkit classify on the same tokens"
-    publish(format_report(title, what, format_results(figures), format_commands(own, entries)), args.out)
+    publish(format_report(title, what, format_results(measurements), format_commands(own, entries)), args.out)
 
 
 if __name__ == "__main__":

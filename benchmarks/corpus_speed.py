@@ -3,7 +3,7 @@
     python benchmarks/corpus_speed.py --data-dir TEXTS --out corpus.md
 
 speed: from files to the corpus on disk, beside one bare call of the tokenizer on the same sentences, and
-what reading and cutting take by themselves. memory: how much a large file, made by repeating the texts,
+what reading and splitting take by themselves. memory: how much a large file, made by repeating the texts,
 adds to the peak, and the bytes on disk. All in this process; nothing is trained.
 
 TEXTS is a folder of text files of any form. Progress goes to standard error, the report to standard
@@ -26,8 +26,8 @@ from bertkit.data.corpus.store import write_corpus
 from bertkit.data.readers.contents import read_chunks
 from bertkit.data.readers.text_files import list_files
 from bertkit.modeling.loading import ModelSource, load_tokenizer
+from harness import add_options, describe_model_and_rounds, format_report, publish, validate_options
 from qa_speed import compare_calls, read_process_memory_mb
-from side_by_side import add_options, describe_model_and_rounds, format_report, publish, validate_options
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -59,7 +59,7 @@ def measure_speed(args: argparse.Namespace, tokenizer: Any) -> list[str]:
             sentences, add_special_tokens=False
         ),
         "bertkit, from files to disk": made,
-        "of which: reading and cutting, alone": lambda: sum(
+        "of which: reading and splitting into sentences": lambda: sum(
             map(len, map(list, iter_documents(files, options)))
         ),
     }
@@ -67,7 +67,7 @@ def measure_speed(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     about = (
         f"{len(files)} files, {size:.1f} MB, {len(sentences):,} sentences, nothing cached; ratios of time."
     )
-    return ["## Speed", "", about, "", *compare_calls(calls, args, size, "s a MB")]
+    return ["## Speed", "", about, "", *compare_calls(calls, args, size, "s per MB")]
 
 
 def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
@@ -77,19 +77,19 @@ def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
         folder.mkdir()
         write_repeated(list_files(str(args.data_dir)), large, args.megabytes * 1_000_000)
         before = read_process_memory_mb("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: an earlier one would hide this
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak, which an earlier one would hide
         started = time.perf_counter()
         counts = write_corpus(iter_documents([large], TextOptions()), tokenizer, folder).counts
         took, raised = time.perf_counter() - started, read_process_memory_mb("VmHWM") - before
         disk = sum(path.stat().st_size for path in folder.iterdir())
     return [
         *("## Memory and disk", ""),
-        f"One file of {args.megabytes} MB, {counts['tokens']:,} pieces in {counts['sentences']:,} sentences "
+        f"One file of {args.megabytes} MB, {counts['tokens']:,} tokens in {counts['sentences']:,} sentences "
         f"and {counts['documents']:,} documents, made in {took:.0f} s.",
         *("", "| | |", "|---|---:|"),
         f"| peak, above what was there before | {raised:.0f} MB |",
         f"| peak, all in all | {before + raised:.0f} MB |",
-        f"| on disk | {disk / counts['tokens']:.2f} bytes a piece |",
+        f"| on disk | {disk / counts['tokens']:.2f} bytes per token |",
     ]
 
 
@@ -113,7 +113,8 @@ def main() -> None:
     parts = [PARTS[name](args, tokenizer) for name in args.part or PARTS]
     about = (
         f"TOKENIZERS_PARALLELISM={os.environ.get('TOKENIZERS_PARALLELISM', '(not set)')}; "
-        f"{describe_model_and_rounds(args.model, args.rounds)}. Ratios are to the first row, taken round by round, of "
+        f"{describe_model_and_rounds(args.model, args.rounds)}. Ratios are to the first row, taken round "
+        f"by round, of "
         "which the median is shown."
     )
     own = f"corpus_speed.py --data-dir TEXTS --rounds {args.rounds} --megabytes {args.megabytes}"

@@ -1,4 +1,4 @@
-"""Measure how fast examples of pre-training are made of a corpus: pairs drawn, padded and masked.
+"""Measure how fast pre-training examples are built from a corpus: pairs are sampled, padded and masked.
 
     python benchmarks/examples_speed.py --data TEXTS --out examples.md
 
@@ -18,7 +18,7 @@ import torch
 from bertkit.pipeline.prepare import prepare
 from bertkit.tasks.pretrain_config import PretrainConfig
 from bertkit.utils.reporting import Reporter
-from side_by_side import format_report, list_rounds, publish
+from harness import format_report, list_rounds, publish
 
 BATCH_SIZE = 64
 
@@ -27,14 +27,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default="imdb", help="the text (default: imdb)")
-    parser.add_argument("--max-length", type=int, default=128, help="pieces of a pair (default: 128)")
+    parser.add_argument("--max-length", type=int, default=128, help="maximum tokens per pair (default: 128)")
     parser.add_argument("--rounds", type=int, default=3, help="epochs, of which the median is shown")
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     return parser.parse_args(argv)
 
 
 def time_epochs(args: argparse.Namespace) -> list[tuple[int, float, float]]:
-    """Of each epoch, its pieces (padding apart), and the seconds of drawing pairs and of making batches."""
+    """Return for each epoch its tokens without padding, and the seconds to sample pairs and build batches."""
     config = PretrainConfig(
         data=args.data, size="tiny", vocab_size=8000, max_length=args.max_length, whole_word_masking=True
     )
@@ -46,13 +46,13 @@ def time_epochs(args: argparse.Namespace) -> list[tuple[int, float, float]]:
     for epoch in range(1, args.rounds + 1):
         started = time.perf_counter()
         features.get_plan(epoch)
-        drawn = time.perf_counter()
-        keys = features.keys(epoch, np.arange(len(features)))
-        pieces = 0
+        sampling_ended = time.perf_counter()
+        keys = features.example_keys_for_epoch(epoch, np.arange(len(features)))
+        tokens = 0
         for start in range(0, len(keys), BATCH_SIZE):
             batch = collate([features[int(key)] for key in keys[start : start + BATCH_SIZE]])
-            pieces += int(batch["attention_mask"].sum())
-        found.append((pieces, drawn - started, time.perf_counter() - drawn))
+            tokens += int(batch["attention_mask"].sum())
+        found.append((tokens, sampling_ended - started, time.perf_counter() - sampling_ended))
     return found
 
 
@@ -61,18 +61,18 @@ def main() -> None:
     args = parse_args()
     torch.set_num_threads(1)
     found = time_epochs(args)
-    rates = [pieces / (drawing + making) for pieces, drawing, making in found]
-    pieces, drawing, making = found[int(np.argsort(rates)[len(rates) // 2])]
+    rates = [tokens / (drawing + making) for tokens, drawing, making in found]
+    tokens, drawing, making = found[int(np.argsort(rates)[len(rates) // 2])]
     lines = [
         "| | |", "|---|---:|",
-        f"| pieces of an epoch | {pieces:,} |",
+        f"| tokens per epoch | {tokens:,} |",
         f"| drawing the pairs, s | {drawing:.2f} |",
         f"| making the batches, s | {making:.2f} |",
-        f"| pieces a second | {float(np.median(rates)):,.0f} |",
-        *list_rounds("pieces a second", {"bertkit": [f"{rate:,.0f}" for rate in rates]}),
+        f"| tokens/s | {float(np.median(rates)):,.0f} |",
+        *list_rounds("tokens/s", {"bertkit": [f"{rate:,.0f}" for rate in rates]}),
     ]  # fmt: skip
     about = (
-        f"{args.data}, pairs of at most {args.max_length} pieces, batches of {BATCH_SIZE}, whole words, "
+        f"{args.data}, pairs of at most {args.max_length} tokens, batches of {BATCH_SIZE}, whole words, "
         f"one thread; the median of {args.rounds} epochs."
     )
     own = f"python benchmarks/examples_speed.py --data {args.data} --rounds {args.rounds}"

@@ -13,11 +13,11 @@ ATTEMPTS = 20  # products by which the device's speed is measured
 def count_training_flops(model: Any, lengths: torch.Tensor) -> float:
     """Return the floating-point operations of the encoder's layers, forth and back, on these sequences.
 
-    Six for each weight and piece, and those of attention: 12 x layers x width x length squared. What is
+    Six per weight and token, plus those of attention: 12 x layers x width x length squared. What is
     computed on padding, or twice to save memory, or in heads, does not count.
 
     Args:
-        lengths: [sequences] pieces of each.
+        lengths: `[num_sequences]` tokens of each sequence.
     """
     weights = sum(weight.numel() for weight in model.base_model.encoder.parameters())
     config, squares = model.config, float(lengths.double().square().sum())

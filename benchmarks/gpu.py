@@ -3,10 +3,10 @@
     python benchmarks/gpu.py --write
     python benchmarks/gpu.py --small
 
-Each number format, alone and with --compile, --pack and --gradient-checkpointing, at 128 and at 512 pieces;
-each in a process of its own with a time limit. Weights are random, texts are made up, nothing is downloaded.
-Where there is no CUDA device, or with --small, a tiny model shows that all of it works. Progress goes to
-standard error, the tables to standard output; --write puts them into docs/benchmarks.md.
+Measures each number format with 128 and 512 tokens, and the best one with --compile, --pack and
+--gradient-checkpointing. Each setup runs in a separate process with a time limit. Weights are random and
+texts are synthetic, so nothing is downloaded. Without a CUDA device, or with --small, a tiny model is used.
+Progress goes to standard error, the tables to standard output; --write puts them into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
-from bertkit.training.precision import is_bf16_faster
+from bertkit.training.defaults import is_bf16_faster
+from docs_page import format_table, replace_section
 from gpu_step import BERTKIT, COMMANDS, TRAINER, Measurements, Setup
-from page import format_table, replace_section
-from side_by_side import describe_machine
+from harness import describe_machine
 
 SCRIPT = Path(__file__).resolve().with_name("gpu_step.py")
 SIZES, LENGTHS = ["base", "large"], [128, 512]
@@ -41,7 +41,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--work", choices=list(COMMANDS), nargs="+", default=list(COMMANDS))
     parser.add_argument("--size", choices=SIZES, nargs="+", default=SIZES)
     parser.add_argument("--length", type=int, nargs="+", default=LENGTHS)
-    parser.add_argument("--tokens", type=int, default=16_384, help="pieces of a batch, padding counted")
+    parser.add_argument("--tokens", type=int, default=16_384, help="tokens per batch, padding included")
     parser.add_argument("--steps", type=int, default=30, help="that are timed")
     parser.add_argument("--limit", type=int, default=240, help="seconds that one process may take")
     parser.add_argument("--small", action="store_true", help="a tiny model, 3 steps (the rule without a GPU)")
@@ -57,44 +57,48 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def list_setups(args: argparse.Namespace) -> list[Setup]:
-    """List all that is measured, in the order of the tables."""
-    found = []
+    """List all setups in the order of the tables."""
+    setups = []
     for work, size, length in product(args.work, args.size, args.length):
         rows = max(1, args.tokens // length)
-        some = Setup(BERTKIT, work, size, length, batch_size=rows, steps=args.steps)
+        setup = Setup(BERTKIT, work, size, length, batch_size=rows, steps=args.steps)
         if args.small:
-            some = shrink_setup(some)
-        found += [dataclasses.replace(some, **one) for one in list_variants()]
-    return list(dict.fromkeys(found))  # the small ones are the same at all sizes and lengths
+            setup = shrink_setup(setup)
+        setups += [dataclasses.replace(setup, **variant) for variant in list_variants()]
+    return list(dict.fromkeys(setups))  # small setups are the same for all sizes and lengths
 
 
 def list_variants() -> list[dict[str, Any]]:
-    """List both sides in all number formats that the device has, and what bertkit can add to the best.
+    """List both systems in all supported number formats, and the options of bertkit in the best one.
 
-    A format that a CPU has no instructions for is emulated, a hundred times slower.
+    Formats without CPU instructions are left out, because emulation is a hundred times slower.
     """
     half = ["bf16"] if is_bf16_faster() else []
     formats = ["fp32", *half, *(["fp16"] if torch.cuda.is_available() else [])]
     best = (half or formats)[0]
     plain: list[dict[str, Any]] = [
-        {"side": side, "precision": one} for one in formats for side in (TRAINER, BERTKIT)
+        {"system": system, "precision": precision} for precision in formats for system in (TRAINER, BERTKIT)
     ]
     return [*plain, *({"precision": best, "options": options} for options in OPTIONS)]
 
 
 def shrink_setup(setup: Setup) -> Setup:
-    """The same with a model and data that any machine trains in a second."""
+    """Return the setup with a model and data that any machine trains in a second."""
     return dataclasses.replace(
         setup, size="small", length=32, batch_size=4, warmup_steps=1, steps=3, vocab_size=200
     )
 
 
 def measure_in_subprocess(setup: Setup, limit: int) -> Measurements | str:
-    """Measure in a process of its own; where that gives no figures, say why."""
-    told = json.dumps(dataclasses.asdict(setup))
+    """Measure in a separate process, and return the measurements or the reason why there are none."""
+    settings = json.dumps(dataclasses.asdict(setup))
     try:
         done = subprocess.run(
-            [sys.executable, str(SCRIPT), told], capture_output=True, text=True, timeout=limit, check=False
+            [sys.executable, str(SCRIPT), settings],
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"over {limit} s"
@@ -109,40 +113,44 @@ def measure_in_subprocess(setup: Setup, limit: int) -> Measurements | str:
 
 
 def group_by_table(results: Results) -> dict[str, dict[Setup, Measurements | str]]:
-    """Part the results into tables: a work, a size and a length each."""
+    """Group the results into tables by workload, model size and length."""
     found: dict[str, dict[Setup, Measurements | str]] = {}
-    for setup, figures in results.items():
+    for setup, measurements in results.items():
         name = (
-            f"{setup.workload}, BERT-{setup.size.upper()}, {setup.length} pieces, {setup.batch_size} a batch"
+            f"{setup.workload}, BERT-{setup.size.upper()}, {setup.length} tokens, "
+            f"{setup.batch_size} per batch"
         )
-        found.setdefault(name, {})[setup] = figures
+        found.setdefault(name, {})[setup] = measurements
     return found
 
 
-def format_cells(setup: Setup, figures: Measurements | str, results: Results) -> list[str]:
-    """Show a row; the ratio is to Trainer in the same number format."""
-    if isinstance(figures, str):
-        return [figures, *[""] * (len(COLUMNS) - 1)]
+def format_cells(setup: Setup, measurements: Measurements | str, results: Results) -> list[str]:
+    """Format a row; the ratio compares with Trainer in the same number format."""
+    if isinstance(measurements, str):
+        return [measurements, *[""] * (len(COLUMNS) - 1)]
     stock = results.get(dataclasses.replace(setup, system=TRAINER, options=()))
-    speed = figures.sequences_per_second
+    speed = measurements.sequences_per_second
     ratio = f"{speed / stock.sequences_per_second:.2f}" if isinstance(stock, Measurements) else ""
-    used, memory = f"{figures.mfu:.1%}", f"{figures.peak_memory_mb:,.0f}"
-    return [f"{speed:,.1f}", ratio, f"{figures.tokens_per_second:,.0f}", used, memory]
+    used, memory = f"{measurements.mfu:.1%}", f"{measurements.peak_memory_mb:,.0f}"
+    return [f"{speed:,.1f}", ratio, f"{measurements.tokens_per_second:,.0f}", used, memory]
 
 
 def format_text(args: argparse.Namespace, results: Results) -> str:
-    """Compose all that is told of the runs."""
+    """Return the section of the docs page about the runs."""
     some = next(iter(results))
     about = (
-        f"{some.steps} steps behind {some.warmup_steps} that are not timed; random weights, made-up texts. Trainer: "
+        f"{some.steps} steps behind {some.warmup_steps} that are not timed; random weights, made-up texts. "
+        f"Trainer: "
         "its defaults with the stock model, on the same examples, in the same number format. Tokens do not "
-        "count padding. MFU: 6 operations for each weight of the layers and piece, and those of attention, "
-        "as a share of what a product of big matrices was measured to reach in the same number format "
+        "count padding. MFU: 6 operations for each weight of the layers and token, and those of attention, "
+        "as a fraction of what a product of big matrices was measured to reach in the same number format "
         "on this device; heads, padding and what is computed twice do not count."
     )
     lines = [about, ""]
     for name, group in group_by_table(results).items():
-        rows = {str(setup): format_cells(setup, figures, results) for setup, figures in group.items()}
+        rows = {
+            str(setup): format_cells(setup, measurements, results) for setup, measurements in group.items()
+        }
         lines += [f"**{name[0].upper()}{name[1:]}**", "", *format_table(COLUMNS, rows), ""]
     own = f"python benchmarks/gpu.py --tokens {args.tokens} --steps {args.steps}"
     shown = f"{own} --work {' '.join(args.work)} --size {' '.join(args.size)}"
@@ -159,10 +167,10 @@ def main(argv: list[str] | None = None) -> None:
         print(f"{setup.workload}, {setup.size}, {setup.length}: {setup} ...", file=sys.stderr, flush=True)
         results[setup] = measure_in_subprocess(setup, args.limit)
         print(f"  {results[setup]}", file=sys.stderr, flush=True)
-    told = format_text(args, results)
-    print(told, end="")
+    report = format_text(args, results)
+    print(report, end="")
     if args.write:
-        replace_section("gpu", told)
+        replace_section("gpu", report)
 
 
 if __name__ == "__main__":

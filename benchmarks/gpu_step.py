@@ -1,8 +1,8 @@
-"""Measure one way to train, in this process: steps a second, the use made of the device, memory.
+"""Measure one training setup in this process: steps per second, utilization of the device, memory.
 
     python benchmarks/gpu_step.py '{"side": "bertkit", "work": "classify", "size": "base", "length": 128}'
 
-What is measured of bertkit is what its users run: settings, features, session and trainer. Beside it stands a
+bertkit is measured as users run it: with settings, features, session and trainer. It is compared with a
 plain `Trainer` over the stock model, with its defaults, on the same examples. `gpu.py` runs this and reports.
 """
 
@@ -28,8 +28,8 @@ from bertkit.tasks import task_class
 from bertkit.tasks.pretrain_config import MODEL_SIZES
 from bertkit.utils.reporting import Reporter, silence_libraries
 from flops import count_training_flops, measure_peak_flops
-from peer import get_peak_memory_mb
-from side_by_side import SEED
+from harness import SEED
+from trainer_options import get_peak_memory_mb
 
 BERTKIT, TRAINER = "bertkit", "Trainer"
 COMMANDS = {"pre-training": "pretrain-mlm-nsp", "fine-tuning": "classify"}
@@ -39,7 +39,7 @@ SHAPES = {"small": (2, 64, 2), **MODEL_SIZES}  # layers, width, heads
 
 @dataclass(frozen=True)
 class Setup:
-    """One way to train; `options` are settings of bertkit that are on or off."""
+    """A training setup; `options` are switches of bertkit that are on."""
 
     system: str
     workload: str
@@ -60,7 +60,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured; `utilisation` is the share of what the device multiplies in a second."""
+    """Measurements; `mfu` is the fraction of the measured peak speed of the device."""
 
     sequences_per_second: float
     tokens_per_second: float
@@ -72,21 +72,21 @@ class Measurements:
 
 
 class StepTimer(TrainerCallback):
-    """A collator that counts what it collates, and a callback that times the steps behind the first ones."""
+    """A collator that counts tokens, and a callback that times all steps after the warm-up."""
 
     def __init__(self, collate: Any, setup: Setup) -> None:
         self.collator, self.setup = collate, setup
-        self.lengths: list[torch.Tensor] = []  # of each batch: the pieces of its sequences
+        self.lengths: list[torch.Tensor] = []  # for each batch, the tokens of its sequences
         self.started = self.seconds = 0.0
 
     def __call__(self, items: list[Any]) -> dict[str, torch.Tensor]:
-        """The batch of these examples."""
+        """Return the batch of these examples."""
         batch = self.collator(items)
         self.lengths.append(batch["attention_mask"].sum(1))
         return batch
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """The clock runs from the end of the last step that is not timed to the end of the last."""
+        """Measure the time from the end of the last warm-up step to the end of the last step."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         if state.global_step == self.setup.warmup_steps:
@@ -95,12 +95,12 @@ class StepTimer(TrainerCallback):
             self.seconds = time.perf_counter() - self.started
 
     def get_timed_lengths(self) -> torch.Tensor:
-        """The pieces of each sequence of the steps that were timed."""
+        """Return the tokens of each sequence in the timed steps."""
         return torch.cat(self.lengths[self.setup.warmup_steps :][: self.setup.steps])
 
 
 def measure(setup: Setup) -> Measurements:
-    """Train as the setup says.
+    """Train with this setup.
 
     Raises:
         UserError: bertkit refuses it, or the weights are no numbers at the end.
@@ -130,7 +130,7 @@ def measure(setup: Setup) -> Measurements:
 
 
 def prepare_setup(setup: Setup, folder: Path) -> PreparedRun:
-    """Make data and model up, and prepare them as bertkit's command does."""
+    """Create synthetic data and a model, and prepare them as bertkit's command does."""
     steps = setup.warmup_steps + setup.steps
     rows = max(40, 2 * steps * setup.batch_size)
     model = synthetic.write_model(folder / "model", setup.vocab_size, SHAPES[setup.size])
@@ -178,7 +178,7 @@ def build_stock_trainer(setup: Setup, prepared: PreparedRun, folder: Path) -> An
 
 
 def add_dense_labels(collate: Any) -> Any:
-    """Return a collator with labels for all places, as the stock model takes them, -100 at most of them."""
+    """Return a collator with labels for all positions, mostly -100, as the stock model expects them."""
 
     def collated(items: list[Any]) -> dict[str, torch.Tensor]:
         batch = dict(collate(items))
@@ -189,9 +189,9 @@ def add_dense_labels(collate: Any) -> Any:
 
 
 def main() -> None:
-    """Measure, and print the figures, or why there are none."""
-    told = json.loads(sys.argv[1])
-    setup = Setup(**told | {"options": tuple(told.get("options", ()))})
+    """Measure, and print the measurements or the reason why there are none."""
+    settings = json.loads(sys.argv[1])
+    setup = Setup(**settings | {"options": tuple(settings.get("options", ()))})
     with contextlib.redirect_stdout(sys.stderr):
         try:
             printed = dataclasses.asdict(measure(setup))

@@ -2,7 +2,7 @@
 
     python benchmarks/masking_speed.py --out masking.md
 
-Random pieces in one process, no model. Each is given the batch in the form it takes, and what else it does is
+Random tokens in one process, no model. Each receives the batch in its own format, and what else it does is
 timed as well: transformers makes tensors of lists, bertkit lists of what is to be predicted. Progress goes to
 standard error, the report to standard output.
 """
@@ -22,13 +22,13 @@ from tokenizers import Tokenizer, models
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
 from bertkit.masking.masker import TokenMasker
+from harness import SEED, compute_median_ratio, format_report, list_rounds, publish
 from ner_data import time_alternating
-from side_by_side import SEED, compute_median_ratio, format_report, list_rounds, publish
 
 BATCH_SIZE, LENGTH, VOCAB_SIZE = 64, 512, 30_522
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 MAX_PREDICTIONS = 77  # google's max_predictions_per_seq at this length
-WHOLE, SINGLE_TOKENS = "whole words", "piece by piece"
+WHOLE, SINGLE_TOKENS = "whole words", "single tokens"
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -43,7 +43,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def make_batch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pieces [B, L], which are special, and which of the vocabulary continue a word."""
+    """Return tokens `[batch, seq_len]`, which of them are special, and which of the vocabulary continue a "
+    "word."""
     rng = np.random.default_rng(SEED)
     ids = rng.integers(len(SPECIAL_TOKENS), VOCAB_SIZE, (BATCH_SIZE, LENGTH))
     ids[:, 0], ids[:, [LENGTH // 2, -1]] = SPECIAL_TOKENS.index("[CLS]"), SPECIAL_TOKENS.index("[SEP]")
@@ -53,7 +54,7 @@ def make_batch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def to_examples(ids: np.ndarray, special: np.ndarray, continues: np.ndarray) -> list[dict[str, Any]]:
-    """The batch as transformers takes it: words are told by offsets that touch."""
+    """Return the batch for transformers, which joins tokens with adjacent offsets to words."""
     stop = np.cumsum(np.where(continues[ids], 1, 2), axis=1)
     offsets = np.stack([stop - 1, stop], axis=2)
     lists = (array.tolist() for array in (ids, special.astype(int), offsets))
@@ -62,11 +63,11 @@ def to_examples(ids: np.ndarray, special: np.ndarray, continues: np.ndarray) -> 
 
 
 def list_calls() -> dict[str, Callable[[], object]]:
-    """What is timed by the name of its row; each call of bertkit's is of other examples."""
+    """Return row name -> function to time; each call of bertkit's gets other examples."""
     ids, special, continues = make_batch()
     examples = to_examples(ids, special, continues)
-    vocabulary = {piece: at for at, piece in enumerate(SPECIAL_TOKENS)}
-    vocabulary |= {f"piece{at}": at for at in range(len(SPECIAL_TOKENS), VOCAB_SIZE)}
+    vocabulary = {token: at for at, token in enumerate(SPECIAL_TOKENS)}
+    vocabulary |= {f"token{at}": at for at in range(len(SPECIAL_TOKENS), VOCAB_SIZE)}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")), pad_token="[PAD]",
         unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]",
@@ -93,8 +94,8 @@ def list_calls() -> dict[str, Callable[[], object]]:
 
 
 def format_table(seconds: dict[str, list[float]]) -> list[str]:
-    """Medians, ratios to transformers' way of the same kind, and every round."""
-    lines = ["| | ms a batch | pieces/s | times as fast |", "|---|---:|---:|---:|"]
+    """Return medians, ratios to transformers with the same masking, and every round."""
+    lines = ["| | ms per batch | tokens/s | times as fast |", "|---|---:|---:|---:|"]
     for name, runs in seconds.items():
         took = statistics.median(runs)
         ratio = compute_median_ratio(seconds[f"transformers, {name.split(', ')[1]}"], runs)
@@ -109,7 +110,7 @@ def main() -> None:
     torch.set_num_threads(1)  # on a busy machine threads wait for one another
     warnings.filterwarnings("ignore", message="Random token replacement")
     about = (
-        f"{BATCH_SIZE} rows of {LENGTH} random pieces, vocabulary {VOCAB_SIZE:,}, a quarter continue a word; "
+        f"{BATCH_SIZE} rows of {LENGTH} random tokens, vocabulary {VOCAB_SIZE:,}, a quarter continue a word; "
         f"medians of {args.rounds} rounds in turn, one thread. Ratios are taken round by round."
     )
     own = f"python benchmarks/masking_speed.py --rounds {args.rounds}"

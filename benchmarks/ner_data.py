@@ -1,4 +1,4 @@
-"""Time what `bertkit ner` does to its data, in this process: features, and a frozen encoder's vectors.
+"""Time the data processing of `bertkit ner` in this process: features, and vectors of a frozen encoder.
 
 `ner_speed.py` runs both and reports.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bertkit.pipeline.prepare import PreparedRun, prepare
 from bertkit.tasks.ner import Ner, NerConfig
 from bertkit.utils.reporting import Reporter
-from side_by_side import SEED, compute_median_ratio, list_rounds
+from harness import SEED, compute_median_ratio, list_rounds
 
 if TYPE_CHECKING:
     from bertkit.data.ner.tags import TagSet
@@ -42,12 +42,12 @@ def prepare_wnut17(data_dir: Path, model: Path, rows: int, **more: Any) -> Prepa
 # ---- features
 
 
-def time_features(drawn: PreparedRun, rounds: int) -> list[str]:
-    """Time `build_words` and the calls that it stands beside; return the lines of the report."""
-    train = drawn.splits["train"]
+def time_features(sampled: PreparedRun, rounds: int) -> list[str]:
+    """Time `build_words` and comparable calls; return the lines of the report."""
+    train = sampled.splits["train"]
     words = list(islice(cycle(train["tokens"]), SENTENCES))
     tags = list(islice(cycle(train["iob2"]), SENTENCES))
-    calls = list_feature_calls(words, tags, cast(Ner, drawn.task).decoder.tags, drawn.tokenizer)
+    calls = list_feature_calls(words, tags, cast(Ner, sampled.task).decoder.tags, sampled.tokenizer)
     seconds = time_alternating(calls, rounds)
     lines = [f"| | s for {SENTENCES:,} sentences | sentences/s | ratio |", "|---|---:|---:|---:|"]
     for name, runs in seconds.items():
@@ -81,9 +81,9 @@ def list_feature_calls(
 
     return {
         BARE_CALL: lambda: tokenizer(words, is_split_into_words=True),
-        "build_words, from words to labelled features": built,
-        "encode_batch of joined texts, ids and offsets read": with_offsets,
-        "encode_batch_fast of joined texts, ids read": without_offsets,
+        "build_words, from words to labeled features": built,
+        "encode_batch of joined texts, with ids and offsets": with_offsets,
+        "encode_batch_fast of joined texts, with ids": without_offsets,
     }
 
 
@@ -136,17 +136,17 @@ def time_vectors(data_dir: Path, model: Path, rows: int, names: Sequence[str], r
 def time_one_vectors(data_dir: Path, model_folder: Path, rows: int, name: str) -> VectorTimes:
     """Compute the vectors into an empty cache, and read them as an epoch of training does."""
     from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
-    from bertkit.training.batch_samplers import LengthGroupedBatchSampler
+    from bertkit.training.samplers import LengthGroupedBatchSampler
 
     with tempfile.TemporaryDirectory() as cache:
         os.environ["BERTKIT_CACHE_DIR"] = cache
-        drawn = prepare_wnut17(data_dir, model_folder, rows, features=name)
-        train: Any = drawn.features["train"]
-        task = drawn.task
-        model = task.build_model(drawn.model_config, drawn.model_source)
-        collator = task.collator(drawn.tokenizer, model)
+        sampled = prepare_wnut17(data_dir, model_folder, rows, features=name)
+        train: Any = sampled.features["train"]
+        task = sampled.task
+        model = task.build_model(sampled.model_config, sampled.model_source)
+        collator = task.collator(sampled.tokenizer, model)
         started = time.perf_counter()
-        computed = compute_vectors(model, train, collator, drawn.config.eval_batch_size, Reporter())
+        computed = compute_vectors(model, train, collator, sampled.config.eval_batch_size, Reporter())
         computing = time.perf_counter() - started
         items = VectorFeatures(train, computed)
         started = time.perf_counter()

@@ -1,7 +1,7 @@
 """Fine-tune a token classifier with a plain `transformers.Trainer`.
 
 This is the yardstick of the speed benchmark for `ner`: sentences tokenized word by word, the label of
-a word on its first piece and -100 on all others, batches in random order padded to their longest
+a word on its first token and -100 on all others, batches in random order padded to their longest
 sentence. It uses bertkit for one thing, to count entities in what it predicts, so that both sides are
 scored by the same rule.
 
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from peer import build_training_arguments, get_peak_memory_mb
+from trainer_options import build_training_arguments, get_peak_memory_mb
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -62,7 +62,7 @@ def tokenize(
     classes: list[str],
     args: argparse.Namespace,
 ) -> DatasetDict:
-    """Turn words into pieces, and the tag of each into the label of its first piece."""
+    """Turn words into tokens, and the tag of each into the label of its first token."""
     class_ids = {name: number for number, name in enumerate(classes)}
 
     def labels_of(words: list[int | None], tags: list[str]) -> list[int]:
@@ -93,10 +93,10 @@ def make_entity_f1(classes: list[str]) -> Callable[[Any], dict[str, float]]:
     tags = TagSet(classes)
 
     def f1(prediction: Any) -> dict[str, float]:
-        labelled = prediction.label_ids != IGNORE_INDEX
-        offsets = np.concatenate([[0], np.cumsum(labelled.sum(axis=1))])
-        chosen = prediction.predictions.argmax(axis=-1)[labelled]
-        counts = count_entities(prediction.label_ids[labelled], chosen, offsets, tags)
+        is_labeled = prediction.label_ids != IGNORE_INDEX
+        offsets = np.concatenate([[0], np.cumsum(is_labeled.sum(axis=1))])
+        chosen = prediction.predictions.argmax(axis=-1)[is_labeled]
+        counts = count_entities(prediction.label_ids[is_labeled], chosen, offsets, tags)
         return {"f1": score_entities(counts)["f1"]}
 
     return f1
@@ -130,17 +130,17 @@ def build_trainer(args: argparse.Namespace) -> Trainer:
 
 
 def main() -> None:
-    """Train, save, evaluate, and print the figures."""
+    """Train, save, evaluate, and print the measurements."""
     args = parse_args()
     with contextlib.redirect_stdout(sys.stderr):
         trainer = build_trainer(args)
-        pieces = sum(map(len, trainer.train_dataset["input_ids"])) * args.num_train_epochs
+        tokens = sum(map(len, trainer.train_dataset["input_ids"])) * args.num_train_epochs
         trained = trainer.train().metrics
         trainer.save_model()
         evaluated = trainer.evaluate()
     report = {
         "train_samples_per_second": trained["train_samples_per_second"],
-        "train_tokens_per_second": pieces / trained["train_runtime"],
+        "train_tokens_per_second": tokens / trained["train_runtime"],
         "f1": evaluated["eval_f1"],
         "peak_memory_mb": get_peak_memory_mb(),
     }

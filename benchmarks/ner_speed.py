@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 import ner_data
 from bertkit.errors import UserError
 from bertkit.utils.files import write_jsonl
-from ner_data import BATCH_SIZE, MAX_LENGTH
-from side_by_side import (
+from harness import (
     SEED,
     System,
     add_options,
@@ -40,6 +39,7 @@ from side_by_side import (
     run_systems,
     validate_options,
 )
+from ner_data import BATCH_SIZE, MAX_LENGTH
 
 if TYPE_CHECKING:
     from bertkit.pipeline.prepare import PreparedRun
@@ -54,7 +54,7 @@ Section = tuple[list[str], list[System[Any]]]
 
 @dataclass(frozen=True)
 class Measurements:
-    """What one run of one contestant measured."""
+    """What one run of one system measured."""
 
     examples_per_second: float
     tokens_per_second: float
@@ -93,11 +93,11 @@ def limit_cores(cores: int) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
 
-def write_data(folder: Path, data_dir: Path, drawn: PreparedRun) -> None:
-    """Make a folder for both sides: the set as it is, and the rows drawn from it, with tags in IOB2."""
+def write_data(folder: Path, data_dir: Path, sampled: PreparedRun) -> None:
+    """Create a folder for both systems with the original dataset and the sampled rows, with tags in IOB2."""
     (folder / "wnut17").symlink_to((data_dir / "wnut17").resolve())
     for split in ("train", "validation"):
-        rows = drawn.splits[split]
+        rows = sampled.splits[split]
         pairs = zip(rows["tokens"], rows["iob2"], strict=True)
         write_jsonl(folder / f"{split}.jsonl", ({"tokens": words, "tags": tags} for words, tags in pairs))
 
@@ -154,7 +154,7 @@ def describe_bertkit(
 
 
 def read_measurements(printed: dict[str, Any], seconds: float) -> Measurements:
-    """Read the figures of a run of bertkit."""
+    """Read the measurements of a run of bertkit."""
     training = printed["training"]
     return Measurements(
         training["examples_per_second"],
@@ -176,21 +176,21 @@ def compare_training(data: Path, args: argparse.Namespace, _: PreparedRun) -> Se
         describe_script(epochs),
         describe_bertkit("bertkit ner", args.rows, epochs, "--learning-rate", str(LEARNING_RATE)),
     ]
-    figures = run_systems(entries, data, args.model, args.rounds, alternate=True)
+    measurements = run_systems(entries, data, args.model, args.rounds, alternate=True)
     about = (
-        f"Epochs: {epochs}; batches of {BATCH_SIZE}, learning rate {LEARNING_RATE}. A token is a piece of "
+        f"Epochs: {epochs}; batches of {BATCH_SIZE}, learning rate {LEARNING_RATE}. Tokens are those of "
         "the tokenizer, special ones counted, padding not. The ratio is of sentences/s. bertkit scores the "
         "dev set after each epoch, outside of the time, and keeps the best weights; the script scores its "
         "last."
     )
-    lines = format_table(figures, lambda run: run.examples_per_second)
+    lines = format_table(measurements, lambda run: run.examples_per_second)
     return ["## Training", "", about, "", *lines], entries
 
 
-def compare_features(_: Path, args: argparse.Namespace, drawn: PreparedRun) -> Section:
+def compare_features(_: Path, args: argparse.Namespace, sampled: PreparedRun) -> Section:
     """Compare `build_words` with bare calls of the tokenizer."""
     about = "The same sentences over and over, in one process, nothing cached. The ratio is of sentences/s."
-    return ["## Features", "", about, "", *ner_data.time_features(drawn, args.rounds)], []
+    return ["## Features", "", about, "", *ner_data.time_features(sampled, args.rounds)], []
 
 
 def compare_vectors(data: Path, args: argparse.Namespace, _: PreparedRun) -> Section:
@@ -209,8 +209,8 @@ def compare_vectors(data: Path, args: argparse.Namespace, _: PreparedRun) -> Sec
         "processes: computing the vectors is in them, and not in sentences/s."
     )
     computed = ner_data.time_vectors(data, args.model, args.rows, LAYERS, args.rounds)
-    figures = run_systems(entries, data, args.model, args.rounds, alternate=True)
-    lines = format_table(figures, lambda run: 1 / run.process_seconds)
+    measurements = run_systems(entries, data, args.model, args.rounds, alternate=True)
+    lines = format_table(measurements, lambda run: 1 / run.process_seconds)
     return ["## Vectors", "", about, "", *computed, "", whole, "", *lines], entries
 
 
@@ -220,15 +220,17 @@ PARTS = {"training": compare_training, "features": compare_features, "vectors": 
 # ---- the report
 
 
-def format_table(figures: dict[str, list[Measurements]], speed: Callable[[Measurements], float]) -> list[str]:
+def format_table(
+    measurements: dict[str, list[Measurements]], speed: Callable[[Measurements], float]
+) -> list[str]:
     """Lay out the medians as a Markdown table, compared by `speed`, and list every round."""
-    base = [speed(run) for run in next(iter(figures.values()))]
+    base = [speed(run) for run in next(iter(measurements.values()))]
     lines = [
         "| | training sentences/s | tokens/s | dev F1 | peak MB | whole process, s | ratio | precision |",
         "|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     rounds: dict[str, list[str]] = {}
-    for name, runs in figures.items():
+    for name, runs in measurements.items():
         row = [
             f"{compute_median(runs, 'examples_per_second'):.1f}",
             f"{compute_median(runs, 'tokens_per_second'):.0f}",
@@ -248,12 +250,13 @@ def compute_median(runs: Sequence[Measurements], name: str) -> float:
     return statistics.median(getattr(run, name) for run in runs)
 
 
-def describe_setup(drawn: PreparedRun, args: argparse.Namespace) -> str:
+def describe_setup(sampled: PreparedRun, args: argparse.Namespace) -> str:
     """Say what was run."""
-    train, validation = drawn.splits["train"], drawn.splits["validation"]
+    train, validation = sampled.splits["train"], sampled.splits["validation"]
     return (
-        f"{len(train)} training and {len(validation)} dev sentences of WNUT-17, drawn with seed {SEED}; at "
-        f"most {MAX_LENGTH} pieces; {describe_model_and_rounds(args.model, args.rounds)}. Ratios are to the first "
+        f"{len(train)} training and {len(validation)} dev sentences of WNUT-17, sampled with seed {SEED}; at "
+        f"most {MAX_LENGTH} tokens; {describe_model_and_rounds(args.model, args.rounds)}. Ratios are to "
+        f"the first "
         "row, taken round by round, of which the median is shown. Who goes first changes from round to round."
     )
 
@@ -265,11 +268,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["BERTKIT_CACHE_DIR"] = str(Path(scratch) / "cache")
         try:
-            drawn = ner_data.prepare_wnut17(args.data_dir, args.model, args.rows)
+            sampled = ner_data.prepare_wnut17(args.data_dir, args.model, args.rows)
         except UserError as error:
             raise SystemExit(str(error)) from None
-        write_data(Path(scratch), args.data_dir, drawn)
-        parts = [PARTS[name](Path(scratch), args, drawn) for name in args.part or PARTS]
+        write_data(Path(scratch), args.data_dir, sampled)
+        parts = [PARTS[name](Path(scratch), args, sampled) for name in args.part or PARTS]
     own = [
         f"{Path(__file__).name} --data-dir SETS --model MODEL",
         f"--rows {args.rows}",
@@ -281,7 +284,7 @@ def main() -> None:
     results = [line for lines, _ in parts for line in [*lines, ""]]
     commands = format_commands(" ".join(own), [entry for _, entries in parts for entry in entries])
     title = "Speed of bertkit ner: training, features, cached vectors"
-    publish(format_report(title, describe_setup(drawn, args), results[:-1], commands), args.out)
+    publish(format_report(title, describe_setup(sampled, args), results[:-1], commands), args.out)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How much of the batches is padding: like lengths together, and by a budget of pieces.
+"""Measure the padding of batches that are random, grouped by length, or limited by a token budget.
 
     BERTKIT_DATA_DIR=DATA python benchmarks/padding.py --model minilm --out padding.md
 
-The samplers alone, over real data, no training: an epoch of each is laid out and its places are counted. A
+The samplers alone, over real data, no training: they plan an epoch each, and its padding is counted. A
 budget is what a batch of `--batch-size` examples of the greatest length would take. The report goes to
 standard output.
 """
@@ -20,38 +20,37 @@ import numpy as np
 from bertkit.data.features import Features
 from bertkit.pipeline.prepare import prepare
 from bertkit.tasks import task_class
-from bertkit.training.batch_samplers import LengthGroupedBatchSampler
-from bertkit.training.token_budget import TokenBudgetBatchSampler
+from bertkit.training.samplers import LengthGroupedBatchSampler, TokenBudgetBatchSampler
 from bertkit.utils.reporting import Reporter
-from side_by_side import SEED, format_report, publish
+from harness import SEED, format_report, publish
 
 DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "SST-2": ("classify", {"data": "sst2", "max_length": 128}),
     "SQuAD v1, windows of 384": ("qa", {"squad": "v1", "max_length": 384}),
-    "IMDB, cut at 256": ("classify", {"data": "imdb", "max_length": 256}),
+    "IMDB, truncated at 256": ("classify", {"data": "imdb", "max_length": 256}),
 }
 HEADINGS = (
-    "data", "batches of", "padding", "batches", "examples a batch", "most places", "s an epoch",
+    "data", "batches of", "padding", "batches", "examples per batch", "maximum size", "s per epoch",
 )  # fmt: skip
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="minilm", help="whose pieces (default: minilm)")
-    parser.add_argument("--batch-size", type=int, default=32, help="examples a batch (default: 32)")
+    parser.add_argument("--model", default="minilm", help="model whose tokenizer is used (default: minilm)")
+    parser.add_argument("--batch-size", type=int, default=32, help="examples per batch (default: 32)")
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     return parser.parse_args(argv)
 
 
 def prepare_training_features(task: str, model: str, given: dict[str, Any]) -> Features:
-    """The training examples as a run would read them."""
+    """Return the training features as a run would build them."""
     config = task_class(task).Config(model=model, seed=SEED, **given)
     return prepare(task, config, Reporter()).features["train"]
 
 
 def list_batch_orders(features: Features, size: int, tokens: int) -> dict[str, Callable[[], list[list[int]]]]:
-    """Ways to lay out an epoch: batches of examples."""
+    """Return name -> function that plans the batches of an epoch."""
 
     def at_random() -> list[list[int]]:
         order = np.random.default_rng(SEED).permutation(len(features)).tolist()
@@ -59,13 +58,15 @@ def list_batch_orders(features: Features, size: int, tokens: int) -> dict[str, C
 
     return {
         f"{size} examples at random": at_random,
-        f"{size} examples of like length": lambda: list(LengthGroupedBatchSampler(features, size, seed=SEED)),
-        f"{tokens:,} pieces": lambda: list(TokenBudgetBatchSampler(features, tokens, seed=SEED)),
+        f"{size} examples of similar length": lambda: list(
+            LengthGroupedBatchSampler(features, size, seed=SEED)
+        ),
+        f"{tokens:,} tokens": lambda: list(TokenBudgetBatchSampler(features, tokens, seed=SEED)),
     }
 
 
 def format_row(data: str, name: str, lay_out: Callable[[], list[list[int]]], features: Features) -> str:
-    """What an epoch comes to."""
+    """Plan an epoch, and format its statistics as a table row."""
     longest = np.maximum.reduceat(features.sequence_lengths, features.sequence_offsets[:-1])
     sequences = np.diff(features.sequence_offsets)
     started = time.perf_counter()
@@ -75,12 +76,12 @@ def format_row(data: str, name: str, lay_out: Callable[[], list[list[int]]], fea
     padding = 1 - features.sequence_lengths.sum() / sum(places)
     few, many = np.percentile([len(batch) for batch in epoch], [1, 99]).astype(int)
     examples = str(few) if few == many else f"{few} to {many}"
-    figures = (f"{padding:.1%}", f"{len(epoch):,}", examples, f"{max(places):,}", f"{seconds:.2f}")
-    return "| " + " | ".join([data, name, *figures]) + " |"
+    measurements = (f"{padding:.1%}", f"{len(epoch):,}", examples, f"{max(places):,}", f"{seconds:.2f}")
+    return "| " + " | ".join([data, name, *measurements]) + " |"
 
 
 def main() -> None:
-    """Lay out an epoch of each set in each way, and report."""
+    """Plan an epoch of each dataset with each sampler, and report."""
     args = parse_args()
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|" + "---:|" * (len(HEADINGS) - 2)]
     for data, (task, given) in DATASETS.items():

@@ -19,8 +19,8 @@ from transformers import pipeline
 import bertkit
 from bertkit.data.readers.files import read_file
 from bertkit.utils.reporting import silence_libraries
+from harness import compute_median_ratio, format_report, list_rounds, publish
 from ner_data import time_alternating
-from side_by_side import compute_median_ratio, format_report, list_rounds, publish
 
 BATCH_SIZE = 32
 ROW_BY_ROW = "pipeline, row by row"

@@ -3,7 +3,7 @@
     python benchmarks/pretrain_step.py --out pretrain_step.md
 
 Both train a BERT of the same shape, from the same weights, on the same random pairs with the same masked
-pieces, with the same optimizer, each in a process of its own. The stock model takes labels for all places and
+tokens, with the same optimizer, each in a process of its own. The stock model takes labels for all places and
 its own attention; bertkit's computes the vocabulary at the masked places, and attends by parts. Progress goes
 to standard error, the table to standard output.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from side_by_side import (
+from harness import (
     SEED,
     System,
     compute_median_ratio,
@@ -143,19 +143,20 @@ def describe_system(name: str, kind: str, args: argparse.Namespace) -> System[Me
     return System(name, lambda *_: command, lambda printed, _: Measurements(**printed))
 
 
-def format_table(figures: dict[str, list[Measurements]]) -> list[str]:
+def format_table(measurements: dict[str, list[Measurements]]) -> list[str]:
     """Medians, ratios to the stock model, and every round."""
-    (_, base), *_ = figures.items()
+    (_, base), *_ = measurements.items()
     lines = ["| | examples/s | times as fast | peak MB | of the stock model's |", "|---|---:|---:|---:|---:|"]
-    for name, runs in figures.items():
+    for name, runs in measurements.items():
         speeds, peaks = (
             [getattr(run, key) for run in runs] for key in ("examples_per_second", "peak_memory_mb")
         )
         faster = compute_median_ratio(speeds, [run.examples_per_second for run in base])
-        share = compute_median_ratio(peaks, [run.peak_memory_mb for run in base])
-        row = f"{statistics.median(speeds):.1f} | {faster:.2f} | {statistics.median(peaks):.0f} | {share:.0%}"
+        memory_ratio = compute_median_ratio(peaks, [run.peak_memory_mb for run in base])
+        speed, peak = statistics.median(speeds), statistics.median(peaks)
+        row = f"{speed:.1f} | {faster:.2f} | {peak:.0f} | {memory_ratio:.0%}"
         lines.append(f"| {name} | {row} |")
-    rounds = {name: [str(run) for run in runs] for name, runs in figures.items()}
+    rounds = {name: [str(run) for run in runs] for name, runs in measurements.items()}
     return [*lines, *list_rounds("Runs", rounds, separator="; ")]
 
 
@@ -167,22 +168,24 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.1, help="0 shows that the losses are equal")
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     parser.add_argument(
-        "--kind", choices=[STOCK, BERTKIT], help="measure this one, here, and print its figures"
+        "--kind", choices=[STOCK, BERTKIT], help="measure this one, here, and print its measurements"
     )
     args = parser.parse_args()
     if args.kind:
         print(json.dumps(vars(measure(args.kind, args.steps, args.dropout))))
         return
     entries = [describe_system("BertForPreTraining", STOCK, args), describe_system("bertkit", BERTKIT, args)]
-    figures = run_systems(entries, Path(), Path(), args.rounds, alternate=True)
+    measurements = run_systems(entries, Path(), Path(), args.rounds, alternate=True)
     about = (
-        f"{NUM_LAYERS} layers, {HIDDEN_SIZE} wide, {NUM_HEADS} heads, {VOCAB_SIZE:,} pieces; {BATCH_SIZE} pairs of {SEQ_LEN} "
-        f"pieces, {MASKED_PER_EXAMPLE} of each to predict, dropout {args.dropout:g}, fp32; {args.steps} steps, "
+        f"{NUM_LAYERS} layers, {HIDDEN_SIZE} wide, {NUM_HEADS} heads, {VOCAB_SIZE:,} tokens; {BATCH_SIZE} "
+        f"pairs of {SEQ_LEN} "
+        f"tokens, {MASKED_PER_EXAMPLE} of each to predict, dropout {args.dropout:g}, fp32; {args.steps} "
+        f"steps, "
         f"{torch.get_num_threads()} threads, medians of {args.rounds} rounds. Memory: the process's peak."
     )
     own = f"pretrain_step.py --steps {args.steps} --rounds {args.rounds} --dropout {args.dropout:g}"
     commands = format_commands(own, entries)
-    publish(format_report("A step of pre-training", about, format_table(figures), commands), args.out)
+    publish(format_report("A step of pre-training", about, format_table(measurements), commands), args.out)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/qa_data.py SETS/squad/dev-v1.1.json FOLDER
 
 writes FOLDER/train.json (1,500 questions) and FOLDER/dev.json (400), in the form of SQuAD; --train and --dev
-give other numbers. Version 2.0 has some of the same articles and is parted by the same names, so that a model
+give other numbers. Version 2.0 has some of the same articles and is split by the same names, so that a model
 may learn from both.
 """
 
@@ -22,7 +22,7 @@ DEV_ARTICLES = {
 
 
 def sample_questions(articles: list[dict[str, Any]], size: int, rng: random.Random) -> list[dict[str, Any]]:
-    """Keep `size` questions of the articles, drawn by seed, and what holds them."""
+    """Keep `size` questions of the articles, sampled by seed, with their paragraphs."""
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     ids = set(rng.sample([question["id"] for some in paragraphs for question in some["qas"]], size))
     kept = []
@@ -37,7 +37,7 @@ def sample_questions(articles: list[dict[str, Any]], size: int, rng: random.Rand
 
 
 def write_splits(source: Path, folder: Path, train: int, dev: int) -> None:
-    """Write `train` questions to learn from and `dev` to score, drawn from the file of SQuAD's."""
+    """Sample `train` training and `dev` validation questions from a SQuAD file, and write them."""
     content = json.loads(source.read_text("utf-8"))
     rng = random.Random(0)
     parts: dict[str, list[dict[str, Any]]] = {"train": [], "dev": []}

@@ -1,11 +1,11 @@
 """Fine-tune a model to answer questions with a plain `transformers.Trainer`.
 
 This is a yardstick of `training.py`: windows by the tokenizer, the answer looked for in each with Python
-loops, and every window padded to the maximum length, as such scripts do unless told otherwise. It does not
+loops, and every window padded to the maximum length, as such scripts do by default. It does not
 use bertkit, and scores nothing: both sides' answers are scored by the same rule.
 
-The last thing it does is to print one line of JSON with figures and answers on standard output; all else goes
-to standard error.
+The last thing it does is to print one line of JSON with measurements and answers on standard output; all else
+goes to standard error.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import qa_usual
-from peer import FirstStepTimer, add_training_options, build_training_arguments, summarize_training
+import qa_baseline
+from trainer_options import FirstStepTimer, add_training_options, build_training_arguments, summarize_training
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -33,7 +33,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--train_file", type=Path, required=True, help="in the form of SQuAD")
     parser.add_argument("--validation_file", type=Path, required=True, help="the same")
-    parser.add_argument("--doc_stride", type=int, default=128, help="pieces that two windows share")
+    parser.add_argument("--doc_stride", type=int, default=128, help="tokens that two windows share")
     add_training_options(parser, length=384, batch_size=12)
     return parser.parse_args(argv)
 
@@ -62,7 +62,7 @@ def tokenize_windows(questions: list[Question], tokenizer: Any, args: argparse.N
 def find_answer_tokens(
     answer: dict[str, Any], offsets: list[tuple[int, int]], sides: list[int | None]
 ) -> tuple[int, int]:
-    """The first and the last piece of an answer in a window; those of [CLS] where it is not all inside."""
+    """Return the first and last token of an answer in a window, or [CLS] if it is not completely inside."""
     start, stop = answer["answer_start"], answer["answer_start"] + len(answer["text"])
     inside = [number for number, side in enumerate(sides) if side == 1]
     if not inside or offsets[inside[0]][0] > start or offsets[inside[-1]][1] < stop:
@@ -115,14 +115,14 @@ def predict_answers(trainer: Trainer, args: argparse.Namespace) -> dict[str, str
         [place if side == 1 else None for place, side in zip(places, of_each, strict=True)]
         for places, of_each in zip(windows["offset_mapping"], sides, strict=True)
     ]
-    of = qa_usual.Windows(windows["overflow_to_sample_mapping"], offsets)
+    of = qa_baseline.Windows(windows["overflow_to_sample_mapping"], offsets)
     ids, contexts = [one["id"] for one in questions], [one["context"] for one in questions]
-    listed = qa_usual.find_answers(np.stack(found[:2], 1), of, ids, contexts, 20, 30).nbest
+    listed = qa_baseline.find_answers(np.stack(found[:2], 1), of, ids, contexts, 20, 30).nbest
     return {name: next((span["text"] for span in listed[name] if span["text"]), "") for name in ids}
 
 
 def main() -> None:
-    """Train, save, answer, and print the figures."""
+    """Train, save, answer, and print the measurements."""
     args = parse_args()
     with contextlib.redirect_stdout(sys.stderr):
         trainer, first = build_trainer(args), FirstStepTimer()

@@ -2,11 +2,13 @@
 
     python benchmarks/qa_speed.py --data-dir SETS --out qa.md
 
-features: what makes them beside a bare call of the tokenizer. answers: from the scores of starts and ends
-to predictions and lists of the best, beside the usual way, `qa_usual.py`, on the same random scores.
-memory: how much scoring many windows adds to the peak. All in this process; nothing is trained.
+features: compared with a bare call of the tokenizer.
+answers: from start and end scores to predictions and n-best lists, compared with the usual loops in
+`qa_baseline.py`, on the same random scores.
+memory: how much scoring many windows adds to the peak.
+Everything runs in this process, and nothing is trained.
 
-SETS is a folder that holds squad/dev-v1.1.json. Progress goes to standard error, the report to standard
+SETS is a directory that contains squad/dev-v1.1.json. Progress goes to standard error, the report to standard
 output.
 """
 
@@ -27,7 +29,7 @@ import torch
 from transformers import AutoTokenizer
 from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
-import qa_usual
+import qa_baseline
 from bertkit.data.collator import PaddingCollator
 from bertkit.data.qa.features import Limits, QuestionFeatures, build_question_features
 from bertkit.data.rows import Rows
@@ -35,8 +37,7 @@ from bertkit.tasks.base import Outputs
 from bertkit.tasks.qa_predictions import AnswerDecoder
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.reporting import Reporter
-from ner_data import time_alternating
-from side_by_side import (
+from harness import (
     SEED,
     add_options,
     compute_median_ratio,
@@ -46,6 +47,7 @@ from side_by_side import (
     publish,
     validate_options,
 )
+from ner_data import time_alternating
 
 LIMITS = Limits(max_length=384, max_query_length=64, doc_stride=128, max_answer_length=30, n_best=20)
 BATCH_SIZE = 24
@@ -105,10 +107,13 @@ def compare_features(args: argparse.Namespace, tokenizer: Any) -> list[str]:
         return lambda: build_question_features(questions, contexts, None, tokenizer, LIMITS, cache=False)
 
     lines = [f"{len(questions):,} questions, nothing cached. The ratio is of seconds."]
-    for name, some in (("as they are", contexts), ("no two the same", unlike)):
-        lines += ["", f"Paragraphs {name}, {len(set(some)):,} of them:", ""]
-        lines += compare_calls({"tokenizer(questions, contexts, ...)": bare(some), "build_questions": built(some)},
-                          args, 1, "s")  # fmt: skip
+    for name, paragraphs in (("as they are", contexts), ("all different", unlike)):
+        calls = {
+            "tokenizer(questions, contexts, ...)": bare(paragraphs),
+            "build_questions": built(paragraphs),
+        }
+        lines += ["", f"Paragraphs {name}, {len(set(paragraphs)):,} of them:", ""]
+        lines += compare_calls(calls, args, 1, "s")
     return ["## Features", "", *lines]
 
 
@@ -122,14 +127,16 @@ def compare_answers(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     logits, windows = make_peaked_logits(built), to_baseline_windows(built)
     rows = Rows.from_columns({"id": ids, "context": contexts}, "dev-v1.1.json")
 
-    def usual() -> qa_usual.BaselineAnswers:
-        return qa_usual.find_answers(logits, windows, ids, contexts, LIMITS.n_best, LIMITS.max_answer_length)
+    def usual() -> qa_baseline.BaselineAnswers:
+        return qa_baseline.find_answers(
+            logits, windows, ids, contexts, LIMITS.n_best, LIMITS.max_answer_length
+        )
 
     def ours() -> Outputs:
         return Outputs(reduce_logits(logits, built), built, rows)
 
     calls: dict[str, Callable[[], object]] = {
-        "the usual way": lambda: usual().format_files(),
+        "the usual loops": lambda: usual().format_files(),
         "bertkit": lambda: ["".join(lines) for lines in ANSWERING.prediction_files(ours()).values()],
         "of which: kept": ours,
         "of which: kept and merge": lambda: ANSWERING.merge_nbest(ours()),
@@ -138,7 +145,7 @@ def compare_answers(args: argparse.Namespace, tokenizer: Any) -> list[str]:
         f"{len(ids):,} questions in {len(built):,} windows, random scores with peaks, batches of "
         f"{BATCH_SIZE}. From scores to the text of the three files. The ratio is of time."
     )
-    shown = compare_calls(calls, args, len(ids) / 1e6, "us a question")
+    shown = compare_calls(calls, args, len(ids) / 1e6, "µs per question")
     return ["## Answers", "", about, "", *shown, "", *describe_agreement(usual(), ours())]
 
 
@@ -158,13 +165,13 @@ def make_peaked_logits(built: QuestionFeatures) -> np.ndarray:
     return logits
 
 
-def to_baseline_windows(built: QuestionFeatures) -> qa_usual.Windows:
+def to_baseline_windows(built: QuestionFeatures) -> qa_baseline.Windows:
     """The windows as the usual way has them before it looks for answers."""
     places = list(zip(built.contexts.start.tolist(), built.contexts.stop.tolist(), strict=True))
     begins = built.get_context_positions(np.arange(len(built))).tolist()
     bounds = zip(begins, built.start.tolist(), built.stop.tolist(), strict=True)
     offsets = [[*repeat(None, begin), *places[start:stop], None] for begin, start, stop in bounds]
-    return qa_usual.Windows(built.question_index.tolist(), offsets)
+    return qa_baseline.Windows(built.question_index.tolist(), offsets)
 
 
 def reduce_logits(logits: np.ndarray, built: QuestionFeatures) -> np.ndarray:
@@ -180,7 +187,7 @@ def reduce_logits(logits: np.ndarray, built: QuestionFeatures) -> np.ndarray:
     return result
 
 
-def describe_agreement(usual: qa_usual.BaselineAnswers, ours: Outputs) -> list[str]:
+def describe_agreement(usual: qa_baseline.BaselineAnswers, ours: Outputs) -> list[str]:
     """Count the questions with the same answer, and whose best span scores higher."""
     nbest = ANSWERING.merge_nbest(ours)
     same = np.equal(ANSWERING.select_answers(ours, nbest), list(usual.predictions.values()))
@@ -216,7 +223,7 @@ def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     """Measure how far features and scores of many windows raise the peak of this process."""
     questions, contexts = build_long_rows(args, tokenizer)
     before = read_process_memory_mb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: an earlier one would hide this
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, which an earlier one would hide
     built = build_question_features(questions, contexts, None, tokenizer, LIMITS, cache=False)
     after = read_process_memory_mb("VmHWM")
     started = time.perf_counter()
@@ -226,7 +233,7 @@ def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     return [
         *("## Memory", ""),
         f"{len(questions):,} questions over {len(set(contexts)):,} paragraphs in {len(built):,} windows of "
-        f"{built.sequence_lengths.mean():.0f} pieces on average, scored by a stand-in for a model.",
+        f"{built.sequence_lengths.mean():.0f} tokens on average, scored by a stand-in for a model.",
         *("", "| | MB |", "|---|---:|"),
         f"| peak, above what was there before | {raised:.0f} |",
         f"| of which, while features were made | {after - before:.0f} |",
@@ -285,8 +292,9 @@ def main() -> None:
     tokenizer.backend_tokenizer.no_padding()
     parts = [PARTS[name](args, tokenizer) for name in args.part or PARTS]
     about = (
-        f"SQuAD 1.1, dev set; {LIMITS.max_length} pieces, a window every {LIMITS.doc_stride}; "
-        f"{describe_model_and_rounds(args.model, args.rounds)}. Ratios are to the first row, taken round by round, of "
+        f"SQuAD 1.1, dev set; {LIMITS.max_length} tokens, a window every {LIMITS.doc_stride}; "
+        f"{describe_model_and_rounds(args.model, args.rounds)}. Ratios are to the first row, taken round "
+        f"by round, of "
         "which the median is shown."
     )
     own = f"qa_speed.py --data-dir SETS --rows {args.rows} --rounds {args.rounds} --windows {args.windows}"

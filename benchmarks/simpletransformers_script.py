@@ -1,6 +1,6 @@
 """Fine-tune a classifier of single texts with simpletransformers, as its documentation does.
 
-A yardstick of `training.py`, with the options of `trainer_script.py`; what is not said keeps its own
+A yardstick of `training.py`, with the options of `trainer_script.py`; other options keep their own
 defaults. It is run by the interpreter that has it. Its model for question answering cannot be imported beside
 transformers 5, which has no `SquadExample` any more.
 
@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 import trainer_script
-from peer import FirstStepTimer, summarize_training
+from trainer_options import FirstStepTimer, summarize_training
 
 
 def build_model_args(args: argparse.Namespace) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def build_model_args(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def train(args: argparse.Namespace) -> dict[str, Any]:
-    """Train and score; return the figures."""
+    """Train and score; return the measurements."""
     import pandas as pd
     import torch
     from simpletransformers.classification import ClassificationModel
@@ -64,7 +64,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train, and print the figures."""
+    """Train, and print the measurements."""
     args = trainer_script.parse_args()
     with contextlib.redirect_stdout(sys.stderr):
         report = train(args)

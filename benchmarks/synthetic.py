@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from side_by_side import SEED
+from harness import SEED
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
 SENTENCES_PER_DOCUMENT = 12  # in a document
 
 
 def build_tokenizer(vocabulary: int) -> Any:
-    """Return a tokenizer to which each of the words `w6`, `w7`, ... is one piece."""
+    """Return a tokenizer in which each of the words `w6`, `w7`, ... is one token."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    pieces = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(len(SPECIAL_TOKENS), vocabulary))]
-    numbers = {piece: number for number, piece in enumerate(pieces)}
+    tokens = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(len(SPECIAL_TOKENS), vocabulary))]
+    numbers = {token: number for number, token in enumerate(tokens)}
     backend = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer()
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(piece, numbers[piece]) for piece in ("[CLS]", "[SEP]")],
+        special_tokens=[(token, numbers[token]) for token in ("[CLS]", "[SEP]")],
     )  # fmt: skip
     names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
@@ -45,7 +45,7 @@ def write_model(folder: Path, vocabulary: int, shape: tuple[int, int, int]) -> P
 
 
 def write_rows(path: Path, rows: int, length: int, vocabulary: int) -> Path:
-    """Write labelled texts as long as real ones are: many short, a few cut off at `length` pieces."""
+    """Write labeled texts of realistic lengths: many short ones, a few truncated at `length` tokens."""
     from bertkit.utils.files import write_jsonl
 
     rng = np.random.default_rng(SEED)
@@ -56,12 +56,12 @@ def write_rows(path: Path, rows: int, length: int, vocabulary: int) -> Path:
     return path
 
 
-def write_text(path: Path, pieces: int, vocabulary: int) -> Path:
-    """Write at least as many pieces in sentences of 5 to 40 words, a sentence a line, in documents."""
+def write_text(path: Path, tokens: int, vocabulary: int) -> Path:
+    """Write at least as many tokens in sentences of 5 to 40 words, a sentence a line, in documents."""
     rng = np.random.default_rng(SEED)
     lines: list[str] = []
     written = 0
-    while written < pieces or len(lines) < 3 * SENTENCES_PER_DOCUMENT:
+    while written < tokens or len(lines) < 3 * SENTENCES_PER_DOCUMENT:
         size = int(rng.integers(5, 40))
         lines.append(_words(rng, size, vocabulary) + " .")
         if len(lines) % SENTENCES_PER_DOCUMENT == 0:

@@ -1,7 +1,7 @@
 """Fine-tune a classifier of single texts with a plain `transformers.Trainer`.
 
 This is a yardstick of `training.py`: what somebody gets who wires `datasets`, a tokenizer and `Trainer`
-together in the usual way. It does not use bertkit. By default every text is padded to the maximum length;
+together as usual. It does not use bertkit. By default every text is padded to the maximum length;
 `--no_pad_to_max_length` pads each batch to its longest.
 
 The last thing it does is to print one line of JSON on standard output; all else, progress and warnings,
@@ -16,7 +16,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from peer import FirstStepTimer, add_training_options, build_training_arguments, summarize_training
+from trainer_options import FirstStepTimer, add_training_options, build_training_arguments, summarize_training
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -50,7 +50,7 @@ def tokenize(
 
 
 def compute_accuracy(prediction: Any) -> dict[str, float]:
-    """Return the share of texts whose highest-scored class is the right one."""
+    """Return the fraction of texts that are classified correctly."""
     chosen = prediction.predictions.argmax(axis=-1)
     return {"accuracy": float((chosen == prediction.label_ids).mean())}
 
@@ -90,7 +90,7 @@ def build_trainer(args: argparse.Namespace) -> Trainer:
 
 
 def main() -> None:
-    """Train, save, evaluate, and print the figures."""
+    """Train, save, evaluate, and print the measurements."""
     args = parse_args()
     with contextlib.redirect_stdout(sys.stderr):
         trainer, first = build_trainer(args), FirstStepTimer()

@@ -1,10 +1,10 @@
-"""Compare training with bertkit and with what people use without it: a plain Trainer, simpletransformers.
+"""Compare training with bertkit, with a plain Trainer, and with simpletransformers.
 
     python benchmarks/training.py --data-dir DATA --work sst2,imdb,squad --rounds 3 --write
 
-All contestants fine-tune the same model on the same rows with the same settings for one epoch, in turn, each
-in a process of its own. DATA is a folder that holds SST-2/ as GLUE distributes it, and squad/dev-v1.1.json;
-the reviews of IMDB come with a package. Progress goes to standard error, the tables to standard output;
+All systems fine-tune the same model on the same rows with the same settings for one epoch, in turn, each in
+a separate process. DATA is a directory that contains SST-2/ as GLUE distributes it, and squad/dev-v1.1.json.
+The reviews of IMDB come with a package. Progress goes to standard error, the tables to standard output;
 --write puts them into docs/benchmarks.md, with a picture.
 """
 
@@ -17,9 +17,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from contestants import BASELINE, Measurements, list_systems
-from page import IMAGES, draw_bars, format_table, replace_section
-from side_by_side import (
+from docs_page import IMAGES, draw_bars, format_table, replace_section
+from harness import (
     add_options,
     compute_median_ratio,
     describe_machine,
@@ -29,7 +28,8 @@ from side_by_side import (
     run_systems,
     validate_options,
 )
-from training_work import WORKLOADS, Workload, write_data
+from systems import BASELINE, Measurements, list_systems
+from workloads import WORKLOADS, Workload, write_data
 
 COLUMNS = {  # of the medians of the rounds: name, how it is shown
     "examples/s": ("examples_per_second", "{:.1f}"),
@@ -101,7 +101,7 @@ def compute_ratios(runs: Runs) -> dict[str, float]:
 
 
 def format_section(work: Workload, runs: Runs) -> list[str]:
-    """Lay out the figures of a workload."""
+    """Lay out the measurements of a workload."""
     faster, rows = compute_ratios(runs), {}
     for name, some in runs.items():
         middle = [
@@ -118,12 +118,13 @@ def format_section(work: Workload, runs: Runs) -> list[str]:
 
 
 def format_text(args: argparse.Namespace, results: Mapping[str, Runs]) -> str:
-    """Compose all that is told of the runs."""
+    """Return the section of the docs page about the runs."""
     named = ",".join(f"{work.name}={work.rows}" for work in args.work)
     more = " --simpletransformers PYTHON" if args.simpletransformers else ""
     own = f"python benchmarks/training.py --data-dir DATA --work {named} --rounds {args.rounds}{more}"
     about = (
-        f"One epoch; {describe_model_and_rounds(args.model, args.rounds)}. The ratio is of examples a second, to the "
+        f"One epoch; {describe_model_and_rounds(args.model, args.rounds)}. The ratio is of examples a "
+        f"second, to the "
         "second row. Tokens do not count padding. The first step is counted from the start of the process. "
         "The whole process includes imports, features, scoring and saving the model."
     )
@@ -131,16 +132,16 @@ def format_text(args: argparse.Namespace, results: Mapping[str, Runs]) -> str:
     return "\n".join([about, "", *sections, *describe_machine(), "", "```sh", own, "```"]) + "\n"
 
 
-def write_docs(args: argparse.Namespace, results: Mapping[str, Runs], told: str) -> None:
-    """Put the text and its picture into the documentation."""
+def write_docs(args: argparse.Namespace, results: Mapping[str, Runs], report: str) -> None:
+    """Write the report and its chart into the docs page."""
     groups = {work.title: compute_ratios(results[work.name]) for work in args.work}
     title = "Times as fast as Trainer with each batch padded to its longest"
     (IMAGES / CHART).write_text(draw_bars(title, groups) + "\n", "utf-8")
-    replace_section("training", f"![{title}](images/{CHART})\n\n{told}")
+    replace_section("training", f"![{title}](images/{CHART})\n\n{report}")
 
 
 def main() -> None:
-    """Draw the rows, run everything and report."""
+    """Sample the rows, run everything and report."""
     args = parse_args()
     results: dict[str, Runs] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -152,10 +153,10 @@ def main() -> None:
             results[work.name] = run_systems(
                 entries, folder, args.model.resolve(), args.rounds, alternate=True
             )
-    told = format_text(args, results)
-    publish(told, args.out)
+    report = format_text(args, results)
+    publish(report, args.out)
     if args.write:
-        write_docs(args, results, told)
+        write_docs(args, results, report)
 
 
 if __name__ == "__main__":

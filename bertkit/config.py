@@ -350,8 +350,8 @@ class TextConfig(Settings):
         "Text to read: a file (text, JSONL, CSV or Parquet), a directory, a pattern ('texts/*.txt'), a known "
         "dataset, a Hub dataset (ORG/NAME[:CONFIG]), or sample.",
         DATA,
-        values="data",
-        path=True,
+        completion="data",
+        is_path=True,
     )
     text_column: str | None = setting(
         None, "Column of the texts in files of rows; each row is a document.", DATA, default_text="guessed"

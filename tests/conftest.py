@@ -27,7 +27,7 @@ NEUTRAL_WORDS = [
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
-    """Each test has its own cache and no data directory; nothing of the user's is read or written."""
+    """Give each test its own cache and no data directory, so that no user files are read or written."""
     monkeypatch.setenv("BERTKIT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("BERTKIT_DATA_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -35,14 +35,14 @@ def _own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def stop_at(monkeypatch):
-    """Have SIGTERM come once, after this many optimizer steps of all runs from now on."""
+    """Return a function that arranges for SIGTERM after this many optimizer steps, over all runs."""
     from bertkit.training.callbacks import ReporterCallback
 
     def arrange(step):
-        told, steps = ReporterCallback.on_step_end, []
+        original, steps = ReporterCallback.on_step_end, []
 
-        def interrupt(self, args, state, control, **more):
-            told(self, args, state, control, **more)
+        def interrupt(self, args, state, control, **kwargs):
+            original(self, args, state, control, **kwargs)
             steps.append(state.global_step)
             if len(steps) == step:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -54,7 +54,7 @@ def stop_at(monkeypatch):
 
 @pytest.fixture
 def cli(capsys):
-    """Call `bertkit ARGS`; gives exit status, standard output and standard error."""
+    """Return a function that calls `bertkit ARGS` and returns exit status, standard output and error."""
     from bertkit.cli.app import main
 
     def call(*args):
@@ -77,7 +77,7 @@ def make_tokenizer(roberta=False):
     from transformers import PreTrainedTokenizerFast
 
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'"
-    pieces = [
+    tokens = [
         *SPECIAL_TOKENS,
         *POSITIVE_WORDS,
         *NEGATIVE_WORDS,
@@ -85,7 +85,7 @@ def make_tokenizer(roberta=False):
         *letters,
         *("##" + letter for letter in letters),
     ]
-    vocab = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    vocab = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
     backend = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -97,7 +97,7 @@ def replace_value_in_file(name: str, content: bytes, path: list[float], value: A
 
 
 def replace_nested_value(found: Any, path: list[float], value: Any) -> Any:
-    """A value with another one somewhere in it; each step of the way is a share of the keys."""
+    """Replace a nested value; each number of the path selects a key by its relative position."""
     if not path or not found or not isinstance(found, (dict, list)):
         return value
     keys = list(found) if isinstance(found, dict) else range(len(found))

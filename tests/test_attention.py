@@ -1,4 +1,4 @@
-"""Attention by parts: the same as PyTorch's where nothing is dropped, and the right share is."""
+"""Chunked attention equals that of PyTorch without dropout, and drops the expected fraction."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from bertkit.modeling.attention import CHUNKED_SDPA, ChunkedAttention, enable_ch
 
 
 def inputs(batch, length, mask, heads=2, width=4):
-    """Queries, keys and values as models have them, transposed, and a mask of one of the kinds there are."""
+    """Return transposed queries, keys and values as in models, and a mask of the given kind."""
     torch.manual_seed(length)
     parts = [torch.randn(batch, length, heads, width).transpose(1, 2).requires_grad_() for _ in range(3)]
     real = torch.arange(length) < torch.randint(1, length + 1, (batch, 1, 1, 1))
@@ -31,47 +31,49 @@ def gradients(output, parts):
 
 @pytest.mark.parametrize("mask", ["none", "bool", "each query", "one for all", "added"])
 @settings(max_examples=15, deadline=None)
-@given(batch=st.integers(1, 5), length=st.integers(1, 12), at_once=st.sampled_from([1, 100, 300, 2**20]))
-def test_without_dropout_it_is_sdpa(mask, batch, length, at_once):
+@given(batch=st.integers(1, 5), length=st.integers(1, 12), max_scores=st.sampled_from([1, 100, 300, 2**20]))
+def test_equals_sdpa_without_dropout(mask, batch, length, max_scores):
     parts, mask = inputs(batch, length, mask)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "MAX_SCORES_PER_CHUNK", at_once)  # other parts of the batch at a time
+        patch.setattr(attention, "MAX_SCORES_PER_CHUNK", max_scores)  # varies the chunks of the batch
         ours = ChunkedAttention.apply(*parts, mask, 0.0, 0.3)
-        found = [ours, *gradients(ours, parts)]
+        results = [ours, *gradients(ours, parts)]
     stock = F.scaled_dot_product_attention(*parts, attn_mask=mask, scale=0.3)
-    for one, other in zip(found, [stock, *gradients(stock, parts)], strict=True):
+    for one, other in zip(results, [stock, *gradients(stock, parts)], strict=True):
         torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
-def test_gradients_are_of_what_was_dropped(dropout, monkeypatch):
-    drawn = []
+def test_gradients_use_the_dropout_mask(dropout, monkeypatch):
+    keep_masks = []
 
-    def remembered(*given, draw=attention.sample_keep_mask):
-        drawn.append(draw(*given))
-        return drawn[-1]
+    def record_mask(*given, draw=attention.sample_keep_mask):
+        keep_masks.append(draw(*given))
+        return keep_masks[-1]
 
-    monkeypatch.setattr(attention, "sample_keep_mask", remembered)
+    monkeypatch.setattr(attention, "sample_keep_mask", record_mask)
     monkeypatch.setattr(attention, "MAX_SCORES_PER_CHUNK", 2 * 2 * 9 * 9)
     parts, mask = inputs(5, 9, "bool")
     ours = ChunkedAttention.apply(*parts, mask, dropout, 0.5)
-    found = [ours, *gradients(ours, parts)]
-    assert len(drawn) == 3  # of five examples two at a time
+    results = [ours, *gradients(ours, parts)]
+    assert len(keep_masks) == 3  # five examples in chunks of two
     q, k, v = parts
     scores = (q @ k.mT * 0.5).masked_fill(~mask, -torch.inf)
-    plain = (scores.softmax(-1) * torch.cat(drawn) / (1 - round(dropout * 2**16) / 2**16)) @ v
-    for one, other in zip(found, [plain, *gradients(plain, parts)], strict=True):
+    plain = (scores.softmax(-1) * torch.cat(keep_masks) / (1 - round(dropout * 2**16) / 2**16)) @ v
+    for one, other in zip(results, [plain, *gradients(plain, parts)], strict=True):
         torch.testing.assert_close(one, other)
 
 
-def test_drops_the_share_that_is_asked_for_each_place_by_itself():
+def test_drops_the_expected_fraction_independently():
     torch.manual_seed(0)
     kept = attention.sample_keep_mask(torch.Size([1000, 4001]), round(0.1 * 2**16))
     deviation = (0.1 * 0.9 / kept.numel()) ** 0.5
     assert kept.float().mean().item() == pytest.approx(0.9, abs=4 * deviation)
     assert kept.float().mean(0).std().item() == pytest.approx((0.09 / 1000) ** 0.5, rel=0.1)
-    beside = (kept[:, 1:] & kept[:, :-1]).float().mean().item()  # neighbours are draws of one number
-    assert beside == pytest.approx(0.81, abs=1e-3)
+    adjacent = (
+        (kept[:, 1:] & kept[:, :-1]).float().mean().item()
+    )  # adjacent values use the same random number
+    assert adjacent == pytest.approx(0.81, abs=1e-3)
 
 
 def untrained(name, dropout, causal=False):
@@ -92,47 +94,47 @@ def untrained(name, dropout, causal=False):
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra", "distilbert", "modernbert"])
-def test_every_architecture_that_leaves_attention_to_choice_trains_so(name):
-    """With a dropout so small that nothing is dropped, the logits and the gradients are the stock ones."""
+def test_architectures_with_selectable_attention_equal_the_stock_model(name):
+    """With a tiny dropout that drops nothing, logits and gradients equal those of the stock model."""
     batch = {"input_ids": torch.randint(5, 40, (3, 10)), "attention_mask": torch.ones(3, 10).long()}
     batch["attention_mask"][1, 6:] = 0
-    found = []
-    for by_parts in (False, True):
+    results = []
+    for chunked in (False, True):
         model = untrained(name, 1e-6)
-        if by_parts:
+        if chunked:
             enable_chunked_attention(model)
             assert model.config._attn_implementation == CHUNKED_SDPA
         logits = model(**batch).logits
         logits.sum().backward()
-        found.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
-    for one, other in zip(*found, strict=True):
+        results.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
+    for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "electra"])
 @pytest.mark.parametrize("padded", [None, slice(6, None), slice(0, 4)], ids=["not", "right", "left"])
-def test_from_left_to_right_it_is_the_stock_one_too(name, padded, monkeypatch):
+def test_causal_attention_equals_the_stock_model(name, padded, monkeypatch):
     ids = torch.randint(5, 40, (3, 10), generator=torch.Generator().manual_seed(0))
     mask = torch.ones(3, 10).long()
     mask[1, padded or slice(0, 0)] = 0
-    used, found = [], []
+    used_calls, results = [], []
     stock = ChunkedAttention.forward
     monkeypatch.setattr(
-        ChunkedAttention, "forward", staticmethod(lambda *given: used.append(1) or stock(*given))
+        ChunkedAttention, "forward", staticmethod(lambda *given: used_calls.append(1) or stock(*given))
     )
-    for by_parts in (False, True):
+    for chunked in (False, True):
         model = untrained(name, 1e-6, causal=True)
-        if by_parts:
+        if chunked:
             enable_chunked_attention(model)
         logits = model(input_ids=ids, attention_mask=mask).logits[mask.bool()]
         logits.square().sum().backward()
-        found.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
-    assert len(used) == model.config.num_hidden_layers
-    for one, other in zip(*found, strict=True):
+        results.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
+    assert len(used_calls) == model.config.num_hidden_layers
+    for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-def test_is_used_where_it_pays_and_only_there(monkeypatch):
+def test_is_used_only_in_fp32_training_with_dropout(monkeypatch):
     calls = []
     monkeypatch.setattr(ChunkedAttention, "apply", lambda *given: calls.append(given) or given[0])
     model = untrained("bert", 0.1)
@@ -147,15 +149,15 @@ def test_is_used_where_it_pays_and_only_there(monkeypatch):
     assert len(calls) == model.config.num_hidden_layers
 
 
-def test_a_run_trains_so_and_its_config_does_not_tell(monkeypatch, tmp_path, tiny, toy):
+def test_run_uses_it_without_a_trace_in_the_config(monkeypatch, tmp_path, tiny, toy):
     import bertkit
 
-    used = []
+    used_calls = []
     stock = ChunkedAttention.forward
     monkeypatch.setattr(
-        ChunkedAttention, "forward", staticmethod(lambda *given: used.append(1) or stock(*given))
+        ChunkedAttention, "forward", staticmethod(lambda *given: used_calls.append(1) or stock(*given))
     )
     run = bertkit.classify(data=str(toy), model=str(tiny), max_steps=2, bf16=False,
                            output_dir=str(tmp_path / "run"))  # fmt: skip
-    assert used
+    assert used_calls
     assert CHUNKED_SDPA not in (run.output_dir / "config.json").read_text()

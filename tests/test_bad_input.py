@@ -81,7 +81,7 @@ FILES = {
     "unknown recipe": (to_csv(GOOD_ROWS), ["--recipe", "imbd"], ["imbd", "recipes ls"]),
     "missing validation file": (to_csv(GOOD_ROWS), ["--validation", "no.csv"],
                                     ["no.csv", "no such file"]),
-    "unknown model": (to_csv(GOOD_ROWS), ["--model", "./nowhere"], ["--model ./nowhere", "no such folder"]),
+    "unknown model": (to_csv(GOOD_ROWS), ["--model", "./nowhere"], ["--model ./nowhere", "does not exist"]),
 }  # fmt: skip
 
 
@@ -336,7 +336,9 @@ def test_a_disk_that_fills_up_during_a_checkpoint_is_reported(cli, tiny, toy, tm
 
     monkeypatch.setattr(torch, "save", raise_disk_full)
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run"]
-    assert_refused(cli, tmp_path, args, ["No space left", "start again: there was none before", "step 5"])
+    assert_refused(
+        cli, tmp_path, args, ["No space left", "start again: there is no earlier checkpoint", "step 5"]
+    )
 
 
 def test_a_nan_loss_is_reported(cli, toy, tmp_path):

@@ -294,7 +294,7 @@ def test_the_default_directory_is_numbered_when_taken(cli, tiny, toy):
 
 
 def test_defaults_follow_data_size_and_model_size():
-    from bertkit.training.advice import suggest_hyperparameters
+    from bertkit.training.defaults import suggest_hyperparameters
 
     assert suggest_hyperparameters(1_000, 110_000_000)[0] == {
         "epochs": 4.0,

@@ -17,7 +17,7 @@ from test_equivalence import SGD, of_lengths
 
 import bertkit
 from bertkit.cli import launch
-from bertkit.training.batch_samplers import LengthGroupedBatchSampler
+from bertkit.training.samplers import LengthGroupedBatchSampler
 
 STEPS = 32
 ADAMW = SGD | {"optim": "adamw_torch", "learning_rate": 1e-4}

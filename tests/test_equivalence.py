@@ -1,4 +1,4 @@
-"""Ways of training that must be the same: accumulation, resuming, being killed."""
+"""Training is the same with accumulation, after an interruption, and after a kill."""
 
 import json
 import os
@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 
 import bertkit
 from bertkit.data.features import StoredFeatures
-from bertkit.training.batch_samplers import LengthGroupedBatchSampler
-from bertkit.training.precision import choose_precision
+from bertkit.training.defaults import choose_precision
+from bertkit.training.samplers import LengthGroupedBatchSampler
 from bertkit.utils.files import verify_checksums, write_checksums
 from bertkit.utils.ragged import Ragged
 
@@ -55,7 +55,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_8_x_1_is_2_x_4_is_1_x_8(tiny_without_dropout, tmp_path, kind):
+def test_weights_are_the_same_for_8x1_2x4_and_1x8(tiny_without_dropout, tmp_path, kind):
     rows = [row for n, row in enumerate(make_toy_rows(90, longest=25)) if row["label"] == "negative" or n % 3]
     if kind == "multi-label":
         rows = [{**row, "label": [row["label"], "long"][: 1 + len(row["text"]) // 60]} for row in rows]
@@ -68,7 +68,8 @@ def test_8_x_1_is_2_x_4_is_1_x_8(tiny_without_dropout, tmp_path, kind):
 
     def run(batch, steps):
         return getattr(bertkit, task)(
-            data=str(data), model=str(tiny_without_dropout), epochs=2, batch_size=batch, gradient_accumulation_steps=steps,
+            data=str(data), model=str(tiny_without_dropout),
+            epochs=2, batch_size=batch, gradient_accumulation_steps=steps,
             output_dir=str(tmp_path / f"{batch}x{steps}"), **SGD | KINDS[kind], set=["max_grad_norm=0.5"],
         )  # fmt: skip
 
@@ -82,7 +83,7 @@ def test_8_x_1_is_2_x_4_is_1_x_8(tiny_without_dropout, tmp_path, kind):
         assert_close(weights(whole), weights(other), 1e-5)
 
 
-def test_gradient_checkpointing_changes_nothing_but_memory(tiny, toy, tmp_path):
+def test_gradient_checkpointing_changes_only_memory(tiny, toy, tmp_path):
     options = {"data": str(toy), "model": str(tiny), "max_steps": 6, "batch_size": 8, "bf16": False}
     plain = bertkit.classify(**options, output_dir=str(tmp_path / "plain"))
     saving = bertkit.classify(**options, gradient_checkpointing=True, output_dir=str(tmp_path / "saving"))
@@ -111,7 +112,7 @@ def test_scores_are_fp32_even_when_training_is_bf16(tiny, toy, tmp_path):
     assert one == two
 
 
-def test_bf16_is_chosen_where_the_device_has_it(monkeypatch):
+def test_bf16_is_chosen_if_the_device_supports_it(monkeypatch):
     from bertkit.tasks.classify import ClassifyConfig
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -125,14 +126,17 @@ lengths = st.lists(st.integers(1, 99), min_size=1, max_size=300).map(np.array)
 
 
 def of_lengths(lengths):
-    pieces = Ragged.from_sequences([np.zeros(length, np.int32) for length in lengths])
+    token_ids = Ragged.from_sequences([np.zeros(length, np.int32) for length in lengths])
     return StoredFeatures(
-        sequence_offsets=np.arange(len(lengths) + 1), labels=None, input_ids=pieces, token_type_ids=pieces
+        sequence_offsets=np.arange(len(lengths) + 1),
+        labels=None,
+        input_ids=token_ids,
+        token_type_ids=token_ids,
     )
 
 
 @given(lengths=lengths, steps=st.integers(1, 8), epoch=st.integers(0, 3))
-def test_an_epoch_has_every_row_once_however_it_is_divided(lengths, steps, epoch):
+def test_epoch_contains_each_row_once_for_all_batch_sizes(lengths, steps, epoch):
     def effective(batch_size, accumulation):
         batches = LengthGroupedBatchSampler(of_lengths(lengths), batch_size, accumulation)
         batches.set_epoch(epoch)
@@ -147,7 +151,7 @@ def test_an_epoch_has_every_row_once_however_it_is_divided(lengths, steps, epoch
     assert effective(8, 1) == effective(2, 4) == effective(1, 8)
 
 
-def test_batches_hold_like_lengths_in_an_order_of_their_own_each_epoch():
+def test_batches_group_lengths_and_change_with_the_epoch():
     lengths = np.random.default_rng(0).integers(1, 100, 2000)
     batches = LengthGroupedBatchSampler(of_lengths(lengths), 16)
     first = list(batches)
@@ -162,7 +166,7 @@ def options_for(tiny, toy):
     return ["--data", toy, "--model", tiny, "--epochs", 3, "--batch-size", 8, "--lr", "1e-3", "--no-bf16"]
 
 
-CUTS = [
+INTERRUPTIONS = [
     ("classify", 4),
     ("classify", 9),
     ("classify", 13),
@@ -172,55 +176,54 @@ CUTS = [
 ]  # an epoch is 9 steps
 
 
-@pytest.mark.parametrize(("task", "step"), CUTS)
-def test_a_run_stopped_by_a_signal_resumes_to_the_same_weights(cli, tiny, tmp_path, monkeypatch, task, step):
+@pytest.mark.parametrize(("task", "step"), INTERRUPTIONS)
+def test_interrupted_run_resumes_bit_identically(cli, tiny, tmp_path, monkeypatch, task, step):
     from bertkit.training.callbacks import ReporterCallback
 
     toy = write_rows(tmp_path / "toy.jsonl", ROW_MAKERS[task](80))
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole, interrupted = tmp_path / "whole", tmp_path / "cut"
     assert cli(task, *options_for(tiny, toy), "-o", whole)[0] == 0
-    told = ReporterCallback.on_step_end
+    original_on_step_end = ReporterCallback.on_step_end
 
     def interrupt(self, args, state, control, **more):
-        told(self, args, state, control, **more)
+        original_on_step_end(self, args, state, control, **more)
         if state.global_step == step - 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(ReporterCallback, "on_step_end", interrupt)
-    status, _, err = cli(task, *options_for(tiny, toy), "-o", cut)
+    status, _, err = cli(task, *options_for(tiny, toy), "-o", interrupted)
     monkeypatch.undo()
     assert status == 130
-    assert f"interrupted at step {step} of 27; resume with: bertkit {task} --resume --output-dir {cut}" in err
-    assert not (cut / "metrics.json").exists()
+    resume_command = f"bertkit {task} --resume --output-dir {interrupted}"
+    assert f"interrupted at step {step} of 27; resume with: {resume_command}" in err
+    assert not (interrupted / "metrics.json").exists()
     monkeypatch.chdir(tmp_path)
-    status, _, _ = cli(task, "--resume", "-o", cut)
+    status, _, _ = cli(task, "--resume", "-o", interrupted)
     assert status == 0
     for name in ("model.safetensors", "predictions.jsonl", "training_log.jsonl"):
-        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+        assert (interrupted / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_a_killed_run_resumes_to_the_same_weights(cli, tiny, tmp_path):
+def test_killed_run_resumes_bit_identically(cli, tiny, tmp_path):
     toy = write_rows(tmp_path / "toy.jsonl", make_toy_rows(2000))
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole, interrupted = tmp_path / "whole", tmp_path / "cut"
     options = [*options_for(tiny, toy)[:4], "--epochs", 2, "--batch-size", 4, "--no-bf16", "--save-steps", 30]
     assert cli("classify", *options, "-o", whole)[0] == 0
-    command = [sys.executable, "-m", "bertkit", "classify", *map(str, options), "-o", str(cut)]
+    command = [sys.executable, "-m", "bertkit", "classify", *map(str, options), "-o", str(interrupted)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while not list((cut / "checkpoints").glob("checkpoint-*")) and time.monotonic() < deadline:
+    while not list((interrupted / "checkpoints").glob("checkpoint-*")) and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.3)  # some steps past it
     process.kill()
     process.wait()
-    assert not (cut / "metrics.json").exists(), "it ended before it was killed"
-    status, _, _ = cli("classify", "--resume", "-o", cut, "--json")
+    assert not (interrupted / "metrics.json").exists(), "it ended before it was killed"
+    status, _, _ = cli("classify", "--resume", "-o", interrupted, "--json")
     assert status == 0
-    assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert (interrupted / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_checkpoints_are_whole_where_the_removal_of_an_old_one_is_cut_off(
-    cli, tiny, toy, tmp_path, monkeypatch
-):
+def test_checkpoints_are_complete_after_a_kill_during_removal(cli, tiny, toy, tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -242,9 +245,7 @@ def test_checkpoints_are_whole_where_the_removal_of_an_old_one_is_cut_off(
     assert [path.name for path in run.rglob(".partial")] == []
 
 
-def test_a_run_whose_second_checkpoint_had_no_room_goes_on_from_the_first(
-    cli, tiny, toy, tmp_path, monkeypatch
-):
+def test_run_resumes_from_first_checkpoint_after_disk_was_full(cli, tiny, toy, tmp_path, monkeypatch):
     written = []
 
     def full(folder):
@@ -260,7 +261,7 @@ def test_a_run_whose_second_checkpoint_had_no_room_goes_on_from_the_first(
     assert cli("classify", "--resume", "-o", tmp_path / "run")[0] == 0
 
 
-def test_a_finished_run_is_not_trained_again(cli, tiny, toy, tmp_path):
+def test_finished_run_is_not_trained_again(cli, tiny, toy, tmp_path):
     args = ["classify", *options_for(tiny, toy), "-o", tmp_path / "run", "--json"]
     _, first, _ = cli(*args)
     _, again, err = cli("classify", "--resume", "-o", tmp_path / "run", "--json")
@@ -287,10 +288,10 @@ def test_changed_data_or_settings_are_refused_on_resume(cli, tiny, toy, tmp_path
 
 
 @pytest.mark.parametrize("options", [["--max-steps", 4], ["--early-stopping", 1, "--epochs", 20]])
-def test_a_run_stopped_while_it_is_scored_is_not_trained_further(
+def test_run_interrupted_in_final_evaluation_is_not_trained_further(
     cli, tiny, toy, tmp_path, monkeypatch, options
 ):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole, interrupted = tmp_path / "whole", tmp_path / "cut"
     args = ["--data", toy, "--model", tiny, "--batch-size", 8, "--lr", "1e-3", "--no-bf16", *options]
     assert cli("classify", *args, "-o", whole)[0] == 0
 
@@ -298,18 +299,18 @@ def test_a_run_stopped_while_it_is_scored_is_not_trained_further(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("bertkit.pipeline.run._write_model", interrupt)
-    status, _, err = cli("classify", *args, "-o", cut)
+    status, _, err = cli("classify", *args, "-o", interrupted)
     assert (status, "--resume --output-dir" in err) == (130, True)
     monkeypatch.undo()
-    status, out, _ = cli("classify", "--resume", "-o", tmp_path / cut, "--json")
-    told = json.loads((whole / "metrics.json").read_text())["training"]
+    status, out, _ = cli("classify", "--resume", "-o", tmp_path / interrupted, "--json")
+    original_on_step_end = json.loads((whole / "metrics.json").read_text())["training"]
     assert status == 0
-    assert json.loads(out)["training"]["steps"] == told["steps"]
+    assert json.loads(out)["training"]["steps"] == original_on_step_end["steps"]
     for name in ("model.safetensors", "predictions.jsonl"):
-        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+        assert (interrupted / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_the_loss_told_is_of_the_whole_run(cli, tiny, toy, tmp_path, monkeypatch):
+def test_reported_loss_covers_the_whole_run(cli, tiny, toy, tmp_path, monkeypatch):
     args = [
         "--data",
         toy,
@@ -334,7 +335,7 @@ def test_the_loss_told_is_of_the_whole_run(cli, tiny, toy, tmp_path, monkeypatch
     assert loss == pytest.approx(sum(logged) / 18)
 
 
-def test_layer_decay_scales_each_layers_steps(tiny_without_dropout, toy, tmp_path):
+def test_layer_decay_scales_the_updates_of_each_layer(tiny_without_dropout, toy, tmp_path):
     name = "bert.encoder.layer.{}.attention.self.query.weight"
 
     def moved(folder, **more):

@@ -1,4 +1,4 @@
-"""A few examples of each fuzz target, the same ones each time; `make fuzz` draws many."""
+"""A few fixed examples of each fuzz target; `make fuzz` generates many."""
 
 import fuzz
 import pytest
@@ -7,11 +7,11 @@ from malformed import CASES, RUN_DAMAGES
 
 
 @pytest.mark.parametrize("target", fuzz.TARGETS)
-def test_nothing_but_a_refusal_comes_out(tiny, target):
+def test_fuzzed_input_raises_only_user_errors(tiny, target):
     fuzz.run_target(target, settings(fuzz.BASE_SETTINGS, max_examples=10, derandomize=True), tiny)
 
 
-def test_what_is_no_refusal_comes_out(tiny, monkeypatch):
+def test_other_exceptions_are_reported(tiny, monkeypatch):
     def broken(path, model):
         raise KeyError(path)
 
@@ -26,7 +26,7 @@ def test_every_reader_has_a_target():
     )
 
 
-def test_edits_change_what_they_are_given():
+def test_edits_change_their_input():
     content = bytes(range(100))
     edits = [("put", 0.5, b"x"), ("over", 0.5, b"x"), ("drop", 0.5, 3), ("twice", 0.5, 3), ("cut", 0.5, None)]
     assert [len(fuzz.apply_edits(content, [edit])) for edit in edits] == [101, 100, 97, 103, 50]

@@ -1,4 +1,4 @@
-"""Every malformed file is refused in one line that names it, and what is legal after all is read whole."""
+"""Each malformed file is refused in one line that names it; valid files are read completely."""
 
 import gc
 import shutil
@@ -15,8 +15,8 @@ NAMES = [(reader, name) for reader, cases in CASES.items() for name in cases]
 COMMANDS = {"classify", "ner", "qa", "swag", "pretrain-mlm-nsp"}
 
 
-def laid(folder: Path, reader: str, name: str) -> Path:
-    """The file of a case."""
+def write_case(folder: Path, reader: str, name: str) -> Path:
+    """Write the files of a case, and return the path."""
     case = CASES[reader][name]
     (folder / case.name).write_bytes(case.content)
     if case.sidecar is not None:
@@ -24,22 +24,22 @@ def laid(folder: Path, reader: str, name: str) -> Path:
     return folder / case.name
 
 
-def test_there_are_enough():
+def test_number_of_cases():
     assert len(NAMES) >= 200
     assert all(sum(case.num_rows is None for case in cases.values()) >= 30 for cases in CASES.values())
 
 
 @pytest.fixture(scope="module")
 def quick():
-    """The many small objects of a case are freed by counting; looking for cycles takes half of the time."""
+    """Disable the garbage collector, which would take half of the time."""
     gc.disable()
     yield
     gc.enable()
 
 
 @pytest.mark.parametrize(("reader", "name"), NAMES, ids=[f"{reader}: {name}" for reader, name in NAMES])
-def test_a_malformed_file(quick, tiny, tmp_path, reader, name):
-    case, path = CASES[reader][name], laid(tmp_path, reader, name)
+def test_malformed_file_is_refused_or_read(quick, tiny, tmp_path, reader, name):
+    case, path = CASES[reader][name], write_case(tmp_path, reader, name)
     if case.num_rows is not None:
         assert READERS[reader](path, tiny) == case.num_rows
         return
@@ -51,16 +51,16 @@ def test_a_malformed_file(quick, tiny, tmp_path, reader, name):
 
 
 @pytest.mark.parametrize("reader", [name for name in CASES if name in COMMANDS])
-def test_a_command_says_so_and_ends(cli, tiny, tmp_path, reader):
-    """The same by the command line: one line, 2, nothing written."""
-    path = laid(tmp_path, reader, "gzip cut short")
+def test_command_refuses_it_in_one_line(cli, tiny, tmp_path, reader):
+    """Check the command line: one line, status 2, and no files."""
+    path = write_case(tmp_path, reader, "gzip cut short")
     args = ["--data", path, "--model", tiny, "--output-dir", tmp_path / "run"]
     assert_refused(cli, tmp_path, args, [str(path), "cannot be read"], reader)
 
 
 @pytest.mark.parametrize("reader", ["classify", "ner", "qa", "swag", "pretrain-mlm-nsp"])
 @pytest.mark.parametrize("kind", ["a folder of nothing", "no file", "a device"])
-def test_what_is_no_file(cli, tiny, tmp_path, reader, kind):
+def test_path_that_is_not_a_file_is_refused(cli, tiny, tmp_path, reader, kind):
     path = {"a folder of nothing": tmp_path, "no file": tmp_path / "no.csv", "a device": Path("/dev/null")}[
         kind
     ]
@@ -72,7 +72,7 @@ DAMAGES = [(use, name) for use, (_, damages) in RUN_DAMAGES.items() for name in 
 
 
 @pytest.mark.parametrize(("use", "name"), DAMAGES, ids=[f"{use}: {name}" for use, name in DAMAGES])
-def test_a_run_with_a_malformed_file(quick, runs, tmp_path, use, name):
+def test_run_with_a_malformed_file_is_refused(quick, runs, tmp_path, use, name):
     read, damages = RUN_DAMAGES[use]
     damage, run = damages[name], tmp_path / "run"
     shutil.copytree(runs / damage.task, run, ignore=shutil.ignore_patterns("checkpoints"))

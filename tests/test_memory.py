@@ -1,4 +1,4 @@
-"""Memory that runs out: once, training goes on in smaller batches as if it had begun with them."""
+"""Out of memory: training restarts once with smaller batches, and equals a run that started with them."""
 
 import dataclasses
 
@@ -19,21 +19,21 @@ CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllo
 ERRORS = {"accelerator": torch.OutOfMemoryError("CUDA out of memory"), "cpu": CPU, "python": MemoryError()}
 
 
-class Listener(Reporter):
-    """Keeps what it is told."""
+class RecordingReporter(Reporter):
+    """Record all messages."""
 
     def __init__(self):
-        self.told = []
+        self.messages = []
 
-    def say(self, message):
-        self.told.append(message)
+    def info(self, message):
+        self.messages.append(message)
 
-    warn = say
+    warn = info
 
 
 @pytest.fixture
-def runs_out(monkeypatch):
-    """Have memory run out where a batch has more than so many sequences, in training or in scoring."""
+def limit_memory(monkeypatch):
+    """Simulate out-of-memory errors for batches above a size, in training or in evaluation."""
 
     def arrange(most, where="trainer", error=CPU, after=0, size=len):
         calls = []
@@ -49,97 +49,101 @@ def runs_out(monkeypatch):
     return arrange
 
 
-def run(task, data, model, folder, reporter=None, **more):
+def run(task, data, model, folder, reporter=None, **options):
     given = {"data": str(data), "model": str(model), "bf16": False, "max_length": 32, "epochs": 2}
-    given |= {"output_dir": str(folder), **more}
+    given |= {"output_dir": str(folder), **options}
     return train(task, given, reporter=reporter)
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_run_is_what_it_would_have_been_with_half_the_batch(error, tiny, toy, tmp_path, runs_out):
-    asked = run("classify", toy, tiny, tmp_path / "asked", batch_size=4, gradient_accumulation_steps=2)
-    runs_out(4, error=ERRORS[error])
-    listener = Listener()
-    found = run("classify", toy, tiny, tmp_path / "found", listener, batch_size=8)
-    assert_close(weights(found), weights(asked), 0)
-    told = found.metrics["training"]
-    assert (told["batch_size"], told["gradient_accumulation_steps"], told["resumed_from"]) == (4, 2, None)
+def test_run_equals_a_run_with_half_the_batch(error, tiny, toy, tmp_path, limit_memory):
+    expected = run("classify", toy, tiny, tmp_path / "asked", batch_size=4, gradient_accumulation_steps=2)
+    limit_memory(4, error=ERRORS[error])
+    reporter = RecordingReporter()
+    found = run("classify", toy, tiny, tmp_path / "found", reporter, batch_size=8)
+    assert_close(weights(found), weights(expected), 0)
+    training = found.metrics["training"]
+    assert (training["batch_size"], training["gradient_accumulation_steps"], training["resumed_from"]) == (
+        4,
+        2,
+        None,
+    )
     made = yaml.safe_load((found.output_dir / "run.yaml").read_text())
     assert {"batch_size": 4, "gradient_accumulation_steps": 2}.items() <= made["settings"].items()
     assert made["provenance"]["out_of_memory_at"] == {"batch_size": 8, "gradient_accumulation_steps": 1}
-    said = [line for line in listener.told if "out of memory" in line]
-    assert said == [
+    warnings = [line for line in reporter.messages if "out of memory" in line]
+    assert warnings == [
         "out of memory at batch_size 8, gradient_accumulation_steps 1: training begins again with "
         "batch_size 4, gradient_accumulation_steps 2 (same effective batch size)"
     ]
 
 
-@pytest.mark.parametrize("more", [{}, {"features": "last", "head": "bilstm"}], ids=["whole", "frozen"])
-def test_a_budget_is_halved(more, tiny, tmp_path, runs_out):
+@pytest.mark.parametrize("options", [{}, {"features": "last", "head": "bilstm"}], ids=["whole", "frozen"])
+def test_token_budget_is_halved(options, tiny, tmp_path, limit_memory):
     data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS["ner"](60))
     half = {"tokens_per_batch": 64, "gradient_accumulation_steps": 2}
-    asked = run("ner", data, tiny, tmp_path / "asked", **half, **more)
-    runs_out(64, size=torch.numel)
-    found = run("ner", data, tiny, tmp_path / "found", tokens_per_batch=128, **more)
+    expected = run("ner", data, tiny, tmp_path / "asked", **half, **options)
+    limit_memory(64, size=torch.numel)
+    found = run("ner", data, tiny, tmp_path / "found", tokens_per_batch=128, **options)
     assert half.items() <= found.metrics["training"].items()
-    assert_close(weights(found), weights(asked), 0)
+    assert_close(weights(found), weights(expected), 0)
 
 
-def test_training_goes_on_from_a_checkpoint(tiny_without_dropout, toy, tmp_path, runs_out):
+def test_training_resumes_from_a_checkpoint(tiny_without_dropout, toy, tmp_path, limit_memory):
     whole = run("classify", toy, tiny_without_dropout, tmp_path / "whole", batch_size=8, **SGD)
-    runs_out(4, after=5)
+    limit_memory(4, after=5)
     found = run("classify", toy, tiny_without_dropout, tmp_path / "found", batch_size=8, save_steps=3, **SGD)
     assert found.metrics["training"]["resumed_from"] == 3
     assert found.metrics["training"]["steps"] == whole.metrics["training"]["steps"]
     assert_close(weights(found), weights(whole), 1e-5)
 
 
-WAYS = "try --gradient-checkpointing, a smaller --batch-size with more --gradient-accumulation-steps"
+FIXES = "try --gradient-checkpointing, a smaller --batch-size with more --gradient-accumulation-steps"
 
 
 @pytest.mark.parametrize(("batch", "most"), [(8, 2), (1, 0)])
-def test_twice_is_once_too_often_and_one_cannot_be_halved(cli, tiny, toy, tmp_path, runs_out, batch, most):
-    runs_out(most)
+def test_second_failure_or_single_example_ends_the_run(cli, tiny, toy, tmp_path, limit_memory, batch, most):
+    limit_memory(most)
     args = ["classify", "--data", toy, "--model", tiny, "--no-bf16", "--max-length", 32]
     status, _, err = cli(*args, "--batch-size", batch, "-o", tmp_path / "run")
     last = err.splitlines()[-1]
-    assert (status, WAYS in last, "--bf16" in last) == (2, True, True), err
+    assert (status, FIXES in last, "--bf16" in last) == (2, True, True), err
     assert f"out of memory at --batch-size {min(batch, 4)}" in last
     assert not (tmp_path / "run").exists()
 
 
-def test_a_dry_run_tells_it(cli, tiny, toy, runs_out):
-    runs_out(0)
+def test_dry_run_reports_it(cli, tiny, toy, limit_memory):
+    limit_memory(0)
     status, _, err = cli("classify", "--data", toy, "--model", tiny, "--dry-run")
-    assert (status, WAYS in err) == (2, True)
+    assert (status, FIXES in err) == (2, True)
 
 
-def test_other_errors_are_bugs_still(tiny, toy, tmp_path, runs_out):
-    runs_out(4, error=RuntimeError("shapes cannot be multiplied"))
+def test_other_errors_are_not_caught(tiny, toy, tmp_path, limit_memory):
+    limit_memory(4, error=RuntimeError("shapes cannot be multiplied"))
     with pytest.raises(RuntimeError, match="shapes"):
         run("classify", toy, tiny, tmp_path / "run", batch_size=8)
 
 
-def test_scoring_takes_fewer_rows_at_a_time(tiny, toy, tmp_path, runs_out):
+def test_evaluation_halves_batches(tiny, toy, tmp_path, limit_memory):
     usual = run("classify", toy, tiny, tmp_path / "usual", max_steps=2)
-    runs_out(3, "scoring")
-    listener = Listener()
-    found = run("classify", toy, tiny, tmp_path / "found", listener, max_steps=2)
+    limit_memory(3, "scoring")
+    reporter = RecordingReporter()
+    found = run("classify", toy, tiny, tmp_path / "found", reporter, max_steps=2)
     assert found.metrics["validation"] == pytest.approx(usual.metrics["validation"])
-    assert any("scored fewer at a time" in line for line in listener.told)
-    runs_out(0, "scoring")
-    with pytest.raises(UserError, match="one row alone"):
+    assert any("scored in smaller batches" in line for line in reporter.messages)
+    limit_memory(0, "scoring")
+    with pytest.raises(UserError, match="single row"):
         run("classify", toy, tiny, tmp_path / "none", max_steps=2)
 
 
 SIZES = {(8, 1): (4, 2), (12, 2): (6, 4), (5, 1): (1, 5), (5, 2): (2, 5), (9, 2): (3, 6), (1, 4): None}
 
 
-@pytest.mark.parametrize("asked", SIZES)
-def test_an_effective_batch_stays_as_it_is(asked):
-    config = ClassifyConfig(batch_size=asked[0], gradient_accumulation_steps=asked[1])
+@pytest.mark.parametrize("expected", SIZES)
+def test_effective_batch_size_stays_the_same(expected):
+    config = ClassifyConfig(batch_size=expected[0], gradient_accumulation_steps=expected[1])
     found = halve_batch(config, 32)
-    assert (found and (found.batch_size, found.gradient_accumulation_steps)) == SIZES[asked]
+    assert (found and (found.batch_size, found.gradient_accumulation_steps)) == SIZES[expected]
     budget = dataclasses.replace(config, batch_size=None, tokens_per_batch=100)
     assert halve_batch(budget, 51) is None
     assert halve_batch(budget, 50).tokens_per_batch == 50

@@ -88,7 +88,7 @@ def test_a_head_whose_names_are_in_the_wrong_order_is_refused(cli, learned, tmp_
     status, _, err = cli(*args)
     assert status == 2
     last = err.splitlines()[-1]
-    assert "0% are right by its names, 100% if neutral means contradiction" in last, last
+    assert "0% are correct by its id2label, 100% if neutral means contradiction" in last, last
     assert "--new-head" in last
     assert not (tmp_path / "run").exists()
     assert cli(*args, "--new-head")[0] == 0
@@ -104,7 +104,7 @@ def test_an_order_that_several_fit_is_not_told():
     with pytest.raises(UserError, match=r"--model m: .* 100% if a means b, b means c, c means a;"):
         verify_label_order(gold, (gold + 2) % 3, ["a", "b", "c"], "m")
     muddled = np.array([1, 2, 2])[gold]  # never says a, and takes label 1 for 2 under any name
-    with pytest.raises(UserError, match="67% in another, which is not plain from them"):
+    with pytest.raises(UserError, match="67% in another order, which these rows do not determine"):
         verify_label_order(gold, muddled, ["a", "b", "c"], "m")
 
 
@@ -119,7 +119,7 @@ def test_label_numbers_of_another_convention_are_refused_by_the_same_guard(learn
     backwards = {"contradiction": 0, "neutral": 1, "entailment": 2}
     rows = [{**row, "label": backwards[row["label"]]} for row in make_nli_rows(400, seed=7)]
     data = write_rows(tmp_path / "rows.jsonl", rows)
-    with pytest.raises(UserError, match="stand in the wrong order"):
+    with pytest.raises(UserError, match="labels are in the wrong order"):
         bertkit.nli(data=str(data), model=str(learned.output_dir), **STILL)
 
 

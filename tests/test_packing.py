@@ -1,4 +1,4 @@
-"""Packed batches, compiled layers: other ways to compute the same."""
+"""Packed batches and compiled layers compute the same as stock models."""
 
 import pytest
 import torch
@@ -10,72 +10,71 @@ from torch._dynamo.utils import counters
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.modeling.attention import enable_chunked_attention
+from bertkit.modeling.attention import enable_chunked_attention, enable_packing
 from bertkit.modeling.layers import compile_layers
-from bertkit.modeling.packing import enable_packing
 
 LENGTHS = [12, 5, 9, 1, 12, 3]
 
 
 def padded():
-    """Sequences of unlike lengths."""
+    """Return a padded batch of sequences with different lengths."""
     ids = torch.randint(5, 40, (len(LENGTHS), max(LENGTHS)), generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]).long()
     return {"input_ids": ids, "attention_mask": mask}
 
 
 def logits_and_gradients(model, batch):
-    """Of a loss in which each example has a weight of its own, so that none stands for another."""
+    """Return logits and gradients of a loss in which each example has a different weight."""
     logits = model(**batch).logits
     (logits * torch.arange(1.0, logits.numel() + 1).view_as(logits)).sum().backward()
     return [logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)]
 
 
-def rows_seen(model):
-    """The shapes of what the layers are given, as they come."""
-    seen = []
+def record_shapes(model):
+    """Record the shapes of the inputs of a layer."""
+    input_shapes = []
     linear = next(module for module in model.base_model.encoder.modules() if hasattr(module, "in_features"))
-    linear.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[:2]))
-    return seen
+    linear.register_forward_pre_hook(lambda _, given: input_shapes.append(given[0].shape[:2]))
+    return input_shapes
 
 
-@pytest.mark.parametrize("by_parts", [False, True], ids=["sdpa", "by parts"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["sdpa", "chunked"])
 @pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "albert", "electra", "distilbert"])
-def test_a_packed_batch_gives_the_same_in_every_architecture(name, by_parts):
-    found = []
+def test_packed_batch_equals_padded_batch_in_all_architectures(name, chunked):
+    results = []
     for packed in (False, True):
-        model = untrained(name, 1e-6 if by_parts else 0.0)
-        if by_parts:
+        model = untrained(name, 1e-6 if chunked else 0.0)
+        if chunked:
             enable_chunked_attention(model)
         if packed:
             enable_packing(model)
-        found.append(logits_and_gradients(model, padded()))
-    for one, other in zip(*found, strict=True):
+        results.append(logits_and_gradients(model, padded()))
+    for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-def test_the_layers_see_one_row_without_padding_while_training():
+def test_layers_get_one_row_without_padding_in_training():
     model = untrained("bert", 0.0)
-    seen = rows_seen(model)
+    input_shapes = record_shapes(model)
     enable_packing(model)
     model(**padded())
     model.eval()(**padded())
-    assert seen == [(1, sum(LENGTHS)), (len(LENGTHS), max(LENGTHS))]
+    assert input_shapes == [(1, sum(LENGTHS)), (len(LENGTHS), max(LENGTHS))]
 
 
-def test_from_left_to_right_too():
+def test_causal_model_packs_too():
     batch = padded()
-    found = []
+    results = []
     for packed in (False, True):
         model = untrained("bert", 0.0, causal=True)
         if packed:
             enable_packing(model)
         real = batch["attention_mask"].bool()
-        found.append(model(**batch).logits[real])
-    torch.testing.assert_close(*found)
+        results.append(model(**batch).logits[real])
+    torch.testing.assert_close(*results)
 
 
-def test_examples_of_a_row_do_not_see_one_another_as_they_do_with_transformers_flattening():
+def test_packed_examples_do_not_attend_to_each_other_unlike_flattened_ones():
     from transformers import DataCollatorWithFlattening
 
     model, batch = untrained("bert", 0.0), padded()
@@ -101,12 +100,13 @@ KINDS = {
 
 
 @pytest.mark.parametrize("task", KINDS)
-def test_a_run_that_packs_ends_with_the_same_weights(tiny_without_dropout, tmp_path, task):
+def test_run_with_packing_has_the_same_weights(tiny_without_dropout, tmp_path, task):
     data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](41))
 
     def run(**how):
         return getattr(bertkit, task)(
-            data=str(data), model=str(tiny_without_dropout), max_steps=8, batch_size=8, **SGD | KINDS[task] | how,
+            data=str(data), model=str(tiny_without_dropout),
+            max_steps=8, batch_size=8, **SGD | KINDS[task] | how,
             output_dir=str(tmp_path / "-".join(["run", *how])),
         )  # fmt: skip
 
@@ -116,10 +116,11 @@ def test_a_run_that_packs_ends_with_the_same_weights(tiny_without_dropout, tmp_p
     assert packed.metrics["validation"].keys() == plain.metrics["validation"].keys()
 
 
-def test_pre_training_packs(tmp_path):
+def test_pretraining_packs(tmp_path):
     def run(**how):
         return bertkit.pretrain_mlm_nsp(
-            data="sample", num_layers=2, hidden_size=32, num_heads=2, vocab_size=200, max_length=32, dropout=0.0,
+            data="sample", num_layers=2, hidden_size=32, num_heads=2, vocab_size=200, max_length=32,
+            dropout=0.0,
             max_steps=4, batch_size=8, **SGD | how, output_dir=str(tmp_path / "-".join(["run", *how])),
         )  # fmt: skip
 
@@ -127,15 +128,15 @@ def test_pre_training_packs(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["deberta-v2", "modernbert"])
-def test_an_attention_that_cannot_be_packed_is_told_by_name(name, tmp_path, monkeypatch):
+def test_architecture_that_cannot_be_packed_is_refused_by_name(name, tmp_path, monkeypatch):
     from functools import partial
 
-    with pytest.raises(UserError, match=f"--pack: {name} .*leave it out"):
+    with pytest.raises(UserError, match=f"--pack: {name} .*leave out --pack"):
         few_steps(partial(bertkit.classify, pack=True), name, ROW_MAKERS["classify"](40), tmp_path)
     assert not (tmp_path / "run").exists()
 
 
-def test_compiled_layers_give_the_same_from_one_graph_for_all_lengths():
+def test_compiled_layers_are_equal_with_one_graph_for_all_lengths():
     torch._dynamo.reset()
     counters.clear()
     plain, compiled = untrained("bert", 0.0), untrained("bert", 0.0)
@@ -143,7 +144,7 @@ def test_compiled_layers_give_the_same_from_one_graph_for_all_lengths():
     for length in (12, 7, 9, 5):
         batch = {name: values[:, :length] for name, values in padded().items()}
         for one, other in zip(
-            *(logits_and_gradients(some, batch) for some in (plain, compiled)), strict=True
+            *(logits_and_gradients(network, batch) for network in (plain, compiled)), strict=True
         ):
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
     assert 1 <= counters["stats"]["unique_graphs"] <= 2

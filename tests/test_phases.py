@@ -10,7 +10,7 @@ from test_pretrain import COMMAND, pretrained
 
 from bertkit.data.corpus.features import PHASE_EPOCH_OFFSET, PhasedFeatures, parse_phases
 from bertkit.errors import UserError
-from bertkit.training.phases import PhasedBatchSampler
+from bertkit.training.samplers import PhasedBatchSampler
 from bertkit.utils.ragged import concat_ranges
 
 PHASES = "16:0.7,48:0.3"

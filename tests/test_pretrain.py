@@ -361,7 +361,7 @@ REFUSED = {
         ["--mask-replace-prob 0.8", "the sum exceeds 1"],
     ),
     "vocabulary": (["--vocab-size", 20], ["--vocab-size 20", "characters"]),
-    "no tokenizer": (["--tokenizer", "./nowhere"], ["--tokenizer ./nowhere", "no such folder"]),
+    "no tokenizer": (["--tokenizer", "./nowhere"], ["--tokenizer ./nowhere", "does not exist"]),
     "two tokenizers": (["--vocab-size", 90, "--tokenizer", "minilm"], ["--vocab-size", "--tokenizer"]),
 }
 

@@ -1,4 +1,4 @@
-"""What heads read where the model reads from left to right, or a BiLSTM stands before them."""
+"""The vector that heads read in causal models, and behind a BiLSTM."""
 
 import json
 
@@ -31,7 +31,7 @@ TASKS = ["classify", "nli", "qa", "swag"]
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Tiny models that read from left to right and both sides, by what `is_causal` says."""
+    """Create tiny models; the key says whether they are causal."""
     folder = tmp_path_factory.mktemp("models")
     more = {"initializer_range": 0.2}  # so that what differs differs by much
     return {
@@ -46,7 +46,7 @@ def reader(folder, task="classify", head="linear"):
 
 
 def batch(left=False, more=0):
-    """Three texts that begin with the same piece; the choices of one example, for whom that asks."""
+    """Return three texts with the same first token, which multiple choice takes as one example."""
     texts = [
         [2, 9, 8, 3, 3, 7, 6, 3],
         [2, 6, 3, 3, 3],
@@ -60,7 +60,7 @@ def batch(left=False, more=0):
 
 
 def of_the_text(model, task, given):
-    """[3] a score by what the head takes for the whole text: of `qa`, that there is no answer."""
+    """Return a score `[3]` from the vector of the whole text; for `qa`, that there is no answer."""
     choice = {"choice": torch.zeros(3, dtype=torch.long)} if task == "swag" else {}
     with torch.no_grad():
         logits = compute_logits(model, given | choice)
@@ -74,7 +74,7 @@ def of_the_text(model, task, given):
 
 @pytest.mark.parametrize("task", CLASSES)
 @pytest.mark.parametrize("left", [False, True])
-def test_texts_that_begin_alike_are_told_apart(task, left, folders, monkeypatch):
+def test_texts_with_the_same_first_token_get_different_scores(task, left, folders, monkeypatch):
     found = of_the_text(reader(folders[True], task), task, batch(left))
     assert len(set(np.round(found.tolist(), 5))) == 3
     monkeypatch.setattr(pooling, "add_pooling", lambda model: model)
@@ -82,7 +82,7 @@ def test_texts_that_begin_alike_are_told_apart(task, left, folders, monkeypatch)
     assert len(set(np.round(stock.tolist(), 5))) == 1
 
 
-def test_the_first_place_and_the_last_change_and_no_other(folders):
+def test_only_first_and_last_positions_are_swapped(folders):
     given, model = batch(), reader(folders[True])
     with torch.no_grad():
         stock = AutoModel.from_pretrained(folders[True]).eval()(**given).last_hidden_state
@@ -94,27 +94,27 @@ def test_the_first_place_and_the_last_change_and_no_other(folders):
 
 @pytest.mark.parametrize("task", CLASSES)
 @pytest.mark.parametrize("head", ["linear", "bilstm"])
-def test_padding_changes_nothing(task, head, folders):
+def test_padding_does_not_change_scores(task, head, folders):
     model = reader(folders[True], task, head)
     wanted = of_the_text(model, task, batch())
     torch.testing.assert_close(of_the_text(model, task, batch(more=3)), wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_a_model_that_reads_both_sides_is_the_stock_one(folders):
+def test_bidirectional_model_equals_the_stock_model(folders):
     model = reader(folders[False])
     assert not model.base_model._forward_hooks
     assert "bertkit_head" not in model.config.to_dict()
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_the_pooler_is_the_architecture_s_own(name, tmp_path):
+def test_uses_the_pooler_of_the_architecture(name, tmp_path):
     _, config = tiny_of(name, tmp_path / "model")
     encoder = AutoModel.from_config(config).eval()
     with torch.no_grad():
         output = encoder(**batch())
         if output.get("pooler_output") is not None:
             states = output.last_hidden_state
-            torch.testing.assert_close(pooling._pooled(encoder, states), output.pooler_output)
+            torch.testing.assert_close(pooling._run_pooler(encoder, states), output.pooler_output)
 
 
 # ---- a BiLSTM
@@ -122,7 +122,7 @@ def test_the_pooler_is_the_architecture_s_own(name, tmp_path):
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("task", CLASSES)
-def test_every_architecture_takes_a_bilstm(name, task, tmp_path):
+def test_all_architectures_support_a_bilstm(name, task, tmp_path):
     folder, _ = tiny_of(name, tmp_path / "model")
     model = reader(folder, task, "bilstm")
     scores = of_the_text(model.train(), task, batch())
@@ -135,7 +135,7 @@ def test_every_architecture_takes_a_bilstm(name, task, tmp_path):
 
 
 @pytest.mark.parametrize("left", [False, True])
-def test_a_bilstm_reads_the_real_pieces_alone(left, folders):
+def test_bilstm_ignores_padding(left, folders):
     model = reader(folders[False], "classify", "bilstm")
     seen = []
     model.bilstm.register_forward_hook(lambda *given: seen.append(given[-1]))
@@ -146,9 +146,11 @@ def test_a_bilstm_reads_the_real_pieces_alone(left, folders):
     assert (ours[:, 0].abs().sum(1) > 0).all()
 
 
-def test_an_odd_width_is_refused(tmp_path):
+def test_odd_hidden_size_is_refused(tmp_path):
     folder = save_tiny_model(tmp_path / "odd", hidden_size=33, num_attention_heads=3)
-    with pytest.raises(bertkit.UserError, match="--head bilstm: needs an even width, the model's is 33"):
+    with pytest.raises(
+        bertkit.UserError, match="--head bilstm: the model's hidden size is 33, but must be even"
+    ):
         reader(folder, head="bilstm")
 
 
@@ -163,7 +165,7 @@ def tuned(task, tmp_path, **settings):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize(("causal", "head"), [(True, "linear"), (True, "bilstm"), (False, "bilstm")])
-def test_a_run_in_use_says_what_it_said_in_training(task, causal, head, folders, tmp_path):
+def test_predictions_equal_those_of_training(task, causal, head, folders, tmp_path):
     run = tuned(task, tmp_path, model=str(folders[causal]), head=head)
     records = read_predictions(run.output_dir)
     keys = {"classify": "probabilities", "nli": "probabilities", "qa": "null_odds", "swag": "scores"}
@@ -186,7 +188,7 @@ def _questions(run):
     return [{"question": r["question"], "context": r["context"]} for r in read_predictions(run.output_dir)]
 
 
-def test_ner_from_left_to_right_is_the_stock_model(folders, tmp_path):
+def test_causal_ner_equals_the_stock_model(folders, tmp_path):
     run = tuned("ner", tmp_path, model=str(folders[True]))
     records = read_predictions(run.output_dir)
     found = bertkit.load(run.output_dir).predict([{"tokens": record["tokens"]} for record in records])
@@ -194,12 +196,13 @@ def test_ner_from_left_to_right_is_the_stock_model(folders, tmp_path):
     assert "pipeline('token-classification'" in (run.output_dir / "README.md").read_text()
 
 
-def test_learns_from_left_to_right_and_why_the_card_names_no_pipeline(tmp_path):
+def test_causal_model_learns_and_card_explains_missing_pipeline(tmp_path):
     from transformers import pipeline
 
     data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(200))
     run = bertkit.classify(
-        data=str(data), model=str(save_tiny_model(tmp_path / "causal", is_decoder=True)), epochs=6, batch_size=8,
+        data=str(data), model=str(save_tiny_model(tmp_path / "causal", is_decoder=True)), epochs=6,
+        batch_size=8,
         learning_rate=3e-3, bf16=False, output_dir=str(tmp_path / "run"),
     )  # fmt: skip
     assert run.metrics["validation"]["accuracy"] > 0.9
@@ -209,15 +212,15 @@ def test_learns_from_left_to_right_and_why_the_card_names_no_pipeline(tmp_path):
     assert "`transformers.pipeline` reads [CLS]" in (run.output_dir / "README.md").read_text()
 
 
-def test_goes_on_with_its_bilstm_and_starts_afresh_without(folders, tmp_path, cli):
+def test_bilstm_head_is_kept_and_linear_head_is_reinitialized(folders, tmp_path, cli):
     first = tuned("swag", tmp_path / "first", model=str(folders[False]), head="bilstm")
     model = str(first.output_dir)
     on = tuned("swag", tmp_path / "on", model=model, head="bilstm", max_steps=1, learning_rate=1e-9)
     assert on.metrics["validation"] == first.metrics["validation"]
     for one, other in zip(read_predictions(on.output_dir), read_predictions(first.output_dir), strict=True):
         assert one["scores"] == pytest.approx(other["scores"], abs=1e-4)
-    told = json.loads((on.output_dir / "config.json").read_text())
-    assert told["bertkit_head"] == "bilstm"
+    config = json.loads((on.output_dir / "config.json").read_text())
+    assert config["bertkit_head"] == "bilstm"
     args = ["--data", tmp_path / "first" / "swag.jsonl", "--model", model, "--max-steps", 1]
     status, _, err = cli("swag", *args, "-o", tmp_path / "plain")
     assert status == 0
@@ -225,7 +228,7 @@ def test_goes_on_with_its_bilstm_and_starts_afresh_without(folders, tmp_path, cl
     assert "bertkit_head" not in (tmp_path / "plain" / "config.json").read_text()
 
 
-def test_resumes_with_its_bilstm(folders, tmp_path, cli):
+def test_run_with_bilstm_resumes(folders, tmp_path, cli):
     run = tuned("classify", tmp_path, model=str(folders[True]), head="bilstm", save_steps=2)
     before = (run.output_dir / "model.safetensors").read_bytes()
     for name in ("metrics.json", "model.safetensors"):
@@ -234,7 +237,7 @@ def test_resumes_with_its_bilstm(folders, tmp_path, cli):
     assert (run.output_dir / "model.safetensors").read_bytes() == before
 
 
-def test_a_run_without_the_weights_of_its_bilstm_is_refused(folders, tmp_path):
+def test_run_without_its_bilstm_weights_is_refused(folders, tmp_path):
     from safetensors.torch import load_file, save_file
 
     run = tuned("classify", tmp_path, model=str(folders[False]), head="bilstm")

@@ -137,7 +137,7 @@ def test_code_that_comes_with_a_model(cli, tiny, toy, tmp_path, mark, monkeypatc
     (folder / "config.json").write_text(json.dumps(about))
     (folder / "code.py").write_text(CODE.format(str(mark)))
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    words = ["auto_map", "never runs", "architecture that transformers has"]
+    words = ["auto_map", "never runs", "architecture is part of transformers"]
     assert_refused(cli, tmp_path, ["--data", toy, "--model", folder], words)
     assert_refused(cli, tmp_path, [folder, "it was [MASK]"], words, "fill-mask")
     assert not mark.exists()

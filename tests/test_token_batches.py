@@ -1,4 +1,4 @@
-"""Batches by a budget of pieces, and what is told of any batches: padding, and waiting for them."""
+"""Token budgets, and the reported statistics of batches: padding and waiting time."""
 
 import json
 
@@ -12,7 +12,7 @@ from test_equivalence import SGD, assert_close, of_lengths, weights
 import bertkit
 from bertkit.data.features import StoredFeatures
 from bertkit.errors import UserError
-from bertkit.training.token_budget import TokenBudgetBatchSampler
+from bertkit.training.samplers import TokenBudgetBatchSampler
 from bertkit.utils.ragged import Ragged
 
 FAST = {"learning_rate": 3e-3, "seed": 1, "bf16": False}
@@ -20,51 +20,53 @@ examples = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=4), min_si
 counts = st.integers(1, 4)
 
 
-def of_sequences(examples):
-    """Features of examples whose sequences have these lengths."""
-    pieces = Ragged.from_sequences([np.zeros(length, np.int32) for example in examples for length in example])
+def make_features(examples):
+    """Return features of examples whose sequences have these lengths."""
+    token_ids = Ragged.from_sequences(
+        [np.zeros(length, np.int32) for example in examples for length in example]
+    )
     first = np.concatenate([[0], np.cumsum([len(example) for example in examples])])
-    return StoredFeatures(sequence_offsets=first, labels=None, input_ids=pieces, token_type_ids=pieces)
+    return StoredFeatures(sequence_offsets=first, labels=None, input_ids=token_ids, token_type_ids=token_ids)
 
 
-def padded(examples, batch):
+def count_padded_tokens(examples, batch):
     return max(max(examples[row]) for row in batch) * sum(len(examples[row]) for row in batch)
 
 
-def laid_out(examples, tokens, together, epoch=0):
-    batches = TokenBudgetBatchSampler(of_sequences(examples), tokens, together)
+def make_sampler(examples, tokens, batches_per_step, epoch=0):
+    batches = TokenBudgetBatchSampler(make_features(examples), tokens, batches_per_step)
     batches.set_epoch(epoch)
     return batches
 
 
-@given(examples=examples, tokens=st.integers(60, 500), together=counts, epoch=st.integers(0, 3))
-def test_each_example_once_an_epoch_and_no_batch_over_the_budget(examples, tokens, together, epoch):
-    batches = laid_out(examples, tokens, together, epoch)
+@given(examples=examples, tokens=st.integers(60, 500), batches_per_step=counts, epoch=st.integers(0, 3))
+def test_epoch_contains_each_example_once_within_the_budget(examples, tokens, batches_per_step, epoch):
+    batches = make_sampler(examples, tokens, batches_per_step, epoch)
     found = list(batches)
     assert sorted(row for batch in found for row in batch) == list(range(len(examples)))
-    assert all(padded(examples, batch) <= tokens for batch in found if len(batch) > 1)
+    assert all(count_padded_tokens(examples, batch) <= tokens for batch in found if len(batch) > 1)
     assert len(found) == len(batches)
 
 
-@given(examples=examples, tokens=st.integers(60, 500), together=counts)
-def test_epochs_have_as_many_steps_and_all_but_the_last_as_many_batches(examples, tokens, together):
-    batches = laid_out(examples, tokens, together)
+@given(examples=examples, tokens=st.integers(60, 500), batches_per_step=counts)
+def test_all_epochs_have_the_same_number_of_steps_and_batches(examples, tokens, batches_per_step):
+    batches = make_sampler(examples, tokens, batches_per_step)
     for epoch in range(3):
         batches.set_epoch(epoch)
         steps = [len(batches.split_into_batches(step)) for step in batches.plan_effective_batches()]
         assert len(steps) == batches.steps_per_epoch
-        assert set(steps[:-1]) <= {together}
-        assert steps[-1] <= together
+        assert set(steps[:-1]) <= {batches_per_step}
+        assert steps[-1] <= batches_per_step
 
 
 @given(examples=examples, tokens=st.integers(60, 500))
-def test_the_first_batches_are_the_largest(examples, tokens):
-    batches = laid_out(examples, tokens, together=1)
-    sizes = [padded(examples, batch) for batch in batches]
-    assert sizes[0] == max(sizes) == padded(examples, batches.get_longest_batch())
+def test_largest_batches_come_first(examples, tokens):
+    batches = make_sampler(examples, tokens, batches_per_step=1)
+    sizes = [count_padded_tokens(examples, batch) for batch in batches]
+    assert sizes[0] == max(sizes) == count_padded_tokens(examples, batches.get_longest_batch())
 
 
-def test_batches_are_other_ones_in_each_epoch_and_hold_little_padding():
+def test_batches_change_with_the_epoch_and_have_little_padding():
     lengths = np.random.default_rng(0).geometric(0.05, 4000).clip(2, 128)
     batches = TokenBudgetBatchSampler(of_lengths(lengths), 1024, 2)
     first = list(batches)
@@ -76,8 +78,8 @@ def test_batches_are_other_ones_in_each_epoch_and_hold_little_padding():
     assert {len(step) for step in steps[:-1]} == {2}
 
 
-def test_a_document_over_the_budget_has_a_batch_of_its_own():
-    batches = list(laid_out([[60] * 4, [60], [60], [5]], tokens=120, together=1))
+def test_document_above_the_budget_has_its_own_batch():
+    batches = list(make_sampler([[60] * 4, [60], [60], [5]], tokens=120, batches_per_step=1))
     assert [0] in batches
     assert sorted(map(sorted, batches)) == [[0], [1, 2], [3]]
 
@@ -86,26 +88,29 @@ def test_a_document_over_the_budget_has_a_batch_of_its_own():
 
 
 @pytest.mark.parametrize("task", ["classify", "ner", "qa", "swag"])
-def test_a_run_learns_from_the_union_of_a_steps_batches(task, tiny_without_dropout, tmp_path):
-    """With steps that hold all examples, a budget gives the weights of one large batch."""
+def test_step_uses_the_union_of_its_batches(task, tiny_without_dropout, tmp_path):
+    """If a step contains all examples, a token budget gives the weights of one large batch."""
     data = write_rows(
         tmp_path / "rows.jsonl", make_toy_rows(60) if task == "classify" else ROW_MAKERS[task](60)
     )
 
     def run(name, **sizes):
         return getattr(bertkit, task)(
-            data=str(data), model=str(tiny_without_dropout), max_steps=2, max_length=32, output_dir=str(tmp_path / name),
+            data=str(data), model=str(tiny_without_dropout),
+            max_steps=2, max_length=32, output_dir=str(tmp_path / name),
             set=["logging_steps=1"], **SGD, **sizes,
         )  # fmt: skip
 
     whole = run("whole", batch_size=60)
-    cut = run("cut", tokens_per_batch=160, gradient_accumulation_steps=60)
-    assert cut.metrics["training"]["loss"] == pytest.approx(whole.metrics["training"]["loss"], rel=1e-5)
-    assert_close(weights(whole), weights(cut), 1e-5)
+    accumulated = run("cut", tokens_per_batch=160, gradient_accumulation_steps=60)
+    assert accumulated.metrics["training"]["loss"] == pytest.approx(
+        whole.metrics["training"]["loss"], rel=1e-5
+    )
+    assert_close(weights(whole), weights(accumulated), 1e-5)
 
 
 @pytest.mark.parametrize("step", [4, 13])
-def test_a_run_stopped_within_an_epoch_resumes_to_the_same_weights(cli, tiny, tmp_path, stop_at, step):
+def test_run_interrupted_within_an_epoch_resumes_bit_identically(cli, tiny, tmp_path, stop_at, step):
     data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(80))
     args = ["--data", data, "--model", tiny, "--epochs", 3, "--no-bf16", "--lr", "1e-3"]
     args += ["--tokens-per-batch", 64, "--max-length", 32, "--gradient-accumulation-steps", 2]
@@ -117,15 +122,15 @@ def test_a_run_stopped_within_an_epoch_resumes_to_the_same_weights(cli, tiny, tm
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def written(path):
-    """A text of 30 documents."""
+def write_text(path):
+    """Write a text file with 30 documents, and return its path."""
     lines = [row["text"] for row in make_toy_rows(300, longest=15)]
     path.write_text("\n\n".join("\n".join(lines[at : at + 10]) for at in range(0, 300, 10)))
     return str(path)
 
 
-def test_pre_training_takes_as_many_examples_as_fit(tiny, tmp_path):
-    given = {"data": written(tmp_path / "text.txt"), "model": str(tiny), "max_steps": 3, "bf16": False}
+def test_pretraining_batch_fills_the_budget(tiny, tmp_path):
+    given = {"data": write_text(tmp_path / "text.txt"), "model": str(tiny), "max_steps": 3, "bf16": False}
 
     def run(name, **size):
         folder = str(tmp_path / name)
@@ -134,22 +139,22 @@ def test_pre_training_takes_as_many_examples_as_fit(tiny, tmp_path):
     assert_close(run("fixed", batch_size=4), run("budget", tokens_per_batch=150), 0)
 
 
-def test_a_budget_less_than_the_longest_phase_is_refused(tiny, tmp_path):
-    text = written(tmp_path / "text.txt")
+def test_budget_below_the_longest_phase_is_refused(tiny, tmp_path):
+    text = write_text(tmp_path / "text.txt")
     with pytest.raises(UserError, match="--tokens-per-batch 20: less than"):
         bertkit.pretrain_mlm_nsp(data=text, model=str(tiny), phases="32:0.5,16:0.5", tokens_per_batch=20)
 
 
-def test_settings_that_do_not_go_together_are_told(cli, tiny, toy, tmp_path):
+def test_incompatible_settings_are_refused(cli, tiny, toy, tmp_path):
     args = ["classify", "--data", toy, "--model", tiny, "-o", tmp_path / "run"]
     wrong = {
         ("--batch-size", 8): "--batch-size",
         ("--set", "train_sampling_strategy=random"): "train_sampling_strategy",
         ("--max-length", 128): "--tokens-per-batch 100: less than --max-length 128",
     }
-    for more, told in wrong.items():
-        status, _, err = cli(*args, "--tokens-per-batch", 100, *more)
-        assert (status, told in err.splitlines()[-1]) == (2, True), err
+    for options, message in wrong.items():
+        status, _, err = cli(*args, "--tokens-per-batch", 100, *options)
+        assert (status, message in err.splitlines()[-1]) == (2, True), err
         assert not (tmp_path / "run").exists()
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("task: classify\nsettings: {batch_size: 4, max_steps: 1}\n")
@@ -158,15 +163,15 @@ def test_settings_that_do_not_go_together_are_told(cli, tiny, toy, tmp_path):
     assert (status, training["tokens_per_batch"], "batch_size" in training) == (0, 100, False)
 
 
-# ---- what is told of batches
+# ---- batch statistics
 
 
-def test_a_budget_beyond_all_rows_is_one_batch():
+def test_huge_budget_gives_one_batch():
     examples = of_lengths([3, 5, 2])
     assert len(TokenBudgetBatchSampler(examples, 10**30)) == 1
 
 
-def test_padding_is_of_the_batches_that_were_trained_on(tiny, tmp_path):
+def test_padding_is_measured_on_training_batches(tiny, tmp_path):
     rows = [{"text": "good " * (1 if n % 2 else 9), "label": "ab"[n % 2]} for n in range(60)]
     other = [{"text": "we saw it", "label": "a"}, {"text": "it was bad", "label": "b"}]
     run = bertkit.classify(
@@ -177,7 +182,7 @@ def test_padding_is_of_the_batches_that_were_trained_on(tiny, tmp_path):
     assert run.metrics["training"]["padding"] == pytest.approx(30 * (11 - 3) / (60 * 11))
 
 
-def test_waiting_for_data_is_told_where_it_is_long(cli, tiny, toy, tmp_path, monkeypatch):
+def test_long_waiting_for_data_is_reported(cli, tiny, toy, tmp_path, monkeypatch):
     import time
 
     from bertkit.data.collator import PaddingCollator
@@ -193,7 +198,7 @@ def test_waiting_for_data_is_told_where_it_is_long(cli, tiny, toy, tmp_path, mon
     assert 0.05 < waited < 1
 
 
-def test_batches_are_the_same_where_other_processes_read_ahead(tiny, toy, tmp_path):
+def test_dataloader_workers_do_not_change_batches(tiny, toy, tmp_path):
     def run(name, **more):
         given = {"data": str(toy), "model": str(tiny), "max_steps": 3, "bf16": False, "batch_size": 8}
         return weights(bertkit.classify(**given, output_dir=str(tmp_path / name), **more))

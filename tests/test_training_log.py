@@ -1,4 +1,4 @@
-"""What is logged while training: the parts of a loss, and the file of all steps."""
+"""Training log: the parts of the loss, and the file with all steps."""
 
 import pytest
 import torch
@@ -9,20 +9,20 @@ from test_pretrain import pretrained
 import bertkit
 from bertkit.modeling.losses import PretrainingLoss
 from bertkit.modeling.pretraining import PretrainingLogits
-from bertkit.training.loss_meter import LossMeter, merge_log_history
+from bertkit.training.meters import LossMeter, merge_log_history
 
 PARTS = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
 
 
-def figures(loss, right, count):
-    return tuple({"mlm": torch.tensor(figure)} for figure in (loss, right, count))
+def make_statistics(loss, right, count):
+    return tuple({"mlm": torch.tensor(value)} for value in (loss, right, count))
 
 
-def test_means_are_over_all_that_is_counted_and_begin_anew():
+def test_means_cover_all_items_and_are_reset():
     parts = LossMeter()
-    parts.add(*figures(6.0, 1, 2.0))
-    parts.add(*figures(0.0, 0, 0.0))  # a batch in which nothing is masked
-    parts.add(*figures(3.0, 3, 4.0))
+    parts.add(*make_statistics(6.0, 1, 2.0))
+    parts.add(*make_statistics(0.0, 0, 0.0))  # a batch without masked tokens
+    parts.add(*make_statistics(3.0, 3, 4.0))
     assert parts.compute_and_reset(lambda sums: sums) == {
         "mlm_loss": 1.5,
         "mlm_accuracy": pytest.approx(4 / 6),
@@ -30,20 +30,20 @@ def test_means_are_over_all_that_is_counted_and_begin_anew():
     assert parts.compute_and_reset(lambda sums: sums) == {}
 
 
-def test_ranks_are_counted_together_and_each_goes_on_with_its_own():
+def test_meter_sums_over_ranks_and_restores_each_rank():
     def both(sums):
         return torch.cat([sums, torch.tensor([4.0, 0.0, 2.0])])  # as accelerate gathers
 
     parts = LossMeter()
-    parts.add(*figures(6.0, 1, 2.0))
+    parts.add(*make_statistics(6.0, 1, 2.0))
     read = parts.gather_sums(both)
     assert read == {"mlm": [[6.0, 1.0, 2.0], [4.0, 0.0, 2.0]]}
     assert parts.compute_and_reset(both) == {"mlm_loss": 2.5, "mlm_accuracy": 0.25}
-    parts.restore(read, 1, torch.device("cpu"))
+    parts.load_sums(read, 1, torch.device("cpu"))
     assert parts.sums["mlm"].tolist() == [4.0, 0.0, 2.0]
 
 
-def test_what_is_right_is_counted_without_what_is_not_predicted():
+def test_accuracy_excludes_positions_without_predictions():
     logits = PretrainingLogits(
         torch.eye(4)[None, :3], torch.tensor([[2.0, 1.0], [2.0, 1.0]])
     )  # says 0 1 2, and 0 0
@@ -54,11 +54,12 @@ def test_what_is_right_is_counted_without_what_is_not_predicted():
     }
 
 
-def test_parts_add_up_to_the_loss_and_do_not_depend_on_how_a_batch_is_divided(tiny_without_dropout, tmp_path):
+def test_loss_parts_add_up_for_all_batch_sizes(tiny_without_dropout, tmp_path):
     text = write_rows(tmp_path / "text.jsonl", make_document_rows(60))
 
     def log(batch, steps):
-        run = pretrained(text, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), max_steps=4, batch_size=batch,
+        run = pretrained(text, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout),
+        max_steps=4, batch_size=batch,
                          gradient_accumulation_steps=steps, set=["logging_steps=1"], **SGD)  # fmt: skip
         return read_predictions(run.output_dir, "training_log.jsonl"), run
 
@@ -75,7 +76,7 @@ def test_parts_add_up_to_the_loss_and_do_not_depend_on_how_a_batch_is_divided(ti
     assert whole[-1]["eval_loss"] == pytest.approx(run.metrics["validation"]["loss"])
 
 
-def test_a_loss_of_one_part_is_logged_alone(tiny, toy, tmp_path):
+def test_loss_with_one_part_has_no_part_entries(tiny, toy, tmp_path):
     run = bertkit.classify(data=str(toy), model=str(tiny), max_steps=3, batch_size=8, bf16=False,
                            output_dir=str(tmp_path / "run"))  # fmt: skip
     [line] = read_predictions(run.output_dir, "training_log.jsonl")
@@ -85,7 +86,7 @@ def test_a_loss_of_one_part_is_logged_alone(tiny, toy, tmp_path):
     }  # fmt: skip
 
 
-def test_a_line_is_a_step_whatever_was_logged_of_it():
+def test_log_has_one_entry_per_step():
     history = [
         {"step": 10, "epoch": 0.5, "loss": 2.0},
         {"step": 20, "epoch": 1.0, "loss": 1.0},

@@ -1,1 +1,1 @@
-"""Loading any encoder, and the one loss rule."""
+"""Models and heads: loading, attention and dropout implementations, forward passes and losses."""

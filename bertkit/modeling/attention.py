@@ -1,60 +1,78 @@
-"""Attention while training on a CPU: a few examples at a time, their scores computed again for the gradient.
+"""Attention implementations for training: in chunks on CPUs, and over packed batches without padding.
 
-PyTorch's kernel for CPUs knows no dropout. With it, what is left is one step after the other over
-[batch, heads, length, length], each held until the gradient is known: most of a step's memory, and more
-time in fetching that memory and in drawing what is dropped than in arithmetic.
+Both are registered with transformers' `AttentionInterface`, so the encoder's own layers call them.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
 
+from bertkit.errors import UserError
 from bertkit.modeling.dropout import RANDOM_LEVELS, sample_keep_mask
 
-CHUNKED_SDPA = "sdpa_by_parts"  # among transformers' implementations of attention
-MAX_SCORES_PER_CHUNK = 2**20  # scores: 4 MB, which stay in the processor's cache
+CHUNKED_SDPA = "sdpa_chunked"
+PACKED_PREFIX = "packed_"
+MAX_SCORES_PER_CHUNK = 2**20  # 4 MB in fp32, which fits in the processor's cache
+
+AttentionFunction = Callable[..., tuple[torch.Tensor, Any]]
+
+
+def _set_attention(model: Any, name: str, attention: AttentionFunction, mask_function: Any) -> None:
+    """Register an attention function with transformers, and make a model use it."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, mask_function)
+    model.set_attn_implementation(name)
+
+
+# ---- chunked attention
 
 
 def enable_chunked_attention(model: Any) -> None:
-    """Have `model` attend by parts where it trains with dropout on a CPU, in fp32; elsewhere it stays as is.
+    """Make `model` compute attention in chunks when it trains in fp32 with dropout on a CPU.
 
-    Architectures with an attention of their own (DeBERTa, Longformer) keep it.
+    PyTorch's CPU kernel does not support dropout. Its fallback keeps several `[batch, heads, seq_len,
+    seq_len]` tensors until the backward pass. They take most of the memory, and most of the time goes into
+    fetching them. Architectures with their own attention (DeBERTa, Longformer) stay unchanged.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+    from transformers import PreTrainedModel
     from transformers.masking_utils import sdpa_mask
 
-    stock = model if isinstance(model, PreTrainedModel) else model.base_model
-    if stock.config._attn_implementation == "sdpa" and stock._can_set_attn_implementation():
-        AttentionInterface.register(CHUNKED_SDPA, _attention)
-        AttentionMaskInterface.register(CHUNKED_SDPA, sdpa_mask)
-        stock.set_attn_implementation(CHUNKED_SDPA)
+    stock_model = model if isinstance(model, PreTrainedModel) else model.base_model
+    if stock_model.config._attn_implementation == "sdpa" and stock_model._can_set_attn_implementation():
+        _set_attention(stock_model, CHUNKED_SDPA, _chunked_sdpa, sdpa_mask)
 
 
-def _attention(
+def _chunked_sdpa(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-    attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None, **others: Any,
+    attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None, **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
-    """What transformers calls: queries, keys and values [batch, heads, length, width]."""
+    """Compute attention for query, key and value `[batch, heads, seq_len, head_dim]`."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    plain = query.shape == key.shape and others.get("position_bias") is None
-    if not (plain and dropout and query.device.type == "cpu" and query.dtype == torch.float32):
+    is_self_attention = query.shape == key.shape and kwargs.get("position_bias") is None
+    is_cpu_fp32 = query.device.type == "cpu" and query.dtype == torch.float32
+    if not (is_self_attention and dropout and is_cpu_fp32):
         return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    causal = others.get("is_causal")
-    if attention_mask is None and (getattr(module, "is_causal", False) if causal is None else causal):
+    is_causal = kwargs.get("is_causal")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", False)
+    if attention_mask is None and is_causal:
         attention_mask = query.new_ones(query.shape[2], query.shape[2], dtype=torch.bool).tril()[None, None]
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    found = ChunkedAttention.apply(query, key, value, attention_mask, dropout, scaling)  # type: ignore[no-untyped-call]
-    return found.transpose(1, 2), None
+    output = ChunkedAttention.apply(query, key, value, attention_mask, dropout, scaling)  # type: ignore[no-untyped-call]
+    return output.transpose(1, 2), None
 
 
 class ChunkedAttention(torch.autograd.Function):
-    """softmax(q k^T scaling + mask) with dropout, times v (Vaswani et al. 2017, 3.2.1).
+    """Scaled dot-product attention with dropout (Vaswani et al. 2017, 3.2.1), a few examples at a time.
 
-    Of the scores only what was dropped is kept, a byte each; the rest is computed again for the gradient.
+    Only the dropout mask is saved for the backward pass, one byte per score. The scores are computed again.
     """
 
     @staticmethod
@@ -62,47 +80,173 @@ class ChunkedAttention(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         dropout: float, scaling: float,
     ) -> torch.Tensor:  # fmt: skip
-        """[batch, heads, length, width]; `mask` is bool, true where attended, or is added to the scores."""
-        dropped = round(dropout * RANDOM_LEVELS)
-        ctx.rest, ctx.scaling = 1 - dropped / RANDOM_LEVELS, scaling
-        found, kept = torch.empty_like(q), []
-        for part in _parts(q):
-            shares = _shares(q[part], k[part], _of(mask, part), scaling)
-            kept.append(sample_keep_mask(shares.shape, dropped))
-            found[part] = (shares.mul_(kept[-1]) @ v[part]).div_(ctx.rest)
-        ctx.save_for_backward(q, k, v, mask, *kept)
-        return found
+        """Return the attention output `[batch, heads, seq_len, head_dim]`.
+
+        Args:
+            ctx: autograd's context.
+            q, k, v: `[batch, heads, seq_len, head_dim]`.
+            mask: bool (true where attended), or float (added to the scores).
+            dropout: probability of dropping an attention weight.
+            scaling: factor on the scores.
+        """
+        dropped_levels = round(dropout * RANDOM_LEVELS)
+        ctx.keep_prob, ctx.scaling = 1 - dropped_levels / RANDOM_LEVELS, scaling
+        output, keep_masks = torch.empty_like(q), []
+        for chunk in _chunk_slices(q):
+            weights = _attention_weights(q[chunk], k[chunk], _slice_mask(mask, chunk), scaling)
+            keep_masks.append(sample_keep_mask(weights.shape, dropped_levels))
+            output[chunk] = (weights.mul_(keep_masks[-1]) @ v[chunk]).div_(ctx.keep_prob)
+        ctx.save_for_backward(q, k, v, mask, *keep_masks)
+        return output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of queries, keys and values, part by part as before."""
-        q, k, v, mask, *kept = ctx.saved_tensors
-        of_q, of_k, of_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        for part, keep in zip(_parts(q), kept, strict=True):
-            shares = _shares(q[part], k[part], _of(mask, part), ctx.scaling)
-            out = gradient[part] / ctx.rest
-            of_v[part] = (shares * keep).mT @ out
-            of_shares = (out @ v[part].mT).mul_(keep)
-            of_scores = torch._softmax_backward_data(of_shares, shares, -1, shares.dtype).mul_(ctx.scaling)
-            of_q[part], of_k[part] = of_scores @ k[part], of_scores.mT @ q[part]
-        return of_q, of_k, of_v, None, None, None
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients of q, k and v, computed in the same chunks."""
+        q, k, v, mask, *keep_masks = ctx.saved_tensors
+        grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        for chunk, keep in zip(_chunk_slices(q), keep_masks, strict=True):
+            weights = _attention_weights(q[chunk], k[chunk], _slice_mask(mask, chunk), ctx.scaling)
+            grad = grad_output[chunk] / ctx.keep_prob
+            grad_v[chunk] = (weights * keep).mT @ grad
+            grad_weights = (grad @ v[chunk].mT).mul_(keep)
+            grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype).mul_(
+                ctx.scaling
+            )
+            grad_q[chunk], grad_k[chunk] = grad_scores @ k[chunk], grad_scores.mT @ q[chunk]
+        return grad_q, grad_k, grad_v, None, None, None
 
 
-def _parts(q: torch.Tensor) -> list[slice]:
-    """Examples that are taken together."""
-    batch, heads, length, _ = q.shape
-    size = max(1, MAX_SCORES_PER_CHUNK // (heads * length * length))
-    return [slice(first, first + size) for first in range(0, batch, size)]
+def _chunk_slices(q: torch.Tensor) -> list[slice]:
+    """Return slices of the batch whose scores fit in the cache together."""
+    batch, heads, seq_len, _ = q.shape
+    size = max(1, MAX_SCORES_PER_CHUNK // (heads * seq_len * seq_len))
+    return [slice(start, start + size) for start in range(0, batch, size)]
 
 
-def _of(mask: torch.Tensor | None, part: slice) -> torch.Tensor | None:
-    return mask if mask is None or len(mask) == 1 else mask[part]
+def _slice_mask(mask: torch.Tensor | None, chunk: slice) -> torch.Tensor | None:
+    return mask if mask is None or len(mask) == 1 else mask[chunk]
 
 
-def _shares(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
-    """[examples, heads, length, length] how much each place attends to each."""
+def _attention_weights(
+    q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> torch.Tensor:
+    """Return the softmax weights `[chunk, heads, seq_len, seq_len]` before dropout."""
     scores = (q @ k.mT).mul_(scaling)
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.where(mask, 0.0, torch.finfo(q.dtype).min)
     return (scores if mask is None else scores.add_(mask)).softmax(-1)
+
+
+# ---- packing
+
+
+class Packing(NamedTuple):
+    """The positions of the real tokens of a padded batch.
+
+    Attributes:
+        positions: `[num_tokens]` indices of the real tokens in the flattened batch.
+        num_sequences: sequences in the batch.
+        seq_len: padded length of the batch.
+    """
+
+    positions: torch.Tensor
+    num_sequences: int
+    seq_len: int
+
+    @classmethod
+    def from_mask(cls, attention_mask: torch.Tensor) -> "Packing":
+        """Build a packing from a mask `[batch, seq_len]` that is 0 at padding."""
+        return cls(attention_mask.flatten().nonzero().squeeze(1), *attention_mask.shape)
+
+    def pack(self, states: torch.Tensor) -> torch.Tensor:
+        """Turn `[batch, seq_len, ...]` into `[1, num_tokens, ...]`."""
+        return states.flatten(0, 1).index_select(0, self.positions).unsqueeze(0)
+
+    def unpack(self, packed_states: torch.Tensor) -> torch.Tensor:
+        """Turn `[1, num_tokens, ...]` into `[batch, seq_len, ...]`, with zeros at padding."""
+        dims = packed_states.shape[2:]
+        padded = packed_states.new_zeros(self.num_sequences * self.seq_len, *dims)
+        padded = padded.index_copy(0, self.positions, packed_states[0])
+        return padded.reshape(self.num_sequences, self.seq_len, *dims)
+
+
+def enable_packing(model: Any) -> None:
+    """Make `model` pack the tokens of each training batch into one row without padding.
+
+    Except for attention, a layer treats each token on its own. So tokens are packed before the first layer,
+    where they already have their positions, and unpacked after the last layer, where heads read [CLS].
+    In between, attention alone unpacks them, which equals a block-diagonal mask over the row. The results are
+    the same, without the cost of padding.
+
+    transformers' flattening collator cannot replace this: BERT would attend across examples.
+
+    Raises:
+        UserError: the architecture has its own attention (DeBERTa, Longformer), or no module that holds all
+            layers (ModernBERT).
+    """
+    encoder = model.base_model
+    layer_stack = getattr(encoder, "encoder", None) or getattr(encoder, "transformer", None)
+    if layer_stack is None or not encoder._supports_attention_backend or not _can_set_attention(encoder):
+        raise UserError(
+            f"--pack: {model.config.model_type} has its own attention, which cannot be packed; "
+            "leave out --pack"
+        )
+    _enable_packed_attention(encoder)
+    _register_packing_hooks(encoder, layer_stack)
+
+
+def _can_set_attention(encoder: Any) -> bool:
+    return encoder._can_set_attn_implementation() and encoder.config._attn_implementation != "eager"
+
+
+def _register_packing_hooks(encoder: Any, layer_stack: Any) -> None:
+    current: list[Packing] = []  # the packing of the batch in progress, empty outside training
+
+    def start_batch(_: Any, __: Any, kwargs: dict[str, Any]) -> None:
+        current[:] = [Packing.from_mask(kwargs["attention_mask"])] if layer_stack.training else []
+
+    def pack_inputs(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not current:
+            return None
+        packing = current[0]
+        if args:
+            return (packing.pack(args[0]), *args[1:]), kwargs | {"packing": packing}
+        hidden_states = packing.pack(kwargs["hidden_states"])
+        return args, kwargs | {"hidden_states": hidden_states, "packing": packing}
+
+    def unpack_output(_: Any, __: Any, output: Any) -> None:
+        if current:
+            output.last_hidden_state = current[0].unpack(output.last_hidden_state)
+
+    encoder.register_forward_pre_hook(start_batch, with_kwargs=True)
+    layer_stack.register_forward_pre_hook(pack_inputs, with_kwargs=True)
+    layer_stack.register_forward_hook(unpack_output)
+
+
+def _enable_packed_attention(encoder: Any) -> None:
+    """Wrap the encoder's attention in one that unpacks its inputs and packs its output."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    name = encoder.config._attn_implementation
+    packed_attention = _unpack_around(ALL_ATTENTION_FUNCTIONS[name])
+    _set_attention(encoder, PACKED_PREFIX + name, packed_attention, ALL_MASK_ATTENTION_FUNCTIONS[name])
+
+
+def _unpack_around(attention: AttentionFunction) -> AttentionFunction:
+    """Return `attention` for inputs that may be packed, `[1, heads, num_tokens, head_dim]`."""
+
+    def attend(
+        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        attention_mask: torch.Tensor | None, packing: Packing | None = None, **kwargs: Any,
+    ) -> tuple[torch.Tensor, Any]:  # fmt: skip
+        if packing is None:
+            return attention(module, query, key, value, attention_mask, **kwargs)
+        query, key, value = (
+            packing.unpack(states.transpose(1, 2)).transpose(1, 2) for states in (query, key, value)
+        )
+        output, weights = attention(module, query, key, value, attention_mask, **kwargs)
+        return packing.pack(output), weights
+
+    return attend

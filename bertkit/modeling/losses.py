@@ -1,8 +1,8 @@
-"""The one loss rule: the sum over counted items divided by their number in the effective batch.
+"""Losses as sums and counts, so that the mean is taken over the whole effective batch.
 
-The effective batch is all accumulation steps on all ranks. Losses here give sums and counts apart;
-who trains divides by the counts of the whole effective batch, so 8 x 1, 2 x 4 and 1 x 8 train alike.
-A mean of means, the usual way, does not where batches or weights differ.
+The effective batch spans all accumulation steps on all ranks. The trainer divides the sums by the counts of
+the effective batch, so batch sizes of 8 x 1, 2 x 4 and 1 x 8 train identically. The usual mean of per-batch
+means differs whenever batch sizes or weights differ.
 """
 
 from dataclasses import dataclass
@@ -18,44 +18,47 @@ PRETRAINING_PARTS = ("mlm", "nsp")
 
 
 class Loss(Protocol):
-    """A loss in parts, each with its own denominator (pre-training has two)."""
+    """A loss with one or more parts, each with its own denominator (pre-training has two)."""
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Part -> how many items (or how much weight) this batch counts; scalars."""
+        """Return part -> number of items in the batch, or their total weight; scalars."""
 
     def sum_losses(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Part -> the loss summed over those items; scalars with gradient."""
+        """Return part -> loss summed over these items; scalars with gradient."""
 
 
 @runtime_checkable
 class LossWithAccuracy(Loss, Protocol):
-    """A loss whose parts are logged apart, and how often each is right."""
+    """A loss whose parts are logged separately, each with its accuracy."""
 
     def count_correct(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Part -> how many of its items are decided rightly; scalars."""
+        """Return part -> number of correct predictions; scalars."""
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Single-label decisions. `logits` [..., classes], `labels` [...] int.
+    """Cross-entropy for single-label decisions: logits `[..., num_classes]`, integer labels `[...]`.
 
-    Of the start and the end of an answer the classes are the places in the sequence, -inf where there are
-    none.
-    With class weights an item counts as much as its class weighs, as in `torch.nn.CrossEntropyLoss`.
+    For the start and end of an answer, the classes are the positions of the sequence. With class weights an
+    item counts by the weight of its class, as in `torch.nn.CrossEntropyLoss`.
+
+    Args:
+        weights: `[num_classes]` class weights.
+        smoothing: label smoothing.
     """
 
-    weights: torch.Tensor | None = None  # [classes]
+    weights: torch.Tensor | None = None
     smoothing: float = 0.0
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The number of decisions, or their weight."""
+        """Return the number of decisions, or their total weight."""
         labels = batch["labels"]
         if self.weights is None:
             return {"loss": torch.tensor(float(labels.numel()), device=labels.device)}
         return {"loss": self.weights.to(labels.device)[labels].sum()}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Summed cross-entropy in nats."""
+        """Return the summed cross-entropy in nats."""
         weights = None if self.weights is None else self.weights.to(logits.device)
         loss = F.cross_entropy(
             logits.float().flatten(0, -2), batch["labels"].flatten(), weight=weights, reduction="sum",
@@ -66,18 +69,23 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy:
-    """Multi-label classification. `logits`, `labels` [batch, classes], labels 0 or 1."""
+    """Binary cross-entropy for multi-label classification: logits and 0/1 labels `[batch, num_classes]`.
 
-    weights: torch.Tensor | None = None  # [classes], on the positive side
+    Args:
+        weights: `[num_classes]` weights of the positive labels.
+        smoothing: label smoothing.
+    """
+
+    weights: torch.Tensor | None = None
     smoothing: float = 0.0
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The number of decisions: examples times classes."""
+        """Return the number of decisions: examples times classes."""
         labels = batch["labels"]
         return {"loss": torch.tensor(float(labels.numel()), device=labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Summed binary cross-entropy in nats."""
+        """Return the summed binary cross-entropy in nats."""
         targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
         weights = None if self.weights is None else self.weights.to(logits.device)
         loss = F.binary_cross_entropy_with_logits(
@@ -88,29 +96,29 @@ class BinaryCrossEntropy:
 
 @dataclass(frozen=True)
 class SquaredError:
-    """Regression. `logits` [batch, 1], `labels` [batch] float."""
+    """Squared error for regression: logits `[batch, 1]`, float labels `[batch]`."""
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The number of examples."""
+        """Return the number of examples."""
         labels = batch["labels"]
         return {"loss": torch.tensor(float(len(labels)), device=labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Summed squared error."""
+        """Return the summed squared error."""
         error = logits.float().squeeze(-1) - batch["labels"].float()
         return {"loss": error.square().sum()}
 
 
 @dataclass(frozen=True)
 class PretrainingLoss:
-    """Masked words, and whether the second text follows the first: two parts, each with its own mean.
+    """Mean masked-LM loss plus mean sentence-pair loss (Devlin et al. 2018, A.2).
 
-    Devlin et al. 2018, A.2: the sum of the mean likelihoods. `masked_lm_labels` [B, P] are -100 where nothing
-    is predicted; `next_sentence_label` [B] is there where there are pairs.
+    `masked_lm_labels` `[batch, predictions]` are -100 where nothing is predicted. `next_sentence_label`
+    `[batch]` exists only if the examples are sentence pairs.
     """
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The number of masked pieces, and of pairs."""
+        """Return the number of predicted tokens, and of sentence pairs."""
         counts = {"mlm": (batch["masked_lm_labels"] != IGNORE_INDEX).sum().float()}
         if "next_sentence_label" in batch:
             pairs = batch["next_sentence_label"]
@@ -120,30 +128,30 @@ class PretrainingLoss:
     def sum_losses(
         self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Summed cross-entropy in nats."""
+        """Return the summed cross-entropy in nats."""
         return {
-            part: F.cross_entropy(some.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-            for part, (some, labels) in select_predicted(logits, batch).items()
+            part: F.cross_entropy(part_logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+            for part, (part_logits, labels) in select_predicted(logits, batch).items()
         }
 
     def count_correct(
         self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """The number of right pieces, and of pairs."""
+        """Return the number of correct tokens, and of correct sentence pairs."""
         return {
-            part: (some.argmax(-1) == labels).sum()
-            for part, (some, labels) in select_predicted(logits, batch).items()
+            part: (part_logits.argmax(-1) == labels).sum()
+            for part, (part_logits, labels) in select_predicted(logits, batch).items()
         }
 
 
 def select_predicted(
     logits: PretrainingLogits, batch: dict[str, torch.Tensor]
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Part -> logits [decisions, classes] and labels [decisions], -100 where there is nothing to decide."""
-    found = {"mlm": (logits.prediction_logits.flatten(0, 1), batch["masked_lm_labels"].flatten())}
+    """Return part -> logits `[n, num_classes]` and labels `[n]`, -100 where nothing is predicted."""
+    parts = {"mlm": (logits.prediction_logits.flatten(0, 1), batch["masked_lm_labels"].flatten())}
     if logits.seq_relationship_logits is not None and "next_sentence_label" in batch:
-        found["nsp"] = (logits.seq_relationship_logits, batch["next_sentence_label"])
-    return found
+        parts["nsp"] = (logits.seq_relationship_logits, batch["next_sentence_label"])
+    return parts
 
 
 def sum_pretraining_logits(

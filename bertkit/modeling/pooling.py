@@ -1,103 +1,199 @@
-"""What the stock heads read of a text: a place that has seen all of it, maybe behind a BiLSTM.
+"""Modules between an encoder and its head: a BiLSTM, a mix of layers, and the pooled vector.
 
-They read the first place, [CLS], and for `qa` it stands for "no answer". Where no place sees a later one,
-[CLS] has seen nothing but itself, and the last piece has seen all.
+Stock heads read the vector at position 0, [CLS]; for `qa` it means "no answer". In a causal model [CLS]
+attends only to itself, so the last token, which attends to all others, takes its position.
 """
 
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertkit.config import Head
 from bertkit.errors import UserError
-from bertkit.modeling.bilstm import BiLstm, gather_positions
 from bertkit.modeling.heads import get_head_dropout
 from bertkit.modeling.loading import HEAD_KEY, ModelSource, load_model, read_weights
 
-BILSTM = "bilstm"  # under this name in a model and its weights
+BILSTM = "bilstm"  # the name of the submodule in models and in their weights
+ONNX_LSTM_OPSET = 14  # the opset that defines ONNX's LSTM
+
+
+class ScalarMix(nn.Module):
+    """A learned weighted sum of layers: softmax-normalized weights times a scale (Peters et al. 2018, eq. 1).
+
+    It is initialized to the plain mean.
+    """
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Turn `[..., layers, hidden_size]` into `[..., hidden_size]`."""
+        return self.scale * (self.weights.softmax(0).unsqueeze(-1) * vectors).sum(-2)
+
+
+class BiLstm(nn.Module):
+    """A two-layer bidirectional LSTM over the real tokens (Devlin et al. 2018, 5.3).
+
+    Args:
+        input_size: size of the input vectors.
+        hidden_size: size of the output of each direction.
+        dropout: dropout probability between the two layers.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, dropout: float) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(
+            input_size, hidden_size, num_layers=2, batch_first=True, bidirectional=True, dropout=dropout
+        )
+
+    def forward(self, vectors: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Turn `[batch, seq_len, input_size]` into `[batch, seq_len, 2 * hidden_size]`, zeros at padding.
+
+        PyTorch's packed sequences start at position 0. Tokens after left padding move there and back.
+        """
+        mask = attention_mask.long()
+        seq_len, first = mask.shape[1], mask.argmax(1, keepdim=True)
+        positions = torch.arange(seq_len, device=vectors.device)
+        to_front = torch.where(positions + first < seq_len, positions + first, positions + first - seq_len)
+        to_back = torch.where(positions < first, positions - first + seq_len, positions - first)
+        run_lstm = _run_lstm_onnx if torch.compiler.is_exporting() else _run_lstm
+        outputs = run_lstm(self.lstm, gather_positions(vectors.float(), to_front), mask.sum(1))
+        return gather_positions(outputs, to_back)
+
+
+def _run_lstm(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Run the LSTM over packed sequences, in fp32 because some CPUs have no LSTM in bf16."""
+    with torch.autocast(vectors.device.type, enabled=False):
+        packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        outputs = lstm(packed)[0]
+    return pad_packed_sequence(outputs, batch_first=True, total_length=vectors.shape[1])[0]
+
+
+def _run_lstm_onnx(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Run the LSTM as ONNX operators, which take lengths; packed sequences cannot be exported."""
+    states = vectors.transpose(0, 1)
+    seq_len, batch, _ = states.shape
+    for layer in range(lstm.num_layers):
+        input_weights, recurrent_weights, input_biases, recurrent_biases = (
+            torch.stack([_onnx_gates(getattr(lstm, f"{name}_l{layer}{side}")) for side in ("", "_reverse")])
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        biases = torch.cat([input_biases, recurrent_biases], 1)
+        outputs = torch.onnx.ops.symbolic(
+            "LSTM", (states, input_weights, recurrent_weights, biases, lengths.int()),
+            {"hidden_size": lstm.hidden_size, "direction": "bidirectional"},
+            dtype=states.dtype, shape=(seq_len, 2, batch, lstm.hidden_size), version=ONNX_LSTM_OPSET,
+        )  # fmt: skip
+        states = outputs.transpose(1, 2).flatten(2)
+    return states.transpose(0, 1)
+
+
+def _onnx_gates(weight: torch.Tensor) -> torch.Tensor:
+    """Reorder gates from PyTorch (input, forget, cell, output) to ONNX (input, output, forget, cell)."""
+    input_gate, forget, cell, output = weight.chunk(4)
+    return torch.cat([input_gate, output, forget, cell])
+
+
+def gather_positions(vectors: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Return the vectors at `positions` `[batch, seq_len]` of vectors `[batch, seq_len, size]`."""
+    return vectors.gather(1, positions.unsqueeze(-1).expand_as(vectors))
 
 
 def is_causal(config: Any) -> bool:
-    """Whether a model reads from left to right: no place sees a later one."""
+    """Return whether the model attends from left to right only."""
     return bool(getattr(config, "is_decoder", False))
 
 
 def load_with_pooling(auto_class: Any, source: ModelSource, config: Any, new_head: bool, head: Head) -> Any:
-    """A stock model whose head reads a place that has seen the text, behind a BiLSTM if `head` says so.
+    """Load a stock model whose head reads a position that attends to the whole text.
 
-    The BiLSTM comes from `source` unless the head is new.
+    Args:
+        auto_class: transformers' auto class for the task.
+        source: where the weights are. The BiLSTM also comes from here, unless the head is re-initialized.
+        config: the model's config.
+        new_head: whether to re-initialize the head.
+        head: "bilstm" puts a BiLSTM between encoder and head.
 
     Raises:
-        UserError: weights that cannot be read, that do not fit, or a width that a BiLSTM cannot give.
+        UserError: the weights cannot be read or do not fit, or the hidden size is odd, which a BiLSTM cannot
+            produce.
     """
     model = load_model(auto_class, source, config, new_head)
     if head == "bilstm":
         model.config.update({HEAD_KEY: head})
-        model.add_module(BILSTM, _bilstm(model.config))
+        model.add_module(BILSTM, _build_bilstm(model.config))
         if not new_head:
             _load_bilstm(model, source)
     if is_causal(model.config):
-        model.config.use_cache = False  # of keys and values, for texts that are gone on with
+        model.config.use_cache = False  # the key/value cache only serves generation
     return add_pooling(model)
 
 
 def add_pooling(model: Any) -> Any:
-    """Have the head over a causal model, or one with a BiLSTM, see the vectors as `_places` puts them."""
+    """Add the pooling hook to a model that is causal or has a BiLSTM, and return the model."""
     bilstm, causal = getattr(model, BILSTM, None), is_causal(model.config)
 
-    def read(encoder: Any, _: Any, given: dict[str, Any], output: Any) -> Any:
-        states, mask = output.last_hidden_state, given.get("attention_mask")
+    def pool(encoder: Any, _: Any, kwargs: dict[str, Any], output: Any) -> Any:
+        states, mask = output.last_hidden_state, kwargs.get("attention_mask")
         if mask is None:
             mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
-        states = states if bilstm is None else bilstm(states, mask)
-        output.last_hidden_state = gather_positions(states, _places(mask, causal))
+        if bilstm is not None:
+            states = bilstm(states, mask)
+        output.last_hidden_state = gather_positions(states, _pooled_positions(mask, causal))
         if output.get("pooler_output") is not None:
-            output.pooler_output = _pooled(encoder, output.last_hidden_state)
+            output.pooler_output = _run_pooler(encoder, output.last_hidden_state)
         return output
 
     if causal or bilstm is not None:
-        model.base_model.register_forward_hook(read, with_kwargs=True)
+        model.base_model.register_forward_hook(pool, with_kwargs=True)
     return model
 
 
-def _places(mask: torch.Tensor, causal: bool) -> torch.Tensor:
-    """[sequences, length] whose vector stands at each place.
+def _pooled_positions(mask: torch.Tensor, causal: bool) -> torch.Tensor:
+    """Return, for each position `[batch, seq_len]`, the position whose vector it takes.
 
-    In a causal model the first real piece and the last change places; neither is ever a word. What is read as
-    the whole text also stands at the very first place, be it padding: heads look there.
+    In a causal model the first and the last real token change places; neither is part of a word. The vector
+    that represents the text also goes to position 0, even if that is padding, because heads read it there.
     """
-    count, length = mask.shape  # len() would be a constant in an exported graph
+    count, seq_len = mask.shape  # len() would be a constant in an exported graph
     rows = torch.arange(count, device=mask.device)
-    places = torch.arange(length, device=mask.device).repeat(count, 1)
-    first, last = mask.argmax(1), length - 1 - mask.flip(1).argmax(1)
+    positions = torch.arange(seq_len, device=mask.device).repeat(count, 1)
+    first, last = mask.argmax(1), seq_len - 1 - mask.flip(1).argmax(1)
     if causal:
-        places[rows, first], places[rows, last] = last, first
-    places[:, 0] = last if causal else first
-    return places
+        positions[rows, first], positions[rows, last] = last, first
+    positions[:, 0] = last if causal else first
+    return positions
 
 
-def _pooled(encoder: Any, states: torch.Tensor) -> torch.Tensor:
-    """What the encoder's own pooler makes of the first place, which in some architectures is a bare layer."""
+def _run_pooler(encoder: Any, states: torch.Tensor) -> torch.Tensor:
+    """Apply the encoder's own pooler to position 0; in some architectures it is a bare linear layer."""
     pooler = encoder.pooler
     return pooler(states[:, 0]).tanh() if isinstance(pooler, nn.Linear) else pooler(states)
 
 
-def _bilstm(config: Any) -> BiLstm:
-    """Half of the width a direction, so that the stock head fits behind it."""
-    width = config.hidden_size
-    if width % 2:
-        raise UserError(f"--head bilstm: needs an even width, the model's is {width}; use --head linear")
-    return BiLstm(width, width // 2, get_head_dropout(config))
+def _build_bilstm(config: Any) -> BiLstm:
+    """Build a BiLSTM whose output has the model's hidden size, as the stock head expects."""
+    hidden_size = config.hidden_size
+    if hidden_size % 2:
+        raise UserError(
+            f"--head bilstm: the model's hidden size is {hidden_size}, but must be even; use --head linear"
+        )
+    return BiLstm(hidden_size, hidden_size // 2, get_head_dropout(config))
 
 
 def _load_bilstm(model: Any, source: ModelSource) -> None:
     prefix = BILSTM + "."
-    found = read_weights(source.folder, lambda name: name.startswith(prefix))
+    weights = read_weights(source.folder, lambda name: name.startswith(prefix))
     try:
         model.get_submodule(BILSTM).load_state_dict(
-            {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+            {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
         )
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].strip()
-        raise UserError(f"--model {source.name}: its BiLSTM does not fit ({reason})") from error
+        raise UserError(
+            f"--model {source.name}: its BiLSTM does not fit ({reason}); pass --new-head"
+        ) from error

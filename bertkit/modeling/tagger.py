@@ -14,7 +14,6 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.config import Head
 from bertkit.errors import UserError, format_list
-from bertkit.modeling.bilstm import BiLstm, ScalarMix
 from bertkit.modeling.heads import TAGGER_HEAD, get_head_dropout, has_head
 from bertkit.modeling.loading import (
     HEAD_KEY,
@@ -24,6 +23,7 @@ from bertkit.modeling.loading import (
     read_weights,
     takes_token_type_ids,
 )
+from bertkit.modeling.pooling import BiLstm, ScalarMix
 
 # Name -> the hidden states used (0: embeddings, 1 ... L: layers), and how several are combined.
 FEATURE_LAYERS: dict[str, tuple[slice, Literal["concat", "sum"]]] = {

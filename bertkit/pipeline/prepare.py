@@ -19,8 +19,8 @@ from bertkit.pipeline.settings import fill_data_dir
 from bertkit.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
-from bertkit.training import precision
-from bertkit.training.advice import suggest_hyperparameters
+from bertkit.training import defaults
+from bertkit.training.defaults import suggest_hyperparameters
 from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> PreparedRu
         UserError: The data, the model or a setting is not usable.
     """
     task = create_task(task_name, config)
-    precision.check_precision(config)
+    defaults.check_precision(config)
     dataset = task.load_data(reporter)
     from bertkit.modeling.heads import (
         CHOICE_HEAD,
@@ -86,9 +86,9 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> PreparedRu
         has_head,
     )
 
-    dtype, dtype_reason = precision.choose_precision(config)
-    defaults = {"bf16": dtype == "bf16"} | select_dataset_defaults(dataset, type(task))
-    task.config = fill_unset(task.config, defaults)
+    dtype, dtype_reason = defaults.choose_precision(config)
+    dataset_defaults = {"bf16": dtype == "bf16"} | select_dataset_defaults(dataset, type(task))
+    task.config = fill_unset(task.config, dataset_defaults)
     dataset, splits = _parse_and_split(task, dataset, reporter)
     source = task.resolve_model(config.model is not None, reporter)
     model_config = loading.load_config(source)

@@ -174,7 +174,7 @@ def _write(
 ) -> dict[str, Any]:
     """Write the run directory, with `metrics.json` last."""
     from bertkit.reports.page import write_page
-    from bertkit.training.loss_meter import merge_log_history
+    from bertkit.training.meters import merge_log_history
 
     prepared, folder = session.prepared, session.folder
     task, splits = prepared.task, prepared.splits

@@ -12,14 +12,14 @@ from bertkit.config import RunConfig
 from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, UserError
-from bertkit.modeling.attention import enable_chunked_attention
+from bertkit.modeling.attention import enable_chunked_attention, enable_packing
 from bertkit.modeling.dropout import enable_fast_dropout
 from bertkit.modeling.layers import compile_layers, freeze_layers
-from bertkit.modeling.packing import enable_packing
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Outputs, Scores
-from bertkit.training.arguments import build_training_arguments, parse_set_flag
+from bertkit.training.arguments import build_training_arguments, parse_set_flag, set_tensorboard_dir
+from bertkit.training.callbacks import StopRequest
 from bertkit.training.memory import (
     OutOfMemory,
     get_batch_settings,
@@ -29,8 +29,6 @@ from bertkit.training.memory import (
     report_out_of_memory,
     suggest_memory_fixes,
 )
-from bertkit.training.stop_signal import StopRequest
-from bertkit.training.trackers import set_tensorboard_dir
 from bertkit.utils import distributed
 from bertkit.utils.reporting import Reporter
 
@@ -114,6 +112,8 @@ class Session:
 
     def __init__(self, prepared: PreparedRun, folder: Path, reporter: Reporter) -> None:
         self.prepared, self.folder, self.reporter = prepared, folder, reporter
+        from bertkit.training.callbacks import StopRequest
+
         self.stop_request = StopRequest()
         self.set_up()
 

@@ -11,7 +11,7 @@ from bertkit.data.loading import resolve_data_dir
 from bertkit.errors import UserError, format_count
 from bertkit.recipes import Recipe, apply_overrides, read_recipe
 from bertkit.training.arguments import parse_set_flag
-from bertkit.training.trackers import check_tracker
+from bertkit.training.arguments import check_tracker
 from bertkit.utils import distributed, locks
 from bertkit.utils.output_paths import check_output_directory
 from bertkit.utils.reporting import Reporter

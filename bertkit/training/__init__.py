@@ -1,1 +1,1 @@
-"""Batches, advice, Trainer arguments, checkpoints: training by Hugging Face's Trainer, our rules in it."""
+"""Training with Hugging Face's Trainer: arguments, defaults, samplers, callbacks, checkpoints and scoring."""

@@ -1,4 +1,4 @@
-"""Out of memory: known by its errors, told in one line, and which smaller batches train alike."""
+"""Out-of-memory errors: detection, a one-line report, and smaller batches with the same effective size."""
 
 import dataclasses
 import gc
@@ -10,32 +10,32 @@ from contextlib import contextmanager
 from bertkit.config import ConfigT, RunConfig
 from bertkit.errors import UserError
 
-# PyTorch's allocator for CPUs has no error of its own.
+# PyTorch's CPU allocator raises a plain RuntimeError.
 CPU_OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory")
 
 
 class OutOfMemory(UserError):
-    """There is not memory enough for what was asked."""
+    """The device or the machine has run out of memory."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether it is that of an accelerator, of PyTorch on a CPU, or of Python."""
+    """Return whether an accelerator, PyTorch on a CPU, or Python has run out of memory."""
     import torch
 
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(said in str(error) for said in CPU_OUT_OF_MEMORY_MESSAGES)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in CPU_OUT_OF_MEMORY_MESSAGES)
 
 
 def get_batch_settings(config: RunConfig) -> dict[str, int]:
-    """How much is trained on at a time, and how many times a step."""
+    """Return the settings that determine the batch, as far as they are set."""
     names = ("batch_size", "tokens_per_batch", "gradient_accumulation_steps")
     return {name: value for name in names if (value := getattr(config, name)) is not None}
 
 
 @contextmanager
 def report_out_of_memory(message: str) -> Iterator[None]:
-    """Raise `OutOfMemory` with this message where memory runs out."""
+    """Raise `OutOfMemory` with this message if memory runs out in the block."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -45,25 +45,26 @@ def report_out_of_memory(message: str) -> Iterator[None]:
 
 
 def suggest_memory_fixes(config: RunConfig) -> str:
-    """What a user can do about a run that memory does not suffice for."""
+    """Return an out-of-memory message that lists the settings that would help."""
     budget = config.tokens_per_batch
     flag, size = ("--batch-size", config.batch_size) if budget is None else ("--tokens-per-batch", budget)
-    ways = [
+    fixes = [
         *(["--gradient-checkpointing"] if not config.gradient_checkpointing else []),
         f"a smaller {flag} with more --gradient-accumulation-steps",
         "a smaller --max-length",
         *(["--bf16"] if not (config.bf16 or config.fp16) else []),
     ]
-    return f"out of memory at {flag} {size}, --max-length {config.max_length}; try {', '.join(ways)}"
+    return f"out of memory at {flag} {size}, --max-length {config.max_length}; try {', '.join(fixes)}"
 
 
 def halve_batch(config: ConfigT, longest: int) -> ConfigT | None:
-    """The settings with half as much at a time and as much an optimizer step; None: it cannot be divided.
+    """Return the settings with half the batch and the same effective batch size, or None if impossible.
 
-    A batch of an odd number becomes the largest that divides the effective batch.
+    The new batch size is the largest one up to half the old size that divides the effective batch size.
 
     Args:
-        longest: pieces of the longest sequence, which a budget must hold.
+        config: the settings of the run.
+        longest: tokens of the longest sequence, the minimum for `tokens_per_batch`.
     """
     assert isinstance(config, RunConfig)
     steps = config.gradient_accumulation_steps
@@ -74,14 +75,14 @@ def halve_batch(config: ConfigT, longest: int) -> ConfigT | None:
         return dataclasses.replace(config, tokens_per_batch=budget, gradient_accumulation_steps=2 * steps)
     assert config.batch_size is not None
     effective = config.batch_size * steps
-    smaller = (size for size in range(config.batch_size // 2, 0, -1) if effective % size == 0)
-    if (size := next(smaller, None)) is None:
+    sizes = (size for size in range(config.batch_size // 2, 0, -1) if effective % size == 0)
+    if (size := next(sizes, None)) is None:
         return None
     return dataclasses.replace(config, batch_size=size, gradient_accumulation_steps=effective // size)
 
 
 def release_memory() -> None:
-    """Give back what a failed attempt held; call it where nothing holds the error any more."""
+    """Release the memory of a failed attempt; call it outside `except`, which keeps the tensors alive."""
     import torch
 
     gc.collect()

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with bertkit's loss rule, order of batches, evaluation and checkpoints."""
+"""Hugging Face's Trainer with bertkit's loss scaling, batch samplers, evaluation and checkpoints."""
 
 import math
 import time
@@ -18,35 +18,38 @@ from bertkit.errors import NAN_HINT, UserError
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.layers import map_parameters_to_layers
 from bertkit.modeling.losses import Loss, LossWithAccuracy
-from bertkit.training.batch_samplers import LengthGroupedBatchSampler
 from bertkit.training.callbacks import TrainBeginCallback
 from bertkit.training.checkpoints import RESTART_HINT, AtomicCheckpointTrainer, verify_checkpoint
-from bertkit.training.dummy_batch import DUMMY_BATCH, DummyBatchCollator
-from bertkit.training.input_stats import InputStats
-from bertkit.training.loss_meter import LossMeter
-from bertkit.training.phases import PhasedBatchSampler
-from bertkit.training.token_budget import TokenBudgetBatchSampler
+from bertkit.training.meters import InputStats, LossMeter
+from bertkit.training.samplers import (
+    DUMMY_BATCH,
+    DummyBatchCollator,
+    LengthGroupedBatchSampler,
+    PhasedBatchSampler,
+    TokenBudgetBatchSampler,
+)
 from bertkit.utils import distributed
 
-UNLOGGED_KEY = "unlogged"  # in a checkpoint's state: what the next log will tell of steps before it
+UNLOGGED_KEY = "unlogged"  # the key of the statistics since the last log entry, in a checkpoint's state
 
 
 class BertkitTrainer(AtomicCheckpointTrainer):
-    """The one trainer.
+    """The trainer of all tasks.
 
     Args:
-        loss: sums and counts; see `bertkit.modeling.losses`.
-        evaluate_with: gives the validation scores of the model as it is now.
-        best: the score that chooses the checkpoint, and its sign (+1: the higher the better).
-        early_stopping: stop after so many evaluations without a better score.
-        layer_decay: factor on the learning rate for each layer further from the head.
-        tokens_per_batch: a budget of padded pieces in place of a number of examples.
-        own_order: False leaves the order of batches to Trainer's `train_sampling_strategy`.
+        loss: the loss, as sums and counts; see `bertkit.modeling.losses`.
+        evaluate_fn: returns the validation scores of the current model.
+        best_metric: the score that selects the best checkpoint, and its sign (+1: higher is better).
+        early_stopping: number of evaluations without improvement after which training stops.
+        layer_decay: factor on the learning rate per layer, counted from the head downwards.
+        tokens_per_batch: token budget per batch, padding included; replaces the batch size.
+        use_own_sampler: False leaves the batches to Trainer's `train_sampling_strategy`.
+        **trainer: passed on to Trainer.
     """
 
     loss_is_scaled_for_ga = True  # compute_loss divides by the counts of the effective batch
 
-    # Trainer's own, which mypy cannot see and bertkit assigns to.
+    # Attributes of Trainer that mypy does not know and bertkit assigns.
     state: Any
     control: Any
     optimizer: Any
@@ -68,15 +71,17 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         self.evaluation_seconds = 0.0
         self.loss_meter = LossMeter()
         self.input_stats = InputStats()
-        self.add_callback(TrainBeginCallback(self._take_up))
+        self.add_callback(TrainBeginCallback(self._restore_logging))
 
-    # ---- training, whole or gone on with
+    # ---- training and resuming
 
     def train_or_resume(self, checkpoint: Path | None) -> None:
-        """Train to the end, from the start or from a checkpoint; one that is the end is only loaded.
+        """Train to the end, from the start or from a checkpoint.
+
+        If training had already ended at the checkpoint, its weights are loaded only.
 
         Raises:
-            UserError: a checkpoint that is damaged, or holds more than tensors and numbers.
+            UserError: the checkpoint is damaged, or contains a pickle of other objects than tensors.
         """
         if checkpoint is not None:
             verify_checkpoint(checkpoint)
@@ -86,96 +91,98 @@ class BertkitTrainer(AtomicCheckpointTrainer):
                 self._load_from_checkpoint(str(checkpoint))
             else:
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        except UnpicklingError as error:  # Trainer loads with weights_only=True, which runs nothing
-            raise UserError(f"{checkpoint}: has a pickle of more than tensors; {RESTART_HINT}") from error
+        except UnpicklingError as error:  # Trainer loads with weights_only=True, which executes no code
+            raise UserError(
+                f"{checkpoint}: contains a pickle of more than tensors; {RESTART_HINT}"
+            ) from error
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker"):
                 raise
-            why = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0]
             raise UserError(
-                f"a process that loads batches died ({why}); if memory ran out, load them in this one: "
-                "without --set dataloader_num_workers"
+                f"--set dataloader_num_workers: a worker process died ({reason}); "
+                "if it ran out of memory, leave the flag out to load batches in the main process"
             ) from error
 
     def _is_end(self, checkpoint: Path) -> bool:
-        """Whether training was over at a checkpoint: a run may be stopped while it is scored.
+        """Return whether training had ended at a checkpoint.
 
-        Trainer itself would take a step more where --max-steps or early stopping ended an epoch half-way.
+        A run may be interrupted during its last evaluation.
+
+        Trainer itself would take another step if `--max-steps` or early stopping had ended an epoch early.
         """
-        before, self.state = self.state, TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        previous, self.state = self.state, TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
         if self.state.global_step >= self.state.max_steps or self._is_out_of_patience():
             return True
-        self.state = before
+        self.state = previous
         return False
 
-    def _take_up(self) -> None:
-        """Go on logging where the checkpoint was: the next entry tells of steps before it as well."""
+    def _restore_logging(self) -> None:
+        """Restore the statistics since the last log entry, so that the next entry includes earlier steps."""
         if unlogged := self.state.stateful_callbacks.get(UNLOGGED_KEY):
             self._globalstep_last_logged = unlogged["step"]
             self._tr_loss += unlogged["loss"][distributed.get_rank()]
-            self.loss_meter.restore(unlogged["parts"], distributed.get_rank(), self.args.device)
+            self.loss_meter.load_sums(unlogged["parts"], distributed.get_rank(), self.args.device)
 
-    # ---- weights in parts on all ranks
+    # ---- sharded weights
 
     @property
     def is_sharded(self) -> bool:
-        """Whether each rank holds a part of the weights: FSDP, or DeepSpeed's ZeRO."""
+        """Whether each rank has only a part of the weights (FSDP, or DeepSpeed's ZeRO)."""
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def gather_weights(self) -> dict[str, torch.Tensor] | None:
-        """All weights, which all ranks must ask for; None where each has them all."""
+        """Return all weights if they are sharded, else None; all ranks must call this."""
         return self.accelerator.get_state_dict(self.model_wrapped) if self.is_sharded else None
 
     def load_weights(self, checkpoint: Path) -> None:
-        """Those of a checkpoint."""
+        """Load the weights of a checkpoint."""
         if not self.is_sharded:
             self._load_from_checkpoint(str(checkpoint))
         else:
             self.state.best_model_checkpoint = str(checkpoint)
             self._load_best_model()
 
-    # ---- what is logged
+    # ---- logging
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """With the loss, its parts."""
+        """Log the metrics, and add the parts of the loss."""
         parts = self.loss_meter.compute_and_reset(self.accelerator.gather) if "loss" in logs else {}
         super().log(logs | parts, start_time)
 
-    def _unlogged(self) -> dict[str, Any]:
+    def _statistics_since_log(self) -> dict[str, Any]:
         gather = self.accelerator.gather
         loss, parts = gather(self._tr_loss).view(-1).tolist(), self.loss_meter.gather_sums(gather)
         return {"step": self._globalstep_last_logged, "loss": loss, "parts": parts}
 
     def compute_mean_loss(self) -> float:
-        """The loss of all steps, those before a resume included, from what was logged."""
+        """Return the mean loss of all steps from the log, including those before a resume."""
         logged = [(entry["step"], entry["loss"]) for entry in self.state.log_history if "loss" in entry]
         steps = [0, *(step for step, _ in logged)]
-        weighted = sum(loss * (step - before) for (step, loss), before in zip(logged, steps, strict=False))
-        return weighted / max(1, steps[-1])
+        sums = (loss * (step - previous) for (step, loss), previous in zip(logged, steps, strict=False))
+        return sum(sums) / max(1, steps[-1])
 
     # ---- batches
 
     def build_batch_sampler(self) -> LengthGroupedBatchSampler:
-        """This rank's sampler of the training rows; its effective batch spans accumulation and ranks."""
-        size, features = self.args.per_device_train_batch_size, self.train_dataset
-        share = (distributed.get_rank(), distributed.get_world_size())
-        together = self.args.gradient_accumulation_steps * distributed.get_world_size()
+        """Return this rank's batch sampler for the training examples."""
+        batch_size, features = self.args.per_device_train_batch_size, self.train_dataset
+        rank_and_world_size = (distributed.get_rank(), distributed.get_world_size())
+        batches_per_step = self.args.gradient_accumulation_steps * distributed.get_world_size()
+        options = (batches_per_step, self.args.seed)
         if self.tokens_per_batch is not None:
-            drawn = features.batch_size_for(self.tokens_per_batch)
-            if drawn is None:
-                return TokenBudgetBatchSampler(
-                    features, self.tokens_per_batch, together, self.args.seed, share
-                )
-            size = drawn
-        batches = LengthGroupedBatchSampler(features, size, together, self.args.seed, share)
+            fitting_batch_size = features.batch_size_for(self.tokens_per_batch)
+            if fitting_batch_size is None:
+                return TokenBudgetBatchSampler(features, self.tokens_per_batch, *options, rank_and_world_size)
+            batch_size = fitting_batch_size
+        sampler = LengthGroupedBatchSampler(features, batch_size, *options, rank_and_world_size)
         if not isinstance(features, PhasedFeatures):
-            return batches
-        return PhasedBatchSampler(
-            features, size, together, self.args.seed, self._total(batches.steps_per_epoch), share
-        )
+            return sampler
+        total_steps = self._total_steps(sampler.steps_per_epoch)
+        return PhasedBatchSampler(features, batch_size, *options, total_steps, rank_and_world_size)
 
     def get_train_dataloader(self) -> DataLoader:
-        """Trainer's, over our batches, which are this rank's already: accelerate must not deal them."""
+        """Return a data loader over this rank's batches, which accelerate must not shard again."""
         if not self.use_own_sampler:
             return super().get_train_dataloader()
         loader = DataLoader(
@@ -188,29 +195,30 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         )
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """Trainer's; what it reads is watched."""
+        """Return the batches of an optimizer step, and collect statistics about them."""
         return super().get_batch_samples(self.input_stats.track_batches(epoch_iterator), num_batches, device)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps an epoch, a short last one included."""
+        """Optimizer steps per epoch, including a short last one."""
         return self.build_batch_sampler().steps_per_epoch
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        return self._total(self.steps_per_epoch)
+        return self._total_steps(self.steps_per_epoch)
 
-    def _total(self, per_epoch: int) -> int:
-        most, epochs = self.args.max_steps, self.args.num_train_epochs
-        return most if most > 0 else math.ceil(epochs * per_epoch)
+    def _total_steps(self, steps_per_epoch: int) -> int:
+        if self.args.max_steps > 0:
+            return self.args.max_steps
+        return math.ceil(self.args.num_train_epochs * steps_per_epoch)
 
-    # ---- the loss rule
+    # ---- loss
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Any:
-        """Part of the loss -> its count over all accumulation steps and ranks."""
+        """Return part of the loss -> its count over all accumulation steps and ranks."""
         counts = [
-            _weighted(self.loss.count_items(batch), DUMMY_BATCH not in batch) for batch in batch_samples
+            _zero_if_dummy(self.loss.count_items(batch), DUMMY_BATCH in batch) for batch in batch_samples
         ]
         totals = {
             part: torch.as_tensor(sum(count[part] for count in counts), device=device)
@@ -223,53 +231,56 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """This batch's part of the effective batch's loss; the parts add up to it."""
-        counted = inputs.pop(DUMMY_BATCH, None) is None
+        """Return the contribution of this batch to the mean loss of the effective batch."""
+        is_dummy = inputs.pop(DUMMY_BATCH, None) is not None
         logits = compute_logits(model, inputs)
-        sums = _weighted(self.loss.sum_losses(logits, inputs), counted)
+        sums = _zero_if_dummy(self.loss.sum_losses(logits, inputs), is_dummy)
         if isinstance(self.loss, LossWithAccuracy):
-            told = self.loss.count_correct(logits, inputs), self.loss.count_items(inputs)
-            self.loss_meter.add(sums, *(_weighted(some, counted) for some in told))
-        # DDP averages gradients over ranks, where the rule asks for their sum.
-        # A batch in which nothing is counted (no piece is left of any token) has no loss.
+            correct = _zero_if_dummy(self.loss.count_correct(logits, inputs), is_dummy)
+            counted = _zero_if_dummy(self.loss.count_items(inputs), is_dummy)
+            self.loss_meter.add(sums, correct, counted)
+        # DDP averages gradients over ranks, but the mean over the effective batch needs their sum.
+        # If an effective batch counts no items (all words are truncated), its loss is 0.
         counts = {part: torch.where(count > 0, count, 1) for part, count in num_items_in_batch.items()}
         loss: Any = sum(sums[part] / counts[part] for part in sums) * distributed.get_world_size()
         if not torch.isfinite(loss):
             raise UserError(f"the loss is {float(loss)} at step {self.state.global_step + 1}; {NAN_HINT}")
         return (loss, logits) if return_outputs else loss
 
-    # ---- the optimizer
+    # ---- optimizer
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Trainer's, with a learning rate for each layer where `layer_decay` is set."""
+        """Create the optimizer, with a learning rate per layer if `layer_decay` is set."""
         if self.optimizer is None and self.layer_decay is not None:
-            kind, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
-            self.optimizer = kind(self._groups_by_layer(options["lr"], self.layer_decay), **options)
+            optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
+            self.optimizer = optimizer_class(self._group_by_layer(options["lr"], self.layer_decay), **options)
         return super().create_optimizer(model)
 
     def validate_optimizer(self) -> None:
-        """Make optimizer and schedule once, so that what they refuse is known before anything is written."""
+        """Create optimizer and schedule once, to find invalid settings before anything is written."""
         self.create_optimizer()
         self.create_scheduler(num_training_steps=10)
         self.lr_scheduler, self._created_lr_scheduler = None, False
-        if self.is_sharded:  # its parameters are others then
+        if self.is_sharded:  # sharding replaces the parameters
             self.optimizer = None
 
-    def _groups_by_layer(self, rate: float, decay: float) -> list[dict[str, Any]]:
-        numbers = map_parameters_to_layers(self.model, "--layer-decay")
-        decayed = set(self.get_decay_parameter_names(self.model))
-        top = max(numbers.values())
+    def _group_by_layer(self, learning_rate: float, decay: float) -> list[dict[str, Any]]:
+        """Return parameter groups with the learning rate of their layer."""
+        layer_of_parameter = map_parameters_to_layers(self.model, "--layer-decay")
+        with_weight_decay = set(self.get_decay_parameter_names(self.model))
+        head = max(layer_of_parameter.values())
         groups: dict[tuple[int, bool], list[Any]] = {}
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
-                groups.setdefault((numbers[name], name in decayed), []).append(parameter)
+                key = layer_of_parameter[name], name in with_weight_decay
+                groups.setdefault(key, []).append(parameter)
         return [
             {
                 "params": parameters,
-                "lr": rate * decay ** (top - number),
-                "weight_decay": self.args.weight_decay if decays else 0.0,
+                "lr": learning_rate * decay ** (head - layer),
+                "weight_decay": self.args.weight_decay if has_weight_decay else 0.0,
             }
-            for (number, decays), parameters in groups.items()
+            for (layer, has_weight_decay), parameters in groups.items()
         ]
 
     # ---- evaluation
@@ -277,7 +288,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict:
-        """Score the validation split, remember the best, stop early where asked."""
+        """Evaluate on the validation split, track the best step, and apply early stopping."""
         started = time.perf_counter()
         metrics = self.evaluate_fn()
         scores = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
@@ -298,7 +309,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         return best is None or sign * metrics[name] > sign * best
 
     def _is_out_of_patience(self) -> bool:
-        """Whether `early_stopping` evaluations have gone by since the best."""
+        """Return whether there were `early_stopping` evaluations since the best one."""
         name, best = f"eval_{self.best_metric[0]}", self.state.best_global_step
         if self.early_stopping is None or best is None:
             return False
@@ -308,10 +319,10 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     # ---- checkpoints
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.state.stateful_callbacks[UNLOGGED_KEY] = self._unlogged()
+        self.state.stateful_callbacks[UNLOGGED_KEY] = self._statistics_since_log()
         super()._save_checkpoint(model, trial)
 
 
-def _weighted(figures: dict[str, torch.Tensor], counted: bool) -> dict[str, torch.Tensor]:
-    """The figures of a batch, 0 of one that only keeps pace."""
-    return figures if counted else {part: 0 * figure for part, figure in figures.items()}
+def _zero_if_dummy(values: dict[str, torch.Tensor], is_dummy: bool) -> dict[str, torch.Tensor]:
+    """Return the values of a batch, multiplied by 0 for a dummy batch."""
+    return {part: 0 * value for part, value in values.items()} if is_dummy else values

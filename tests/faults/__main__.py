@@ -1,10 +1,10 @@
-"""Faults of every kind, struck at random: what is left is whole, and --resume ends as if there had been none.
+"""Inject faults of every kind at random, and verify that --resume is bit-identical to an uninterrupted run.
 
     PYTHONPATH=tests python -m faults --count 100 --seed 0
 
-Each fault strikes a process forked from this one, which has imported what a run imports and computed
-nothing: so a fault costs a second or two, and no thread is lost in the fork. What came of each is compared
-with a run of the same task that nothing happened to.
+Each fault hits a process forked from this one, which has imported everything and computed nothing. So a fault
+takes a second or two, and no thread is lost in the fork. The results are compared with a run of the same task
+without faults.
 """
 
 import argparse
@@ -21,73 +21,75 @@ from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "200"}
 
-from faults.bench import FaultHarness
-from faults.kinds import FAULTS
+from faults.fault_types import FAULTS
+from faults.harness import FaultHarness
 
 TASKS = ("classify", "ner", "qa", "swag", "pretrain-mlm-nsp")
 
 
-def inject_fault(bench: FaultHarness, kind: str) -> str | None:
-    """One fault and what comes after it; None: all is well, else what went wrong."""
-    bench.remove_run()
+def inject_fault(harness: FaultHarness, kind: str) -> str | None:
+    """Inject a fault, resume the run, and return what went wrong, or None."""
+    harness.remove_run()
     try:
-        struck = FAULTS[kind](bench)
-        struck.check()
-        bench.verify_files_complete()
-        if not (bench.run / "metrics.json").exists():
-            child = bench.resume()
+        outcome = FAULTS[kind](harness)
+        outcome.check()
+        harness.verify_files_complete()
+        if not (harness.run / "metrics.json").exists():
+            child = harness.resume()
             assert child.wait() == 0, f"--resume: {child.last_line}"
-        bench.verify_same_as_reference()
+        harness.verify_same_as_reference()
     except (AssertionError, OSError) as error:
         return " ".join(str(error).split())[:300] or type(error).__name__
     return None
 
 
 def prepare_harnesses(tasks: list[str], folder: Path, seed: int) -> dict[str, FaultHarness]:
-    """A bench for each task, whose run without faults is made first."""
-    benches = {}
+    """Return a harness per task, each with its reference run."""
+    harnesses = {}
     for task in tasks:
-        benches[task] = FaultHarness(task, folder / task, random.Random(f"{seed} {task}"))
-        benches[task].folder.mkdir()
-        benches[task].prepare()
-    return benches
+        harnesses[task] = FaultHarness(task, folder / task, random.Random(f"{seed} {task}"))
+        harnesses[task].folder.mkdir()
+        harnesses[task].prepare()
+    return harnesses
 
 
 def parse_args() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="faults", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--minutes", type=float, default=600, help="begin no other fault after these")
+    parser.add_argument(
+        "--minutes", type=float, default=600, help="start no further fault after these minutes"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", default="", help="only those that hold this")
+    parser.add_argument("--kinds", default="", help="inject only faults whose name contains this text")
     parser.add_argument("--tasks", default=",".join(TASKS))
     return parser.parse_args()
 
 
 def main() -> int:
-    """Strike, and print what came of it; 1: something went wrong."""
-    given = parse_args()
-    kinds = [kind for kind in FAULTS if given.kinds in kind]
-    struck: Counter[str] = Counter()
+    """Inject all faults, print a table, and return 1 if anything went wrong."""
+    args = parse_args()
+    kinds = [kind for kind in FAULTS if args.kinds in kind]
+    injected: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
-    rng, started = random.Random(given.seed), time.monotonic()
+    rng, started = random.Random(args.seed), time.monotonic()
     with make_temporary_folder() as folder:
-        benches = prepare_harnesses(given.tasks.split(","), folder, given.seed)
-        for number, (task, bench) in zip(range(given.count), cycle(benches.items()), strict=False):
-            if time.monotonic() - started > 60 * given.minutes:
+        harnesses = prepare_harnesses(args.tasks.split(","), folder, args.seed)
+        for number, (task, harness) in zip(range(args.count), cycle(harnesses.items()), strict=False):
+            if time.monotonic() - started > 60 * args.minutes:
                 break
             kind = kinds[number] if number < len(kinds) else rng.choice(kinds)
-            struck[kind] += 1
-            if came := inject_fault(bench, kind):
+            injected[kind] += 1
+            if problem := inject_fault(harness, kind):
                 wrong[kind] += 1
-                print(f"{number} {task}: {kind}: {came}", file=sys.stderr, flush=True)
-    print(format_table(struck, wrong, (time.monotonic() - started) / 60))
+                print(f"{number} {task}: {kind}: {problem}", file=sys.stderr, flush=True)
+    print(format_table(injected, wrong, (time.monotonic() - started) / 60))
     return 1 if wrong else 0
 
 
 @contextmanager
 def make_temporary_folder() -> Iterator[Path]:
-    """Where all temporary files go. Anybody may write: pytest's own folders are shut to who is not root."""
+    """Create a folder for all temporary files, writable by all users, unlike the folders of pytest."""
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         Path(name).chmod(0o777)
         tempfile.tempdir = name
@@ -95,11 +97,11 @@ def make_temporary_folder() -> Iterator[Path]:
     tempfile.tempdir = None
 
 
-def format_table(struck: Counter[str], wrong: Counter[str], minutes: float) -> str:
-    """How often each kind struck, and how often something went wrong."""
-    rows = [("fault", "struck", "wrong"), ("---", "---:", "---:")]
-    rows += [(kind, struck[kind], wrong[kind]) for kind in sorted(struck)]
-    rows += [("all", struck.total(), wrong.total())]
+def format_table(injected: Counter[str], wrong: Counter[str], minutes: float) -> str:
+    """Return a table of how often each fault was injected, and how often something went wrong."""
+    rows = [("fault", "injected", "wrong"), ("---", "---:", "---:")]
+    rows += [(kind, injected[kind], wrong[kind]) for kind in sorted(injected)]
+    rows += [("all", injected.total(), wrong.total())]
     lines = ["| {} | {} | {} |".format(*row) for row in rows]
     return "\n".join([*lines, "", f"{minutes:.0f} min"])
 

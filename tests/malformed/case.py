@@ -10,14 +10,14 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Case:
-    """A file and what comes of reading it.
+    """A file and the expected result of reading it.
 
     Attributes:
-        content: its bytes.
-        says: words of the line that refuses it.
-        rows: it is legal, and has so many rows.
-        name: what the file is called, which tells most readers nothing.
-        beside: what stands in the file NAME.json, if there is one.
+        content: the bytes of the file.
+        message_parts: texts that the error message contains.
+        num_rows: number of rows, if the file is valid.
+        name: the file name, which most readers ignore.
+        sidecar: content of the file NAME.json, if there is one.
     """
 
     content: bytes

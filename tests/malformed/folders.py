@@ -43,6 +43,11 @@ def truncate_file(file: str, *says: str) -> Damage:
     return Damage(file, lambda before: before[: len(before) // 2], says)
 
 
+def truncate_in_key(file: str, *says: str) -> Damage:
+    """Truncate a YAML file within a key, because the first half of the file may be valid."""
+    return Damage(file, lambda before: before[: before.rindex(b":", 0, len(before) // 2)], says)
+
+
 def replace_line(file: str, begin: str, other: str, *says: str) -> Damage:
     """Another beginning of a line."""
 
@@ -59,7 +64,7 @@ def set_key(file: str, key: str, value: object, *says: str, task: str = "classif
 
 
 def edit_records(task: str, change: Callable[[dict], object], *says: str) -> Damage:
-    """A change of each record but the first, whose line is told."""
+    """Change each record except the first; the message names line 2."""
 
     def changed(before: bytes) -> bytes:
         first, *records = map(json.loads, before.decode().splitlines())
@@ -127,7 +132,7 @@ PREDICT_DAMAGES: dict[str, Damage] = {
     "tokenizer_config.json is cut": truncate_file("tokenizer_config.json", "tokenizer"),
     f"{RUN_YAML} is gone": remove_file(RUN_YAML, RUN_YAML),
     f"{RUN_YAML} is empty": overwrite_file(RUN_YAML, "", RUN_YAML),
-    f"{RUN_YAML} is cut": truncate_file(RUN_YAML, RUN_YAML),
+    f"{RUN_YAML} is cut": truncate_in_key(RUN_YAML, RUN_YAML),
     f"{RUN_YAML} is a list": overwrite_file(RUN_YAML, "- a\n", RUN_YAML, "'task' and 'settings'"),
     f"{RUN_YAML} has a setting of another kind": overwrite_file(RUN_YAML, "settings: {epochs: many}\n", RUN_YAML, "epochs"),
     f"{RUN_YAML} has a setting that nobody knows": overwrite_file(RUN_YAML, "settings: {epoch: 3}\n", RUN_YAML, "did you mean"),
@@ -198,7 +203,7 @@ REPORT_DAMAGES: dict[str, Damage] = {
     },
     f"{METRICS} says a task and no more": overwrite_file(METRICS, '{"task": "classify"}', METRICS),
     f"{RUN_YAML} is gone": remove_file(RUN_YAML, RUN_YAML),
-    f"{RUN_YAML} is cut": truncate_file(RUN_YAML, RUN_YAML),
+    f"{RUN_YAML} is cut": truncate_in_key(RUN_YAML, RUN_YAML),
     f"{RUN_YAML} does not say what it was made with": replace_line(RUN_YAML, "  packages:", "  pakages:", "packages"),
     f"{RUN_YAML} says a number of what it was made with": replace_line(RUN_YAML, "  python:", "  python: 5 #", "python"),
     f"{RUN_YAML} has no settings": overwrite_file(RUN_YAML, "task: classify\n", RUN_YAML, "settings"),

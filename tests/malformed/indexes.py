@@ -19,28 +19,28 @@ VECTOR_TYPE = pa.list_(pa.float32(), 4)
 
 
 def make_parquet(about: object, **columns: object) -> bytes:
-    """A Parquet file; `about` is what it says it was made with."""
-    said = about if isinstance(about, str) else json.dumps(about)
+    """Return a Parquet file with metadata `about`."""
+    metadata = about if isinstance(about, str) else json.dumps(about)
     columns = {"text": ["a", "b", "c"], "embedding": pa.array(list(VECTORS), VECTOR_TYPE)} | columns
     file = io.BytesIO()
     made = pa.table({name: values for name, values in columns.items() if values is not None})
-    pq.write_table(made.replace_schema_metadata({"bertkit": said}), file)
+    pq.write_table(made.replace_schema_metadata({"bertkit": metadata}), file)
     return file.getvalue()
 
 
 def make_safetensors(about: object, **arrays: np.ndarray) -> bytes:
-    """A file of safetensors."""
-    said = about if isinstance(about, str) else json.dumps(about)
-    return save({"embeddings": VECTORS} | arrays, {"bertkit": said})
+    """Return a safetensors file."""
+    metadata = about if isinstance(about, str) else json.dumps(about)
+    return save({"embeddings": VECTORS} | arrays, {"bertkit": metadata})
 
 
 def make_safetensors_with_header(header: bytes, more: bytes = b"") -> bytes:
-    """A file of safetensors with a header of one's own."""
+    """Return a safetensors file with an arbitrary header."""
     return len(header).to_bytes(8, "little") + header + more
 
 
 def make_npy(values: object, **how: object) -> bytes:
-    """A .npy file."""
+    """Return a .npy file."""
     file = io.BytesIO()
     np.save(file, values, **how)
     return file.getvalue()
@@ -108,7 +108,7 @@ FILES = {
     "an array that is a zip": expect_error(b"PK\x03\x04" + b"\0" * 30, name="a.npy", sidecar=SIDECAR_JSON),
     "another ending": expect_error("1 2 3\n", "must end in", name="a.txt"),
 } | {
-    f"{kind} said to be made with {what}": expect_error(make(about), "created with", name=f"a.{kind}")
+    f"{kind} metadata with {what}": expect_error(make(about), "created with", name=f"a.{kind}")
     for kind, make in (("parquet", make_parquet), ("safetensors", make_safetensors))
     for what, about in BAD_METADATA.items()
 }  # fmt: skip

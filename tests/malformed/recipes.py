@@ -54,7 +54,7 @@ FILES = {
     "nested too deeply": expect_error("settings: " + "[" * 500, "not YAML"),
     "a number of endless digits": expect_error("settings: {seed: " + "9" * 5000 + "}\n", "not YAML"),
     "a date that is none": expect_error("settings: {model: 2020-13-45}\n", "not YAML"),
-    "what it was made with, as a list": expect_error("settings: {}\nmade_with: [a]\n", "provenance"),
+    "what it was made with, as a list": expect_error("settings: {}\nprovenance: [a]\n", "provenance"),
     "a page in place of the file": expect_error(HTML),
     "a pointer of git LFS": expect_error(LFS_POINTER),
 } | {

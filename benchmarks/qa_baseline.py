@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-Offsets = list[tuple[int, int] | None]  # the characters of each piece; None beside the paragraph
+Offsets = list[tuple[int, int] | None]  # the characters of each token; None beside the paragraph
 Span = dict[str, Any]
 
 
@@ -23,7 +23,7 @@ class Windows:
 
     Attributes:
         question: [windows] the number of the question of each.
-        offsets: [windows] the places of its pieces.
+        offsets: [windows] the places of its tokens.
     """
 
     question: Sequence[int]
@@ -52,7 +52,7 @@ def find_answers(
     """The answers by SQuAD 2.0's rules, with a threshold of 0.
 
     Args:
-        logits: [windows, 2, length] of starts and ends; [CLS] is the first piece.
+        logits: [windows, 2, length] of starts and ends; [CLS] is the first token.
         ids, contexts: [questions].
     """
     of_question: dict[int, list[int]] = defaultdict(list)
@@ -91,23 +91,23 @@ def _spans(start: np.ndarray, end: np.ndarray, offsets: Offsets, n_best: int, lo
 def _decide(
     found: BaselineAnswers, name: str, context: str, spans: list[Span], null: float, n_best: int
 ) -> None:  # fmt: skip
-    """Sort the spans of one question, give each its share, and put the best against no answer."""
+    """Sort the spans of one question, give each its probability, and put the best against no answer."""
     best = sorted(spans, key=lambda span: span["score"], reverse=True)[:n_best]
     top = float(best[0]["score"]) if best else -np.inf
     listed = [{**span, "text": context[slice(*span["place"])]} for span in best]
     listed.append({"text": "", "score": null, "start": null / 2, "end": null / 2})
     listed.sort(key=lambda span: span["score"], reverse=True)
     scores = np.array([span["score"] for span in listed])
-    shares = np.exp(scores - scores.max())
-    shares /= shares.sum()
+    probabilities = np.exp(scores - scores.max())
+    probabilities /= probabilities.sum()
     found.nbest[name] = [
         {
             "text": span["text"],
-            "probability": float(share),
+            "probability": float(probability),
             "start_logit": float(span["start"]),
             "end_logit": float(span["end"]),
         }
-        for span, share in zip(listed, shares, strict=True)
+        for span, probability in zip(listed, probabilities, strict=True)
     ]
     span = next((span["text"] for span in listed if span["text"]), "")
     found.null_odds[name] = float(null) - top

@@ -1,4 +1,4 @@
-"""A task, a tiny model, and how its run ends where nothing happens."""
+"""A task with a tiny model, and the reference run without faults."""
 
 import os
 import random
@@ -13,7 +13,7 @@ from conftest import save_tiny_model
 
 from bertkit.data.loading import SAMPLES_DIR
 from bertkit.utils.files import verify_checksums
-from faults.process import ForkedProcess, import_recorded_modules, start_bertkit
+from faults.forked_process import ForkedProcess, import_recorded_modules, start_bertkit
 
 TRAIN_OPTIONS = [
     "--epochs", "2", "--batch-size", "8", "--max-length", "32", "--save-steps", "2", "--lr", "1e-3",
@@ -30,11 +30,13 @@ COMPARED_FILES = (
 
 @dataclass
 class FaultHarness:
-    """One task and the run of it that nothing happened to.
+    """A task and its reference run.
 
     Attributes:
-        folder: everything lies in it.
-        rng: draws what happens next.
+        task: name of the command.
+        folder: contains all files of the harness.
+        rng: selects the faults.
+        seconds: duration of the reference run.
     """
 
     task: str
@@ -55,10 +57,10 @@ class FaultHarness:
         return self.folder / "cache"
 
     def prepare(self) -> None:
-        """Make the model, and train without any fault."""
+        """Create the model, and train without faults."""
         sample = "text" if self.task == "pretrain-mlm-nsp" else self.task
         shutil.copytree(SAMPLES_DIR / sample, self.data)
-        self._aside(lambda: save_tiny_model(self.folder / "tiny"))
+        self._run_in_fork(lambda: save_tiny_model(self.folder / "tiny"))
         (self.folder / "tiny" / "model.safetensors").chmod(0o644)  # safetensors makes its files private
         assert self.train("scout").wait() == 0
         import_recorded_modules()
@@ -67,18 +69,18 @@ class FaultHarness:
         assert child.wait() == 0, child.output_file.read_text()
         self.seconds = time.monotonic() - started
 
-    def _aside(self, make: Callable[[], object]) -> None:
-        """In a fork: this process must not compute."""
+    def _run_in_fork(self, function: Callable[[], object]) -> None:
+        """Call a function in a fork, because this process must not start threads."""
         pid = os.fork()
         if not pid:
-            make()
+            function()
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
 
     def train(
-        self, name: str = "run", *more: str, before: Callable[[], object] | None = None
+        self, name: str = "run", *options: str, before: Callable[[], object] | None = None
     ) -> ForkedProcess:
-        """Start the run."""
+        """Start a training run."""
         os.environ["BERTKIT_CACHE_DIR"] = str(self.cache)
         args = [
             self.task,
@@ -88,16 +90,16 @@ class FaultHarness:
             str(self.folder / "tiny"),
             *TRAIN_OPTIONS,
         ]
-        return start_bertkit([*args, "-o", str(self.folder / name), *more], before)
+        return start_bertkit([*args, "-o", str(self.folder / name), *options], before)
 
     def resume(self, before: Callable[[], object] | None = None) -> ForkedProcess:
-        """Go on with it, or begin it again where nothing was kept."""
+        """Resume the run, or start it again if nothing was kept."""
         if (self.run / "run.yaml").exists():
             return start_bertkit([self.task, "--resume", "-o", str(self.run)], before)
         return self.train()
 
     def stop_at_checkpoint(self) -> None:
-        """Bring it to a checkpoint, and end it there."""
+        """Train until a checkpoint, and stop there."""
         child = self.train()
         child.wait_for_phase("a checkpoint", self.rng.randint(1, 3))
         child.send_signal(signal.SIGTERM)
@@ -108,7 +110,7 @@ class FaultHarness:
         shutil.rmtree(self.run, ignore_errors=True)
 
     def verify_files_complete(self) -> None:
-        """What lies in the run directory is whole: files as in the other run, checkpoints as sealed."""
+        """Verify the checksums of all checkpoints, and that all other files are complete."""
         if not self.run.is_dir():
             return
         for path in self.run.glob("checkpoints/checkpoint-*"):
@@ -116,15 +118,15 @@ class FaultHarness:
         for path in self.run.iterdir():
             if path.is_file() and not path.name.startswith("."):
                 other = (self.folder / "whole" / path.name).read_bytes()
-                ends = path.read_bytes()[-8:] == other[-8:]
-                assert ends or path.name in ("run.yaml", "README.md"), f"{path.name} is not whole"
+                same_end = path.read_bytes()[-8:] == other[-8:]
+                assert same_end or path.name in ("run.yaml", "README.md"), f"{path.name} is not complete"
 
     def verify_same_as_reference(self) -> None:
-        """It has ended as the run that nothing happened to, to the bit."""
+        """Verify that the results are bit-identical to the reference run, and no temporary files are left."""
         names = sorted({path.name for name in COMPARED_FILES for path in (self.folder / "whole").glob(name)})
         assert len(names) >= 3
         for name in names:
             same = (self.run / name).read_bytes() == (self.folder / "whole" / name).read_bytes()
-            assert same, f"{name} is another one"
+            assert same, f"{name} differs"
         left = [path.name for path in self.run.rglob(".*") if path.name != ".checksums.json"]
         assert left == [], f"left behind: {left}"

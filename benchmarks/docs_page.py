@@ -1,4 +1,4 @@
-"""Where benchmarks leave what they measured: their parts of docs/benchmarks.md, and pictures beside it."""
+"""Write results into docs/benchmarks.md, and draw charts for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from side_by_side import ROOT
+from harness import ROOT
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 IMAGES = ROOT / "docs" / "images"
@@ -15,14 +15,14 @@ STYLESHEET = ROOT / "bertkit" / "reports" / "templates" / "page.css"
 
 
 def format_table(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> list[str]:
-    """Lay out a Markdown table of figures: a name, then its figures, which stand on the right."""
+    """Return a Markdown table with a name and right-aligned measurements per row."""
     head = f"| | {' | '.join(columns)} |"
     body = [f"| {' | '.join([name, *cells])} |" for name, cells in rows.items()]
     return [head, f"|---|{'---:|' * len(columns)}", *body]
 
 
 def replace_section(name: str, text: str, page: Path = PAGE) -> None:
-    """Replace what stands on the page between the two comments that bear this name.
+    """Replace the text between the two comments with this name.
 
     Raises:
         SystemExit: the page has no such comments.
@@ -65,14 +65,14 @@ def draw_bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
         figure = one.figure
         figure.subplots_adjust(left=(12 + 5.1 * longest) / WIDTH, top=1 - edge, bottom=edge / 3, hspace=0.35)
 
-    drawn = str(render_chart(title, draw, height_ratios=sizes, height=height).svg)
+    svg = str(render_chart(title, draw, height_ratios=sizes, height=height).svg)
     shown = f"<svg xmlns:xlink='http://www.w3.org/1999/xlink' width='{2 * WIDTH}' height='{2 * height}'"
-    drawn = re.sub(r' xmlns:xlink="[^"]*"', "", drawn, count=1).replace("<svg", shown, 1)
-    return re.sub(r"(<svg[^>]*>)", lambda found: f"{found[0]}{_colours()}", drawn, count=1)
+    svg = re.sub(r' xmlns:xlink="[^"]*"', "", svg, count=1).replace("<svg", shown, 1)
+    return re.sub(r"(<svg[^>]*>)", lambda found: f"{found[0]}{_colours()}", svg, count=1)
 
 
 def _colours() -> str:
-    """Return the colours of report.html for a picture that stands by itself, light and dark."""
+    """Return the colors of report.html, light and dark, for a standalone picture."""
     declared = re.findall(r"(--\w+: (?:light-dark|var)\(.*?\);)", STYLESHEET.read_text("utf-8"))
     light, dark = (
         "".join(re.sub(r"light-dark\((.*?), (.*?)\)", rf"\{side}", line) for line in declared)

@@ -1,6 +1,6 @@
-"""What the speed benchmarks share: contestants run in turn, each in a process of its own, and the report.
+"""Shared code of the speed benchmarks: run systems in turn in separate processes, and report.
 
-The scripts beside this file import it by its bare name: Python looks in a script's own folder first.
+The scripts in this folder import it by its bare name, because Python searches the folder of a script first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ F = TypeVar("F")  # what a benchmark measures of a run; its str() is the progres
 
 @dataclass(frozen=True)
 class System(Generic[F]):
-    """One row of the table: how to start it and how to read what it prints."""
+    """A row of the table: the command of a system, and the function that reads its output."""
 
     name: str
     build_command: Callable[[Path, Path, Path], list[str]]  # of the data, model and output folders
@@ -64,7 +64,7 @@ def add_options(
 
 
 def validate_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Refuse a model that is not there, and numbers that make no run."""
+    """Refuse a model that does not exist, and numbers that are too small."""
     if args.model is None or not (args.model / "config.json").is_file():
         parser.error("no model found: give its folder with --model")
     if args.rounds < 1 or (args.rows is not None and args.rows < 1):
@@ -82,10 +82,10 @@ def find_packaged_model() -> Path | None:
 # ---- the runs
 
 
-def run_system(contestant: System[F], data: Path, model: Path) -> F:
-    """Run a contestant once, with empty output and cache folders."""
+def run_system(system: System[F], data: Path, model: Path) -> F:
+    """Run a system once, with empty output and cache folders."""
     with tempfile.TemporaryDirectory() as scratch:
-        command = contestant.build_command(data, model, Path(scratch) / "output")
+        command = system.build_command(data, model, Path(scratch) / "output")
         cache = str(Path(scratch) / "cache")
         caches = {"HF_DATASETS_CACHE": cache, "BERTKIT_CACHE_DIR": cache}
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", **caches}
@@ -93,23 +93,23 @@ def run_system(contestant: System[F], data: Path, model: Path) -> F:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - started
     if done.returncode != 0:
-        raise SystemExit(f"{contestant.name} failed:\n{done.stderr[-4000:]}")
-    return contestant.read_output(json.loads(done.stdout), seconds)
+        raise SystemExit(f"{system.name} failed:\n{done.stderr[-4000:]}")
+    return system.read_output(json.loads(done.stdout), seconds)
 
 
 def run_systems(
     entries: Sequence[System[F]], data: Path, model: Path, rounds: int, alternate: bool = False
 ) -> dict[str, list[F]]:
-    """Run all contestants in turn, as many times as asked; `alternate` turns every other round around."""
-    figures: dict[str, list[F]] = {entry.name: [] for entry in entries}
+    """Run all systems in turn, as many times as asked; `alternate` turns every other round around."""
+    measurements: dict[str, list[F]] = {entry.name: [] for entry in entries}
     for number in range(1, rounds + 1):
         around = alternate and number % 2 == 0
         for entry in reversed(entries) if around else entries:
             print(f"round {number}/{rounds}: {entry.name} ...", file=sys.stderr, flush=True)
             result = run_system(entry, data, model)
-            figures[entry.name].append(result)
+            measurements[entry.name].append(result)
             print(f"  {result}", file=sys.stderr, flush=True)
-    return figures
+    return measurements
 
 
 # ---- the report
@@ -122,18 +122,18 @@ def format_report(title: str, about: str, results: Sequence[str], commands: Sequ
 
 
 def list_rounds(what: str, rounds: Mapping[str, Sequence[str]], separator: str = ", ") -> list[str]:
-    """List the figures of each round: a busy machine shows here, where a median would hide it."""
-    listed = [f"- {name}: {separator.join(figures)}" for name, figures in rounds.items()]
+    """List the measurements of each round; they reveal a busy machine, which a median would hide."""
+    listed = [f"- {name}: {separator.join(measurements)}" for name, measurements in rounds.items()]
     return ["", f"{what}, round by round:", "", *listed]
 
 
 def compute_median_ratio(ours: Sequence[float], base: Sequence[float]) -> float:
-    """Compare round by round and take the median: what disturbs one round moves it least."""
+    """Return the median of the ratios per round, which is robust against disturbed rounds."""
     return statistics.median(one / other for one, other in zip(ours, base, strict=True))
 
 
 def describe_model_and_rounds(model: Path, rounds: int) -> str:
-    """Name the model, and say what the figures are of."""
+    """Describe the model and the number of rounds."""
     name = MODEL_PACKAGE if model == find_packaged_model() else model.name
     return f"model: {name}; {f'medians of {rounds} rounds' if rounds > 1 else 'one round'}"
 

@@ -1,4 +1,4 @@
-"""A forked `bertkit ARGS`, which tells what it is at."""
+"""A forked `bertkit ARGS` that reports the phase it is in."""
 
 import importlib
 import os
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from bertkit.cli.app import main as command_line
 
-TIMEOUT = 300  # seconds until a process that hangs is a fault of its own
-PHASES = {  # what a process is at -> the function in which it is
+TIMEOUT = 300  # seconds until a process counts as hanging
+PHASES = {  # phase -> the function that starts it
     "training": "transformers.Trainer._inner_training_loop",
     "a checkpoint": "bertkit.training.trainer.BertkitTrainer._save_checkpoint",
     "scoring": "bertkit.training.scoring.predict_logits",
@@ -25,7 +25,14 @@ PHASES = {  # what a process is at -> the function in which it is
 
 @dataclass
 class ForkedProcess:
-    """A forked `bertkit ARGS`: its number, where it tells of phases, and what it prints."""
+    """A forked `bertkit ARGS`.
+
+    Attributes:
+        pid: process ID.
+        phase_pipe: file descriptor from which the phases are read.
+        output_file: everything the process prints.
+        status: exit status, once it is known.
+    """
 
     pid: int
     phase_pipe: int
@@ -33,7 +40,7 @@ class ForkedProcess:
     status: int | None = None
 
     def wait(self) -> int:
-        """Its exit status; minus the signal that ended it."""
+        """Wait for the exit status, which is negative if a signal ended the process."""
         deadline = time.monotonic() + TIMEOUT
         while self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -47,27 +54,27 @@ class ForkedProcess:
         return self.status
 
     def wait_for_phase(self, phase: str, times: int = 1) -> bool:
-        """Wait until it is in a phase for so many times; False: it ended before."""
-        seen = 0
-        while line := _line(self.phase_pipe):
-            seen += line == phase
-            if seen == times:
+        """Wait until a phase has begun this many times; return False if the process ends before."""
+        count = 0
+        while line := _read_line(self.phase_pipe):
+            count += line == phase
+            if count == times:
                 return True
         return False
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it is gone."""
+        """Send a signal unless the process has ended."""
         if self.status is None:
             os.kill(self.pid, number)
 
     @property
     def last_line(self) -> str:
-        """The last that it printed."""
+        """The last line of its output."""
         return (self.output_file.read_text("utf-8", "replace").strip().splitlines() or [""])[-1]
 
 
 def import_recorded_modules() -> None:
-    """What the last process imported, so that the next ones have it already."""
+    """Import the modules that the last process imported, so that the next forks have them."""
     for name in _modules().read_text().split("\n"):
         with suppress(ImportError, AttributeError):
             importlib.import_module(name)
@@ -77,26 +84,26 @@ def _modules() -> Path:
     return Path(tempfile.gettempdir()) / "modules"
 
 
-def _line(handle: int) -> str:
-    found = b""
+def _read_line(handle: int) -> str:
+    line = b""
     while (byte := os.read(handle, 1)) not in (b"", b"\n"):
-        found += byte
-    return found.decode()
+        line += byte
+    return line.decode()
 
 
 def start_bertkit(args: list[str], before: Callable[[], object] | None = None) -> ForkedProcess:
-    """Start `bertkit ARGS` in a fork; `before` happens in it first."""
-    told, tell = os.pipe()
+    """Start `bertkit ARGS` in a fork, and call `before` in it first."""
+    read_end, write_end = os.pipe()
     printed = Path(tempfile.mkstemp(prefix="printed-")[1])
     pid = os.fork()
     if pid:
-        os.close(tell)
-        return ForkedProcess(pid, told, printed)
+        os.close(write_end)
+        return ForkedProcess(pid, read_end, printed)
     status = 1
     try:
-        os.close(told)
+        os.close(read_end)
         with printed.open("w") as out, redirect_stdout(out), redirect_stderr(out):
-            _announce(tell)
+            _report_phases(write_end)
             if before:
                 before()
             sys.argv = ["bertkit", *args]
@@ -111,8 +118,8 @@ def start_bertkit(args: list[str], before: Callable[[], object] | None = None) -
         os._exit(status)
 
 
-def _announce(tell: int) -> None:
-    """Have the functions of phases tell when they are called."""
+def _report_phases(pipe: int) -> None:
+    """Patch the functions of all phases to write the phase into a pipe."""
     for phase, name in PHASES.items():
         owner, _, last = name.rpartition(".")
         try:
@@ -120,12 +127,12 @@ def _announce(tell: int) -> None:
         except ModuleNotFoundError:
             module, _, kind = owner.rpartition(".")
             place = getattr(importlib.import_module(module), kind)
-        setattr(place, last, _telling(getattr(place, last), phase, tell))
+        setattr(place, last, _report_call(getattr(place, last), phase, pipe))
 
 
-def _telling(function: Callable, phase: str, tell: int) -> Callable:
-    def told(*args: object, **named: object) -> object:
-        os.write(tell, f"{phase}\n".encode())
-        return function(*args, **named)
+def _report_call(function: Callable, phase: str, pipe: int) -> Callable:
+    def patched(*args: object, **kwargs: object) -> object:
+        os.write(pipe, f"{phase}\n".encode())
+        return function(*args, **kwargs)
 
-    return told
+    return patched

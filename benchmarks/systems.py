@@ -1,4 +1,4 @@
-"""Who is set beside whom in `training.py`, and how each is told to do a workload."""
+"""The systems that `training.py` compares, and the command line of each."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from side_by_side import SEED, System
-from training_work import Workload, compute_squad_f1
+from harness import SEED, System
+from workloads import Workload, compute_squad_f1
 
 HERE = Path(__file__).resolve().parent
 BASELINE = "Trainer, padded per batch"  # the row that ratios are to
-OVERLAP = 128  # pieces that two windows share, as question answering scripts count
+OVERLAP = 128  # tokens that two windows share, as in the example scripts
 DOC_STRIDE = 240  # about the same from one window to the next, as bertkit counts: 384 - 128 - a question
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What one run of one contestant measured."""
+    """Measurements of one run of one system."""
 
     examples_per_second: float
     tokens_per_second: float
@@ -39,7 +39,7 @@ def list_systems(work: Workload, folder: Path, simpletransformers: str | None) -
     Args:
         simpletransformers: the interpreter that has it, if any.
     """
-    from bertkit.training.precision import is_bf16_faster
+    from bertkit.training.defaults import is_bf16_faster
 
     best = ("--train_sampling_strategy", "group_by_length", *(["--bf16"] if is_bf16_faster() else []))
     script = HERE / ("qa_script.py" if work.task == "qa" else "trainer_script.py")
@@ -56,7 +56,7 @@ def list_systems(work: Workload, folder: Path, simpletransformers: str | None) -
 
 
 def describe_script(name: str, work: Workload, folder: Path, start: Sequence[str]) -> System[Measurements]:
-    """Describe a run of a script that prints what `peer.figures` gives."""
+    """Describe a run of a script that prints what `trainer_options.measurements` gives."""
 
     def command(data: Path, model: Path, output: Path) -> list[str]:
         return [
@@ -73,7 +73,7 @@ def describe_script(name: str, work: Workload, folder: Path, start: Sequence[str
     def read(printed: dict[str, Any], seconds: float) -> Measurements:
         answers = printed.get("answers")
         score = 100 * printed["accuracy"] if answers is None else compute_squad_f1(folder, answers)
-        return _figures(printed, score, seconds)
+        return _read_measurements(printed, score, seconds)
 
     return System(name, command, read)
 
@@ -96,11 +96,11 @@ def describe_bertkit(name: str, work: Workload, *options: str) -> System[Measure
 
     def read(printed: dict[str, Any], seconds: float) -> Measurements:
         score = printed["validation"][work.metric] * (1 if work.task == "qa" else 100)
-        return _figures(printed["training"], score, seconds)
+        return _read_measurements(printed["training"], score, seconds)
 
     return System(name, command, read)
 
 
-def _figures(printed: dict[str, Any], score: float, seconds: float) -> Measurements:
+def _read_measurements(printed: dict[str, Any], score: float, seconds: float) -> Measurements:
     named = ("examples_per_second", "tokens_per_second", "first_step_seconds", "peak_memory_mb", "precision")
     return Measurements(score=score, process_seconds=seconds, **{name: printed[name] for name in named})

@@ -1,4 +1,4 @@
-"""What `training.py` has done: the workloads, and their rows, which are drawn once for all."""
+"""The workloads of `training.py`, and their rows, which are sampled once for all systems."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import qa_data
-from side_by_side import SEED
+from harness import SEED
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A data set and the settings that all contestants are given; `rows` train, `held` are scored."""
+    """A dataset and the settings of all systems; `rows` are for training, `eval_rows` for validation."""
 
     name: str
     title: str
@@ -28,7 +28,7 @@ class Workload:
     metric: str = "accuracy"
 
     def resize(self, rows: int | None) -> Workload:
-        """Return it with as many training rows, and no more to score than that."""
+        """Return the workload with this number of training rows, and at most as many validation rows."""
         return (
             self
             if rows is None
@@ -37,7 +37,8 @@ class Workload:
 
     def __str__(self) -> str:
         return (
-            f"{self.rows:,} training examples, {self.eval_rows:,} to score, at most {self.max_length} pieces, "
+            f"{self.rows:,} training examples, {self.eval_rows:,} validation examples, at most "
+            f"{self.max_length} tokens, "
             f"batches of {self.batch_size}, learning rate {self.learning_rate:g}"
         )
 
@@ -53,7 +54,7 @@ WORKLOADS = {
 
 
 def write_data(work: Workload, data_dir: Path, folder: Path) -> None:
-    """Draw the rows with a fixed seed and write them where all contestants read them."""
+    """Sample the rows with a fixed seed, and write them for all systems."""
     folder.mkdir(parents=True)
     if work.task == "qa":
         qa_data.write_splits(data_dir / "squad" / "dev-v1.1.json", folder, work.rows, work.eval_rows)
@@ -64,8 +65,12 @@ def write_data(work: Workload, data_dir: Path, folder: Path) -> None:
     from bertkit.utils.files import write_jsonl
     from bertkit.utils.reporting import Reporter
 
-    drawn: dict[str, Any] = {"max_train_samples": work.rows, "max_eval_samples": work.eval_rows, "seed": SEED}
-    task = create_task(work.task, ClassifyConfig(data=work.name, data_dir=str(data_dir), **drawn))
+    sampled: dict[str, Any] = {
+        "max_train_samples": work.rows,
+        "max_eval_samples": work.eval_rows,
+        "seed": SEED,
+    }
+    task = create_task(work.task, ClassifyConfig(data=work.name, data_dir=str(data_dir), **sampled))
     found = task.load_data(Reporter())
     task.config = dataclasses.replace(task.config, **select_dataset_defaults(found, Classify))
     splits, _ = split_and_sample(task, task.parse_dataset(found).splits)

@@ -1,6 +1,6 @@
-"""What the scripts of plain `Trainer` share: their options of training, and the figures that they print.
+"""Shared code of the plain `Trainer` scripts: training options, and the measurements they print.
 
-They stand for what somebody writes without bertkit, so nothing here uses it.
+The scripts show what users write without bertkit, so nothing here imports it.
 """
 
 from __future__ import annotations
