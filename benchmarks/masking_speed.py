@@ -44,7 +44,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def make_batch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return tokens `[batch, seq_len]`, which of them are special, and which of the vocabulary continue a "
-    "word."""
+    "word.
+    """
     rng = np.random.default_rng(SEED)
     ids = rng.integers(len(SPECIAL_TOKENS), VOCAB_SIZE, (BATCH_SIZE, LENGTH))
     ids[:, 0], ids[:, [LENGTH // 2, -1]] = SPECIAL_TOKENS.index("[CLS]"), SPECIAL_TOKENS.index("[SEP]")

@@ -359,7 +359,9 @@ class TextConfig(Settings):
     document_separator: str | None = setting(None, "Line that separates two documents of prose.", DATA)
     encoding: str | None = setting(None, "Encoding of text files.", DATA, default_text="utf-8")
     encoding_errors: Literal["stop", "skip"] = setting(
-        "stop", "What to do with bytes that cannot be decoded: stop with an error, or skip and count them.", DATA
+        "stop",
+        "What to do with bytes that cannot be decoded: stop with an error, or skip and count them.",
+        DATA,
     )
 
 

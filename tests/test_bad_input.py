@@ -141,8 +141,12 @@ USAGE_ERRORS = {  # command line: words of the error line
     "export": ["bertkit: RUN: is empty"],
     "classify --recipe": ["--recipe '': is neither a file nor"],
     "classify --tokens-per-batch 1e3": ["bertkit: --tokens-per-batch: '1e3' is not a whole number"],
-    "classify --data imdb --output-dir ./imdb": ["imdb: is also the value of --data; choose another directory"],
-    "qa --squad v2 --output-dir squad_v2": ["--output-dir squad_v2: is also the value of --data; choose another"],
+    "classify --data imdb --output-dir ./imdb": [
+        "imdb: is also the value of --data; choose another directory"
+    ],
+    "qa --squad v2 --output-dir squad_v2": [
+        "--output-dir squad_v2: is also the value of --data; choose another"
+    ],
     "classify --data sample --lr nan": ["bertkit: --learning-rate", "out of bounds; it must be at least 0"],
     "check clasify": ["bertkit check clasify: no such command; did you mean 'classify'", "nli", "swag"],
     "trian": ["bertkit trian: no such command", "classify", "export"],
@@ -152,7 +156,10 @@ USAGE_ERRORS = {  # command line: words of the error line
     "classify --epoch 3": ["bertkit: --epoch: no such option of bertkit classify; did you mean '--epochs'?"],
     "recipes ls --foo": ["bertkit: --foo: no such option of bertkit recipes ls"],
     "recipes cp imdb": ["bertkit: FILE: is empty", "name the file"],
-    "export nosuch": ["nosuch: is not a finished run (the directory does not exist)", "runs/classify-imdb-minilm"],
+    "export nosuch": [
+        "nosuch: is not a finished run (the directory does not exist)",
+        "runs/classify-imdb-minilm",
+    ],
 }
 
 
@@ -281,7 +288,9 @@ def test_unusable_output_directories_are_reported(cli, tiny, toy, tmp_path, monk
     assert_refused(cli, tmp_path, [*args, tmp_path / "n" / ("x" * 300)], ["cannot be created", "too long"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    assert_refused(cli, tmp_path, [*args, tmp_path / "mine", "--overwrite"], ["files that are not part of a run"])
+    assert_refused(
+        cli, tmp_path, [*args, tmp_path / "mine", "--overwrite"], ["files that are not part of a run"]
+    )
     monkeypatch.setattr("os.access", lambda *_: False)
     assert_refused(cli, tmp_path, [*args, tmp_path / "run"], ["is not writable"])
 

@@ -170,7 +170,10 @@ BROKEN = {
     "blank": (" \n\t\n\n", "the file is empty"),
     "documents only": ("-DOCSTART- O\n\n", "the file has no words"),
     "comments only": ("## a b\tx\n## c d\ty\n", "comments and no words; write one word per line"),
-    "a tag forgotten": ("a\tO\nb\tO\n\nc\nd\tO\n", "line 4: expected 2 columns, found 1; write one word per line"),
+    "a tag forgotten": (
+        "a\tO\nb\tO\n\nc\nd\tO\n",
+        "line 4: expected 2 columns, found 1; write one word per line",
+    ),
     "a tag forgotten, blanks": ("a O\nb O\n\nc\nd O\n", "line 4: expected 2 columns, found 1"),
     "one of two": ("a\tO\nb\n", "line 2: expected 2 columns, found 1"),
     "a field too many": ("a\tO\nb\tO\nc\tO\tO\n", "line 3: expected 2 columns, found 3"),

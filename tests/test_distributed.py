@@ -183,7 +183,9 @@ def test_a_killed_rank_stops_all_and_resume_is_bit_identical(both, tiny, tmp_pat
     status, said, seconds = kill_rank([*command, "-o", cut], cut)
     told = [line for line in said.splitlines() if line.startswith("bertkit:")]
     assert (status, len(told)) == (1, 1), said
-    assert "rank 1: was killed by SIGKILL, and the other ranks were stopped; if there is a checkpoint" in told[0]
+    assert (
+        "rank 1: was killed by SIGKILL, and the other ranks were stopped; if there is a checkpoint" in told[0]
+    )
     assert "Traceback" not in said
     assert seconds < 30
     again = [
@@ -207,7 +209,10 @@ def test_a_killed_rank_stops_all_and_resume_is_bit_identical(both, tiny, tmp_pat
 def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_path, monkeypatch, both):
     args = ["classify", "--data", toy, "--model", tiny]
     monkeypatch.setattr(launch, "_cores", lambda: 2)
-    assert cli(*args, "--nproc", 3)[::2] == (2, "bertkit: --nproc 3: this machine has 2 cores and no GPU; pass at most 2\n")
+    assert cli(*args, "--nproc", 3)[::2] == (
+        2,
+        "bertkit: --nproc 3: this machine has 2 cores and no GPU; pass at most 2\n",
+    )
     with pytest.raises(bertkit.UserError, match="works only on the command line"):
         bertkit.classify(data=str(toy), nproc=2)
     again = cli("classify", "--resume", "-o", stopped(both[0], tmp_path))
@@ -233,8 +238,9 @@ def test_run_yaml_of_two_processes_has_the_command_that_repeats_it(cli, both):
         f"# Repeat this run: bertkit classify --recipe {recipe} --nproc 2"
     )
     _, _, err = cli("classify", "--recipe", recipe, "--dry-run")
-    assert f"{recipe}: batch size is per process, and its run used 2 processes; pass --nproc 2 to repeat it" in " ".join(
-        err.split()
+    assert (
+        f"{recipe}: batch size is per process, and its run used 2 processes; pass --nproc 2 to repeat it"
+        in " ".join(err.split())
     )
 
 

@@ -100,8 +100,12 @@ def test_source_paths_exist(page):
 
 def test_functions_on_the_architecture_page_exist():
     """Each table row that names a function and a module is true: the module defines the function."""
-    rows = re.findall(r"\|([^|\n]*`bertkit/[^|\n]*)\|\n", (ROOT / "docs" / "architecture.md").read_text("utf-8"))
-    pairs = [pair for row in rows for pair in re.findall(r"`([\w.]+)`(?: and `\w+`)? in `(bertkit/[\w/.]+)`", row)]
+    rows = re.findall(
+        r"\|([^|\n]*`bertkit/[^|\n]*)\|\n", (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    )
+    pairs = [
+        pair for row in rows for pair in re.findall(r"`([\w.]+)`(?: and `\w+`)? in `(bertkit/[\w/.]+)`", row)
+    ]
     assert len(pairs) > 10
     for name, path in pairs:
         files = (ROOT / path).rglob("*.py") if (ROOT / path).is_dir() else [ROOT / path]

@@ -99,7 +99,10 @@ def test_an_empty_created_directory_is_removed_and_others_are_not(tmp_path):
 
 def test_a_refused_run_keeps_the_locked_directory(tmp_path):
     with locks.lock_directory(tmp_path / "run"):
-        with pytest.raises(UserError, match="is using this directory"), locks.lock_directory(tmp_path / "run"):
+        with (
+            pytest.raises(UserError, match="is using this directory"),
+            locks.lock_directory(tmp_path / "run"),
+        ):
             pass
         assert (tmp_path / "run").is_dir()
 

@@ -83,7 +83,8 @@ def test_importing_the_package_loads_no_heavy_package():
 def test_help_lists_the_flag_of_every_setting(cli, task):
     status, out, _ = cli(task, "--help")
     flags = [
-        get_flag(name, setting) for name, (_, setting, _) in get_settings(task_class(task).spec.config).items()
+        get_flag(name, setting)
+        for name, (_, setting, _) in get_settings(task_class(task).spec.config).items()
     ]
     assert status == 0
     assert len(flags) > 30

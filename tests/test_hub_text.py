@@ -165,7 +165,9 @@ def test_of_a_set_with_parts_one_is_chosen(published, tmp_path):
         part: make_document_rows(20, seed=seed) for seed, part in enumerate(("20231101.de", "20231101.en"))
     }
     published(**{f"{part}/{TRAIN}": parquet(rows[part], tmp_path) for part in rows})
-    with pytest.raises(UserError, match=f"--data {NAME}: has several configurations .* --data {NAME}:20231101.de"):
+    with pytest.raises(
+        UserError, match=f"--data {NAME}: has several configurations .* --data {NAME}:20231101.de"
+    ):
         find_text(NAME)
     source = find_text(f"{NAME}:20231101.en")
     assert source.name == "texts-20231101.en"

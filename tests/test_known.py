@@ -244,7 +244,9 @@ def test_sick_is_one_file_parted_by_a_column(tmp_path):
 def test_a_file_without_the_rows_or_the_column_that_parts_it(tmp_path):
     path = tmp_path / "SICK" / "SICK.txt"
     write_sick(path, "TRAIN", "TEST")
-    with pytest.raises(UserError, match="no row has 'TRIAL' in column 'SemEval_set', which contains TEST, TRAIN"):
+    with pytest.raises(
+        UserError, match="no row has 'TRIAL' in column 'SemEval_set', which contains TEST, TRAIN"
+    ):
         load_dataset("sick", "classify", str(tmp_path))
     write_table(path, "pair_ID sentence_A sentence_B", "1 Dogs Cats")
     with pytest.raises(UserError, match=r"no column 'SemEval_set' \(.*\); it has pair_ID, sentence_A"):
@@ -647,7 +649,10 @@ def test_a_known_sets_configuration_on_the_hub(hub, tmp_path):
     ("args", "words"),
     [
         (["--data", "someone/nothing"], "dataset someone/nothing does not exist on the Hub"),
-        (["--data", "sample", "--model", "someone/nothing"], "model someone/nothing does not exist on the Hub"),
+        (
+            ["--data", "sample", "--model", "someone/nothing"],
+            "model someone/nothing does not exist on the Hub",
+        ),
         (["--data", "someone/films:rough"], "no configuration 'rough'"),
     ],
 )

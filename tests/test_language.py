@@ -44,11 +44,74 @@ WORDS = {
 NAMES = {r"figures": "metrics, statistics", r"share": "fraction", r"look": "data check"}
 # Names of the former interface; nothing may be defined under them.
 DEFINITIONS = frozenset(
-    "Found Known Form PieceCounts Located locate carrier stretches drawn_within repaired looked_for Spelling Corpora "
-    "leads near elsewhere draws bits Pad MaskedPad NextPiece LengthBatches TokenBatches PhasedBatches Feed Parts Judged "
-    "load_reader read_whole seal unlike held checked once agreed anywhere gathered cached_once made_with called_with "
-    "Shown material train_from _take_up readable labelled meet adopt restore settle settled asked asked_rows retold "
-    "together rows_told computed brief of_run ours_alone known_as several drawn_to_fit at_odds Looks Problem".split()
+    [
+        "Found",
+        "Known",
+        "Form",
+        "PieceCounts",
+        "Located",
+        "locate",
+        "carrier",
+        "stretches",
+        "drawn_within",
+        "repaired",
+        "looked_for",
+        "Spelling",
+        "Corpora",
+        "leads",
+        "near",
+        "elsewhere",
+        "draws",
+        "bits",
+        "Pad",
+        "MaskedPad",
+        "NextPiece",
+        "LengthBatches",
+        "TokenBatches",
+        "PhasedBatches",
+        "Feed",
+        "Parts",
+        "Judged",
+        "load_reader",
+        "read_whole",
+        "seal",
+        "unlike",
+        "held",
+        "checked",
+        "once",
+        "agreed",
+        "anywhere",
+        "gathered",
+        "cached_once",
+        "made_with",
+        "called_with",
+        "Shown",
+        "material",
+        "train_from",
+        "_take_up",
+        "readable",
+        "labelled",
+        "meet",
+        "adopt",
+        "restore",
+        "settle",
+        "settled",
+        "asked",
+        "asked_rows",
+        "retold",
+        "together",
+        "rows_told",
+        "computed",
+        "brief",
+        "of_run",
+        "ours_alone",
+        "known_as",
+        "several",
+        "drawn_to_fit",
+        "at_odds",
+        "Looks",
+        "Problem",
+    ]
 )
 FLAGS = r"--(?:long|form|mask-share|random-share|layers|hidden|heads|on-bad-bytes)(?![\w-])"
 # Where a banned word is right in its ordinary sense: (path, the text around it) -> why. At most 30.
@@ -68,12 +131,21 @@ class Text(NamedTuple):
 
 
 def python_files() -> list[Path]:
-    return [path for folder in ("bertkit", "benchmarks", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [
+        path
+        for folder in ("bertkit", "benchmarks", "tests")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    ]
 
 
 def document_files() -> list[Path]:
     documents = [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml"]
-    for folder, pattern in (("docs", "*.md"), ("recipes", "*.yaml"), ("profiles", "*.yaml"), ("bertkit", "*.yaml")):
+    for folder, pattern in (
+        ("docs", "*.md"),
+        ("recipes", "*.yaml"),
+        ("profiles", "*.yaml"),
+        ("bertkit", "*.yaml"),
+    ):
         documents += sorted((ROOT / folder).rglob(pattern))
     return documents + [path for path in sorted((ROOT / "bertkit").rglob("*.j2"))]
 
@@ -98,7 +170,8 @@ def prose(source: str, only_documentation: bool) -> Iterator[tuple[int, str]]:
     documentation = {
         node.body[0].value.lineno
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        and ast.get_docstring(node) is not None
     }
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         is_string = token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1))
@@ -121,7 +194,9 @@ def texts() -> tuple[Text, ...]:
         found += [Text(name, line, "prose", text) for line, text in prose(source, name.startswith("tests/"))]
     for path in document_files():
         lines = path.read_text(encoding="utf-8").split("\n")
-        found += [Text(str(path.relative_to(ROOT)), number, "prose", line) for number, line in enumerate(lines, 1)]
+        found += [
+            Text(str(path.relative_to(ROOT)), number, "prose", line) for number, line in enumerate(lines, 1)
+        ]
     return tuple(found)
 
 

@@ -273,7 +273,9 @@ def test_a_paragraph_of_which_no_piece_is_left_has_the_empty_answer():
 
 def written(tmp_path, contexts, logits, features):
     """The three files of questions named 0, 1 ..., as they are read."""
-    kept = features.reduce_logits(torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features)), {}).numpy()
+    kept = features.reduce_logits(
+        torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features)), {}
+    ).numpy()
     rows = Rows.from_columns({"id": [str(n) for n in range(len(contexts))], "context": contexts}, "rows")
     files = AnswerDecoder("v2", 0.0).prediction_files(Outputs(kept, features, rows))
     for name, parts in files.items():

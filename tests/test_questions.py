@@ -445,9 +445,7 @@ def test_too_few_groups_to_hold_out_are_counted_by_split_unit(titles, what):
         make_splits({"train": rows}, Qa(QaConfig()).split_keys, None, 0)
     splits, notes = make_splits({"train": rows}, Qa(QaConfig()).split_keys, 0.5, 0)
     size = len(splits["validation"])
-    assert notes == [
-        f"{size} rows ({size / 12:.0%}, whole {what[2:]}) held out for validation (seed 0)"
-    ]
+    assert notes == [f"{size} rows ({size / 12:.0%}, whole {what[2:]}) held out for validation (seed 0)"]
 
 
 @pytest.mark.parametrize("blank", ["", " ", None])

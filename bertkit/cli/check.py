@@ -17,8 +17,8 @@ from bertkit.tasks import TASKS, task_class
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bertkit.checks.engine import CheckReport
     from bertkit.checks.base import Finding
+    from bertkit.checks.engine import CheckReport
 
 MAX_LABELS = 12
 MAX_BAR_WIDTH = 20  # characters

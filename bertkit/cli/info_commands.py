@@ -15,8 +15,8 @@ from bertkit.recipes import (
     find_recipe,
     list_profiles,
     list_shipped_recipes,
-    read_recipe_task,
     read_recipe_file,
+    read_recipe_task,
     read_recipe_title,
 )
 from bertkit.utils.files import write_text
@@ -24,7 +24,8 @@ from bertkit.utils.output_paths import check_output_file
 
 recipes = typer.Typer(
     cls=CommandGroup,
-    help="List, show and copy recipes: files of settings to start from.", no_args_is_help=True
+    help="List, show and copy recipes: files of settings to start from.",
+    no_args_is_help=True,
 )
 data = typer.Typer(cls=CommandGroup, help="List the known datasets.", no_args_is_help=True)
 RecipeName = Annotated[

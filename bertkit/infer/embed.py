@@ -36,8 +36,7 @@ from bertkit.modeling.loading import find_model, get_max_positions, load_config,
 from bertkit.modeling.pooling import is_causal
 from bertkit.pipeline.prepare import UNK_WARNING_RATE
 from bertkit.utils.output_paths import check_output_file
-from bertkit.utils.reporting import silence_libraries
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, silence_libraries
 from bertkit.validation import validate_settings
 
 INDEX_SETTINGS = ("layer", "pooling", "max_length")  # a query takes them from the index unless they are set

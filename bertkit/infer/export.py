@@ -104,9 +104,7 @@ def _export(
             quantize(staging / ONNX_FILE, folders[INT8] / ONNX_FILE)
         measurements = _measure(validation, folders, run, metrics, reporter)
         for variant_folder in folders.values():
-            _copy_run_files(
-                variant_folder, run, validation.tokenizer, {**metrics, "export": measurements}
-            )
+            _copy_run_files(variant_folder, run, validation.tokenizer, {**metrics, "export": measurements})
         if (folder / INT8).is_dir():
             shutil.rmtree(folder / INT8)
     return ExportResult(folder, measurements)

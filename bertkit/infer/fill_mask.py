@@ -26,8 +26,7 @@ from bertkit.modeling.loading import (
 )
 from bertkit.modeling.pooling import is_causal
 from bertkit.modeling.pretraining import MASKED_POSITIONS, gather_masked_positions
-from bertkit.utils.reporting import silence_libraries
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, silence_libraries
 from bertkit.validation import validate_settings
 
 MASK = "[MASK]"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from bertkit.errors import UserError, format_list
 from bertkit.infer.configs import PREDICT_TEXT_SETTINGS, PredictConfig
-from bertkit.utils.serialization import replace_non_finite
 from bertkit.utils.output_paths import check_output_file
 from bertkit.utils.reporting import Reporter
+from bertkit.utils.serialization import replace_non_finite
 from bertkit.validation import validate_settings
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import regex
 from safetensors import SafetensorError, safe_open
 
-from bertkit.data.tokenization import encode_with_offsets
 from bertkit.data.readers.contents import require_file
+from bertkit.data.tokenization import encode_with_offsets
 from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.errors import UserError, format_list
 from bertkit.infer.inputs import TEXT_SEPARATOR

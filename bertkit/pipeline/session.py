@@ -112,7 +112,6 @@ class Session:
 
     def __init__(self, prepared: PreparedRun, folder: Path, reporter: Reporter) -> None:
         self.prepared, self.folder, self.reporter = prepared, folder, reporter
-        from bertkit.training.callbacks import StopRequest
 
         self.stop_request = StopRequest()
         self.set_up()

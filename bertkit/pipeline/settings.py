@@ -10,8 +10,7 @@ from bertkit.config import RunConfig, fill_unset, get_settings, serialize_settin
 from bertkit.data.loading import resolve_data_dir
 from bertkit.errors import UserError, format_count
 from bertkit.recipes import Recipe, apply_overrides, read_recipe
-from bertkit.training.arguments import parse_set_flag
-from bertkit.training.arguments import check_tracker
+from bertkit.training.arguments import check_tracker, parse_set_flag
 from bertkit.utils import distributed, locks
 from bertkit.utils.output_paths import check_output_directory
 from bertkit.utils.reporting import Reporter

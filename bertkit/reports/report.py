@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import OUTPUT, Settings, setting
-from bertkit.errors import UserError
 from bertkit.run_directory import REPORT_FILE
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings

@@ -50,7 +50,10 @@ class FeatureBasedSuite(Suite):
         for features in self.run_dirs:
             select_layers(model_config, features)
         dataset = load_dataset(
-            str(self.config.data), Ner.spec.name, self.config.data_dir, Dialect(conll=Ner.spec.reads_word_lines)
+            str(self.config.data),
+            Ner.spec.name,
+            self.config.data_dir,
+            Dialect(conll=Ner.spec.reads_word_lines),
         )
         self.data_source = dataset.source
         return [dataset.name, self.model_source.name]

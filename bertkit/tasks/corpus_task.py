@@ -102,9 +102,7 @@ class CorpusTask(Task):
         """Return the flags of the settings for a model from scratch, by name."""
         settings = get_settings(type(self.config)).items()
         return {
-            name: get_flag(name, setting)
-            for name, (_, setting, _) in settings
-            if "model" in setting.replaces
+            name: get_flag(name, setting) for name, (_, setting, _) in settings if "model" in setting.replaces
         }
 
     def _check_scratch_settings(self) -> None:

@@ -223,7 +223,6 @@ class Pretrain(CorpusTask):
 
     def scorer(self, outputs: Outputs) -> "Scorer":
         """Return a scorer that resamples examples."""
-        from bertkit.metrics.significance import Scorer
         from bertkit.metrics.pretraining import score_pretraining
         from bertkit.metrics.significance import Scorer
 

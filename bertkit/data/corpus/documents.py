@@ -14,7 +14,6 @@ from bertkit.data.corpus.formats import SentenceStream, TextFormat, detect_forma
 from bertkit.data.readers.contents import EMPTY_FILE
 from bertkit.data.readers.files import detect_row_format, read_text_column
 from bertkit.data.readers.text_files import Decoding, FileNotes, TextFile, read_text, split_lines
-from bertkit.data.readers.files import detect_row_format, read_text_column
 from bertkit.errors import UserError, format_list
 from bertkit.hub.files import require_available
 

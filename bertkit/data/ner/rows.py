@@ -17,7 +17,6 @@ from bertkit.data.ner.words import (
     split_words,
     strip_span,
 )
-from bertkit.utils.text import has_lone_surrogate
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.utils.text import has_lone_surrogate

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import regex
 
-from bertkit.data.tokenization import encode_with_offsets
 from bertkit.data.rows import Rows
+from bertkit.data.tokenization import encode_with_offsets
 from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.errors import UserError, format_count
 from bertkit.utils.ragged import Ragged, offsets_from_lengths

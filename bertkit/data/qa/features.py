@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from bertkit.data.features import Features
-from bertkit.data.tokenization import TokenizedTexts, encode_with_offsets
 from bertkit.data.qa.answers import Answer
 from bertkit.data.qa.spans import RollingHash, build_rolling_hash, find_distinct_spans
 from bertkit.data.rows import Rows

@@ -15,9 +15,9 @@ from bertkit.data.qa.answers import (
     find_contradictions,
     parse_answer_column,
 )
-from bertkit.utils.text import has_lone_surrogate
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
+from bertkit.utils.text import has_lone_surrogate
 
 ColumnNames = tuple[str, str, str]  # the columns of questions, contexts and answers
 
