@@ -1,0 +1,1 @@
+"""The Hugging Face Hub: models and datasets, from the cache first."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_list
 from bertkit.modeling.frozen_vectors import allocate_memmap
 from bertkit.utils.files import write_text
 

@@ -1,0 +1,1 @@
+"""The training pipeline: settings, preparation, training session, run directory."""
