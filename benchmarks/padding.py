@@ -46,7 +46,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def prepare_training_features(task: str, model: str, given: dict[str, Any]) -> Features:
     """The training examples as a run would read them."""
-    config = task_class(task).Config(model=model, seed=SEED, **given)
+    config = task_class(task).spec.config(model=model, seed=SEED, **given)
     return prepare(task, config, Reporter()).features["train"]
 
 

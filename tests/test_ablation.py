@@ -101,9 +101,9 @@ def test_recipes_have_the_shapes_and_settings_of_their_rows():
         for row in table.rows:
             assert f"pretrain/{row.pretraining_recipe}" in list_shipped_recipes()
     for row in SIZES.rows:
-        found = read_recipe(f"pretrain/{row.pretraining_recipe}", Pretrain.name, Pretrain.Config).settings
+        found = read_recipe(f"pretrain/{row.pretraining_recipe}", Pretrain.spec.name, Pretrain.spec.config).settings
         assert row.name == f"{found['num_layers']}-{found['hidden_size']}-{found['num_heads']}"
-    same = [read_recipe(name, Pretrain.name, Pretrain.Config).settings
+    same = [read_recipe(name, Pretrain.spec.name, Pretrain.spec.config).settings
             for name in list_shipped_recipes() if name.startswith("pretrain/objective-")]  # fmt: skip
     assert len({some.pop("objective", "mlm+nsp") for some in same}) == len(same) == 4
     assert all(some == same[0] for some in same)

@@ -100,7 +100,7 @@ def test_tags_each_token_in_windows_and_the_stock_head_gives_the_same(name, tmp_
     run = few_steps(bertkit.ner, name, make_ner_rows(40), tmp_path)
     model = AutoModelForTokenClassification.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
-    tags = bertkit.load(run.output_dir).task.decoder.tags
+    tags = bertkit.load(run.output_dir).task.tags
     for record in read_predictions(run.output_dir):
         batch = tokenizer(record["tokens"], is_split_into_words=True, return_tensors="pt")
         words = batch.word_ids()

@@ -236,7 +236,7 @@ def test_python_calls_are_checked_like_recipes():
 )
 def test_a_row_without_any_column_is_not_passed_over(task, column):
     kind = task_class(task)
-    learned = kind(kind.Config(data="sample"))
+    learned = kind(kind.spec.config(data="sample"))
     learned.parse_dataset(learned.load_data(Reporter()))
     for rows in ([{}], [{}, {}], [{"label": "kept from it"}]):
         with pytest.raises(UserError, match=rf"^rows: .*no column .*\b{column}\b"):

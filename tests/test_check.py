@@ -17,7 +17,7 @@ from conftest import (
 import bertkit
 from bertkit.checks.config import make_check_config
 from bertkit.checks.corpus import SMALL_CORPUS_CHARS
-from bertkit.checks.findings import MAX_LOCATIONS
+from bertkit.checks.base import MAX_LOCATIONS
 from bertkit.tasks import TASKS, task_class
 
 
@@ -413,7 +413,7 @@ def test_a_person_reads_counts_before_findings(command):
 @pytest.mark.parametrize("task", TASKS)
 def test_flags_are_those_of_the_task_about_data_and_model(cli, task):
     status, out, _ = cli("check", task, "--help")
-    config = make_check_config(task_class(task).Config)
+    config = make_check_config(task_class(task).spec.config)
     own = {field.name for field in fields(config)} - config.excluded_settings
     assert status == 0
     assert {"data", "validation", "test", "data_dir", "max_length", "model", "strict"} <= own

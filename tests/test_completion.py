@@ -92,7 +92,7 @@ def test_other_shells_tell_what_a_name_is(shell):
 
 def test_every_role_that_a_setting_names_is_known_and_data_and_models_have_theirs():
     configs = [GlueConfig, FeatureBasedConfig, AblationConfig, TokenizerConfig]
-    for config in [*configs, *(task_class(task).Config for task in TASKS)]:
+    for config in [*configs, *(task_class(task).spec.config for task in TASKS)]:
         roles = {name: about.values for name, (_, about, _) in get_settings(config).items() if about.values}
         assert set(roles.values()) <= COMPLETION_SOURCES.keys()
         assert roles.keys() >= {"data", "model"} & get_settings(config).keys()

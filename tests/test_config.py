@@ -69,7 +69,7 @@ def test_what_names_files_is_saved_so_that_it_names_them_from_any_folder(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "config", [task_class(name).Config for name in TASKS] + [AblationConfig, FeatureBasedConfig]
+    "config", [task_class(name).spec.config for name in TASKS] + [AblationConfig, FeatureBasedConfig]
 )
 def test_the_same_settings_name_files_everywhere(config):
     paths = {name for name, (_, about, _) in get_settings(config).items() if about.path}

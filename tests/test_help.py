@@ -83,7 +83,7 @@ def test_the_package_is_light_to_import():
 @pytest.mark.parametrize("task", TASKS)
 def test_every_setting_has_its_flag_in_help(cli, task):
     status, out, _ = cli(task, "--help")
-    flags = list_flags(task_class(task).Config)
+    flags = list_flags(task_class(task).spec.config)
     assert status == 0
     assert len(flags) > 30
     assert [flag for flag in [*flags, "--recipe", "--json"] if flag not in out] == []

@@ -31,8 +31,8 @@ from bertkit.errors import UserError
 from bertkit.metrics.squad import average_scores_v2, score_answers_v2
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.losses import CrossEntropy
-from bertkit.tasks.base import Outputs
-from bertkit.tasks.qa_predictions import AnswerDecoder
+from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.qa_predictions import QaEvaluation, score_baselines
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.files import write_chunks
 from bertkit.utils.reporting import Reporter
@@ -276,7 +276,7 @@ def written(tmp_path, contexts, logits, features):
     """The three files of questions named 0, 1 ..., as they are read."""
     kept = features.reduce_logits(torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features)), {}).numpy()
     rows = Rows.from_columns({"id": [str(n) for n in range(len(contexts))], "context": contexts}, "rows")
-    files = AnswerDecoder("v2", 0.0).prediction_files(Outputs(kept, features, rows))
+    files = QaEvaluation(Outputs(kept, features, rows), "v2", 0.0).files()
     for name, parts in files.items():
         write_chunks(tmp_path / name, parts)
     return [json.loads((tmp_path / name).read_text()) for name in files]
@@ -329,12 +329,11 @@ def test_where_nothing_is_answered_the_sweep_says_what_no_answer_scores():
     rows = Rows.from_columns(
         {"id": ["a", "b", "c"], "question": contexts, "context": contexts, "answers": answers}, "f"
     )
-    outputs = Outputs(kept, features, rows)
-    answering = AnswerDecoder("v2", AnswerDecoder("v2").fit_threshold(outputs))
-    first, *_ = answering.compute_details(outputs).items()
-    baseline = answering.score_baselines(rows)["majority"]
+    evaluation = QaEvaluation(Outputs(kept, features, rows), "v2")
+    first, *_ = evaluation.details().items()
+    baseline = score_baselines(rows, "v2")["majority"]
     assert first == ("nothing answered, tau -1.000 (in use)", {key: baseline[key] for key in ("exact", "f1")})
-    assert baseline["f1"] == answering.compute_metrics(outputs)["f1"] == pytest.approx(200 / 3)
+    assert baseline["f1"] == evaluation.scores["f1"] == pytest.approx(200 / 3)
 
 
 # ---- losses and padding
@@ -409,7 +408,7 @@ def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
     assert scores["f1"] == pytest.approx(scores["best_f1"])
     tau = json.loads((run.output_dir / "config.json").read_text())["null_odds_threshold"]
     model = bertkit.load(run.output_dir)
-    assert model.task.decoder.threshold == tau
+    assert model.task.fitted_params == {"null_odds_threshold": tau}
     odds = json.loads((run.output_dir / "null_odds.json").read_text())
     assert min(abs(value - tau) for value in odds.values()) > 1e-4
     used = f"tau {tau:.3f} (in use)"

@@ -86,10 +86,10 @@ FINE_TUNE, PRE_TRAIN, BEFORE_TRAINING, AFTER_TRAINING = (
     "After training",
 )
 for _task in TASKS:
-    _about = task_class(_task)
+    _about = task_class(_task).spec
     _panel = FINE_TUNE if _about.row_level else PRE_TRAIN  # on rows, or on running text
     app.command(_task, rich_help_panel=_panel)(
-        build_training_command(_task, _about.Config, _about.help, run_task)
+        build_training_command(_task, _about.config, _about.help, run_task)
     )
 COMMANDS: dict[str, dict[str, Any]] = {
     FINE_TUNE: {"glue": glue, "feature-based": feature_based},

@@ -39,5 +39,5 @@ def _counted(number: int, what: str) -> str:
 for _task in TASKS:
     _about = f"The data of `bertkit {_task}`, as training would read it."
     app.command(_task)(
-        build_command(make_check_config(task_class(_task).Config), _about, partial(_run, _task))
+        build_command(make_check_config(task_class(_task).spec.config), _about, partial(_run, _task))
     )

@@ -8,8 +8,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from bertkit.checks.base import Finding
 from bertkit.checks.engine import CheckReport
-from bertkit.checks.findings import Finding
 from bertkit.cli.console import out_console, to_plain_text
 from bertkit.cli.escape import replace_control_characters
 from bertkit.tasks import task_class
@@ -42,7 +42,7 @@ def print_check_report(report: CheckReport) -> None:
 def _splits(seen: CheckReport) -> Table:
     """Of each split its rows, how long its texts are in pieces, what is unknown of them, and their script."""
     heads: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        f"{task_class(seen.task).unit}s": lambda figures: f"{figures['rows']:,}",
+        f"{task_class(seen.task).spec.unit}s": lambda figures: f"{figures['rows']:,}",
         **{name: partial(_length, name) for name in ("median", "95%", "longest")},
         f"over {seen.max_length}": partial(_share, "over"),
         "unknown": partial(_share, "unknown"),

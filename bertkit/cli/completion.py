@@ -85,7 +85,7 @@ def _runs(*_: object) -> Completions:
 def _tasks(*_: object) -> Completions:
     from bertkit.tasks import TASKS, task_class
 
-    yield from ((name, task_class(name).help) for name in TASKS)
+    yield from ((name, task_class(name).spec.help) for name in TASKS)
 
 
 def _trackers(*_: object) -> Completions:

@@ -118,7 +118,7 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     """The validation scores with their intervals, the baselines beside them, and where the run lies."""
     from bertkit.reports.model_card import format_score_rows
 
-    sizes, unit = metrics["data"], task_class(metrics["task"]).unit
+    sizes, unit = metrics["data"], task_class(metrics["task"]).spec.unit
     title = f"{metrics['task']} · {sizes['name']} · {metrics['model']}"
     table = Table(title=to_plain_text(title), title_justify="left")
     table.add_column(f"validation ({format_count(sizes['validation'], unit)})")
@@ -195,7 +195,7 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
     )
     lines = {
         "data": f"{estimate['data']['name']} from {estimate['data']['source']}",
-        f"{task_class(estimate['task']).unit}s": ", ".join(
+        f"{task_class(estimate['task']).spec.unit}s": ", ".join(
             f"{name} {size:,}" for name, size in sizes.items()
         ),
         "task": estimate["summary"],

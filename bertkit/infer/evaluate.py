@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.infer.predictor import Predictor
     from bertkit.pipeline.run import Run
-    from bertkit.tasks.base import Outputs, Task
+    from bertkit.tasks.base import Task
+    from bertkit.tasks.evaluation import Evaluation
 
 # A run at work, what was found, the rows to score by, and those it was trained on, where they are to be had.
 EvaluationInputs = tuple["Predictor", "LoadedDataset", "Splits", "Rows | None"]
@@ -73,7 +74,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
         run_directory.check_evaluation_directory(Path(config.output_dir), config.overwrite)
     task = load_run_task(Path(config.run))
     with silence_libraries():
-        parts = _of_rows(config, reporter) if task.row_level else _of_text(task, config, reporter)
+        parts = _of_rows(config, reporter) if task.spec.row_level else _of_text(task, config, reporter)
         predictor, found, splits, train = parts
         other = _other(predictor, config) if config.compare else None
         drawn = {
@@ -87,13 +88,13 @@ def _other(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
     """The run to compare with."""
     from bertkit.infer.predictor import load_predictor
 
-    name = predictor.task.name
-    if not predictor.task.row_level:
+    name = predictor.task.spec.name
+    if not predictor.task.spec.row_level:
         raise UserError(f"--compare {config.compare}: runs of {name} each predict pieces of their own")
     other = _sized(load_predictor(str(config.compare)), config)
-    if other.task.name != name:
+    if other.task.spec.name != name:
         raise UserError(
-            f"--compare {config.compare}: is a run of {other.task.name}, and {config.run} of {name}; compare "
+            f"--compare {config.compare}: is a run of {other.task.spec.name}, and {config.run} of {name}; compare "
             "runs of one task"
         )
     return other
@@ -114,10 +115,10 @@ def _of_text(task: "Task", config: EvaluateConfig, reporter: Reporter) -> Evalua
     from bertkit.infer.predictor import Predictor
     from bertkit.pipeline.prepare import prepare
 
-    settings = task.config_from_run(Path(config.run))
+    settings = task.config.continued_from(Path(config.run))
     if config.data:
         settings = dataclasses.replace(settings, validation=config.data, validation_fraction=None, test=None)
-    prepared = prepare(task.name, settings, reporter)
+    prepared = prepare(task.spec.name, settings, reporter)
     model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
     splits = {name: rows for name, rows in prepared.splits.items() if name != "train"}
     predictor = _sized(Predictor(prepared.task, model, prepared.tokenizer), config)
@@ -159,15 +160,15 @@ def _other_rows(
     from bertkit.data.loading import load_dataset
     from bertkit.data.readers.files import Dialect
 
-    task, dialect = predictor.task, Dialect(conll=True) if predictor.task.reads_word_lines else None
-    found = load_dataset(str(config.data), task.name, config.data_dir, dialect)
+    task, dialect = predictor.task, Dialect(conll=True) if predictor.task.spec.reads_word_lines else None
+    found = load_dataset(str(config.data), task.spec.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in found.splits.items() if name != "train"}
     scored: Splits = {}
     refusals: list[UserError] = []
     for name, rows in (splits or {"validation": found.splits["train"]}).items():
         predictor.map_columns(rows, reporter)
         try:
-            scored[name], notes = task.normalize_labeled_rows(rows, name)
+            scored[name], notes = task.parse_rows(rows, name, require_labels=True)
         except UserError as error:
             refusals.append(error)
             continue
@@ -204,42 +205,47 @@ def _scored(
 
     found, splits, train = data
     prints = fingerprint_splits(splits)
-    outputs = {name: predictor.compute_outputs(rows, reporter, name) for name, rows in splits.items()}
+    task = predictor.task
+    evaluations = {
+        name: task.evaluate(predictor.compute_outputs(rows, reporter, name)) for name, rows in splits.items()
+    }
     metrics = {
-        "task": predictor.task.name,
+        "task": task.spec.name,
         "data": summarize_data(found, prints, splits),
         "model": config.run,
-        **compute_scores(predictor.task, outputs, train),
+        **compute_scores(task, evaluations, train),
     }
     if other:
-        metrics["compared"] = _compared(config, predictor, other, outputs["validation"], reporter)
-    folder = _write(config, predictor.task, outputs, prints, metrics)
+        metrics["compared"] = _compared(config, predictor, other, evaluations["validation"], reporter)
+    folder = _write(config, task, evaluations, prints, metrics)
     return Run(folder, metrics)
 
 
 def _compared(
-    config: EvaluateConfig, predictor: "Predictor", other: "Predictor", outputs: "Outputs", reporter: Reporter
+    config: EvaluateConfig, predictor: "Predictor", other: "Predictor", evaluation: "Evaluation",
+    reporter: Reporter,
 ) -> dict[str, Any]:
     """The other run's scores on the validation rows, and what this one's are above them."""
     from bertkit.metrics.paired import compare_scorers
 
     try:
-        theirs = other.use_columns_of(predictor.task).compute_outputs(
-            outputs.rows, reporter, str(config.compare)
+        other_outputs = other.use_columns_of(predictor.task).compute_outputs(
+            evaluation.outputs.rows, reporter, str(config.compare)
         )
     except UserError as error:
         raise UserError(f"--compare {config.compare}: {error}; compare runs of the same labels") from error
-    task, seed = predictor.task, predictor.task.config.seed
-    differences = compare_scorers(other.task.scorer(theirs), task.scorer(outputs), seed)
+    other_evaluation = other.task.evaluate(other_outputs)
+    seed = predictor.task.config.seed
+    differences = compare_scorers(other_evaluation.scorer(), evaluation.scorer(), seed)
     return {
         "with": config.compare,
-        "validation": other.task.compute_metrics(theirs),
+        "validation": other_evaluation.scores,
         "difference": {name: found.to_dict() for name, found in differences.items()},
     }
 
 
 def _write(
-    config: EvaluateConfig, task: "Task", outputs: Mapping[str, "Outputs"], prints: Mapping[str, str],
+    config: EvaluateConfig, task: "Task", evaluations: Mapping[str, "Evaluation"], prints: Mapping[str, str],
     metrics: dict[str, Any],
 ) -> Path:  # fmt: skip
     from bertkit import run_directory
@@ -249,8 +255,8 @@ def _write(
     names = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
     folder = Path(config.output_dir) if config.output_dir else run_directory.create_default_directory(*names)
     run_directory.create_run_directory(folder, config.overwrite, with_checkpoints=False)
-    run_directory.write_settings(folder, task.name, task.config, prints)
-    write_predictions(folder, task, outputs)
+    run_directory.write_settings(folder, task.spec.name, task.config, prints)
+    write_predictions(folder, task, evaluations)
     write_page(folder, metrics)
     run_directory.write_metrics(folder, metrics)
     run_directory.delete_backup(folder)

@@ -116,7 +116,7 @@ def _export(
             reporter.info(f"exporting {run}")
             write_graph(
                 found.model,
-                found.task.sequence_grouping == "choice",
+                found.task.spec.sequence_grouping == "choice",
                 aside / ONNX_FILE,
                 _told(found, metrics),
             )
@@ -176,7 +176,7 @@ def _measured(
             f"{found.model.config.model_type}"
         )
     counted = (
-        "examples" if found.task.dynamic_examples else f"{found.task.unit}s"
+        "examples" if found.task.spec.dynamic_examples else f"{found.task.spec.unit}s"
     )  # these are drawn from texts
     count, then = (
         len(found.features),

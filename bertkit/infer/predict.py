@@ -138,11 +138,10 @@ def _parts(
     for rows in parts:
         predictor.map_columns(rows, reporter)
         with silence_libraries():
-            outputs = predictor.compute_unlabeled_outputs(
+            evaluation = predictor.evaluate_unlabeled(
                 rows, reporter, f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}"
             )
-        cut.add(outputs.features)
-        yield PredictionBatch(
-            list(predictor.iter_records(rows, outputs, all_scores)), predictor.task, outputs
-        )
+        cut.add(evaluation.outputs.features)
+        records = list(predictor.iter_records(rows, evaluation, "all" if all_scores else "compact"))
+        yield PredictionBatch(records, evaluation, predictor.task.spec.name)
     cut.report(predictor.task.config.max_length, reporter)

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from bertkit.errors import UserError, format_list
 from bertkit.infer.onnx_runtime import find_onnx_model, load_onnx_model
 from bertkit.modeling import loading
 from bertkit.pipeline.prepare import load_run_task
-from bertkit.tasks.base import Outputs, Task
-from bertkit.tasks.records import merge_prediction
+from bertkit.tasks.base import Task
+from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail, merge_prediction
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.quiet import silence_libraries
 from bertkit.utils.reporting import Reporter
@@ -38,24 +37,24 @@ class Predictor:
         """
         for part in align_chunks_to_groups(self.task, chunk_records(map(_named, rows), "rows", CHUNK_ROWS)):
             self.map_columns(part)
-            yield from self.iter_records(part, self.compute_unlabeled_outputs(part))
+            yield from self.iter_records(part, self.evaluate_unlabeled(part))
 
     def map_columns(self, rows: Rows, reporter: Reporter | None = None) -> None:
         """Take the columns of new rows by the names they have there, and say which."""
-        before = self.task.text_columns
+        before = self.task.inputs.text_columns
         self.task.map_columns(rows)
-        if reporter and self.task.text_columns != before:
-            reporter.info(f"read as {format_list(before)} of training: {format_list(self.task.text_columns)}")
+        after = self.task.inputs.text_columns
+        if reporter and after != before:
+            reporter.info(f"read as {format_list(before)} of training: {format_list(after)}")
 
-    def compute_unlabeled_outputs(
+    def evaluate_unlabeled(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
-    ) -> Outputs:
-        """Scored rows. What is to be predicted is not read, if it is there at all."""
-        gold = self.task.gold_columns
-        asked = {name: values for name, values in rows.columns.items() if name not in gold}
-        return self.compute_outputs(
-            self.task.normalize_rows(rows.replace_columns(asked)), reporter, description
-        )
+    ) -> Evaluation:
+        """Return the predictions of rows; columns of labels are not read."""
+        gold = self.task.inputs.gold_columns
+        unlabeled = {name: values for name, values in rows.columns.items() if name not in gold}
+        parsed, _ = self.task.parse_rows(rows.replace_columns(unlabeled))
+        return self.task.evaluate(self.compute_outputs(parsed, reporter, description))
 
     def compute_outputs(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
@@ -73,25 +72,26 @@ class Predictor:
         return self
 
     def iter_records(
-        self, rows: Rows, outputs: Outputs, all_scores: bool | None = None
+        self, rows: Rows, evaluation: Evaluation, scores: ScoreDetail = "default"
     ) -> Iterator[dict[str, Any]]:
         """As `predictions.jsonl` has them: numbered, with the input columns, but no gold label of our own.
 
         Args:
-            all_scores: whether also of what is not predicted; None: those that `predictions.jsonl` has.
+            rows: the rows as they were read.
+            evaluation: their predictions.
+            scores: see `Evaluation.records`.
         """
-        task, first = self.task, int(rows.row_numbers[0]) - 1 if len(rows) else 0
-        gold = {name: rows[name] for name in task.gold_columns if name in rows.columns}
-        all_told = {**outputs.rows.columns, **gold}
-        in_order = {name: all_told[name] for name in [*rows.columns, *all_told] if name in all_told}
-        told = rows.replace_columns(in_order) if len(rows) == len(outputs.rows) else None
-        scores: Iterator[dict[str, Any]] = task.iter_extra_scores(outputs) if all_scores else repeat({})
-        for number, (row, found) in enumerate(
-            zip(told or outputs.rows, task.iter_predictions(outputs), strict=True)
-        ):
-            found = {name: value for name, value in found.items() if name != "gold"}
-            found = task.compact(found) if all_scores is False else found | next(scores)
-            yield merge_prediction(first + number, row, task.dropped_columns - set(gold), found)
+        inputs, parsed = self.task.inputs, evaluation.outputs.rows
+        first_number = int(rows.row_numbers[0]) - 1 if len(rows) else 0
+        gold = {name: rows[name] for name in inputs.gold_columns if name in rows.columns}
+        columns = {**parsed.columns, **gold}
+        ordered = {name: columns[name] for name in [*rows.columns, *columns] if name in columns}
+        written = rows.replace_columns(ordered) if len(rows) == len(parsed) else parsed
+        hidden = inputs.hidden_columns - set(gold)
+        predictions = zip(written, evaluation.records(scores), strict=True)
+        for number, (row, prediction) in enumerate(predictions, first_number):
+            prediction.pop("gold", None)
+            yield merge_prediction(number, row, hidden, prediction)
 
 
 def get_column_settings(config: Any) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]
     held: Rows | None = None
     for part in chunks:
         held = part if held is None else Rows.concatenate([held, part])
-        names = task.group_ids(held)
+        names = task.inputs.group_ids(held)
         cut = len(held) if names is None else _last_begin(held, names)
         if cut:
             yield held.select(range(cut))
@@ -141,9 +141,9 @@ def load_predictor(run: str | Path) -> Predictor:
         UserError: the directory holds neither, or a run that predicts no rows.
     """
     folder, task = Path(run), load_run_task(Path(run))
-    if not task.row_level:
+    if not task.spec.row_level:
         ways = f"see bertkit fill-mask {run} and bertkit embed {run}"
-        raise UserError(f"{run}: is a run of {task.name}, which predicts pieces, not rows; {ways}")
+        raise UserError(f"{run}: is a run of {task.spec.name}, which predicts pieces, not rows; {ways}")
     task.use_cache = False
     exported = find_onnx_model(folder)
     source = exported or loading.find_model(str(folder))

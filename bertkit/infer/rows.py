@@ -19,11 +19,11 @@ def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Report
     """The rows of a file, some at a time; of a folder or a named set those of one split, which is said."""
     from bertkit.data.loading import load_dataset
 
-    dialect, path = Dialect(conll=True) if task.reads_word_lines else None, Path(data).expanduser()
+    dialect, path = Dialect(conll=True) if task.spec.reads_word_lines else None, Path(data).expanduser()
     if path.is_file():
-        plain = None if task.reads_word_lines else _texts(task, data, reporter)
+        plain = None if task.spec.reads_word_lines else _texts(task, data, reporter)
         return plain or stream_rows(path, dialect)
-    splits = load_dataset(data, task.name, data_dir, dialect).splits
+    splits = load_dataset(data, task.spec.name, data_dir, dialect).splits
     split = next(name for name in ("test", "validation", *splits) if name in splits)
     if len(splits) > 1:
         reporter.info(f"--data {data}: its {split} split is predicted, of {format_list(splits)}")
@@ -32,7 +32,7 @@ def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Report
 
 def _texts(task: Task, data: str, reporter: Reporter) -> Iterator[Rows] | None:
     """The rows of a file of texts, for a task that reads one text a row."""
-    columns = list(task.input_flags.values())
+    columns = list(task.inputs.flags.values())
     texts = read_text_lines(data, columns[0], reporter) if len(columns) == 1 else None
     return chunk_records(({columns[0]: text} for text in texts), data) if texts else None
 
@@ -43,29 +43,31 @@ def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterat
     Raises:
         UserError: flags of another task, or one that is missing.
     """
-    wanted = [_flag(name) for name in task.input_flags]
+    inputs = task.inputs
+    wanted = [_flag(name) for name in inputs.flags]
     for name in texts_by_flag:
-        if name not in task.input_flags:
-            raise UserError(f"{_flag(name)}: this run is of {task.name}, which takes {format_list(wanted)}")
-    missing = [_flag(name) for name in task.input_flags if name not in texts_by_flag]
+        if name not in inputs.flags:
+            raise UserError(f"{_flag(name)}: this run is of {task.spec.name}, which takes {format_list(wanted)}")
+    missing = [_flag(name) for name in inputs.flags if name not in texts_by_flag]
     if missing:
         raise UserError(f"{missing[0]}: is missing; a row of this run is {' and '.join(wanted)}")
-    return chunk_rows(Rows.from_dicts(task.rows_from_flags(texts_by_flag), "the command line"))
+    return chunk_rows(Rows.from_dicts(inputs.rows_from_flags(texts_by_flag), "the command line"))
 
 
 def iter_stdin_rows(task: Task, stdin: BinaryIO | None) -> Iterator[Rows]:
     """The rows of standard input: JSON objects, or a text a line; several texts are parted by TABs."""
-    ways = ", ".join(["--data FILE", *(_flag(name) for name in task.input_flags)])
+    ways = ", ".join(["--data FILE", *(_flag(name) for name in task.inputs.flags)])
     return chunk_records(read_stdin_rows(stdin, ways, partial(_row, task)), STANDARD_INPUT)
 
 
 def _row(task: Task, number: int, line: str) -> dict[str, Any]:
-    *names, last = task.input_flags
+    inputs = task.inputs
+    *names, last = inputs.flags
     parts = line.split("\t") if names else [line]
     said = {name: [part] for name, part in zip(names, parts, strict=False)} | {last: parts[len(names) :]}
-    rows = task.rows_from_flags(said) if len(parts) > len(names) else []
+    rows = inputs.rows_from_flags(said) if len(parts) > len(names) else []
     if len(rows) != 1:
-        wanted = f"{', a TAB, '.join(task.input_flags)}, or a JSON object"
+        wanted = f"{', a TAB, '.join(inputs.flags)}, or a JSON object"
         raise UserError(
             f"{STANDARD_INPUT}: line {number}: has {format_count(len(parts), 'part')}; a row is {wanted}"
         )

@@ -11,7 +11,8 @@ from bertkit.errors import UserError
 from bertkit.infer.predictor import load_predictor
 from bertkit.modeling import loading
 from bertkit.pipeline.prepare import load_run_task, prepare
-from bertkit.tasks.base import Outputs, Scores, Task
+from bertkit.tasks.base import Scores, Task
+from bertkit.tasks.evaluation import Outputs
 from bertkit.utils.reporting import Reporter
 
 INPUT_PREFIX = "input_"  # before a column of the input whose name a prediction has
@@ -38,7 +39,7 @@ class ValidationSet:
         """Of all rows; none where they have no labels."""
         if self.features.labels is None:
             return {}
-        return self.task.compute_metrics(Outputs(logits, self.features, self.rows))
+        return self.task.evaluate(Outputs(logits, self.features, self.rows)).scores
 
 
 def load_validation_set(
@@ -57,8 +58,8 @@ def load_validation_set(
     try:
         return _read_again(folder, task, metrics, max_rows, reporter)
     except UserError as error:
-        told = folder / f"{task.predictions_name}.jsonl"
-        if not task.row_level or not told.exists():
+        told = folder / f"{task.spec.predictions_name}.jsonl"
+        if not task.spec.row_level or not told.exists():
             raise
         reporter.warn(f"the rows cannot be read again ({error}); what is exported is checked on the texts "
                       f"in {told}, and not scored")  # fmt: skip
@@ -68,16 +69,16 @@ def load_validation_set(
 def _read_again(
     folder: Path, task: Task, metrics: dict[str, Any], rows: int | None, reporter: Reporter
 ) -> ValidationSet:
-    config = task.config_from_run(folder)
+    config = task.config.continued_from(folder)
     config = config if rows is None else dataclasses.replace(config, max_eval_samples=rows)
-    prepared = prepare(task.name, config, Reporter())
+    prepared = prepare(task.spec.name, config, Reporter())
     same = combine_fingerprints(prepared.fingerprints) == metrics["data"]["fingerprint"]
     if not same and rows is None:
         reporter.warn(
             f"the data have changed since {folder} was trained: its scores were those of other rows"
         )
     model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
-    if prepared.task.row_level:
+    if prepared.task.spec.row_level:
         prepared.task.load_state(loading.load_config(prepared.model_source))
     features, found = prepared.features["validation"], prepared.splits["validation"]
     return ValidationSet(prepared.task, model, prepared.tokenizer, features, found, "validation", same)
@@ -88,7 +89,7 @@ def _told(folder: Path, path: Path, rows: int | None) -> ValidationSet:
     predictor = load_predictor(folder)
     with path.open(encoding="utf-8") as file:
         records = [_inputs(json.loads(line), predictor.task) for line in file]
-    table = predictor.task.normalize_rows(Rows.from_dicts(records[:rows], str(path)))
+    table, _ = predictor.task.parse_rows(Rows.from_dicts(records[:rows], str(path)))
     features = predictor.task.featurize(table, predictor.tokenizer)
     return ValidationSet(
         predictor.task, predictor.model.cpu(), predictor.tokenizer, features, table, path.name
@@ -99,4 +100,4 @@ def _inputs(record: dict[str, Any], task: Task) -> dict[str, Any]:
     """What was read of a row, in a record with what was predicted of it."""
     named = {name: value for name, value in record.items() if not name.startswith(INPUT_PREFIX)}
     clashed = {name.removeprefix(INPUT_PREFIX): value for name, value in record.items() if name not in named}
-    return {name: value for name, value in {**named, **clashed}.items() if name not in task.gold_columns}
+    return {name: value for name, value in {**named, **clashed}.items() if name not in task.inputs.gold_columns}

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from bertkit.errors import UserError, format_list
-from bertkit.tasks.base import Outputs, Task
+from bertkit.tasks.evaluation import Evaluation
 from bertkit.utils.files import replace_non_finite
 
 Format = Literal["jsonl", "csv", "conll"]
@@ -22,8 +22,8 @@ class PredictionBatch:
     """Some predictions: as records, and what they were made from."""
 
     records: list[dict[str, Any]]
-    task: Task
-    outputs: Outputs
+    evaluation: Evaluation
+    task_name: str
 
 
 def infer_format(output: str) -> Format:
@@ -85,9 +85,9 @@ def _json(value: Any) -> str:
 
 def _conll(parts: Iterable[PredictionBatch]) -> Iterator[str]:
     for part in parts:
-        files = part.task.prediction_files(part.outputs)
+        files = part.evaluation.files()
         if CONLL_FILE not in files:
-            raise UserError(f"--format conll: {part.task.name} tags no tokens; take jsonl or csv")
+            raise UserError(f"--format conll: {part.task_name} tags no tokens; take jsonl or csv")
         yield from files[CONLL_FILE]
 
 

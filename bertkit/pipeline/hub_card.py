@@ -47,17 +47,17 @@ def _metadata(metrics: Mapping[str, Any], settings: Mapping[str, Any], repo: str
     from huggingface_hub import ModelCardData
 
     kind = task_class(metrics["task"])
-    task, data = kind(kind.Config(**settings)), str(settings.get("data", ""))
+    task, data = kind(kind.spec.config(**settings)), str(settings.get("data", ""))
     base = settings.get("model", "")  # a folder is kept by its whole path
     data_set = find_hub_dataset(data)
     return ModelCardData(
         library_name=library,
-        pipeline_tag=task.hub_task,
+        pipeline_tag=task.spec.pipeline.task,
         base_model=None if base in ("", *PACKAGED_MODELS) or Path(base).is_absolute() else base,
         datasets=[data_set] if data_set else None,
         tags=["bertkit"],
         model_name=repo.partition("/")[2],
-        eval_results=_results(metrics, task.hub_task, data_set),
+        eval_results=_results(metrics, task.spec.pipeline.task, data_set),
     )
 
 

@@ -208,10 +208,19 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> PreparedRu
         task, found, splits, source, model_config, tokenizer, chosen, given_model, config.max_length
     )
     reporter.info(f"data: {found.name} from {found.source}; {task.describe()}")
-    about = ", ".join(filter(None, [task.describe_head(had_head), f"{chosen} ({reason})"]))
+    about = ", ".join(filter(None, [_describe_head(task, had_head), f"{chosen} ({reason})"]))
     reporter.info(f"model: {source.name}; {about}")
     _resolve(prepared, reporter)
     return prepared
+
+
+def _describe_head(task: Task, had_head: bool) -> str:
+    """Return what the console adds to the model's name; `had_head`: its checkpoint has a head of any task."""
+    if task.head_note is not None:
+        return task.head_note
+    if not task.has_new_head:
+        return "its own head"
+    return "a new head in place of its own" if had_head else ""
 
 
 def create_task(task_name: str, config: RunConfig) -> Task:
@@ -230,8 +239,8 @@ def select_dataset_defaults(found: LoadedDataset, kind: type[Task]) -> dict[str,
     A set may come in a layout of its own, and a task may call a column by another role.
     """
     there = set(found.splits["train"].columns)
-    named = {kind.column_aliases.get(key, key): value for key, value in found.defaults.items()}
-    ours = {key: value for key, value in named.items() if key in get_settings(kind.Config)}
+    named = {kind.spec.column_aliases.get(key, key): value for key, value in found.defaults.items()}
+    ours = {key: value for key, value in named.items() if key in get_settings(kind.spec.config)}
     columns = {
         key: {value} if isinstance(value, str) else set(value)
         for key, value in ours.items()
@@ -244,7 +253,7 @@ def _arranged(task: Task, found: LoadedDataset, reporter: Reporter) -> tuple[Loa
     """The splits to use: labels by name, a share set aside, no text on both sides, rows drawn."""
     found = task.parse_dataset(found)
     found = dataclasses.replace(
-        found, splits={name: task.normalize_rows(rows) for name, rows in found.splits.items()}
+        found, splits={name: task.parse_rows(rows)[0] for name, rows in found.splits.items()}
     )
     splits, notes = split_and_sample(task, found.splits)
     task.validate_splits(splits)
@@ -271,7 +280,7 @@ def _resolve(prepared: PreparedRun, reporter: Reporter) -> None:
     task, source = prepared.task, prepared.model_source
     longest = resolve_max_length(task, source, prepared.model_config, prepared.requested_max_length)
     task.config = dataclasses.replace(task.config, max_length=longest)
-    most, budget = task.train_max_length, task.config.tokens_per_batch
+    most, budget = task.config.train_max_length(), task.config.tokens_per_batch
     if budget is not None and budget < most:
         said = "" if prepared.requested_max_length else " (its default)"
         raise UserError(
@@ -281,13 +290,12 @@ def _resolve(prepared: PreparedRun, reporter: Reporter) -> None:
     if not source.is_new:
         task.config = fill_unset(task.config, {"model": source.name})
     for name, rows in prepared.splits.items():
-        make = task.featurize_training if name == "train" else task.featurize
-        prepared.features[name] = make(rows, prepared.tokenizer)
+        prepared.features[name] = task.featurize(rows, prepared.tokenizer, training=name == "train")
     _look_at_pieces(prepared, reporter)
     advice, reason = suggest_hyperparameters(
-        len(prepared.splits["train"]), count_parameters(prepared.model_config), task.unit
+        len(prepared.splits["train"]), count_parameters(prepared.model_config), task.spec.unit
     )
-    advice |= task.default_hyperparameters()
+    advice |= task.spec.default_hyperparameters
     if budget is not None:
         del advice["batch_size"]
     unsaid = {key: value for key, value in advice.items() if getattr(task.config, key) is None}
@@ -304,7 +312,7 @@ def resolve_max_length(task: Task, source: ModelSource, model_config: Any, wante
     if wanted is not None and limit is not None and wanted > limit:
         way = "; --long-texts windows reads longer texts" if hasattr(task.config, "long_texts") else ""
         raise UserError(f"--max-length {wanted}: {source.name} has {limit} positions{way}")
-    return min(wanted or task.config.max_length or task.default_max_length, limit or sys.maxsize)
+    return min(wanted or task.config.max_length or task.spec.default_max_length, limit or sys.maxsize)
 
 
 def _look_at_pieces(prepared: PreparedRun, reporter: Reporter) -> None:
@@ -318,9 +326,9 @@ def _look_at_pieces(prepared: PreparedRun, reporter: Reporter) -> None:
         reporter.warn(
             f"{prepared.model_source.name} does not know {train.unk_fraction:.0%} of the pieces of these texts"
         )
-    if not prepared.task.dynamic_examples:
-        over = train.windowed_fraction if prepared.task.uses_windows else train.num_truncated / len(train)
-        how = "read in windows" if prepared.task.uses_windows else "cut"
+    if not prepared.task.spec.dynamic_examples:
+        over = train.windowed_fraction if prepared.task.spec.uses_windows else train.num_truncated / len(train)
+        how = "read in windows" if prepared.task.spec.uses_windows else "cut"
         reporter.info(
             f"{over:.1%} of the training texts are over {config.max_length} pieces and {how} "
             f"(longest {train.max_untruncated_length:,})"
@@ -350,10 +358,10 @@ def load_run_task(folder: Path) -> Task:
     if "training" not in metrics:
         raise UserError(f"{folder}: holds scores and no model; name the run that they are of")
     kind = task_class(metrics["task"])
-    saved = read_recipe(str(folder / run_directory.SETTINGS_FILE), kind.name, kind.Config)
+    saved = read_recipe(str(folder / run_directory.SETTINGS_FILE), kind.spec.name, kind.spec.config)
     if not saved.provenance:
         raise UserError(f"{saved.path}: is cut, or not what a run writes; it has no 'provenance'")
-    return kind(kind.Config(**saved.settings))
+    return kind(kind.spec.config(**saved.settings))
 
 
 def reload_run_rows(folder: Path) -> tuple[LoadedDataset, Splits]:

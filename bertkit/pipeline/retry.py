@@ -32,10 +32,10 @@ def _smaller(session: Session) -> RunConfig | None:
     All ranks would have to agree on them. Another budget lays out an epoch in another way, so what was
     trained before cannot be gone on with.
     """
-    config, task = session.prepared.config, session.prepared.task
+    config = session.prepared.config
     begun = config.tokens_per_batch is not None and run_directory.last_checkpoint(session.folder) is not None
     return (
-        None if begun or session.training_args.world_size > 1 else halve_batch(config, task.train_max_length)
+        None if begun or session.training_args.world_size > 1 else halve_batch(config, config.train_max_length())
     )
 
 

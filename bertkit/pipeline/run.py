@@ -12,10 +12,10 @@ from bertkit.errors import RunInterrupted, UserError
 from bertkit.modeling.loading import takes_token_type_ids
 from bertkit.pipeline import upload
 from bertkit.pipeline.prepare import PreparedRun, count_parameters, prepare, resolve_settings
-from bertkit.pipeline.results import compute_scores, summarize_data, write_predictions
+from bertkit.pipeline.results import compute_scores, evaluate_splits, summarize_data, write_predictions
 from bertkit.reports.model_card import build_model_card
 from bertkit.tasks import task_class
-from bertkit.tasks.base import Outputs
+from bertkit.tasks.evaluation import Outputs
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import write_jsonl, write_text
 from bertkit.utils.quiet import silence_libraries
@@ -47,7 +47,7 @@ def train(
         RunInterrupted: Ctrl-C or SIGTERM; a checkpoint is written.
     """
     reporter = reporter if reporter and distributed.is_main_process() else Reporter()
-    config, before = resolve_settings(task_name, task_class(task_name).Config, given, recipe, reporter)
+    config, before = resolve_settings(task_name, task_class(task_name).spec.config, given, recipe, reporter)
     with silence_libraries(), distributed.use_process_group():
         distributed.on_main_process(upload.check_hub_access, config)
         run = _made(task_name, config, before, reporter)
@@ -84,7 +84,7 @@ def _run(task_name: str, config: RunConfig, before: Mapping[str, str] | None, re
         return Run(None, dry_run(prepared, reporter))
     if config.output_dir is not None:
         return _train(prepared, Path(config.output_dir), reporter)
-    named = (prepared.task.name, prepared.dataset.name, prepared.model_source.name)
+    named = (prepared.task.spec.name, prepared.dataset.name, prepared.model_source.name)
     with locks.lock_directory(
         distributed.on_main_process(run_directory.create_default_directory, *named)
     ) as folder:
@@ -114,7 +114,7 @@ def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
         if not config.resume:
             distributed.on_main_process(run_directory.create_run_directory, folder, config.overwrite)
             distributed.on_main_process(
-                run_directory.write_settings, folder, prepared.task.name, config, prepared.fingerprints
+                run_directory.write_settings, folder, prepared.task.spec.name, config, prepared.fingerprints
             )
         figures = train_with_retry(session)
         return _finish(session, figures)
@@ -145,18 +145,19 @@ def _write(
     prepared, folder = session.prepared, session.folder
     task, splits = prepared.task, prepared.splits
     run_directory.delete_backup(folder)
-    session.model.config.update(settled := task.fit_decision(outputs["validation"]))
-    for name, value in settled.items():
+    evaluations = evaluate_splits(task, outputs)
+    session.model.config.update(task.fitted_params)
+    for name, value in task.fitted_params.items():
         session.reporter.info(f"{name} {value:.3f}: chosen on the validation split, kept in config.json")
     metrics = {
-        "task": task.name,
+        "task": task.spec.name,
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
-        **compute_scores(task, outputs, splits["train"]),
+        **compute_scores(task, evaluations, splits["train"]),
         "training": figures,
     }
     _write_model(session, weights)
-    write_predictions(folder, task, outputs)
+    write_predictions(folder, task, evaluations)
     write_jsonl(folder / run_directory.LOG_FILE, merge_log_history(session.trainer.state.log_history))
     provenance = run_directory.read_provenance(folder)
     card = build_model_card(folder, metrics, task, provenance)

@@ -19,7 +19,8 @@ from bertkit.modeling.layers import compile_layers, freeze_layers
 from bertkit.modeling.packing import enable_packing
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.upload import format_resume_command
-from bertkit.tasks.base import Outputs, Scores
+from bertkit.tasks.base import Scores
+from bertkit.tasks.evaluation import Outputs
 from bertkit.training.arguments import build_training_arguments, parse_set_flag
 from bertkit.training.memory import get_batch_settings, report_out_of_memory, suggest_memory_fixes
 from bertkit.training.stop_signal import StopRequest
@@ -85,7 +86,7 @@ class Session:
         config, train = self.prepared.config, self.prepared.features["train"]
         trainer = self._accepted(lambda: BertkitTrainer(
             model=self.model, args=self.training_args, train_dataset=train, data_collator=self.collator,
-            loss=self.prepared.task.loss(train), evaluate_fn=self._validate, best_metric=self.prepared.task.best_metric,
+            loss=self.prepared.task.loss(train), evaluate_fn=self._validate, best_metric=self.prepared.task.spec.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
             use_own_sampler="train_sampling_strategy" not in parse_set_flag(config),
@@ -172,7 +173,7 @@ class Session:
     def resume_hint(self) -> str:
         """How to go on with a run that was stopped."""
         return (
-            f"go on with: {format_resume_command(self.prepared.task.name, self.folder, self.prepared.config)}"
+            f"go on with: {format_resume_command(self.prepared.task.spec.name, self.folder, self.prepared.config)}"
         )
 
     def _figures(self, seconds: float, before: int) -> dict[str, Any]:
@@ -205,8 +206,9 @@ class Session:
 
     def _validate(self) -> Scores:
         outputs = self._outputs("validation")
-        scores = distributed.on_main_process(self.prepared.task.compute_metrics, outputs)
-        name, sign = self.prepared.task.best_metric
+        task = self.prepared.task
+        scores = distributed.on_main_process(lambda: task.evaluate(outputs).scores)
+        name, sign = task.spec.best_metric
         best = self.trainer.state.best_metric
         if best is None or sign * scores[name] > sign * best:
             self.best_logits = {self.trainer.state.global_step: outputs.logits}

@@ -86,7 +86,7 @@ class FinishedRun:
     def settings(self) -> dict[str, Any]:
         """Those that differ from the defaults."""
         kind = task_class(self.metrics["task"])
-        return read_recipe(str(self.folder / run_directory.SETTINGS_FILE), kind.name, kind.Config).settings
+        return read_recipe(str(self.folder / run_directory.SETTINGS_FILE), kind.spec.name, kind.spec.config).settings
 
     @cached_property
     def provenance(self) -> dict[str, Any]:

@@ -33,8 +33,8 @@ def build_model_card(
     data = metrics["data"]
     parts = [
         f"# {folder.name}",
-        f"`{metrics['model']}` {task.training_phrase} `{metrics['task']}` on `{data['name']}` ({data['source']}; "
-        f"{data['train']:,} training and {format_count(data['validation'], f'validation {task.unit}')}; "
+        f"`{metrics['model']}` {task.spec.training_phrase} `{metrics['task']}` on `{data['name']}` ({data['source']}; "
+        f"{data['train']:,} training and {format_count(data['validation'], f'validation {task.spec.unit}')}; "
         f"fingerprint `{data['fingerprint']}`).",
         "What is learned: " + task.describe() + ".",
         "## Scores\n\n" + format_score_table(metrics),
@@ -113,16 +113,17 @@ def format_detail_table(metrics: Mapping[str, Any]) -> str:
 
 
 def _usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
-    if task.pipeline is None or settings.get("long_texts") in BERTKIT_ONLY_LONG_TEXTS:
-        return LOAD_TEMPLATE.format(path=str(folder), example=task.example_row())
-    pair = len(task.text_columns) == 2
-    text = "{'text': '...', 'text_pair': '...'}" if pair else repr(task.pipeline.example_input)
-    options = [repr(task.pipeline.name), repr(str(folder)), *_keywords(task.pipeline.init_kwargs)]
-    call = [text, *_keywords(task.pipeline.call_kwargs)]
+    pipeline, inputs = task.spec.pipeline, task.inputs
+    if pipeline.caveat is not None or settings.get("long_texts") in BERTKIT_ONLY_LONG_TEXTS:
+        return LOAD_TEMPLATE.format(path=str(folder), example=inputs.example_row())
+    pair = len(inputs.text_columns) == 2
+    text = "{'text': '...', 'text_pair': '...'}" if pair else repr(pipeline.example_input)
+    options = [repr(pipeline.task), repr(str(folder)), *_keywords(pipeline.init_kwargs)]
+    call = [text, *_keywords(pipeline.call_kwargs)]
     stock = PIPELINE_TEMPLATE.format(options=", ".join(options), call=", ".join(call))
-    if not task.uses_windows:
+    if not task.spec.uses_windows:
         return stock
-    ours = LOAD_TEMPLATE.format(path=str(folder), example=task.example_row())
+    ours = LOAD_TEMPLATE.format(path=str(folder), example=inputs.example_row())
     return f"{ours}\n\n# or, of texts that are not too long, without bertkit\n{stock}"
 
 
@@ -132,18 +133,17 @@ def _keywords(options: Mapping[str, Any]) -> list[str]:
 
 def _cutting(task: Task, settings: Mapping[str, Any]) -> str:
     length, long = settings["max_length"], settings.get("long_texts", "head")
-    if task.dynamic_examples:
+    if task.spec.dynamic_examples:
         return f"It was trained on examples of up to {length} pieces."
-    if task.pipeline is None:
-        how = "read in windows" if task.uses_windows else "cut"
-        other = task.pipeline_caveat or "has nothing of the kind"
-        return f"`transformers.pipeline` {other}. Texts over {length} pieces are {how}."
+    if caveat := task.spec.pipeline.caveat:
+        how = "read in windows" if task.spec.uses_windows else "cut"
+        return f"`transformers.pipeline` {caveat}. Texts over {length} pieces are {how}."
     if long in BERTKIT_ONLY_LONG_TEXTS:
         return (
             f"Texts over {length} pieces are treated by `--long-texts {long}`, which `transformers.pipeline` does "
             "not know: it would cut them. `bertkit.load` does as in training."
         )
-    if task.uses_windows:
+    if task.spec.uses_windows:
         return (
             f"Texts over {length} pieces are read in windows and put together again by `bertkit.load`, which "
             "also keeps the predictions legal; `transformers.pipeline` does neither."

@@ -55,7 +55,7 @@ class AblationSuite(Suite):
 
     def _settings(self, row: AblationRow) -> dict[str, Any]:
         """What the recipe of a row's pre-training says."""
-        return read_recipe(_recipe(row.pretraining_recipe), Pretrain.name, Pretrain.Config).settings
+        return read_recipe(_recipe(row.pretraining_recipe), Pretrain.spec.name, Pretrain.spec.config).settings
 
     def resolve_inputs(self) -> list[str]:
         """The text and the tasks' data. Raises `UserError` for what is not there."""
@@ -112,7 +112,7 @@ class AblationSuite(Suite):
     def _row(self, row: AblationRow, folder: Path) -> dict[str, Run]:
         begun = folder / PRETRAINED_DIR / row.pretraining_recipe
         self.reporter.info(f"{row.name}: {begun}")
-        runs = {PRETRAINED_DIR: self.train(Pretrain.name, _recipe(row.pretraining_recipe), {}, begun)}
+        runs = {PRETRAINED_DIR: self.train(Pretrain.spec.name, _recipe(row.pretraining_recipe), {}, begun)}
         for task in self.tasks:
             place = folder / row.name / task.name
             self.reporter.info(f"{row.name}, {task.title}: {place}")
@@ -138,7 +138,7 @@ class AblationSuite(Suite):
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
         """To pre-training all but the suite's own; to fine-tuning what is the machine's."""
         handed_on = super().select_shared_settings(task_name)
-        if task_name == Pretrain.name:
+        if task_name == Pretrain.spec.name:
             return handed_on
         return {key: value for key, value in handed_on.items() if key in MACHINE_SETTINGS}
 

@@ -44,7 +44,7 @@ class FeatureBasedSuite(Suite):
     def __init__(self, config: FeatureBasedConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
         self.run_dirs = select_names("--features", config.features, list(PAPER_F1), "row of the table")
-        shared = read_recipe(get_recipe_name(self.run_dirs[0]), Ner.name, Ner.Config).settings
+        shared = read_recipe(get_recipe_name(self.run_dirs[0]), Ner.spec.name, Ner.spec.config).settings
         self.config = fill_unset(self.config, {key: shared[key] for key in ("data", "model")})
 
     def resolve_inputs(self) -> list[str]:
@@ -54,7 +54,7 @@ class FeatureBasedSuite(Suite):
         for features in self.run_dirs:
             select_layers(model_config, features)
         found = load_dataset(
-            str(self.config.data), Ner.name, self.config.data_dir, Dialect(conll=Ner.reads_word_lines)
+            str(self.config.data), Ner.spec.name, self.config.data_dir, Dialect(conll=Ner.spec.reads_word_lines)
         )
         self.data_source = found.source
         return [found.name, self.model_source.name]
@@ -71,7 +71,7 @@ class FeatureBasedSuite(Suite):
 
     def _row(self, features: str, place: Path) -> Run:
         self.reporter.info(f"{features}: {place}")
-        return self.train(Ner.name, get_recipe_name(features), {}, place)
+        return self.train(Ner.spec.name, get_recipe_name(features), {}, place)
 
     def compute_metrics(self, folder: Path, results: dict[str, Run]) -> dict[str, Any]:
         """The scores of each row; data and baselines are the same for all."""

@@ -1,13 +1,15 @@
 """`pretrain-mlm-nsp`: BERT from plain text, from scratch or continued."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
-from bertkit.tasks.base import Outputs, Pipeline, Preview, Scores
+from bertkit.tasks.base import Pipeline, Preview, Scores, TaskSpec
 from bertkit.tasks.corpus_task import CorpusTask
+from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
 from bertkit.tasks.pretrain_config import PretrainConfig
 from bertkit.tasks.pretrain_objectives import OBJECTIVES, Objective
 
@@ -30,13 +32,20 @@ class Pretrain(CorpusTask):
         collate: as examples are scored; known after `collator`.
     """
 
-    name = "pretrain-mlm-nsp"
-    help = "Pre-train a BERT on plain text: masked words and next sentences."
-    Config = PretrainConfig
-    best_metric = ("loss", -1)
-    default_max_length = 128
-    dynamic_examples = True
-    predictions_name = "masked_samples"
+    spec = TaskSpec(
+        name="pretrain-mlm-nsp",
+        help="Pre-train a BERT on plain text: masked words and next sentences.",
+        config=PretrainConfig,
+        pipeline=Pipeline(task="fill-mask"),
+        best_metric=("loss", -1),
+        unit="text",  # a document, or a section of one where there are few documents
+        default_max_length=128,
+        # Devlin et al. 2018, A.2, with batches that fit a small machine
+        default_hyperparameters={"epochs": 1.0, "batch_size": 32, "learning_rate": 1e-4},
+        dynamic_examples=True,
+        row_level=False,
+        predictions_name="masked_samples",
+    )
     eval_collator: Any
 
     def __init__(self, config: RunConfig) -> None:
@@ -45,6 +54,9 @@ class Pretrain(CorpusTask):
             from bertkit.data.corpus.phases import apply_phases
 
             self.config = apply_phases(self.config)
+        start = "further pre-trained by" if self.config.model else "pre-trained from new weights by"
+        pipeline = Pipeline(task=self.objective.hub_task)
+        self.spec = replace(self.spec, pipeline=pipeline, training_phrase=start)
 
     @property
     def phases(self) -> "list[Phase]":
@@ -57,16 +69,6 @@ class Pretrain(CorpusTask):
     def objective(self) -> Objective:
         """As asked by `--objective`."""
         return OBJECTIVES[self.config.objective]
-
-    @property
-    def pipeline(self) -> Pipeline:  # type: ignore[override]
-        """That of the objective's model."""
-        return self.objective.build_pipeline(self.tokenizer)
-
-    @property
-    def hub_task(self) -> str:  # type: ignore[override]
-        """That of the objective's model."""
-        return self.objective.hub_task
 
     # ---- what is learned
 
@@ -88,20 +90,18 @@ class Pretrain(CorpusTask):
         )
         return share + self.objective.description
 
-    @property
-    def training_phrase(self) -> str:
-        """Begun with the weights of a model, or with new ones."""
-        return "further pre-trained by" if self.config.model else "pre-trained from new weights by"
-
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
         """The config as it is, where it can do the objective."""
         if self.config.phases is not None:
             for phase in self.phases:
                 phase.validate_length(model_config, source.name)
-        return self.objective.configure_model(model_config, source.name, self.tokenizer)
+        self.spec = replace(self.spec, pipeline=self.objective.build_pipeline(self.tokenizer))
+        configured = self.objective.configure_model(model_config, source.name, self.tokenizer)
+        self.head_note = self._describe_new_heads()
+        return configured
 
-    def describe_head(self, had_head: bool) -> str:
-        """Which begin anew in a model that training goes on from."""
+    def _describe_new_heads(self) -> str:
+        """Name the heads that are re-initialized in a model that is trained further."""
         from bertkit.modeling.loading import load_config
         from bertkit.modeling.pretraining import find_missing_heads
 
@@ -114,24 +114,22 @@ class Pretrain(CorpusTask):
 
     # ---- examples
 
-    def featurize(self, rows: "Rows", tokenizer: Any) -> "CorpusFeatures":
-        """Examples drawn anew from these documents in every epoch.
+    def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
+        """Return examples that are sampled again in every epoch; for training those of each phase.
 
         Raises:
-            UserError: there is not text enough for one.
+            UserError: there is too little text for one example.
         """
-        return self._examples(rows, tokenizer, self.config.max_length)
-
-    def featurize_training(self, rows: "Rows", tokenizer: Any) -> "Features":
-        """Those of each phase."""
         from bertkit.data.corpus.phases import PhasedFeatures
 
+        if not training:
+            return self._examples(rows, tokenizer, self.config.max_length)
         parts = [self._examples(rows, tokenizer, phase.length) for phase in self.phases]
         return PhasedFeatures.from_phases(self.phases, parts)
 
     def _examples(self, rows: "Rows", tokenizer: Any, max_length: int) -> "CorpusFeatures":
-        from bertkit.data.corpus.features import CorpusFeatures
         from bertkit.data.corpus import pairs
+        from bertkit.data.corpus.features import CorpusFeatures
         from bertkit.data.tokenization import SequenceTemplate
 
         config, (corpus, chosen) = self.config, self.corpus_set.locate_documents(rows)
@@ -184,15 +182,6 @@ class Pretrain(CorpusTask):
             self.eval_collator,
         )
 
-    @property
-    def train_max_length(self) -> int:
-        """That of the longest phase."""
-        return max(phase.length for phase in self.phases)
-
-    def default_hyperparameters(self) -> dict[str, Any]:
-        """Devlin et al. 2018, A.2, with batches that a small machine takes."""
-        return {"epochs": 1.0, "batch_size": 32, "learning_rate": 1e-4}
-
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """The encoder with its heads over the vocabulary and, with pairs, over [CLS]."""
         from bertkit.modeling.dropout import set_dropout
@@ -207,7 +196,7 @@ class Pretrain(CorpusTask):
             set_dropout(model, self.config.dropout)
         return gather_masked_positions(model)
 
-    def loss(self, train: Any) -> "Loss":
+    def loss(self, features: Any) -> "Loss":
         """Both parts, each with its own mean."""
         from bertkit.modeling.losses import PretrainingLoss
 
@@ -215,19 +204,9 @@ class Pretrain(CorpusTask):
 
     # ---- scores
 
-    def compute_metrics(self, outputs: Outputs) -> Scores:
-        """Losses in nats, accuracies, perplexity of the masked pieces."""
-        from bertkit.metrics.pretraining import score_pretraining
-
-        return score_pretraining(outputs.logits, self.config.has_pairs)
-
-    def scorer(self, outputs: Outputs) -> "Scorer":
-        """By examples."""
-        from bertkit.metrics.intervals import Scorer
-        from bertkit.metrics.pretraining import score_pretraining
-
-        logits = outputs.logits
-        return Scorer(lambda rows: score_pretraining(logits[rows], self.config.has_pairs), len(logits))
+    def evaluate(self, outputs: Outputs) -> "PretrainEvaluation":
+        """Return losses and masked samples."""
+        return PretrainEvaluation(outputs, self.config.has_pairs, self.eval_collator, self.tokenizer)
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """`unigram`: each piece is as likely as it is frequent in the training text."""
@@ -239,12 +218,40 @@ class Pretrain(CorpusTask):
             )
         }
 
-    def iter_predictions(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
-        """Some examples as they were masked, with the mean loss in nats of their masked pieces."""
+
+class PretrainEvaluation(Evaluation):
+    """Losses of the examples, and a sample of them as they were masked.
+
+    Attributes:
+        has_pairs: whether an example has two texts.
+        collator: masks the examples as they were scored.
+    """
+
+    def __init__(self, outputs: Outputs, has_pairs: bool, collator: Any, tokenizer: Any) -> None:
+        super().__init__(outputs)
+        self.has_pairs, self.collator, self.tokenizer = has_pairs, collator, tokenizer
+
+    def compute_scores(self) -> Scores:
+        """Return losses in nats, accuracies, and the perplexity of the masked tokens."""
+        from bertkit.metrics.pretraining import score_pretraining
+
+        return score_pretraining(self.outputs.logits, self.has_pairs)
+
+    def scorer(self) -> "Scorer":
+        """Return a scorer of examples."""
+        from bertkit.metrics.intervals import Scorer
+        from bertkit.metrics.pretraining import score_pretraining
+
+        logits = self.outputs.logits
+        return Scorer(lambda rows: score_pretraining(logits[rows], self.has_pairs), len(logits))
+
+    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+        """Yield some masked examples with the mean loss of their masked tokens in nats."""
         from bertkit.masking.samples import decode_masked_samples, sample_indices
 
-        numbers = sample_indices(outputs.features, SAMPLE_COUNT)
-        loss = outputs.logits[numbers, 0] / outputs.logits[numbers, 2].clip(1)
-        shown = decode_masked_samples(outputs.features, self.eval_collator, self.tokenizer, numbers)
-        for sample, of_masked in zip(shown, loss.tolist(), strict=True):
-            yield {**sample, "mlm_loss": of_masked}
+        features, logits = self.outputs.features, self.outputs.logits
+        indices = sample_indices(features, SAMPLE_COUNT)
+        losses = logits[indices, 0] / logits[indices, 2].clip(1)
+        samples = decode_masked_samples(features, self.collator, self.tokenizer, indices)
+        for sample, loss in zip(samples, losses.tolist(), strict=True):
+            yield {**sample, "mlm_loss": loss}

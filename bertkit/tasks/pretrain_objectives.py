@@ -118,11 +118,12 @@ class Objective:
         return "text-generation" if self.is_causal else "fill-mask"
 
     def build_pipeline(self, tokenizer: Any) -> Pipeline:
-        """A text is gone on with behind its first piece, without the last one."""
+        """Return how transformers runs the model; a causal one continues a text without its [SEP]."""
         if not self.is_causal:
-            return Pipeline(self.hub_task, {}, {}, f"... {tokenizer.mask_token} ...")
+            return Pipeline(task=self.hub_task, example_input=f"... {tokenizer.mask_token} ...")
         call_kwargs = {"add_special_tokens": False, "max_new_tokens": 20}
-        return Pipeline(self.hub_task, {}, call_kwargs, f"{tokenizer.cls_token} ...")
+        example = f"{tokenizer.cls_token} ..."
+        return Pipeline(task=self.hub_task, call_kwargs=call_kwargs, example_input=example)
 
 
 _PAIRS = "AutoModelForPreTraining"
