@@ -290,7 +290,7 @@ def test_a_head_whose_types_are_named_the_other_way_round_is_refused(cli, learne
     names = {n: t if t == "O" else t[:2] + swapped[t[2:]] for n, t in config["id2label"].items()}
     (folder / "config.json").write_text(json.dumps(config | {"id2label": names}))
     data = written(tmp_path / "toy.conll", make_ner_rows(200, seed=5))
-    words = ["wrong order", "MEAN means NICE, NICE means MEAN", "validation tokens in entities"]
+    words = ["wrong order", "MEAN means NICE, NICE means MEAN", "validation words in entities"]
     assert_refused(cli, tmp_path, ["--data", data, "--model", folder], words, "ner")
 
 

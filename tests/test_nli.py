@@ -131,7 +131,7 @@ def test_label_numbers_get_the_names_that_large_sets_give_them(cli, learned, tmp
     status, out, err = cli(*args, "--lr", "1e-12", "--json")
     assert status == 0
     assert json.loads(out)["validation"]["accuracy"] == 1.0
-    assert "labels 0, 1, 2 are taken as entailment, neutral, contradiction" in err
+    assert "labels 0, 1, 2 are read as entailment, neutral, contradiction" in err
     assert "1 train rows left out: no gold label" in err
     assert read_predictions(tmp_path / "run")[0]["gold"] in number
 

@@ -458,7 +458,7 @@ def test_a_stride_that_nobody_chose_is_not_kept(tiny, tmp_path):
     assert "doc_stride" not in recipe.read_text()
     found = bertkit.qa(recipe=str(recipe), max_length=14, dry_run=True).metrics
     assert found["max_length"] == 14
-    with pytest.raises(UserError, match="--doc-stride 40 would skip text"):
+    with pytest.raises(UserError, match="--doc-stride 40: would skip text"):
         bertkit.qa(recipe=str(recipe), max_length=14, doc_stride=40, dry_run=True)
 
 

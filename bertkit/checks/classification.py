@@ -236,7 +236,9 @@ def find_duplicate_endings(
     duplicates = [
         index for index, row_endings in enumerate(endings) if len(set(row_endings)) < len(row_endings)
     ]
-    ambiguous = [index for index in duplicates if gold and sum(ending == gold[index] for ending in endings[index]) > 1]
+    ambiguous = []
+    if gold is not None:
+        ambiguous = [i for i in duplicates if sum(ending == gold[i] for ending in endings[i]) > 1]
     if ambiguous:
         yield Finding(
             "warning", "right-twice",
