@@ -218,7 +218,7 @@ def find_long_rows(
     if hasattr(task.config, "long_texts"):
         fixes.append("--long-texts windows reads all of each")
     level: Level = "warning" if len(long) > MANY_TRUNCATED * len(rows) else "note"
-    yield Finding(level, "cut", f"{message} truncated", "; ".join(fixes), len(long), locations)
+    yield Finding(level, "truncated", f"{message} truncated", "; ".join(fixes), len(long), locations)
 
 
 def find_unk_tokens(name: str, rows: Rows, counts: TokenCounts, info: TokenizerInfo) -> Iterator[Finding]:

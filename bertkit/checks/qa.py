@@ -104,7 +104,7 @@ def find_lost_answers(split: str, rows: Rows, features: QuestionFeatures) -> Ite
     truncated = (features.question_lengths < features.question_ids.lengths).nonzero()[0]
     if len(truncated):
         yield Finding(
-            "note", "question-cut",
+            "note", "question-truncated",
             f"{format_fraction(len(truncated), len(rows))} {split} questions are over "
             f"{features.question_lengths.max()} tokens and truncated",
             f"--max-query-length {features.question_ids.lengths.max()} reads all of them",

@@ -55,7 +55,7 @@ class QaConfig(RunConfig):
     n_best: int = setting(20, "Number of answers to list for each question.", MODEL, min=1)
 
     def resolve_data_name(self) -> str | None:
-        """Return `--data`, or the dataset that `--squad` alone stands for."""
+        """Return `--data`, or the dataset that `--squad` selects without it."""
         return self.data or (SQUAD_DATASETS[self.squad] if self.squad else None)
 
 

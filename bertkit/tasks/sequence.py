@@ -189,7 +189,7 @@ class SequenceTask(Task):
         require_texts(rows, columns)
 
     def _map_label_ids(self, rows: "Rows") -> "Rows":
-        """Return rows in which numbers that stand for labels are replaced by the labels' names."""
+        """Return rows with label ids replaced by the names of the labels."""
         return rows
 
     def map_columns(self, rows: "Rows") -> None:

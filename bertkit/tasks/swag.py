@@ -145,7 +145,7 @@ class Swag(Task):
         return dataclasses.replace(dataset, splits=splits, notes=notes)
 
     def _clear_missing_labels(self, rows: "Rows") -> "Rows":
-        """Replace the label -1, which stands for no label on the Hub, by None."""
+        """Replace the label -1, by which the Hub marks a missing label, by None."""
         column = self.config.label_column
         if column not in rows.columns:
             return rows
