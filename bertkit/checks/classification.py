@@ -133,7 +133,7 @@ def check_balance(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
 
 
 def find_placeholder_labels(split: str, rows: Rows, column: str, labels: Sequence[str]) -> Iterator[Finding]:
-    """Find classes that stand for a missing label, beside classes that are all numbers."""
+    """Find classes such as "N/A" that mark a missing label, beside classes that are all numbers."""
     placeholders = [label for label in labels if is_missing_label(label)]
     others = set(labels) - set(placeholders)
     if not placeholders or any(parse_number(label) is None for label in others):

@@ -95,7 +95,7 @@ class InputSchema:
     Attributes:
         text_columns: columns that a person would read, in order.
         gold_columns: columns of labels, which are not read when predicting.
-        dropped_columns: columns that predictions do not repeat; None stands for `gold_columns`.
+        dropped_columns: columns that predictions do not repeat; by default `gold_columns`.
         flags: setting of `bertkit predict` -> the column it fills, in the order of the columns.
         group_columns: candidate columns; adjacent rows with equal values in the first one that exists
             must be read together.
@@ -157,7 +157,7 @@ class Task(ABC):
         spec: static facts; see `TaskSpec`.
         config: the settings; methods fill in what the rows decide.
         has_new_head: whether the head is re-initialized; set by `configure_model`.
-        head_note: a remark on the head for the console; None stands for the usual one.
+        head_note: a remark on the head for the console; by default the usual one.
         fitted_params: what `fit_decision` or `load_state` found; saved in the model's `config.json`.
         use_cache: whether tokenized texts are cached on disk.
     """
