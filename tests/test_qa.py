@@ -81,7 +81,7 @@ def built(contexts, answers=None, tokenizer=None, limits=LIMITS):
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @given(text=TEXTS, data=st.data())
 @settings(deadline=None)
-def test_answers_survive_pieces_windows_and_offsets(kind, text, data):
+def test_answers_survive_tokenization_windows_and_offsets(kind, text, data):
     places = [place for place, letter in enumerate(text) if not letter.isspace()]
     if not places:
         return
@@ -113,7 +113,7 @@ def test_answers_survive_pieces_windows_and_offsets(kind, text, data):
                 assert answer["text"].strip("\u200b \r\n") in found  # no tokenizer has a piece of it
 
 
-def test_whole_words_come_back_exactly():
+def test_whole_words_are_restored_exactly():
     context = "the  food\r\nwas good ,  today"
     features = built([context], [[{"text": "good", "answer_start": context.index("good")}]])
     first, last = features.labels[0] - features.get_context_positions(np.array([0])) + features.start[0]
@@ -122,7 +122,7 @@ def test_whole_words_come_back_exactly():
 
 @given(lengths=st.lists(st.integers(1, 80), min_size=1, max_size=5), stride=st.integers(1, 30))
 @settings(deadline=None)
-def test_windows_are_as_in_run_squad(lengths, stride):
+def test_windows_equal_those_of_run_squad(lengths, stride):
     contexts = [
         " ".join(["film", *["good"] * (length - 1), str(number)]) for number, length in enumerate(lengths)
     ]
@@ -142,7 +142,7 @@ def test_windows_are_as_in_run_squad(lengths, stride):
         assert all(len(features[w]["input_ids"][0]) == features.lengths[w] <= 24 for w in rows)
 
 
-def test_the_question_is_cut_and_a_window_without_the_answer_points_at_cls():
+def test_questions_are_truncated_and_windows_without_answer_point_to_cls():
     context = " ".join(["film"] * 40 + ["good"])
     features = build_question_features(
         ["was it " * 30], [context], [[{"text": "good", "answer_start": len(context) - 4}]],
@@ -153,7 +153,7 @@ def test_the_question_is_cut_and_a_window_without_the_answer_points_at_cls():
     assert features.labels[-1].tolist() == [features.lengths[-1] - 2] * 2
 
 
-def test_what_of_questions_and_answers_is_not_learned_is_told():
+def test_truncated_questions_and_lost_answers_are_reported():
     contexts = ["good", "\u200bgood", "good", "good"]
     answers = [[{"text": context[0], "answer_start": 0}] for context in contexts[:3]] + [[]]
     rows = Rows.from_columns({"id": ["a", "b", "c", "d"]}, "rows")
@@ -201,7 +201,7 @@ def test_the_best_spans_are_those_of_all_spans(length, n, longest, seed):
         assert all(np.isinf(span[0]) for span in ours[len(wanted) :])
 
 
-def test_among_spans_of_one_score_any_are_the_best():
+def test_ties_between_spans_may_be_broken_in_any_order():
     places, found = find_best_spans(np.zeros((1, 2, 9), np.float32), np.ones((1, 9), bool), 5, 3)
     assert found.tolist() == [[[0.0] * 5] * 2]
     first, last = places[0]
@@ -210,14 +210,14 @@ def test_among_spans_of_one_score_any_are_the_best():
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), max_size=9))
-def test_descending_sorts_the_highest_first_whatever_the_sign(scores):
+def test_descending_sort_handles_negative_scores(scores):
     scores = np.array(scores, np.float32)
     keys = compute_descending_keys(scores)
     assert ((keys >= 0) & (keys < 2**32)).all()
     assert scores[np.argsort(keys)].tolist() == sorted(scores.tolist(), reverse=True)
 
 
-def test_windows_of_a_question_compete_and_no_answer_is_the_least_of_them():
+def test_the_null_score_is_the_minimum_over_windows():
     """Against all spans of all windows; of those with one text, which are many here, only the best."""
     contexts = [" ".join([f"film {n}", "Good", "food"] * 12) for n in range(20)]
     features = built(contexts)
@@ -247,7 +247,7 @@ def test_windows_of_a_question_compete_and_no_answer_is_the_least_of_them():
         assert nbest.null_odds[question] == pytest.approx(min(null) - wanted[0][1], abs=1e-5)
 
 
-def test_a_text_that_stands_in_many_places_leaves_room_for_others():
+def test_a_repeated_answer_text_is_listed_once():
     """Far more than the best few places must be looked at, and the few texts there are all come."""
     contexts = ["a " * 17 + "it", "It it a"]
     features = built(contexts, limits=dataclasses.replace(LIMITS, n_best=30))
@@ -263,7 +263,7 @@ def test_a_text_that_stands_in_many_places_leaves_room_for_others():
     assert found[1] == ["It", "It it", "It it a", "a", "it", "it a"]
 
 
-def test_a_paragraph_of_which_no_piece_is_left_has_the_empty_answer():
+def test_a_paragraph_without_tokens_has_the_empty_answer():
     features = built(["\u200b\u200b", "good"])
     nbest = merge_windows(features.reduce_logits(torch.zeros(2, 2, 8), np.arange(2), {}).numpy(), features)
     assert (nbest.start[0], nbest.stop[0], nbest.null_odds[0]) == (0, 0, 0.0)
@@ -282,7 +282,7 @@ def written(tmp_path, contexts, logits, features):
     return [json.loads((tmp_path / name).read_text()) for name in files]
 
 
-def test_the_files_hold_the_best_answers_with_no_answer_where_its_share_puts_it(tmp_path):
+def test_the_nbest_file_ranks_no_answer_by_its_probability(tmp_path):
     contexts = [f"film{n} good food" for n in range(30)]
     features = built(contexts)
     logits = np.random.default_rng(0).normal(size=(30, 2, 24))
@@ -304,7 +304,7 @@ def test_the_files_hold_the_best_answers_with_no_answer_where_its_share_puts_it(
     assert list(nbest) == list(answers) == list(odds) == [str(n) for n in range(30)]
 
 
-def test_half_of_a_surrogate_pair_in_an_answer_is_kept(tmp_path):
+def test_a_lone_surrogate_in_an_answer_is_preserved(tmp_path):
     contexts = ["\ud800", '서울 "good"']
     logits = np.zeros((2, 2, 24))
     logits[:, :, 0] = -1
@@ -321,7 +321,7 @@ def test_scores_of_a_model_that_diverged_are_null(tmp_path):
 # ---- tau
 
 
-def test_where_nothing_is_answered_the_sweep_says_what_no_answer_scores():
+def test_the_sweep_without_answers_equals_the_majority_baseline():
     contexts, gold = ["good food"] * 3, ["The", ".", "good"]
     answers = [[{"text": text, "answer_start": None}] for text in gold]
     features = built(contexts)
@@ -345,7 +345,7 @@ def stock(folder):
     return AutoModelForQuestionAnswering.from_pretrained(folder).eval()
 
 
-def test_padding_has_no_share_in_loss_or_answers(tiny):
+def test_padding_does_not_affect_loss_or_answers(tiny):
     torch.manual_seed(0)
     model, rows = stock(tiny), make_qa_rows(6)
     answers = [row["answers"] for row in rows]
@@ -365,7 +365,7 @@ def test_padding_has_no_share_in_loss_or_answers(tiny):
     assert float(mine) == pytest.approx(np.mean(alone), rel=1e-5)
 
 
-def test_scoring_keeps_a_few_numbers_a_window(tiny):
+def test_scoring_keeps_few_numbers_per_window(tiny):
     features = built([row["context"] for row in make_qa_rows(9)])
     kept = predict_logits(stock(tiny), features, PaddingCollator(0, True), 4, Reporter())
     assert kept.shape == (len(features), 2 + 4 * LIMITS.n_best)
@@ -380,7 +380,7 @@ def trained(tiny, tmp_path, rows, name="run", **more):
     return bertkit.qa(data=str(data), output_dir=str(tmp_path / name), **options | more)
 
 
-def test_learns_where_the_answer_stands(tiny, tmp_path):
+def test_answer_spans_are_learned(tiny, tmp_path):
     run = trained(tiny, tmp_path, make_qa_rows(200), max_length=16)
     scores, records = run.metrics["validation"], read_predictions(run.output_dir)
     assert scores.keys() == {"exact", "f1"}
@@ -398,7 +398,7 @@ def test_learns_where_the_answer_stands(tiny, tmp_path):
         assert one["score"] == pytest.approx(other["score"], abs=1e-4)
 
 
-def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
+def test_unanswerable_questions_are_learned_and_the_threshold_is_saved(tiny, tmp_path):
     rows = make_qa_rows(300, unanswerable=100)
     test = write_rows(tmp_path / "test.jsonl", make_qa_rows(40, seed=1, unanswerable=20))
     run = trained(tiny, tmp_path, rows, max_length=40, test=str(test))
@@ -431,7 +431,7 @@ def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
     assert (answers[0]["answer"], answers[0]["start"]) == ("", None)
 
 
-def test_goes_on_from_a_run_with_its_head(tiny, tmp_path):
+def test_training_continues_from_a_run_with_its_head(tiny, tmp_path):
     first = trained(tiny, tmp_path, make_qa_rows(200), "first", max_length=40)
     more = {"max_steps": 1, "learning_rate": 0.0, "max_length": 40}
     kept = trained(first.output_dir, tmp_path, make_qa_rows(60, seed=3), "second", **more)
@@ -439,12 +439,12 @@ def test_goes_on_from_a_run_with_its_head(tiny, tmp_path):
     assert kept.metrics["validation"]["exact"] > 90 > fresh.metrics["validation"]["exact"]
 
 
-def test_a_head_for_three_classes_is_no_hindrance(tmp_path):
+def test_a_classification_head_is_replaced(tmp_path):
     folder = save_tiny_model(tmp_path / "model", num_labels=3)
     assert trained(folder, tmp_path, make_qa_rows(60), max_steps=1).metrics["task"] == "qa"
 
 
-def test_without_segments(tmp_path):
+def test_models_without_token_type_ids_are_trained(tmp_path):
     folder = save_tiny_model(tmp_path / "model", roberta=True)
     run = trained(folder, tmp_path, make_qa_rows(200), max_length=40, eval_batch_size=1)
     one = read_predictions(run.output_dir)
@@ -452,7 +452,7 @@ def test_without_segments(tmp_path):
     assert all(record["context"][record["start"] : record["end"]] == record["answer"] for record in one)
 
 
-def test_a_stride_that_nobody_chose_is_not_kept(tiny, tmp_path):
+def test_the_default_stride_is_not_saved(tiny, tmp_path):
     run = trained(tiny, tmp_path, make_qa_rows(40, longest=60), max_steps=1, max_length=60)
     recipe = run.output_dir / "run.yaml"
     assert "doc_stride" not in recipe.read_text()
@@ -462,7 +462,7 @@ def test_a_stride_that_nobody_chose_is_not_kept(tiny, tmp_path):
         bertkit.qa(recipe=str(recipe), max_length=14, doc_stride=40, dry_run=True)
 
 
-def test_a_dry_run_tells_windows(tiny, tmp_path, cli):
+def test_a_dry_run_reports_windows(tiny, tmp_path, cli):
     data = write_rows(tmp_path / "data.jsonl", make_qa_rows(40, longest=60))
     status, out, err = cli("qa", "--data", data, "--model", tiny, "--max-length", 16, "--dry-run")
     assert status == 0, err
@@ -471,7 +471,7 @@ def test_a_dry_run_tells_windows(tiny, tmp_path, cli):
     assert "0.0%" not in out
 
 
-def test_articles_stay_whole(tiny, tmp_path, cli):
+def test_articles_are_held_out_whole(tiny, tmp_path, cli):
     articles = [
         {
             "title": f"t{n}",
@@ -495,7 +495,7 @@ def test_articles_stay_whole(tiny, tmp_path, cli):
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_question_that_is_also_evaluated_on_is_not_trained_on(tiny, tmp_path, cli, split):
+def test_questions_of_the_validation_split_are_not_trained_on(tiny, tmp_path, cli, split):
     """As in the other tasks; of ids alone nothing is to be said, since files count each by itself."""
     rows = make_qa_rows(60)
     both, others = rows[:7], [{**row, "id": f"q{n}"} for n, row in enumerate(make_qa_rows(20, seed=9))]
@@ -548,14 +548,14 @@ def test_refused(cli, tiny, tmp_path, case):
     )
 
 
-def test_no_data_and_no_network_says_where_the_file_goes(cli, no_hub, tmp_path):
+def test_a_missing_dataset_without_network_names_the_expected_file(cli, no_hub, tmp_path):
     started = time.perf_counter()
     words = ["train-v2.0.json", "BERTKIT_DATA_DIR/squad_v2/"]
     assert_refused(cli, tmp_path, ["--squad", "v2"], words, "qa")
     assert time.perf_counter() - started < 30  # a tripwire for retries, not a timing
 
 
-def test_the_named_set_comes_from_the_hub(cli, hub, tiny, tmp_path):
+def test_a_known_dataset_is_loaded_from_the_hub(cli, hub, tiny, tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 

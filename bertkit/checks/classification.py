@@ -10,7 +10,7 @@ from bertkit.checks.base import Finding, Level, TaskChecks, find_unvalidated, fo
 from bertkit.data.labels import has_labels, is_missing_label, normalize_label, parse_number
 from bertkit.data.rows import Rows
 from bertkit.data.token_counts import TokenCounts
-from bertkit.errors import format_list
+from bertkit.errors import format_count, format_list
 from bertkit.tasks.label_types import MultiLabel, Regression, SingleLabel
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def check_ending_counts(split: str, rows: Rows, endings: Sequence[Sequence[str]]
     usual, count = sizes[0]
     summary = f"{usual} in every row"
     if count < len(rows):
-        summary = ", ".join(f"{size} in {count:,} rows" for size, count in sizes)
+        summary = ", ".join(f"{size} in {format_count(count, 'row')}" for size, count in sizes)
     unusual = [index for index, row_endings in enumerate(endings) if len(row_endings) != usual]
     yield Finding(
         "note", "endings", f"endings of the {split} split: {summary}",
