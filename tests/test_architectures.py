@@ -166,7 +166,8 @@ def test_padding_is_on_the_right_regardless_of_the_tokenizer(task, tmp_path):
         config = folder / "tokenizer_config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | {"padding_side": side}))
         run = getattr(bertkit, task)(
-            data=str(write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))), model=str(folder), max_steps=2,
+            data=str(write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))), model=str(folder),
+            max_steps=2,
             batch_size=8, bf16=False, output_dir=str(tmp_path / f"run-{side}"),
         )  # fmt: skip
         found.append(read_predictions(run.output_dir))

@@ -191,7 +191,7 @@ def test_class_weights_improve_a_rare_class(tiny, tmp_path):
 
 
 def long_rows(count):
-    """Texts of 60 words whose one telling word stands in the middle, where neither head nor tail sees it."""
+    """Return texts of 60 words whose only informative word is in the middle, outside of head and tail."""
     rng = random.Random(3)
     rows = []
     for number in range(count):
@@ -307,11 +307,11 @@ def test_defaults_follow_data_size_and_model_size():
         "learning_rate": 2e-5,
     }
     assert suggest_hyperparameters(20_000, 23_000_000)[0]["learning_rate"] == 1e-4
-    told = [
+    reasons = [
         suggest_hyperparameters(9, size)[1].split(" and ")[1]
         for size in (412_128, 999_499, 999_500, 4_386_178, 109_482_240)
     ]
-    assert [words.split()[0] for words in told] == ["412k", "999k", "1.0M", "4.4M", "109M"]
+    assert [reason.split()[0] for reason in reasons] == ["412k", "999k", "1.0M", "4.4M", "109M"]
     assert suggest_hyperparameters(200_000, 4_000_000)[0]["learning_rate"] == 3e-4
     assert suggest_hyperparameters(20_000, 340_000_000)[0]["learning_rate"] == 2e-5
 

@@ -72,8 +72,8 @@ def test_predictions_are_written_as_columns_and_as_character_spans(learned):
     sentences = [
         [line.split("\t") for line in part.split("\n")] for part in columns.removesuffix("\n\n").split("\n\n")
     ]
-    told = [list(map(list, zip(r["tokens"], r["gold"], r["predicted"], strict=True))) for r in records]
-    assert sentences == told
+    expected = [list(map(list, zip(r["tokens"], r["gold"], r["predicted"], strict=True))) for r in records]
+    assert sentences == expected
     for record in records:
         for entity in record["entities"]:
             assert record["text"][entity["start"] : entity["end"]] == entity["text"]
@@ -316,14 +316,16 @@ def test_document_context_provides_missing_information(tiny_without_dropout, tmp
     scores = {}
     for context in ("sentence", "document"):
         run = bertkit.ner(
-            data=str(data), model=str(tiny_without_dropout), epochs=16, context=context, output_dir=str(tmp_path / context),
+            data=str(data), model=str(tiny_without_dropout), epochs=16, context=context,
+            output_dir=str(tmp_path / context),
             **FAST | {"learning_rate": 2e-3},
         )  # fmt: skip
         scores[context] = run.metrics["validation"]["f1"]
     model = bertkit.load(run.output_dir)
     rows = [{"tokens": ["bad", "c"], "document": 1}, {"tokens": ["d", "film"], "document": 1}]
     assert [found["predicted"] for found in model.predict(rows)] == [["O", "O"], ["O", "B-MEAN"]]
-    assert len(list(model.predict([{"tokens": ["d", "film"]}]))) == 1  # by itself, where nothing is told
+    # Without a document column, a sentence is read by itself.
+    assert len(list(model.predict([{"tokens": ["d", "film"]}]))) == 1
     assert scores["sentence"] < 0.8
     assert scores["document"] > 0.95
 
@@ -430,7 +432,7 @@ def test_spans_of_texts_in_any_script_are_restored(tiny, tmp_path, text):
             assert "".join(inside) in "".join(split_words(entity["text"]))
 
 
-def test_korean_particles_that_share_a_token_are_not_in_entities(tmp_path):
+def test_korean_particles_in_the_token_of_an_entity_are_not_part_of_it(tmp_path):
     """KLUE's form: a character a line, the blank is a token too."""
     model = save_tiny_model(tmp_path / "model")
     rows = [{"tokens": list(" ".join(row["tokens"])), "tags": spread(row)} for row in make_ner_rows(400)]

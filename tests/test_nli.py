@@ -208,11 +208,11 @@ def test_the_hypothesis_only_baseline_does_not_read_the_premise(tiny, tmp_path):
         assert set(run.metrics["baselines"]) == {"majority", "hypothesis_only"}
         return run.metrics["baselines"]["hypothesis_only"]["accuracy"]
 
-    told = make_nli_rows(200)
-    swapped = [{**row, "premise": row["hypothesis"], "hypothesis": row["premise"]} for row in told]
+    rows = make_nli_rows(200)
+    swapped = [{**row, "premise": row["hypothesis"], "hypothesis": row["premise"]} for row in rows]
     swapped = [{**row, "premise": f"{row['premise']} {n}"} for n, row in enumerate(swapped)]
-    assert baseline("told", told) > 0.95
-    assert baseline("untold", swapped) < 0.6
+    assert baseline("original", rows) > 0.95
+    assert baseline("swapped", swapped) < 0.6
 
 
 REFUSED = {

@@ -100,17 +100,17 @@ def test_answers_survive_tokenization_windows_and_offsets(kind, text, data):
             )
             if some.labels[window, 0] == some.get_null_positions(np.array([window]))[0]:
                 continue
-            pieces = range(some.start[window], some.stop[window])
+            tokens = range(some.start[window], some.stop[window])
             touching = [
-                piece for piece in pieces
-                if some.contexts.start[piece] < stop and some.contexts.stop[piece] > start
+                token for token in tokens
+                if some.contexts.start[token] < stop and some.contexts.stop[token] > start
             ]  # fmt: skip
-            assert {first, last} <= set(pieces)
+            assert {first, last} <= set(tokens)
             assert touching == [] or (first <= touching[0] and touching[-1] <= last)
             found = text[some.contexts.start[first] : some.contexts.stop[last]]
             assert found == found.strip()
             if touching:
-                assert answer["text"].strip("\u200b \r\n") in found  # no tokenizer has a piece of it
+                assert answer["text"].strip("\u200b \r\n") in found  # no tokenizer has a token for it
 
 
 def test_whole_words_are_restored_exactly():
@@ -127,7 +127,7 @@ def test_windows_equal_those_of_run_squad(lengths, stride):
         " ".join(["film", *["good"] * (length - 1), str(number)]) for number, length in enumerate(lengths)
     ]
     features = built(contexts, limits=Limits(24, 6, stride, 30, 5))
-    budget = 24 - 3 - 3  # special pieces, and the question's
+    budget = 24 - 3 - 3  # special tokens, and those of the question
     for question, context in enumerate(contexts):
         size, begin, wanted = len(context.split()), 0, []
         while True:  # google's loop
@@ -274,7 +274,9 @@ def test_a_paragraph_without_tokens_has_the_empty_answer():
 
 def written(tmp_path, contexts, logits, features):
     """The three files of questions named 0, 1 ..., as they are read."""
-    kept = features.reduce_logits(torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features)), {}).numpy()
+    kept = features.reduce_logits(
+        torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features)), {}
+    ).numpy()
     rows = Rows.from_columns({"id": [str(n) for n in range(len(contexts))], "context": contexts}, "rows")
     files = QaEvaluation(Outputs(kept, features, rows), "v2", 0.0).files()
     for name, parts in files.items():
@@ -289,10 +291,10 @@ def test_the_nbest_file_ranks_no_answer_by_its_probability(tmp_path):
     answers, nbest, odds = written(tmp_path, contexts, logits, features)
     places = set()
     for name, listed in nbest.items():
-        shares = [entry["probability"] for entry in listed]
+        probabilities = [entry["probability"] for entry in listed]
         scores = [entry["start_logit"] + entry["end_logit"] for entry in listed]
-        assert shares == sorted(shares, reverse=True)
-        assert shares == pytest.approx(np.exp(scores) / np.exp(scores).sum(), rel=1e-5)
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert probabilities == pytest.approx(np.exp(scores) / np.exp(scores).sum(), rel=1e-5)
         places.add(at := [entry["text"] for entry in listed].index(""))
         assert len(listed) == LIMITS.n_best + 1
         assert [*listed[0]] == ["text", "probability", "start_logit", "end_logit"]
@@ -496,7 +498,7 @@ def test_articles_are_held_out_whole(tiny, tmp_path, cli):
 
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_questions_of_the_validation_split_are_not_trained_on(tiny, tmp_path, cli, split):
-    """As in the other tasks; of ids alone nothing is to be said, since files count each by itself."""
+    """As in the other tasks; equal ids are ignored, since each file numbers its own questions."""
     rows = make_qa_rows(60)
     both, others = rows[:7], [{**row, "id": f"q{n}"} for n, row in enumerate(make_qa_rows(20, seed=9))]
     write_rows(tmp_path / "data" / "train.jsonl", rows)
@@ -535,7 +537,9 @@ REFUSED = {
                                  ["--doc-stride 15", "--max-length 20", "14"]),
     "no room": (make_qa_rows(40), ["--max-length", 4], ["--max-length 4", "no room"]),
     "no such rules": (make_qa_rows(40), ["--squad", "v3"], ["--squad", "v1", "v2"]),
-    "no such column": (make_qa_rows(40), ["--question-column", "qestion"], ["qestion", "did you mean 'question'"]),
+    "no such column": (
+        make_qa_rows(40), ["--question-column", "qestion"], ["qestion", "did you mean 'question'"],
+    ),
 }  # fmt: skip
 
 

@@ -75,8 +75,8 @@ def test_a_permutation_of_the_endings_permutes_the_prediction(model, seed):
         assert order[two["predicted"]] == one["predicted"]
 
 
-class FirstPiece(torch.nn.Module):
-    """Scores a sequence by its first piece, as a multiple-choice head does: [1, choices, length] in."""
+class FirstTokenScorer(torch.nn.Module):
+    """A model that scores a sequence by its first token id, from inputs [1, choices, seq_len]."""
 
     def forward(self, input_ids, attention_mask):
         assert (input_ids.shape[0], input_ids.shape) == (1, attention_mask.shape)
@@ -90,7 +90,7 @@ def test_a_missing_ending_has_no_probability_and_no_gradient():
         "choice": torch.tensor([0, 0, 1, 1, 1]),
         "labels": torch.tensor([0, 2]),
     }
-    logits = compute_logits(FirstPiece(), batch)
+    logits = compute_logits(FirstTokenScorer(), batch)
     assert logits.tolist() == [[1.0, 2.0, -torch.inf], [5.0, 4.0, 3.0]]
     logits.retain_grad()
     loss = CrossEntropy().sum_losses(logits, batch)["loss"]
@@ -263,6 +263,6 @@ def test_the_shared_beginning_is_read_with_each_ending(tiny, tmp_path):
     run = bertkit.swag(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
     model = bertkit.load(run.output_dir)
     features = model.task.featurize(Rows.from_dicts(rows[:1], "rows"), model.tokenizer)
-    pieces = model.tokenizer.convert_ids_to_tokens(features.input_ids[0])
-    assert pieces[-4:] == ["it", "was", "good", "[SEP]"]
+    tokens = model.tokenizer.convert_ids_to_tokens(features.input_ids[0])
+    assert tokens[-4:] == ["it", "was", "good", "[SEP]"]
     assert len(features.input_ids) == 2

@@ -1,7 +1,7 @@
 """The interface between a task and the pipeline.
 
 A task consists of static facts (`TaskSpec`), the columns it reads (`InputSchema`), and the methods of
-`Task`, which the pipeline calls roughly in the order in which they are defined. Task modules import
+`Task`. The pipeline calls them roughly in the order in which they are defined. Task modules import
 nothing heavy at the top, because the command line loads them to build `--help`.
 """
 
@@ -51,8 +51,8 @@ class Pipeline:
 class TaskSpec:
     """Static facts about a task.
 
-    A task class has one spec. A task object refines its own copy where a fact depends on the settings
-    (in `__init__`), on the labels (in `parse_dataset`) or on the model (in `configure_model`).
+    A task class has one spec. A task object refines its own copy where a fact depends on more: on the
+    settings (`__init__`), on the labels (`parse_dataset`) or on the model (`configure_model`).
 
     Attributes:
         help: the help text of the command.

@@ -58,7 +58,7 @@ class CorpusTask(Task):
         return LoadedDataset(train.name, train.location, splits, notes=notes)
 
     def find_sources(self) -> "dict[str, TextSource]":
-        """The text of each split."""
+        """Return the text of each split."""
         from bertkit.data.corpus.source import find_text
 
         config = self.config
@@ -70,6 +70,7 @@ class CorpusTask(Task):
         return sources
 
     def text_options(self, text: "TextSource") -> "TextOptions":
+        """Return how documents and sentences are found in the text."""
         from bertkit.data.corpus.documents import TextOptions
 
         return TextOptions.from_config(self.config, text.column, self.config.text_format)
