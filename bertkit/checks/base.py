@@ -11,6 +11,7 @@ from bertkit.data.qa.answers import describe_location
 from bertkit.data.qa.rows import QuestionRows
 from bertkit.data.rows import Rows
 from bertkit.data.token_counts import TokenCounts
+from bertkit.errors import format_list
 
 if TYPE_CHECKING:
     from bertkit.data.loading import LoadedDataset
@@ -119,8 +120,6 @@ class TaskChecks:
 def find_unvalidated(train: Mapping[str, int], validation: Mapping[str, int], unit: str) -> Iterator[Finding]:
     """Find the labels, or types of entities, that no validation row has."""
     if validation and (unseen := [name for name in train if name not in validation]):
-        from bertkit.errors import format_list
-
         yield Finding(
             "note", "not-validated", f"{unit} that no validation row has: {format_list(unseen)}",
             "the scores will not cover them; add such rows to the validation split", len(unseen),
