@@ -666,7 +666,7 @@ def test_a_model_that_only_the_set_names_is_a_wish(cli, no_hub, tiny, tmp_path, 
     args = ["nli", "--data", "klue-nli", "--data-dir", tmp_path / "data", "--max-steps", 1]
     status, _, err = cli(*args)
     assert status == 0, err
-    assert f"is used instead of the model that the set names (--model {known.defaults['model']}" in err
+    assert f"instead of the model that the dataset suggests (--model {known.defaults['model']}" in err
     assert "no validation file: 6 rows (10%) set aside" in err
     status, _, err = cli(*args, "--model", known.defaults["model"])
     assert (status, "is not in the Hugging Face cache" in err) == (2, True)
