@@ -141,11 +141,11 @@ def prepare_setup(setup: Setup, folder: Path) -> PreparedRun:
     else:
         data = synthetic.write_rows(folder / "rows.jsonl", rows, setup.length, setup.vocab_size)
     of_command = task_class(COMMANDS[setup.workload])
-    config = of_command.Config(
+    config = of_command.spec.config(
         data=str(data), max_length=setup.length, batch_size=setup.batch_size, max_steps=steps, seed=SEED,
         bf16=setup.precision == "bf16", fp16=setup.precision == "fp16", **more,
     )  # fmt: skip
-    return prepare(of_command.name, config, Reporter())
+    return prepare(of_command.spec.name, config, Reporter())
 
 
 def build_bertkit_trainer(_: Setup, prepared: PreparedRun, folder: Path) -> Any:

@@ -45,7 +45,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def prepare_training_features(task: str, model: str, given: dict[str, Any]) -> Features:
     """Return the training features as a run would build them."""
-    config = task_class(task).Config(model=model, seed=SEED, **given)
+    config = task_class(task).spec.config(model=model, seed=SEED, **given)
     return prepare(task, config, Reporter()).features["train"]
 
 

@@ -33,8 +33,8 @@ import qa_baseline
 from bertkit.data.collator import PaddingCollator
 from bertkit.data.qa.features import Limits, QuestionFeatures, build_question_features
 from bertkit.data.rows import Rows
-from bertkit.tasks.base import Outputs
-from bertkit.tasks.qa_predictions import AnswerDecoder
+from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.qa_predictions import QaEvaluation
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.reporting import Reporter
 from harness import (
@@ -53,7 +53,6 @@ LIMITS = Limits(max_length=384, max_query_length=64, doc_stride=128, max_answer_
 BATCH_SIZE = 24
 PARAGRAPHS_JOINED = 10  # paragraphs of an article that make one long one
 PROC_STATUS = Path("/proc/self/status")
-ANSWERING = AnswerDecoder("v2", 0.0)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -137,9 +136,9 @@ def compare_answers(args: argparse.Namespace, tokenizer: Any) -> list[str]:
 
     calls: dict[str, Callable[[], object]] = {
         "the usual loops": lambda: usual().format_files(),
-        "bertkit": lambda: ["".join(lines) for lines in ANSWERING.prediction_files(ours()).values()],
+        "bertkit": lambda: ["".join(lines) for lines in evaluate(ours()).files().values()],
         "of which: kept": ours,
-        "of which: kept and merge": lambda: ANSWERING.merge_nbest(ours()),
+        "of which: kept and merge": lambda: evaluate(ours()).nbest,
     }
     about = (
         f"{len(ids):,} questions in {len(built):,} windows, random scores with peaks, batches of "
@@ -187,10 +186,16 @@ def reduce_logits(logits: np.ndarray, built: QuestionFeatures) -> np.ndarray:
     return result
 
 
+def evaluate(outputs: Outputs) -> QaEvaluation:
+    """Return the answers by the rules of SQuAD v2 with a threshold of 0."""
+    return QaEvaluation(outputs, "v2", 0.0)
+
+
 def describe_agreement(usual: qa_baseline.BaselineAnswers, ours: Outputs) -> list[str]:
     """Count the questions with the same answer, and whose best span scores higher."""
-    nbest = ANSWERING.merge_nbest(ours)
-    same = np.equal(ANSWERING.select_answers(ours, nbest), list(usual.predictions.values()))
+    evaluation = evaluate(ours)
+    nbest = evaluation.nbest
+    same = np.equal(evaluation.answers, list(usual.predictions.values()))
     best, other = nbest.score[nbest.offsets[:-1]], np.array(usual.scores, np.float32)
     higher, lower, n = best > other, best < other, len(same)
     return [

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 MAX_SEED = 2**32 - 1  # the largest seed that NumPy accepts
 Head = Literal["linear", "bilstm"]
@@ -339,6 +339,15 @@ class RunConfig(Settings):
         OUTPUT,
         is_saved=False,
     )
+
+    def continued_from(self, run_dir: Path) -> Self:
+        """Return the settings with a finished run as the model, in full precision."""
+        return dataclasses.replace(self, model=str(run_dir), new_head=False, fp16=False, bf16=False)
+
+    def train_max_length(self) -> int:
+        """Return the length of the longest training sequence in tokens; `max_length` must be set."""
+        assert self.max_length is not None
+        return self.max_length
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,9 +114,11 @@ def test_recipes_match_their_rows():
         for row in table.rows:
             assert f"pretrain/{row.pretraining_recipe}" in list_shipped_recipes()
     for row in SIZES.rows:
-        recipe = read_recipe(f"pretrain/{row.pretraining_recipe}", Pretrain.name, Pretrain.Config).settings
+        recipe = read_recipe(
+            f"pretrain/{row.pretraining_recipe}", Pretrain.spec.name, Pretrain.spec.config
+        ).settings
         assert row.name == f"{recipe['num_layers']}-{recipe['hidden_size']}-{recipe['num_heads']}"
-    objectives = [read_recipe(name, Pretrain.name, Pretrain.Config).settings
+    objectives = [read_recipe(name, Pretrain.spec.name, Pretrain.spec.config).settings
             for name in list_shipped_recipes() if name.startswith("pretrain/objective-")]  # fmt: skip
     assert len({settings.pop("objective", "mlm+nsp") for settings in objectives}) == len(objectives) == 4
     assert all(settings == objectives[0] for settings in objectives)

@@ -58,7 +58,7 @@ def few_steps(train, name, rows, tmp_path):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_fine_tunes_and_goes_through_a_pipeline(name, tmp_path):
+def test_fine_tuned_models_give_the_same_predictions_in_a_pipeline(name, tmp_path):
     from transformers import pipeline
 
     folder, config = tiny_of(name, tmp_path / "model")
@@ -74,7 +74,7 @@ def test_fine_tunes_and_goes_through_a_pipeline(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_chooses_and_the_stock_head_gives_the_same_scores(name, tmp_path):
+def test_multiple_choice_scores_equal_those_of_the_stock_head(name, tmp_path):
     import torch
     from transformers import AutoModelForMultipleChoice, AutoTokenizer
 
@@ -92,7 +92,7 @@ def test_chooses_and_the_stock_head_gives_the_same_scores(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_tags_each_token_in_windows_and_the_stock_head_gives_the_same(name, tmp_path):
+def test_words_are_tagged_in_windows_as_by_the_stock_head(name, tmp_path):
     import numpy as np
     import torch
     from transformers import AutoModelForTokenClassification, AutoTokenizer
@@ -100,7 +100,7 @@ def test_tags_each_token_in_windows_and_the_stock_head_gives_the_same(name, tmp_
     run = few_steps(bertkit.ner, name, make_ner_rows(40), tmp_path)
     model = AutoModelForTokenClassification.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
-    tags = bertkit.load(run.output_dir).task.decoder.tags
+    tags = bertkit.load(run.output_dir).task.tags
     for record in read_predictions(run.output_dir):
         batch = tokenizer(record["tokens"], is_split_into_words=True, return_tensors="pt")
         words = batch.word_ids()
@@ -114,7 +114,7 @@ def test_tags_each_token_in_windows_and_the_stock_head_gives_the_same(name, tmp_
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_answers_and_the_stock_head_gives_the_same_scores(name, tmp_path):
+def test_answers_have_the_scores_of_the_stock_head(name, tmp_path):
     import torch
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
@@ -137,7 +137,7 @@ def test_answers_and_the_stock_head_gives_the_same_scores(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - {"albert"}))
-def test_layers_are_told_apart(name, tmp_path):
+def test_layers_are_distinguished(name, tmp_path):
     from transformers import AutoModelForSequenceClassification
 
     from bertkit.modeling.layers import map_parameters_to_layers
@@ -147,7 +147,7 @@ def test_layers_are_told_apart(name, tmp_path):
     assert set(numbers.values()) == {0, 1, 2, 3}
 
 
-def test_shared_layers_cannot_be_told_apart(tmp_path):
+def test_shared_layers_cannot_be_distinguished(tmp_path):
     folder, _ = tiny_of("albert", tmp_path / "model")
     data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(40))
     with pytest.raises(bertkit.UserError, match="--freeze: albert has no separate encoder layers"):
@@ -158,7 +158,7 @@ def test_shared_layers_cannot_be_told_apart(tmp_path):
 
 
 @pytest.mark.parametrize("task", ["classify", "ner", "qa", "swag"])
-def test_padding_is_on_the_right_whatever_the_tokenizer_says(task, tmp_path):
+def test_padding_is_on_the_right_regardless_of_the_tokenizer(task, tmp_path):
     """On the left it would move BERT's positions, and [CLS] from where stock heads look."""
     found = []
     for side in ("right", "left"):
@@ -166,7 +166,8 @@ def test_padding_is_on_the_right_whatever_the_tokenizer_says(task, tmp_path):
         config = folder / "tokenizer_config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | {"padding_side": side}))
         run = getattr(bertkit, task)(
-            data=str(write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))), model=str(folder), max_steps=2,
+            data=str(write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))), model=str(folder),
+            max_steps=2,
             batch_size=8, bf16=False, output_dir=str(tmp_path / f"run-{side}"),
         )  # fmt: skip
         found.append(read_predictions(run.output_dir))

@@ -24,13 +24,13 @@ def learned(tiny, tmp_path_factory):
     )
 
 
-def test_learns_a_separable_toy_to_the_last_row(learned):
+def test_a_separable_dataset_is_learned_perfectly(learned):
     assert learned.metrics["validation"]["accuracy"] == 1.0
     assert learned.metrics["test"]["accuracy"] == 1.0
     assert learned.metrics["baselines"]["majority"]["accuracy"] == 0.5
 
 
-def test_metrics_hold_what_the_contract_says(learned):
+def test_metrics_have_the_documented_keys(learned):
     metrics = json.loads((learned.output_dir / "metrics.json").read_text())
     assert metrics == learned.metrics
     assert metrics["data"] | {"train": 180, "validation": 20, "test": 30} == metrics["data"]
@@ -57,7 +57,7 @@ def test_the_pipeline_gives_the_same_probabilities(learned):
         assert record["predicted"] == max(scores, key=lambda score: score["score"])["label"]
 
 
-def test_predictions_stand_beside_their_rows(learned):
+def test_predictions_include_the_input_columns(learned):
     records = read_predictions(learned.output_dir, "predictions-test.jsonl")
     rows = make_toy_rows(30, seed=9)
     assert [record["text"] for record in records] == [row["text"] for row in rows]
@@ -73,7 +73,7 @@ def test_load_predicts_as_the_run_did(learned):
         assert "gold" not in found
 
 
-def test_run_yaml_repeats_the_run(learned, tmp_path):
+def test_run_yaml_reproduces_the_run(learned, tmp_path):
     recipe = str(learned.output_dir / "run.yaml")
     again = bertkit.classify(recipe=recipe, output_dir=str(tmp_path / "again"))
     assert again.metrics["validation"] == learned.metrics["validation"]
@@ -81,13 +81,13 @@ def test_run_yaml_repeats_the_run(learned, tmp_path):
     assert (again.output_dir / weights).read_bytes() == (learned.output_dir / weights).read_bytes()
 
 
-def test_the_card_tells_data_scores_settings_and_versions(learned):
+def test_the_model_card_has_data_scores_settings_and_versions(learned):
     card = (learned.output_dir / "README.md").read_text()
     for words in ("180 training", "accuracy | 1.000", "learning_rate: 0.003", "transformers:", "pipeline("):
         assert words in card
 
 
-def test_going_on_from_a_run_keeps_its_head_and_label_order(learned, tmp_path):
+def test_continuing_from_a_run_keeps_its_head_and_label_order(learned, tmp_path):
     rows = [{**row, "label": "Zero" if row["label"] == "positive" else "Ätna"} for row in make_toy_rows(40)]
     data = write_rows(tmp_path / "other.jsonl", rows)
     with pytest.raises(
@@ -178,7 +178,7 @@ def test_multi_label(tiny, tmp_path, style):
         assert run.metrics["validation"][f"{average}_f1"] == pytest.approx(wanted)
 
 
-def test_class_weights_lift_a_rare_class(tiny, tmp_path):
+def test_class_weights_improve_a_rare_class(tiny, tmp_path):
     rows = [row for n, row in enumerate(make_toy_rows(300)) if row["label"] == "negative" or n % 20 == 1]
     data = write_rows(tmp_path / "rare.jsonl", rows)
     options = {"data": str(data), "model": str(tiny), "validation_fraction": 0.4, "max_steps": 20}
@@ -191,7 +191,7 @@ def test_class_weights_lift_a_rare_class(tiny, tmp_path):
 
 
 def long_rows(count):
-    """Texts of 60 words whose one telling word stands in the middle, where neither head nor tail sees it."""
+    """Return texts of 60 words whose only informative word is in the middle, outside of head and tail."""
     rng = random.Random(3)
     rows = []
     for number in range(count):
@@ -201,7 +201,7 @@ def long_rows(count):
     return rows
 
 
-def test_windows_see_what_the_head_does_not(tiny_without_dropout, tmp_path):
+def test_windows_read_text_that_head_truncates(tiny_without_dropout, tmp_path):
     data = write_rows(tmp_path / "long.jsonl", long_rows(400))
     options = {
         "data": str(data),
@@ -221,7 +221,7 @@ def test_windows_see_what_the_head_does_not(tiny_without_dropout, tmp_path):
     assert "bertkit.load" in (windows.output_dir / "README.md").read_text()
 
 
-def test_frozen_layers_stay_and_the_rest_learns(tiny, toy, tmp_path):
+def test_frozen_layers_are_unchanged_and_the_others_are_trained(tiny, toy, tmp_path):
     from safetensors.torch import load_file
 
     run = bertkit.classify(
@@ -246,7 +246,7 @@ def test_early_stopping_keeps_the_best_weights(tiny, toy, tmp_path):
     assert weights.read_bytes() == (run.output_dir / "checkpoints" / best / weights.name).read_bytes()
 
 
-def test_unlabelled_test_rows_give_predictions_and_no_scores(tiny, toy, tmp_path):
+def test_unlabeled_test_rows_get_predictions_but_no_scores(tiny, toy, tmp_path):
     test = write_rows(tmp_path / "test.jsonl", [{"text": "a good film"}, {"text": "a bad film"}])
     run = bertkit.classify(
         data=str(toy), test=str(test), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST
@@ -255,7 +255,7 @@ def test_unlabelled_test_rows_give_predictions_and_no_scores(tiny, toy, tmp_path
     assert [r["gold"] for r in read_predictions(run.output_dir, "predictions-test.jsonl")] == [None, None]
 
 
-def test_input_columns_that_clash_are_renamed(tiny, tmp_path):
+def test_clashing_input_columns_are_renamed(tiny, tmp_path):
     rows = [{**row, "id": f"a{n}", "predicted": "x"} for n, row in enumerate(make_toy_rows(40))]
     data = write_rows(tmp_path / "clash.jsonl", rows)
     run = bertkit.classify(
@@ -278,7 +278,7 @@ def test_dry_run_writes_nothing(cli, tiny, toy, tmp_path):
     assert found["estimated_seconds"] > 0
 
 
-def test_json_is_the_only_thing_on_standard_output(cli, tiny, toy, tmp_path):
+def test_standard_output_is_only_json(cli, tiny, toy, tmp_path):
     status, out, err = cli(
         "classify", "--data", toy, "-m", tiny, "--max-steps", 1, "--json", "-o", tmp_path / "run"
     )
@@ -287,7 +287,7 @@ def test_json_is_the_only_thing_on_standard_output(cli, tiny, toy, tmp_path):
     assert "toy" in err
 
 
-def test_the_default_directory_is_numbered_when_taken(cli, tiny, toy):
+def test_the_default_directory_gets_a_number_if_it_exists(cli, tiny, toy):
     for name in ("classify-toy-tiny", "classify-toy-tiny-2"):
         status, out, _ = cli("classify", "--data", toy, "--model", tiny, "--max-steps", 1)
         assert (status, out.splitlines()[-1]) == (0, f"run: runs/{name}")
@@ -307,16 +307,16 @@ def test_defaults_follow_data_size_and_model_size():
         "learning_rate": 2e-5,
     }
     assert suggest_hyperparameters(20_000, 23_000_000)[0]["learning_rate"] == 1e-4
-    told = [
+    reasons = [
         suggest_hyperparameters(9, size)[1].split(" and ")[1]
         for size in (412_128, 999_499, 999_500, 4_386_178, 109_482_240)
     ]
-    assert [words.split()[0] for words in told] == ["412k", "999k", "1.0M", "4.4M", "109M"]
+    assert [reason.split()[0] for reason in reasons] == ["412k", "999k", "1.0M", "4.4M", "109M"]
     assert suggest_hyperparameters(200_000, 4_000_000)[0]["learning_rate"] == 3e-4
     assert suggest_hyperparameters(20_000, 340_000_000)[0]["learning_rate"] == 2e-5
 
 
-def test_texts_without_words_still_end_with_scores(tiny, tmp_path):
+def test_texts_without_words_are_scored(tiny, tmp_path):
     rows = [{"text": "?" * (n + 1), "label": ("x", "y")[n % 2]} for n in range(40)]
     data = write_rows(tmp_path / "marks.jsonl", rows)
     run = bertkit.classify(
@@ -325,7 +325,7 @@ def test_texts_without_words_still_end_with_scores(tiny, tmp_path):
     assert run.metrics["baselines"]["tfidf"] == run.metrics["baselines"]["majority"]
 
 
-def test_small_numbers_for_set_and_odd_values_in_columns(tiny, tmp_path):
+def test_set_accepts_small_numbers_and_columns_odd_values(tiny, tmp_path):
     rows = [
         {**row, "id": n, "input_id": "x", "extra": float("nan")} for n, row in enumerate(make_toy_rows(40))
     ]
@@ -341,7 +341,7 @@ def test_small_numbers_for_set_and_odd_values_in_columns(tiny, tmp_path):
     assert {"x", rows[0]["id"]} & {record["input_id"], record["input_input_id"]}
 
 
-def test_predicting_reads_no_labels(learned):
+def test_predicting_does_not_read_labels(learned):
     rows = [{"text": "a good film", "label": "unheard of"}, {"text": "a bad film"}]
     found = list(bertkit.load(learned.output_dir).predict(rows))
     assert [(r["id"], r["label"]) for r in found] == [(0, "unheard of"), (1, None)]  # as any other column

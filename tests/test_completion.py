@@ -92,7 +92,7 @@ def test_zsh_and_fish_show_descriptions(shell):
 
 def test_every_completion_source_exists_and_data_and_models_have_one():
     configs = [GlueConfig, FeatureBasedConfig, AblationConfig, TokenizerConfig]
-    for config in [*configs, *(task_class(task).Config for task in TASKS)]:
+    for config in [*configs, *(task_class(task).spec.config for task in TASKS)]:
         sources = {
             name: field.completion for name, (_, field, _) in get_settings(config).items() if field.completion
         }

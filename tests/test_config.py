@@ -69,7 +69,7 @@ def test_paths_are_saved_as_absolute_paths(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "config", [task_class(name).Config for name in TASKS] + [AblationConfig, FeatureBasedConfig]
+    "config", [task_class(name).spec.config for name in TASKS] + [AblationConfig, FeatureBasedConfig]
 )
 def test_the_same_settings_are_paths_in_all_commands(config):
     paths = {name for name, (_, about, _) in get_settings(config).items() if about.is_path}

@@ -337,7 +337,7 @@ def test_recipes_and_learning_rates_follow_the_paper():
 
     for task in GLUE_TASKS:
         kind = "nli" if task.name in ("mnli", "qnli", "rte", "wnli") else "classify"
-        recipe = read_recipe(f"glue/{task.name}", kind, task_class(kind).Config)
+        recipe = read_recipe(f"glue/{task.name}", kind, task_class(kind).spec.config)
         assert recipe.settings == {"data": task.name, "max_length": 128, "batch_size": 32, "epochs": 3.0}
     for parameters in (110e6, 340e6):
         for rows in (500, 50_000, 500_000):

@@ -166,7 +166,7 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
                 assert list(found.splits[split].columns) == list(wanted[0])
     assert len(LAYOUTS) > 45
     for kind in tasks_of(known):
-        task = kind(kind.Config(data=name, **select_dataset_defaults(found, kind)))
+        task = kind(kind.spec.config(data=name, **select_dataset_defaults(found, kind)))
         usable = task.parse_dataset(found)
         task.validate_splits(usable.splits)
         notes = [note for note in usable.notes if "illegal" not in note]  # tags here are of all kinds
@@ -174,13 +174,13 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
         train = usable.splits["train"]
         keys = task.split_keys(train)
         assert len(keys.identity) == len(keys.group) == len(keys.stratum) == len(train)
-        if kind.name == "ner":
+        if kind.spec.name == "ner":
             assert {f"I-{type}" for type in task.types} <= set(known.labels)
             assert (task.config.token_column, task.config.tag_column) == ("tokens", "ner_tags")
-        elif kind.name not in ("qa", "swag"):
+        elif kind.spec.name not in ("qa", "swag"):
             assert task.labels == known.labels
             texts = [known.defaults.get(key) for key in ("text_column", "text_pair_column")]
-            assert task.text_columns == [column for column in texts if column]
+            assert task.inputs.text_columns == tuple(column for column in texts if column)
 
 
 def tasks_of(known):
@@ -671,7 +671,7 @@ def test_a_model_that_only_the_set_names_is_a_wish(cli, no_hub, tiny, tmp_path, 
     args = ["nli", "--data", "klue-nli", "--data-dir", tmp_path / "data", "--max-steps", 1]
     status, _, err = cli(*args)
     assert status == 0, err
-    assert f"is used instead of the model that the set names (--model {known.defaults['model']}" in err
+    assert f"instead of the model that the dataset suggests (--model {known.defaults['model']}" in err
     assert "6 rows (10%) held out for validation" in err
     status, _, err = cli(*args, "--model", known.defaults["model"])
     assert (status, "is not in the Hugging Face cache" in err) == (2, True)

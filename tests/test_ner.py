@@ -47,7 +47,7 @@ def learned(tiny, tmp_path_factory):
     )  # fmt: skip
 
 
-def test_learns_entities(learned):
+def test_entities_are_learned(learned):
     assert learned.metrics["validation"]["f1"] > 0.9
     assert set(learned.metrics["validation"]) == {"precision", "recall", "f1", "accuracy"}
     assert set(learned.metrics["intervals"]) == set(learned.metrics["validation"])
@@ -58,22 +58,22 @@ def test_learns_entities(learned):
     assert 0 < learned.metrics["baselines"]["frequent_tag"]["f1"] < 1
 
 
-def test_scores_equal_seqeval_on_the_written_predictions(learned):
+def test_scores_equal_those_of_seqeval_on_the_predictions(learned):
     records = read_predictions(learned.output_dir)
     gold, predicted = [r["gold"] for r in records], [r["predicted"] for r in records]
     strict = f1_score(gold, predicted, mode="strict", scheme=IOB2)
     assert learned.metrics["validation"]["f1"] == pytest.approx(strict, abs=1e-12)
 
 
-def test_predictions_in_columns_and_by_characters(learned):
+def test_predictions_are_written_as_columns_and_as_character_spans(learned):
     records = read_predictions(learned.output_dir)
     columns = (learned.output_dir / "predictions.conll").read_text("utf-8")
     assert columns.endswith("\n\n")
     sentences = [
         [line.split("\t") for line in part.split("\n")] for part in columns.removesuffix("\n\n").split("\n\n")
     ]
-    told = [list(map(list, zip(r["tokens"], r["gold"], r["predicted"], strict=True))) for r in records]
-    assert sentences == told
+    expected = [list(map(list, zip(r["tokens"], r["gold"], r["predicted"], strict=True))) for r in records]
+    assert sentences == expected
     for record in records:
         for entity in record["entities"]:
             assert record["text"][entity["start"] : entity["end"]] == entity["text"]
@@ -82,7 +82,7 @@ def test_predictions_in_columns_and_by_characters(learned):
         assert [entity["label"] for entity in record["entities"]] == begun
 
 
-def test_untagged_sentences_of_any_length_get_one_legal_tag_for_each_token(learned):
+def test_sentences_of_any_length_get_one_legal_tag_per_word(learned):
     records = read_predictions(learned.output_dir, "predictions-test.jsonl")
     assert [record["gold"] for record in records] == [None] * 11
     assert len(records[-1]["tokens"]) > 200
@@ -106,7 +106,7 @@ def test_a_long_sentence_is_tagged_as_its_parts_are(learned):
     assert np.mean([one == other for one, other in zip(whole["predicted"], parts, strict=True)]) > 0.9
 
 
-def test_predicts_texts_tokens_and_nothing(learned):
+def test_texts_words_and_empty_sentences_are_predicted(learned):
     model = bertkit.load(learned.output_dir)
     [text, tokens, nothing] = model.predict(
         [{"0": "the good film"}, {"0": ["the", "good", "film"]}, {"0": []}]
@@ -127,7 +127,7 @@ ODD = [
 ]  # fmt: skip
 
 
-def test_odd_tokens_get_one_tag_each_and_are_given_back(tiny, tmp_path):
+def test_odd_words_get_one_tag_each_and_are_returned_unchanged(tiny, tmp_path):
     rng = random.Random(0)
     rows = make_ner_rows(60)
     for row in rows[:30]:
@@ -162,7 +162,7 @@ def test_the_run_works_in_a_pipeline(learned):
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_tags_are_written_back_in_the_scheme_they_came_in(tiny, tmp_path, name):
+def test_tags_are_written_in_the_scheme_of_the_data(tiny, tmp_path, name):
     scheme = Scheme(name)
     rows = [row | {"tags": from_iob2([row["tags"]], scheme)[0]} for row in make_ner_rows(60)]
     data = written(tmp_path / "toy.conll", rows, separator=" ")
@@ -209,7 +209,7 @@ SPANS = [spans_of(row) for row in GOOD_ROWS]
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_of_the_data_is_the_same_data(tiny, tmp_path, name):
+def test_all_file_formats_give_the_same_rows(tiny, tmp_path, name):
     data = FORMS[name](tmp_path / "data.txt", make_ner_rows(40))
     run = bertkit.ner(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
     rows = {tuple(row["tokens"]): row["tags"] for row in make_ner_rows(40)}
@@ -218,7 +218,7 @@ def test_every_form_of_the_data_is_the_same_data(tiny, tmp_path, name):
     assert all(rows[tuple(record["tokens"])] == record["gold"] for record in records)
 
 
-def test_files_of_unlike_form_go_together(tiny, tmp_path):
+def test_splits_may_have_different_file_formats(tiny, tmp_path):
     data = write_rows(
         tmp_path / "train.jsonl", [{"words": r["tokens"], "ner": r["tags"]} for r in make_ner_rows(40)]
     )
@@ -233,7 +233,7 @@ def test_files_of_unlike_form_go_together(tiny, tmp_path):
     assert [r["gold"] for r in records] == [r["tags"] for r in make_ner_rows(6, 2)]
 
 
-def test_the_training_rows_scheme_is_the_usual_one_whatever_order_the_files_have(cli, tiny, tmp_path):
+def test_the_training_scheme_is_used_regardless_of_file_order(cli, tiny, tmp_path):
     bioes = Scheme("BIOES")
     rows = [row | {"tags": from_iob2([row["tags"]], bioes)[0]} for row in make_ner_rows(40)]
     (tmp_path / "set").mkdir()
@@ -251,7 +251,7 @@ def test_the_training_rows_scheme_is_the_usual_one_whatever_order_the_files_have
     assert_refused(cli, tmp_path, args, ["train.conll", "no tags in column 'tags' to learn from"], "ner")
 
 
-def test_illegal_gold_is_counted_and_scored_by_conllevals_rule(cli, tiny, tmp_path):
+def test_illegal_gold_tags_are_counted_and_scored_as_by_conlleval(cli, tiny, tmp_path):
     rows = make_ner_rows(60)
     rows[3]["tags"] = ["I" + tag[1:] if tag[0] == "B" else tag for tag in rows[3]["tags"]]
     data = write_rows(tmp_path / "toy.jsonl", rows)
@@ -273,7 +273,7 @@ def test_empty_sentences_are_left_out_and_counted(cli, tiny, tmp_path):
     assert (status, "1 train rows without words skipped" in err) == (0, True)
 
 
-def test_a_model_that_knows_the_types_keeps_its_head(learned, tmp_path):
+def test_a_model_with_the_same_types_keeps_its_head(learned, tmp_path):
     again = bertkit.ner(
         data=str(written(tmp_path / "toy.conll", make_ner_rows(80, seed=5))), model=str(learned.output_dir),
         max_steps=1, batch_size=8, learning_rate=0.0, output_dir=str(tmp_path / "run"),
@@ -281,7 +281,7 @@ def test_a_model_that_knows_the_types_keeps_its_head(learned, tmp_path):
     assert again.metrics["validation"]["f1"] > 0.9
 
 
-def test_a_head_whose_types_are_named_the_other_way_round_is_refused(cli, learned, tmp_path):
+def test_a_head_with_swapped_type_names_is_refused(cli, learned, tmp_path):
     import shutil
 
     folder = shutil.copytree(learned.output_dir, tmp_path / "model")
@@ -290,7 +290,7 @@ def test_a_head_whose_types_are_named_the_other_way_round_is_refused(cli, learne
     names = {n: t if t == "O" else t[:2] + swapped[t[2:]] for n, t in config["id2label"].items()}
     (folder / "config.json").write_text(json.dumps(config | {"id2label": names}))
     data = written(tmp_path / "toy.conll", make_ner_rows(200, seed=5))
-    words = ["wrong order", "MEAN means NICE, NICE means MEAN", "validation tokens in entities"]
+    words = ["wrong order", "MEAN means NICE, NICE means MEAN", "validation words in entities"]
     assert_refused(cli, tmp_path, ["--data", data, "--model", folder], words, "ner")
 
 
@@ -310,20 +310,22 @@ def clues(count):
     return rows
 
 
-def test_document_context_tells_what_a_sentence_alone_cannot(tiny_without_dropout, tmp_path):
+def test_document_context_provides_missing_information(tiny_without_dropout, tmp_path):
     data = tmp_path / "toy.conll"
     data.write_text(in_documents(clues(300), 2))
     scores = {}
     for context in ("sentence", "document"):
         run = bertkit.ner(
-            data=str(data), model=str(tiny_without_dropout), epochs=16, context=context, output_dir=str(tmp_path / context),
+            data=str(data), model=str(tiny_without_dropout), epochs=16, context=context,
+            output_dir=str(tmp_path / context),
             **FAST | {"learning_rate": 2e-3},
         )  # fmt: skip
         scores[context] = run.metrics["validation"]["f1"]
     model = bertkit.load(run.output_dir)
     rows = [{"tokens": ["bad", "c"], "document": 1}, {"tokens": ["d", "film"], "document": 1}]
     assert [found["predicted"] for found in model.predict(rows)] == [["O", "O"], ["O", "B-MEAN"]]
-    assert len(list(model.predict([{"tokens": ["d", "film"]}]))) == 1  # by itself, where nothing is told
+    # Without a document column, a sentence is read by itself.
+    assert len(list(model.predict([{"tokens": ["d", "film"]}]))) == 1
     assert scores["sentence"] < 0.8
     assert scores["document"] > 0.95
 
@@ -409,7 +411,7 @@ def test_refused_lines_of_column_files(cli, tiny, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["서울은 크다", "a  b\u00a0c", "e\u0301tude \u200b x"])
-def test_spans_of_texts_in_any_script_come_back(tiny, tmp_path, text):
+def test_spans_of_texts_in_any_script_are_restored(tiny, tmp_path, text):
     from bertkit.data.ner.words import convert_spans_to_tags, extract_entities, split_words
     from bertkit.data.rows import Rows
 
@@ -429,7 +431,7 @@ def test_spans_of_texts_in_any_script_come_back(tiny, tmp_path, text):
             assert "".join(inside) in "".join(split_words(entity["text"]))
 
 
-def test_korean_characters_share_pieces_and_particles_are_not_in_entities(tmp_path):
+def test_korean_particles_in_the_token_of_an_entity_are_not_part_of_it(tmp_path):
     """KLUE's form: a character a line, the blank is a token too."""
     model = save_tiny_model(tmp_path / "model")
     rows = [{"tokens": list(" ".join(row["tokens"])), "tags": spread(row)} for row in make_ner_rows(400)]

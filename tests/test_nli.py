@@ -54,7 +54,7 @@ def reordered(run, folder, names, permute_weights):
     return folder
 
 
-def test_learns_and_scores_matched_and_mismatched(learned):
+def test_matched_and_mismatched_splits_are_learned_and_scored(learned):
     metrics = learned.metrics
     assert metrics["validation"] == {"accuracy": 1.0, "f1": 1.0}
     assert metrics["validation_mismatched"] == {"accuracy": 1.0, "f1": 1.0}
@@ -81,7 +81,7 @@ def test_a_head_in_another_label_order_scores_the_same(learned, tmp_path):
     assert list(read_predictions(run.output_dir)[0]["probabilities"]) == OTHER_ORDER
 
 
-def test_a_head_whose_names_are_in_the_wrong_order_is_refused(cli, learned, tmp_path):
+def test_a_head_with_label_names_in_the_wrong_order_is_refused(cli, learned, tmp_path):
     model = reordered(learned, tmp_path / "wrong", OTHER_ORDER, permute_weights=False)
     data = write_rows(tmp_path / "rows.jsonl", make_nli_rows(400, seed=7))
     args = ["nli", "--data", data, "--model", model, "-o", tmp_path / "run", "--max-steps", 1, "--no-bf16"]
@@ -94,7 +94,7 @@ def test_a_head_whose_names_are_in_the_wrong_order_is_refused(cli, learned, tmp_
     assert cli(*args, "--new-head")[0] == 0
 
 
-def test_an_order_that_several_fit_is_not_told():
+def test_an_ambiguous_label_order_is_not_suggested():
     import numpy as np
 
     from bertkit.modeling.heads import verify_label_order
@@ -108,14 +108,14 @@ def test_an_order_that_several_fit_is_not_told():
         verify_label_order(gold, muddled, ["a", "b", "c"], "m")
 
 
-def test_a_head_whose_labels_have_no_names_is_new_and_said(cli, learned, tmp_path):
+def test_a_head_without_label_names_is_reinitialized_with_a_note(cli, learned, tmp_path):
     model = reordered(learned, tmp_path / "m", ["LABEL_0", "LABEL_1", "LABEL_2"], permute_weights=False)
     data = write_rows(tmp_path / "rows.jsonl", make_nli_rows(60, seed=7))
     status, _, err = cli("nli", "--data", data, "--model", model, "--max-steps", 1, "--no-bf16")
     assert (status, "model: m; a new head in place of its own" in err) == (0, True), err
 
 
-def test_label_numbers_of_another_convention_are_refused_by_the_same_guard(learned, tmp_path):
+def test_label_numbers_of_another_convention_are_refused(learned, tmp_path):
     backwards = {"contradiction": 0, "neutral": 1, "entailment": 2}
     rows = [{**row, "label": backwards[row["label"]]} for row in make_nli_rows(400, seed=7)]
     data = write_rows(tmp_path / "rows.jsonl", rows)
@@ -123,7 +123,7 @@ def test_label_numbers_of_another_convention_are_refused_by_the_same_guard(learn
         bertkit.nli(data=str(data), model=str(learned.output_dir), **STILL)
 
 
-def test_label_numbers_get_the_names_that_large_sets_give_them(cli, learned, tmp_path):
+def test_label_numbers_get_the_standard_names(cli, learned, tmp_path):
     number = {"entailment": 0, "neutral": 1, "contradiction": 2}
     rows = [{**row, "label": number[row["label"]]} for row in make_nli_rows(60, seed=8)]
     data = write_rows(tmp_path / "rows.jsonl", [*rows, {**rows[0], "premise": "the film", "label": -1}])
@@ -131,12 +131,12 @@ def test_label_numbers_get_the_names_that_large_sets_give_them(cli, learned, tmp
     status, out, err = cli(*args, "--lr", "1e-12", "--json")
     assert status == 0
     assert json.loads(out)["validation"]["accuracy"] == 1.0
-    assert "labels 0, 1, 2 are taken as entailment, neutral, contradiction" in err
+    assert "labels 0, 1, 2 are read as entailment, neutral, contradiction" in err
     assert "1 train rows left out: no gold label" in err
     assert read_predictions(tmp_path / "run")[0]["gold"] in number
 
 
-def test_rows_without_a_gold_label_are_left_out_and_counted(cli, tiny, tmp_path):
+def test_unlabeled_rows_are_left_out_and_counted(cli, tiny, tmp_path):
     def some(count, gaps, seed):
         rows = make_nli_rows(count, seed)
         return [{**row, "label": "-" if n < gaps else row["label"]} for n, row in enumerate(rows)]
@@ -155,7 +155,7 @@ def test_rows_without_a_gold_label_are_left_out_and_counted(cli, tiny, tmp_path)
     }  # fmt: skip
 
 
-def test_minus_one_is_a_label_beside_zero_and_one(tiny, tmp_path):
+def test_minus_one_is_a_label_next_to_zero_and_one(tiny, tmp_path):
     number = {"entailment": 1, "neutral": 0, "contradiction": -1}
     data = write_rows(tmp_path / "r.jsonl", [{**r, "label": number[r["label"]]} for r in make_nli_rows(60)])
     run = bertkit.nli(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
@@ -163,7 +163,7 @@ def test_minus_one_is_a_label_beside_zero_and_one(tiny, tmp_path):
     assert list(read_predictions(run.output_dir)[0]["probabilities"]) == ["-1", "0", "1"]
 
 
-def test_classify_leaves_out_such_rows_of_a_known_set(cli, tiny, tmp_path):
+def test_classify_leaves_out_unlabeled_rows_of_a_known_dataset(cli, tiny, tmp_path):
     names = {"label": "gold_label", "premise": "sentence1", "hypothesis": "sentence2"}
     rows = [{names[key]: value for key, value in row.items()} for row in make_nli_rows(60)]
     rows[4]["gold_label"] = "-"
@@ -183,7 +183,7 @@ def test_load_predicts_as_the_run_did(learned):
         assert found["probabilities"] == pytest.approx(record["probabilities"], abs=1e-5)
 
 
-def test_pairs_of_one_premise_are_set_aside_together(tiny, tmp_path):
+def test_pairs_of_one_premise_are_held_out_together(tiny, tmp_path):
     rows = []
     for row in make_toy_rows(30):
         for label, words in (("entailment", POSITIVE_WORDS), ("contradiction", NEGATIVE_WORDS)):
@@ -198,7 +198,7 @@ def test_pairs_of_one_premise_are_set_aside_together(tiny, tmp_path):
     assert all(premises.count(premise) == 2 for premise in premises)
 
 
-def test_the_hypothesis_only_baseline_sees_no_premise(tiny, tmp_path):
+def test_the_hypothesis_only_baseline_does_not_read_the_premise(tiny, tmp_path):
     def baseline(name, rows):
         data = write_rows(tmp_path / f"{name}.jsonl", rows)
         run = bertkit.nli(
@@ -208,11 +208,11 @@ def test_the_hypothesis_only_baseline_sees_no_premise(tiny, tmp_path):
         assert set(run.metrics["baselines"]) == {"majority", "hypothesis_only"}
         return run.metrics["baselines"]["hypothesis_only"]["accuracy"]
 
-    told = make_nli_rows(200)
-    swapped = [{**row, "premise": row["hypothesis"], "hypothesis": row["premise"]} for row in told]
+    rows = make_nli_rows(200)
+    swapped = [{**row, "premise": row["hypothesis"], "hypothesis": row["premise"]} for row in rows]
     swapped = [{**row, "premise": f"{row['premise']} {n}"} for n, row in enumerate(swapped)]
-    assert baseline("told", told) > 0.95
-    assert baseline("untold", swapped) < 0.6
+    assert baseline("original", rows) > 0.95
+    assert baseline("swapped", swapped) < 0.6
 
 
 REFUSED = {
@@ -237,7 +237,7 @@ def test_refused(cli, tiny, tmp_path, name):
     assert not (tmp_path / "run").exists()
 
 
-def test_columns_that_are_no_pair_are_told(cli, tiny, tmp_path):
+def test_an_error_lists_the_columns_if_none_form_a_pair(cli, tiny, tmp_path):
     data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(40))
     status, _, err = cli("nli", "--data", data, "--model", tiny)
     assert status == 2

@@ -44,7 +44,7 @@ def load_features(text, tiny, phases=PHASES):
     tokenizer = load_tokenizer(task.model_source)
     model = BertForPreTraining(BertConfig.from_pretrained(tiny))
     return (
-        task.featurize_training(rows, tokenizer),
+        task.featurize(rows, tokenizer, training=True),
         task.collator(tokenizer, model),
         task.featurize(rows, tokenizer),
     )

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROW_MAKERS, assert_refused, read_predictions, write_rows
@@ -12,6 +13,7 @@ from bertkit import UserError, load
 from bertkit.data.readers.files import stream_rows
 from bertkit.data.rows import Rows
 from bertkit.infer.predictor import align_chunks_to_groups
+from bertkit.tasks.base import InputSchema
 
 GOLD = {"classify": "label", "nli": "label", "ner": "tags", "qa": "answers", "swag": "label"}
 
@@ -148,13 +150,10 @@ def test_streamed_rows_give_the_predictions_of_rows_loaded_at_once(runs, cli, mo
 
 
 def test_documents_are_never_split_across_chunks():
-    class GroupingTask:
-        def group_ids(self, rows):
-            return rows["document"]
-
+    task = SimpleNamespace(inputs=InputSchema(text_columns=("text",), group_columns=("document",)))
     names = ["a", "a", "a", "b", "c", "c"]
     parts = [Rows.from_columns({"document": names[at : at + 2]}, "f", at + 1) for at in range(0, 6, 2)]
-    assert [part["document"] for part in align_chunks_to_groups(GroupingTask(), parts)] == [
+    assert [part["document"] for part in align_chunks_to_groups(task, parts)] == [
         ["a", "a", "a"],
         ["b"],
         ["c", "c"],

@@ -30,8 +30,8 @@ from bertkit.errors import UserError
 from bertkit.metrics.squad import average_scores_v2, score_answers_v2
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.losses import CrossEntropy
-from bertkit.tasks.base import Outputs
-from bertkit.tasks.qa_predictions import AnswerDecoder
+from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.qa_predictions import QaEvaluation, score_baselines
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.files import write_chunks
 from bertkit.utils.reporting import Reporter
@@ -80,7 +80,7 @@ def built(contexts, answers=None, tokenizer=None, limits=LIMITS):
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @given(text=TEXTS, data=st.data())
 @settings(deadline=None)
-def test_answers_survive_pieces_windows_and_offsets(kind, text, data):
+def test_answers_survive_tokenization_windows_and_offsets(kind, text, data):
     places = [place for place, letter in enumerate(text) if not letter.isspace()]
     if not places:
         return
@@ -99,20 +99,20 @@ def test_answers_survive_pieces_windows_and_offsets(kind, text, data):
             )
             if some.labels[window, 0] == some.get_null_positions(np.array([window]))[0]:
                 continue
-            pieces = range(some.start[window], some.stop[window])
+            tokens = range(some.start[window], some.stop[window])
             touching = [
-                piece for piece in pieces
-                if some.contexts.start[piece] < stop and some.contexts.stop[piece] > start
+                token for token in tokens
+                if some.contexts.start[token] < stop and some.contexts.stop[token] > start
             ]  # fmt: skip
-            assert {first, last} <= set(pieces)
+            assert {first, last} <= set(tokens)
             assert touching == [] or (first <= touching[0] and touching[-1] <= last)
             found = text[some.contexts.start[first] : some.contexts.stop[last]]
             assert found == found.strip()
             if touching:
-                assert answer["text"].strip("\u200b \r\n") in found  # no tokenizer has a piece of it
+                assert answer["text"].strip("\u200b \r\n") in found  # no tokenizer has a token for it
 
 
-def test_whole_words_come_back_exactly():
+def test_whole_words_are_restored_exactly():
     context = "the  food\r\nwas good ,  today"
     features = built([context], [[{"text": "good", "answer_start": context.index("good")}]])
     first, last = features.labels[0] - features.get_context_positions(np.array([0])) + features.start[0]
@@ -121,12 +121,12 @@ def test_whole_words_come_back_exactly():
 
 @given(lengths=st.lists(st.integers(1, 80), min_size=1, max_size=5), stride=st.integers(1, 30))
 @settings(deadline=None)
-def test_windows_are_as_in_run_squad(lengths, stride):
+def test_windows_equal_those_of_run_squad(lengths, stride):
     contexts = [
         " ".join(["film", *["good"] * (length - 1), str(number)]) for number, length in enumerate(lengths)
     ]
     features = built(contexts, limits=Limits(24, 6, stride, 30, 5))
-    budget = 24 - 3 - 3  # special pieces, and the question's
+    budget = 24 - 3 - 3  # special tokens, and those of the question
     for question, context in enumerate(contexts):
         size, begin, wanted = len(context.split()), 0, []
         while True:  # google's loop
@@ -141,7 +141,7 @@ def test_windows_are_as_in_run_squad(lengths, stride):
         assert all(len(features[w]["input_ids"][0]) == features.lengths[w] <= 24 for w in rows)
 
 
-def test_the_question_is_cut_and_a_window_without_the_answer_points_at_cls():
+def test_questions_are_truncated_and_windows_without_answer_point_to_cls():
     context = " ".join(["film"] * 40 + ["good"])
     features = build_question_features(
         ["was it " * 30], [context], [[{"text": "good", "answer_start": len(context) - 4}]],
@@ -152,7 +152,7 @@ def test_the_question_is_cut_and_a_window_without_the_answer_points_at_cls():
     assert features.labels[-1].tolist() == [features.lengths[-1] - 2] * 2
 
 
-def test_what_of_questions_and_answers_is_not_learned_is_told():
+def test_truncated_questions_and_lost_answers_are_reported():
     contexts = ["good", "\u200bgood", "good", "good"]
     answers = [[{"text": context[0], "answer_start": 0}] for context in contexts[:3]] + [[]]
     rows = Rows.from_columns({"id": ["a", "b", "c", "d"]}, "rows")
@@ -200,7 +200,7 @@ def test_the_best_spans_are_those_of_all_spans(length, n, longest, seed):
         assert all(np.isinf(span[0]) for span in ours[len(wanted) :])
 
 
-def test_among_spans_of_one_score_any_are_the_best():
+def test_ties_between_spans_may_be_broken_in_any_order():
     places, found = find_best_spans(np.zeros((1, 2, 9), np.float32), np.ones((1, 9), bool), 5, 3)
     assert found.tolist() == [[[0.0] * 5] * 2]
     first, last = places[0]
@@ -209,14 +209,14 @@ def test_among_spans_of_one_score_any_are_the_best():
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), max_size=9))
-def test_descending_sorts_the_highest_first_whatever_the_sign(scores):
+def test_descending_sort_handles_negative_scores(scores):
     scores = np.array(scores, np.float32)
     keys = compute_descending_keys(scores)
     assert ((keys >= 0) & (keys < 2**32)).all()
     assert scores[np.argsort(keys)].tolist() == sorted(scores.tolist(), reverse=True)
 
 
-def test_windows_of_a_question_compete_and_no_answer_is_the_least_of_them():
+def test_the_null_score_is_the_minimum_over_windows():
     """Against all spans of all windows; of those with one text, which are many here, only the best."""
     contexts = [" ".join([f"film {n}", "Good", "food"] * 12) for n in range(20)]
     features = built(contexts)
@@ -246,7 +246,7 @@ def test_windows_of_a_question_compete_and_no_answer_is_the_least_of_them():
         assert nbest.null_odds[question] == pytest.approx(min(null) - wanted[0][1], abs=1e-5)
 
 
-def test_a_text_that_stands_in_many_places_leaves_room_for_others():
+def test_a_repeated_answer_text_is_listed_once():
     """Far more than the best few places must be looked at, and the few texts there are all come."""
     contexts = ["a " * 17 + "it", "It it a"]
     features = built(contexts, limits=dataclasses.replace(LIMITS, n_best=30))
@@ -262,7 +262,7 @@ def test_a_text_that_stands_in_many_places_leaves_room_for_others():
     assert found[1] == ["It", "It it", "It it a", "a", "it", "it a"]
 
 
-def test_a_paragraph_of_which_no_piece_is_left_has_the_empty_answer():
+def test_a_paragraph_without_tokens_has_the_empty_answer():
     features = built(["\u200b\u200b", "good"])
     nbest = merge_windows(features.reduce_logits(torch.zeros(2, 2, 8), np.arange(2), {}).numpy(), features)
     assert (nbest.start[0], nbest.stop[0], nbest.null_odds[0]) == (0, 0, 0.0)
@@ -277,23 +277,23 @@ def written(tmp_path, contexts, logits, features):
         torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features)), {}
     ).numpy()
     rows = Rows.from_columns({"id": [str(n) for n in range(len(contexts))], "context": contexts}, "rows")
-    files = AnswerDecoder("v2", 0.0).prediction_files(Outputs(kept, features, rows))
+    files = QaEvaluation(Outputs(kept, features, rows), "v2", 0.0).files()
     for name, parts in files.items():
         write_chunks(tmp_path / name, parts)
     return [json.loads((tmp_path / name).read_text()) for name in files]
 
 
-def test_the_files_hold_the_best_answers_with_no_answer_where_its_share_puts_it(tmp_path):
+def test_the_nbest_file_ranks_no_answer_by_its_probability(tmp_path):
     contexts = [f"film{n} good food" for n in range(30)]
     features = built(contexts)
     logits = np.random.default_rng(0).normal(size=(30, 2, 24))
     answers, nbest, odds = written(tmp_path, contexts, logits, features)
     places = set()
     for name, listed in nbest.items():
-        shares = [entry["probability"] for entry in listed]
+        probabilities = [entry["probability"] for entry in listed]
         scores = [entry["start_logit"] + entry["end_logit"] for entry in listed]
-        assert shares == sorted(shares, reverse=True)
-        assert shares == pytest.approx(np.exp(scores) / np.exp(scores).sum(), rel=1e-5)
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert probabilities == pytest.approx(np.exp(scores) / np.exp(scores).sum(), rel=1e-5)
         places.add(at := [entry["text"] for entry in listed].index(""))
         assert len(listed) == LIMITS.n_best + 1
         assert [*listed[0]] == ["text", "probability", "start_logit", "end_logit"]
@@ -305,7 +305,7 @@ def test_the_files_hold_the_best_answers_with_no_answer_where_its_share_puts_it(
     assert list(nbest) == list(answers) == list(odds) == [str(n) for n in range(30)]
 
 
-def test_half_of_a_surrogate_pair_in_an_answer_is_kept(tmp_path):
+def test_a_lone_surrogate_in_an_answer_is_preserved(tmp_path):
     contexts = ["\ud800", '서울 "good"']
     logits = np.zeros((2, 2, 24))
     logits[:, :, 0] = -1
@@ -322,7 +322,7 @@ def test_scores_of_a_model_that_diverged_are_null(tmp_path):
 # ---- tau
 
 
-def test_where_nothing_is_answered_the_sweep_says_what_no_answer_scores():
+def test_the_sweep_without_answers_equals_the_majority_baseline():
     contexts, gold = ["good food"] * 3, ["The", ".", "good"]
     answers = [[{"text": text, "answer_start": None}] for text in gold]
     features = built(contexts)
@@ -330,12 +330,11 @@ def test_where_nothing_is_answered_the_sweep_says_what_no_answer_scores():
     rows = Rows.from_columns(
         {"id": ["a", "b", "c"], "question": contexts, "context": contexts, "answers": answers}, "f"
     )
-    outputs = Outputs(kept, features, rows)
-    answering = AnswerDecoder("v2", AnswerDecoder("v2").fit_threshold(outputs))
-    first, *_ = answering.compute_details(outputs).items()
-    baseline = answering.score_baselines(rows)["majority"]
+    evaluation = QaEvaluation(Outputs(kept, features, rows), "v2")
+    first, *_ = evaluation.details().items()
+    baseline = score_baselines(rows, "v2")["majority"]
     assert first == ("nothing answered, tau -1.000 (in use)", {key: baseline[key] for key in ("exact", "f1")})
-    assert baseline["f1"] == answering.compute_metrics(outputs)["f1"] == pytest.approx(200 / 3)
+    assert baseline["f1"] == evaluation.scores["f1"] == pytest.approx(200 / 3)
 
 
 # ---- losses and padding
@@ -347,7 +346,7 @@ def stock(folder):
     return AutoModelForQuestionAnswering.from_pretrained(folder).eval()
 
 
-def test_padding_has_no_share_in_loss_or_answers(tiny):
+def test_padding_does_not_affect_loss_or_answers(tiny):
     torch.manual_seed(0)
     model, rows = stock(tiny), make_qa_rows(6)
     answers = [row["answers"] for row in rows]
@@ -367,7 +366,7 @@ def test_padding_has_no_share_in_loss_or_answers(tiny):
     assert float(mine) == pytest.approx(np.mean(alone), rel=1e-5)
 
 
-def test_scoring_keeps_a_few_numbers_a_window(tiny):
+def test_scoring_keeps_few_numbers_per_window(tiny):
     features = built([row["context"] for row in make_qa_rows(9)])
     kept = predict_logits(stock(tiny), features, PaddingCollator(0, True), 4, Reporter())
     assert kept.shape == (len(features), 2 + 4 * LIMITS.n_best)
@@ -382,7 +381,7 @@ def trained(tiny, tmp_path, rows, name="run", **more):
     return bertkit.qa(data=str(data), output_dir=str(tmp_path / name), **options | more)
 
 
-def test_learns_where_the_answer_stands(tiny, tmp_path):
+def test_answer_spans_are_learned(tiny, tmp_path):
     run = trained(tiny, tmp_path, make_qa_rows(200), max_length=16)
     scores, records = run.metrics["validation"], read_predictions(run.output_dir)
     assert scores.keys() == {"exact", "f1"}
@@ -400,7 +399,7 @@ def test_learns_where_the_answer_stands(tiny, tmp_path):
         assert one["score"] == pytest.approx(other["score"], abs=1e-4)
 
 
-def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
+def test_unanswerable_questions_are_learned_and_the_threshold_is_saved(tiny, tmp_path):
     rows = make_qa_rows(300, unanswerable=100)
     test = write_rows(tmp_path / "test.jsonl", make_qa_rows(40, seed=1, unanswerable=20))
     run = trained(tiny, tmp_path, rows, max_length=40, test=str(test))
@@ -410,7 +409,7 @@ def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
     assert scores["f1"] == pytest.approx(scores["best_f1"])
     tau = json.loads((run.output_dir / "config.json").read_text())["null_odds_threshold"]
     model = bertkit.load(run.output_dir)
-    assert model.task.decoder.threshold == tau
+    assert model.task.fitted_params == {"null_odds_threshold": tau}
     odds = json.loads((run.output_dir / "null_odds.json").read_text())
     assert min(abs(value - tau) for value in odds.values()) > 1e-4
     used = f"tau {tau:.3f} (in use)"
@@ -433,7 +432,7 @@ def test_learns_when_there_is_no_answer_and_keeps_tau(tiny, tmp_path):
     assert (answers[0]["answer"], answers[0]["start"]) == ("", None)
 
 
-def test_goes_on_from_a_run_with_its_head(tiny, tmp_path):
+def test_training_continues_from_a_run_with_its_head(tiny, tmp_path):
     first = trained(tiny, tmp_path, make_qa_rows(200), "first", max_length=40)
     more = {"max_steps": 1, "learning_rate": 0.0, "max_length": 40}
     kept = trained(first.output_dir, tmp_path, make_qa_rows(60, seed=3), "second", **more)
@@ -441,12 +440,12 @@ def test_goes_on_from_a_run_with_its_head(tiny, tmp_path):
     assert kept.metrics["validation"]["exact"] > 90 > fresh.metrics["validation"]["exact"]
 
 
-def test_a_head_for_three_classes_is_no_hindrance(tmp_path):
+def test_a_classification_head_is_replaced(tmp_path):
     folder = save_tiny_model(tmp_path / "model", num_labels=3)
     assert trained(folder, tmp_path, make_qa_rows(60), max_steps=1).metrics["task"] == "qa"
 
 
-def test_without_segments(tmp_path):
+def test_models_without_token_type_ids_are_trained(tmp_path):
     folder = save_tiny_model(tmp_path / "model", roberta=True)
     run = trained(folder, tmp_path, make_qa_rows(200), max_length=40, eval_batch_size=1)
     one = read_predictions(run.output_dir)
@@ -454,17 +453,17 @@ def test_without_segments(tmp_path):
     assert all(record["context"][record["start"] : record["end"]] == record["answer"] for record in one)
 
 
-def test_a_stride_that_nobody_chose_is_not_kept(tiny, tmp_path):
+def test_the_default_stride_is_not_saved(tiny, tmp_path):
     run = trained(tiny, tmp_path, make_qa_rows(40, longest=60), max_steps=1, max_length=60)
     recipe = run.output_dir / "run.yaml"
     assert "doc_stride" not in recipe.read_text()
     found = bertkit.qa(recipe=str(recipe), max_length=14, dry_run=True).metrics
     assert found["max_length"] == 14
-    with pytest.raises(UserError, match="--doc-stride 40 would skip text"):
+    with pytest.raises(UserError, match="--doc-stride 40: would skip text"):
         bertkit.qa(recipe=str(recipe), max_length=14, doc_stride=40, dry_run=True)
 
 
-def test_a_dry_run_tells_windows(tiny, tmp_path, cli):
+def test_a_dry_run_reports_windows(tiny, tmp_path, cli):
     data = write_rows(tmp_path / "data.jsonl", make_qa_rows(40, longest=60))
     status, out, err = cli("qa", "--data", data, "--model", tiny, "--max-length", 16, "--dry-run")
     assert status == 0, err
@@ -473,7 +472,7 @@ def test_a_dry_run_tells_windows(tiny, tmp_path, cli):
     assert "0.0%" not in out
 
 
-def test_articles_stay_whole(tiny, tmp_path, cli):
+def test_articles_are_held_out_whole(tiny, tmp_path, cli):
     articles = [
         {
             "title": f"t{n}",
@@ -497,8 +496,8 @@ def test_articles_stay_whole(tiny, tmp_path, cli):
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_question_that_is_also_evaluated_on_is_not_trained_on(tiny, tmp_path, cli, split):
-    """As in the other tasks; of ids alone nothing is to be said, since files count each by itself."""
+def test_questions_of_the_validation_split_are_not_trained_on(tiny, tmp_path, cli, split):
+    """As in the other tasks; equal ids are ignored, since each file numbers its own questions."""
     rows = make_qa_rows(60)
     both, others = rows[:7], [{**row, "id": f"q{n}"} for n, row in enumerate(make_qa_rows(20, seed=9))]
     write_rows(tmp_path / "data" / "train.jsonl", rows)
@@ -537,7 +536,9 @@ REFUSED = {
                                  ["--doc-stride 15", "--max-length 20", "14"]),
     "no room": (make_qa_rows(40), ["--max-length", 4], ["--max-length 4", "no room"]),
     "no such rules": (make_qa_rows(40), ["--squad", "v3"], ["--squad", "v1", "v2"]),
-    "no such column": (make_qa_rows(40), ["--question-column", "qestion"], ["qestion", "did you mean 'question'"]),
+    "no such column": (
+        make_qa_rows(40), ["--question-column", "qestion"], ["qestion", "did you mean 'question'"],
+    ),
 }  # fmt: skip
 
 
@@ -550,14 +551,14 @@ def test_refused(cli, tiny, tmp_path, case):
     )
 
 
-def test_no_data_and_no_network_says_where_the_file_goes(cli, no_hub, tmp_path):
+def test_a_missing_dataset_without_network_names_the_expected_file(cli, no_hub, tmp_path):
     started = time.perf_counter()
     words = ["train-v2.0.json", "BERTKIT_DATA_DIR/squad_v2/"]
     assert_refused(cli, tmp_path, ["--squad", "v2"], words, "qa")
     assert time.perf_counter() - started < 30  # a tripwire for retries, not a timing
 
 
-def test_the_named_set_comes_from_the_hub(cli, hub, tiny, tmp_path):
+def test_a_known_dataset_is_loaded_from_the_hub(cli, hub, tiny, tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 

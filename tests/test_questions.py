@@ -213,8 +213,8 @@ def test_normalized_rows_are_unchanged():
     names = ("context", "question", "answers")  # each called as the other
     rows = Rows.from_dicts([row(TWO, context="Where?", question=RAIN)], "train.json")
     task = Qa(QaConfig(question_column=names[0], context_column=names[1], answers_column=names[2]))
-    assert task.normalize_rows(rows)["context"] == [RAIN]
-    assert task.normalize_rows(normalize_questions(rows, names))["context"] == [RAIN]
+    assert task.parse_rows(rows)[0]["context"] == [RAIN]
+    assert task.parse_rows(normalize_questions(rows, names))[0]["context"] == [RAIN]
 
 
 @pytest.mark.parametrize("named", [("nope", None, None), (None, "nope", None), (None, None, "nope")])

@@ -24,7 +24,7 @@ def test_there_are_recipes():
 @pytest.mark.parametrize("name", sorted(list_shipped_recipes()))
 def test_each_is_read_and_parsed(cli, name):
     content = yaml.safe_load(list_shipped_recipes()[name].read_text())
-    recipe = read_recipe(name, content["task"], task_class(content["task"]).Config)
+    recipe = read_recipe(name, content["task"], task_class(content["task"]).spec.config)
     assert recipe.settings.keys() == content["settings"].keys()
     assert name.startswith("glue/") or content["task"].startswith(name.split("/")[0])
     assert cli(content["task"], "--recipe", name, "--help")[0] == 0
@@ -133,7 +133,7 @@ def test_a_wheel_carries_recipes_samples_and_known_sets(tmp_path):
         "from bertkit.tasks import TASKS, task_class\n"
         "for name, path in list_shipped_recipes().items():\n"
         "    kind = task_class(yaml.safe_load(path.read_text())['task'])\n"
-        "    assert read_recipe(name, kind.name, kind.Config).settings\n"
+        "    assert read_recipe(name, kind.spec.name, kind.spec.config).settings\n"
         "from bertkit.tasks.base import Task\n"
         "from bertkit.data.corpus.source import find_text; assert find_text('sample').files\n"
         "from bertkit.data.loading import load_dataset\n"

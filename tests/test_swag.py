@@ -37,14 +37,14 @@ def learned(tiny, tmp_path_factory):
     )
 
 
-def test_learns_rows_with_unlike_numbers_of_endings(learned):
+def test_rows_with_different_numbers_of_endings_are_learned(learned):
     assert learned.metrics["validation"] == {"accuracy": 1.0}
     assert set(learned.metrics["intervals"]) == {"accuracy"}
     assert set(learned.metrics["baselines"]) == {"majority", "ending_only"}
     assert learned.metrics["test"] == {}
 
 
-def test_predictions_have_a_score_for_each_ending(learned):
+def test_predictions_have_one_score_per_ending(learned):
     records = read_predictions(learned.output_dir)
     assert len({len(record["endings"]) for record in records}) > 1
     for record in records:
@@ -75,22 +75,22 @@ def test_a_permutation_of_the_endings_permutes_the_prediction(model, seed):
         assert order[two["predicted"]] == one["predicted"]
 
 
-class FirstPiece(torch.nn.Module):
-    """Scores a sequence by its first piece, as a multiple-choice head does: [1, choices, length] in."""
+class FirstTokenScorer(torch.nn.Module):
+    """A model that scores a sequence by its first token id, from inputs [1, choices, seq_len]."""
 
     def forward(self, input_ids, attention_mask):
         assert (input_ids.shape[0], input_ids.shape) == (1, attention_mask.shape)
         return type("Out", (), {"logits": input_ids[:, :, 0].float().requires_grad_()})
 
 
-def test_an_ending_that_is_not_there_has_no_probability_and_no_gradient():
+def test_a_missing_ending_has_no_probability_and_no_gradient():
     batch = {
         "input_ids": torch.tensor([[1, 9], [2, 9], [5, 9], [4, 9], [3, 9]]),
         "attention_mask": torch.ones(5, 2, dtype=torch.int64),
         "choice": torch.tensor([0, 0, 1, 1, 1]),
         "labels": torch.tensor([0, 2]),
     }
-    logits = compute_logits(FirstPiece(), batch)
+    logits = compute_logits(FirstTokenScorer(), batch)
     assert logits.tolist() == [[1.0, 2.0, -torch.inf], [5.0, 4.0, 3.0]]
     logits.retain_grad()
     loss = CrossEntropy().sum_losses(logits, batch)["loss"]
@@ -102,7 +102,7 @@ def test_an_ending_that_is_not_there_has_no_probability_and_no_gradient():
     assert torch.isfinite(logits.grad).all()
 
 
-def test_going_on_from_a_run_keeps_its_head(learned, tmp_path):
+def test_continuing_from_a_run_keeps_its_head(learned, tmp_path):
     data = write_rows(tmp_path / "more.jsonl", make_swag_rows(60, seed=4))
     still = {"max_steps": 1, "learning_rate": 1e-12, "bf16": False}
     run = bertkit.swag(data=str(data), model=str(learned.output_dir), output_dir=str(tmp_path / "a"), **still)
@@ -117,7 +117,7 @@ def test_going_on_from_a_run_keeps_its_head(learned, tmp_path):
     assert not torch.allclose(heads[0], heads[2], atol=1e-2)
 
 
-def test_the_card_shows_how_to_predict(learned):
+def test_the_model_card_shows_how_to_predict(learned):
     card = (learned.output_dir / "README.md").read_text()
     assert "bertkit.load" in card
     assert "'endings': ['...', '...']" in card
@@ -142,7 +142,7 @@ def test_the_same_endings_in_another_order_are_the_same_example(tiny, tmp_path):
     assert run.metrics["data"]["train"] == 10
 
 
-def test_the_ending_only_baseline_sees_no_context():
+def test_the_ending_only_baseline_does_not_read_the_context():
     from bertkit.metrics.baselines import predict_ending_only
 
     rows = make_swag_rows(60)
@@ -160,7 +160,7 @@ def table(**columns):
     return Rows.from_columns(columns, "quiz.csv")
 
 
-def test_endings_are_guessed_in_their_order():
+def test_ending_columns_are_guessed_in_order():
     names = [f"ending{n}" for n in (10, 9, 2, 1, 0, 3, 4, 5, 6, 7, 8)]
     assert guess_ending_columns(table(text=["x"], **{name: ["y"] for name in names})) == [
         f"ending{n}" for n in range(11)
@@ -171,7 +171,7 @@ def test_endings_are_guessed_in_their_order():
         guess_ending_columns(table(text=["x"], ending0=["y"]))
 
 
-def test_ending_columns_are_repeated_or_parted_by_commas():
+def test_ending_columns_are_repeated_or_separated_by_commas():
     rows = table(**{"a": ["x"], "b": ["y"], "c,d": ["z"]})
     assert parse_column_names(rows, ["a,b"]) == parse_column_names(rows, ["a", "b"]) == ["a", "b"]
     assert parse_column_names(rows, ["a", "c,d"]) == ["a", "c,d"]
@@ -181,7 +181,7 @@ def test_ending_columns_are_repeated_or_parted_by_commas():
         parse_column_names(rows, ["a,e"])
 
 
-def test_blank_columns_behind_the_last_ending_are_no_endings():
+def test_empty_columns_after_the_last_ending_are_ignored():
     rows = table(a=["x", "x"], b=["y", "y"], c=["", "z"], d=[None, ""])
     assert parse_endings(rows, ["a", "b", "c", "d"]) == [["x", "y"], ["x", "y", "z"]]
 
@@ -204,7 +204,7 @@ def test_labels_are_numbers_letters_or_the_ending_itself(labels, wanted):
     assert encode_ending_labels(table(label=labels), "label", endings, first).tolist() == wanted
 
 
-def test_labels_are_counted_from_one_only_where_none_is_zero():
+def test_labels_count_from_one_only_if_none_is_zero():
     endings = [["red", "green", "blue"]] * 2
     assert [infer_first_label(labels, endings) for labels in ([1, 3], [0, 3], [1, 2])] == [1, 0, 0]
     with pytest.raises(UserError, match="row 2: label 3 is none of its 3 endings"):
@@ -234,7 +234,7 @@ def test_refused(cli, tiny, tmp_path, name):
     assert not (tmp_path / "run").exists()
 
 
-def test_labels_that_are_texts_set_aside_the_same_share_and_minus_one_is_none(tiny, tmp_path):
+def test_labels_may_be_texts_and_minus_one_is_a_missing_label(tiny, tmp_path):
     rows = [{**row, "label": row["endings"][row["label"]]} for row in make_swag_rows(100)]
     data = write_rows(tmp_path / "rows.jsonl", rows)
     test = write_rows(tmp_path / "test.jsonl", [{**row, "label": -1} for row in make_swag_rows(5, seed=3)])
@@ -254,7 +254,7 @@ def test_a_gap_between_endings_is_refused(cli, tiny, tmp_path):
     assert (status, "row 5: column 'ending1' is blank" in err) == (2, True), err
 
 
-def test_what_each_ending_begins_with_is_read_with_it(tiny, tmp_path):
+def test_the_shared_beginning_is_read_with_each_ending(tiny, tmp_path):
     rows = [
         {"sent1": text, "sent2": "it was", "ending0": POSITIVE_WORDS[n % 8], "ending1": "bad", "label": 0}
         for n, text in enumerate(make_neutral_texts(40))
@@ -263,6 +263,6 @@ def test_what_each_ending_begins_with_is_read_with_it(tiny, tmp_path):
     run = bertkit.swag(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
     model = bertkit.load(run.output_dir)
     features = model.task.featurize(Rows.from_dicts(rows[:1], "rows"), model.tokenizer)
-    pieces = model.tokenizer.convert_ids_to_tokens(features.input_ids[0])
-    assert pieces[-4:] == ["it", "was", "good", "[SEP]"]
+    tokens = model.tokenizer.convert_ids_to_tokens(features.input_ids[0])
+    assert tokens[-4:] == ["it", "was", "good", "[SEP]"]
     assert len(features.input_ids) == 2

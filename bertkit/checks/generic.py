@@ -1,24 +1,40 @@
-"""What can be wrong with rows of any task: blank texts, rows that occur twice, or in two splits."""
+"""Checks of any task: empty texts, duplicates, overlap of splits, scripts, lengths, and [UNK] tokens."""
 
+import dataclasses
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
-from bertkit.checks.findings import Finding, Level, format_fraction, locate_rows
+import numpy as np
+
+from bertkit.checks.base import Finding, Level, TaskChecks, format_fraction, locate_rows
 from bertkit.data.ner.tags import OUTSIDE
 from bertkit.data.rows import Rows
+from bertkit.data.token_counts import TokenCounts
+from bertkit.modeling import loading
+from bertkit.modeling.loading import ModelSource
+from bertkit.pipeline.prepare import UNK_ERROR_RATE, UNK_WARNING_RATE, resolve_max_length
 from bertkit.tasks.base import Task
 
-MANY_DUPLICATES = 0.01  # share of the rows: above it, copies are worth a warning
+MANY_DUPLICATES = 0.01  # above this fraction of the rows, duplicates are a warning
+MANY_TRUNCATED = 0.05  # above this fraction of the rows, truncation is a warning
+MAX_LABEL_CHARS = 40  # characters of a label in a location
+
+# ---- rows
 
 
 @dataclass(frozen=True)
 class CheckedSplit:
-    """A split with what tells its rows apart, and the right answers where there are any; both [n].
+    """A split with what identifies its rows.
 
     Attributes:
-        unit: what a row is called.
-        at_odds: the level of a finding of two answers to one example, and what to do about it.
+        name: the name of the split.
+        rows: its parsed rows.
+        identity: the key of each row, equal for equal examples.
+        gold: the label of each row, if there are labels.
+        unit: what messages call a row.
+        conflict_severity: see `TaskChecks.conflict_severity`.
     """
 
     name: str
@@ -28,104 +44,192 @@ class CheckedSplit:
     unit: str
     conflict_severity: tuple[Level, str]
 
-    def format_fraction(self, part: Sequence[int]) -> str:
-        """`3 of 60 (5.0%) train rows`."""
-        return f"{format_fraction(len(part), len(self.rows))} {self.name} {self.unit}s"
-
     @classmethod
-    def from_task(cls, name: str, rows: Rows, task: Task) -> "CheckedSplit":
-        """As the task has it."""
-        return cls(
-            name,
-            rows,
-            task.split_keys(rows).identity,
-            task.extract_gold(rows),
-            task.unit,
-            task.conflict_severity,
-        )
+    def from_checks(cls, name: str, rows: Rows, checks: TaskChecks) -> "CheckedSplit":
+        """Identify rows as the task does."""
+        task = checks.task
+        identity = task.split_keys(rows).identity
+        return cls(name, rows, identity, checks.extract_gold(rows), task.spec.unit, checks.conflict_severity)
+
+    def format_fraction(self, indices: Sequence[int]) -> str:
+        """Return the number of these rows: `3 of 60 (5.0%) train rows`."""
+        return f"{format_fraction(len(indices), len(self.rows))} {self.name} {self.unit}s"
 
 
 def find_empty_texts(split: CheckedSplit, texts: Sequence[Sequence[str]]) -> Iterator[Finding]:
-    """Rows with a text of nothing but white space, which training takes as they are."""
-    none = [index for index, some in enumerate(zip(*texts, strict=True)) if not all(map(str.strip, some))]
-    if none:
+    """Find rows with a text of nothing but white space, which training does not refuse."""
+    row_texts = zip(*texts, strict=True)
+    empty = [index for index, values in enumerate(row_texts) if not all(map(str.strip, values))]
+    if empty:
         yield Finding(
-            "warning", "empty", f"{split.format_fraction(none)} have an empty text",
-            "take them out, or fill them in: they are learned from and scored as they are", len(none),
-            locate_rows(split.rows, none),
+            "warning", "empty", f"{split.format_fraction(empty)} have an empty text",
+            "remove them, or fill in the text; they are learned from and scored as they are", len(empty),
+            locate_rows(split.rows, empty),
         )  # fmt: skip
 
 
 def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
-    """Rows that occur more than once, and those of them that are labelled in two ways."""
+    """Find rows that occur repeatedly, and among them those with different labels."""
     first: dict[Hashable, int] = {}
-    again = [i for i, key in enumerate(split.identity) if first.setdefault(key, i) != i]
+    copies = [index for index, key in enumerate(split.identity) if first.setdefault(key, index) != index]
     rows, gold = split.rows, split.gold
-    if again:
+    if copies:
+        originals = [first[split.identity[index]] for index in copies]
         yield Finding(
-            "warning" if len(again) > MANY_DUPLICATES * len(rows) else "note", "duplicates",
-            f"{split.format_fraction(again)} are copies of an earlier one",
-            "take them out where they are no accident of short texts: they count double", len(again),
-            _beside(rows, again, [first[split.identity[i]] for i in again]),
+            "warning" if len(copies) > MANY_DUPLICATES * len(rows) else "note", "duplicates",
+            f"{split.format_fraction(copies)} are copies of an earlier one",
+            "remove them, since they count double, unless short texts coincide by chance", len(copies),
+            _locate_pairs(rows, copies, originals),
         )  # fmt: skip
-    unlike = [i for i in again if gold and gold[i] != gold[first[split.identity[i]]]]
-    if gold and unlike:
-        before = [first[split.identity[i]] for i in unlike]
+    if not gold:
+        return
+    conflicts = [index for index in copies if gold[index] != gold[first[split.identity[index]]]]
+    if conflicts:
+        originals = [first[split.identity[index]] for index in conflicts]
         level, fix = split.conflict_severity
         yield Finding(
-            level, "conflicts", f"{split.format_fraction(unlike)} are copies with another label", fix, len(unlike),
-            _beside(rows, unlike, before, gold),
+            level, "conflicts", f"{split.format_fraction(conflicts)} are copies with another label", fix,
+            len(conflicts), _locate_pairs(rows, conflicts, originals, gold),
         )  # fmt: skip
 
 
-def _beside(
-    rows: Rows, second: Sequence[int], first: Sequence[int], gold: Sequence[Hashable] | None = None
+def _locate_pairs(
+    rows: Rows, copies: Sequence[int], originals: Sequence[int], gold: Sequence[Hashable] | None = None
 ) -> list[str]:
-    """`train.csv: row 9 as row 3`, of labels also which."""
-    found = []
-    for place, other, a, b in zip(
-        locate_rows(rows, second), locate_rows(rows, first), second, first, strict=False
+    """Return `train.csv: row 9 as row 3` for the first few pairs, with both labels if they are given."""
+    locations = []
+    for copy_location, original_location, copy, original in zip(
+        locate_rows(rows, copies), locate_rows(rows, originals), copies, originals, strict=False
     ):
-        if rows.file_index[a] == rows.file_index[b]:
-            other = other.removeprefix(f"{rows.files[rows.file_index[b]]}: ")
-        found.append(
-            f"{place} ({_short(gold[a])}) as {other} ({_short(gold[b])})" if gold else f"{place} as {other}"
-        )
-    return found
+        if rows.file_index[copy] == rows.file_index[original]:
+            file = rows.files[rows.file_index[original]]
+            original_location = original_location.removeprefix(f"{file}: ")
+        if gold:
+            copy_location += f" ({_shorten_label(gold[copy])})"
+            original_location += f" ({_shorten_label(gold[original])})"
+        locations.append(f"{copy_location} as {original_location}")
+    return locations
 
 
-def _short(label: Hashable) -> str:
+def _shorten_label(label: Hashable) -> str:
     if isinstance(label, tuple):  # tags, or several labels
         label = " ".join(str(part) for part in label if part != OUTSIDE) or OUTSIDE
     text = f"{label:g}" if isinstance(label, float) else str(label)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    return text if len(text) <= MAX_LABEL_CHARS else f"{text[: MAX_LABEL_CHARS - 3]}..."
 
 
 def find_overlap(splits: Sequence[CheckedSplit]) -> Iterator[Finding]:
-    """Examples that stand in two splits."""
-    for one, other in combinations(splits, 2):
-        known = set(one.identity)
-        shared = [index for index, key in enumerate(other.identity) if key in known]
+    """Find examples that are in two splits."""
+    for earlier, later in combinations(splits, 2):
+        earlier_keys = set(earlier.identity)
+        shared = [index for index, key in enumerate(later.identity) if key in earlier_keys]
         if shared:
             yield Finding(
                 "warning", "overlap",
-                f"{other.format_fraction(shared)} also stand in the {one.name} {one.unit}s",
-                "look how the splits were made: scores tell little of what was seen before", len(shared),
-                locate_rows(other.rows, shared),
+                f"{later.format_fraction(shared)} are also in the {earlier.name} split",
+                "check how the splits were made; scores on examples seen before say little", len(shared),
+                locate_rows(later.rows, shared),
             )  # fmt: skip
 
 
 def find_script_mismatch(scripts: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:
-    """Splits that are written mostly in another script than the training texts.
+    """Find splits that are mostly in another script than the training texts.
 
     Args:
-        scripts: of each split, script -> its share of the letters.
+        scripts: split -> script -> its fraction of the letters, in descending order.
     """
-    mostly = {name: next(iter(shares), "") for name, shares in scripts.items()}
-    for name, script in mostly.items():
-        if script != mostly.get("train", script):
+    main_scripts = {name: next(iter(fractions), "") for name, fractions in scripts.items()}
+    train_script = main_scripts.get("train")
+    for name, script in main_scripts.items():
+        if train_script is not None and script != train_script:
             yield Finding(
                 "warning", "script",
-                f"the {name} texts are mostly {script}, the training texts {mostly['train']}",
-                "look whether the files belong together", 0,
+                f"the {name} texts are mostly {script}, the training texts {train_script}",
+                "check whether the files belong together", 0,
             )  # fmt: skip
+
+
+# ---- tokens
+
+
+@dataclass(frozen=True)
+class TokenizerInfo:
+    """A tokenizer and the limits of its model.
+
+    Attributes:
+        name: the name of the model.
+        is_model_explicit: whether the user named it.
+        tokenizer: the tokenizer.
+        max_positions: the most tokens that the model reads; None: any number.
+    """
+
+    name: str
+    is_model_explicit: bool
+    tokenizer: Any
+    max_positions: int | None
+
+    @classmethod
+    def load(
+        cls, task: Task, source: ModelSource, is_model_explicit: bool, requested_length: int | None
+    ) -> "TokenizerInfo":
+        """Load the tokenizer and the config of a model, and set the task's `max_length`.
+
+        Args:
+            task: the task, whose settings are changed.
+            source: the model, whose weights are not loaded.
+            is_model_explicit: whether the user named the model.
+            requested_length: the user's `--max-length`.
+        """
+        has_config = (source.folder / "config.json").exists()  # a folder may hold only a tokenizer
+        config = loading.load_config(source) if has_config else None
+        max_length = resolve_max_length(task, source, config, requested_length)
+        task.config = dataclasses.replace(task.config, max_length=max_length)
+        tokenizer = loading.load_tokenizer(source)
+        return cls(source.name, is_model_explicit, tokenizer, loading.get_max_positions(config))
+
+
+def summarize_lengths(task: Task, counts: TokenCounts) -> dict[str, Any]:
+    """Return length statistics in tokens, and the fractions over `--max-length` and of [UNK] tokens."""
+    unknown = {"unknown": counts.unk_fraction}
+    if task.spec.dynamic_examples:
+        return unknown
+    median, percentile_95 = np.percentile(counts.lengths, [50, 95], method="nearest").tolist()
+    lengths = {"median": int(median), "95%": int(percentile_95), "longest": int(counts.lengths.max())}
+    return {"lengths": lengths, "over": float((counts.lengths > task.config.max_length).mean()), **unknown}
+
+
+def find_long_rows(
+    name: str, rows: Rows, counts: TokenCounts, task: Task, info: TokenizerInfo
+) -> Iterator[Finding]:
+    """Find rows that are longer than `--max-length`."""
+    limit, longest = task.config.max_length, int(counts.lengths.max())
+    long = (counts.lengths > limit).nonzero()[0]
+    if task.spec.dynamic_examples or not len(long):
+        return
+    message = f"{format_fraction(len(long), len(rows))} {name} rows are over {limit} tokens and"
+    locations = locate_rows(rows, long)
+    if task.spec.uses_windows:
+        yield Finding("note", "windows", f"{message} split into windows", "", len(long), locations)
+        return
+    maximum = info.max_positions or longest
+    fixes = [f"--max-length {maximum} is the maximum"]
+    if longest <= maximum:
+        fixes = [f"--max-length {longest} reads all of each"]
+    if hasattr(task.config, "long_texts"):
+        fixes.append("--long-texts windows reads all of each")
+    level: Level = "warning" if len(long) > MANY_TRUNCATED * len(rows) else "note"
+    yield Finding(level, "truncated", f"{message} truncated", "; ".join(fixes), len(long), locations)
+
+
+def find_unk_tokens(name: str, rows: Rows, counts: TokenCounts, info: TokenizerInfo) -> Iterator[Finding]:
+    """Report [UNK] tokens as training does: as an error where they are very many by default."""
+    if counts.unk_fraction <= UNK_WARNING_RATE:
+        return
+    is_error = name == "train" and counts.unk_fraction > UNK_ERROR_RATE and not info.is_model_explicit
+    by_fraction = np.argsort(-counts.unk_counts / counts.lengths, kind="stable")
+    yield Finding(
+        "error" if is_error else "warning", "unknown",
+        f"{counts.unk_fraction:.0%} of the tokens of the {name} texts are [UNK] for {info.name}",
+        "name a model for their language with --model", int((counts.unk_counts > 0).sum()),
+        locate_rows(rows, by_fraction),
+    )  # fmt: skip

@@ -1,138 +1,200 @@
-"""What can be wrong with tags of tokens, beyond what training refuses."""
+"""Checks of tags and entities."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.checks.findings import MAX_LOCATIONS, Finding, format_fraction, locate_rows
+from bertkit.checks.base import (
+    MAX_LOCATIONS,
+    Finding,
+    TaskChecks,
+    find_unvalidated,
+    format_fraction,
+    locate_rows,
+)
+from bertkit.data.ner.rows import WIDENED_SPANS_NOTE
 from bertkit.data.ner.schemes import Scheme, detect_scheme, find_violations
 from bertkit.data.ner.tags import find_sentence_indices
+from bertkit.data.ner.words import WordSpans, encode_words
 from bertkit.data.rows import Rows
+from bertkit.data.token_counts import TokenCounts
 from bertkit.errors import format_list
 
-MIN_ENTITIES = 10  # entities of a type
-MAX_SENTENCE_WORDS = 250  # tokens, more than sentences have
-FAULT_MESSAGES = {
-    "inside-first": "go on with an entity that nothing began, or that has ended",
-    "type-changes": "go on with an entity of another type",
-    "ill-formed": "are written otherwise than the scheme would",
+if TYPE_CHECKING:
+    from bertkit.data.loading import LoadedDataset
+
+MIN_ENTITIES = 10  # types with fewer training entities are reported
+MAX_SENTENCE_WORDS = 250  # longer sentences suggest that blank lines are missing
+VIOLATION_MESSAGES = {
+    "inside-first": "continue an entity that did not begin, or that has ended",
+    "type-changes": "continue an entity of another type",
+    "ill-formed": "do not follow the scheme",
 }
 CONLLEVAL_FIX = (
-    "read by conlleval's rule: an entity begins there; write the tag that begins one, or the right type"
+    "as in conlleval, an entity begins there; write the tag that begins an entity, or the right type"
 )
 
 
+class NerChecks(TaskChecks):
+    """The checks of `ner`."""
+
+    def extract_texts(self, rows: Rows) -> list[Sequence[str]]:
+        """Return the sentences."""
+        return [rows["text"]]
+
+    def extract_gold(self, rows: Rows) -> list[Hashable] | None:
+        """Return the tags of each sentence."""
+        return [tuple(tags) for tags in rows["iob2"]] if "iob2" in rows.columns else None
+
+    def count_labels(self, rows: Rows) -> dict[str, int]:
+        """Count entities by type."""
+        return dict(count_entities(rows).most_common()) if "iob2" in rows.columns else {}
+
+    def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
+        """Check the frequencies of entity types."""
+        return find_rare_types(counts)
+
+    def check_rows(
+        self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
+    ) -> Iterator[Finding]:
+        """Find illegal tags, mixed schemes, types with one entity, and very long sentences."""
+        for split, rows in parsed.splits.items():
+            yield from find_empty_rows(split, dataset.splits[split], rows)
+            yield from find_long_sentences(split, rows)
+            if "tags" in rows.columns:
+                yield from find_scheme_mismatch(split, rows, self.task.scheme)
+                yield from find_illegal_tags(split, rows, self.task.scheme)
+        yield from find_singleton_types(parsed.splits["train"])
+        # The other notes say without rows what the findings above say with rows.
+        yield from super().check_rows(dataset, parsed, [note for note in notes if WIDENED_SPANS_NOTE in note])
+
+    def count_tokens(self, rows: Rows, tokenizer: Any) -> TokenCounts:
+        """Count the tokens of each sentence without its context."""
+        return TokenCounts.from_texts_with_offsets(rows["text"], tokenizer)
+
+    def check_tokens(self, split: str, rows: Rows, tokenizer: Any) -> Iterator[Finding]:
+        """Find words without tokens."""
+        words = WordSpans.from_words(rows["tokens"], rows["text"])
+        first_token = encode_words(words, tokenizer).first_token
+        return find_words_without_tokens(split, rows, first_token, words.offsets)
+
+
 def find_illegal_tags(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
-    """Tags that are illegal in the split's own scheme, by kind.
+    """Find tags that are illegal in the split's own scheme, by kind.
 
     Args:
-        rows: with `tokens` and `tags`.
-        scheme: of the training tags.
+        split: the name of the split.
+        rows: parsed rows with `tokens` and `tags`.
+        scheme: the scheme of the training tags.
     """
     scheme = detect_scheme(rows["tags"], scheme)
-    found = find_violations(rows["tags"], scheme)
-    for kind, at in found.group_by_kind().items():
-        lines = [rows.format_location(*_place(found.offsets, index)) for index in at[:MAX_LOCATIONS]]
-        name = f"{len(at):,} {split} tags {FAULT_MESSAGES[kind]} (the scheme is {scheme.name})"
-        yield Finding("warning", kind, name, CONLLEVAL_FIX, len(at), lines)
+    violations = find_violations(rows["tags"], scheme)
+    for kind, indices in violations.group_by_kind().items():
+        message = f"{len(indices):,} {split} tags {VIOLATION_MESSAGES[kind]} (scheme {scheme.name})"
+        locations = _locate_words(rows, indices, violations.offsets)
+        yield Finding("warning", kind, message, CONLLEVAL_FIX, len(indices), locations)
 
 
-def _place(offsets: np.ndarray, index: int) -> tuple[int, int]:
-    """Sentence and token of a flat index."""
-    sentence = int(find_sentence_indices(np.array([index]), offsets)[0])
-    return sentence, int(index - offsets[sentence])
+def _locate_words(rows: Rows, indices: np.ndarray, offsets: np.ndarray) -> list[str]:
+    """Return the locations of the first few words, given by their index among all words."""
+    first = np.asarray(indices[:MAX_LOCATIONS])
+    sentences = find_sentence_indices(first, offsets)
+    return [
+        rows.format_location(int(sentence), int(index - offsets[sentence]))
+        for sentence, index in zip(sentences, first, strict=True)
+    ]
 
 
 def find_scheme_mismatch(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
-    """A split whose tags are written otherwise than those to learn from."""
-    own = detect_scheme(rows["tags"], scheme)
-    if own != scheme:
-        others = find_violations(rows["tags"], scheme)
-        at = others.is_violation.nonzero()[0]
+    """Report a split whose tags are in another scheme than the training tags."""
+    split_scheme = detect_scheme(rows["tags"], scheme)
+    if split_scheme != scheme:
+        violations = find_violations(rows["tags"], scheme)
+        indices = violations.is_violation.nonzero()[0]
         yield Finding(
-            "warning", "schemes", f"the {split} tags are {own}, the training tags {scheme}",
-            "they are brought to one form; write them alike so that none is misread",
-            len(at), [rows.format_location(*_place(others.offsets, index)) for index in at[:MAX_LOCATIONS]],
+            "warning", "schemes", f"the {split} tags are {split_scheme}, the training tags {scheme}",
+            "both are converted to IOB2; write them in one scheme so that none is misread",
+            len(indices), _locate_words(rows, indices, violations.offsets),
         )  # fmt: skip
 
 
 def find_empty_rows(split: str, original: Rows, parsed: Rows) -> Iterator[Finding]:
-    """Rows of which nothing was left."""
-    there = set(zip(parsed.file_index.tolist(), parsed.row_numbers.tolist(), strict=True))
-    numbers = zip(original.file_index.tolist(), original.row_numbers.tolist(), strict=True)
-    gone = [index for index, number in enumerate(numbers) if number not in there]
-    if gone:
+    """Find rows without any word, which parsing dropped."""
+    parsed_locations = set(zip(parsed.file_index.tolist(), parsed.row_numbers.tolist(), strict=True))
+    locations = zip(original.file_index.tolist(), original.row_numbers.tolist(), strict=True)
+    empty = [index for index, location in enumerate(locations) if location not in parsed_locations]
+    if empty:
         yield Finding(
-            "note", "no-tokens",
-            f"{format_fraction(len(gone), len(original))} {split} rows have no tokens and are left out",
-            "", len(gone), locate_rows(original, gone),
+            "note", "no-words",
+            f"{format_fraction(len(empty), len(original))} {split} rows have no words and are left out",
+            "", len(empty), locate_rows(original, empty),
         )  # fmt: skip
 
 
 def count_entities(rows: Rows) -> Counter[str]:
-    """How many entities of each type; `rows` have `iob2`."""
-    begun = (tag[2:] for tags in rows["iob2"] for tag in tags if tag[0] == "B")
-    return Counter(begun)
+    """Return the number of entities of each type in parsed rows."""
+    return Counter(tag[2:] for tags in rows["iob2"] for tag in tags if tag[0] == "B")
 
 
 def find_singleton_types(train: Rows) -> Iterator[Finding]:
-    """Types of which there is one entity to learn from."""
-    alone = sorted(kind for kind, count in count_entities(train).items() if count == 1)
-    if alone:
-        have = {f"B-{kind}" if kind else "B" for kind in alone}
-        rows = [index for index, tags in enumerate(train["iob2"]) if have & set(tags)]
+    """Find types with a single entity in the training rows."""
+    types = sorted(kind for kind, count in count_entities(train).items() if count == 1)
+    if types:
+        tags = {f"B-{kind}" if kind else "B" for kind in types}
+        rows = [index for index, row_tags in enumerate(train["iob2"]) if tags & set(row_tags)]
         yield Finding(
-            "warning", "type-once", f"types with one entity in the training rows: {format_list(alone)}",
-            "a slip of the pen, or too few to learn: correct it, or add more of them", len(alone),
+            "warning", "type-once", f"types with one entity in the training rows: {format_list(types)}",
+            "a typing error, or too few to learn; correct the tag, or add more of them", len(types),
             locate_rows(train, rows),
         )  # fmt: skip
 
 
 def find_rare_types(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-    """Types with few entities to learn from, and types that no validation row has.
+    """Find types with few training entities, and types that no validation row has.
 
     Args:
-        counts: of each split, how many entities of each type.
+        counts: split -> type -> number of entities.
     """
-    train, scored = counts["train"], counts.get("validation", {})
-    if few := [kind for kind, count in train.items() if 1 < count < MIN_ENTITIES]:
-        told = f"types with fewer than {MIN_ENTITIES} entities in the training rows: {format_list(few)}"
-        yield Finding("note", "rare", told, "too few to be learned well: add more of them", len(few))
-    if scored and (unseen := [kind for kind in train if kind not in scored]):
-        told = f"types that no validation row has: {format_list(unseen)}"
-        fix = "nothing will be known of how well they are learned"
-        yield Finding("note", "not-validated", told, fix, len(unseen))
+    train = counts["train"]
+    if rare := [kind for kind, count in train.items() if 1 < count < MIN_ENTITIES]:
+        message = f"types with fewer than {MIN_ENTITIES} entities in the training rows: {format_list(rare)}"
+        yield Finding("note", "rare", message, "too few to learn well; add more of them", len(rare))
+    yield from find_unvalidated(train, counts.get("validation", {}), "types")
 
 
 def find_words_without_tokens(
     split: str, rows: Rows, first_token: np.ndarray, offsets: np.ndarray
 ) -> Iterator[Finding]:
-    """Tokens that the tokenizer leaves nothing of.
+    """Find words from which the tokenizer makes no token.
 
     Args:
-        carrier: [tokens] -1 where there is no piece.
-        offsets: [rows + 1] the first token of each row.
+        split: the name of the split.
+        rows: parsed rows.
+        first_token: the first token of each word, -1 if it has none, [words].
+        offsets: the first word of each row, [rows + 1].
     """
-    gone = (first_token < 0).nonzero()[0]
-    if len(gone):
-        index = np.unique(find_sentence_indices(gone, offsets))
+    missing = (first_token < 0).nonzero()[0]
+    if len(missing):
+        sentences = np.unique(find_sentence_indices(missing, offsets))
         yield Finding(
-            "note", "no-pieces",
-            f"{format_fraction(len(gone), len(first_token))} {split} tokens have no piece (control characters, say)",
-            "they are tagged by their neighbours; take them out where they are in the way", len(gone),
-            locate_rows(rows, index),
+            "note", "untokenized",
+            f"{format_fraction(len(missing), len(first_token))} {split} words have no token (such as control "
+            "characters)",
+            "they are tagged by their neighbors; remove them if they are noise", len(missing),
+            locate_rows(rows, sentences),
         )  # fmt: skip
 
 
 def find_long_sentences(split: str, rows: Rows) -> Iterator[Finding]:
-    """Sentences of very many tokens: blank lines may be missing."""
+    """Find sentences of very many words; blank lines may be missing."""
     sizes = np.fromiter(map(len, rows["tokens"]), np.int64, len(rows))
     long = (sizes > MAX_SENTENCE_WORDS).nonzero()[0]
     if len(long):
         yield Finding(
             "warning", "long-sentences",
-            f"{format_fraction(len(long), len(rows))} {split} sentences have more than {MAX_SENTENCE_WORDS} tokens (the longest "
-            f"{sizes.max():,})",
-            "look whether blank lines between sentences are missing", len(long), locate_rows(rows, long),
+            f"{format_fraction(len(long), len(rows))} {split} sentences have more than {MAX_SENTENCE_WORDS} "
+            f"words (the longest {sizes.max():,})",
+            "check whether blank lines between sentences are missing", len(long), locate_rows(rows, long),
         )  # fmt: skip

@@ -1,87 +1,141 @@
-"""What can be wrong with questions and their answers, beyond what training refuses."""
+"""Checks of questions and their answers."""
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.checks.findings import Finding, format_fraction, locate_rows
+from bertkit.checks.base import Finding, TaskChecks, format_fraction, locate_rows
 from bertkit.data.qa.features import QuestionFeatures
 from bertkit.data.qa.repair import resolve_offsets
-from bertkit.data.qa.rows import QuestionRows
+from bertkit.data.qa.rows import QuestionRows, flatten_articles, is_nested, normalize_questions
 from bertkit.data.rows import Rows
+from bertkit.data.token_counts import TokenCounts
 
-MANY_LOST_ANSWERS = (
-    0.01  # share of the answered questions: above it, answers that no window holds are a warning
-)
+if TYPE_CHECKING:
+    from bertkit.data.loading import LoadedDataset
+    from bertkit.utils.reporting import Reporter
+
+MANY_LOST_ANSWERS = 0.01  # above this fraction of the answers, answers outside of all windows are a warning
+
+
+class QaChecks(TaskChecks):
+    """The checks of `qa`."""
+
+    def load_examples(self, reporter: "Reporter") -> "LoadedDataset":
+        """Load the data with one row per question."""
+        dataset = self.task.load_data(reporter)
+        splits = {
+            name: flatten_articles(rows) if is_nested(rows) else rows for name, rows in dataset.splits.items()
+        }
+        return dataclasses.replace(dataset, splits=splits)
+
+    def check_rows(
+        self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
+    ) -> Iterator[Finding]:
+        """Find answers that are not at their offset, and paragraphs in two splits."""
+        config = self.task.config
+        columns = (config.question_column, config.context_column, config.answers_column)
+        for split, rows in dataset.splits.items():
+            yield from find_misplaced_answers(split, normalize_questions(rows, columns))
+        for split, rows in parsed.splits.items():
+            if split != "train":
+                yield from find_shared_paragraphs(split, parsed.splits["train"], rows)
+
+    def extract_gold(self, rows: Rows) -> list[Hashable] | None:
+        """Return whether there is an answer, since answers themselves differ between annotators."""
+        if "answers" not in rows.columns:
+            return None
+        return ["answered" if answers else "no answer" for answers in rows["answers"]]
+
+    def count_labels(self, rows: Rows) -> dict[str, int]:
+        """Count questions with and without answer, with SQuAD v2."""
+        return super().count_labels(rows) if self.task.config.squad == "v2" else {}
+
+    def count_tokens(self, rows: Rows, tokenizer: Any) -> TokenCounts:
+        """Count the tokens of the question and its whole paragraph."""
+        return TokenCounts.from_questions(rows["question"], rows["context"], tokenizer)
+
+    def check_tokens(self, split: str, rows: Rows, tokenizer: Any) -> Iterator[Finding]:
+        """Find answers that no window contains."""
+        return find_lost_answers(split, rows, self.task.featurize(rows, tokenizer))
 
 
 def find_misplaced_answers(split: str, rows: QuestionRows) -> Iterator[Finding]:
-    """Answers that do not stand where they say, as they came; and questions that contradict themselves."""
+    """Find answers that are not at their offset, and questions that contradict themselves."""
     for note in rows.notes:
-        yield Finding("warning", "contradicted", note, "correct the mark, or take the answers away")
+        yield Finding("warning", "contradicted", note, "correct the mark, or remove the answers")
     if "answers" not in rows.columns:
         return
-    found = resolve_offsets(rows)
-    then = "left out" if split == "train" else "kept for the scores, which need no offset"
+    offsets = resolve_offsets(rows)
+    effect = "left out" if split == "train" else "kept for the scores, which need no offset"
     kinds = [
-        ("warning", "offset", found.moved_rows, "are not at their offset and stand elsewhere in their paragraph",
-         "training puts them right; offsets count characters from 0, not bytes or words"),
-        ("warning", "nowhere", found.unresolved_rows,
-         f"are not at their offset, and their text stands nowhere or several times in the paragraph: {then}",
-         "copy answers from their paragraph letter for letter, with their offset"),
-        ("note", "no-offset", found.filled_rows, "have no offset; it is that of their text", ""),
+        ("warning", "offset", offsets.moved_rows, "are not at their offset but elsewhere in their paragraph",
+         "training corrects them; offsets count characters from 0, not bytes or words"),
+        ("warning", "nowhere", offsets.unresolved_rows,
+         f"are not at their offset, and their text occurs never or repeatedly in the paragraph: {effect}",
+         "copy answers from their paragraph character by character, with their offset"),
+        ("note", "no-offset", offsets.filled_rows, "have no offset; the offset of their text is used", ""),
     ]  # fmt: skip
-    for level, name, indices, message, fix in kinds:
+    for level, name, indices, problem, fix in kinds:
         if indices:
-            said = f"{len(indices):,} answers of the {split} split {message}"
-            yield Finding(level, name, said, fix, len(indices), locate_rows(rows, indices))  # type: ignore[arg-type]
+            message = f"{len(indices):,} answers of the {split} split {problem}"
+            yield Finding(level, name, message, fix, len(indices), locate_rows(rows, indices))  # type: ignore[arg-type]
 
 
 def find_shared_paragraphs(split: str, train: Rows, rows: Rows) -> Iterator[Finding]:
-    """Questions of another split about paragraphs that are learned from."""
-    known = set(train["context"])
-    shared = [index for index, context in enumerate(rows["context"]) if context in known]
+    """Find questions of another split about paragraphs of the training split."""
+    train_contexts = set(train["context"])
+    shared = [index for index, context in enumerate(rows["context"]) if context in train_contexts]
     if shared:
         yield Finding(
             "warning", "same-paragraph",
-            f"{format_fraction(len(shared), len(rows))} {split} questions are about paragraphs of training questions",
-            "give whole paragraphs, better articles, to one split: the scores would be too high", len(shared),
-            locate_rows(rows, shared),
+            f"{format_fraction(len(shared), len(rows))} {split} questions are about paragraphs of training "
+            "questions",
+            "assign whole paragraphs, or better articles, to one split; otherwise the scores are too high",
+            len(shared), locate_rows(rows, shared),
         )  # fmt: skip
 
 
 def find_lost_answers(split: str, rows: Rows, features: QuestionFeatures) -> Iterator[Finding]:
-    """Questions that are cut, and answers that no window holds or that are too long to be predicted."""
-    cut = (features.question_lengths < features.question_ids.lengths).nonzero()[0]
-    if len(cut):
+    """Find truncated questions, and answers that no window contains or that are too long to predict."""
+    truncated = (features.question_lengths < features.question_ids.lengths).nonzero()[0]
+    if len(truncated):
         yield Finding(
-            "note", "question-cut",
-            f"{format_fraction(len(cut), len(rows))} {split} questions are over {features.question_lengths.max()} pieces and cut",
-            f"--max-query-length {features.question_ids.lengths.max()} keeps all of them",
-            len(cut), locate_rows(rows, cut),
+            "note", "question-truncated",
+            f"{format_fraction(len(truncated), len(rows))} {split} questions are over "
+            f"{features.question_lengths.max()} tokens and truncated",
+            f"--max-query-length {features.question_ids.lengths.max()} reads all of them",
+            len(truncated), locate_rows(rows, truncated),
         )  # fmt: skip
     if features.labels is None:
         return
-    labels, windows = features.labels, np.arange(len(features))
-    inside = labels[:, 0] != features.get_null_positions(windows)
-    starts = features.window_offsets[:-1]
-    held = np.logical_or.reduceat(inside, starts)
-    sizes = np.maximum.reduceat(np.where(inside, labels[:, 1] - labels[:, 0] + 1, 0), starts)
-    answered = np.array([bool(some) and some[0]["answer_start"] is not None for some in rows["answers"]])
-    gone, limits = (answered & ~held).nonzero()[0], features.limits
-    if len(gone):
+    labels, limits = features.labels, features.limits
+    # A window without the answer has the null position as its label.
+    is_inside = labels[:, 0] != features.get_null_positions(np.arange(len(features)))
+    first_windows = features.window_offsets[:-1]
+    is_contained = np.logical_or.reduceat(is_inside, first_windows)
+    lengths = np.where(is_inside, labels[:, 1] - labels[:, 0] + 1, 0)
+    max_lengths = np.maximum.reduceat(lengths, first_windows)
+    has_answer = np.array(
+        [bool(answers) and answers[0]["answer_start"] is not None for answers in rows["answers"]]
+    )
+    num_answers = int(has_answer.sum())
+    lost = (has_answer & ~is_contained).nonzero()[0]
+    if len(lost):
         yield Finding(
-            "warning" if len(gone) > MANY_LOST_ANSWERS * answered.sum() else "note", "answer-lost",
-            f"{format_fraction(len(gone), int(answered.sum()))} {split} answers stand whole in no window of "
-            f"{limits.max_length} pieces every {limits.doc_stride}: they are learned as if there were none",
-            "a larger --max-length, or a smaller --doc-stride", len(gone), locate_rows(rows, gone),
+            "warning" if len(lost) > MANY_LOST_ANSWERS * num_answers else "note", "answer-lost",
+            f"{format_fraction(len(lost), num_answers)} {split} answers are not complete in any window of "
+            f"{limits.max_length} tokens every {limits.doc_stride}; they are learned as having no answer",
+            "use a larger --max-length, or a smaller --doc-stride", len(lost), locate_rows(rows, lost),
         )  # fmt: skip
-    long = (sizes > limits.max_answer_length).nonzero()[0]
+    long = (max_lengths > limits.max_answer_length).nonzero()[0]
     if len(long):
         yield Finding(
             "note", "answer-long",
-            f"{format_fraction(len(long), int(answered.sum()))} {split} answers are over {limits.max_answer_length} "
-            f"pieces and cannot be predicted (the longest {sizes.max()})",
-            f"--max-answer-length {sizes.max()}, where such answers are meant",
+            f"{format_fraction(len(long), num_answers)} {split} answers are over {limits.max_answer_length} "
+            f"tokens and cannot be predicted (the longest {max_lengths.max()})",
+            f"use --max-answer-length {max_lengths.max()} if such answers are intended",
             len(long), locate_rows(rows, long),
         )  # fmt: skip

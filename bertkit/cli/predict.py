@@ -13,8 +13,7 @@ from bertkit.errors import UserError, format_count
 from bertkit.infer.configs import PREDICT_HELP, PredictConfig
 
 if TYPE_CHECKING:
-    from bertkit.infer.predict import Predictions
-    from bertkit.infer.writers import PredictionBatch
+    from bertkit.infer.predict import PredictionBatch, Predictions
 
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import regex
 
-from bertkit.data.tokenization import replace_surrogates
+from bertkit.utils.text import replace_surrogates
 
 # Character classes, to be put between the brackets of a regular expression.
 CHINESE_JAPANESE = r"\p{Han}\p{Hiragana}\p{Katakana}"

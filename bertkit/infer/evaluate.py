@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.infer.predictor import Predictor
     from bertkit.pipeline.run import Run
-    from bertkit.tasks.base import Outputs, Task
+    from bertkit.tasks.base import Task
+    from bertkit.tasks.evaluation import Evaluation
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
         check_output_directory(Path(config.output_dir), run_directory.EVALUATION, config.overwrite)
     task = load_run_task(Path(config.run))
     with silence_libraries():
-        if task.row_level:
+        if task.spec.row_level:
             inputs = _load_row_inputs(config, reporter)
         else:
             inputs = _load_text_inputs(task, config, reporter)
@@ -69,16 +70,16 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
 def _load_compared_run(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
     from bertkit.infer.predictor import load_predictor
 
-    task_name = predictor.task.name
-    if not predictor.task.row_level:
+    task_name = predictor.task.spec.name
+    if not predictor.task.spec.row_level:
         raise UserError(
             f"--compare {config.compare}: runs of {task_name} mask different tokens, so their scores cannot "
             "be compared; remove --compare"
         )
     other = load_predictor(str(config.compare)).use_batch_size(config.batch_size)
-    if other.task.name != task_name:
+    if other.task.spec.name != task_name:
         raise UserError(
-            f"--compare {config.compare}: is a run of {other.task.name}, but {config.run} is a run of "
+            f"--compare {config.compare}: is a run of {other.task.spec.name}, but {config.run} is a run of "
             f"{task_name}; compare runs of one task"
         )
     return other
@@ -92,10 +93,10 @@ def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) 
     from bertkit.infer.predictor import Predictor
     from bertkit.pipeline.prepare import prepare
 
-    settings = task.config_from_run(Path(config.run))
+    settings = task.config.continued_from(Path(config.run))
     if config.data:
         settings = dataclasses.replace(settings, validation=config.data, validation_fraction=None, test=None)
-    prepared = prepare(task.name, settings, reporter)
+    prepared = prepare(task.spec.name, settings, reporter)
     model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
     splits = {name: rows for name, rows in prepared.splits.items() if name != "train"}
     predictor = Predictor(prepared.task, model, prepared.tokenizer).use_batch_size(config.batch_size)
@@ -140,15 +141,15 @@ def _load_other_rows(
     from bertkit.data.loading import load_dataset
     from bertkit.data.readers.files import Dialect
 
-    task, dialect = predictor.task, Dialect(conll=True) if predictor.task.reads_word_lines else None
-    dataset = load_dataset(str(config.data), task.name, config.data_dir, dialect)
+    task, dialect = predictor.task, Dialect(conll=True) if predictor.task.spec.reads_word_lines else None
+    dataset = load_dataset(str(config.data), task.spec.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
     labeled: Splits = {}
     errors: list[UserError] = []
     for name, rows in (splits or {"validation": dataset.splits["train"]}).items():
         predictor.map_columns(rows, reporter)
         try:
-            labeled[name], notes = task.normalize_labeled_rows(rows, name)
+            labeled[name], notes = task.parse_rows(rows, name, require_labels=True)
         except UserError as error:
             errors.append(error)
             continue
@@ -186,35 +187,43 @@ def _score(
 
     predictor, splits = inputs.predictor, inputs.splits
     fingerprints = fingerprint_splits(splits)
-    outputs = {name: predictor.compute_outputs(rows, reporter, name) for name, rows in splits.items()}
+    task = predictor.task
+    evaluations = {
+        name: task.evaluate(predictor.compute_outputs(rows, reporter, name)) for name, rows in splits.items()
+    }
     metrics = {
-        "task": predictor.task.name,
+        "task": task.spec.name,
         "data": summarize_data(inputs.dataset, fingerprints, splits),
         "model": config.run,
-        **compute_scores(predictor.task, outputs, inputs.train),
+        **compute_scores(task, evaluations, inputs.train),
     }
     if other:
-        metrics["compared"] = _compare(config, predictor, other, outputs["validation"], reporter)
-    folder = _write(config, predictor.task, outputs, fingerprints, metrics)
+        metrics["compared"] = _compare(config, predictor, other, evaluations["validation"], reporter)
+    folder = _write(config, task, evaluations, fingerprints, metrics)
     return Run(folder, metrics)
 
 
 def _compare(
-    config: EvaluateConfig, predictor: "Predictor", other: "Predictor", outputs: "Outputs", reporter: Reporter
+    config: EvaluateConfig,
+    predictor: "Predictor",
+    other: "Predictor",
+    evaluation: "Evaluation",
+    reporter: Reporter,
 ) -> dict[str, Any]:
     """Return the other run's scores on the validation rows, and the differences of this run from them."""
     from bertkit.metrics.significance import compare_scorers
 
     try:
         other = other.use_columns_of(predictor.task)
-        other_outputs = other.compute_outputs(outputs.rows, reporter, str(config.compare))
+        other_outputs = other.compute_outputs(evaluation.outputs.rows, reporter, str(config.compare))
     except UserError as error:
         raise UserError(f"--compare {config.compare}: {error}; compare runs with the same labels") from error
-    task, seed = predictor.task, predictor.task.config.seed
-    differences = compare_scorers(other.task.scorer(other_outputs), task.scorer(outputs), seed)
+    other_evaluation = other.task.evaluate(other_outputs)
+    seed = predictor.task.config.seed
+    differences = compare_scorers(other_evaluation.scorer(), evaluation.scorer(), seed)
     return {
         "with": config.compare,
-        "validation": other.task.compute_metrics(other_outputs),
+        "validation": other_evaluation.scores,
         "difference": {name: difference.to_dict() for name, difference in differences.items()},
     }
 
@@ -222,7 +231,7 @@ def _compare(
 def _write(
     config: EvaluateConfig,
     task: "Task",
-    outputs: Mapping[str, "Outputs"],
+    evaluations: Mapping[str, "Evaluation"],
     fingerprints: Mapping[str, str],
     metrics: dict[str, Any],
 ) -> Path:
@@ -236,8 +245,8 @@ def _write(
     else:
         folder = run_directory.create_default_directory(*name_parts)
     run_directory.create_run_directory(folder, config.overwrite, with_checkpoints=False)
-    run_directory.write_settings(folder, task.name, task.config, fingerprints)
-    write_predictions(folder, task, outputs)
+    run_directory.write_settings(folder, task.spec.name, task.config, fingerprints)
+    write_predictions(folder, task, evaluations)
     write_page(folder, metrics)
     run_directory.write_metrics(folder, metrics)
     run_directory.delete_backup(folder)

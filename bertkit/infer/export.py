@@ -96,7 +96,7 @@ def _export(
         if config.quantize:
             folders[INT8] = staging / INT8
         reporter.info(f"exporting {run}")
-        has_choices = validation.task.sequence_grouping == "choice"
+        has_choices = validation.task.spec.sequence_grouping == "choice"
         metadata = _build_graph_metadata(validation, metrics)
         write_graph(validation.model, has_choices, staging / ONNX_FILE, metadata)
         if config.quantize:
@@ -152,7 +152,7 @@ def _measure(
             f"{measured[FP32].max_difference:.1e}, more than {TOLERANCE:g}; nothing was written. Please "
             f"report this bug in the export of {validation.model.config.model_type}"
         )
-    counted = "examples" if task.dynamic_examples else f"{task.unit}s"
+    counted = "examples" if task.spec.dynamic_examples else f"{task.spec.unit}s"
     count = len(validation.features)
     scores = {"metrics.json": metrics["validation"]} if validation.matches_metrics else {}
     scores |= {name: validation.compute_metrics(variant_logits) for name, variant_logits in logits.items()}
@@ -206,11 +206,11 @@ class ValidationSet:
 
     def compute_metrics(self, logits: Any) -> "Scores":
         """Return the scores of all rows; empty if they have no labels."""
-        from bertkit.tasks.base import Outputs
+        from bertkit.tasks.evaluation import Outputs
 
         if self.features.labels is None:
             return {}
-        return self.task.compute_metrics(Outputs(logits, self.features, self.rows))
+        return self.task.evaluate(Outputs(logits, self.features, self.rows)).scores
 
 
 def load_validation_set(
@@ -233,8 +233,8 @@ def load_validation_set(
     try:
         return _reload_validation_rows(folder, task, metrics, max_rows, reporter)
     except UserError as error:
-        predictions = folder / f"{task.predictions_name}.jsonl"
-        if not task.row_level or not predictions.exists():
+        predictions = folder / f"{task.spec.predictions_name}.jsonl"
+        if not task.spec.row_level or not predictions.exists():
             raise
         reporter.warn(
             f"cannot load the validation rows ({error}); comparing on the texts in {predictions}, "
@@ -250,17 +250,17 @@ def _reload_validation_rows(
     from bertkit.modeling.loading import load_config
     from bertkit.pipeline.prepare import prepare
 
-    config = task.config_from_run(folder)
+    config = task.config.continued_from(folder)
     if max_rows is not None:
         config = dataclasses.replace(config, max_eval_samples=max_rows)
-    prepared = prepare(task.name, config, Reporter())
+    prepared = prepare(task.spec.name, config, Reporter())
     is_same = combine_fingerprints(prepared.fingerprints) == metrics["data"]["fingerprint"]
     if not is_same and max_rows is None:
         reporter.warn(
             f"the data changed after {folder} was trained: the scores in its metrics.json are of other rows"
         )
     model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
-    if prepared.task.row_level:
+    if prepared.task.spec.row_level:
         prepared.task.load_state(load_config(prepared.model_source))
     features, rows = prepared.features["validation"], prepared.splits["validation"]
     return ValidationSet(prepared.task, model, prepared.tokenizer, features, rows, "validation", is_same)
@@ -274,7 +274,7 @@ def _load_predicted_rows(folder: Path, path: Path, max_rows: int | None) -> Vali
     predictor = load_predictor(folder)
     with path.open(encoding="utf-8") as file:
         records = [_extract_inputs(json.loads(line), predictor.task) for line in file]
-    rows = predictor.task.normalize_rows(Rows.from_dicts(records[:max_rows], str(path)))
+    rows, _ = predictor.task.parse_rows(Rows.from_dicts(records[:max_rows], str(path)))
     features = predictor.task.featurize(rows, predictor.tokenizer)
     return ValidationSet(
         predictor.task, predictor.model.cpu(), predictor.tokenizer, features, rows, path.name
@@ -287,7 +287,7 @@ def _extract_inputs(record: dict[str, Any], task: "Task") -> dict[str, Any]:
     for name, value in record.items():
         if name.startswith(INPUT_PREFIX):
             columns[name.removeprefix(INPUT_PREFIX)] = value
-    return {name: value for name, value in columns.items() if name not in task.gold_columns}
+    return {name: value for name, value in columns.items() if name not in task.inputs.gold_columns}
 
 
 # ---- comparison of variants
@@ -324,8 +324,8 @@ def compare_variants(
     import numpy as np
     import torch
 
-    from bertkit.modeling.forward import compute_logits
-    from bertkit.training.scoring import batch_by_length, restore_order
+    from bertkit.modeling.forward import batch_by_length, compute_logits
+    from bertkit.training.scoring import restore_order
 
     batches, names = batch_by_length(features, batch_size), list(models)
     measured = {name: VariantMeasurement() for name in names}

@@ -139,12 +139,12 @@ def _resolve_text_columns(
 
 def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Reporter) -> Iterator[Rows]:
     """Yield the rows of a file in chunks, or those of one split of a directory or dataset."""
-    dialect = Dialect(conll=True) if task.reads_word_lines else None
+    dialect = Dialect(conll=True) if task.spec.reads_word_lines else None
     path = Path(data).expanduser()
     if path.is_file():
-        text_lines = None if task.reads_word_lines else _iter_text_lines(task, data, reporter)
+        text_lines = None if task.spec.reads_word_lines else _iter_text_lines(task, data, reporter)
         return text_lines or stream_rows(path, dialect)
-    splits = load_dataset(data, task.name, data_dir, dialect).splits
+    splits = load_dataset(data, task.spec.name, data_dir, dialect).splits
     split = next(name for name in ("test", "validation", *splits) if name in splits)
     if len(splits) > 1:
         reporter.info(f"--data {data}: predicting the {split} split (splits: {format_list(splits)})")
@@ -153,7 +153,7 @@ def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Report
 
 def _iter_text_lines(task: Task, data: str, reporter: Reporter) -> Iterator[Rows] | None:
     """Yield the lines of a text file as rows; None if rows of the task have several texts."""
-    columns = list(task.input_flags.values())
+    columns = list(task.inputs.flags.values())
     if len(columns) != 1:
         return None
     texts = read_text_lines(data, columns[0], reporter)
@@ -166,32 +166,32 @@ def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterat
     Raises:
         UserError: a flag belongs to another task, or a required flag is missing.
     """
-    task_flags = [format_flag(name) for name in task.input_flags]
+    task_flags = [format_flag(name) for name in task.inputs.flags]
     for name in texts_by_flag:
-        if name not in task.input_flags:
+        if name not in task.inputs.flags:
             raise UserError(
-                f"{format_flag(name)}: does not apply to a run of {task.name}; use {format_list(task_flags)}"
+                f"{format_flag(name)}: does not apply to a run of {task.spec.name}; use {format_list(task_flags)}"
             )
-    missing = [format_flag(name) for name in task.input_flags if name not in texts_by_flag]
+    missing = [format_flag(name) for name in task.inputs.flags if name not in texts_by_flag]
     if missing:
         raise UserError(f"{missing[0]}: is missing; a row of this run needs {' and '.join(task_flags)}")
-    return Rows.from_dicts(task.rows_from_flags(texts_by_flag), "the command line").iter_chunks()
+    return Rows.from_dicts(task.inputs.rows_from_flags(texts_by_flag), "the command line").iter_chunks()
 
 
 def iter_stdin_rows(task: Task, stdin: BinaryIO | None) -> Iterator[Rows]:
     """Yield the rows of standard input: JSON objects, or lines of texts separated by tabs."""
-    alternatives = ", ".join(["--data FILE", *(format_flag(name) for name in task.input_flags)])
+    alternatives = ", ".join(["--data FILE", *(format_flag(name) for name in task.inputs.flags)])
     return chunk_records(read_stdin_rows(stdin, alternatives, partial(_parse_line, task)), STANDARD_INPUT)
 
 
 def _parse_line(task: Task, number: int, line: str) -> dict[str, Any]:
-    *first_flags, last_flag = task.input_flags
+    *first_flags, last_flag = task.inputs.flags
     texts = line.split("\t") if first_flags else [line]
     texts_by_flag = {flag: [text] for flag, text in zip(first_flags, texts, strict=False)}
     texts_by_flag[last_flag] = texts[len(first_flags) :]
-    rows = task.rows_from_flags(texts_by_flag) if len(texts) > len(first_flags) else []
+    rows = task.inputs.rows_from_flags(texts_by_flag) if len(texts) > len(first_flags) else []
     if len(rows) != 1:
-        expected = f"{', a TAB, '.join(task.input_flags)}"
+        expected = f"{', a TAB, '.join(task.inputs.flags)}"
         raise UserError(
             f"{STANDARD_INPUT}: line {number}: found {format_count(len(texts), 'text')}; write {expected}, "
             "or a JSON object"

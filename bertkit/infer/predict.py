@@ -18,7 +18,8 @@ from bertkit.validation import validate_settings
 if TYPE_CHECKING:
     from bertkit.data.rows import Rows
     from bertkit.infer.predictor import Predictor
-    from bertkit.tasks.base import Outputs, Task
+    from bertkit.tasks.base import Task
+    from bertkit.tasks.evaluation import Evaluation
 
 PredictionFormat = Literal["jsonl", "csv", "conll"]
 FORMAT_BY_SUFFIX: dict[str, PredictionFormat] = {
@@ -29,11 +30,11 @@ CONLL_FILE = "predictions.conll"  # among the prediction files of a task that ta
 
 @dataclass(frozen=True)
 class PredictionBatch:
-    """Records of one chunk of rows, with the outputs they were decoded from."""
+    """Records of one chunk of rows, with the evaluation that they come from."""
 
     records: list[dict[str, Any]]
-    task: "Task"
-    outputs: "Outputs"
+    evaluation: "Evaluation"
+    task_name: str
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,10 @@ def _iter_batches(
         predictor.map_columns(rows, reporter)
         description = f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}"
         with silence_libraries():
-            outputs = predictor.compute_unlabeled_outputs(rows, reporter, description)
-        truncation.add(outputs.features)
-        records = list(predictor.iter_records(rows, outputs, all_scores))
-        yield PredictionBatch(records, predictor.task, outputs)
+            evaluation = predictor.evaluate_unlabeled(rows, reporter, description)
+        truncation.add(evaluation.outputs.features)
+        records = list(predictor.iter_records(rows, evaluation, "all" if all_scores else "compact"))
+        yield PredictionBatch(records, evaluation, predictor.task.spec.name)
     truncation.report(predictor.task.config.max_length, reporter)
 
 
@@ -184,9 +185,9 @@ def _to_json(value: Any) -> str:
 
 def _serialize_conll(batches: Iterable[PredictionBatch]) -> Iterator[str]:
     for batch in batches:
-        files = batch.task.prediction_files(batch.outputs)
+        files = batch.evaluation.files()
         if CONLL_FILE not in files:
-            raise UserError(f"--format conll: {batch.task.name} does not tag words; use jsonl or csv")
+            raise UserError(f"--format conll: {batch.task_name} does not tag words; use jsonl or csv")
         yield from files[CONLL_FILE]
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from bertkit.errors import UserError, format_list
 from bertkit.infer.onnx_runtime import find_onnx_model, load_onnx_model
 from bertkit.modeling import loading
 from bertkit.pipeline.prepare import load_run_task
-from bertkit.tasks.base import Outputs, Task
-from bertkit.tasks.records import merge_prediction
+from bertkit.tasks.base import Task
+from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail, merge_prediction
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.reporting import Reporter, silence_libraries
 
@@ -40,26 +39,26 @@ class Predictor:
         chunks = chunk_records(map(_validate_row, rows), "rows", CHUNK_ROWS)
         for chunk in align_chunks_to_groups(self.task, chunks):
             self.map_columns(chunk)
-            yield from self.iter_records(chunk, self.compute_unlabeled_outputs(chunk))
+            yield from self.iter_records(chunk, self.evaluate_unlabeled(chunk))
 
     def map_columns(self, rows: Rows, reporter: Reporter | None = None) -> None:
         """Map the column names of new rows to those of training, and report the mapping."""
-        trained_columns = self.task.text_columns
+        trained_columns = self.task.inputs.text_columns
         self.task.map_columns(rows)
-        if reporter and self.task.text_columns != trained_columns:
+        if reporter and self.task.inputs.text_columns != trained_columns:
             reporter.info(
-                f"columns {format_list(self.task.text_columns)} used as {format_list(trained_columns)} "
+                f"columns {format_list(self.task.inputs.text_columns)} used as {format_list(trained_columns)} "
                 "of training"
             )
 
-    def compute_unlabeled_outputs(
+    def evaluate_unlabeled(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
-    ) -> Outputs:
-        """Compute the outputs of rows, ignoring their labels if there are any."""
-        gold = self.task.gold_columns
+    ) -> Evaluation:
+        """Return the predictions of rows, ignoring their labels if there are any."""
+        gold = self.task.inputs.gold_columns
         inputs = {name: values for name, values in rows.columns.items() if name not in gold}
-        normalized = self.task.normalize_rows(rows.replace_columns(inputs))
-        return self.compute_outputs(normalized, reporter, description)
+        parsed, _ = self.task.parse_rows(rows.replace_columns(inputs))
+        return self.task.evaluate(self.compute_outputs(parsed, reporter, description))
 
     def compute_outputs(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
@@ -83,7 +82,7 @@ class Predictor:
         return self
 
     def iter_records(
-        self, rows: Rows, outputs: Outputs, all_scores: bool | None = None
+        self, rows: Rows, evaluation: Evaluation, scores: ScoreDetail = "default"
     ) -> Iterator[dict[str, Any]]:
         """Yield records as in `predictions.jsonl`: an id, the input columns and the prediction.
 
@@ -91,22 +90,23 @@ class Predictor:
 
         Args:
             rows: the rows as they were read.
-            outputs: the outputs of these rows.
-            all_scores: True adds the scores of alternatives, False leaves out what only
-                `predictions.jsonl` has; None yields the records of `predictions.jsonl`.
+            evaluation: the predictions of these rows.
+            scores: see `Evaluation.records`.
         """
-        task, first_id = self.task, int(rows.row_numbers[0]) - 1 if len(rows) else 0
-        gold = {name: rows[name] for name in task.gold_columns if name in rows.columns}
-        inputs = outputs.rows
-        if len(rows) == len(outputs.rows):
-            columns = {**outputs.rows.columns, **gold}
-            ordered = {name: columns[name] for name in [*rows.columns, *columns] if name in columns}
-            inputs = rows.replace_columns(ordered)
-        scores: Iterator[dict[str, Any]] = task.iter_extra_scores(outputs) if all_scores else repeat({})
-        for number, (row, prediction) in enumerate(zip(inputs, task.iter_predictions(outputs), strict=True)):
-            prediction = {name: value for name, value in prediction.items() if name != "gold"}
-            prediction = task.compact(prediction) if all_scores is False else prediction | next(scores)
-            yield merge_prediction(first_id + number, row, task.dropped_columns - set(gold), prediction)
+        inputs, parsed = self.task.inputs, evaluation.outputs.rows
+        first_id = int(rows.row_numbers[0]) - 1 if len(rows) else 0
+        gold = {name: rows[name] for name in inputs.gold_columns if name in rows.columns}
+        written = parsed
+        if len(rows) == len(parsed):
+            columns = {**parsed.columns, **gold}
+            written = rows.replace_columns(
+                {name: columns[name] for name in [*rows.columns, *columns] if name in columns}
+            )
+        hidden = inputs.hidden_columns - set(gold)
+        predictions = zip(written, evaluation.records(scores), strict=True)
+        for number, (row, prediction) in enumerate(predictions, first_id):
+            prediction.pop("gold", None)
+            yield merge_prediction(number, row, hidden, prediction)
 
 
 def get_column_settings(config: Any) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]
     pending: Rows | None = None
     for chunk in chunks:
         pending = chunk if pending is None else Rows.concatenate([pending, chunk])
-        groups = task.group_ids(pending)
+        groups = task.inputs.group_ids(pending)
         end = len(pending) if groups is None else _find_last_group(groups)
         if end:
             yield pending.select(range(end))
@@ -161,9 +161,9 @@ def load_predictor(run: str | Path) -> Predictor:
         UserError: the directory holds neither, or its task does not predict rows.
     """
     run_dir, task = Path(run), load_run_task(Path(run))
-    if not task.row_level:
+    if not task.spec.row_level:
         raise UserError(
-            f"{run}: is a run of {task.name}, which does not predict rows; "
+            f"{run}: is a run of {task.spec.name}, which does not predict rows; "
             f"use bertkit fill-mask {run} or bertkit embed {run}"
         )
     task.use_cache = False

@@ -39,15 +39,15 @@ def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[st
     seconds = time.perf_counter() - started
     relative_cost = batches.count_tokens(0, steps) / sum(lengths) / distributed.get_world_size()
     return {
-        "task": prepared.task.name,
+        "task": prepared.task.spec.name,
         "data": {
             "name": prepared.dataset.name, "source": prepared.dataset.source,
             **{split: len(rows) for split, rows in prepared.splits.items()},
         },
         "model": prepared.model_source.name,
         "summary": prepared.task.describe(),
-        "truncated": None if prepared.task.dynamic_examples else features.num_truncated / len(features),
-        "windowed": features.windowed_fraction if prepared.task.uses_windows else None,
+        "truncated": None if prepared.task.spec.dynamic_examples else features.num_truncated / len(features),
+        "windowed": features.windowed_fraction if prepared.task.spec.uses_windows else None,
         "max_length": config.max_length,
         "longest_batch": [len(longest), max(lengths)],
         "steps": steps,

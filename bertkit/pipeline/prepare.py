@@ -15,7 +15,6 @@ from bertkit.data.split import make_splits, sample_rows
 from bertkit.errors import UserError
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
-from bertkit.pipeline.settings import fill_data_dir
 from bertkit.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
@@ -106,7 +105,7 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> PreparedRu
         requested_max_length=config.max_length,
     )
     reporter.info(f"data: {dataset.name} from {dataset.source}; {task.describe()}")
-    details = ", ".join(filter(None, [task.describe_head(had_head), f"{dtype} ({dtype_reason})"]))
+    details = ", ".join(filter(None, [_describe_head(task, had_head), f"{dtype} ({dtype_reason})"]))
     reporter.info(f"model: {source.name}; {details}")
     _featurize(prepared)
     _report_features(prepared, reporter)
@@ -114,18 +113,13 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> PreparedRu
     return prepared
 
 
-def create_task(task_name: str, config: RunConfig) -> Task:
-    """Return the task with its settings, in which the name of the data and the data directory are filled in.
-
-    Raises:
-        UserError: The settings do not name any data.
-    """
-    config = fill_unset(config, {"data": config.resolve_data_name()})
-    if not config.data:
-        raise UserError(
-            "--data: is required; pass a known dataset (see bertkit data ls), a file, a directory, or sample"
-        )
-    return task_class(task_name)(fill_data_dir(config))
+def _describe_head(task: Task, had_head: bool) -> str:
+    """Return what the console prints about the head; `had_head`: the checkpoint has a head for any task."""
+    if task.head_note is not None:
+        return task.head_note
+    if not task.has_new_head:
+        return "its own head"
+    return "re-initialized head" if had_head else ""
 
 
 def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> dict[str, Any]:
@@ -134,10 +128,10 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
     Column names are kept only if the rows have these columns: a copy of a dataset may have another layout.
     """
     row_columns = set(dataset.splits["train"].columns)
-    known = get_settings(task_type.Config)
+    known = get_settings(task_type.spec.config)
     defaults = {}
     for key, value in dataset.defaults.items():
-        name = task_type.column_aliases.get(key, key)
+        name = task_type.spec.column_aliases.get(key, key)
         named_columns = {value} if isinstance(value, str) else value
         if name in known and ("_column" not in name or row_columns.issuperset(named_columns)):
             defaults[name] = value
@@ -151,7 +145,7 @@ def _parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> 
     """Parse the rows of a dataset, hold out validation rows, remove duplicates and sample."""
     dataset = task.parse_dataset(dataset)
     dataset = dataclasses.replace(
-        dataset, splits={name: task.normalize_rows(rows) for name, rows in dataset.splits.items()}
+        dataset, splits={name: task.parse_rows(rows)[0] for name, rows in dataset.splits.items()}
     )
     splits, notes = split_and_sample(task, dataset.splits)
     task.validate_splits(splits)
@@ -189,8 +183,7 @@ def _featurize(prepared: PreparedRun) -> None:
     if not source.is_new:
         task.config = fill_unset(task.config, {"model": source.name})
     for name, rows in prepared.splits.items():
-        featurize = task.featurize_training if name == "train" else task.featurize
-        prepared.features[name] = featurize(rows, prepared.tokenizer)
+        prepared.features[name] = task.featurize(rows, prepared.tokenizer, training=name == "train")
 
 
 def resolve_max_length(task: Task, source: ModelSource, model_config: Any, requested: int | None) -> int:
@@ -205,11 +198,11 @@ def resolve_max_length(task: Task, source: ModelSource, model_config: Any, reque
         if hasattr(task.config, "long_texts"):
             fix += ", or --long-texts windows to read longer texts"
         raise UserError(f"--max-length {requested}: {source.name} has only {limit} positions; {fix}")
-    return min(requested or task.config.max_length or task.default_max_length, limit or sys.maxsize)
+    return min(requested or task.config.max_length or task.spec.default_max_length, limit or sys.maxsize)
 
 
 def _check_token_budget(prepared: PreparedRun) -> None:
-    longest, budget = prepared.task.train_max_length, prepared.config.tokens_per_batch
+    longest, budget = prepared.task.config.train_max_length(), prepared.config.tokens_per_batch
     if budget is not None and budget < longest:
         origin = "" if prepared.requested_max_length else " (the default)"
         raise UserError(
@@ -230,9 +223,9 @@ def _report_features(prepared: PreparedRun, reporter: Reporter) -> None:
         raise UserError(f"{unknown}; choose a model for their language with --model")
     if train.unk_fraction > UNK_WARNING_RATE:
         reporter.warn(unknown)
-    if not task.dynamic_examples:
-        fraction = train.windowed_fraction if task.uses_windows else train.num_truncated / len(train)
-        treatment = "split into windows" if task.uses_windows else "truncated"
+    if not task.spec.dynamic_examples:
+        fraction = train.windowed_fraction if task.spec.uses_windows else train.num_truncated / len(train)
+        treatment = "split into windows" if task.spec.uses_windows else "truncated"
         reporter.info(
             f"{fraction:.1%} of the training texts are longer than {prepared.config.max_length} tokens and "
             f"are {treatment} (longest: {train.max_untruncated_length:,} tokens)"
@@ -245,14 +238,14 @@ def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:
     """Fill in epochs, batch size and learning rate by the size of the data and of the model."""
     task, budget = prepared.task, prepared.config.tokens_per_batch
     suggestions, reason = suggest_hyperparameters(
-        len(prepared.splits["train"]), count_parameters(prepared.model_config), task.unit
+        len(prepared.splits["train"]), count_parameters(prepared.model_config), task.spec.unit
     )
-    suggestions |= task.default_hyperparameters()
+    suggestions |= task.spec.default_hyperparameters
     if budget is not None:
         del suggestions["batch_size"]
     chosen = {key: value for key, value in suggestions.items() if getattr(task.config, key) is None}
     task.config = fill_unset(task.config, chosen)
-    eval_batch_size = 2 * (task.config.batch_size or budget // task.train_max_length)
+    eval_batch_size = 2 * (task.config.batch_size or budget // task.config.train_max_length())
     task.config = fill_unset(task.config, {"eval_batch_size": eval_batch_size})
     if chosen:
         values = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
@@ -283,12 +276,12 @@ def load_run_task(folder: Path) -> Task:
     if "training" not in metrics:
         raise UserError(f"{folder}: contains an evaluation without a model; pass the run that was evaluated")
     task_type = task_class(metrics["task"])
-    recipe = read_recipe(str(folder / run_directory.SETTINGS_FILE), task_type.name, task_type.Config)
+    recipe = read_recipe(str(folder / run_directory.SETTINGS_FILE), task_type.spec.name, task_type.spec.config)
     if not recipe.provenance:
         raise UserError(
             f"{recipe.path}: has no 'provenance', so it is incomplete; restore it, or run the training again"
         )
-    return task_type(task_type.Config(**recipe.settings))
+    return task_type(task_type.spec.config(**recipe.settings))
 
 
 def reload_run_rows(folder: Path) -> tuple[LoadedDataset, Splits]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Rows, Splits, combine_fingerprints
-from bertkit.tasks.base import Outputs, Task
-from bertkit.tasks.records import iter_prediction_records
+from bertkit.tasks.base import Task
+from bertkit.tasks.evaluation import Evaluation, Outputs, iter_prediction_records
 from bertkit.utils.files import write_chunks, write_jsonl
 
 
@@ -18,38 +18,47 @@ def summarize_data(dataset: LoadedDataset, fingerprints: Mapping[str, str], spli
     return {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, **sizes}
 
 
-def compute_scores(task: Task, outputs: Mapping[str, Outputs], train: Rows | None) -> dict[str, Any]:
-    """Return the scores and details of each split with labels, and intervals and baselines for validation.
+def evaluate_splits(task: Task, outputs: Mapping[str, Outputs]) -> dict[str, Evaluation]:
+    """Fit the decision on the validation split, and evaluate every split with it.
+
+    The validation split is evaluated before the fit, so that its predictions are computed only once;
+    until the fit, a task decides as the fitted parameters of the same split will.
+    """
+    validation = task.evaluate(outputs["validation"])
+    task.fit_decision(validation)
+    return {
+        split: validation if split == "validation" else task.evaluate(split_outputs)
+        for split, split_outputs in outputs.items()
+    }
+
+
+def compute_scores(task: Task, evaluations: Mapping[str, Evaluation], train: Rows | None) -> dict[str, Any]:
+    """Return the scores and details of each labeled split, and intervals and baselines for validation.
 
     Args:
         task: The task.
-        outputs: Split -> model outputs; "validation" is required.
+        evaluations: Split -> its evaluation; "validation" is required.
         train: Rows to fit the baselines on. None: no baselines.
     """
-    scores = {
-        split: task.compute_metrics(output)
-        for split, output in outputs.items()
-        if output.features.labels is not None
-    }
-    validation = outputs["validation"]
+    labeled = {split: evaluation for split, evaluation in evaluations.items() if evaluation.has_gold}
+    validation = evaluations["validation"]
     results: dict[str, Any] = {
         "validation": {},
         "test": {},
-        **scores,
-        "intervals": task.compute_intervals(validation),
-        "baselines": {} if train is None else task.baselines(train, validation.rows),
+        **{split: evaluation.scores for split, evaluation in labeled.items()},
+        "intervals": validation.intervals(task.config.seed),
+        "baselines": {} if train is None else task.baselines(train, validation.outputs.rows),
     }
-    details = {split: task.compute_details(outputs[split]) for split in scores}
-    details = {split: parts for split, parts in details.items() if parts}
+    details = {split: parts for split, evaluation in labeled.items() if (parts := evaluation.details())}
     return results | ({"details": details} if details else {})
 
 
-def write_predictions(folder: Path, task: Task, outputs: Mapping[str, Outputs]) -> None:
+def write_predictions(folder: Path, task: Task, evaluations: Mapping[str, Evaluation]) -> None:
     """Write the prediction files of each split. Their names end in the split, except for validation."""
-    for split, output in outputs.items():
+    for split, evaluation in evaluations.items():
         suffix = "" if split == "validation" else f"-{split}"
-        records = iter_prediction_records(task, output)
-        write_jsonl(folder / f"{task.predictions_name}{suffix}.jsonl", records)
-        for name, lines in task.prediction_files(output).items():
+        records = iter_prediction_records(task, evaluation)
+        write_jsonl(folder / f"{task.spec.predictions_name}{suffix}.jsonl", records)
+        for name, lines in evaluation.files().items():
             stem, dot, extension = name.partition(".")
             write_chunks(folder / f"{stem}{suffix}{dot}{extension}", lines)

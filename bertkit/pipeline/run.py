@@ -12,11 +12,11 @@ from bertkit.errors import RunInterrupted, UserError
 from bertkit.modeling.loading import takes_token_type_ids
 from bertkit.pipeline import upload
 from bertkit.pipeline.prepare import PreparedRun, count_parameters, prepare
-from bertkit.pipeline.results import compute_scores, summarize_data, write_predictions
+from bertkit.pipeline.results import compute_scores, evaluate_splits, summarize_data, write_predictions
 from bertkit.pipeline.settings import resolve_settings
 from bertkit.reports.model_card import build_model_card
 from bertkit.tasks import task_class
-from bertkit.tasks.base import Outputs
+from bertkit.tasks.evaluation import Outputs
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import stage_files, write_jsonl, write_text
 from bertkit.utils.output_paths import check_output_directory, require_disk_space
@@ -62,7 +62,7 @@ def train(
         RunInterrupted: Ctrl-C or SIGTERM interrupted the run, which saved a checkpoint.
     """
     reporter = reporter if reporter and distributed.is_main_process() else Reporter()
-    config_class = task_class(task_name).Config
+    config_class = task_class(task_name).spec.config
     config, fingerprints = resolve_settings(task_name, config_class, overrides, recipe, reporter)
     with silence_libraries(), distributed.use_process_group():
         distributed.on_main_process(upload.check_hub_access, config)
@@ -110,7 +110,7 @@ def _run(
         return Run(None, dry_run(prepared, reporter))
     if config.output_dir is not None:
         return _train(prepared, Path(config.output_dir), reporter)
-    names = (prepared.task.name, prepared.dataset.name, prepared.model_source.name)
+    names = (prepared.task.spec.name, prepared.dataset.name, prepared.model_source.name)
     default_folder = distributed.on_main_process(run_directory.create_default_directory, *names)
     with locks.lock_directory(default_folder) as folder:
         return _train(prepared, folder, reporter)
@@ -155,7 +155,7 @@ def _check_directory(prepared: PreparedRun, folder: Path) -> None:
 
 def _create_directory(prepared: PreparedRun, folder: Path) -> None:
     run_directory.create_run_directory(folder, prepared.config.overwrite)
-    run_directory.write_settings(folder, prepared.task.name, prepared.config, prepared.fingerprints)
+    run_directory.write_settings(folder, prepared.task.spec.name, prepared.config, prepared.fingerprints)
 
 
 # ---- results
@@ -179,19 +179,19 @@ def _write(
     prepared, folder = session.prepared, session.folder
     task, splits = prepared.task, prepared.splits
     run_directory.delete_backup(folder)
-    fitted_params = task.fit_decision(outputs["validation"])
-    session.model.config.update(fitted_params)
-    for name, value in fitted_params.items():
+    evaluations = evaluate_splits(task, outputs)
+    session.model.config.update(task.fitted_params)
+    for name, value in task.fitted_params.items():
         session.reporter.info(f"{name} {value:.3f}: fitted on the validation split, saved in config.json")
     metrics = {
-        "task": task.name,
+        "task": task.spec.name,
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
-        **compute_scores(task, outputs, splits["train"]),
+        **compute_scores(task, evaluations, splits["train"]),
         "training": training_metrics,
     }
     _write_model(session, weights)
-    write_predictions(folder, task, outputs)
+    write_predictions(folder, task, evaluations)
     write_jsonl(folder / run_directory.LOG_FILE, merge_log_history(session.trainer.state.log_history))
     provenance = run_directory.read_provenance(folder)
     write_text(folder / run_directory.CARD_FILE, build_model_card(folder, metrics, task, provenance))

@@ -17,7 +17,8 @@ from bertkit.modeling.dropout import enable_fast_dropout
 from bertkit.modeling.layers import compile_layers, freeze_layers
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.upload import format_resume_command
-from bertkit.tasks.base import Outputs, Scores
+from bertkit.tasks.base import Scores
+from bertkit.tasks.evaluation import Outputs
 from bertkit.training.arguments import build_training_arguments, parse_set_flag, set_tensorboard_dir
 from bertkit.training.callbacks import StopRequest
 from bertkit.training.memory import (
@@ -75,7 +76,7 @@ def _choose_smaller_batches(session: "Session") -> RunConfig | None:
     has_checkpoint = run_directory.last_checkpoint(session.folder) is not None
     if session.training_args.world_size > 1 or (config.tokens_per_batch is not None and has_checkpoint):
         return None
-    return halve_batch(config, task.train_max_length)
+    return halve_batch(config, task.config.train_max_length())
 
 
 def _restart(session: "Session", config: RunConfig) -> None:
@@ -155,7 +156,7 @@ class Session:
         trainer = self._report_trainer_errors(lambda: BertkitTrainer(
             model=self.model, args=self.training_args, train_dataset=train, data_collator=self.collator,
             loss=self.prepared.task.loss(train), evaluate_fn=self._validate,
-            best_metric=self.prepared.task.best_metric,
+            best_metric=self.prepared.task.spec.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
             use_own_sampler="train_sampling_strategy" not in parse_set_flag(config),
@@ -246,7 +247,7 @@ class Session:
     @property
     def resume_hint(self) -> str:
         """How to resume the run."""
-        command = format_resume_command(self.prepared.task.name, self.folder, self.prepared.config)
+        command = format_resume_command(self.prepared.task.spec.name, self.folder, self.prepared.config)
         return f"resume with: {command}"
 
     def _build_metrics(self, seconds: float, first_step: int) -> dict[str, Any]:
@@ -286,7 +287,8 @@ class Session:
 
     def _validate(self) -> Scores:
         outputs = self._compute_outputs("validation")
-        scores = distributed.on_main_process(self.prepared.task.compute_metrics, outputs)
+        task = self.prepared.task
+        scores = distributed.on_main_process(lambda: task.evaluate(outputs).scores)
         if self.trainer.is_new_best(scores):
             self.best_logits = {self.trainer.state.global_step: outputs.logits}
         return scores

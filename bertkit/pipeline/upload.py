@@ -163,18 +163,18 @@ def build_card_metadata(
     from huggingface_hub import ModelCardData
 
     task_type = task_class(metrics["task"])
-    task = task_type(task_type.Config(**settings))
+    task = task_type(task_type.spec.config(**settings))
     model = settings.get("model", "")
     is_local = model in ("", *PACKAGED_MODELS) or Path(model).is_absolute()
     dataset = find_hub_dataset(str(settings.get("data", "")))
     return ModelCardData(
         library_name=library,
-        pipeline_tag=task.hub_task,
+        pipeline_tag=task.spec.pipeline.task,
         base_model=None if is_local else model,
         datasets=[dataset] if dataset else None,
         tags=["bertkit"],
         model_name=repo.partition("/")[2],
-        eval_results=_list_eval_results(metrics, task.hub_task, dataset),
+        eval_results=_list_eval_results(metrics, task.spec.pipeline.task, dataset),
     )
 
 

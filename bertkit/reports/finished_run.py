@@ -81,7 +81,9 @@ class FinishedRun:
     def settings(self) -> dict[str, Any]:
         """Settings that differ from their defaults."""
         kind = task_class(self.metrics["task"])
-        return read_recipe(str(self.folder / run_directory.SETTINGS_FILE), kind.name, kind.Config).settings
+        return read_recipe(
+            str(self.folder / run_directory.SETTINGS_FILE), kind.spec.name, kind.spec.config
+        ).settings
 
     @cached_property
     def provenance(self) -> dict[str, Any]:

@@ -40,10 +40,10 @@ def build_model_card(
         provenance: Provenance of the run, from `run.yaml`.
     """
     settings, data = serialize_settings(task.config), metrics["data"]
-    validation_rows = format_count(data["validation"], f"validation {task.unit}")
+    validation_rows = format_count(data["validation"], f"validation {task.spec.unit}")
     parts = [
         f"# {folder.name}",
-        f"`{metrics['model']}` {task.training_phrase} `{metrics['task']}` on `{data['name']}` "
+        f"`{metrics['model']}` {task.spec.training_phrase} `{metrics['task']}` on `{data['name']}` "
         f"({data['source']}; {data['train']:,} training and {validation_rows}; "
         f"fingerprint `{data['fingerprint']}`).",
         f"Task: {task.describe()}.",
@@ -136,15 +136,16 @@ def format_detail_table(metrics: Mapping[str, Any]) -> str:
 
 def _format_usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
     """Return Python code that loads the model, with transformers if its predictions are the same."""
-    load_code = LOAD_TEMPLATE.format(path=str(folder), example=task.example_row())
-    if task.pipeline is None or settings.get("long_texts") in BERTKIT_ONLY_LONG_TEXTS:
+    load_code = LOAD_TEMPLATE.format(path=str(folder), example=task.inputs.example_row())
+    pipeline = task.spec.pipeline
+    if pipeline.caveat is not None or settings.get("long_texts") in BERTKIT_ONLY_LONG_TEXTS:
         return load_code
-    is_pair = len(task.text_columns) == 2
-    text = "{'text': '...', 'text_pair': '...'}" if is_pair else repr(task.pipeline.example_input)
-    options = [repr(task.pipeline.name), repr(str(folder)), *_format_kwargs(task.pipeline.init_kwargs)]
-    call = [text, *_format_kwargs(task.pipeline.call_kwargs)]
+    is_pair = len(task.inputs.text_columns) == 2
+    text = "{'text': '...', 'text_pair': '...'}" if is_pair else repr(pipeline.example_input)
+    options = [repr(pipeline.task), repr(str(folder)), *_format_kwargs(pipeline.init_kwargs)]
+    call = [text, *_format_kwargs(pipeline.call_kwargs)]
     pipeline_code = PIPELINE_TEMPLATE.format(options=", ".join(options), call=", ".join(call))
-    if not task.uses_windows:
+    if not task.spec.uses_windows:
         return pipeline_code
     return f"{load_code}\n\n# without bertkit, for texts that fit into one window\n{pipeline_code}"
 
@@ -156,18 +157,17 @@ def _format_kwargs(kwargs: Mapping[str, Any]) -> list[str]:
 def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
     """Return what happens to texts that exceed the maximum length, in bertkit and in transformers."""
     max_length, long_texts = settings["max_length"], settings.get("long_texts", "head")
-    if task.dynamic_examples:
+    if task.spec.dynamic_examples:
         return f"Training examples had up to {max_length} tokens."
-    if task.pipeline is None:
-        treatment = "split into windows" if task.uses_windows else "truncated"
-        caveat = task.pipeline_caveat or "does not support this task"
+    if caveat := task.spec.pipeline.caveat:
+        treatment = "split into windows" if task.spec.uses_windows else "truncated"
         return f"`transformers.pipeline` {caveat}. Texts longer than {max_length} tokens are {treatment}."
     if long_texts in BERTKIT_ONLY_LONG_TEXTS:
         return (
             f"`bertkit.load` handles texts longer than {max_length} tokens as in training (`--long-texts "
             f"{long_texts}`). `transformers.pipeline` would truncate them."
         )
-    if task.uses_windows:
+    if task.spec.uses_windows:
         return (
             f"`bertkit.load` splits texts longer than {max_length} tokens into windows, merges the "
             "predictions and keeps them valid. `transformers.pipeline` does neither."

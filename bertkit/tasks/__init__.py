@@ -1,4 +1,4 @@
-"""The tasks: one file each, and the only list of them."""
+"""The tasks, one module each, and the only list of them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -17,6 +17,9 @@ TASKS = {
 
 
 def task_class(name: str) -> "type[Task]":
-    """The class of a task; its file is light, so the command line may load it for `--help`."""
+    """Return the class of a task.
+
+    Task modules import nothing heavy at the top, so the command line can call this to build `--help`.
+    """
     module, _, attribute = TASKS[name].partition(":")
     return getattr(import_module(module), attribute)

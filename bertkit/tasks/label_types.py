@@ -1,4 +1,4 @@
-"""Kinds of labels a sequence can have: each knows its targets, loss, decision, scores and names."""
+"""Kinds of labels of a text or a pair, each with its encoding, loss, decision and scores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
@@ -17,9 +17,9 @@ class LabelType(ABC):
     """One kind of label.
 
     Attributes:
-        names: the labels in the order of the model's outputs; empty for numbers.
-        kind: what transformers' configs call it (`problem_type`).
-        best: the score that chooses the checkpoint, where the data set has no other.
+        labels: the labels in the order of the model's outputs; empty for regression.
+        problem_type: its name in the configs of transformers.
+        default_metric: the metric that selects the checkpoint, unless the dataset has another.
     """
 
     problem_type: ClassVar[str]
@@ -30,99 +30,103 @@ class LabelType(ABC):
 
     @abstractmethod
     def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":
-        """[n, ...] the labels as numbers. Raises `UserError` at a row without a valid one."""
+        """Return the labels as numbers, [rows, ...].
+
+        Raises:
+            UserError: a row has no valid label.
+        """
 
     def parse_label(self, value: Any) -> Hashable | None:
-        """A row's label in a form that can be compared; None where there is none."""
+        """Return a row's label in a form that can be compared; None if it has no label."""
         from bertkit.data.labels import normalize_label
 
         return normalize_label(value)
 
     @abstractmethod
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
-        """The loss; `balanced` weighs classes by their rarity among `targets`."""
+        """Return the loss; `balanced` weights classes by the inverse of their frequency in `targets`."""
 
     @abstractmethod
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
-        """Logits [n, outputs] to predictions of the shape of `targets`."""
+        """Return the predictions of logits [rows, outputs], in the shape of the encoded labels."""
 
     @abstractmethod
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-        """Scores of predictions; both arrays of the shape of `targets`."""
+        """Return the scores of predictions; both arrays have the shape of the encoded labels."""
 
     @abstractmethod
     def decode_label(self, value: Any) -> Any:
-        """One target or prediction as people write it."""
+        """Return one encoded label or prediction as people write it."""
 
     def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray | None":
-        """[n, outputs] the probability of each label; None of numbers."""
+        """Return the probability of each label, [rows, labels]; None for regression."""
         return None
 
 
 class SingleLabel(LabelType):
-    """One label of several; `positive` is the one `positive_f1` is about."""
+    """One label out of several; `positive_f1` scores `positive_label`."""
 
     problem_type = "single_label_classification"
     default_metric = "accuracy"
     positive_label: str | None = None
 
     def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":
-        """[n] int."""
+        """Return the label ids, [rows]."""
         from bertkit.data.labels import encode_labels
 
         return encode_labels(rows, column, self.labels)
 
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
-        """Cross-entropy."""
+        """Return cross-entropy."""
         from bertkit.modeling.heads import compute_class_weights
         from bertkit.modeling.losses import CrossEntropy
 
         return CrossEntropy(compute_class_weights(targets, len(self.labels)) if balanced else None, smoothing)
 
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
-        """[n] int, the highest."""
+        """Return the label with the highest logit, [rows]."""
         return logits.argmax(-1)
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-        """See `bertkit.metrics.classification.score_single_label`."""
+        """Return the scores of `bertkit.metrics.classification.score_single_label`."""
         from bertkit.metrics.classification import score_single_label
 
-        number = None if self.positive_label is None else self.labels.index(self.positive_label)
-        return score_single_label(gold, predicted, len(self.labels), number)
+        positive = None if self.positive_label is None else self.labels.index(self.positive_label)
+        return score_single_label(gold, predicted, len(self.labels), positive)
 
     def decode_label(self, value: Any) -> str:
-        """The label's name."""
+        """Return the label's name."""
         return self.labels[int(value)]
 
     def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray":
-        """Softmax."""
+        """Return the softmax of the logits, [rows, labels]."""
         from bertkit.metrics.classification import softmax
 
         return softmax(logits)
 
 
 class MultiLabel(LabelType):
-    """Any number of labels a row, as lists or parted by `separator`."""
+    """Any number of labels per row, as lists or separated by `separator`."""
 
     problem_type = "multi_label_classification"
     default_metric = "micro_f1"
     separator: str | None = None
 
     def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":
-        """[n, labels] of 0 and 1."""
+        """Return an indicator matrix of 0 and 1, [rows, labels]."""
         from bertkit.data.labels import binarize_labels
 
         return binarize_labels(rows, column, self.labels, self.separator)
 
     def parse_label(self, value: Any) -> Hashable | None:
-        """The names, sorted."""
+        """Return the sorted names."""
         from bertkit.data.labels import parse_label_set
 
         labels = parse_label_set(value, self.separator)
         return None if labels is None else tuple(sorted(labels))
 
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
-        """Binary cross-entropy over all decisions."""
+        """Return binary cross-entropy over all decisions."""
         from bertkit.modeling.heads import compute_class_weights
         from bertkit.modeling.losses import BinaryCrossEntropy
 
@@ -130,60 +134,60 @@ class MultiLabel(LabelType):
         return BinaryCrossEntropy(weights, smoothing)
 
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
-        """[n, labels]: those whose probability is above one half."""
+        """Return the labels whose probability is above one half, [rows, labels]."""
         return (logits > 0).astype("int64")
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-        """See `bertkit.metrics.classification.score_multi_label`."""
+        """Return the scores of `bertkit.metrics.classification.score_multi_label`."""
         from bertkit.metrics.classification import score_multi_label
 
         return score_multi_label(gold, predicted)
 
     def decode_label(self, value: Any) -> list[str]:
-        """The names of the labels that are there."""
-        return [name for name, there in zip(self.labels, value, strict=True) if there]
+        """Return the names of the labels that are set."""
+        return [label for label, is_set in zip(self.labels, value, strict=True) if is_set]
 
     def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray":
-        """Each label by itself."""
+        """Return the sigmoid of the logits, [rows, labels]."""
         from bertkit.metrics.classification import sigmoid
 
         return sigmoid(logits)
 
 
 class Regression(LabelType):
-    """Regression on one number."""
+    """A number to predict by regression."""
 
     problem_type = "regression"
     default_metric = "pearson"
 
     def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":
-        """[n] float."""
+        """Return the numbers, [rows]."""
         from bertkit.data.labels import parse_regression_labels
 
         return parse_regression_labels(rows, column)
 
     def parse_label(self, value: Any) -> Hashable | None:
-        """The number, however it is written."""
+        """Return the number, however it is written."""
         from bertkit.data.labels import parse_number
 
         return parse_number(value)
 
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
-        """Squared error."""
+        """Return squared error."""
         from bertkit.modeling.losses import SquaredError
 
         return SquaredError()
 
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
-        """[n] float, the one output."""
+        """Return the model's one output, [rows]."""
         return logits[:, 0]
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-        """See `bertkit.metrics.classification.score_regression`."""
+        """Return the scores of `bertkit.metrics.classification.score_regression`."""
         from bertkit.metrics.classification import score_regression
 
         return score_regression(gold, predicted)
 
     def decode_label(self, value: Any) -> float:
-        """A plain number."""
+        """Return a plain number."""
         return float(value)

@@ -1,13 +1,15 @@
 """`pretrain-mlm-nsp`: pre-train BERT on plain text, from scratch or from an existing model."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
-from bertkit.tasks.base import Outputs, Pipeline, Preview, Scores
+from bertkit.tasks.base import Pipeline, Preview, Scores, TaskSpec
 from bertkit.tasks.corpus_task import CorpusTask
+from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
 from bertkit.tasks.pretrain_config import PretrainConfig, apply_phases
 from bertkit.tasks.pretrain_objectives import OBJECTIVES, Objective
 
@@ -29,19 +31,29 @@ class Pretrain(CorpusTask):
         eval_collator: Collator for scoring; set by `collator`.
     """
 
-    name = "pretrain-mlm-nsp"
-    help = "Pre-train a BERT on plain text: masked language modeling and next sentence prediction."
-    Config = PretrainConfig
-    best_metric = ("loss", -1)
-    default_max_length = 128
-    dynamic_examples = True
-    predictions_name = "masked_samples"
+    spec = TaskSpec(
+        name="pretrain-mlm-nsp",
+        help="Pre-train a BERT on plain text: masked language modeling and next sentence prediction.",
+        config=PretrainConfig,
+        pipeline=Pipeline(task="fill-mask"),
+        best_metric=("loss", -1),
+        unit="text",  # a document, or a part of one if there are few
+        default_max_length=128,
+        # Devlin et al. 2018, A.2, with batches that fit a small machine
+        default_hyperparameters={"epochs": 1.0, "batch_size": 32, "learning_rate": 1e-4},
+        dynamic_examples=True,
+        row_level=False,
+        predictions_name="masked_samples",
+    )
     eval_collator: Any
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         if self.config.phases is not None:
             self.config = apply_phases(self.config)
+        start = "further pre-trained by" if self.config.model else "pre-trained from scratch by"
+        pipeline = Pipeline(task=self.objective.hub_task)
+        self.spec = replace(self.spec, pipeline=pipeline, training_phrase=start)
 
     @property
     def phases(self) -> "list[Phase]":
@@ -54,16 +66,6 @@ class Pretrain(CorpusTask):
     def objective(self) -> Objective:
         """The objective that `--objective` names."""
         return OBJECTIVES[self.config.objective]
-
-    @property
-    def pipeline(self) -> Pipeline:  # type: ignore[override]
-        """How to use the model in transformers."""
-        return self.objective.build_pipeline(self.tokenizer)
-
-    @property
-    def hub_task(self) -> str:  # type: ignore[override]
-        """The task name on the Hub."""
-        return self.objective.hub_task
 
     # ---- objective
 
@@ -87,11 +89,6 @@ class Pretrain(CorpusTask):
         unit = "tokens, in whole words" if self.config.whole_word_masking else "tokens"
         return f"{self.config.mlm_probability:.0%} of the {unit}{self.objective.description}"
 
-    @property
-    def training_phrase(self) -> str:
-        """Whether training starts from a model or from scratch, for the model card."""
-        return "further pre-trained by" if self.config.model else "pre-trained from scratch by"
-
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Configure the model for the objective, and check the lengths of the phases."""
         from bertkit.modeling.loading import get_max_positions
@@ -100,9 +97,12 @@ class Pretrain(CorpusTask):
         for phase in self.phases if self.config.phases is not None else []:
             if limit is not None and phase.length > limit:
                 raise UserError(f"--phases {phase}: {source.name} has {limit} positions; use shorter phases")
-        return self.objective.configure_model(model_config, source.name, self.tokenizer)
+        self.spec = replace(self.spec, pipeline=self.objective.build_pipeline(self.tokenizer))
+        configured = self.objective.configure_model(model_config, source.name, self.tokenizer)
+        self.head_note = self._describe_new_heads()
+        return configured
 
-    def describe_head(self, had_head: bool) -> str:
+    def _describe_new_heads(self) -> str:
         """Return a note on the heads that the initial model lacks."""
         from bertkit.modeling.loading import load_config
         from bertkit.modeling.pretraining import find_missing_heads
@@ -116,18 +116,16 @@ class Pretrain(CorpusTask):
 
     # ---- examples
 
-    def featurize(self, rows: "Rows", tokenizer: Any) -> "CorpusFeatures":
-        """Return examples that are sampled again from these documents in every epoch.
+    def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
+        """Return examples that are sampled again in every epoch; for training those of each phase.
 
         Raises:
             UserError: There is not enough text for one example.
         """
-        return self._build_features(rows, tokenizer, self.config.max_length)
-
-    def featurize_training(self, rows: "Rows", tokenizer: Any) -> "Features":
-        """Return the training examples of each phase."""
         from bertkit.data.corpus.features import PhasedFeatures
 
+        if not training:
+            return self._build_features(rows, tokenizer, self.config.max_length)
         features = [self._build_features(rows, tokenizer, phase.length) for phase in self.phases]
         return PhasedFeatures.from_phases(self.phases, features)
 
@@ -184,15 +182,6 @@ class Pretrain(CorpusTask):
         phase_collators = [build(self.config, tokenizer, pad, phase.length) for phase in self.phases]
         return PhasedCollator(phase_collators, self.eval_collator)
 
-    @property
-    def train_max_length(self) -> int:
-        """The length of the longest phase."""
-        return max(phase.length for phase in self.phases)
-
-    def default_hyperparameters(self) -> dict[str, Any]:
-        """Return the values of Devlin et al. 2018, A.2, with a batch size for small machines."""
-        return {"epochs": 1.0, "batch_size": 32, "learning_rate": 1e-4}
-
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return the encoder with a vocabulary head and, for pairs, a head over [CLS]."""
         from bertkit.modeling.dropout import set_dropout
@@ -207,7 +196,7 @@ class Pretrain(CorpusTask):
             set_dropout(model, self.config.dropout)
         return gather_masked_positions(model)
 
-    def loss(self, train: Any) -> "Loss":
+    def loss(self, features: Any) -> "Loss":
         """Return the sum of the mlm and nsp losses, each with its own mean."""
         from bertkit.modeling.losses import PretrainingLoss
 
@@ -215,19 +204,9 @@ class Pretrain(CorpusTask):
 
     # ---- scores
 
-    def compute_metrics(self, outputs: Outputs) -> Scores:
-        """Return losses in nats, accuracies, and the perplexity of the masked tokens."""
-        from bertkit.metrics.pretraining import score_pretraining
-
-        return score_pretraining(outputs.logits, self.config.has_pairs)
-
-    def scorer(self, outputs: Outputs) -> "Scorer":
-        """Return a scorer that resamples examples."""
-        from bertkit.metrics.pretraining import score_pretraining
-        from bertkit.metrics.significance import Scorer
-
-        logits = outputs.logits
-        return Scorer(lambda rows: score_pretraining(logits[rows], self.config.has_pairs), len(logits))
+    def evaluate(self, outputs: Outputs) -> "PretrainEvaluation":
+        """Return losses and masked samples."""
+        return PretrainEvaluation(outputs, self.config.has_pairs, self.eval_collator, self.tokenizer)
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Return `unigram`, a model of the token frequencies in the training text."""
@@ -239,12 +218,40 @@ class Pretrain(CorpusTask):
             )
         }
 
-    def iter_predictions(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
+
+class PretrainEvaluation(Evaluation):
+    """Losses of the examples, and a sample of them as they were masked.
+
+    Attributes:
+        has_pairs: whether an example has two texts.
+        collator: masks the examples as they were scored.
+    """
+
+    def __init__(self, outputs: Outputs, has_pairs: bool, collator: Any, tokenizer: Any) -> None:
+        super().__init__(outputs)
+        self.has_pairs, self.collator, self.tokenizer = has_pairs, collator, tokenizer
+
+    def compute_scores(self) -> Scores:
+        """Return losses in nats, accuracies, and the perplexity of the masked tokens."""
+        from bertkit.metrics.pretraining import score_pretraining
+
+        return score_pretraining(self.outputs.logits, self.has_pairs)
+
+    def scorer(self) -> "Scorer":
+        """Return a scorer that resamples examples."""
+        from bertkit.metrics.pretraining import score_pretraining
+        from bertkit.metrics.significance import Scorer
+
+        logits = self.outputs.logits
+        return Scorer(lambda rows: score_pretraining(logits[rows], self.has_pairs), len(logits))
+
+    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield some masked examples with the mean loss of their masked tokens in nats."""
         from bertkit.masking.preview import decode_masked_samples, sample_indices
 
-        indices = sample_indices(outputs.features, SAMPLE_COUNT)
-        losses = outputs.logits[indices, 0] / outputs.logits[indices, 2].clip(1)
-        samples = decode_masked_samples(outputs.features, self.eval_collator, self.tokenizer, indices)
+        features, logits = self.outputs.features, self.outputs.logits
+        indices = sample_indices(features, SAMPLE_COUNT)
+        losses = logits[indices, 0] / logits[indices, 2].clip(1)
+        samples = decode_masked_samples(features, self.collator, self.tokenizer, indices)
         for sample, loss in zip(samples, losses.tolist(), strict=True):
             yield {**sample, "mlm_loss": loss}

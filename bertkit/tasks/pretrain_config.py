@@ -2,9 +2,10 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, TextConfig, setting
+from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, TextConfig, get_flag, get_settings, setting
 from bertkit.errors import UserError
 
 MASKING = "Masking"
@@ -119,6 +120,38 @@ class PretrainConfig(TextConfig, RunConfig):
     def has_pairs(self) -> bool:
         """Whether an example has two texts."""
         return self.objective in ("mlm+nsp", "mlm+sop")
+
+    def continued_from(self, run_dir: Path) -> Self:
+        """Return the settings with a finished run as the model, without those of a model from scratch."""
+        scratch: dict[str, Any] = dict.fromkeys(get_scratch_flags(type(self)))
+        return dataclasses.replace(super().continued_from(run_dir), **scratch)
+
+    def train_max_length(self) -> int:
+        """Return the length of the longest phase in tokens."""
+        from bertkit.data.corpus.features import parse_phases
+
+        if self.phases is None:
+            return super().train_max_length()
+        return max(phase.length for phase in parse_phases(self.phases))
+
+
+def get_scratch_flags(config_class: type[PretrainConfig]) -> dict[str, str]:
+    """Return the settings of a model from scratch: name -> flag."""
+    settings = get_settings(config_class).items()
+    return {
+        name: get_flag(name, setting) for name, (_, setting, _) in settings if "model" in setting.replaces
+    }
+
+
+def check_scratch_settings(config: PretrainConfig) -> None:
+    """Reject settings of a model from scratch if `--model` is given.
+
+    Raises:
+        UserError: such a setting is given; the message names its flag.
+    """
+    for name, flag in get_scratch_flags(type(config)).items() if config.model else ():
+        if getattr(config, name) is not None:
+            raise UserError(f"{flag}: applies only to a model from scratch; remove it or --model")
 
 
 def apply_phases(config: Any) -> Any:

@@ -124,9 +124,10 @@ class Objective:
     def build_pipeline(self, tokenizer: Any) -> Pipeline:
         """Return how to use the model; a text to continue has the first special token but not the last."""
         if not self.is_causal:
-            return Pipeline(self.hub_task, {}, {}, f"... {tokenizer.mask_token} ...")
+            return Pipeline(task=self.hub_task, example_input=f"... {tokenizer.mask_token} ...")
         call_kwargs = {"add_special_tokens": False, "max_new_tokens": 20}
-        return Pipeline(self.hub_task, {}, call_kwargs, f"{tokenizer.cls_token} ...")
+        example = f"{tokenizer.cls_token} ..."
+        return Pipeline(task=self.hub_task, call_kwargs=call_kwargs, example_input=example)
 
 
 _PAIRS = "AutoModelForPreTraining"

@@ -1,28 +1,24 @@
-"""`qa`: the answer to a question as a stretch of a paragraph, or that there is none."""
+"""`qa`: the answer to a question as a span of a paragraph, or no answer."""
 
 import dataclasses
-from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import DATA, MODEL, RunConfig, fill_unset, setting
 from bertkit.errors import UserError
-from bertkit.tasks.base import Outputs, Scores, Task
-from bertkit.tasks.qa_predictions import AnswerDecoder
+from bertkit.tasks.base import InputSchema, Pipeline, Scores, Task, TaskSpec
+from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.qa_predictions import QaEvaluation, score_baselines
 
 if TYPE_CHECKING:
-    from bertkit.checks.findings import Finding
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.qa.features import Limits, QuestionFeatures
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
-    from bertkit.data.token_counts import TokenCounts
-    from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
-    from bertkit.utils.reporting import Reporter
 
-SQUAD_DATASETS = {"v1": "squad", "v2": "squad_v2"}  # what --squad names where there is no --data
+SQUAD_DATASETS = {"v1": "squad", "v2": "squad_v2"}  # the dataset of --squad without --data
 DEFAULT_DOC_STRIDE = 128
 THRESHOLD_KEY = "null_odds_threshold"  # in the model's config
 
@@ -33,81 +29,103 @@ class QaConfig(RunConfig):
 
     squad: Literal["v1", "v2"] | None = setting(
         None,
-        "The data set; with --data the rules: v1, each question has an answer, or v2, it may have none.",
+        "Dataset; with --data the rules: v1, every question has an answer, or v2, it may have none.",
         DATA,
         default_text="with --data v2 where a question has no answer",
     )
-    question_column: str | None = setting(None, "The question.", DATA, default_text="guessed")
-    context_column: str | None = setting(None, "The paragraph.", DATA, default_text="guessed")
+    question_column: str | None = setting(None, "Column of the question.", DATA, default_text="guessed")
+    context_column: str | None = setting(None, "Column of the paragraph.", DATA, default_text="guessed")
     answers_column: str | None = setting(
-        None, "The right answers, by text and offset.", DATA, default_text="guessed"
+        None, "Column of the gold answers, with text and offset.", DATA, default_text="guessed"
     )
     max_length: int | None = setting(
-        None, "Longest input in pieces, special ones included.", MODEL, min=4, default_text="384"
+        None, "Maximum sequence length in tokens, including special tokens.", MODEL, min=4, default_text="384"
     )
     doc_stride: int | None = setting(
         None,
-        "Pieces from one window of a long paragraph to the next.",
+        "Tokens from the start of one window of a long paragraph to the start of the next.",
         MODEL,
         min=1,
         default_text="128, at most half a window",
     )
-    max_query_length: int = setting(64, "Pieces that are kept of a question.", MODEL, min=1)
-    max_answer_length: int = setting(30, "Most pieces of an answer.", MODEL, min=1)
-    n_best: int = setting(20, "Answers told of each question.", MODEL, min=1)
+    max_query_length: int = setting(
+        64, "Maximum length of a question in tokens; the rest is truncated.", MODEL, min=1
+    )
+    max_answer_length: int = setting(30, "Maximum length of an answer in tokens.", MODEL, min=1)
+    n_best: int = setting(20, "Number of answers to list for each question.", MODEL, min=1)
 
     def resolve_data_name(self) -> str | None:
-        """`--squad` alone names a data set."""
+        """Return `--data`, or the dataset that `--squad` selects without it."""
         return self.data or (SQUAD_DATASETS[self.squad] if self.squad else None)
 
 
 class Qa(Task):
-    """A start vector S and an end vector E: the span with the highest S·T_i + E·T_j is the answer.
+    """Extractive question answering: the span with the highest S·T_i + E·T_j is the answer.
 
-    Devlin et al. 2018, 4.2 and 4.3. No answer is the span from [CLS] to [CLS].
+    S and E are the start and end vectors of Devlin et al. 2018, 4.2 and 4.3. No answer is the span
+    from [CLS] to [CLS].
 
     Attributes:
-        answering: from scores to answers, known after `columns`.
-        strict: whether windows that would skip text are refused: not of a finished run.
+        requires_full_coverage: whether windows that would skip text are refused, as in training.
     """
 
-    name = "qa"
-    help = "Fine-tune on extractive question answering: SQuAD v1.1, v2.0 and their like."
-    Config = QaConfig
-    hub_task = "question-answering"
-    best_metric = ("f1", 1)
-    uses_windows = True
-    default_max_length = 384
-    text_columns = ["question", "context"]
-    decoder: AnswerDecoder
+    spec = TaskSpec(
+        name="qa",
+        help="Fine-tune on extractive question answering: SQuAD v1.1, v2.0 and similar datasets.",
+        config=QaConfig,
+        pipeline=Pipeline(task="question-answering", caveat="has no equivalent"),
+        best_metric=("f1", 1),
+        uses_windows=True,
+        default_max_length=384,
+    )
     requires_full_coverage = True
+
+    @property
+    def inputs(self) -> InputSchema:
+        """A question and a paragraph; the answers and the fields that SQuAD adds to them."""
+        from bertkit.data.qa.rows import ANSWER_COLUMNS
+
+        question, context = self.config.question_column, self.config.context_column
+        answers = {self.config.answers_column, *ANSWER_COLUMNS, "is_impossible", "plausible_answers"}
+        return InputSchema(
+            text_columns=("question", "context"),
+            gold_columns=frozenset(answers - {question, context}),
+            dropped_columns=frozenset(["id", "answers"]),
+            flags={"question": question, "context": context},
+        )
+
+    @property
+    def _column_names(self) -> tuple[Any, Any, Any]:
+        config = self.config
+        return config.question_column, config.context_column, config.answers_column
 
     # ---- rows
 
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
-        """One row a question with its answers where they stand, and the rules that hold."""
+        """Convert to one question per row, fix the offsets of answers, and choose the rules."""
         from bertkit.data.qa.repair import fix_offsets
         from bertkit.data.qa.rows import normalize_questions, resolve_columns
 
-        train, config = dataset.splits["train"], self.config
-        names = resolve_columns(train, config.question_column, config.context_column, config.answers_column)
-        question, context, answers = names
-        self.config = fill_unset(
-            config, {"question_column": question, "context_column": context, "answers_column": answers}
-        )
-        splits, notes = {}, list(dataset.notes)
-        for split, rows in dataset.splits.items():
-            flat = normalize_questions(rows, names)
-            splits[split], more = fix_offsets(flat, split) if "answers" in flat.columns else (flat, [])
-            notes += [*flat.notes, *more]
+        columns = resolve_columns(dataset.splits["train"], *self._column_names)
+        settings = ("question_column", "context_column", "answers_column")
+        self.config = fill_unset(self.config, dict(zip(settings, columns, strict=True)))
+        splits: Splits = {}
+        notes = list(dataset.notes)
+        for name, rows in dataset.splits.items():
+            questions = normalize_questions(rows, columns)
+            notes += questions.notes
+            splits[name] = questions
+            if "answers" in questions.columns:
+                splits[name], offset_notes = fix_offsets(questions, name)
+                notes += offset_notes
         self._choose_rules(splits)
         return dataclasses.replace(dataset, splits=splits, notes=notes)
 
     def _choose_rules(self, splits: "Splits") -> None:
-        """v2 where a question has no answer, unless v1 is asked for.
+        """Set `squad` to v2 where a question has no answer, else to v1, unless the user set it.
 
         Raises:
-            UserError: v1 is asked for, and a question has no answer.
+            UserError: the user chose v1, and a question has no answer.
         """
         from bertkit.data.qa.answers import describe_location
         from bertkit.data.qa.rows import find_unanswerable
@@ -116,191 +134,116 @@ class Qa(Task):
             index = find_unanswerable(rows)
             if index is not None and self.config.squad == "v1":
                 raise UserError(
-                    f"{describe_location(rows, index)}: the question has no answer, which --squad v1 does not "
-                    "know; use --squad v2"
+                    f"{describe_location(rows, index)}: the question has no answer, which --squad v1 does "
+                    "not allow; use --squad v2"
                 )
             if index is not None:
                 self.config = fill_unset(self.config, {"squad": "v2"})
         self.config = fill_unset(self.config, {"squad": "v1"})
-        self.decoder = AnswerDecoder(self.config.squad)
 
-    def split_keys(self, rows: "Rows") -> "SplitKeys":
-        """Whole articles are set aside, so that no paragraph is on both sides."""
-        from bertkit.data.qa import rows as qa_rows
-        from bertkit.data.split import SplitKeys
-
-        texts, together = rows.zip_columns(["question", "context"]), qa_rows.compute_group_ids(rows)
-        return SplitKeys(texts, together, [0] * len(rows), qa_rows.choose_split_unit(rows))
-
-    def validate_splits(self, splits: "Splits") -> None:
-        """Training and validation have answers."""
-        for name, rows in splits.items():
-            if name in ("train", "validation") and "answers" not in rows.columns:
-                none = ", or a column 'is_impossible' that says that there are none"
-                raise UserError(
-                    f"{rows.files[0]}: no answers in column {self.config.answers_column!r}; the {name} split "
-                    f"needs them (--answers-column){none if self.config.squad == 'v2' else ''}"
-                )
-
-    def normalize_labeled_rows(self, rows: "Rows", split: str) -> tuple["Rows", list[str]]:
-        """Questions with answers, by the run's rules."""
+    def parse_rows(
+        self, rows: "Rows", split: str = "", require_labels: bool = False
+    ) -> tuple["Rows", list[str]]:
+        """Convert to one question per row; if labels are required, check the answers by the rules."""
         from bertkit.data.qa.answers import describe_location
         from bertkit.data.qa.repair import fix_offsets
-        from bertkit.data.qa.rows import find_unanswerable
+        from bertkit.data.qa.rows import QuestionRows, find_unanswerable, normalize_questions
 
-        flat = self.normalize_rows(rows)
-        if "answers" not in flat.columns:
-            raise UserError(f"{rows.files[0]}: no answers to score with")
-        flat, notes = fix_offsets(flat, split)
-        if self.config.squad == "v1" and (index := find_unanswerable(flat)) is not None:
-            way = "which a run of v1 does not know; take one of v2"
-            raise UserError(f"{describe_location(flat, index)}: the question has no answer, {way}")
-        return flat, notes
+        questions = rows
+        if not isinstance(rows, QuestionRows):
+            questions = normalize_questions(rows, self._column_names)
+        if not require_labels:
+            return questions, []
+        if "answers" not in questions.columns:
+            raise UserError(f"{rows.files[0]}: no answers to score against")
+        fixed, notes = fix_offsets(questions, split)
+        if self.config.squad == "v1" and (index := find_unanswerable(fixed)) is not None:
+            raise UserError(
+                f"{describe_location(fixed, index)}: the question has no answer, which a run of SQuAD v1 "
+                "does not allow; use a run of v2"
+            )
+        return fixed, notes
 
-    def normalize_rows(self, rows: "Rows") -> "Rows":
-        """Every row has a question and a paragraph."""
-        from bertkit.data.qa.rows import QuestionRows, normalize_questions
+    def split_keys(self, rows: "Rows") -> "SplitKeys":
+        """Group questions by article, so that no paragraph is in two splits."""
+        from bertkit.data.qa.rows import choose_split_unit, compute_group_ids
+        from bertkit.data.split import SplitKeys
 
-        if isinstance(rows, QuestionRows):
-            return rows
-        config = self.config
-        return normalize_questions(
-            rows, (config.question_column, config.context_column, config.answers_column)
-        )
+        texts = rows.zip_columns(["question", "context"])
+        return SplitKeys(texts, compute_group_ids(rows), [0] * len(rows), choose_split_unit(rows))
 
-    @property
-    def gold_columns(self) -> set[str]:
-        """The answers, and what SQuAD says of them."""
-        from bertkit.data.qa.rows import ANSWER_COLUMNS
-
-        said = {self.config.answers_column, *ANSWER_COLUMNS, "is_impossible", "plausible_answers"}
-        return said - {self.config.question_column, self.config.context_column}
-
-    @property
-    def dropped_columns(self) -> set[str]:
-        """The id and the answers."""
-        return {"id", "answers"}
-
-    @property
-    def input_flags(self) -> dict[str, str]:
-        """A question and a paragraph."""
-        return {"question": self.config.question_column, "context": self.config.context_column}
-
-    def describe(self) -> str:
-        """The rules."""
-        rules = {"v1": "every question has an answer", "v2": "a question may have no answer"}
-        return f"answers to {self.config.question_column} in {self.config.context_column}, SQuAD " + (
-            f"{self.config.squad}: {rules[self.config.squad]}"
-        )
-
-    # ---- looked at before training
-
-    def load_examples(self, reporter: "Reporter") -> "LoadedDataset":
-        """A row a question."""
-        from bertkit.data.qa.rows import flatten_articles, is_nested
-
-        found = self.load_data(reporter)
-        flat = {
-            name: flatten_articles(rows) if is_nested(rows) else rows for name, rows in found.splits.items()
-        }
-        return dataclasses.replace(found, splits=flat)
-
-    def extract_gold(self, rows: "Rows") -> list[Hashable] | None:
-        """Whether there is an answer: answers themselves differ from person to person."""
-        if "answers" not in rows.columns:
-            return None
-        return ["answered" if some else "no answer" for some in rows["answers"]]
-
-    def count_labels(self, rows: "Rows") -> dict[str, int]:
-        """With v2."""
-        return super().count_labels(rows) if self.config.squad == "v2" else {}
-
-    def check_rows(
-        self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
-    ) -> Iterator["Finding"]:
-        """Answers not at their offset, with their rows where notes have ids; paragraphs in two splits."""
-        from bertkit.checks import qa
-        from bertkit.data.qa.rows import normalize_questions
-
-        config = self.config
-        names = (config.question_column, config.context_column, config.answers_column)
-        for split, rows in dataset.splits.items():
-            yield from qa.find_misplaced_answers(split, normalize_questions(rows, names))
-        for split, rows in parsed.splits.items():
-            if split != "train":
-                yield from qa.find_shared_paragraphs(split, parsed.splits["train"], rows)
-
-    def count_tokens(self, rows: "Rows", tokenizer: Any) -> "TokenCounts":
-        """Of the question and its whole paragraph."""
-        from bertkit.data.token_counts import TokenCounts
-
-        return TokenCounts.from_questions(rows["question"], rows["context"], tokenizer)
-
-    def check_tokens(self, split: str, rows: "Rows", tokenizer: Any) -> Iterator["Finding"]:
-        """Answers that no window holds."""
-        from bertkit.checks.qa import find_lost_answers
-
-        return find_lost_answers(split, rows, self.featurize(rows, tokenizer))
+    def validate_splits(self, splits: "Splits") -> None:
+        """Check that the training and validation splits have answers."""
+        for name, rows in splits.items():
+            if name in ("train", "validation") and "answers" not in rows.columns:
+                v2_hint = ", or add a column 'is_impossible'" if self.config.squad == "v2" else ""
+                raise UserError(
+                    f"{rows.files[0]}: no answers in column {self.config.answers_column!r}, which the {name} "
+                    f"split needs; name their column with --answers-column{v2_hint}"
+                )
 
     # ---- model
 
+    def describe(self) -> str:
+        """Name the columns and the rules."""
+        rules = {"v1": "every question has an answer", "v2": "a question may have no answer"}
+        question, context, _ = self._column_names
+        return f"answers to {question} in {context}, SQuAD {self.config.squad}: {rules[self.config.squad]}"
+
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """A model that has a head for answers keeps it: going on from one data set to the next."""
+        """Keep the model's own question answering head, for training on one dataset after another."""
         from bertkit.modeling.heads import QUESTION_HEAD, has_head, has_head_type
 
-        fits = has_head(model_config, QUESTION_HEAD) and has_head_type(model_config, self.config.head)
-        self.has_new_head = self.config.new_head or not fits
-        vars(model_config).pop(THRESHOLD_KEY, None)  # another run's
-        model_config.num_labels = 2  # the stock heads make their outputs by it, whatever a model had before
+        keeps_head = has_head(model_config, QUESTION_HEAD) and has_head_type(model_config, self.config.head)
+        self.has_new_head = self.config.new_head or not keeps_head
+        vars(model_config).pop(THRESHOLD_KEY, None)  # fitted by an earlier run
+        model_config.num_labels = 2  # determines the size of the stock heads
         return model_config
 
     def load_state(self, model_config: Any) -> None:
-        """The rules and tau, as chosen on the validation rows."""
-        self.decoder = AnswerDecoder(self.config.squad, getattr(model_config, THRESHOLD_KEY, None))
+        """Restore the threshold that was fitted on the validation split."""
+        threshold = getattr(model_config, THRESHOLD_KEY, None)
+        self.fitted_params = {} if threshold is None else {THRESHOLD_KEY: threshold}
         self.has_new_head, self.requires_full_coverage = False, False
 
-    def featurize(self, rows: "Rows", tokenizer: Any) -> "QuestionFeatures":
-        """Questions with the windows of their paragraphs."""
+    def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "QuestionFeatures":
+        """Combine questions with the windows of their paragraphs."""
         from bertkit.data.qa.features import build_question_features
 
         features = build_question_features(
             rows["question"], rows["context"], rows.columns.get("answers"), tokenizer,
             self._limits(tokenizer), cache=self.use_cache,
         )  # fmt: skip
-        room = (
-            self.config.max_length
-            - features.template.num_special_tokens
-            - int(features.question_lengths.max())
-        )
+        longest_question = int(features.question_lengths.max())
+        room = self.config.max_length - features.template.num_special_tokens - longest_question
         stride = features.limits.doc_stride
         if self.requires_full_coverage and stride > room:
             raise UserError(
-                f"--doc-stride {stride} would skip text: beside the longest question a "
-                f"window of --max-length {self.config.max_length} has {room} pieces of the paragraph; take "
-                f"{room} or less"
+                f"--doc-stride {stride}: would skip text, since a window of --max-length "
+                f"{self.config.max_length} has room for {room} tokens of the paragraph beside the longest "
+                f"question; use {room} or less"
             )
         return features
 
     def _limits(self, tokenizer: Any) -> "Limits":
-        """The settings; the step of windows is 128, but at most half of the least room for a paragraph."""
+        """Return the length limits; the default stride is 128, at most half the room for a paragraph."""
         from bertkit.data.qa.features import Limits
         from bertkit.data.tokenization import SequenceTemplate
 
-        room = (
-            self.config.max_length - SequenceTemplate.from_tokenizer(tokenizer, pair=True).num_special_tokens
-        )
+        config = self.config
+        template = SequenceTemplate.from_tokenizer(tokenizer, pair=True)
+        room = config.max_length - template.num_special_tokens
         if room < 2:
             raise UserError(
-                f"--max-length {self.config.max_length}: no room for a question and a paragraph; take more"
+                f"--max-length {config.max_length}: no room for question and paragraph; use a larger value"
             )
-        least = room - min(self.config.max_query_length, room // 2)
-        config = fill_unset(
-            self.config, {"doc_stride": min(DEFAULT_DOC_STRIDE, max(1, least // 2))}
-        )  # not kept: by length
+        min_room = room - min(config.max_query_length, room // 2)
+        stride = min(DEFAULT_DOC_STRIDE, max(1, min_room // 2))
+        config = fill_unset(config, {"doc_stride": stride})  # not saved, since it depends on max_length
         return Limits(**{item.name: getattr(config, item.name) for item in dataclasses.fields(Limits)})
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """`AutoModelForQuestionAnswering`."""
+        """Load `AutoModelForQuestionAnswering`."""
         from transformers import AutoModelForQuestionAnswering
 
         from bertkit.modeling.pooling import load_with_pooling
@@ -309,52 +252,23 @@ class Qa(Task):
             AutoModelForQuestionAnswering, source, model_config, self.has_new_head, self.config.head
         )
 
-    def loss(self, train: Any) -> "Loss":
-        """Cross-entropy of the start and of the end over the places of the window."""
+    def loss(self, features: Any) -> "Loss":
+        """Return cross-entropy of the start and of the end over the positions of the window."""
         from bertkit.modeling.losses import CrossEntropy
 
         return CrossEntropy()
 
-    def fit_decision(self, outputs: Outputs) -> dict[str, Any]:
-        """Tau, with v2."""
-        if self.config.squad == "v1":
-            return {}
-        self.decoder = dataclasses.replace(self.decoder, threshold=self.decoder.fit_threshold(outputs))
-        return self.fitted_params
-
-    @property
-    def fitted_params(self) -> dict[str, Any]:
-        """Tau, where it is known."""
-        threshold = self.decoder.threshold
-        return {} if threshold is None else {THRESHOLD_KEY: threshold}
-
     # ---- results
 
-    def compute_metrics(self, outputs: Outputs) -> Scores:
-        """`exact` and `f1` in percent as the official scripts print them, and with v2 their parts."""
-        return self.decoder.compute_metrics(outputs)
+    def evaluate(self, outputs: Outputs) -> QaEvaluation:
+        """Select answers by the rules and by the fitted threshold, if there is one."""
+        return QaEvaluation(outputs, self.config.squad, self.fitted_params.get(THRESHOLD_KEY))
 
-    def scorer(self, outputs: Outputs) -> "Scorer":
-        """By questions."""
-        return self.decoder.scorer(outputs)
-
-    def compute_details(self, outputs: Outputs) -> dict[str, Scores]:
-        """With v2 exact and F1 at some thresholds."""
-        return self.decoder.compute_details(outputs)
-
-    def iter_predictions(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
-        """`answer`, its `start` and `end` in the paragraph, `score`, `null_odds`."""
-        return self.decoder.iter_records(outputs)
-
-    def iter_extra_scores(self, outputs: Outputs) -> Iterator[dict[str, Any]]:
-        """The best answers of each question."""
-        nbest = self.decoder.merge_nbest(outputs)
-        return ({"nbest": some} for some in self.decoder.iter_nbest(nbest, outputs.rows))
-
-    def prediction_files(self, outputs: Outputs) -> dict[str, Iterator[str]]:
-        """`predictions.json`, `nbest_predictions.json`, `null_odds.json`: what the official tools read."""
-        return self.decoder.prediction_files(outputs)
+    def fit_decision(self, evaluation: Any) -> None:
+        """With v2, choose the threshold with the best F1 on this split (Devlin et al. 2018, 4.3)."""
+        if self.config.squad == "v2":
+            self.fitted_params = {THRESHOLD_KEY: evaluation.fit_threshold()}
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
-        """`overlap`: the sentence with the most words of the question; with v2 `majority`: no answer."""
-        return self.decoder.score_baselines(rows)
+        """Score the sentence with the most words of the question; with v2 also no answer at all."""
+        return score_baselines(rows, self.config.squad)

@@ -18,7 +18,8 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from bertkit.data.corpus.documents import TextOptions, iter_documents
-from bertkit.data.readers.text_files import CHUNK_BYTES, FileNotes, TextFile, describe_files
+from bertkit.data.readers.contents import CHUNK_BYTES
+from bertkit.data.readers.text_files import FileNotes, TextFile, describe_files
 from bertkit.errors import UserError, format_list
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.files import make_process_folder
