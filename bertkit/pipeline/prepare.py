@@ -122,6 +122,20 @@ def _describe_head(task: Task, had_head: bool) -> str:
     return "re-initialized head" if had_head else ""
 
 
+def create_task(task_name: str, config: RunConfig) -> Task:
+    """Return the task with its settings, in which the name of the data and the data directory are filled in.
+
+    Raises:
+        UserError: The settings do not name any data.
+    """
+    config = fill_unset(config, {"data": config.resolve_data_name()})
+    if not config.data:
+        raise UserError(
+            "--data: is required; pass a known dataset (see bertkit data ls), a file, a directory, or sample"
+        )
+    return task_class(task_name)(fill_data_dir(config))
+
+
 def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> dict[str, Any]:
     """Return those default settings of a dataset that the task has.
 
