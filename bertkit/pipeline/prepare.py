@@ -15,6 +15,7 @@ from bertkit.data.split import make_splits, sample_rows
 from bertkit.errors import UserError
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
+from bertkit.pipeline.settings import fill_data_dir
 from bertkit.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
