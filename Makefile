@@ -57,6 +57,7 @@ bench: $(INSTALLED) ## Compare training speed (BERTKIT_DATA_DIR must contain SST
 	$(BIN)/python benchmarks/pretrain_step.py
 
 screenshots: $(INSTALLED) ## Create the images of the README with Chromium
+	$(BIN)/python tests/terminal_svg.py
 	$(BIN)/python tests/screenshots.py
 
 SAMPLES := --task-train-samples 1500 --task-eval-samples 800

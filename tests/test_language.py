@@ -41,7 +41,7 @@ WORDS = {
     r"spare": "dummy batch",
 }
 # The same, where a word is banned as a name only.
-NAMES = {r"figures": "metrics, statistics", r"share": "fraction", r"look": "data check"}
+NAMES = {r"figures": "metrics, statistics", r"^share$": "fraction", r"^look$": "data check"}
 # Names of the former interface; nothing may be defined under them.
 DEFINITIONS = frozenset(
     [
@@ -147,11 +147,11 @@ def document_files() -> list[Path]:
         ("bertkit", "*.yaml"),
     ):
         documents += sorted((ROOT / folder).rglob(pattern))
-    return documents + [path for path in sorted((ROOT / "bertkit").rglob("*.j2"))]
+    return documents + sorted((ROOT / "bertkit").rglob("*.j2"))
 
 
 def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Every name that the module itself chooses: definitions, parameters, assigned variables and attributes."""
+    """Yield the names that a module chooses: definitions, parameters, variables and attributes."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.lineno, node.name
@@ -166,7 +166,7 @@ def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def prose(source: str, only_documentation: bool) -> Iterator[tuple[int, str]]:
-    """Comments and strings of a module; of a test only comments and docstrings, since its strings are data."""
+    """Yield comments and strings; of a test only comments and docstrings, since its strings are data."""
     documentation = {
         node.body[0].value.lineno
         for node in ast.walk(ast.parse(source))
@@ -183,7 +183,7 @@ def prose(source: str, only_documentation: bool) -> Iterator[tuple[int, str]]:
 
 @cache
 def texts() -> tuple[Text, ...]:
-    """All names and texts of the repository but those of this file."""
+    """Return all names and texts of the repository, except those of this file."""
     found = []
     for path in python_files():
         if path == Path(__file__):
@@ -207,7 +207,7 @@ def split_name(name: str) -> str:
 
 
 def violations(text: Text) -> Iterator[str]:
-    """The banned words in a text, each with what to write."""
+    """Yield the banned words in a text, each with what to write instead."""
     is_name = text.kind == "name"
     content = split_name(text.text) if is_name else text.text
     for pattern, instead in {**WORDS, **(NAMES if is_name else {})}.items():

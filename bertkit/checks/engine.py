@@ -168,11 +168,13 @@ class _DataCheck:
 
     def _compare_rows(self, splits: Splits) -> None:
         """Find empty texts, duplicates and overlap."""
-        checked = [generic.CheckedSplit.from_checks(name, rows, self.checks) for name, rows in splits.items()]
-        for split in checked:
+        split_checks = [
+            generic.CheckedSplit.from_checks(name, rows, self.checks) for name, rows in splits.items()
+        ]
+        for split in split_checks:
             self.report.findings += generic.find_empty_texts(split, self.checks.extract_texts(split.rows))
             self.report.findings += generic.find_duplicates(split)
-        self.report.findings += generic.find_overlap(checked)
+        self.report.findings += generic.find_overlap(split_checks)
 
     def _count_rows(self, splits: Splits) -> None:
         """Count rows, labels and scripts of each split."""

@@ -158,8 +158,5 @@ def _hold_out(train: Rows, keys: SplitKeys, fraction: float, seed: int) -> tuple
 
 
 def _describe_held_out(keys: SplitKeys, size: int, total: int, fraction: float, seed: int) -> str:
-    if keys.group_unit:
-        detail = f"{size / total:.0%}, whole {keys.group_unit}s"
-    else:
-        detail = f"{fraction:.0%}"
+    detail = f"{size / total:.0%}, whole {keys.group_unit}s" if keys.group_unit else f"{fraction:.0%}"
     return f"{format_count(size, keys.unit)} ({detail}) held out for validation (seed {seed})"

@@ -168,8 +168,8 @@ class PredictConfig(Settings):
     """Settings of `bertkit predict`."""
 
     run: str = setting(
-        dataclasses.MISSING, "Finished run, or the directory of an exported model.", OUTPUT, is_positional=True,
-        completion="runs",
+        dataclasses.MISSING, "Finished run, or the directory of an exported model.", OUTPUT,
+        is_positional=True, completion="runs",
     )  # fmt: skip
     data: str | None = setting(
         None, "Rows to predict, in any format that training reads.", DATA, completion="data"

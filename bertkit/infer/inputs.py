@@ -170,7 +170,8 @@ def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterat
     for name in texts_by_flag:
         if name not in task.inputs.flags:
             raise UserError(
-                f"{format_flag(name)}: does not apply to a run of {task.spec.name}; use {format_list(task_flags)}"
+                f"{format_flag(name)}: does not apply to a run of {task.spec.name}; "
+                f"use {format_list(task_flags)}"
             )
     missing = [format_flag(name) for name in task.inputs.flags if name not in texts_by_flag]
     if missing:

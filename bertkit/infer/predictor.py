@@ -46,10 +46,8 @@ class Predictor:
         trained_columns = self.task.inputs.text_columns
         self.task.map_columns(rows)
         if reporter and self.task.inputs.text_columns != trained_columns:
-            reporter.info(
-                f"columns {format_list(self.task.inputs.text_columns)} used as {format_list(trained_columns)} "
-                "of training"
-            )
+            columns = format_list(self.task.inputs.text_columns)
+            reporter.info(f"columns {columns} used as {format_list(trained_columns)} of training")
 
     def evaluate_unlabeled(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"

@@ -15,7 +15,7 @@ MIN_IMPROVEMENT = 0.3  # accuracy that another label order must gain to be repor
 
 SEQUENCE_HEAD = "ForSequenceClassification"
 CHOICE_HEAD = "ForMultipleChoice"
-TOKEN_HEAD = "ForTokenClassification"
+TOKEN_HEAD = "ForTokenClassification"  # noqa: S105
 QUESTION_HEAD = "ForQuestionAnswering"
 TAGGER_HEAD = "Tagger"  # bertkit's own class
 DROPOUT_KEYS = ["classifier_dropout", "classifier_dropout_prob", "hidden_dropout_prob", "dropout"]

@@ -291,7 +291,8 @@ def load_run_task(folder: Path) -> Task:
     if "training" not in metrics:
         raise UserError(f"{folder}: contains an evaluation without a model; pass the run that was evaluated")
     task_type = task_class(metrics["task"])
-    recipe = read_recipe(str(folder / run_directory.SETTINGS_FILE), task_type.spec.name, task_type.spec.config)
+    settings_file = str(folder / run_directory.SETTINGS_FILE)
+    recipe = read_recipe(settings_file, task_type.spec.name, task_type.spec.config)
     if not recipe.provenance:
         raise UserError(
             f"{recipe.path}: has no 'provenance', so it is incomplete; restore it, or run the training again"
