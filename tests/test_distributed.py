@@ -208,7 +208,7 @@ def test_a_killed_rank_stops_all_and_resume_is_bit_identical(both, tiny, tmp_pat
 
 def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_path, monkeypatch, both):
     args = ["classify", "--data", toy, "--model", tiny]
-    monkeypatch.setattr(launch, "_cores", lambda: 2)
+    monkeypatch.setattr(launch, "_count_cores", lambda: 2)
     assert cli(*args, "--nproc", 3)[::2] == (
         2,
         "bertkit: --nproc 3: this machine has 2 cores and no GPU; pass at most 2\n",
@@ -225,7 +225,7 @@ def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_pa
     ):
         status, out, err = cli(*args, *more)
         assert (status, out, err.count("\n"), words in err) == (2, "", 1, True)
-    assert "predict: works in one process" in cli("predict", tmp_path)[2]
+    assert "predict: runs in one process" in cli("predict", tmp_path)[2]
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert cli(*args, "--nproc", 2) == (2, "", "")  # the first of the machine says it
     monkeypatch.delenv("RANK")
@@ -255,11 +255,11 @@ def stopped(folder, tmp_path):
 @pytest.mark.parametrize(("script", "status", "words"), [
     ("import os, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\ntime.sleep(60)", 1, "SIGKILL"),
     ("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(2)\ntime.sleep(60)", 2, ""),
-    ("import os, sys; sys.exit(1 if os.environ['RANK'] == '0' else 0)", 1, "rank 0 ended with status 1"),
+    ("import os, sys; sys.exit(1 if os.environ['RANK'] == '0' else 0)", 1, "rank 0: exited with status 1"),
     ("print('done')", 0, ""),
 ])  # fmt: skip
 def test_the_launcher_tells_how_a_rank_ended(script, status, words, monkeypatch, capfd):
-    monkeypatch.setattr(launch, "_cores", lambda: 2)
+    monkeypatch.setattr(launch, "_count_cores", lambda: 2)
     monkeypatch.setattr(launch, "GRACE_SECONDS", (0.2, 0.2))
     start = subprocess.Popen
 
@@ -292,7 +292,7 @@ def test_the_launcher_hands_a_signal_on_once(listens, then, said, number, monkey
         f"import os, signal, sys, time\n{listens}\nopen(r'{tmp_path}/' + os.environ['RANK'], 'w').close()\n"
     )
     start = subprocess.Popen
-    monkeypatch.setattr(launch, "_cores", lambda: 2)
+    monkeypatch.setattr(launch, "_count_cores", lambda: 2)
 
     def started(command, **more):
         process = start([sys.executable, "-c", script + then], **more)

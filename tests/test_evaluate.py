@@ -149,7 +149,7 @@ def test_without_its_training_rows_there_are_no_baselines(runs, cli, tmp_path):
         (["--data", "strange.jsonl"], ["strange.jsonl: row 2", "'odd'"]),
         (["--compare", "RUNS/ner"], ["--compare", "ner", "classify"]),
         (["--compare", "nowhere"], ["nowhere: is not a finished run"]),
-        (["-o", "RUNS/classify", "--overwrite"], ["holds a trained run", "another directory"]),
+        (["-o", "RUNS/classify", "--overwrite"], ["model.safetensors", "not part of an evaluation", "another directory"]),
     ],
 )
 def test_invalid_input_is_refused(runs, cli, tmp_path, flags, words):
@@ -230,7 +230,7 @@ def test_a_report_replaces_only_html_pages(runs, cli, tmp_path):
     mine.write_text("text,label\n")
     os.mkfifo(pipe)
     assert_refused(cli, tmp_path, [runs / "classify", "-o", mine], ["mine.csv", "not an HTML page"], "report")
-    assert_refused(cli, tmp_path, [runs / "classify", "-o", pipe], ["pipe", "is no file"], "report")
+    assert_refused(cli, tmp_path, [runs / "classify", "-o", pipe], ["pipe", "not a file"], "report")
     assert (mine.read_text(), pipe.is_fifo()) == ("text,label\n", True)
 
 

@@ -169,7 +169,7 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
         task = kind(kind.spec.config(data=name, **select_dataset_defaults(found, kind)))
         usable = task.parse_dataset(found)
         task.validate_splits(usable.splits)
-        notes = [note for note in usable.notes if "illegal" not in note]  # tags here are of all kinds
+        notes = [note for note in usable.notes if "violate" not in note]  # tags here are of all kinds
         assert all("is all there is" in note for note in notes)
         train = usable.splits["train"]
         keys = task.split_keys(train)

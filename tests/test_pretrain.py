@@ -505,7 +505,7 @@ def test_examples_are_not_reported_as_truncated(cli, text, tiny, tmp_path):
     status, out, err = cli(COMMAND, *args)
     assert (status, "of the training texts" in out + err) == (0, False)
     run = pretrained(text, tmp_path / "run", model=str(tiny), max_steps=1)
-    assert "examples of up to 32 pieces" in (run.output_dir / "README.md").read_text()
+    assert "up to 32 tokens" in (run.output_dir / "README.md").read_text()
 
 
 def write_text_files(tmp_path, **counts):
@@ -537,7 +537,7 @@ def test_a_directory_without_a_training_file_is_all_training_text(cli, tmp_path)
     assert (
         "no file is named after training: all 2 files are training text, including test.txt, valid.txt" in err
     )
-    assert "set aside" in err
+    assert "held out" in err
 
 
 def test_book_titles_are_not_mistaken_for_splits(cli, tmp_path):

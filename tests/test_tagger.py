@@ -404,7 +404,7 @@ def test_full_disk_is_reported_before_computation(bert, monkeypatch, tmp_path, c
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     with pytest.raises(
         bertkit.UserError,
-        match=f"BERTKIT_CACHE_DIR {tmp_path}/cache: the encoder's vectors require .* 0 MB are free",
+        match=f"BERTKIT_CACHE_DIR {tmp_path}/cache: the encoder's outputs need 0 MB, but only 0 MB are free",
     ):
         kept(tagger(bert, "last"), make_features())
     assert not calls
