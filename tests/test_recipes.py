@@ -139,7 +139,9 @@ def test_a_wheel_carries_recipes_samples_and_known_sets(tmp_path):
         "from bertkit.data.loading import load_dataset\n"
         "of_rows = [name for name in TASKS if task_class(name).load_data is Task.load_data]\n"
         "assert len(of_rows) > 4 and all(load_dataset('sample', task).splits for task in of_rows)\n"
-        "from bertkit.data.registry import load_dataset_specs; assert load_dataset_specs(); print('\\n'.join(names))"
+        "from bertkit.data.registry import load_dataset_specs\n"
+        "assert load_dataset_specs()\n"
+        "print('\\n'.join(names))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

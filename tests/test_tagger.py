@@ -251,8 +251,11 @@ def test_a_head_that_is_not_there_is_refused(bert, tmp_path):
 
 @pytest.mark.parametrize("features", ["sum-last-4", "concat-last-4"])
 def test_too_few_layers_are_refused(tiny, features):
-    with pytest.raises(bertkit.UserError, match=f"--features {features}: requires 4 layers, and the model has 2; "
-                       "use one of last, second-to-last, sum-all, embeddings"):  # fmt: skip
+    message = (
+        f"--features {features}: requires 4 layers, and the model has 2; "
+        "use one of last, second-to-last, sum-all, embeddings"
+    )
+    with pytest.raises(bertkit.UserError, match=message):
         tagger(tiny, features)
 
 
