@@ -60,9 +60,9 @@ def main() -> None:
     """Time the epochs and report."""
     args = parse_args()
     torch.set_num_threads(1)
-    found = time_epochs(args)
-    rates = [tokens / (sampling + building) for tokens, sampling, building in found]
-    tokens, sampling, building = found[int(np.argsort(rates)[len(rates) // 2])]
+    epochs = time_epochs(args)
+    rates = [tokens / (sampling + building) for tokens, sampling, building in epochs]
+    tokens, sampling, building = epochs[int(np.argsort(rates)[len(rates) // 2])]
     lines = [
         "| | |", "|---|---:|",
         f"| tokens per epoch | {tokens:,} |",

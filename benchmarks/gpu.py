@@ -141,7 +141,7 @@ def format_text(args: argparse.Namespace, results: Results) -> str:
     about = (
         f"{setup.steps} timed steps after {setup.warmup_steps} warm-up steps; random weights, synthetic "
         "texts. Trainer: the stock model with default settings, on the same examples in the same precision. "
-        "Tokens exclude padding. MFU: 6 operations per weight of the layers and token, plus those of attention, "
+        "Tokens exclude padding. MFU: 6 operations per weight of the layers and token, plus attention, "
         "as a fraction of the measured speed of a large matrix product in the same precision on this device; "
         "heads, padding and recomputation do not count."
     )
