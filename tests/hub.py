@@ -254,10 +254,10 @@ class _Handler(BaseHTTPRequestHandler):
         if file is None:
             raise _NotFoundError("EntryNotFound", commit)
         body, headers = _map_file(file), {"ETag": f'"{_blob_id(file)}"', "X-Repo-Commit": commit}
-        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if wanted is None:
+        byte_range = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if byte_range is None:
             return body, headers
-        first, last = int(wanted[1]), min(int(wanted[2] or len(body)), len(body) - 1)
+        first, last = int(byte_range[1]), min(int(byte_range[2] or len(body)), len(body) - 1)
         return body[first : last + 1], {**headers, "Content-Range": f"bytes {first}-{last}/{len(body)}"}
 
     def log_message(self, format: str, *args: Any) -> None:

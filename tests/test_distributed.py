@@ -223,7 +223,7 @@ def test_a_killed_rank_stops_all_and_resume_is_bit_identical(results, tiny, tmp_
 
 def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_path, monkeypatch, results):
     args = ["classify", "--data", toy, "--model", tiny]
-    monkeypatch.setattr(launch, "_cores", lambda: 2)
+    monkeypatch.setattr(launch, "_count_cores", lambda: 2)
     assert cli(*args, "--nproc", 3)[::2] == (
         2,
         "bertkit: --nproc 3: this machine has 2 cores and no GPU; pass at most 2\n",
@@ -274,7 +274,7 @@ def make_unfinished_run(folder, tmp_path):
     ("print('done')", 0, ""),
 ])  # fmt: skip
 def test_the_launcher_reports_how_a_rank_ended(script, status, message, monkeypatch, capfd):
-    monkeypatch.setattr(launch, "_cores", lambda: 2)
+    monkeypatch.setattr(launch, "_count_cores", lambda: 2)
     monkeypatch.setattr(launch, "GRACE_SECONDS", (0.2, 0.2))
     popen = subprocess.Popen
 
@@ -308,7 +308,7 @@ def test_the_launcher_forwards_a_signal_once(handler, action, expected, number, 
         f"import os, signal, sys, time\n{handler}\nopen(r'{tmp_path}/' + os.environ['RANK'], 'w').close()\n"
     )
     popen = subprocess.Popen
-    monkeypatch.setattr(launch, "_cores", lambda: 2)
+    monkeypatch.setattr(launch, "_count_cores", lambda: 2)
 
     def start_script(command, **kwargs):
         process = popen([sys.executable, "-c", script + action], **kwargs)
