@@ -108,7 +108,7 @@ def test_pipes_and_devices_are_named_as_such(cli, tmp_path, typed):
     os.mkfifo(tmp_path / "pipe")
     command, *args = typed.split()
     for path, kind in ((tmp_path / "pipe", "a pipe"), ("/dev/null", "a device")):
-        words = [f"{path}: is {kind}, no file; write what it gives to a file"]
+        words = [f"{path}: is {kind}, not a file; write its content to a file"]
         assert_refused(cli, tmp_path, [*args, path], words, command)
 
 
@@ -366,7 +366,9 @@ def test_texts_in_a_script_that_the_vocabulary_lacks_are_reported(cli, tiny, tmp
     rows = [{**row, "text": "한국어 " * (n + 3)} for n, row in enumerate(GOOD_ROWS)]
     data = write_rows(tmp_path / "korean.jsonl", rows)
     monkeypatch.setattr("bertkit.modeling.loading.choose_default_model", lambda: str(tiny))
-    assert_refused(cli, tmp_path, ["--data", data], ["100% of the tokens of these texts are [UNK]", "--model"])
+    assert_refused(
+        cli, tmp_path, ["--data", data], ["100% of the tokens of these texts are [UNK]", "--model"]
+    )
     status, _, err = cli("classify", "--data", data, "--model", tiny, "--max-steps", 1)
     assert (status, "warning:" in err) == (0, True)
 

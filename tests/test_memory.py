@@ -112,7 +112,7 @@ def test_second_failure_or_single_example_ends_the_run(cli, tiny, toy, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
-def test_dry_run_reports_it(cli, tiny, toy, limit_memory):
+def test_a_dry_run_reports_insufficient_memory_with_fixes(cli, tiny, toy, limit_memory):
     limit_memory(0)
     status, _, err = cli("classify", "--data", toy, "--model", tiny, "--dry-run")
     assert (status, FIXES in err) == (2, True)

@@ -182,7 +182,7 @@ def test_padding_is_measured_on_training_batches(tiny, tmp_path):
     assert run.metrics["training"]["padding"] == pytest.approx(30 * (11 - 3) / (60 * 11))
 
 
-def test_long_waiting_for_data_is_reported(cli, tiny, toy, tmp_path, monkeypatch):
+def test_slow_data_loading_is_reported(cli, tiny, toy, tmp_path, monkeypatch):
     import time
 
     from bertkit.data.collator import PaddingCollator

@@ -236,7 +236,7 @@ def test_data_can_be_files_directories_patterns_and_the_sample(cli, tmp_path):
     assert (status, "runs/tokenizer-sample" in out, "accents are stripped" in err) == (0, True, True)
 
 
-def test_text_is_read_as_in_pre_training(cli, tmp_path):
+def test_the_text_is_read_as_in_pre_training(cli, tmp_path):
     """Column, encoding and document separator are those of the settings."""
     rows = [json.dumps({"lyrics": text, "note": "Zzz"}) for text in ENGLISH]
     files = {
