@@ -42,7 +42,9 @@ FILES = {
         to_csv([{**row, "label": "three" if n == 4 else n / 7} for n, row in enumerate(GOOD_ROWS)]),
         ["--problem", "regression"], ["row 5", "'three'", "not a number"],
     ),
-    "a broken CSV row": (to_csv(GOOD_ROWS) + "a,b,c\n", [], ["row 61", "expected 2 fields (text, label), found 3"]),
+    "a broken CSV row": (
+        to_csv(GOOD_ROWS) + "a,b,c\n", [], ["row 61", "expected 2 fields (text, label), found 3"],
+    ),
     "an unclosed quote": (to_csv(GOOD_ROWS) + '"a,b\n', [], ["row 61", "broken CSV", "a quote in it twice"]),
     "lines that end in CR": ("text,label\ra,b\rc,d\r", [], ["end in CR only", "tr '\\r' '\\n'"]),
     "a broken JSON row": (json.dumps(GOOD_ROWS[0]) + "\n{broken\n", [], ["row 2", "broken JSON"]),
