@@ -88,7 +88,7 @@ class ChoiceChecks(TaskChecks):
     def count_labels(self, rows: Rows) -> dict[str, int]:
         """Count the positions of the right endings, numbered as in the labels."""
         targets = self.task.encode_labels(rows)
-        counts = Counter([] if targets is None else (targets + self.task.label_offset).tolist())
+        counts = Counter([] if targets is None else (targets + self.task.first_label).tolist())
         return {f"ending {position}": count for position, count in counts.most_common()}
 
     def check_rows(

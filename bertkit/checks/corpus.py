@@ -36,7 +36,7 @@ class CorpusChecks(TaskChecks):
         splits, notes = {}, list(train.notes)
         for split, source in sources.items():
             split_documents = split == "train" and "validation" not in sources
-            options = self.task.text_options(source)
+            options = self.task.build_text_options(source)
             splits[split], split_notes = load_document_rows(source, options, split_documents)
             notes += split_notes
         return LoadedDataset(train.name, train.location, splits, notes=notes)

@@ -204,9 +204,9 @@ class Task(ABC):
         dialect = Dialect(conll=True) if self.spec.reads_word_lines else None
         dataset = load_dataset(str(config.data), self.spec.name, config.data_dir, dialect)
         paths = {"validation": config.validation, "test": config.test}
-        return dataset.add_splits({
-            split: read_file(Path(path), dialect) for split, path in paths.items() if path
-        })
+        return dataset.add_splits(
+            {split: read_file(Path(path), dialect) for split, path in paths.items() if path}
+        )
 
     @abstractmethod
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":

@@ -163,7 +163,9 @@ class NerEvaluation(Evaluation):
 
         rows = self.outputs.rows
         gold_columns = [rows["tags"]] if "tags" in rows.columns else []
-        return {"predictions.conll": format_conll([rows["tokens"], *gold_columns, self._tags_in_split_scheme])}
+        return {
+            "predictions.conll": format_conll([rows["tokens"], *gold_columns, self._tags_in_split_scheme])
+        }
 
 
 def score_baselines(train: "Rows", rows: "Rows", tags: "TagSet") -> dict[str, Scores]:

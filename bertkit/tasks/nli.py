@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows
     from bertkit.data.split import SplitKeys
 
-STANDARD_LABELS = ["entailment", "neutral", "contradiction"]  # in the order of the ids in SNLI, MNLI, XNLI and ANLI
+STANDARD_LABELS = [
+    "entailment",
+    "neutral",
+    "contradiction",
+]  # in the order of the ids in SNLI, MNLI, XNLI and ANLI
 
 
 @dataclass(frozen=True, kw_only=True)

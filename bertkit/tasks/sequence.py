@@ -258,7 +258,9 @@ class SequenceTask(Task):
         from bertkit.modeling.pooling import is_causal
 
         if is_causal(model_config) and self.spec.pipeline.caveat is None:
-            self._set_caveat("classifies by [CLS], which in this left-to-right model does not depend on the text")
+            self._set_caveat(
+                "classifies by [CLS], which in this left-to-right model does not depend on the text"
+            )
         if not self.config.new_head and has_head_type(model_config, self.config.head):
             self.has_new_head, self.label_type.labels = match_labels(
                 model_config, self.labels, source.name, SEQUENCE_HEAD
