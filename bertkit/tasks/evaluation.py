@@ -80,8 +80,8 @@ class Evaluation(ABC):
         """Yield the prediction for each row as a dictionary.
 
         Args:
-            scores: Which scores to include. "default": those in `predictions.jsonl`; "compact": only the scores
-                of predicted labels; "all": also scores that `predictions.jsonl` lacks.
+            scores: Which scores to include. "default": the scores in `predictions.jsonl`; "compact": only the
+                scores of predicted labels; "all": also scores that `predictions.jsonl` lacks.
         """
 
     def files(self) -> dict[str, Iterator[str]]:

@@ -282,5 +282,5 @@ class Ner(Task):
         return NerEvaluation(outputs, self.tags, self.scheme)
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
-        """Score two baselines: O for every word (`majority`), and the word's commonest tag (`frequent_tag`)."""
+        """Score baselines; see `bertkit.tasks.ner_predictions.score_baselines`."""
         return score_baselines(train, rows, self.tags)

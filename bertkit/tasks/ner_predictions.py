@@ -120,7 +120,7 @@ class NerEvaluation(Evaluation):
         return score_sentences(*self._counts)
 
     def scorer(self) -> "Scorer":
-        """Return a scorer of sentences. Words are not resampled, as words of one sentence are not independent."""
+        """Return a scorer of sentences, since the words of one sentence are not independent."""
         from bertkit.metrics.entities import score_sentences
         from bertkit.metrics.significance import Scorer
 
@@ -158,7 +158,7 @@ class NerEvaluation(Evaluation):
             yield record | {"probabilities": probabilities} if scores == "all" else record
 
     def files(self) -> dict[str, Iterator[str]]:
-        """Return `predictions.conll`, with the columns word, gold tag if the rows have tags, and predicted tag."""
+        """Return `predictions.conll`: word, gold tag if there is one, and predicted tag."""
         from bertkit.data.readers.conll import format_conll
 
         rows = self.outputs.rows
@@ -169,7 +169,11 @@ class NerEvaluation(Evaluation):
 
 
 def score_baselines(train: "Rows", rows: "Rows", tags: "TagSet") -> dict[str, Scores]:
-    """Score two baselines: O for every word (`majority`), and the word's commonest tag (`frequent_tag`)."""
+    """Return the scores of `majority` and `frequent_tag`.
+
+    The majority baseline predicts O for every word. The other baseline predicts the most frequent tag that
+    the word has in the training rows.
+    """
     import numpy as np
 
     from bertkit.data.ner.tags import compute_offsets

@@ -109,7 +109,7 @@ class Nli(SequenceTask):
         return dataclasses.replace(keys, group=rows[self.inputs.text_columns[0]])
 
     def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
-        """Return a baseline that reads only the hypotheses, to measure how far they predict the label alone."""
+        """Return a baseline that reads only the hypotheses."""
         return "hypothesis_only", list(self.inputs.text_columns[1:])
 
     def _map_label_ids(self, rows: "Rows") -> "Rows":

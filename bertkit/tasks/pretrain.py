@@ -74,8 +74,8 @@ class Pretrain(CorpusTask):
         if self.tokenizer.mask_token_id is None and not self.objective.is_causal:
             flag = "--model" if self.config.model else "--tokenizer"
             raise UserError(
-                f"{flag} {self.model_source.name}: the tokenizer has no [MASK] token; pass another tokenizer or model, "
-                "or --objective ltr"
+                f"{flag} {self.model_source.name}: the tokenizer has no [MASK] token; pass another one, or "
+                "--objective ltr"
             )
 
     def validate_splits(self, splits: "Splits") -> None:

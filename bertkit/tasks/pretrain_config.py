@@ -9,8 +9,8 @@ from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, TextConfig, get_flag,
 from bertkit.errors import UserError
 
 MASKING = "Masking"
-# Numbers of layers, hidden units and heads. Base and large are from Devlin et al. 2018, 3; the other sizes are
-# those of Google's small BERT models.
+# Numbers of layers, hidden units and heads. Base and large are from Devlin et al. 2018, 3; the other sizes
+# are those of Google's small BERT models.
 MODEL_SIZES = {
     "tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "medium": (8, 512, 8),
     "base": (12, 768, 12), "large": (24, 1024, 16),
@@ -44,8 +44,8 @@ class PretrainConfig(TextConfig, RunConfig):
         None, "Number of attention heads, if different from --size.", MODEL, min=1, replaces=("model",)
     )
     dropout: float | None = setting(
-        None, "Dropout of a model from scratch during pre-training. Fine-tuning that model uses 0.1.", MODEL, min=0.0,
-        max=0.9, default_text="0.1", replaces=("model",),
+        None, "Dropout of a model from scratch during pre-training. Fine-tuning that model uses 0.1.", MODEL,
+        min=0.0, max=0.9, default_text="0.1", replaces=("model",),
     )  # fmt: skip
     tokenizer: str | None = setting(
         None,
@@ -56,8 +56,8 @@ class PretrainConfig(TextConfig, RunConfig):
         is_path=True,
     )
     vocab_size: int | None = setting(
-        None, "Vocabulary size of a new WordPiece tokenizer, which is trained before the model.", MODEL, min=6,
-        default_text="30000", replaces=("model",),
+        None, "Vocabulary size of a new WordPiece tokenizer, which is trained before the model.", MODEL,
+        min=6, default_text="30000", replaces=("model",),
     )  # fmt: skip
     cased: bool = setting(False, "Keep capital letters in a new tokenizer.", MODEL)
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr"] = setting(

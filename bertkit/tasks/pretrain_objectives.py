@@ -84,8 +84,8 @@ class Objective:
         """Check that the masking settings agree with each other and apply to the objective.
 
         Raises:
-            UserError: The probabilities sum to more than 1, or a setting differs from its default although the
-                objective masks nothing.
+            UserError: The probabilities sum to more than 1, or a setting differs from its default for an
+                objective that masks nothing.
         """
         if config.mask_replace_prob + config.random_replace_prob > 1:
             flags = (
@@ -106,7 +106,7 @@ class Objective:
         """Return the model config for this objective. A causal objective makes the model a decoder.
 
         Raises:
-            UserError: The model type does not support the objective, or a causal model would predict masked tokens.
+            UserError: The model type does not support the objective, or the model is causal.
         """
         from bertkit.modeling.pooling import is_causal
 

@@ -65,7 +65,7 @@ class QaConfig(RunConfig):
 class Qa(Task):
     """Extractive question answering (Devlin et al. 2018, 4.2 and 4.3).
 
-    The answer is the span from token i to token j with the highest S·T_i + E·T_j, where S and E are the
+    The answer is the span from token i to token j with the highest score S·T_i + E·T_j. S and E are the
     start and end vectors. The span from [CLS] to [CLS] represents no answer.
 
     Attributes:
@@ -233,15 +233,16 @@ class Qa(Task):
         if self.requires_full_coverage and stride > min_window:
             raise UserError(
                 f"--doc-stride {stride}: would skip text; with --max-length {self.config.max_length} and the "
-                f"longest question, a window has {min_window} tokens of the paragraph; use {min_window} or less"
+                f"longest question, a window has {min_window} tokens of the paragraph; use {min_window} or "
+                "less"
             )
         return features
 
     def _resolve_limits(self, tokenizer: Any) -> "Limits":
         """Return the length limits.
 
-        The default stride is 128 tokens, or half of a paragraph window next to a question of maximum length if
-        that is less.
+        The default stride is 128 tokens, but at most half of the window that a question of maximum length
+        leaves for the paragraph.
         """
         from bertkit.data.qa.features import Limits
         from bertkit.data.tokenization import SequenceTemplate

@@ -120,9 +120,9 @@ class QaEvaluation(Evaluation):
 
     def scorer(self) -> "Scorer":
         """Return a scorer of questions; all selections use the same threshold."""
-        from bertkit.metrics.significance import Scorer
-
         import numpy as np
+
+        from bertkit.metrics.significance import Scorer
 
         has_answer, answer_scores = self._has_answer, self._answer_scores
         is_member_by_prefix = {"": np.ones(len(has_answer), bool)}  # which questions a score includes
@@ -252,7 +252,7 @@ def average_scores(scores: "AnswerScores", gold: list[list[str]], rules: Rules) 
 def score_baselines(rows: "Rows", rules: Rules) -> dict[str, Scores]:
     """Return the scores of `overlap` and, with v2, of `majority`.
 
-    The overlap baseline answers with the sentence that shares most words with the question. The majority
+    The overlap baseline answers with the sentence that contains most words of the question. The majority
     baseline gives empty answers.
     """
     from bertkit.metrics.baselines import predict_overlap
