@@ -254,15 +254,17 @@ class Task(ABC):
 
     # ---- model
 
-    def resolve_model(self, is_explicit: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
+    def resolve_model(
+        self, is_model_requested: bool, reporter: "Reporter", needs_weights: bool = True
+    ) -> "ModelSource":
         """Find the model that training starts from.
 
         If the model was suggested by the dataset and cannot be found, the default model is used.
 
         Args:
-            is_explicit: Whether the user named the model.
+            is_model_requested: Whether the user named the model.
             reporter: Receives the warning that the default model is used.
-            weights: Whether the weights are needed.
+            needs_weights: Whether the weights are needed.
 
         Raises:
             UserError: The model cannot be found.
@@ -270,15 +272,15 @@ class Task(ABC):
         from bertkit.modeling import loading
 
         name = self.config.model
-        if name is None or is_explicit:
-            return loading.find_model(name or loading.choose_default_model(), needs_weights=weights)
+        if name is None or is_model_requested:
+            return loading.find_model(name or loading.choose_default_model(), needs_weights=needs_weights)
         try:
-            return loading.find_model(name, needs_weights=weights)
+            return loading.find_model(name, needs_weights=needs_weights)
         except UserError as error:
             default = loading.choose_default_model()
             reporter.warn(f"using {default} instead of the model that the dataset suggests ({error})")
             self.config = dataclasses.replace(self.config, model=None)
-            return loading.find_model(default, needs_weights=weights)
+            return loading.find_model(default, needs_weights=needs_weights)
 
     @abstractmethod
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
@@ -329,11 +331,11 @@ class Task(ABC):
         """Replace token ids by the outputs of the encoder if the whole encoder is frozen."""
         return features
 
-    def verify_label_order(self, score_sample: "Callable[[], Outputs]") -> None:
+    def verify_label_order(self, predict_sample: "Callable[[], Outputs]") -> None:
         """Check the label order of a head that is not re-initialized, before training.
 
         Args:
-            score_sample: Returns the model's outputs on a sample of validation rows.
+            predict_sample: Returns the model's outputs on a sample of validation rows.
 
         Raises:
             UserError: The predictions fit the labels far better in another order than in that of the config.

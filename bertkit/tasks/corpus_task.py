@@ -100,7 +100,9 @@ class CorpusTask(Task):
             return find_model(config.model)
         return create_model_folder(config, MODEL_SIZES, text, self.build_text_options(text), reporter)
 
-    def resolve_model(self, is_explicit: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
+    def resolve_model(
+        self, is_model_requested: bool, reporter: "Reporter", needs_weights: bool = True
+    ) -> "ModelSource":
         """Return the model that `load_data` resolved in order to tokenize the text."""
         return self.model_source
 

@@ -76,12 +76,12 @@ class Evaluation(ABC):
         return {}
 
     @abstractmethod
-    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield the prediction for each row as a dictionary.
 
         Args:
-            scores: Which scores to include. "default": the scores in `predictions.jsonl`; "compact": only the
-                scores of predicted labels; "all": also scores that `predictions.jsonl` lacks.
+            score_detail: Which scores to include. "default": the scores in `predictions.jsonl`; "compact":
+                only the scores of predicted labels; "all": also scores that `predictions.jsonl` lacks.
         """
 
     def files(self) -> dict[str, Iterator[str]]:

@@ -260,11 +260,11 @@ class Ner(Task):
         vectors = compute_vectors(model, features, collator, self.config.eval_batch_size, reporter)
         return VectorFeatures(features, vectors)
 
-    def verify_label_order(self, score_sample: Callable[[], Outputs]) -> None:
+    def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
         """Refuse a head whose entity types are evidently in the wrong order."""
         from bertkit.modeling.heads import verify_label_order
 
-        gold, predicted = self.evaluate(score_sample()).compare_entity_types()
+        gold, predicted = self.evaluate(predict_sample()).compare_entity_types()
         if len(gold):
             type_names = [*self.types, "O"]
             verify_label_order(gold, predicted, type_names, str(self.config.model), "words in entities")

@@ -137,10 +137,10 @@ class NerEvaluation(Evaluation):
 
     # ---- records
 
-    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield `tokens`, the `gold` and `predicted` tags, `text`, and `entities` with character offsets.
 
-        `scores="all"` adds `probabilities`, with the probability of each word's predicted tag.
+        `score_detail="all"` adds `probabilities`, with the probability of each word's predicted tag.
         """
         from bertkit.data.ner.words import extract_entities
 
@@ -155,7 +155,7 @@ class NerEvaluation(Evaluation):
                 "text": text,
                 "entities": extract_entities(self._iob2[index], words, text, probabilities),
             }
-            yield record | {"probabilities": probabilities} if scores == "all" else record
+            yield record | {"probabilities": probabilities} if score_detail == "all" else record
 
     def files(self) -> dict[str, Iterator[str]]:
         """Return `predictions.conll`: word, gold tag if there is one, and predicted tag."""

@@ -259,7 +259,7 @@ class PretrainEvaluation(Evaluation):
         logits = self.outputs.logits
         return Scorer(lambda rows: score_pretraining(logits[rows], self.has_pairs), len(logits))
 
-    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield a sample of masked examples; `mlm_loss` is the mean loss of the predicted tokens in nats."""
         from bertkit.masking.preview import decode_masked_samples, sample_indices
 

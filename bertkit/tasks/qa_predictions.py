@@ -165,16 +165,16 @@ class QaEvaluation(Evaluation):
 
     # ---- records
 
-    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield `id`, `gold`, `answer` with its `start` and `end` in the paragraph, `score` and `null_odds`.
 
-        `scores="all"` adds `nbest`, the n-best list. The keys are explained in docs/qa.md.
+        `score_detail="all"` adds `nbest`, the n-best list. The keys are explained in docs/qa.md.
         """
         rows, nbest, best = self.outputs.rows, self.nbest, self.nbest.offsets[:-1]
         gold = self.gold if "answers" in rows.columns else None
         columns = (nbest.start[best], nbest.stop[best], nbest.score[best], nbest.null_odds)
         values = zip(*(column.tolist() for column in columns), strict=True)
-        nbest_lists = self._iter_nbest() if scores == "all" else None
+        nbest_lists = self._iter_nbest() if score_detail == "all" else None
         for index, (question_id, answer, (start, stop, score, null_odds)) in enumerate(
             zip(rows["id"], self.answers, values, strict=True)
         ):

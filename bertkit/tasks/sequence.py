@@ -296,12 +296,12 @@ class SequenceTask(Task):
             AutoModelForSequenceClassification, source, model_config, self.has_new_head, self.config.head
         )
 
-    def verify_label_order(self, score_sample: Callable[[], Outputs]) -> None:
+    def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
         """Refuse a head whose labels are evidently in the wrong order; only for single labels."""
         from bertkit.modeling.heads import verify_label_order
 
         if isinstance(self.label_type, SingleLabel):
-            evaluation = self.evaluate(score_sample())
+            evaluation = self.evaluate(predict_sample())
             verify_label_order(evaluation.gold, evaluation.predicted, self.labels, str(self.config.model))
 
     def loss(self, features: "Features") -> "Loss":
@@ -373,10 +373,10 @@ class SequenceEvaluation(Evaluation):
         is_correct = gold == predicted if isinstance(self.label_type, SingleLabel) else None
         return Scorer(lambda rows: score(gold[rows], predicted[rows]), len(gold), is_correct)
 
-    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield `gold`, `predicted` and, except for regression, `probabilities` by label.
 
-        With `scores="compact"`, only the probabilities of the predicted labels are included.
+        With `score_detail="compact"`, only the probabilities of the predicted labels are included.
         """
         gold, decode_label = self.outputs.features.labels, self.label_type.decode_label
         probabilities = self.label_type.compute_probabilities(self.outputs.logits)
@@ -385,7 +385,7 @@ class SequenceEvaluation(Evaluation):
             record = {"gold": None if gold is None else decode_label(gold[index]), "predicted": predicted}
             if probabilities is not None:
                 by_label = dict(zip(self.label_type.labels, probabilities[index].tolist(), strict=True))
-                if scores == "compact":
+                if score_detail == "compact":
                     predicted_labels = predicted if isinstance(predicted, list) else [predicted]
                     by_label = {label: by_label[label] for label in predicted_labels}
                 record["probabilities"] = by_label

@@ -375,7 +375,7 @@ class ChoiceEvaluation(Evaluation):
             lambda rows: _compute_accuracy(gold[rows], predicted[rows]), len(gold), gold == predicted
         )
 
-    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield the indices `gold` and `predicted`, and the `scores` and `probabilities` of all endings."""
         import numpy as np
 
