@@ -240,7 +240,9 @@ def find_duplicate_endings(
     ]
     ambiguous = []
     if gold is not None:
-        ambiguous = [index for index in duplicates if list(endings[index]).count(gold[index]) > 1]
+        ambiguous = [
+            index for index in duplicates if sum(ending == gold[index] for ending in endings[index]) > 1
+        ]
     if ambiguous:
         yield Finding(
             "warning", "right-twice",

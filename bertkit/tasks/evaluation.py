@@ -62,7 +62,7 @@ class Evaluation(ABC):
         """Return a function that scores any selection of the rows, for intervals and paired tests."""
 
     def intervals(self, seed: int) -> dict[str, list[float]]:
-        """Return the 95% interval of each score, as [low, high]; see `compute_intervals`.
+        """Return the 95 % interval of each score, as [low, high]; see `compute_intervals`.
 
         Args:
             seed: Seed of the bootstrap.

@@ -110,6 +110,7 @@ class SequenceTask(Task):
             raise UserError(f"{flag} {columns[1]}: is the column of the first text already; name another one")
 
     def _get_flag(self, name: str) -> str:
+        """Return the flag of a setting."""
         _, metadata, _ = get_settings(type(self.config))[name]
         return get_flag(name, metadata)
 
@@ -156,7 +157,7 @@ class SequenceTask(Task):
         return SplitKeys(identity=texts, group=texts, stratum=strata)
 
     def validate_splits(self, splits: "Splits") -> None:
-        """Check that texts are strings and that labels occur in the training split."""
+        """Check that texts are strings and that labels are known."""
         import numpy as np
 
         from bertkit.data.columns import require_column
@@ -169,7 +170,7 @@ class SequenceTask(Task):
             targets = self.encode_labels(rows, required=is_required)
             if name == "train" and targets is not None and len(np.unique(targets, axis=0)) < 2:
                 size = format_count(len(rows), "row")
-                raise UserError(f"only one label in the {size} to train on; use more of them")
+                raise UserError(f"only one label in the {size} to train on; use more rows")
 
     def parse_rows(
         self, rows: "Rows", split: str = "", require_labels: bool = False
@@ -193,6 +194,7 @@ class SequenceTask(Task):
         return parsed, [note.replace("train", split) for note in notes]
 
     def _check_texts(self, rows: "Rows") -> None:
+        """Check that the text columns exist and hold strings."""
         from bertkit.data.columns import require_column, require_texts
 
         columns = list(self.inputs.text_columns)
@@ -208,7 +210,7 @@ class SequenceTask(Task):
         """Guess the columns of texts and label if these rows lack the columns of training.
 
         If the text columns cannot be guessed, the settings keep the columns of training. A later error then
-        names those.
+        names the columns of training.
         """
         from bertkit.data.columns import guess_label_column
 
