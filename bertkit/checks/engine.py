@@ -107,6 +107,7 @@ def _sort_splits(splits: Splits) -> Splits:
 
 
 def _to_findings(notes: Iterable[str]) -> list[Finding]:
+    """Return notes on reading the data as findings."""
     return [Finding("note", "reading", note) for note in notes]
 
 
@@ -177,13 +178,13 @@ class _DataCheck:
 
     def _compare_rows(self, splits: Splits) -> None:
         """Find empty texts, duplicates, and overlap between splits."""
-        split_checks = [
+        checked_splits = [
             generic.CheckedSplit.from_checks(name, rows, self.checks) for name, rows in splits.items()
         ]
-        for split in split_checks:
+        for split in checked_splits:
             self.report.findings += generic.find_empty_texts(split, self.checks.extract_texts(split.rows))
             self.report.findings += generic.find_duplicates(split)
-        self.report.findings += generic.find_overlap(split_checks)
+        self.report.findings += generic.find_overlap(checked_splits)
 
     def _count_rows(self, splits: Splits) -> None:
         """Add the numbers of rows and labels and the scripts of each split to the report."""
@@ -323,8 +324,8 @@ def parse_valid_rows(
 
 def _drop_row(dataset: LoadedDataset, split: str, index: int) -> LoadedDataset:
     rows = dataset.splits[split]
-    others = rows.select(other for other in range(len(rows)) if other != index)
-    return dataclasses.replace(dataset, splits={**dataset.splits, split: others})
+    kept = rows.select(kept_index for kept_index in range(len(rows)) if kept_index != index)
+    return dataclasses.replace(dataset, splits={**dataset.splits, split: kept})
 
 
 def drop_invalid_rows(task: Task, splits: Splits, collector: ErrorCollector) -> Splits:

@@ -247,9 +247,9 @@ class Task(ABC):
         """
 
     def map_columns(self, rows: "Rows") -> None:
-        """Change the column settings to columns of these rows.
+        """Adapt the column settings to these rows.
 
-        A column that has another name than in training is found by its common names.
+        If the rows lack a column of training, a column with another common name is used.
         """
         return
 
@@ -315,7 +315,7 @@ class Task(ABC):
 
     @abstractmethod
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Return the encoder with this task's head, with the weights of `source`."""
+        """Return the encoder with this task's head; weights that `source` lacks are initialized randomly."""
 
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Return a function that pads a list of features to a batch."""
@@ -329,7 +329,7 @@ class Task(ABC):
     def precompute_features(
         self, model: Any, features: "Features", collator: Any, reporter: "Reporter"
     ) -> "Features":
-        """Replace token ids by the outputs of the encoder if the whole encoder is frozen."""
+        """Return features with the outputs of the encoder instead of token ids if the encoder is frozen."""
         return features
 
     def verify_label_order(self, predict_sample: "Callable[[], Outputs]") -> None:
@@ -339,7 +339,7 @@ class Task(ABC):
             predict_sample: Returns the model's outputs on a sample of validation rows.
 
         Raises:
-            UserError: The predictions fit the labels far better in another order than in that of the config.
+            UserError: The predictions fit the gold labels far better if the labels of the head are reordered.
         """
         return
 

@@ -252,7 +252,7 @@ class Ner(Task):
     def precompute_features(
         self, model: Any, features: Any, collator: Any, reporter: "Reporter"
     ) -> "Features":
-        """Replace token ids by the outputs of the encoder, with `--features`."""
+        """Return features with the outputs of the encoder instead of token ids if `--features` is set."""
         from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
 
         if self.config.features is None:

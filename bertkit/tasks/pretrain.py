@@ -25,7 +25,7 @@ NUM_SAMPLES = 100  # examples in masked_samples.jsonl
 
 
 class Pretrain(CorpusTask):
-    """BERT's pre-training (Devlin et al. 2018, 3.1), and the objectives of its ablations (5.1).
+    """BERT's pre-training (Devlin et al. 2018, 3.1), its ablations (5.1), and sentence order prediction.
 
     Attributes:
         eval_collator: Collator for evaluation examples; set by `collator`.
