@@ -76,14 +76,17 @@ class QaEvaluation(Evaluation):
 
     @cached_property
     def _has_answer(self) -> "np.ndarray":
+        """Whether each question has a gold answer, [questions]."""
         return _to_bool_array(map(bool, self.gold))
 
     @cached_property
     def _answer_scores(self) -> "AnswerScores":
+        """The scores of `answers`."""
         return score_answers(self.gold, self.answers, self.rules)
 
     @cached_property
     def _span_scores(self) -> "AnswerScores":
+        """The scores of `best_spans`, as if every question were answered."""
         return score_answers(self.gold, self.best_spans, self.rules)
 
     @cached_property
