@@ -1,4 +1,4 @@
-"""Data checks before training (`bertkit check`), and the list of those that belong to one task."""
+"""Data checks before training (`bertkit check`), and the classes of task-specific checks."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -17,6 +17,6 @@ CHECKS = {
 
 
 def checks_class(task_name: str) -> "type[TaskChecks]":
-    """Return the class with the checks of a task; `TaskChecks` if the task has none of its own."""
+    """Return the class with the checks of a task; tasks that are not listed in `CHECKS` use `TaskChecks`."""
     module, _, attribute = CHECKS.get(task_name, "bertkit.checks.base:TaskChecks").partition(":")
     return getattr(import_module(module), attribute)

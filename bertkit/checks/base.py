@@ -1,4 +1,4 @@
-"""Findings of data checks, and the interface of the checks that belong to one task."""
+"""The findings of data checks, and the base class of task-specific checks."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from bertkit.utils.reporting import Reporter
 
 Level = Literal["error", "warning", "note"]
-MAX_LOCATIONS = 5  # rows that a finding lists
-MIN_PERCENT = 0.001  # smaller fractions are not shown in percent
+MAX_LOCATIONS = 5  # rows that a finding lists at most
+MIN_SHOWN_FRACTION = 0.001  # smaller fractions would be shown as 0.0%
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A fact about the data that its owner should know.
+    """A result of a data check.
 
     Attributes:
-        level: "error": training refuses the data; "warning": scores suffer; "note": good to know.
-        name: the kind of finding, for programs.
-        message: one line, for people.
-        fix: what to do about it.
-        count: the number of rows, or of what the message counts.
-        rows: the first few of them, as `file: row n`.
+        level: "error" if training refuses the data, "warning" if the scores may suffer, else "note".
+        name: Name of this kind of finding, for programs.
+        message: One line of text, for people.
+        fix: How to fix the problem; empty if there is nothing to fix.
+        count: Number of rows, labels, tags or types that the finding is about.
+        rows: Locations of the first few rows, such as `train.csv: row 3`.
     """
 
     level: Level
@@ -45,80 +45,90 @@ class Finding:
 
 
 def locate_rows(rows: Rows, indices: Sequence[int] | np.ndarray) -> list[str]:
-    """Return the locations of the first few of these rows; for questions also their ids."""
+    """Return the locations of the first few indices; for questions, including the question ids."""
     format_location = describe_location if isinstance(rows, QuestionRows) else Rows.format_location
     return [format_location(rows, int(index)) for index in indices[:MAX_LOCATIONS]]
 
 
 def format_fraction(part: int, whole: int) -> str:
-    """Return a count as messages show it: `1,234 of 20,000 (6.2%)`."""
+    """Format a count and its percentage, such as `1,234 of 20,000 (6.2%)`."""
     fraction = part / max(1, whole)
-    return f"{part:,} of {whole:,}" + (f" ({fraction:.1%})" if fraction >= MIN_PERCENT else "")
+    return f"{part:,} of {whole:,}" + (f" ({fraction:.1%})" if fraction >= MIN_SHOWN_FRACTION else "")
 
 
 class TaskChecks:
-    """The data checks that depend on the task, called roughly in this order.
+    """The data checks of a task. The methods are called roughly in the order of their definitions.
 
     Attributes:
-        task: the task, whose columns are known once its dataset is parsed.
+        task: The task. Its columns are known after `Task.parse_dataset`.
     """
 
     def __init__(self, task: Any) -> None:
         self.task = task
 
     def load_examples(self, reporter: "Reporter") -> "LoadedDataset":
-        """Load the data with one row per example, without looking for a model."""
+        """Load the data with one row per example, without loading a model or a tokenizer."""
         return self.task.load_data(reporter)
 
     def check_rows(
         self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
     ) -> Iterator[Finding]:
-        """Yield the findings that only this task can make about single rows.
+        """Yield task-specific findings about the rows.
 
         Args:
-            dataset: the rows as they were loaded, without the refused ones.
-            parsed: the same rows in the form that the task works on.
-            notes: what `Task.parse_dataset` noted.
+            dataset: The valid rows as they were loaded.
+            parsed: The same rows after `Task.parse_dataset`.
+            notes: Notes of `Task.parse_dataset`.
         """
         return (Finding("note", "reading", note) for note in notes)
 
     @property
     def conflict_severity(self) -> tuple[Level, str]:
-        """The level and the fix of a finding that one example has two labels."""
+        """The level and the fix of findings about equal examples with different labels."""
         return "warning", "choose one label: a model cannot predict both"
 
     def extract_texts(self, rows: Rows) -> list[Sequence[str]]:
-        """Return the columns of texts, each [rows]."""
+        """Return the columns of texts."""
         return [rows[column] for column in self.task.inputs.text_columns]
 
     def extract_gold(self, rows: Rows) -> list[Hashable] | None:
-        """Return the label of each row; None if the split or the task has none to compare."""
+        """Return the label of each row; None if the rows or the task have no labels to compare."""
         return None
 
     def count_labels(self, rows: Rows) -> dict[str, int]:
-        """Return how often each label occurs; empty if labels are not counted."""
+        """Return the number of rows with each label; empty if there are no labels to count."""
         gold = self.extract_gold(rows)
         return dict(Counter(map(str, gold)).most_common()) if gold else {}
 
     def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-        """Yield findings about the frequencies of labels: split -> label -> count."""
+        """Yield findings about the frequencies of labels.
+
+        Args:
+            counts: Number of rows by split and label.
+        """
         return iter(())
 
-    def resolve_tokenizer(self, is_explicit: bool, reporter: "Reporter") -> "ModelSource | None":
-        """Return the model whose tokenizer reads the texts; None if training would make a new one."""
-        return self.task.resolve_model(is_explicit, reporter, weights=False)
+    def resolve_tokenizer(self, is_model_requested: bool, reporter: "Reporter") -> "ModelSource | None":
+        """Return the model that provides the tokenizer; None if training would train a new tokenizer."""
+        return self.task.resolve_model(is_model_requested, reporter, needs_weights=False)
 
     def count_tokens(self, rows: Rows, tokenizer: Any) -> TokenCounts:
-        """Return the numbers of tokens and of [UNK] tokens in each row."""
+        """Count all tokens and the [UNK] tokens of each row."""
         return TokenCounts.from_texts(self.extract_texts(rows), tokenizer)
 
     def check_tokens(self, split: str, rows: Rows, tokenizer: Any) -> Iterator[Finding]:
-        """Yield the findings that only this task can make with the tokenizer and `--max-length`."""
+        """Yield task-specific findings that depend on the tokenizer or on `--max-length`."""
         return iter(())
 
 
 def find_unvalidated(train: Mapping[str, int], validation: Mapping[str, int], unit: str) -> Iterator[Finding]:
-    """Find the labels, or types of entities, that no validation row has."""
+    """Find labels or entity types that occur in training rows but in no validation row.
+
+    Args:
+        train: Number of training rows or entities by label.
+        validation: Number of validation rows or entities by label; empty if there is no validation split.
+        unit: Noun for the labels in the message.
+    """
     if validation and (unseen := [name for name in train if name not in validation]):
         yield Finding(
             "note", "not-validated", f"{unit} that no validation row has: {format_list(unseen)}",

@@ -1,4 +1,4 @@
-"""Checks of labels: those of texts and pairs, and those of multiple choice."""
+"""The data checks of `classify`, `nli` and `swag`."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from bertkit.tasks.label_types import MultiLabel, Regression, SingleLabel
 if TYPE_CHECKING:
     from bertkit.data.loading import LoadedDataset
 
-MAJORITY_FRACTION = 0.9  # above this fraction of one class, accuracy says little
+MAX_MAJORITY_FRACTION = 0.9  # A larger fraction of one class makes the accuracy hard to interpret.
 MIN_EXAMPLES = 10  # classes with fewer training rows are reported
 
 
@@ -25,18 +25,18 @@ class SequenceChecks(TaskChecks):
 
     @property
     def conflict_severity(self) -> tuple[Level, str]:
-        """Annotators may give different numbers, so conflicts are a note for regression."""
+        """A note for regression, since annotators may assign different numbers; else a warning."""
         if isinstance(self.task.label_type, Regression):
             return "note", "the model learns a number between them; choose one if the other is a mistake"
         return super().conflict_severity
 
     def extract_gold(self, rows: Rows) -> list[Hashable] | None:
-        """Return the labels."""
+        """Return the label of each row."""
         column, parse_label = self.task.config.label_column, self.task.label_type.parse_label
         return [parse_label(value) for value in rows[column]] if has_labels(rows, column) else None
 
     def count_labels(self, rows: Rows) -> dict[str, int]:
-        """Count labels, for multi-label rows each label by itself; numbers are not counted."""
+        """Count the rows with each label; empty for regression."""
         gold = self.extract_gold(rows)
         if gold is None or isinstance(self.task.label_type, Regression):
             return {}
@@ -45,27 +45,27 @@ class SequenceChecks(TaskChecks):
         return {str(label): count for label, count in Counter(gold).most_common()}
 
     def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-        """Check the frequencies of classes."""
+        """Find very frequent and very rare classes."""
         return check_balance(counts)
 
     def check_rows(
         self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
     ) -> Iterator[Finding]:
-        """Find similar and placeholder labels, identical pairs, empty label sets, and outliers."""
+        """Find similar labels, placeholders, identical pairs, empty label sets, and numbers out of range."""
         yield from super().check_rows(dataset, parsed, notes)
         task, label_type = self.task, self.task.label_type
         yield from find_similar_labels(task.labels)
-        texts, column = task.inputs.text_columns, task.config.label_column
+        text_columns, label_column = task.inputs.text_columns, task.config.label_column
         for split, rows in parsed.splits.items():
-            if len(texts) > 1:
-                yield from find_identical_pairs(split, rows, texts)
-            if isinstance(label_type, SingleLabel) and column in rows.columns:
-                yield from find_placeholder_labels(split, rows, column, task.labels)
+            if len(text_columns) > 1:
+                yield from find_identical_pairs(split, rows, text_columns)
+            if isinstance(label_type, SingleLabel) and label_column in rows.columns:
+                yield from find_placeholder_labels(split, rows, label_column, task.labels)
             if isinstance(label_type, MultiLabel):
                 yield from find_empty_label_sets(split, rows, self.extract_gold(rows) or [])
         if isinstance(label_type, Regression):
-            targets = {split: task.encode_labels(rows) for split, rows in parsed.splits.items()}
-            numbers = {split: values for split, values in targets.items() if values is not None}
+            labels = {split: task.encode_labels(rows) for split, rows in parsed.splits.items()}
+            numbers = {split: values for split, values in labels.items() if values is not None}
             yield from find_out_of_range(numbers, parsed.splits)
 
 
@@ -73,12 +73,12 @@ class ChoiceChecks(TaskChecks):
     """The checks of `swag`."""
 
     def extract_texts(self, rows: Rows) -> list[Sequence[str]]:
-        """Return the contexts, and each row's endings as one text."""
+        """Return the context columns, and a column with the endings of each row joined."""
         contexts = [rows[column] for column in self.task.inputs.context_columns]
         return [*contexts, [" ".join(endings) for endings in self.task.parse_endings(rows)]]
 
     def extract_gold(self, rows: Rows) -> list[Hashable] | None:
-        """Return the right endings; their indices depend on the order of the endings."""
+        """Return the texts of the correct endings, which do not depend on the order of the endings."""
         targets = self.task.encode_labels(rows)
         if targets is None:
             return None
@@ -86,15 +86,15 @@ class ChoiceChecks(TaskChecks):
         return [endings[index] for endings, index in zip(all_endings, targets, strict=True)]
 
     def count_labels(self, rows: Rows) -> dict[str, int]:
-        """Count the positions of the right endings, numbered as in the labels."""
+        """Count the rows by the number of the correct ending, counted from 0 or 1 as in the labels."""
         targets = self.task.encode_labels(rows)
-        counts = Counter([] if targets is None else (targets + self.task.label_offset).tolist())
+        counts = Counter([] if targets is None else (targets + self.task.first_label).tolist())
         return {f"ending {position}": count for position, count in counts.most_common()}
 
     def check_rows(
         self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
     ) -> Iterator[Finding]:
-        """Check the numbers of endings, and find equal endings."""
+        """Check the numbers of endings, and find repeated endings."""
         yield from super().check_rows(dataset, parsed, notes)
         for split, rows in parsed.splits.items():
             endings = self.task.parse_endings(rows)
@@ -102,22 +102,22 @@ class ChoiceChecks(TaskChecks):
             yield from find_duplicate_endings(split, rows, endings, self.extract_gold(rows))
 
     def count_tokens(self, rows: Rows, tokenizer: Any) -> TokenCounts:
-        """Count the tokens of the context with its longest ending."""
+        """Count the tokens of each context with its longest ending."""
         contexts = rows[self.task.config.context_column]
         return TokenCounts.from_choices(contexts, self.task.parse_full_endings(rows), tokenizer)
 
 
 def check_balance(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-    """Find classes that nearly all or nearly no training rows have, or no validation row.
+    """Find a class of nearly all training rows, rare classes, and classes without validation rows.
 
     Args:
-        counts: split -> class -> number of rows.
+        counts: Number of rows by split and class.
     """
     train = Counter(counts.get("train", {}))
     if not train:
         return
     [(label, majority)] = train.most_common(1)
-    if len(train) > 1 and majority > MAJORITY_FRACTION * train.total():
+    if len(train) > 1 and majority > MAX_MAJORITY_FRACTION * train.total():
         yield Finding(
             "warning", "majority",
             f"{format_fraction(majority, train.total())} of the training labels are {label!r}",
@@ -133,10 +133,11 @@ def check_balance(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
 
 
 def find_placeholder_labels(split: str, rows: Rows, column: str, labels: Sequence[str]) -> Iterator[Finding]:
-    """Find classes such as "N/A" that mark a missing label, beside classes that are all numbers."""
+    """Find classes such as "N/A", which mark a missing label, if all other classes are numbers."""
     placeholders = [label for label in labels if is_missing_label(label)]
     others = set(labels) - set(placeholders)
-    if not placeholders or any(parse_number(label) is None for label in others):
+    has_named_class = any(parse_number(label) is None for label in others)
+    if not placeholders or has_named_class:
         return
     indices = [index for index, value in enumerate(rows[column]) if normalize_label(value) in placeholders]
     yield Finding(
@@ -149,7 +150,7 @@ def find_placeholder_labels(split: str, rows: Rows, column: str, labels: Sequenc
 
 
 def find_similar_labels(labels: Sequence[str]) -> Iterator[Finding]:
-    """Find labels that differ only in case or white space, which were probably meant to be one."""
+    """Find labels that differ only in case or white space, and so probably mean the same class."""
     spellings: dict[str, list[str]] = {}
     for label in labels:
         spellings.setdefault("".join(label.casefold().split()), []).append(label)
@@ -163,9 +164,9 @@ def find_similar_labels(labels: Sequence[str]) -> Iterator[Finding]:
 
 
 def find_identical_pairs(split: str, rows: Rows, columns: Sequence[str]) -> Iterator[Finding]:
-    """Find pairs of a text with itself."""
+    """Find pairs of two equal texts."""
     first, second = (rows[column] for column in columns)
-    same = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a.strip() == b.strip()]
+    same = [index for index, (a, b) in enumerate(zip(first, second, strict=True)) if a.strip() == b.strip()]
     if same:
         yield Finding(
             "note", "equal-pair",
@@ -176,7 +177,7 @@ def find_identical_pairs(split: str, rows: Rows, columns: Sequence[str]) -> Iter
 
 
 def find_empty_label_sets(split: str, rows: Rows, gold: Sequence[Hashable]) -> Iterator[Finding]:
-    """Find rows of a multi-label split without any label."""
+    """Find rows with an empty label set."""
     empty = [index for index, labels in enumerate(gold) if labels == ()]
     if empty:
         yield Finding(
@@ -187,11 +188,11 @@ def find_empty_label_sets(split: str, rows: Rows, gold: Sequence[Hashable]) -> I
 
 
 def find_out_of_range(numbers: Mapping[str, np.ndarray], splits: Mapping[str, Rows]) -> Iterator[Finding]:
-    """Find numbers of other splits outside of the range of the training rows.
+    """Report the range of the training labels, and find labels of other splits outside of this range.
 
     Args:
-        numbers: split -> the numbers, [rows].
-        splits: split -> its rows.
+        numbers: Labels by split, each [rows].
+        splits: Rows by split.
     """
     low, high = numbers["train"].min(), numbers["train"].max()
     yield Finding("note", "range", f"the training labels range from {low:g} to {high:g}")
@@ -208,13 +209,14 @@ def find_out_of_range(numbers: Mapping[str, np.ndarray], splits: Mapping[str, Ro
 
 
 def check_ending_counts(split: str, rows: Rows, endings: Sequence[Sequence[str]]) -> Iterator[Finding]:
-    """Report how many endings rows have, and locate rows with another number than most."""
-    sizes = Counter(map(len, endings)).most_common()
-    usual, count = sizes[0]
-    summary = f"{usual} in every row"
-    if count < len(rows):
-        summary = ", ".join(f"{size} in {format_count(count, 'row')}" for size, count in sizes)
-    unusual = [index for index, row_endings in enumerate(endings) if len(row_endings) != usual]
+    """Report the numbers of endings, and locate the rows that do not have the most frequent number."""
+    row_counts = Counter(map(len, endings)).most_common()
+    usual_size, _ = row_counts[0]
+    if len(row_counts) == 1:
+        summary = f"{usual_size} in every row"
+    else:
+        summary = ", ".join(f"{size} in {format_count(count, 'row')}" for size, count in row_counts)
+    unusual = [index for index, row_endings in enumerate(endings) if len(row_endings) != usual_size]
     yield Finding(
         "note", "endings", f"endings of the {split} split: {summary}",
         "rows may have different numbers; check that none lost an ending" if unusual else "",
@@ -225,20 +227,22 @@ def check_ending_counts(split: str, rows: Rows, endings: Sequence[Sequence[str]]
 def find_duplicate_endings(
     split: str, rows: Rows, endings: Sequence[Sequence[str]], gold: Sequence[Hashable] | None
 ) -> Iterator[Finding]:
-    """Find rows with equal endings, and among them those whose right ending also counts as wrong.
+    """Find rows that repeat their correct ending, and rows that repeat only a wrong ending.
 
     Args:
-        split: the name of the split.
-        rows: its rows.
-        endings: the endings of each row.
-        gold: the right ending of each row, if there are labels.
+        split: Name of the split.
+        rows: The rows of the split.
+        endings: Endings of each row.
+        gold: Correct ending of each row; None without labels.
     """
     duplicates = [
         index for index, row_endings in enumerate(endings) if len(set(row_endings)) < len(row_endings)
     ]
     ambiguous = []
     if gold is not None:
-        ambiguous = [i for i in duplicates if sum(ending == gold[i] for ending in endings[i]) > 1]
+        ambiguous = [
+            index for index in duplicates if sum(ending == gold[index] for ending in endings[index]) > 1
+        ]
     if ambiguous:
         yield Finding(
             "warning", "right-twice",

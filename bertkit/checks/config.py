@@ -1,4 +1,4 @@
-"""The settings of `bertkit check TASK`: those of the task about data and model, and its own."""
+"""The settings of `bertkit check TASK`: the data and model settings of the task, and `--strict`."""
 
 import dataclasses
 
@@ -8,11 +8,13 @@ CHECK_HELP = "Check the data before training; exit with code 2 if training would
 
 
 def make_check_config(config_class: type[RunConfig]) -> type[RunConfig]:
-    """Return a task's config with only the settings of its Data and Model panels, and `--strict`."""
+    """Return a subclass of a task's config with only the Data and Model settings, and with `--strict`."""
     excluded = {
-        name for name, (_, about, _) in get_settings(config_class).items() if about.panel not in (DATA, MODEL)
+        name
+        for name, (_, metadata, _) in get_settings(config_class).items()
+        if metadata.panel not in (DATA, MODEL)
     }
-    strict = setting(False, "Exit with code 2 for warnings too.", OUTPUT)
+    strict = setting(False, "Also exit with code 2 if there are warnings.", OUTPUT)
     namespace = {
         "excluded_settings": config_class.excluded_settings | excluded,
         "__doc__": CHECK_HELP,

@@ -1,4 +1,4 @@
-"""Checks of running text before it is tokenized."""
+"""The data checks of `pretrain-mlm-nsp`, which do not tokenize the whole text."""
 
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
@@ -13,7 +13,7 @@ from bertkit.data.corpus.rows import MIN_DOCUMENTS, split_few_documents
 from bertkit.data.corpus.source import TextSource
 from bertkit.data.corpus.store import Corpus
 from bertkit.data.loading import LoadedDataset
-from bertkit.data.readers.text_files import FileNotes
+from bertkit.data.readers.text_files import FileNotes, TextFile
 from bertkit.data.rows import Rows
 from bertkit.tasks.pretrain_config import check_scratch_settings
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from bertkit.modeling.loading import ModelSource
     from bertkit.utils.reporting import Reporter
 
-PREVIEW_CHARS = 1_000  # characters of a document that are kept for the checks
-SMALL_CORPUS_CHARS = 1_000_000  # smaller training texts are reported
+PREVIEW_CHARS = 1_000  # only the beginning of a document is kept, since a corpus may not fit into memory
+SMALL_CORPUS_CHARS = 1_000_000  # smaller training texts cause a warning
 
 
 class CorpusChecks(TaskChecks):
@@ -35,22 +35,22 @@ class CorpusChecks(TaskChecks):
         train = sources["train"]
         splits, notes = {}, list(train.notes)
         for split, source in sources.items():
-            split_documents = split == "train" and "validation" not in sources
-            options = self.task.text_options(source)
-            splits[split], split_notes = load_document_rows(source, options, split_documents)
+            split_few = split == "train" and "validation" not in sources  # as in `CorpusTask.load_data`
+            options = self.task.build_text_options(source)
+            splits[split], split_notes = load_document_rows(source, options, split_few)
             notes += split_notes
         return LoadedDataset(train.name, train.location, splits, notes=notes)
 
     def check_rows(
         self, dataset: LoadedDataset, parsed: LoadedDataset, notes: Sequence[str]
     ) -> Iterator[Finding]:
-        """Report the amount of text, and find documents of one sentence."""
+        """Report the amount of text, and find single-sentence documents."""
         yield from super().check_rows(dataset, parsed, notes)
         for split, rows in parsed.splits.items():
             yield from check_corpus(split, rows, self.task.config.has_pairs)
 
-    def resolve_tokenizer(self, is_explicit: bool, reporter: "Reporter") -> "ModelSource | None":
-        """Return the model or tokenizer that the settings name; a new tokenizer fits its text anyway."""
+    def resolve_tokenizer(self, is_model_requested: bool, reporter: "Reporter") -> "ModelSource | None":
+        """Return the model of `--model` or `--tokenizer`; None if training would train a new tokenizer."""
         from bertkit.modeling.loading import find_model
         from bertkit.modeling.scratch import find_tokenizer
 
@@ -60,17 +60,16 @@ class CorpusChecks(TaskChecks):
         return find_tokenizer(config.tokenizer) if config.tokenizer else None
 
 
-def load_document_rows(
-    text: TextSource, options: TextOptions, split_documents: bool
-) -> tuple[Rows, list[str]]:
+def load_document_rows(text: TextSource, options: TextOptions, split_few: bool) -> tuple[Rows, list[str]]:
     """Return one row per document, and notes on the files.
 
-    The columns are `digest`, `sentences`, `characters`, and the beginning of the document as `text`.
+    The columns are `digest`, the numbers of `sentences` and `characters`, and the beginning of the document
+    as `text`.
 
     Args:
-        text: the files.
-        options: how to find documents and sentences in them.
-        split_documents: whether few documents are split into sections, as in training.
+        text: The text files.
+        options: How to find documents and sentences in the files.
+        split_few: Whether to split few documents into parts; see `split_few_documents`.
     """
     notes = FileNotes()
     columns: dict[str, list[Any]] = {"digest": [], "sentences": [], "characters": [], "text": []}
@@ -79,7 +78,8 @@ def load_document_rows(
         digest, sentences, characters, preview = blake2b(digest_size=8), 0, 0, ""
         for sentence in document:
             digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")
-            sentences, characters = sentences + 1, characters + len(sentence)
+            sentences += 1
+            characters += len(sentence)
             if len(preview) < PREVIEW_CHARS:
                 preview += f"{sentence[:PREVIEW_CHARS]} "
         values = (digest.hexdigest(), sentences, characters, preview[:PREVIEW_CHARS])
@@ -88,50 +88,55 @@ def load_document_rows(
         locations.append(location)
     rows = _locate_documents(columns, locations)
     split_notes: list[str] = []
-    if split_documents and len(rows) < MIN_DOCUMENTS:
-        rows, split_notes = _split_into_sections(rows)
+    if split_few and len(rows) < MIN_DOCUMENTS:
+        rows, split_notes = _split_document_rows(rows)
     return rows, [*notes.format_lines(), *split_notes]
 
 
 def _locate_documents(columns: dict[str, list[Any]], locations: Sequence[DocumentLocation]) -> Rows:
-    """Return documents as rows that know their files, and their rows or lines."""
-    files = {file: index for index, file in enumerate(dict.fromkeys(place.file for place in locations))}
+    """Return documents as rows with their files, and with the row or line numbers where they begin."""
+    files: dict[TextFile, int] = {}
+    for location in locations:
+        files.setdefault(location.file, len(files))
     line_numbered = frozenset(str(location.file) for location in locations if location.is_line)
     file_index = np.array([files[location.file] for location in locations], np.int32)
     numbers = np.array([location.number for location in locations])
     return Rows(columns, tuple(map(str, files)), file_index, numbers, line_numbered)
 
 
-def _split_into_sections(rows: Rows) -> tuple[Rows, list[str]]:
-    """Split documents at sentences as `split_few_documents` does."""
-    empty, sizes = np.zeros(1, np.int64), np.array(rows["sentences"])
-    corpus, notes = split_few_documents(Corpus(empty, empty, np.concatenate([[0], np.cumsum(sizes)])))
+def _split_document_rows(rows: Rows) -> tuple[Rows, list[str]]:
+    """Split document rows at sentences as `split_few_documents` splits a tokenized corpus."""
+    num_sentences = np.array(rows["sentences"])
+    # Only the sentence numbers matter here, so the corpus has no tokens.
+    empty = np.zeros(1, np.int64)
+    corpus, notes = split_few_documents(Corpus(empty, empty, np.concatenate([[0], np.cumsum(num_sentences)])))
     if corpus.parent_ids is None:
         return rows, notes
-    sentences, sections = np.diff(corpus.document_offsets), rows.select(corpus.parent_ids)
-    fractions = sentences / sizes[corpus.parent_ids]
-    values = {
-        "digest": [f"{digest}-{number}" for number, digest in enumerate(sections["digest"])],
-        "sentences": sentences.tolist(),
-        "characters": (np.array(sections["characters"]) * fractions).astype(int).tolist(),
+    parts = rows.select(corpus.parent_ids)
+    part_sentences = np.diff(corpus.document_offsets)
+    fractions = part_sentences / num_sentences[corpus.parent_ids]
+    columns = {
+        "digest": [f"{digest}-{index}" for index, digest in enumerate(parts["digest"])],
+        "sentences": part_sentences.tolist(),
+        "characters": (np.array(parts["characters"]) * fractions).astype(int).tolist(),
     }
-    for name, column in values.items():
-        sections = sections.with_column(name, column)
-    return sections, notes
+    for name, values in columns.items():
+        parts = parts.with_column(name, values)
+    return parts, notes
 
 
 def check_corpus(split: str, rows: Rows, has_pairs: bool) -> Iterator[Finding]:
-    """Report the amount of text, and find documents that make no pair.
+    """Report the amount of text, and find documents that are too short for a pair.
 
     Args:
-        split: the name of the split.
-        rows: its documents.
-        has_pairs: whether an example has two texts.
+        split: Name of the split.
+        rows: The documents of the split.
+        has_pairs: Whether an example has two texts.
     """
     sentences, characters = np.array(rows["sentences"]), sum(rows["characters"])
-    # The digest of a section is that of its document with a number.
-    documents = len({digest.partition("-")[0] for digest in rows["digest"]})
-    size = f"{documents:,} documents, {sentences.sum():,} sentences, {characters:,} characters"
+    # The digest of a part of a document is the digest of the document with a number.
+    num_documents = len({digest.partition("-")[0] for digest in rows["digest"]})
+    size = f"{num_documents:,} documents, {sentences.sum():,} sentences, {characters:,} characters"
     is_small = split == "train" and characters < SMALL_CORPUS_CHARS
     yield Finding(
         "warning" if is_small else "note", "little-text" if is_small else "size",

@@ -1,8 +1,8 @@
-"""The data check: it reads the data as training would, counts it, and collects findings.
+"""The data check: read the data as in training, and collect statistics and findings.
 
-Training stops at the first invalid row; the check counts all of them. It calls the task itself, so
-that no rule and no message is written twice. An error names its file and row; the check leaves that
-row out and calls the task again.
+Training stops at the first invalid row, whereas the check reports all invalid rows. The check calls the
+same methods of the task as training, so both apply the same rules. If an error message names a row, the
+check leaves the row out and calls the method again.
 """
 
 import copy
@@ -29,8 +29,8 @@ from bertkit.tasks.base import Task
 from bertkit.utils.reporting import Reporter, silence_libraries
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
-MAX_PASSES = 20  # rows left out where each of them takes another pass over all of the data
-CHUNK_SIZE = 256  # rows validated at once
+MAX_PASSES = 20  # `Task.parse_dataset` stops at an invalid row, so each takes a pass over all data
+CHUNK_SIZE = 256  # rows are validated one by one only in chunks with an error
 ROW_LOCATION = re.compile(r"(?P<file>.+?): (row|line) (?P<number>\d+)")
 VALUE_PATTERN = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 FIX_FIRST = "fix this first: training stops here"
@@ -38,16 +38,18 @@ FIX_FIRST = "fix this first: training stops here"
 
 @dataclass
 class CheckReport:
-    """The result of a check.
+    """The result of a data check.
 
     Attributes:
-        task: the name of the task.
-        data: `name` and `source` of the data.
-        model: the model whose tokenizer was used, if any.
-        max_length: `--max-length` with this model.
-        summary: what would be learned; "" if the columns could not be found.
-        splits: for each split its `rows`, `labels`, `scripts`, and in tokens `lengths`, `over`, `unknown`.
-        findings: the findings, errors first.
+        task: Name of the task.
+        data: The `name` and the `source` of the data.
+        model: Name of the model that provided the tokenizer; None if the texts were not tokenized.
+        max_length: Maximum sequence length in tokens; None if the texts were not tokenized.
+        summary: The result of `Task.describe`; empty if the data cannot be parsed.
+        splits: Statistics by split. `rows` is the number of rows, `labels` the number of rows by label, and
+            `scripts` the fraction of letters by script. `lengths` are statistics in tokens. `over` is the
+            fraction of rows over the maximum length, and `unknown` that of [UNK] tokens.
+        findings: The findings, sorted by level.
     """
 
     task: str
@@ -63,16 +65,21 @@ class CheckReport:
         return sum(finding.level == level for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the JSON object that `--json` prints."""
         counts = {f"{level}s": self.count(level) for level in LEVELS}
         return dataclasses.asdict(self) | counts
 
 
 def check(task_name: str, settings: Mapping[str, Any], reporter: Reporter | None = None) -> CheckReport:
-    """Check the data on which a task would be trained with these settings; nothing is written.
+    """Check the data for training a task, without writing anything.
+
+    Args:
+        task_name: Name of the task.
+        settings: Settings of the task that differ from their defaults.
+        reporter: Receives progress and messages.
 
     Raises:
-        UserError: the data cannot be loaded, or a setting is invalid.
+        UserError: The data cannot be loaded, or a setting is invalid.
     """
     reporter = reporter or Reporter()
     if task_name not in TASKS:
@@ -94,17 +101,18 @@ def check(task_name: str, settings: Mapping[str, Any], reporter: Reporter | None
 
 
 def _sort_splits(splits: Splits) -> Splits:
-    """Return the splits with training, validation and test rows first."""
-    usual = [name for name in ("train", "validation", "test") if name in splits]
-    return {name: splits[name] for name in [*usual, *splits]}
+    """Return the splits in the order training, validation, test, other splits."""
+    standard_names = [name for name in ("train", "validation", "test") if name in splits]
+    return {name: splits[name] for name in [*standard_names, *splits]}
 
 
 def _to_findings(notes: Iterable[str]) -> list[Finding]:
+    """Return notes on reading the data as findings."""
     return [Finding("note", "reading", note) for note in notes]
 
 
 class _WarningCollector(Reporter):
-    """A reporter that turns warnings about the model into findings."""
+    """A reporter that adds warnings about the model to the findings."""
 
     def __init__(self, findings: list[Finding]) -> None:
         self._findings = findings
@@ -116,27 +124,27 @@ class _WarningCollector(Reporter):
 
 @dataclass
 class _DataCheck:
-    """The steps of a check, each as far as the earlier ones succeeded.
+    """A data check that adds its results to a report.
 
     Attributes:
-        report: receives the results.
-        checks: the checks of the task.
-        is_model_explicit: whether the user named a model.
-        requested_length: the user's `--max-length`.
+        report: The report.
+        checks: The checks of the task.
+        is_model_requested: Whether the user named a model.
+        requested_length: Value of `--max-length`, if the user passed the flag.
     """
 
     report: CheckReport
     checks: TaskChecks
-    is_model_explicit: bool
+    is_model_requested: bool
     requested_length: int | None
 
     @property
     def task(self) -> Task:
-        """The task."""
+        """The task whose data is checked."""
         return self.checks.task
 
     def run(self, dataset: LoadedDataset) -> None:
-        """Check columns, then values, then the valid rows."""
+        """Leave out invalid rows, and check the valid rows if the data can be parsed."""
         collector = ErrorCollector()
         self.checks.task, dataset, parsed = parse_valid_rows(self.task, dataset, collector)
         valid = drop_invalid_rows(self.task, parsed.splits, collector) if parsed else {}
@@ -149,7 +157,7 @@ class _DataCheck:
             self._check_valid_rows(dataset, dataclasses.replace(parsed, splits=valid))
 
     def _check_valid_rows(self, dataset: LoadedDataset, parsed: LoadedDataset) -> None:
-        """Check single rows and pairs of rows, then the splits that training would use."""
+        """Check the rows of each split, then the splits as training would sample them."""
         task, findings = self.task, self.report.findings
         valid = {name: rows for name, rows in parsed.splits.items() if len(rows)}
         self._collect_error(lambda: task.validate_splits(valid))
@@ -157,27 +165,29 @@ class _DataCheck:
         notes = parsed.notes[len(dataset.notes) :]
         findings += self.checks.check_rows(dataset, dataclasses.replace(parsed, splits=valid), notes)
         self._compare_rows(valid)
-        splits, split_notes = valid, []
-        if len(valid) == len(parsed.splits):  # else rows would be held out in place of a refused split
+        splits = valid
+        # If a split has no valid row, splitting would hold out rows in place of that split.
+        if len(valid) == len(parsed.splits):
             result = self._collect_error(lambda: split_and_sample(task, valid))
-            splits, split_notes = result or (valid, [])
-        findings += _to_findings(split_notes)
+            if result is not None:
+                splits, split_notes = result
+                findings += _to_findings(split_notes)
         splits = _sort_splits(splits)
         self._count_rows(splits)
         self._collect_error(lambda: self._check_tokens(splits))
 
     def _compare_rows(self, splits: Splits) -> None:
-        """Find empty texts, duplicates and overlap."""
-        split_checks = [
+        """Find empty texts, duplicates, and overlap between splits."""
+        checked_splits = [
             generic.CheckedSplit.from_checks(name, rows, self.checks) for name, rows in splits.items()
         ]
-        for split in split_checks:
+        for split in checked_splits:
             self.report.findings += generic.find_empty_texts(split, self.checks.extract_texts(split.rows))
             self.report.findings += generic.find_duplicates(split)
-        self.report.findings += generic.find_overlap(split_checks)
+        self.report.findings += generic.find_overlap(checked_splits)
 
     def _count_rows(self, splits: Splits) -> None:
-        """Count rows, labels and scripts of each split."""
+        """Add the numbers of rows and labels and the scripts of each split to the report."""
         for name, rows in splits.items():
             texts = (text for column in self.checks.extract_texts(rows) for text in column)
             self.report.splits[name] = {
@@ -185,24 +195,25 @@ class _DataCheck:
                 "labels": self.checks.count_labels(rows),
                 "scripts": measure_scripts(texts),
             }
-        summaries = self.report.splits.items()
-        self.report.findings += self.checks.check_balance({name: s["labels"] for name, s in summaries})
-        self.report.findings += generic.find_script_mismatch({name: s["scripts"] for name, s in summaries})
+        labels = {name: statistics["labels"] for name, statistics in self.report.splits.items()}
+        scripts = {name: statistics["scripts"] for name, statistics in self.report.splits.items()}
+        self.report.findings += self.checks.check_balance(labels)
+        self.report.findings += generic.find_script_mismatch(scripts)
 
     def _check_tokens(self, splits: Splits) -> None:
-        """Tokenize as training would; the weights of the model are not loaded."""
+        """Tokenize the texts as in training, without loading the weights of the model."""
         report, task = self.report, self.task
         try:
-            warnings = _WarningCollector(report.findings)
-            source = self.checks.resolve_tokenizer(self.is_model_explicit, warnings)
+            warning_collector = _WarningCollector(report.findings)
+            source = self.checks.resolve_tokenizer(self.is_model_requested, warning_collector)
         except UserError as error:
-            is_explicit = self.is_model_explicit or getattr(task.config, "tokenizer", None)
-            level: Level = "error" if is_explicit else "note"
+            is_requested = self.is_model_requested or getattr(task.config, "tokenizer", None)
+            level: Level = "error" if is_requested else "note"
             report.findings.append(Finding(level, "no-model", str(error), "the texts were not tokenized"))
             return
         if source is None:
             return
-        info = generic.TokenizerInfo.load(task, source, self.is_model_explicit, self.requested_length)
+        info = generic.TokenizerInfo.load(task, source, self.is_model_requested, self.requested_length)
         report.model, report.max_length = info.name, task.config.max_length
         for name, rows in splits.items():
             counts = self.checks.count_tokens(rows, info.tokenizer)
@@ -212,7 +223,10 @@ class _DataCheck:
             report.findings += self.checks.check_tokens(name, rows, info.tokenizer)
 
     def _collect_error(self, step: Callable[[], Any]) -> Any:
-        """Return the result of a step; if it fails, add its error unless it is known, and return None."""
+        """Return the result of a function, or None if the function raises a `UserError`.
+
+        The error becomes a finding, unless there is a finding with the same message.
+        """
         try:
             return step()
         except UserError as error:
@@ -226,18 +240,21 @@ class _DataCheck:
 
 @dataclass
 class ErrorCollector:
-    """The errors in single rows, in their order.
+    """The errors of invalid rows.
 
     Attributes:
-        errors: the messages.
-        is_complete: whether all rows were read.
+        errors: The messages, in the order of the rows.
+        is_complete: Whether all rows were checked.
     """
 
     errors: list[str] = field(default_factory=list)
     is_complete: bool = True
 
     def to_findings(self) -> Iterator[Finding]:
-        """Yield one finding for errors that differ only in place and values, worded as the first one."""
+        """Yield one finding for each kind of error, with the message of the first such error.
+
+        Errors of one kind differ only in their rows and in quoted values and numbers.
+        """
         kinds: dict[str, list[str]] = {}
         for error in self.errors:
             kind = VALUE_PATTERN.sub("_", ROW_LOCATION.sub("", error, count=1))
@@ -251,7 +268,7 @@ class ErrorCollector:
 
 
 def locate_error(error: UserError, splits: Splits) -> tuple[str, int] | None:
-    """Return the split and the index of the row that an error names; None if it names none of these."""
+    """Return the split and the index of the row that an error names; None if the error names no row."""
     match = ROW_LOCATION.match(str(error))
     if match is None:
         return None
@@ -263,10 +280,17 @@ def locate_error(error: UserError, splits: Splits) -> tuple[str, int] | None:
 
 
 def _find_row(rows: Rows, file: str, number: int) -> int | None:
-    """Return the row with this number; if rows are numbered by line, the row that contains the line."""
+    """Return the index of the row with this row number, or of the row that contains this line.
+
+    Args:
+        rows: The rows to search.
+        file: File of the row.
+        number: Number of the row or line, as error messages state it.
+    """
     file_indices = [index for index, name in enumerate(rows.files) if name == file]
     candidates = np.flatnonzero(np.isin(rows.file_index, file_indices))
     numbers = rows.row_numbers[candidates]
+    # In a file with line numbers, a row extends from its line to the line of the next row.
     is_match = numbers <= number if file in rows.line_numbered_files else numbers == number
     matches = candidates[is_match]
     return int(matches[-1]) if len(matches) else None
@@ -275,11 +299,12 @@ def _find_row(rows: Rows, file: str, number: int) -> int | None:
 def parse_valid_rows(
     task: Task, dataset: LoadedDataset, collector: ErrorCollector
 ) -> tuple[Task, LoadedDataset, LoadedDataset | None]:
-    """Parse a dataset without the rows that the task refuses.
+    """Parse a dataset without the rows that `Task.parse_dataset` refuses.
 
     Returns:
-        The task, which knows its columns then; the rows it did not refuse; and the same rows parsed.
-        The latter is None if the task refuses something other than a row.
+        A copy of the task that knows its columns, the dataset without the refused rows, and the parsed
+        dataset. The parsed dataset is None if no row causes the error, if a split has no rows left, or
+        after `MAX_PASSES`.
     """
     for _ in range(MAX_PASSES):
         attempt = copy.copy(task)
@@ -299,17 +324,17 @@ def parse_valid_rows(
 
 def _drop_row(dataset: LoadedDataset, split: str, index: int) -> LoadedDataset:
     rows = dataset.splits[split]
-    others = rows.select(other for other in range(len(rows)) if other != index)
-    return dataclasses.replace(dataset, splits={**dataset.splits, split: others})
+    kept = rows.select(kept_index for kept_index in range(len(rows)) if kept_index != index)
+    return dataclasses.replace(dataset, splits={**dataset.splits, split: kept})
 
 
 def drop_invalid_rows(task: Task, splits: Splits, collector: ErrorCollector) -> Splits:
-    """Return the rows of each split whose values the task accepts."""
+    """Return the rows that pass `Task.parse_rows` and `Task.validate_splits`, by split."""
     valid = {}
     for name, rows in splits.items():
 
-        def validate(part: Rows, name: str = name) -> None:
-            task.validate_splits({name: task.parse_rows(part)[0]})
+        def validate(part: Rows, split: str = name) -> None:
+            task.validate_splits({split: task.parse_rows(part)[0]})
 
         invalid = _find_invalid_rows(validate, rows, collector)
         valid[name] = rows
@@ -319,7 +344,7 @@ def drop_invalid_rows(task: Task, splits: Splits, collector: ErrorCollector) -> 
 
 
 def _find_invalid_rows(validate: Callable[[Rows], None], rows: Rows, collector: ErrorCollector) -> set[int]:
-    """Return the rows that are refused one by one, and collect their errors."""
+    """Return the indices of the rows that are invalid by themselves, and collect the errors."""
     if _get_row_error(validate, rows) is None:
         return set()
     invalid = set()
@@ -328,15 +353,15 @@ def _find_invalid_rows(validate: Callable[[Rows], None], rows: Rows, collector: 
         if _get_row_error(validate, rows.select(chunk)) is None:
             continue
         for index in chunk:
-            error = _get_row_error(validate, rows.select([index]))
-            if error is not None:
-                collector.errors.append(error)
+            message = _get_row_error(validate, rows.select([index]))
+            if message is not None:
+                collector.errors.append(message)
                 invalid.add(index)
     return invalid
 
 
 def _get_row_error(validate: Callable[[Rows], None], rows: Rows) -> str | None:
-    """Return the error in one of these rows; an error in all of them together does not count."""
+    """Return the message of an error that names one of these rows; None for other errors."""
     try:
         validate(rows)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Checks of any task: empty texts, duplicates, overlap of splits, scripts, lengths, and [UNK] tokens."""
+"""The data checks of all tasks: empty texts, duplicates, overlap, scripts, lengths, and [UNK] tokens."""
 
 import dataclasses
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -17,24 +17,25 @@ from bertkit.modeling.loading import ModelSource
 from bertkit.pipeline.prepare import UNK_ERROR_RATE, UNK_WARNING_RATE, resolve_max_length
 from bertkit.tasks.base import Task
 
-MANY_DUPLICATES = 0.01  # above this fraction of the rows, duplicates are a warning
-MANY_TRUNCATED = 0.05  # above this fraction of the rows, truncation is a warning
-MAX_LABEL_CHARS = 40  # characters of a label in a location
+# Above these fractions of the rows, the finding is a warning instead of a note.
+MAX_DUPLICATE_FRACTION = 0.01
+MAX_TRUNCATED_FRACTION = 0.05
+MAX_LABEL_CHARS = 40  # longer labels are shortened in locations
 
 # ---- rows
 
 
 @dataclass(frozen=True)
 class CheckedSplit:
-    """A split with what identifies its rows.
+    """A split with the keys and labels by which rows are compared.
 
     Attributes:
-        name: the name of the split.
-        rows: its parsed rows.
-        identity: the key of each row, equal for equal examples.
-        gold: the label of each row, if there are labels.
-        unit: what messages call a row.
-        conflict_severity: see `TaskChecks.conflict_severity`.
+        name: Name of the split.
+        rows: The parsed rows.
+        identity: Key of each row; equal examples have equal keys.
+        gold: Label of each row; None without labels.
+        unit: Noun for one row in messages.
+        conflict_severity: See `TaskChecks.conflict_severity`.
     """
 
     name: str
@@ -46,18 +47,18 @@ class CheckedSplit:
 
     @classmethod
     def from_checks(cls, name: str, rows: Rows, checks: TaskChecks) -> "CheckedSplit":
-        """Identify rows as the task does."""
+        """Collect the keys and labels of the rows."""
         task = checks.task
         identity = task.split_keys(rows).identity
         return cls(name, rows, identity, checks.extract_gold(rows), task.spec.unit, checks.conflict_severity)
 
     def format_fraction(self, indices: Sequence[int]) -> str:
-        """Return the number of these rows: `3 of 60 (5.0%) train rows`."""
+        """Format the number of these rows, such as `3 of 60 (5.0%) train rows`."""
         return f"{format_fraction(len(indices), len(self.rows))} {self.name} {self.unit}s"
 
 
 def find_empty_texts(split: CheckedSplit, texts: Sequence[Sequence[str]]) -> Iterator[Finding]:
-    """Find rows with a text of nothing but white space, which training does not refuse."""
+    """Find rows in which a text is empty or only white space; training does not refuse these rows."""
     row_texts = zip(*texts, strict=True)
     empty = [index for index, values in enumerate(row_texts) if not all(map(str.strip, values))]
     if empty:
@@ -69,23 +70,25 @@ def find_empty_texts(split: CheckedSplit, texts: Sequence[Sequence[str]]) -> Ite
 
 
 def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
-    """Find rows that occur repeatedly, and among them those with different labels."""
-    first: dict[Hashable, int] = {}
-    copies = [index for index, key in enumerate(split.identity) if first.setdefault(key, index) != index]
+    """Find copies of earlier rows, and copies with another label than the earlier row."""
+    first_index: dict[Hashable, int] = {}  # by key
+    copies = [
+        index for index, key in enumerate(split.identity) if first_index.setdefault(key, index) != index
+    ]
     rows, gold = split.rows, split.gold
     if copies:
-        originals = [first[split.identity[index]] for index in copies]
+        originals = [first_index[split.identity[index]] for index in copies]
         yield Finding(
-            "warning" if len(copies) > MANY_DUPLICATES * len(rows) else "note", "duplicates",
+            "warning" if len(copies) > MAX_DUPLICATE_FRACTION * len(rows) else "note", "duplicates",
             f"{split.format_fraction(copies)} are copies of an earlier one",
             "remove them, since they count double, unless short texts coincide by chance", len(copies),
             _locate_pairs(rows, copies, originals),
         )  # fmt: skip
     if not gold:
         return
-    conflicts = [index for index in copies if gold[index] != gold[first[split.identity[index]]]]
+    conflicts = [index for index in copies if gold[index] != gold[first_index[split.identity[index]]]]
     if conflicts:
-        originals = [first[split.identity[index]] for index in conflicts]
+        originals = [first_index[split.identity[index]] for index in conflicts]
         level, fix = split.conflict_severity
         yield Finding(
             level, "conflicts", f"{split.format_fraction(conflicts)} are copies with another label", fix,
@@ -96,7 +99,14 @@ def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
 def _locate_pairs(
     rows: Rows, copies: Sequence[int], originals: Sequence[int], gold: Sequence[Hashable] | None = None
 ) -> list[str]:
-    """Return `train.csv: row 9 as row 3` for the first few pairs, with both labels if they are given."""
+    """Return locations such as `train.csv: row 9 as row 3` for the first few pairs.
+
+    Args:
+        rows: The rows of the split.
+        copies: Indices of the copies.
+        originals: Index of the earlier row for each copy.
+        gold: Labels to append to the locations; None to append none.
+    """
     locations = []
     for copy_location, original_location, copy, original in zip(
         locate_rows(rows, copies), locate_rows(rows, originals), copies, originals, strict=False
@@ -112,14 +122,15 @@ def _locate_pairs(
 
 
 def _shorten_label(label: Hashable) -> str:
-    if isinstance(label, tuple):  # tags, or several labels
+    """Format a label in at most `MAX_LABEL_CHARS` characters; of tags, only those other than O."""
+    if isinstance(label, tuple):  # the tags of a sentence, or a label set
         label = " ".join(str(part) for part in label if part != OUTSIDE) or OUTSIDE
     text = f"{label:g}" if isinstance(label, float) else str(label)
     return text if len(text) <= MAX_LABEL_CHARS else f"{text[: MAX_LABEL_CHARS - 3]}..."
 
 
 def find_overlap(splits: Sequence[CheckedSplit]) -> Iterator[Finding]:
-    """Find examples that are in two splits."""
+    """Find examples that occur in two splits."""
     for earlier, later in combinations(splits, 2):
         earlier_keys = set(earlier.identity)
         shared = [index for index, key in enumerate(later.identity) if key in earlier_keys]
@@ -133,10 +144,10 @@ def find_overlap(splits: Sequence[CheckedSplit]) -> Iterator[Finding]:
 
 
 def find_script_mismatch(scripts: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:
-    """Find splits that are mostly in another script than the training texts.
+    """Find splits with another main script than the training texts.
 
     Args:
-        scripts: split -> script -> its fraction of the letters, in descending order.
+        scripts: Fraction of the letters by split and script; scripts are in descending order.
     """
     main_scripts = {name: next(iter(fractions), "") for name, fractions in scripts.items()}
     train_script = main_scripts.get("train")
@@ -157,39 +168,39 @@ class TokenizerInfo:
     """A tokenizer and the limits of its model.
 
     Attributes:
-        name: the name of the model.
-        is_model_explicit: whether the user named it.
-        tokenizer: the tokenizer.
-        max_positions: the most tokens that the model reads; None: any number.
+        name: Name of the model.
+        is_model_requested: Whether the user named the model.
+        tokenizer: The tokenizer.
+        max_positions: Maximum sequence length of the model in tokens; None for no limit.
     """
 
     name: str
-    is_model_explicit: bool
+    is_model_requested: bool
     tokenizer: Any
     max_positions: int | None
 
     @classmethod
     def load(
-        cls, task: Task, source: ModelSource, is_model_explicit: bool, requested_length: int | None
+        cls, task: Task, source: ModelSource, is_model_requested: bool, requested_length: int | None
     ) -> "TokenizerInfo":
         """Load the tokenizer and the config of a model, and set the task's `max_length`.
 
         Args:
-            task: the task, whose settings are changed.
-            source: the model, whose weights are not loaded.
-            is_model_explicit: whether the user named the model.
-            requested_length: the user's `--max-length`.
+            task: The task; its setting `max_length` is changed.
+            source: The model; its weights are not loaded.
+            is_model_requested: Whether the user named the model.
+            requested_length: Value of `--max-length`, if the user passed the flag.
         """
         has_config = (source.folder / "config.json").exists()  # a folder may hold only a tokenizer
         config = loading.load_config(source) if has_config else None
         max_length = resolve_max_length(task, source, config, requested_length)
         task.config = dataclasses.replace(task.config, max_length=max_length)
         tokenizer = loading.load_tokenizer(source)
-        return cls(source.name, is_model_explicit, tokenizer, loading.get_max_positions(config))
+        return cls(source.name, is_model_requested, tokenizer, loading.get_max_positions(config))
 
 
 def summarize_lengths(task: Task, counts: TokenCounts) -> dict[str, Any]:
-    """Return length statistics in tokens, and the fractions over `--max-length` and of [UNK] tokens."""
+    """Return statistics of the lengths in tokens, and the fractions of long rows and of [UNK] tokens."""
     unknown = {"unknown": counts.unk_fraction}
     if task.spec.dynamic_examples:
         return unknown
@@ -201,7 +212,7 @@ def summarize_lengths(task: Task, counts: TokenCounts) -> dict[str, Any]:
 def find_long_rows(
     name: str, rows: Rows, counts: TokenCounts, task: Task, info: TokenizerInfo
 ) -> Iterator[Finding]:
-    """Find rows that are longer than `--max-length`."""
+    """Find rows that are longer than `--max-length`, except if examples are sampled to fit."""
     limit, longest = task.config.max_length, int(counts.lengths.max())
     long = (counts.lengths > limit).nonzero()[0]
     if task.spec.dynamic_examples or not len(long):
@@ -211,22 +222,25 @@ def find_long_rows(
     if task.spec.uses_windows:
         yield Finding("note", "windows", f"{message} split into windows", "", len(long), locations)
         return
-    maximum = info.max_positions or longest
-    fixes = [f"--max-length {maximum} is the maximum"]
-    if longest <= maximum:
+    if info.max_positions and longest > info.max_positions:
+        fixes = [f"--max-length {info.max_positions} is the maximum"]
+    else:
         fixes = [f"--max-length {longest} reads all of each"]
     if hasattr(task.config, "long_texts"):
         fixes.append("--long-texts windows reads all of each")
-    level: Level = "warning" if len(long) > MANY_TRUNCATED * len(rows) else "note"
+    level: Level = "warning" if len(long) > MAX_TRUNCATED_FRACTION * len(rows) else "note"
     yield Finding(level, "truncated", f"{message} truncated", "; ".join(fixes), len(long), locations)
 
 
 def find_unk_tokens(name: str, rows: Rows, counts: TokenCounts, info: TokenizerInfo) -> Iterator[Finding]:
-    """Report [UNK] tokens as training does: as an error where they are very many by default."""
+    """Report a high fraction of [UNK] tokens.
+
+    As in training, a very high fraction is an error, unless the user chose the model.
+    """
     if counts.unk_fraction <= UNK_WARNING_RATE:
         return
-    is_error = name == "train" and counts.unk_fraction > UNK_ERROR_RATE and not info.is_model_explicit
-    by_fraction = np.argsort(-counts.unk_counts / counts.lengths, kind="stable")
+    is_error = name == "train" and counts.unk_fraction > UNK_ERROR_RATE and not info.is_model_requested
+    by_fraction = np.argsort(-counts.unk_counts / counts.lengths, kind="stable")  # highest first
     yield Finding(
         "error" if is_error else "warning", "unknown",
         f"{counts.unk_fraction:.0%} of the tokens of the {name} texts are [UNK] for {info.name}",

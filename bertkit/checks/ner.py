@@ -1,4 +1,4 @@
-"""Checks of tags and entities."""
+"""The data checks of `ner`."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ class NerChecks(TaskChecks):
     """The checks of `ner`."""
 
     def extract_texts(self, rows: Rows) -> list[Sequence[str]]:
-        """Return the sentences."""
+        """Return the column of sentences."""
         return [rows["text"]]
 
     def extract_gold(self, rows: Rows) -> list[Hashable] | None:
@@ -49,17 +49,17 @@ class NerChecks(TaskChecks):
         return [tuple(tags) for tags in rows["iob2"]] if "iob2" in rows.columns else None
 
     def count_labels(self, rows: Rows) -> dict[str, int]:
-        """Count entities by type."""
+        """Count the entities of each type."""
         return dict(count_entities(rows).most_common()) if "iob2" in rows.columns else {}
 
     def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-        """Check the frequencies of entity types."""
+        """Find rare entity types."""
         return find_rare_types(counts)
 
     def check_rows(
         self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
     ) -> Iterator[Finding]:
-        """Find illegal tags, mixed schemes, types with one entity, and very long sentences."""
+        """Find empty and very long sentences, illegal tags, mixed schemes, and types with one entity."""
         for split, rows in parsed.splits.items():
             yield from find_empty_rows(split, dataset.splits[split], rows)
             yield from find_long_sentences(split, rows)
@@ -67,52 +67,59 @@ class NerChecks(TaskChecks):
                 yield from find_scheme_mismatch(split, rows, self.task.scheme)
                 yield from find_illegal_tags(split, rows, self.task.scheme)
         yield from find_singleton_types(parsed.splits["train"])
-        # The other notes say without rows what the findings above say with rows.
-        yield from super().check_rows(dataset, parsed, [note for note in notes if WIDENED_SPANS_NOTE in note])
+        # The findings above report the other notes with their rows.
+        widened_notes = [note for note in notes if WIDENED_SPANS_NOTE in note]
+        yield from super().check_rows(dataset, parsed, widened_notes)
 
     def count_tokens(self, rows: Rows, tokenizer: Any) -> TokenCounts:
-        """Count the tokens of each sentence without its context."""
+        """Count the tokens of each sentence, without the surrounding sentences."""
         return TokenCounts.from_texts_with_offsets(rows["text"], tokenizer)
 
     def check_tokens(self, split: str, rows: Rows, tokenizer: Any) -> Iterator[Finding]:
-        """Find words without tokens."""
+        """Find words that the tokenizer drops."""
         words = WordSpans.from_words(rows["tokens"], rows["text"])
         first_token = encode_words(words, tokenizer).first_token
         return find_words_without_tokens(split, rows, first_token, words.offsets)
 
 
 def find_illegal_tags(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
-    """Find tags that are illegal in the split's own scheme, by kind.
+    """Find tags that are illegal in the scheme of this split.
 
     Args:
-        split: the name of the split.
-        rows: parsed rows with `tokens` and `tags`.
-        scheme: the scheme of the training tags.
+        split: Name of the split.
+        rows: Parsed rows with `tokens` and `tags`.
+        scheme: Scheme of the training tags.
     """
-    scheme = detect_scheme(rows["tags"], scheme)
-    violations = find_violations(rows["tags"], scheme)
+    split_scheme = detect_scheme(rows["tags"], scheme)
+    violations = find_violations(rows["tags"], split_scheme)
     for kind, indices in violations.group_by_kind().items():
-        message = f"{len(indices):,} {split} tags {VIOLATION_MESSAGES[kind]} (scheme {scheme.name})"
+        message = f"{len(indices):,} {split} tags {VIOLATION_MESSAGES[kind]} (scheme {split_scheme.name})"
         locations = _locate_words(rows, indices, violations.offsets)
         yield Finding("warning", kind, message, CONLLEVAL_FIX, len(indices), locations)
 
 
 def _locate_words(rows: Rows, indices: np.ndarray, offsets: np.ndarray) -> list[str]:
-    """Return the locations of the first few words, given by their index among all words."""
-    first = np.asarray(indices[:MAX_LOCATIONS])
-    sentences = find_sentence_indices(first, offsets)
+    """Return the locations of the first few words.
+
+    Args:
+        rows: Parsed rows.
+        indices: Indices of the words among the words of all rows.
+        offsets: Index of the first word of each row, [rows + 1].
+    """
+    word_indices = np.asarray(indices[:MAX_LOCATIONS])
+    sentence_indices = find_sentence_indices(word_indices, offsets)
     return [
-        rows.format_location(int(sentence), int(index - offsets[sentence]))
-        for sentence, index in zip(sentences, first, strict=True)
+        rows.format_location(int(sentence), int(word - offsets[sentence]))
+        for sentence, word in zip(sentence_indices, word_indices, strict=True)
     ]
 
 
 def find_scheme_mismatch(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
-    """Report a split whose tags are in another scheme than the training tags."""
+    """Report a split whose tags have another scheme than the training tags."""
     split_scheme = detect_scheme(rows["tags"], scheme)
     if split_scheme != scheme:
         violations = find_violations(rows["tags"], scheme)
-        indices = violations.is_violation.nonzero()[0]
+        indices = np.flatnonzero(violations.is_violation)
         yield Finding(
             "warning", "schemes", f"the {split} tags are {split_scheme}, the training tags {scheme}",
             "both are converted to IOB2; write them in one scheme so that none is misread",
@@ -121,7 +128,7 @@ def find_scheme_mismatch(split: str, rows: Rows, scheme: Scheme) -> Iterator[Fin
 
 
 def find_empty_rows(split: str, original: Rows, parsed: Rows) -> Iterator[Finding]:
-    """Find rows without any word, which parsing dropped."""
+    """Find rows without words, which `Task.parse_dataset` leaves out."""
     parsed_locations = set(zip(parsed.file_index.tolist(), parsed.row_numbers.tolist(), strict=True))
     locations = zip(original.file_index.tolist(), original.row_numbers.tolist(), strict=True)
     empty = [index for index, location in enumerate(locations) if location not in parsed_locations]
@@ -139,10 +146,10 @@ def count_entities(rows: Rows) -> Counter[str]:
 
 
 def find_singleton_types(train: Rows) -> Iterator[Finding]:
-    """Find types with a single entity in the training rows."""
-    types = sorted(kind for kind, count in count_entities(train).items() if count == 1)
+    """Find types that have only one entity in the training rows."""
+    types = sorted(entity_type for entity_type, count in count_entities(train).items() if count == 1)
     if types:
-        tags = {f"B-{kind}" if kind else "B" for kind in types}
+        tags = {f"B-{entity_type}" if entity_type else "B" for entity_type in types}
         rows = [index for index, row_tags in enumerate(train["iob2"]) if tags & set(row_tags)]
         yield Finding(
             "warning", "type-once", f"types with one entity in the training rows: {format_list(types)}",
@@ -152,13 +159,14 @@ def find_singleton_types(train: Rows) -> Iterator[Finding]:
 
 
 def find_rare_types(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-    """Find types with few training entities, and types that no validation row has.
+    """Find types with few training entities, and types without validation entities.
 
     Args:
-        counts: split -> type -> number of entities.
+        counts: Number of entities by split and type.
     """
     train = counts["train"]
-    if rare := [kind for kind, count in train.items() if 1 < count < MIN_ENTITIES]:
+    # `find_singleton_types` reports types with one entity.
+    if rare := [entity_type for entity_type, count in train.items() if 1 < count < MIN_ENTITIES]:
         message = f"types with fewer than {MIN_ENTITIES} entities in the training rows: {format_list(rare)}"
         yield Finding("note", "rare", message, "too few to learn well; add more of them", len(rare))
     yield from find_unvalidated(train, counts.get("validation", {}), "types")
@@ -167,15 +175,15 @@ def find_rare_types(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding
 def find_words_without_tokens(
     split: str, rows: Rows, first_token: np.ndarray, offsets: np.ndarray
 ) -> Iterator[Finding]:
-    """Find words from which the tokenizer makes no token.
+    """Find words without any token.
 
     Args:
-        split: the name of the split.
-        rows: parsed rows.
-        first_token: the first token of each word, -1 if it has none, [words].
-        offsets: the first word of each row, [rows + 1].
+        split: Name of the split.
+        rows: Parsed rows.
+        first_token: Index of the first token of each word, [words]; -1 for words without tokens.
+        offsets: Index of the first word of each row, [rows + 1].
     """
-    missing = (first_token < 0).nonzero()[0]
+    missing = np.flatnonzero(first_token < 0)
     if len(missing):
         sentences = np.unique(find_sentence_indices(missing, offsets))
         yield Finding(
@@ -188,13 +196,13 @@ def find_words_without_tokens(
 
 
 def find_long_sentences(split: str, rows: Rows) -> Iterator[Finding]:
-    """Find sentences of very many words; blank lines may be missing."""
-    sizes = np.fromiter(map(len, rows["tokens"]), np.int64, len(rows))
-    long = (sizes > MAX_SENTENCE_WORDS).nonzero()[0]
+    """Find very long sentences, which suggest that blank lines between sentences are missing."""
+    lengths = np.fromiter(map(len, rows["tokens"]), np.int64, len(rows))
+    long = np.flatnonzero(lengths > MAX_SENTENCE_WORDS)
     if len(long):
         yield Finding(
             "warning", "long-sentences",
             f"{format_fraction(len(long), len(rows))} {split} sentences have more than {MAX_SENTENCE_WORDS} "
-            f"words (the longest {sizes.max():,})",
+            f"words (the longest {lengths.max():,})",
             "check whether blank lines between sentences are missing", len(long), locate_rows(rows, long),
         )  # fmt: skip

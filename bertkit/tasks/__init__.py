@@ -1,4 +1,4 @@
-"""The tasks, one module each, and the only list of them."""
+"""The tasks by name, and the function that imports them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ TASKS = {
 def task_class(name: str) -> "type[Task]":
     """Return the class of a task.
 
-    Task modules import nothing heavy at the top, so the command line can call this to build `--help`.
+    Task modules import heavy libraries inside of functions, so `bertkit --help` can load all tasks.
     """
     module, _, attribute = TASKS[name].partition(":")
     return getattr(import_module(module), attribute)

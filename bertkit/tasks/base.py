@@ -1,8 +1,8 @@
 """The interface between a task and the pipeline.
 
-A task consists of static facts (`TaskSpec`), the columns it reads (`InputSchema`), and the methods of
-`Task`. The pipeline calls them roughly in the order in which they are defined. Task modules import
-nothing heavy at the top, because the command line loads them to build `--help`.
+A task consists of its properties (`TaskSpec`), the columns that it reads (`InputSchema`), and the
+methods of `Task`. The pipeline calls these methods roughly in the order of their definitions. Task
+modules import heavy libraries inside of functions, because `bertkit --help` loads all task modules.
 """
 
 import dataclasses
@@ -30,14 +30,15 @@ Scores = dict[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """How `transformers.pipeline()` runs a model of a task.
+    """Arguments with which `transformers.pipeline()` makes the same predictions as bertkit.
 
     Attributes:
-        task: the pipeline's name, which is also the pipeline tag on the Hub.
-        init_kwargs: arguments of `pipeline()` that make it predict as bertkit does.
-        call_kwargs: the same for the call of the pipeline.
-        example_input: an input for the model card.
-        caveat: why `transformers.pipeline()` gives other predictions; None if it gives the same.
+        task: Task name of `pipeline()`, which is also the pipeline tag on the Hub.
+        init_kwargs: Further arguments of `pipeline()`.
+        call_kwargs: Keyword arguments of the call of the pipeline.
+        example_input: Input in the example code of the model card.
+        caveat: Why the predictions differ from bertkit's, or None if they are the same. The text completes
+            the sentence "`transformers.pipeline` ..." in the model card.
     """
 
     task: str
@@ -49,25 +50,30 @@ class Pipeline:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """Static facts about a task.
+    """Properties of a task.
 
-    A task class has one spec. A task object refines its own copy where a fact depends on more: on the
-    settings (`__init__`), on the labels (`parse_dataset`) or on the model (`configure_model`).
+    The class attribute `Task.spec` holds the defaults. A task replaces its instance attribute `spec` if a
+    property depends on the settings, the dataset or the model.
 
     Attributes:
-        help: the help text of the command.
-        best_metric: the metric that selects the checkpoint, and +1 if higher is better, else -1.
-        unit: what messages call one row.
-        default_max_length: `max_length` in tokens where neither the user nor the dataset sets it.
-        default_hyperparameters: values that replace the suggestions by data and model size.
-        column_aliases: the dataset registry's name of a column setting -> this task's name.
-        reads_word_lines: whether plain text files hold one word per line.
-        sequence_grouping: what the sequences of one example are, if it can have several.
-        uses_windows: whether long inputs are split into windows; otherwise they are truncated.
-        dynamic_examples: whether examples are sampled so that they fit `max_length`.
-        row_level: whether there is one prediction per row, written with the row's columns.
-        predictions_name: the stem of the file of predictions.
-        training_phrase: how the model card introduces the task's name.
+        name: Name of the task, which is also its command.
+        help: Help text of the command.
+        config: Class of the settings.
+        pipeline: Arguments of `transformers.pipeline()` for a model of this task.
+        best_metric: Metric that selects the best checkpoint, and +1 if higher is better or -1 if lower is.
+        unit: Noun for one row in messages.
+        default_max_length: `max_length` in tokens if neither the user nor the dataset sets it.
+        default_hyperparameters: Hyperparameters that replace those suggested from the sizes of the data and
+            of the model.
+        column_aliases: Settings of this task by the names that the dataset registry uses for them.
+        reads_word_lines: Whether plain text files are in the CoNLL format, with one word per line.
+        sequence_grouping: "document" if the sequences of an example are windows of one text, "choice" if they
+            are the choices of one row; None if each example is one sequence.
+        uses_windows: Whether long inputs are split into windows; otherwise they are truncated.
+        dynamic_examples: Whether examples of at most `max_length` tokens are sampled again in each epoch.
+        row_level: Whether there is one prediction per row, which is written with the columns of the row.
+        predictions_name: File name of the predictions, without extension.
+        training_phrase: Words between the initial model and the name of the task in the model card.
     """
 
     name: str
@@ -90,49 +96,52 @@ class TaskSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class InputSchema:
-    """The columns that a task reads, and how the command line gives rows to predict.
+    """The columns that a task reads, and the flags of `bertkit predict` that fill them.
 
     Attributes:
-        text_columns: columns that a person would read, in order.
-        gold_columns: columns of labels, which are not read when predicting.
-        dropped_columns: columns that predictions do not repeat; by default `gold_columns`.
-        flags: setting of `bertkit predict` -> the column it fills, in the order of the columns.
-        group_columns: candidate columns; adjacent rows with equal values in the first one that exists
-            must be read together.
+        text_columns: Columns of texts, in reading order.
+        gold_columns: Columns of labels, which prediction ignores.
+        hidden_columns: Input columns that are not copied to the predictions.
+        flags: Column that each setting of `bertkit predict` fills, in the order of the columns.
+        group_columns: Possible names of the column whose value adjacent rows of one group share. The first
+            name that exists is used. The rows of a group must be predicted together.
     """
 
     text_columns: tuple[str, ...]
     gold_columns: frozenset[str] = frozenset()
-    dropped_columns: frozenset[str] | None = None
+    hidden_columns: frozenset[str] = frozenset()
     flags: Mapping[str, str] = field(default_factory=dict)
     group_columns: tuple[str, ...] = ()
 
-    @property
-    def hidden_columns(self) -> frozenset[str]:
-        """The columns that predictions do not repeat."""
-        return self.gold_columns if self.dropped_columns is None else self.dropped_columns
-
     def rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
-        """Return one row for each text given by flag; a single text is combined with every other.
+        """Return rows that combine the texts of several flags.
+
+        A flag with a single text fills its column in all rows with this text.
+
+        Args:
+            texts_by_flag: The texts that the user passed for each setting in `flags`.
 
         Raises:
-            UserError: the flags have different numbers of texts.
+            UserError: The flags have different numbers of texts.
         """
-        count = max(map(len, texts_by_flag.values()))
-        if any(len(texts) not in (1, count) for texts in texts_by_flag.values()):
+        num_rows = max(map(len, texts_by_flag.values()))
+        if any(len(texts) not in (1, num_rows) for texts in texts_by_flag.values()):
             counts = ", ".join(
                 f"{len(texts)} of --{flag.replace('_', '-')}" for flag, texts in texts_by_flag.items()
             )
             raise UserError(f"{counts}: the numbers differ; pass equally many of each, or a single one")
-        columns = {self.flags[flag]: texts * (count // len(texts)) for flag, texts in texts_by_flag.items()}
+        columns = {
+            self.flags[flag]: texts if len(texts) == num_rows else texts * num_rows
+            for flag, texts in texts_by_flag.items()
+        }
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def example_row(self) -> dict[str, Any]:
-        """Return a row to predict, for documentation."""
+        """Return a row with placeholder texts, for the example code of the model card."""
         return dict.fromkeys(self.text_columns, "...")
 
     def group_ids(self, rows: "Rows") -> list[Any] | None:
-        """Return the group of each row; None if every row can be read by itself."""
+        """Return the group of each row; None if rows can be predicted one by one."""
         from bertkit.data.columns import find_column
 
         for name in self.group_columns:
@@ -143,7 +152,13 @@ class InputSchema:
 
 @dataclass(frozen=True)
 class Preview:
-    """Training examples as the model reads them, with statistics over them and notes."""
+    """Training examples as the model reads them.
+
+    Attributes:
+        statistics: Statistics of the examples by name.
+        samples: The examples, in the format of the predictions file.
+        notes: Remarks for the console.
+    """
 
     statistics: Scores
     samples: list[dict[str, Any]]
@@ -151,15 +166,15 @@ class Preview:
 
 
 class Task(ABC):
-    """One task with its settings, on one dataset.
+    """A task with the settings, columns and labels of one run.
 
     Attributes:
-        spec: static facts; see `TaskSpec`.
-        config: the settings; methods fill in what the rows decide.
-        has_new_head: whether the head is re-initialized; set by `configure_model`.
-        head_note: a remark on the head for the console; by default the usual one.
-        fitted_params: what `fit_decision` or `load_state` found; saved in the model's `config.json`.
-        use_cache: whether tokenized texts are cached on disk.
+        spec: Properties of the task.
+        config: The settings. `parse_dataset` fills in the columns that it guesses.
+        has_new_head: Whether the head is re-initialized; set by `configure_model`.
+        head_note: Remark about the head for the console; None for the default remark.
+        fitted_params: Parameters that `fit_decision` chooses. They are saved in the model's `config.json`.
+        use_cache: Whether tokenized texts are cached on disk.
     """
 
     spec: TaskSpec
@@ -174,104 +189,136 @@ class Task(ABC):
     @property
     @abstractmethod
     def inputs(self) -> InputSchema:
-        """The columns, as far as they are known."""
+        """The columns that the task reads; those that are not guessed yet are missing."""
 
     # ---- rows
 
     def load_data(self, reporter: "Reporter") -> "LoadedDataset":
-        """Load the splits that `--data`, `--validation` and `--test` name; the latter two take precedence."""
+        """Load the splits of `--data`.
+
+        Files passed to `--validation` and `--test` replace the splits of these names.
+        """
         from bertkit.data.loading import load_dataset
         from bertkit.data.readers.files import Dialect, read_file
 
-        config, dialect = self.config, Dialect(conll=True) if self.spec.reads_word_lines else None
+        config = self.config
+        dialect = Dialect(conll=True) if self.spec.reads_word_lines else None
         dataset = load_dataset(str(config.data), self.spec.name, config.data_dir, dialect)
         paths = {"validation": config.validation, "test": config.test}
-        return dataset.add_splits({name: read_file(Path(p), dialect) for name, p in paths.items() if p})
+        return dataset.add_splits(
+            {split: read_file(Path(path), dialect) for split, path in paths.items() if path}
+        )
 
     @abstractmethod
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
-        """Find the columns and kinds of labels; return the usable rows with notes on the others."""
+        """Find the columns and the labels, and return the dataset with parsed rows.
+
+        The notes of the returned dataset report the rows that were left out or changed.
+
+        Raises:
+            UserError: A column cannot be found, or a row cannot be parsed.
+        """
 
     @abstractmethod
     def parse_rows(
         self, rows: "Rows", split: str = "", require_labels: bool = False
     ) -> tuple["Rows", list[str]]:
-        """Return rows in the form that the task works on, and notes on rows that are left out.
+        """Return the rows in the task's internal format, and notes on rows that are left out.
 
         Args:
-            rows: rows of any split; rows that are parsed already are returned unchanged.
-            split: the name of the split, for notes.
-            require_labels: whether the rows are to be scored.
+            rows: Rows of any split. Rows in the internal format are returned unchanged.
+            split: Name of the split, for the notes.
+            require_labels: Whether every returned row must have a label that the model can predict.
 
         Raises:
-            UserError: a row lacks an input, or its label is missing or unknown to the model.
+            UserError: A row has no text, or a required label is invalid.
         """
 
     @abstractmethod
     def split_keys(self, rows: "Rows") -> "SplitKeys":
-        """Return what identifies an example, so that no example is in two splits."""
+        """Return keys by which rows are split into training and validation rows."""
 
     @abstractmethod
     def validate_splits(self, splits: "Splits") -> None:
-        """Check every value of every split.
+        """Check the values of all splits.
 
         Raises:
-            UserError: a value is invalid; the message names its row.
+            UserError: A value is invalid.
         """
 
     def map_columns(self, rows: "Rows") -> None:
-        """Look up the columns of new rows by their usual names where the training names are absent."""
+        """Adapt the column settings to these rows.
+
+        If the rows lack a column of training, a column with another common name is used.
+        """
         return
 
     # ---- model
 
-    def resolve_model(self, is_explicit: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
-        """Find the model; if only the dataset suggests one and it cannot be found, use the default.
+    def resolve_model(
+        self, is_model_requested: bool, reporter: "Reporter", needs_weights: bool = True
+    ) -> "ModelSource":
+        """Find the model that training starts from.
+
+        If the model was suggested by the dataset and cannot be found, the default model is used.
 
         Args:
-            is_explicit: whether the user named the model.
-            reporter: receives the warning about the default.
-            weights: whether the weights are needed.
+            is_model_requested: Whether the user named the model.
+            reporter: Receives the warning that the default model is used.
+            needs_weights: Whether the weights are needed.
+
+        Raises:
+            UserError: The model cannot be found.
         """
         from bertkit.modeling import loading
 
         name = self.config.model
-        if name is None or is_explicit:
-            return loading.find_model(name or loading.choose_default_model(), needs_weights=weights)
+        if name is None or is_model_requested:
+            return loading.find_model(name or loading.choose_default_model(), needs_weights=needs_weights)
         try:
-            return loading.find_model(name, needs_weights=weights)
+            return loading.find_model(name, needs_weights=needs_weights)
         except UserError as error:
             default = loading.choose_default_model()
             reporter.warn(f"using {default} instead of the model that the dataset suggests ({error})")
             self.config = dataclasses.replace(self.config, model=None)
-            return loading.find_model(default, needs_weights=weights)
+            return loading.find_model(default, needs_weights=needs_weights)
 
     @abstractmethod
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Return the model's config with this task's head; labels are matched with the model's by name."""
+        """Return the model's config with the labels of this task, and decide whether to keep its head.
+
+        Raises:
+            UserError: The model cannot be trained on this task.
+        """
 
     @abstractmethod
     def load_state(self, model_config: Any) -> None:
-        """Restore from a finished run's config what `parse_dataset` and `configure_model` determined."""
+        """Restore the labels and the fitted parameters from the model config of a finished run."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Return one line on what is learned, for the console and the model card."""
+        """Return one line on the inputs and the labels, for the console and the model card."""
 
     @abstractmethod
     def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
-        """Return the features of parsed rows; their labels are None where the rows have none."""
+        """Return the tokenized inputs of parsed rows, and their labels if the rows have labels.
+
+        Args:
+            rows: Parsed rows of one split.
+            tokenizer: The tokenizer of the model.
+            training: Whether the features are for training.
+        """
 
     def preview(self, features: "Features", tokenizer: Any) -> "Preview | None":
-        """Return some training examples if the settings ask for them instead of training."""
+        """Return training examples if the user passed `--preview`; None to train."""
         return None
 
     @abstractmethod
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Load the encoder with this task's head."""
+        """Return the encoder with this task's head; weights that `source` lacks are initialized randomly."""
 
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
-        """Return a function from features to a padded batch."""
+        """Return a function that pads a list of features to a batch."""
         from bertkit.data.collator import PaddingCollator
         from bertkit.modeling.loading import takes_token_type_ids
 
@@ -282,31 +329,34 @@ class Task(ABC):
     def precompute_features(
         self, model: Any, features: "Features", collator: Any, reporter: "Reporter"
     ) -> "Features":
-        """Return features that hold the outputs of a frozen encoder, where the encoder is frozen."""
+        """Return features with the outputs of the encoder instead of token ids if the encoder is frozen."""
         return features
 
-    def verify_label_order(self, score_sample: "Callable[[], Outputs]") -> None:
-        """Check a model's own head on some validation rows before training.
+    def verify_label_order(self, predict_sample: "Callable[[], Outputs]") -> None:
+        """Check the label order of a head that is not re-initialized, before training.
+
+        Args:
+            predict_sample: Returns the model's outputs on a sample of validation rows.
 
         Raises:
-            UserError: its labels are evidently in another order than its config states.
+            UserError: The predictions fit the gold labels far better if the labels of the head are reordered.
         """
         return
 
     @abstractmethod
     def loss(self, features: "Features") -> "Loss":
-        """Return the loss function for these training features."""
+        """Return the loss for these training features."""
 
     # ---- results
 
     @abstractmethod
     def evaluate(self, outputs: "Outputs") -> "Evaluation":
-        """Return the predictions of a split, from which scores and files are derived."""
+        """Return the predictions of a split."""
 
     def fit_decision(self, evaluation: "Evaluation") -> None:
-        """Choose parameters of the decision on the validation split; they go to `fitted_params`."""
+        """Fit thresholds on the validation split, and store them in `fitted_params`."""
         return
 
     @abstractmethod
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
-        """Return the scores of baselines without an encoder, fitted on `train` and scored on `rows`."""
+        """Return the scores of simple baselines by name; they are fitted on `train` and scored on `rows`."""

@@ -1,4 +1,4 @@
-"""`classify`: single texts or pairs, with one label, several labels or a number."""
+"""`classify`: predict one label, several labels or a number for a text or a pair of texts."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows, Splits
     from bertkit.modeling.loading import ModelSource
 
-SEPARATOR_KEY = "label_separator"  # in the model's config
+SEPARATOR_KEY = "label_separator"  # attribute of the model's config
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyConfig(SequenceConfig):
-    """The settings of `classify` beside the shared ones."""
+    """The settings of `classify`."""
 
     text_column: str | None = setting(None, "Column of the text.", DATA, default_text="guessed")
     text_pair_column: str | None = setting(
@@ -29,12 +29,12 @@ class ClassifyConfig(SequenceConfig):
         None, "Kind of labels.", DATA, default_text="inferred from the labels"
     )
     positive_label: str | None = setting(
-        None, "Label that positive_f1 scores, if there are two labels.", DATA, default_text="the second"
+        None, "Label that positive_f1 scores if there are two labels.", DATA, default_text="the second"
     )
 
 
 class Classify(SequenceTask):
-    """Classification or regression; the kind of labels is inferred from the labels."""
+    """Classification or regression of single texts or pairs."""
 
     spec = TaskSpec(
         name="classify",
@@ -45,11 +45,11 @@ class Classify(SequenceTask):
     text_settings = ("text_column", "text_pair_column")
 
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
-        """Find the columns, the kind of labels and their names."""
+        """Find the columns, and infer the kind of the labels and their names."""
         from bertkit.data.labels import infer_label_type
 
         self._resolve_columns(dataset.splits["train"])
-        if dataset.labels:  # a registered dataset, in which "-" and -1 mean that there is no label
+        if dataset.labels:  # The dataset is a registered one, in which "-" and -1 mark missing labels.
             dataset = self._drop_unlabeled(dataset)
         train = dataset.splits["train"]
         self.config = fill_unset(self.config, {"problem": infer_label_type(train[self.config.label_column])})
@@ -65,7 +65,12 @@ class Classify(SequenceTask):
             self.config = fill_unset(self.config, columns)
 
     def _infer_labels(self, train: "Rows", known_labels: list[str]) -> None:
-        """Set `label_type` from the labels of the training rows."""
+        """Set `label_type` from the labels of the training rows.
+
+        Args:
+            train: The training rows.
+            known_labels: The labels in the order of the dataset registry; empty if it does not list them.
+        """
         from bertkit.data.labels import detect_separator, sort_labels
 
         problem = self.config.problem
@@ -74,26 +79,29 @@ class Classify(SequenceTask):
             return
         values = train[self.config.label_column]
         separator = detect_separator(values) if problem == "multi-label" else None
-        found = self._collect_labels(values, separator)
-        labels = known_labels if known_labels and found <= set(known_labels) else sort_labels(list(found))
+        train_labels = self._collect_labels(values, separator)
+        is_known = known_labels and train_labels <= set(known_labels)
+        labels = known_labels if is_known else sort_labels(list(train_labels))
         self.label_type = MultiLabel(labels) if problem == "multi-label" else SingleLabel(labels)
-        self._check_labels(train, len(found))
+        self._check_labels(train, len(train_labels))
         if isinstance(self.label_type, MultiLabel):
             self.label_type.separator = separator
         elif isinstance(self.label_type, SingleLabel):
-            positive = labels[1] if problem == "binary" else None
-            self.config = fill_unset(self.config, {"positive_label": positive})
+            default_positive = labels[1] if problem == "binary" else None
+            self.config = fill_unset(self.config, {"positive_label": default_positive})
             self.label_type.positive_label = self.config.positive_label
 
     def _collect_labels(self, values: list[Any], separator: str | None) -> set[str]:
+        """Return the different labels in a column."""
         from bertkit.data.labels import normalize_label, parse_label_set
 
         if self.config.problem == "multi-label":
             return {label for value in values for label in parse_label_set(value, separator) or []}
         return {label for label in map(normalize_label, values) if label is not None}
 
-    def _check_labels(self, train: "Rows", count: int) -> None:
-        self._check_class_count(train, count)
+    def _check_labels(self, train: "Rows", num_classes: int) -> None:
+        """Check the number of classes, `--problem binary` and `--positive-label`."""
+        self._check_class_count(train, num_classes)
         if self.config.problem == "binary" and len(self.labels) != 2:
             raise UserError(
                 f"{train.files[0]}: column {self.config.label_column!r} has {len(self.labels)} classes; "
@@ -104,7 +112,7 @@ class Classify(SequenceTask):
             raise UserError(f"--positive-label {positive}: the labels are {format_list(self.labels)}")
 
     def validate_splits(self, splits: "Splits") -> None:
-        """Check that the flags fit the kind of labels, then the values."""
+        """Check that the flags apply to the kind of the labels, and check the values of all splits."""
         config = self.config
         if config.problem == "regression" and (config.class_weights or config.label_smoothing):
             flag = "--class-weights" if config.class_weights else "--label-smoothing"
@@ -112,14 +120,14 @@ class Classify(SequenceTask):
         super().validate_splits(splits)
 
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Save the separator of label sets in the config, and match the labels."""
+        """Configure the labels, and save the separator of label sets in the model's config."""
         vars(model_config).pop(SEPARATOR_KEY, None)  # set by an earlier run
         if isinstance(self.label_type, MultiLabel):
             setattr(model_config, SEPARATOR_KEY, self.label_type.separator)
         return super().configure_model(model_config, source)
 
     def describe(self) -> str:
-        """Name the kind of problem, the texts and the classes."""
+        """Return the problem, the names of the columns and the classes."""
         return f"{self.config.problem} of {super().describe()}"
 
     def _load_label_type(self, model_config: Any) -> LabelType:

@@ -1,4 +1,4 @@
-"""Base class of tasks on documents of running text; the training objective is up to the subclass."""
+"""The base class of tasks on running text."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class CorpusTask(Task):
-    """A task whose rows are documents; the text is tokenized when it is loaded.
+    """A task whose rows are documents. `load_data` tokenizes the documents. Subclasses define the objective.
 
     Attributes:
         corpus_set: The tokenized texts; set by `load_data`.
         model_source: The model or tokenizer that training starts from; set by `load_data`.
-        tokenizer: Set by `load_data`.
+        tokenizer: The tokenizer of `model_source`; set by `load_data`.
     """
 
     corpus_set: "CorpusSet"
@@ -33,26 +33,28 @@ class CorpusTask(Task):
 
     @property
     def inputs(self) -> InputSchema:
-        """The text of the documents."""
+        """The column of texts."""
         return InputSchema(text_columns=("text",))
 
     # ---- text
 
     def load_data(self, reporter: "Reporter") -> "LoadedDataset":
-        """Load and tokenize the documents that `--data` names."""
+        """Load and tokenize the documents of all splits."""
         from bertkit.data.corpus.rows import CorpusSet
         from bertkit.data.loading import LoadedDataset
         from bertkit.modeling.loading import load_tokenizer
 
         sources = self.find_sources()
         train = sources["train"]
-        self.model_source = self._find_start(train, reporter)
+        self.model_source = self._resolve_initial_model(train, reporter)
         self.tokenizer = load_tokenizer(self.model_source)
         self.check_tokenizer()
-        self.corpus_set, splits, notes = CorpusSet(), {}, list(train.notes)
+        self.corpus_set = CorpusSet()
+        splits, notes = {}, list(train.notes)
         for split, source in sources.items():
+            # Validation text is held out by document, which requires several documents.
             split_few = split == "train" and "validation" not in sources
-            options = self.text_options(source)
+            options = self.build_text_options(source)
             splits[split], split_notes = self.corpus_set.read_rows(
                 source, options, self.tokenizer, reporter, split_few
             )
@@ -60,7 +62,7 @@ class CorpusTask(Task):
         return LoadedDataset(train.name, train.location, splits, notes=notes)
 
     def find_sources(self) -> "dict[str, TextSource]":
-        """Return the text of each split."""
+        """Find the text files of each split."""
         from bertkit.data.corpus.source import find_text
 
         config = self.config
@@ -71,19 +73,24 @@ class CorpusTask(Task):
                 sources[split] = find_text(name, config.data_dir, config.text_column, flag=f"--{split}")
         return sources
 
-    def text_options(self, text: "TextSource") -> "TextOptions":
-        """Return how documents and sentences are found in the text."""
+    def build_text_options(self, text: "TextSource") -> "TextOptions":
+        """Return the options for finding documents and sentences in the text."""
         from bertkit.data.corpus.documents import TextOptions
 
         return TextOptions.from_config(self.config, text.column, self.config.text_format)
 
     def check_tokenizer(self) -> None:
-        """Refuse a tokenizer that lacks what the task needs."""
+        """Check that the tokenizer has the special tokens that the task needs.
+
+        Raises:
+            UserError: The tokenizer lacks a special token.
+        """
         return
 
     # ---- initial model
 
-    def _find_start(self, text: "TextSource", reporter: "Reporter") -> "ModelSource":
+    def _resolve_initial_model(self, text: "TextSource", reporter: "Reporter") -> "ModelSource":
+        """Return the model of `--model`, or a new config with a tokenizer for this text."""
         from bertkit.modeling.loading import find_model
         from bertkit.modeling.scratch import create_model_folder
 
@@ -91,10 +98,12 @@ class CorpusTask(Task):
         check_scratch_settings(config)
         if config.model:
             return find_model(config.model)
-        return create_model_folder(config, MODEL_SIZES, text, self.text_options(text), reporter)
+        return create_model_folder(config, MODEL_SIZES, text, self.build_text_options(text), reporter)
 
-    def resolve_model(self, is_explicit: bool, reporter: "Reporter", weights: bool = True) -> "ModelSource":
-        """Return the model of `load_data`, which needs its tokenizer to read the text."""
+    def resolve_model(
+        self, is_model_requested: bool, reporter: "Reporter", needs_weights: bool = True
+    ) -> "ModelSource":
+        """Return the model that `load_data` resolved in order to tokenize the text."""
         return self.model_source
 
     # ---- rows
@@ -104,19 +113,20 @@ class CorpusTask(Task):
         return dataset
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
-        """Return keys by which equal documents stay in one split."""
+        """Return keys that keep documents with the same text in the same split."""
         from bertkit.data.split import SplitKeys
 
-        return SplitKeys(rows["digest"], rows["digest"], [0] * len(rows), unit=self.spec.unit)
+        digests = rows["digest"]
+        return SplitKeys(identity=digests, group=digests, stratum=[0] * len(rows), unit=self.spec.unit)
 
     def parse_rows(
         self, rows: "Rows", split: str = "", require_labels: bool = False
     ) -> tuple["Rows", list[str]]:
-        """Return the rows unchanged; text is its own label."""
+        """Return the rows unchanged; running text has no separate labels."""
         return rows, []
 
     def load_state(self, model_config: Any) -> None:
-        """Refuse to predict rows.
+        """Raise an error, because a pre-trained model cannot predict rows.
 
         Raises:
             UserError: Always.

@@ -1,4 +1,4 @@
-"""Predictions of one split, computed once, and the scores, tables and files derived from them."""
+"""The predictions of one split, and the scores and records that are computed from them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator, Mapping
@@ -23,9 +23,9 @@ class Outputs:
     """The model's outputs on one split.
 
     Attributes:
-        logits: scores, [decisions, outputs].
-        features: what the task's `featurize` returned for the rows.
-        rows: the parsed rows.
+        logits: What `Features.reduce_logits` keeps of the logits; the shape depends on the task.
+        features: The features of the rows, as `Task.featurize` returns them.
+        rows: The parsed rows.
     """
 
     logits: "np.ndarray"
@@ -34,72 +34,88 @@ class Outputs:
 
 
 class Evaluation(ABC):
-    """Predictions of one split; every expensive step is computed at most once."""
+    """The predictions of one split. Subclasses cache the results of expensive steps.
+
+    Attributes:
+        outputs: The model's outputs.
+    """
 
     def __init__(self, outputs: Outputs) -> None:
         self.outputs = outputs
 
     @property
     def has_gold(self) -> bool:
-        """Whether the split has labels to score against."""
+        """Whether the split has labels, which scores require."""
         return self.outputs.features.labels is not None
 
     @cached_property
     def scores(self) -> "Scores":
-        """The scores of a labeled split."""
+        """The cached result of `compute_scores`."""
         return self.compute_scores()
 
     @abstractmethod
     def compute_scores(self) -> "Scores":
-        """Return the scores of a labeled split."""
+        """Return the scores by name; the split must have labels."""
 
     @abstractmethod
     def scorer(self) -> "Scorer":
-        """Return a fast scorer of any subset of the rows, for bootstrap and paired tests."""
+        """Return a function that scores any selection of the rows, for intervals and paired tests."""
 
     def intervals(self, seed: int) -> dict[str, list[float]]:
-        """Return the 95% interval of each score: Wilson's for proportions, else a bootstrap over rows."""
+        """Return the 95 % interval of each score, as [low, high]; see `compute_intervals`.
+
+        Args:
+            seed: Seed of the bootstrap.
+        """
         from bertkit.metrics.significance import compute_intervals
 
         return compute_intervals(self.scorer(), seed)
 
     def details(self) -> "dict[str, Scores]":
-        """Return scores of parts of a labeled split by name, such as those of each entity type."""
+        """Return the scores of parts of the predictions by name of the part, such as an entity type."""
         return {}
 
     @abstractmethod
-    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
-        """Yield a prediction for each row, with the keys of `predictions.jsonl`.
+    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+        """Yield the prediction for each row as a dictionary.
 
         Args:
-            scores: "compact" leaves out scores of labels that are not predicted; "all" adds the scores
-                that `predictions.jsonl` lacks.
+            score_detail: Which scores to include. "default": the scores in `predictions.jsonl`; "compact":
+                only the scores of predicted labels; "all": also scores that `predictions.jsonl` lacks.
         """
 
     def files(self) -> dict[str, Iterator[str]]:
-        """Return further files of predictions, in the formats of the field's tools: name -> chunks."""
+        """Return the contents of further prediction files by file name, in chunks of text."""
         return {}
 
 
 def iter_prediction_records(task: "Task", evaluation: Evaluation) -> Iterator[dict[str, Any]]:
-    """Yield predictions preceded by the input columns; a column that clashes becomes `input_NAME`."""
-    row_level, hidden = task.spec.row_level, task.inputs.hidden_columns
-    rows = iter(evaluation.outputs.rows) if row_level else repeat(EMPTY_ROW)
-    for number, (row, prediction) in enumerate(zip(rows, evaluation.records(), strict=row_level)):
-        yield merge_prediction(number, row, hidden, prediction)
+    """Yield the records of `predictions.jsonl`.
+
+    A record has an id, the input columns if there is one prediction per row, and the prediction.
+    """
+    has_rows, hidden_columns = task.spec.row_level, task.inputs.hidden_columns
+    rows = iter(evaluation.outputs.rows) if has_rows else repeat(EMPTY_ROW)
+    pairs = zip(rows, evaluation.records(), strict=has_rows)
+    for row_id, (row, prediction) in enumerate(pairs):
+        yield merge_prediction(row_id, row, hidden_columns, prediction)
 
 
 def merge_prediction(
-    number: int, row: Mapping[str, Any], hidden_columns: Container[str], prediction: Mapping[str, Any]
+    row_id: int, row: Mapping[str, Any], hidden_columns: Container[str], prediction: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a record of a row's number, its columns except the hidden ones, and its prediction."""
+    """Return one dictionary of the id, the columns that are not hidden, and the prediction.
+
+    A column with the name of another key is renamed by adding the prefix `input_`.
+    """
     keys = {"id", *prediction}
     inputs: dict[str, Any] = {}
-    for name, value in row.items():
-        if name in hidden_columns:
+    for column, value in row.items():
+        if column in hidden_columns:
             continue
-        while name in keys:
-            name = f"input_{name}"
-        keys.add(name)
-        inputs[name] = value
-    return {"id": number, **inputs, **prediction}
+        key = column
+        while key in keys:
+            key = f"input_{key}"
+        keys.add(key)
+        inputs[key] = value
+    return {"id": row_id, **inputs, **prediction}

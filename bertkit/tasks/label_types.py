@@ -1,4 +1,4 @@
-"""Kinds of labels of a text or a pair, each with its encoding, loss, decision and scores."""
+"""The kinds of labels of `classify` and `nli`: single labels, label sets and numbers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 class LabelType(ABC):
-    """One kind of label.
+    """A kind of labels: how labels are parsed, encoded, learned, predicted and scored.
+
+    Encoded labels have the shape [rows]; those of label sets have the shape [rows, labels].
 
     Attributes:
-        labels: the labels in the order of the model's outputs; empty for regression.
-        problem_type: its name in the configs of transformers.
-        default_metric: the metric that selects the checkpoint, unless the dataset has another.
+        labels: The labels in the order of the model's outputs; empty for regression.
+        problem_type: Value of `problem_type` in the model's config.
+        default_metric: Metric that selects the checkpoint if the dataset registry states no other.
     """
 
     problem_type: ClassVar[str]
@@ -30,33 +32,43 @@ class LabelType(ABC):
 
     @abstractmethod
     def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":
-        """Return the labels as numbers, [rows, ...].
+        """Return the labels of a column as numbers.
 
         Raises:
-            UserError: a row has no valid label.
+            UserError: A row has no valid label.
         """
 
     def parse_label(self, value: Any) -> Hashable | None:
-        """Return a row's label in a form that can be compared; None if it has no label."""
+        """Return the label in a cell in a form that can be compared; None if the cell has no label."""
         from bertkit.data.labels import normalize_label
 
         return normalize_label(value)
 
     @abstractmethod
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
-        """Return the loss; `balanced` weights classes by the inverse of their frequency in `targets`."""
+        """Return the loss.
+
+        Args:
+            targets: The encoded training labels.
+            balanced: Whether to weight classes by the inverse of their frequency in `targets`.
+            smoothing: Fraction of the target probability spread over all classes.
+        """
 
     @abstractmethod
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
-        """Return the predictions of logits [rows, outputs], in the shape of the encoded labels."""
+        """Return the predicted labels in encoded form.
+
+        Args:
+            logits: Logits [rows, outputs].
+        """
 
     @abstractmethod
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-        """Return the scores of predictions; both arrays have the shape of the encoded labels."""
+        """Return the scores of encoded predictions."""
 
     @abstractmethod
     def decode_label(self, value: Any) -> Any:
-        """Return one encoded label or prediction as people write it."""
+        """Return the JSON value of one row's encoded label or prediction."""
 
     def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray | None":
         """Return the probability of each label, [rows, labels]; None for regression."""
@@ -64,7 +76,11 @@ class LabelType(ABC):
 
 
 class SingleLabel(LabelType):
-    """One label out of several; `positive_f1` scores `positive_label`."""
+    """One label per row.
+
+    Attributes:
+        positive_label: Label that `positive_f1` scores; None to leave out this score.
+    """
 
     problem_type = "single_label_classification"
     default_metric = "accuracy"
@@ -81,7 +97,8 @@ class SingleLabel(LabelType):
         from bertkit.modeling.heads import compute_class_weights
         from bertkit.modeling.losses import CrossEntropy
 
-        return CrossEntropy(compute_class_weights(targets, len(self.labels)) if balanced else None, smoothing)
+        weights = compute_class_weights(targets, len(self.labels)) if balanced else None
+        return CrossEntropy(weights, smoothing)
 
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
         """Return the label with the highest logit, [rows]."""
@@ -91,11 +108,11 @@ class SingleLabel(LabelType):
         """Return the scores of `bertkit.metrics.classification.score_single_label`."""
         from bertkit.metrics.classification import score_single_label
 
-        positive = None if self.positive_label is None else self.labels.index(self.positive_label)
-        return score_single_label(gold, predicted, len(self.labels), positive)
+        positive_id = None if self.positive_label is None else self.labels.index(self.positive_label)
+        return score_single_label(gold, predicted, len(self.labels), positive_id)
 
     def decode_label(self, value: Any) -> str:
-        """Return the label's name."""
+        """Return the name of the label."""
         return self.labels[int(value)]
 
     def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray":
@@ -106,27 +123,31 @@ class SingleLabel(LabelType):
 
 
 class MultiLabel(LabelType):
-    """Any number of labels per row, as lists or separated by `separator`."""
+    """Any number of labels per row.
+
+    Attributes:
+        separator: Separator of the labels in a cell of text; None if such a cell holds one label.
+    """
 
     problem_type = "multi_label_classification"
     default_metric = "micro_f1"
     separator: str | None = None
 
     def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":
-        """Return an indicator matrix of 0 and 1, [rows, labels]."""
+        """Return 1 for the labels of each row and 0 for the other labels, [rows, labels]."""
         from bertkit.data.labels import binarize_labels
 
         return binarize_labels(rows, column, self.labels, self.separator)
 
     def parse_label(self, value: Any) -> Hashable | None:
-        """Return the sorted names."""
+        """Return the sorted labels in a cell."""
         from bertkit.data.labels import parse_label_set
 
         labels = parse_label_set(value, self.separator)
         return None if labels is None else tuple(sorted(labels))
 
     def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
-        """Return binary cross-entropy over all decisions."""
+        """Return the mean binary cross-entropy over all rows and labels."""
         from bertkit.modeling.heads import compute_class_weights
         from bertkit.modeling.losses import BinaryCrossEntropy
 
@@ -134,7 +155,7 @@ class MultiLabel(LabelType):
         return BinaryCrossEntropy(weights, smoothing)
 
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
-        """Return the labels whose probability is above one half, [rows, labels]."""
+        """Return 1 for each label with a probability above one half, else 0; [rows, labels]."""
         return (logits > 0).astype("int64")
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
@@ -144,8 +165,8 @@ class MultiLabel(LabelType):
         return score_multi_label(gold, predicted)
 
     def decode_label(self, value: Any) -> list[str]:
-        """Return the names of the labels that are set."""
-        return [label for label, is_set in zip(self.labels, value, strict=True) if is_set]
+        """Return the names of the labels that are encoded as 1."""
+        return [label for label, is_member in zip(self.labels, value, strict=True) if is_member]
 
     def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray":
         """Return the sigmoid of the logits, [rows, labels]."""
@@ -155,7 +176,7 @@ class MultiLabel(LabelType):
 
 
 class Regression(LabelType):
-    """A number to predict by regression."""
+    """One number per row."""
 
     problem_type = "regression"
     default_metric = "pearson"
@@ -167,7 +188,7 @@ class Regression(LabelType):
         return parse_regression_labels(rows, column)
 
     def parse_label(self, value: Any) -> Hashable | None:
-        """Return the number, however it is written."""
+        """Return the number in a cell, regardless of its notation."""
         from bertkit.data.labels import parse_number
 
         return parse_number(value)
@@ -189,5 +210,5 @@ class Regression(LabelType):
         return score_regression(gold, predicted)
 
     def decode_label(self, value: Any) -> float:
-        """Return a plain number."""
+        """Return the number as a Python float."""
         return float(value)

@@ -1,7 +1,8 @@
-"""Predicted tags and entities of `ner`: decoding, scores, records and files."""
+"""The predicted tags and entities of `ner`, their scores, and the prediction files."""
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bertkit.tasks.base import Scores
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class NerEvaluation(Evaluation):
-    """The best legal sequence of tags of each sentence.
+    """The most probable legal sequence of tags for each sentence.
 
     Attributes:
-        tags: the tags in the order of the model's outputs.
-        scheme: the tagging scheme of the training rows.
+        tags: The tags in the order of the model's outputs.
+        scheme: Tagging scheme of the training rows.
     """
 
     def __init__(self, outputs: Outputs, tags: "TagSet", scheme: "Scheme") -> None:
@@ -36,7 +37,7 @@ class NerEvaluation(Evaluation):
 
     @cached_property
     def split_scheme(self) -> "Scheme":
-        """The scheme of this split's tags: the training scheme unless the tags contradict it."""
+        """The tagging scheme of this split: the training scheme, unless the gold tags contradict it."""
         from bertkit.data.ner.schemes import detect_scheme
 
         rows = self.outputs.rows
@@ -44,12 +45,12 @@ class NerEvaluation(Evaluation):
 
     @cached_property
     def _decoded(self) -> "tuple[np.ndarray, np.ndarray]":
-        """The predicted tag ids, [words], and their probabilities, [words]."""
+        """The predicted tag ids and their probabilities, both [words]."""
         import numpy as np
 
         from bertkit.data.ner.decoding import viterbi_decode
 
-        emissions = self._emissions()
+        emissions = self._compute_emissions()
         # IO tags cannot separate adjacent entities of one type.
         transitions = self.tags.build_transitions(allow_adjacent=self.split_scheme.name != "IO")
         predicted = viterbi_decode(emissions, self.outputs.features.word_offsets, *transitions)
@@ -60,49 +61,55 @@ class NerEvaluation(Evaluation):
         """The predicted tag ids in IOB2, [words]."""
         return self._decoded[0]
 
-    def _emissions(self) -> "np.ndarray":
-        """Return log probabilities of tags, [words, tags]; too large to keep."""
+    def _compute_emissions(self) -> "np.ndarray":
+        """Return the log probability of each tag, [words, tags]; not cached because of its size."""
         from bertkit.data.ner.decoding import compute_emissions
 
         return compute_emissions(self.outputs.logits, self.outputs.features, self.tags)
 
     @cached_property
     def _probabilities(self) -> list[list[float]]:
-        """The probability of each word's predicted tag, by sentence."""
+        """The probabilities of the predicted tags of each sentence."""
         import numpy as np
 
-        inner_offsets = self.outputs.features.word_offsets[1:-1]
-        return [sentence.tolist() for sentence in np.split(self._decoded[1], inner_offsets)]
+        _, probabilities = self._decoded
+        split_points = self.outputs.features.word_offsets[1:-1]
+        return [sentence.tolist() for sentence in np.split(probabilities, split_points)]
 
     @cached_property
     def _iob2(self) -> list[list[str]]:
-        """The predicted tags in IOB2, by sentence."""
+        """The predicted tags of each sentence in IOB2."""
         from bertkit.data.ner.tags import split_by_offsets
 
         return split_by_offsets(self.tags.decode(self.predicted), self.outputs.features.word_offsets)
 
     @cached_property
-    def _written_tags(self) -> list[list[str]]:
-        """The predicted tags in the scheme of the split, by sentence."""
+    def _tags_in_split_scheme(self) -> list[list[str]]:
+        """The predicted tags of each sentence in the scheme of this split."""
         from bertkit.data.ner.schemes import from_iob2
 
         return from_iob2(self._iob2, self.split_scheme)
 
     @cached_property
     def _counts(self) -> "tuple[np.ndarray, np.ndarray]":
-        """Counts of entities and of words by sentence; see `count_by_sentence`."""
+        """The numbers of entities and of words in each sentence; see `count_by_sentence`."""
         from bertkit.metrics.entities import count_by_sentence
 
         return count_by_sentence(self.gold, self.predicted, self.outputs.features.word_offsets, self.tags)
 
     def compare_entity_types(self) -> "tuple[np.ndarray, np.ndarray]":
-        """Return the gold and the likeliest type of each word in an entity; O comes after the types.
+        """Return the gold and the most probable type id of each word that is in a gold entity.
 
-        Types are compared instead of tags, since a head may be right about types and confuse B and I.
+        The id of O is the number of types. Types are compared instead of tags, since a head with the right
+        order of types may confuse B and I.
         """
+        import numpy as np
+
         is_inside = self.gold != self.tags.outside_id
-        types = self.tags.type_ids % (len(self.tags.types) + 1)  # the type id of O is -1
-        return types[self.gold[is_inside]], types[self._emissions()[is_inside].argmax(-1)]
+        outside_type_id = len(self.tags.types)
+        type_ids = np.where(self.tags.type_ids < 0, outside_type_id, self.tags.type_ids)  # by tag id
+        predicted = self._compute_emissions()[is_inside].argmax(-1)
+        return type_ids[self.gold[is_inside]], type_ids[predicted]
 
     # ---- scores
 
@@ -117,22 +124,23 @@ class NerEvaluation(Evaluation):
         from bertkit.metrics.entities import score_sentences
         from bertkit.metrics.significance import Scorer
 
-        entities, words = self._counts
-        entities = entities.sum(1)
+        entities_by_type, words = self._counts
+        entities = entities_by_type.sum(1)
         return Scorer(lambda rows: score_sentences(entities[rows], words[rows]), len(words))
 
     def details(self) -> dict[str, Scores]:
         """Return the scores of each entity type."""
         from bertkit.metrics.entities import score_types
 
-        return score_types(self._counts[0], self.tags)
+        entities_by_type, _ = self._counts
+        return score_types(entities_by_type, self.tags)
 
     # ---- records
 
-    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
-        """Yield `tokens`, `gold` and `predicted` tags, `text`, and `entities` by characters.
+    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+        """Yield `tokens`, the `gold` and `predicted` tags, `text`, and `entities` with character offsets.
 
-        All scores add `probabilities`, those of each word's predicted tag.
+        `score_detail="all"` adds `probabilities`, with the probability of each word's predicted tag.
         """
         from bertkit.data.ner.words import extract_entities
 
@@ -143,23 +151,29 @@ class NerEvaluation(Evaluation):
             record = {
                 "tokens": words,
                 "gold": None if gold is None else gold[index],
-                "predicted": self._written_tags[index],
+                "predicted": self._tags_in_split_scheme[index],
                 "text": text,
                 "entities": extract_entities(self._iob2[index], words, text, probabilities),
             }
-            yield record | {"probabilities": probabilities} if scores == "all" else record
+            yield record | {"probabilities": probabilities} if score_detail == "all" else record
 
     def files(self) -> dict[str, Iterator[str]]:
-        """Return `predictions.conll`: word, gold tag (if there is one), predicted tag."""
+        """Return `predictions.conll`: word, gold tag if there is one, and predicted tag."""
         from bertkit.data.readers.conll import format_conll
 
         rows = self.outputs.rows
-        gold = [rows["tags"]] if "tags" in rows.columns else []
-        return {"predictions.conll": format_conll([rows["tokens"], *gold, self._written_tags])}
+        gold_columns = [rows["tags"]] if "tags" in rows.columns else []
+        return {
+            "predictions.conll": format_conll([rows["tokens"], *gold_columns, self._tags_in_split_scheme])
+        }
 
 
 def score_baselines(train: "Rows", rows: "Rows", tags: "TagSet") -> dict[str, Scores]:
-    """Score O for every word (`majority`), and each word's most frequent tag (`frequent_tag`)."""
+    """Return the scores of `majority` and `frequent_tag`.
+
+    The majority baseline predicts O for every word. The other baseline predicts the most frequent tag that
+    the word has in the training rows.
+    """
     import numpy as np
 
     from bertkit.data.ner.tags import compute_offsets
@@ -167,9 +181,7 @@ def score_baselines(train: "Rows", rows: "Rows", tags: "TagSet") -> dict[str, Sc
     from bertkit.metrics.entities import count_by_sentence, score_sentences
 
     train_tags, gold = tags.encode(train["iob2"]), tags.encode(rows["iob2"])
-    train_words, words = (
-        [word for sentence in part["tokens"] for word in sentence] for part in (train, rows)
-    )
+    train_words, words = list(chain.from_iterable(train["tokens"])), list(chain.from_iterable(rows["tokens"]))
     predictions = {
         "majority": np.full(len(gold), tags.outside_id),
         "frequent_tag": predict_frequent_tag(train_words, train_tags, words, tags.outside_id),

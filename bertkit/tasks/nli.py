@@ -1,4 +1,4 @@
-"""`nli`: whether a premise entails a hypothesis, contradicts it, or neither."""
+"""`nli`: classify pairs of premise and hypothesis as entailment, neutral or contradiction."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -17,28 +17,32 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows
     from bertkit.data.split import SplitKeys
 
-STANDARD_LABELS = ["entailment", "neutral", "contradiction"]  # 0, 1, 2 in SNLI, MNLI, XNLI and ANLI
+STANDARD_LABELS = [
+    "entailment",
+    "neutral",
+    "contradiction",
+]  # in the order of the ids in SNLI, MNLI, XNLI and ANLI
 
 
 @dataclass(frozen=True, kw_only=True)
 class NliConfig(SequenceConfig):
-    """The settings of `nli` beside the shared ones."""
+    """The settings of `nli`."""
 
     premise_column: str | None = setting(None, "Column of the premise.", DATA, default_text="guessed")
     hypothesis_column: str | None = setting(None, "Column of the hypothesis.", DATA, default_text="guessed")
 
 
 class InferenceLabel(SingleLabel):
-    """One label of two or three, scored by accuracy and macro F1."""
+    """The label of a pair, scored by accuracy and macro F1."""
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-        """Return `accuracy` and `f1`."""
+        """Return `accuracy` and macro `f1`."""
         scores = super().score(gold, predicted)
         return {name: scores[name] for name in ("accuracy", "f1")}
 
 
 class Nli(SequenceTask):
-    """Natural language inference; pairs with one premise are held out together."""
+    """Natural language inference; pairs with the same premise stay in the same split."""
 
     spec = TaskSpec(
         name="nli",
@@ -54,7 +58,7 @@ class Nli(SequenceTask):
         from bertkit.data.labels import normalize_label, sort_labels
 
         self._resolve_columns(dataset.splits["train"])
-        dataset = self._name_standard_labels(self._drop_unlabeled(dataset))
+        dataset = self._name_label_ids(self._drop_unlabeled(dataset))
         train = dataset.splits["train"]
         found = {label for value in train[self.config.label_column] if (label := normalize_label(value))}
         labels = dataset.labels if found <= set(dataset.labels) else sort_labels(list(found))
@@ -71,13 +75,13 @@ class Nli(SequenceTask):
         pair = guess_pair_columns(train)
         if pair is None:
             raise UserError(
-                f"{train.files[0]}: no two of its columns ({format_list(train.columns)}) look like premise "
+                f"{train.files[0]}: no two of the columns {format_list(train.columns)} look like premise "
                 "and hypothesis; name them with --premise-column and --hypothesis-column"
             )
         self.config = fill_unset(self.config, dict(zip(self.text_settings, pair, strict=True)))
 
-    def _name_standard_labels(self, dataset: "LoadedDataset") -> "LoadedDataset":
-        """Replace labels 0, 1 and 2 by the names that all the large datasets number this way."""
+    def _name_label_ids(self, dataset: "LoadedDataset") -> "LoadedDataset":
+        """Replace the ids 0, 1 and 2 by the standard label names if the training labels are these ids."""
         from bertkit.data.labels import has_labels, normalize_label
 
         column = self.config.label_column
@@ -97,16 +101,19 @@ class Nli(SequenceTask):
         return named.add_splits(labeled)
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
-        """Group pairs by premise, because a premise's other pairs would reveal part of this one."""
+        """Return keys that keep all pairs with the same premise in the same split.
+
+        The label of one pair would otherwise help to predict the labels of the others.
+        """
         keys = super().split_keys(rows)
         return dataclasses.replace(keys, group=rows[self.inputs.text_columns[0]])
 
-    def _tfidf_baseline(self) -> tuple[str, list[str]]:
-        """Measure what the hypotheses alone give away."""
+    def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
+        """Return a baseline that reads only the hypotheses."""
         return "hypothesis_only", list(self.inputs.text_columns[1:])
 
     def _map_label_ids(self, rows: "Rows") -> "Rows":
-        """Replace 0, 1 and 2 by names if the model has the standard labels."""
+        """Replace the ids 0, 1 and 2 by the standard names if the model predicts these names."""
         from bertkit.data.labels import map_label_ids, normalize_label
 
         column = self.config.label_column

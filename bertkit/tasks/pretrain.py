@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
-SAMPLE_COUNT = 100  # examples in masked_samples.jsonl
+NUM_SAMPLES = 100  # examples in masked_samples.jsonl
 
 
 class Pretrain(CorpusTask):
-    """Masked language modeling and next sentence prediction (Devlin et al. 2018, 3.1) with ablations (5.1).
+    """BERT's pre-training (Devlin et al. 2018, 3.1), its ablations (5.1), and sentence order prediction.
 
     Attributes:
-        eval_collator: Collator for scoring; set by `collator`.
+        eval_collator: Collator for evaluation examples; set by `collator`.
     """
 
     spec = TaskSpec(
@@ -37,9 +37,9 @@ class Pretrain(CorpusTask):
         config=PretrainConfig,
         pipeline=Pipeline(task="fill-mask"),
         best_metric=("loss", -1),
-        unit="text",  # a document, or a part of one if there are few
+        unit="text",  # a document, or a part of a document if there are few documents
         default_max_length=128,
-        # Devlin et al. 2018, A.2, with batches that fit a small machine
+        # As in Devlin et al. 2018, A.2, except for the smaller batch size.
         default_hyperparameters={"epochs": 1.0, "batch_size": 32, "learning_rate": 1e-4},
         dynamic_examples=True,
         row_level=False,
@@ -51,13 +51,13 @@ class Pretrain(CorpusTask):
         super().__init__(config)
         if self.config.phases is not None:
             self.config = apply_phases(self.config)
-        start = "further pre-trained by" if self.config.model else "pre-trained from scratch by"
+        phrase = "further pre-trained by" if self.config.model else "pre-trained from scratch by"
         pipeline = Pipeline(task=self.objective.hub_task)
-        self.spec = replace(self.spec, pipeline=pipeline, training_phrase=start)
+        self.spec = replace(self.spec, pipeline=pipeline, training_phrase=phrase)
 
     @property
     def phases(self) -> "list[Phase]":
-        """The phases of training: those of --phases, or a single one."""
+        """The phases of `--phases`, or a single phase of `--max-length`."""
         from bertkit.data.corpus.features import parse_phases
 
         return parse_phases(self.config.phases or f"{self.config.max_length}:1")
@@ -74,36 +74,43 @@ class Pretrain(CorpusTask):
         if self.tokenizer.mask_token_id is None and not self.objective.is_causal:
             flag = "--model" if self.config.model else "--tokenizer"
             raise UserError(
-                f"{flag} {self.model_source.name}: its tokenizer has no [MASK] token; pass another, or "
+                f"{flag} {self.model_source.name}: the tokenizer has no [MASK] token; pass another one, or "
                 "--objective ltr"
             )
 
     def validate_splits(self, splits: "Splits") -> None:
-        """Check the masking settings; the documents were checked when they were read."""
+        """Check the masking settings. The documents were checked by `load_data`."""
         self.objective.validate_config(self.config)
 
     def describe(self) -> str:
-        """Return what the model predicts."""
+        """Return one line on what the model predicts."""
         if self.objective.is_causal:
             return "each token" + self.objective.description
         unit = "tokens, in whole words" if self.config.whole_word_masking else "tokens"
         return f"{self.config.mlm_probability:.0%} of the {unit}{self.objective.description}"
 
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Configure the model for the objective, and check the lengths of the phases."""
+        """Configure the model for the objective.
+
+        Raises:
+            UserError: The model does not support the objective, or a phase is longer than its maximum length.
+        """
         from bertkit.modeling.loading import get_max_positions
 
-        limit = get_max_positions(model_config)
-        for phase in self.phases if self.config.phases is not None else []:
-            if limit is not None and phase.length > limit:
-                raise UserError(f"--phases {phase}: {source.name} has {limit} positions; use shorter phases")
+        max_positions = get_max_positions(model_config)
+        if self.config.phases is not None and max_positions is not None:
+            for phase in self.phases:
+                if phase.length > max_positions:
+                    raise UserError(
+                        f"--phases {phase}: {source.name} has {max_positions} positions; use shorter phases"
+                    )
         self.spec = replace(self.spec, pipeline=self.objective.build_pipeline(self.tokenizer))
-        configured = self.objective.configure_model(model_config, source.name, self.tokenizer)
+        model_config = self.objective.configure_model(model_config, source.name, self.tokenizer)
         self.head_note = self._describe_new_heads()
-        return configured
+        return model_config
 
     def _describe_new_heads(self) -> str:
-        """Return a note on the heads that the initial model lacks."""
+        """Return a note on heads that the weights of `--model` lack; empty if there are none."""
         from bertkit.modeling.loading import load_config
         from bertkit.modeling.pretraining import find_missing_heads
 
@@ -117,7 +124,9 @@ class Pretrain(CorpusTask):
     # ---- examples
 
     def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
-        """Return examples that are sampled again in every epoch; for training those of each phase.
+        """Return examples that are sampled again in every epoch.
+
+        For training, return the examples of each phase.
 
         Raises:
             UserError: There is not enough text for one example.
@@ -130,6 +139,7 @@ class Pretrain(CorpusTask):
         return PhasedFeatures.from_phases(self.phases, features)
 
     def _build_features(self, rows: "Rows", tokenizer: Any, max_length: int) -> "CorpusFeatures":
+        """Return examples of at most `max_length` tokens."""
         from bertkit.data.corpus.features import CorpusFeatures
         from bertkit.data.corpus.pairs import describe_pairs
         from bertkit.data.tokenization import SequenceTemplate
@@ -156,7 +166,7 @@ class Pretrain(CorpusTask):
         return features
 
     def preview(self, features: Any, tokenizer: Any) -> "Preview | None":
-        """Return masked examples of the first epoch and phase, sampled from the whole text."""
+        """Return a random sample of masked examples from the first epoch of the first phase."""
         if self.config.preview is None:
             return None
         from bertkit.data.collator import PaddingCollator
@@ -169,21 +179,22 @@ class Pretrain(CorpusTask):
         indices = sample_indices(features, self.config.preview)
         samples = list(decode_masked_samples(features, collator, tokenizer, indices))
         statistics = measure_samples(features, collator, find_continuation_tokens(tokenizer), indices)
-        is_short = len(features) < self.config.preview
-        notes = [f"an epoch has only {len(features):,} examples: all are shown"] if is_short else []
+        notes = []
+        if len(features) < self.config.preview:
+            notes.append(f"an epoch has only {len(features):,} examples: all are shown")
         return Preview(statistics, samples, notes)
 
     def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
-        """Return a collator that pads and masks batches of any phase."""
+        """Return a collator that pads and masks examples with the settings of their phase."""
         from bertkit.data.corpus.features import PhasedCollator
 
-        pad, build = super().collator(tokenizer, model), self.objective.build_collator
-        self.eval_collator = build(self.config, tokenizer, pad, self.config.max_length)
-        phase_collators = [build(self.config, tokenizer, pad, phase.length) for phase in self.phases]
+        pad, build_collator = super().collator(tokenizer, model), self.objective.build_collator
+        self.eval_collator = build_collator(self.config, tokenizer, pad, self.config.max_length)
+        phase_collators = [build_collator(self.config, tokenizer, pad, phase.length) for phase in self.phases]
         return PhasedCollator(phase_collators, self.eval_collator)
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Return the encoder with a vocabulary head and, for pairs, a head over [CLS]."""
+        """Return the encoder with a language modeling head and, for pairs, a classification head on [CLS]."""
         from bertkit.modeling.dropout import set_dropout
         from bertkit.modeling.loading import load_model
         from bertkit.modeling.pretraining import gather_masked_positions
@@ -197,7 +208,7 @@ class Pretrain(CorpusTask):
         return gather_masked_positions(model)
 
     def loss(self, features: Any) -> "Loss":
-        """Return the sum of the mlm and nsp losses, each with its own mean."""
+        """Return the sum of the mean loss over predicted tokens and the mean loss over pairs."""
         from bertkit.modeling.losses import PretrainingLoss
 
         return PretrainingLoss()
@@ -205,11 +216,11 @@ class Pretrain(CorpusTask):
     # ---- scores
 
     def evaluate(self, outputs: Outputs) -> "PretrainEvaluation":
-        """Return losses and masked samples."""
+        """Return the losses and a sample of masked examples."""
         return PretrainEvaluation(outputs, self.config.has_pairs, self.eval_collator, self.tokenizer)
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
-        """Return `unigram`, a model of the token frequencies in the training text."""
+        """Score `unigram`, which predicts tokens by their frequency in the training text."""
         from bertkit.metrics.pretraining import score_unigram
 
         return {
@@ -220,38 +231,42 @@ class Pretrain(CorpusTask):
 
 
 class PretrainEvaluation(Evaluation):
-    """Losses of the examples, and a sample of them as they were masked.
+    """The losses of the examples, and a sample of the masked examples.
 
     Attributes:
-        has_pairs: whether an example has two texts.
-        collator: masks the examples as they were scored.
+        has_pairs: Whether an example has two texts.
+        collator: Masks the same tokens as when the losses were computed.
+        tokenizer: Decodes the sampled examples.
     """
 
     def __init__(self, outputs: Outputs, has_pairs: bool, collator: Any, tokenizer: Any) -> None:
         super().__init__(outputs)
-        self.has_pairs, self.collator, self.tokenizer = has_pairs, collator, tokenizer
+        self.has_pairs = has_pairs
+        self.collator = collator
+        self.tokenizer = tokenizer
 
     def compute_scores(self) -> Scores:
-        """Return losses in nats, accuracies, and the perplexity of the masked tokens."""
+        """Return losses in nats, accuracies, and the perplexity of the predicted tokens."""
         from bertkit.metrics.pretraining import score_pretraining
 
         return score_pretraining(self.outputs.logits, self.has_pairs)
 
     def scorer(self) -> "Scorer":
-        """Return a scorer that resamples examples."""
+        """Return a scorer of examples."""
         from bertkit.metrics.pretraining import score_pretraining
         from bertkit.metrics.significance import Scorer
 
         logits = self.outputs.logits
         return Scorer(lambda rows: score_pretraining(logits[rows], self.has_pairs), len(logits))
 
-    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
-        """Yield some masked examples with the mean loss of their masked tokens in nats."""
+    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+        """Yield a sample of masked examples; `mlm_loss` is the mean loss of the predicted tokens in nats."""
         from bertkit.masking.preview import decode_masked_samples, sample_indices
 
         features, logits = self.outputs.features, self.outputs.logits
-        indices = sample_indices(features, SAMPLE_COUNT)
-        losses = logits[indices, 0] / logits[indices, 2].clip(1)
+        indices = sample_indices(features, NUM_SAMPLES)
+        loss_sums, num_predictions = logits[indices, 0], logits[indices, 2]
+        losses = loss_sums / num_predictions.clip(1)
         samples = decode_masked_samples(features, self.collator, self.tokenizer, indices)
         for sample, loss in zip(samples, losses.tolist(), strict=True):
             yield {**sample, "mlm_loss": loss}

@@ -9,7 +9,8 @@ from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, TextConfig, get_flag,
 from bertkit.errors import UserError
 
 MASKING = "Masking"
-# Layers, hidden size and heads: Devlin et al. 2018, 3; the small ones are Google's.
+# Numbers of layers, hidden units and heads. Base and large are from Devlin et al. 2018, 3; the other sizes
+# are those of Google's small BERT models.
 MODEL_SIZES = {
     "tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "medium": (8, 512, 8),
     "base": (12, 768, 12), "large": (24, 1024, 16),
@@ -18,7 +19,7 @@ MODEL_SIZES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(TextConfig, RunConfig):
-    """The settings of `pretrain-mlm-nsp` in addition to the shared ones."""
+    """The settings of `pretrain-mlm-nsp`."""
 
     excluded_settings = frozenset({"new_head", "head"})
 
@@ -43,8 +44,8 @@ class PretrainConfig(TextConfig, RunConfig):
         None, "Number of attention heads, if different from --size.", MODEL, min=1, replaces=("model",)
     )
     dropout: float | None = setting(
-        None, "Dropout of a model from scratch during pre-training. Fine-tuning it uses 0.1.", MODEL, min=0.0,
-        max=0.9, default_text="0.1", replaces=("model",),
+        None, "Dropout of a model from scratch during pre-training. Fine-tuning that model uses 0.1.", MODEL,
+        min=0.0, max=0.9, default_text="0.1", replaces=("model",),
     )  # fmt: skip
     tokenizer: str | None = setting(
         None,
@@ -55,14 +56,14 @@ class PretrainConfig(TextConfig, RunConfig):
         is_path=True,
     )
     vocab_size: int | None = setting(
-        None, "Vocabulary size of a new WordPiece tokenizer, which is trained first.", MODEL, min=6,
-        default_text="30000", replaces=("model",),
+        None, "Vocabulary size of a new WordPiece tokenizer, which is trained before the model.", MODEL,
+        min=6, default_text="30000", replaces=("model",),
     )  # fmt: skip
     cased: bool = setting(False, "Keep capital letters in a new tokenizer.", MODEL)
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr"] = setting(
         "mlm+nsp",
-        "Training objective: masked tokens with next sentence prediction, alone, or with sentence order "
-        "prediction; or left-to-right language modeling.",
+        "Training objective: masked language modeling with next sentence prediction, without it, or with "
+        "sentence order prediction; or left-to-right language modeling.",
         MODEL,
     )
     max_length: int | None = setting(
@@ -73,13 +74,15 @@ class PretrainConfig(TextConfig, RunConfig):
         default_text="128",
     )
 
-    mlm_probability: float = setting(0.15, "Fraction of the tokens to predict.", MASKING, min=0.01, max=0.9)
+    mlm_probability: float = setting(
+        0.15, "Fraction of all tokens that are predicted.", MASKING, min=0.01, max=0.9
+    )
     mask_replace_prob: float = setting(
-        0.8, "Fraction of the tokens to predict that are replaced by [MASK].", MASKING, min=0.0, max=1.0
+        0.8, "Fraction of the predicted tokens that are replaced by [MASK].", MASKING, min=0.0, max=1.0
     )
     random_replace_prob: float = setting(
         0.1,
-        "Fraction of the tokens to predict that are replaced by a random token.",
+        "Fraction of the predicted tokens that are replaced by a random token.",
         MASKING,
         min=0.0,
         max=1.0,
@@ -89,13 +92,13 @@ class PretrainConfig(TextConfig, RunConfig):
     )
     max_predictions_per_seq: int | None = setting(
         None,
-        "Maximum number of tokens to predict per example.",
+        "Maximum number of predicted tokens per example.",
         MASKING,
         min=1,
         default_text="--mlm-probability times --max-length",
     )
     short_seq_prob: float = setting(
-        0.1, "Fraction of the examples that are deliberately shorter.", MASKING, min=0.0, max=1.0
+        0.1, "Fraction of the examples with a random, shorter target length.", MASKING, min=0.0, max=1.0
     )
 
     phases: str | None = setting(
@@ -122,9 +125,9 @@ class PretrainConfig(TextConfig, RunConfig):
         return self.objective in ("mlm+nsp", "mlm+sop")
 
     def continued_from(self, run_dir: Path) -> Self:
-        """Return the settings with a finished run as the model, without those of a model from scratch."""
-        scratch: dict[str, Any] = dict.fromkeys(get_scratch_flags(type(self)))
-        return dataclasses.replace(super().continued_from(run_dir), **scratch)
+        """Return the settings for training a finished run further, without those of a model from scratch."""
+        unset: dict[str, Any] = dict.fromkeys(get_scratch_flags(type(self)))
+        return dataclasses.replace(super().continued_from(run_dir), **unset)
 
     def train_max_length(self) -> int:
         """Return the length of the longest phase in tokens."""
@@ -136,10 +139,11 @@ class PretrainConfig(TextConfig, RunConfig):
 
 
 def get_scratch_flags(config_class: type[PretrainConfig]) -> dict[str, str]:
-    """Return the settings of a model from scratch: name -> flag."""
-    settings = get_settings(config_class).items()
+    """Return the flags of the settings that apply only to a model from scratch, by setting."""
     return {
-        name: get_flag(name, setting) for name, (_, setting, _) in settings if "model" in setting.replaces
+        name: get_flag(name, metadata)
+        for name, (_, metadata, _) in get_settings(config_class).items()
+        if "model" in metadata.replaces
     }
 
 
@@ -147,15 +151,19 @@ def check_scratch_settings(config: PretrainConfig) -> None:
     """Reject settings of a model from scratch if `--model` is given.
 
     Raises:
-        UserError: such a setting is given; the message names its flag.
+        UserError: Both are given.
     """
-    for name, flag in get_scratch_flags(type(config)).items() if config.model else ():
+    if not config.model:
+        return
+    for name, flag in get_scratch_flags(type(config)).items():
         if getattr(config, name) is not None:
             raise UserError(f"{flag}: applies only to a model from scratch; remove it or --model")
 
 
 def apply_phases(config: Any) -> Any:
-    """Return the settings with the length of the last phase as `max_length`; the model is used at it.
+    """Return the settings with the length of the last phase as `max_length`.
+
+    Evaluation and the finished model use this length.
 
     Raises:
         UserError: `phases` cannot be parsed or conflicts with other settings.
@@ -163,8 +171,9 @@ def apply_phases(config: Any) -> Any:
     from bertkit.data.corpus.features import parse_phases
 
     last_length = parse_phases(config.phases)[-1].length
-    if config.max_length not in (None, last_length):  # equal in the settings of a saved run
+    # The settings of a saved run contain both, with equal lengths.
+    if config.max_length not in (None, last_length):
         raise UserError(f"--max-length {config.max_length}: --phases sets the lengths; remove one of them")
-    if any(pair.startswith("train_sampling_strategy=") for pair in config.set):
+    if any(argument.startswith("train_sampling_strategy=") for argument in config.set):
         raise UserError("--set train_sampling_strategy: --phases defines its own order; remove one of them")
     return dataclasses.replace(config, max_length=last_length)

@@ -9,9 +9,9 @@ from bertkit.errors import UserError
 from bertkit.tasks.base import Pipeline
 from bertkit.tasks.pretrain_config import PretrainConfig
 
-# Architectures with a head over pairs in `AutoModelForPreTraining`.
+# Model types whose `AutoModelForPreTraining` has a next sentence prediction head.
 PAIR_ARCHITECTURES = frozenset({"bert", "albert", "big_bird", "mobilebert", "megatron-bert"})
-# Architectures with a causal language model, in which `is_decoder` hides later tokens.
+# Model types whose causal language model masks later tokens in the attention if `is_decoder` is set.
 CAUSAL_ARCHITECTURES = frozenset({
     "bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "electra", "ernie", "megatron-bert",
     "rembert", "roformer", "roberta-prelayernorm", "data2vec-text",
@@ -24,16 +24,16 @@ MASKING_SETTINGS = [
 
 @dataclass(frozen=True)
 class Objective:
-    """A training objective on plain text and the model class for it.
+    """A training objective on plain text.
 
     Attributes:
         name: Value of `--objective`.
-        builder_name: Function of `bertkit.data.corpus.pairs` that plans an epoch.
-        model_class: Auto class of transformers.
-        description: Continues the description of the predicted tokens.
-        architectures: Model types that support it; None: all.
-        unsupported_hint: What other architectures lack, and the fix.
-        is_causal: Whether each token is predicted from the previous ones.
+        builder_name: Name of the function in `bertkit.data.corpus.pairs` that plans the examples of an epoch.
+        model_class: Name of the auto class of transformers.
+        description: End of the run's description, which begins with the predicted tokens.
+        architectures: Model types that support the objective; None if all do.
+        unsupported_hint: Error message for other model types, after the name of the model.
+        is_causal: Whether each token is predicted from the previous tokens.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Objective:
         is_special = build_special_tokens_mask(tokenizer)
         if self.is_causal:
             return CausalLmCollator(pad, is_special)
-        num_predictions = config.max_predictions_per_seq or max(1, round(config.mlm_probability * max_length))
+        max_predictions = config.max_predictions_per_seq or max(1, round(config.mlm_probability * max_length))
         masker = build_masker(
             tokenizer, is_special, config.whole_word_masking, mlm_probability=config.mlm_probability,
             mask_replace_prob=config.mask_replace_prob, random_replace_prob=config.random_replace_prob,
-            max_predictions_per_seq=num_predictions, seed=config.seed,
+            max_predictions_per_seq=max_predictions, seed=config.seed,
         )  # fmt: skip
         return MlmCollator(pad, masker, is_special, config.has_pairs)
 
@@ -81,9 +81,11 @@ class Objective:
         return getattr(transformers, self.model_class)
 
     def validate_config(self, config: PretrainConfig) -> None:
-        """Refuse masking settings that contradict each other or the objective.
+        """Check that the masking settings agree with each other and apply to the objective.
 
-        A setting with its default value counts as not passed.
+        Raises:
+            UserError: The probabilities sum to more than 1, or a setting differs from its default for an
+                objective that masks nothing.
         """
         if config.mask_replace_prob + config.random_replace_prob > 1:
             flags = (
@@ -91,18 +93,20 @@ class Objective:
                 f"{config.random_replace_prob:g}"
             )
             raise UserError(f"{flags}: the sum exceeds 1; pass lower fractions")
+        if not self.is_causal:
+            return
         settings = get_settings(type(config))
-        for name in MASKING_SETTINGS if self.is_causal else []:
-            _, setting, default = settings[name]
+        for name in MASKING_SETTINGS:
+            _, metadata, default = settings[name]
             if getattr(config, name) != default:
-                flag = get_flag(name, setting)
+                flag = get_flag(name, metadata)
                 raise UserError(f"{flag}: --objective {self.name} masks nothing; remove one of them")
 
     def configure_model(self, model_config: Any, name: str, tokenizer: Any) -> Any:
-        """Return the config of a model for this objective; `ltr` makes the model a decoder.
+        """Return the model config for this objective. A causal objective makes the model a decoder.
 
         Raises:
-            UserError: The architecture does not support the objective, or the model is causal.
+            UserError: The model type does not support the objective, or the model is causal.
         """
         from bertkit.modeling.pooling import is_causal
 
@@ -112,8 +116,10 @@ class Objective:
         if self.architectures is not None and model_type not in self.architectures:
             raise UserError(f"--objective {self.name}: {name} ({model_type}) {self.unsupported_hint}")
         if self.is_causal:
-            ends = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
-            model_config.update({"is_decoder": True, "use_cache": False, **ends})
+            model_config.update({
+                "is_decoder": True, "use_cache": False,
+                "bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id,
+            })  # fmt: skip
         return model_config
 
     @property
@@ -122,7 +128,11 @@ class Objective:
         return "text-generation" if self.is_causal else "fill-mask"
 
     def build_pipeline(self, tokenizer: Any) -> Pipeline:
-        """Return how to use the model; a text to continue has the first special token but not the last."""
+        """Return the arguments of `transformers.pipeline()`.
+
+        A causal model continues a text that starts with [CLS]. The text must not end with [SEP], so the
+        pipeline adds no special tokens.
+        """
         if not self.is_causal:
             return Pipeline(task=self.hub_task, example_input=f"... {tokenizer.mask_token} ...")
         call_kwargs = {"add_special_tokens": False, "max_new_tokens": 20}

@@ -1,4 +1,4 @@
-"""`qa`: the answer to a question as a span of a paragraph, or no answer."""
+"""`qa`: answer a question with a span of a paragraph, or with no answer."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -18,25 +18,28 @@ if TYPE_CHECKING:
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
-SQUAD_DATASETS = {"v1": "squad", "v2": "squad_v2"}  # the dataset of --squad without --data
+SQUAD_DATASETS = {
+    "v1": "squad",
+    "v2": "squad_v2",
+}  # the dataset for each value of --squad if --data is not set
 DEFAULT_DOC_STRIDE = 128
-THRESHOLD_KEY = "null_odds_threshold"  # in the model's config
+THRESHOLD_KEY = "null_odds_threshold"  # attribute of the model's config
 
 
 @dataclass(frozen=True, kw_only=True)
 class QaConfig(RunConfig):
-    """The settings of `qa` beside the shared ones."""
+    """The settings of `qa`."""
 
     squad: Literal["v1", "v2"] | None = setting(
         None,
-        "Dataset; with --data the rules: v1, every question has an answer, or v2, it may have none.",
+        "Rules of SQuAD: in v1 every question has an answer, in v2 not. Without --data, also the dataset.",
         DATA,
-        default_text="with --data v2 where a question has no answer",
+        default_text="v2 if a question has no answer, else v1",
     )
     question_column: str | None = setting(None, "Column of the question.", DATA, default_text="guessed")
     context_column: str | None = setting(None, "Column of the paragraph.", DATA, default_text="guessed")
     answers_column: str | None = setting(
-        None, "Column of the gold answers, with text and offset.", DATA, default_text="guessed"
+        None, "Column of the gold answers and their offsets.", DATA, default_text="guessed"
     )
     max_length: int | None = setting(
         None, "Maximum sequence length in tokens, including special tokens.", MODEL, min=4, default_text="384"
@@ -46,34 +49,35 @@ class QaConfig(RunConfig):
         "Tokens from the start of one window of a long paragraph to the start of the next.",
         MODEL,
         min=1,
-        default_text="128, at most half a window",
+        default_text="128, or half the room for the paragraph if that is less",
     )
     max_query_length: int = setting(
-        64, "Maximum length of a question in tokens; the rest is truncated.", MODEL, min=1
+        64, "Maximum length of a question in tokens; longer questions are truncated.", MODEL, min=1
     )
     max_answer_length: int = setting(30, "Maximum length of an answer in tokens.", MODEL, min=1)
     n_best: int = setting(20, "Number of answers to list for each question.", MODEL, min=1)
 
     def resolve_data_name(self) -> str | None:
-        """Return `--data`, or the dataset that `--squad` selects without it."""
+        """Return `--data` if it is set, or else the dataset that `--squad` selects."""
         return self.data or (SQUAD_DATASETS[self.squad] if self.squad else None)
 
 
 class Qa(Task):
-    """Extractive question answering: the span with the highest S·T_i + E·T_j is the answer.
+    """Extractive question answering (Devlin et al. 2018, 4.2 and 4.3).
 
-    S and E are the start and end vectors of Devlin et al. 2018, 4.2 and 4.3. No answer is the span
-    from [CLS] to [CLS].
+    The answer is the span from token i to token j with the highest score S·T_i + E·T_j. S and E are the
+    start and end vectors. The span from [CLS] to [CLS] represents no answer.
 
     Attributes:
-        requires_full_coverage: whether windows that would skip text are refused, as in training.
+        requires_full_coverage: Whether to refuse a stride that skips tokens between windows. Training
+            refuses it; a finished run does not.
     """
 
     spec = TaskSpec(
         name="qa",
         help="Fine-tune on extractive question answering: SQuAD v1.1, v2.0 and similar datasets.",
         config=QaConfig,
-        pipeline=Pipeline(task="question-answering", caveat="has no equivalent"),
+        pipeline=Pipeline(task="question-answering", caveat="has no task for extractive questions"),
         best_metric=("f1", 1),
         uses_windows=True,
         default_max_length=384,
@@ -82,33 +86,34 @@ class Qa(Task):
 
     @property
     def inputs(self) -> InputSchema:
-        """A question and a paragraph; the answers and the fields that SQuAD adds to them."""
+        """The columns of questions, paragraphs and answers, and the further answer columns of SQuAD."""
         from bertkit.data.qa.rows import ANSWER_COLUMNS
 
         question, context = self.config.question_column, self.config.context_column
-        answers = {self.config.answers_column, *ANSWER_COLUMNS, "is_impossible", "plausible_answers"}
+        answer_columns = {self.config.answers_column, *ANSWER_COLUMNS, "is_impossible", "plausible_answers"}
         return InputSchema(
             text_columns=("question", "context"),
-            gold_columns=frozenset(answers - {question, context}),
-            dropped_columns=frozenset(["id", "answers"]),
+            gold_columns=frozenset(answer_columns - {question, context}),
+            hidden_columns=frozenset(["id", "answers"]),
             flags={"question": question, "context": context},
         )
 
     @property
     def _column_names(self) -> tuple[Any, Any, Any]:
+        """The columns of questions, paragraphs and answers."""
         config = self.config
         return config.question_column, config.context_column, config.answers_column
 
     # ---- rows
 
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
-        """Convert to one question per row, fix the offsets of answers, and choose the rules."""
+        """Parse the rows into questions, fix the offsets of answers, and choose the rules of SQuAD."""
         from bertkit.data.qa.repair import fix_offsets
         from bertkit.data.qa.rows import normalize_questions, resolve_columns
 
         columns = resolve_columns(dataset.splits["train"], *self._column_names)
-        settings = ("question_column", "context_column", "answers_column")
-        self.config = fill_unset(self.config, dict(zip(settings, columns, strict=True)))
+        names = ("question_column", "context_column", "answers_column")
+        self.config = fill_unset(self.config, dict(zip(names, columns, strict=True)))
         splits: Splits = {}
         notes = list(dataset.notes)
         for name, rows in dataset.splits.items():
@@ -122,10 +127,10 @@ class Qa(Task):
         return dataclasses.replace(dataset, splits=splits, notes=notes)
 
     def _choose_rules(self, splits: "Splits") -> None:
-        """Set `squad` to v2 where a question has no answer, else to v1, unless the user set it.
+        """Set `squad` if the user did not: to v2 if a question has no answer, else to v1.
 
         Raises:
-            UserError: the user chose v1, and a question has no answer.
+            UserError: A question has no answer, but the user chose v1.
         """
         from bertkit.data.qa.answers import describe_location
         from bertkit.data.qa.rows import find_unanswerable
@@ -144,7 +149,7 @@ class Qa(Task):
     def parse_rows(
         self, rows: "Rows", split: str = "", require_labels: bool = False
     ) -> tuple["Rows", list[str]]:
-        """Convert to one question per row; if labels are required, check the answers by the rules."""
+        """Parse the rows into questions; if labels are required, also fix and check the answers."""
         from bertkit.data.qa.answers import describe_location
         from bertkit.data.qa.repair import fix_offsets
         from bertkit.data.qa.rows import QuestionRows, find_unanswerable, normalize_questions
@@ -159,45 +164,49 @@ class Qa(Task):
         fixed, notes = fix_offsets(questions, split)
         if self.config.squad == "v1" and (index := find_unanswerable(fixed)) is not None:
             raise UserError(
-                f"{describe_location(fixed, index)}: the question has no answer, which a run of SQuAD v1 "
-                "does not allow; use a run of v2"
+                f"{describe_location(fixed, index)}: the question has no answer, which a run with --squad v1 "
+                "does not allow; use a run with --squad v2"
             )
         return fixed, notes
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
-        """Group questions by article, so that no paragraph is in two splits."""
+        """Return keys that keep all questions about an article or a paragraph in the same split."""
         from bertkit.data.qa.rows import choose_split_unit, compute_group_ids
         from bertkit.data.split import SplitKeys
 
-        texts = rows.zip_columns(["question", "context"])
-        return SplitKeys(texts, compute_group_ids(rows), [0] * len(rows), choose_split_unit(rows))
+        return SplitKeys(
+            identity=rows.zip_columns(["question", "context"]),
+            group=compute_group_ids(rows),
+            stratum=[0] * len(rows),
+            group_unit=choose_split_unit(rows),
+        )
 
     def validate_splits(self, splits: "Splits") -> None:
         """Check that the training and validation splits have answers."""
         for name, rows in splits.items():
             if name in ("train", "validation") and "answers" not in rows.columns:
-                v2_hint = ", or add a column 'is_impossible'" if self.config.squad == "v2" else ""
+                hint = ", or add a column 'is_impossible'" if self.config.squad == "v2" else ""
                 raise UserError(
                     f"{rows.files[0]}: no answers in column {self.config.answers_column!r}, which the {name} "
-                    f"split needs; name their column with --answers-column{v2_hint}"
+                    f"split needs; name the column of the answers with --answers-column{hint}"
                 )
 
     # ---- model
 
     def describe(self) -> str:
-        """Name the columns and the rules."""
+        """Return the names of the columns, and the rules of SQuAD."""
         rules = {"v1": "every question has an answer", "v2": "a question may have no answer"}
         question, context, _ = self._column_names
         return f"answers to {question} in {context}, SQuAD {self.config.squad}: {rules[self.config.squad]}"
 
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Keep the model's own question answering head, for training on one dataset after another."""
+        """Keep the head of a model that was trained on another question answering dataset."""
         from bertkit.modeling.heads import QUESTION_HEAD, has_head, has_head_type
 
         keeps_head = has_head(model_config, QUESTION_HEAD) and has_head_type(model_config, self.config.head)
         self.has_new_head = self.config.new_head or not keeps_head
-        vars(model_config).pop(THRESHOLD_KEY, None)  # fitted by an earlier run
-        model_config.num_labels = 2  # determines the size of the stock heads
+        vars(model_config).pop(THRESHOLD_KEY, None)  # an earlier run fitted this threshold
+        model_config.num_labels = 2  # transformers' heads have this many outputs: start and end
         return model_config
 
     def load_state(self, model_config: Any) -> None:
@@ -207,43 +216,53 @@ class Qa(Task):
         self.has_new_head, self.requires_full_coverage = False, False
 
     def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "QuestionFeatures":
-        """Combine questions with the windows of their paragraphs."""
+        """Tokenize questions and paragraphs; each input is a question and a window of its paragraph.
+
+        Raises:
+            UserError: In training, the stride skips tokens between windows.
+        """
         from bertkit.data.qa.features import build_question_features
 
         features = build_question_features(
             rows["question"], rows["context"], rows.columns.get("answers"), tokenizer,
-            self._limits(tokenizer), cache=self.use_cache,
+            self._resolve_limits(tokenizer), cache=self.use_cache,
         )  # fmt: skip
         longest_question = int(features.question_lengths.max())
-        room = self.config.max_length - features.template.num_special_tokens - longest_question
+        min_window = self.config.max_length - features.template.num_special_tokens - longest_question
         stride = features.limits.doc_stride
-        if self.requires_full_coverage and stride > room:
+        if self.requires_full_coverage and stride > min_window:
             raise UserError(
-                f"--doc-stride {stride}: would skip text, since a window of --max-length "
-                f"{self.config.max_length} has room for {room} tokens of the paragraph beside the longest "
-                f"question; use {room} or less"
+                f"--doc-stride {stride}: would skip text; with --max-length {self.config.max_length} and the "
+                f"longest question, a window has {min_window} tokens of the paragraph; use {min_window} or "
+                "less"
             )
         return features
 
-    def _limits(self, tokenizer: Any) -> "Limits":
-        """Return the length limits; the default stride is 128, at most half the room for a paragraph."""
+    def _resolve_limits(self, tokenizer: Any) -> "Limits":
+        """Return the length limits.
+
+        The default stride is 128 tokens, but at most half of the window that a question of maximum length
+        leaves for the paragraph.
+        """
         from bertkit.data.qa.features import Limits
         from bertkit.data.tokenization import SequenceTemplate
 
         config = self.config
         template = SequenceTemplate.from_tokenizer(tokenizer, pair=True)
-        room = config.max_length - template.num_special_tokens
-        if room < 2:
+        num_text_tokens = config.max_length - template.num_special_tokens
+        if num_text_tokens < 2:
             raise UserError(
                 f"--max-length {config.max_length}: no room for question and paragraph; use a larger value"
             )
-        min_room = room - min(config.max_query_length, room // 2)
-        stride = min(DEFAULT_DOC_STRIDE, max(1, min_room // 2))
-        config = fill_unset(config, {"doc_stride": stride})  # not saved, since it depends on max_length
-        return Limits(**{item.name: getattr(config, item.name) for item in dataclasses.fields(Limits)})
+        # A question is truncated to half of the tokens at most.
+        min_window = num_text_tokens - min(config.max_query_length, num_text_tokens // 2)
+        default_stride = min(DEFAULT_DOC_STRIDE, max(1, min_window // 2))
+        # The default is not stored in `self.config`, since it depends on `max_length`.
+        config = fill_unset(config, {"doc_stride": default_stride})
+        return Limits(**{limit.name: getattr(config, limit.name) for limit in dataclasses.fields(Limits)})
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Load `AutoModelForQuestionAnswering`."""
+        """Return an `AutoModelForQuestionAnswering`, possibly with a BiLSTM before its output layer."""
         from transformers import AutoModelForQuestionAnswering
 
         from bertkit.modeling.pooling import load_with_pooling
@@ -253,7 +272,7 @@ class Qa(Task):
         )
 
     def loss(self, features: Any) -> "Loss":
-        """Return cross-entropy of the start and of the end over the positions of the window."""
+        """Return the mean cross-entropy of the start and end positions in each window."""
         from bertkit.modeling.losses import CrossEntropy
 
         return CrossEntropy()
@@ -261,14 +280,14 @@ class Qa(Task):
     # ---- results
 
     def evaluate(self, outputs: Outputs) -> QaEvaluation:
-        """Select answers by the rules and by the fitted threshold, if there is one."""
+        """Return the predicted answers by the rules of SQuAD and the fitted threshold."""
         return QaEvaluation(outputs, self.config.squad, self.fitted_params.get(THRESHOLD_KEY))
 
     def fit_decision(self, evaluation: Any) -> None:
-        """With v2, choose the threshold with the best F1 on this split (Devlin et al. 2018, 4.3)."""
+        """With v2, store the null odds threshold with the best F1 on the validation split."""
         if self.config.squad == "v2":
-            self.fitted_params = {THRESHOLD_KEY: evaluation.fit_threshold()}
+            self.fitted_params = {THRESHOLD_KEY: evaluation.find_best_threshold()}
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
-        """Score the sentence with the most words of the question; with v2 also no answer at all."""
+        """Score baselines; see `bertkit.tasks.qa_predictions.score_baselines`."""
         return score_baselines(rows, self.config.squad)

@@ -1,4 +1,4 @@
-"""Predicted answers of `qa`: decoding, scores, records and files."""
+"""The predicted answers of `qa`, their scores, and the prediction files."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from bertkit.metrics.squad import AnswerScores, ThresholdSweep
 
 Rules = Literal["v1", "v2"]
-SWEEP_POINTS = 11  # thresholds in a run's tables
+NUM_TABLE_THRESHOLDS = 11  # rows of the table of thresholds, besides that of the threshold in use
 
 
 class QaEvaluation(Evaluation):
-    """The answer to each question, with the best alternatives.
+    """The predicted answer to each question, and its n-best list.
 
     Attributes:
-        rules: SQuAD v1, where every question has an answer, or v2, where it may have none.
+        rules: The rules of SQuAD: in v1 every question has an answer, in v2 not.
     """
 
     def __init__(self, outputs: Outputs, rules: Rules, threshold: float | None = None) -> None:
-        """Keep the outputs.
+        """Store the outputs.
 
         Args:
-            outputs: the start and end logits.
-            rules: the rules of SQuAD.
-            threshold: the null odds above which there is no answer; None: the best of this split.
+            outputs: The model's outputs.
+            rules: The rules of SQuAD.
+            threshold: Null odds above which the answer is empty; None for the best threshold on this split.
         """
         super().__init__(outputs)
         self.rules: Rules = rules
@@ -41,77 +41,80 @@ class QaEvaluation(Evaluation):
 
     @cached_property
     def nbest(self) -> "NBest":
-        """The best answers to each question, merged from its windows."""
+        """The n-best list of each question, merged from the windows of its paragraph."""
         from bertkit.data.qa.spans import merge_windows
 
         return merge_windows(self.outputs.logits, self.outputs.features)
 
     @cached_property
     def best_spans(self) -> list[str]:
-        """The text of the best span for each question, whether or not it is the answer."""
-        best = self.nbest.offsets[:-1]
+        """The text of the best span for each question, even if the answer is empty."""
+        best = self.nbest.offsets[:-1]  # the first entry of each n-best list
         spans = zip(self.nbest.start[best].tolist(), self.nbest.stop[best].tolist(), strict=True)
         contexts = self.outputs.rows["context"]
         return [context[start:stop] for context, (start, stop) in zip(contexts, spans, strict=True)]
 
     @cached_property
     def threshold(self) -> float:
-        """The threshold in use: the fitted one, or before it is fitted the best of this split."""
-        return self.fit_threshold() if self._fitted_threshold is None else self._fitted_threshold
+        """The threshold in use: the fitted threshold, or else the best threshold on this split."""
+        return self.find_best_threshold() if self._fitted_threshold is None else self._fitted_threshold
 
     @cached_property
     def answers(self) -> list[str]:
-        """The answer to each question; with v2 it is "" where the null odds exceed the threshold."""
+        """The answer to each question; with v2, it is empty if the null odds exceed the threshold."""
         if self.rules == "v1":
             return self.best_spans
-        is_null = self.nbest.null_odds > self.threshold
-        return ["" if null else text for text, null in zip(self.best_spans, is_null, strict=True)]
+        is_empty = self.nbest.null_odds > self.threshold
+        return ["" if empty else text for text, empty in zip(self.best_spans, is_empty, strict=True)]
 
     # ---- scores
 
     @cached_property
     def gold(self) -> list[list[str]]:
-        """The texts of the gold answers to each question; empty if it has no answer."""
+        """The texts of the gold answers to each question; an empty list if there is no answer."""
         return get_gold_texts(self.outputs.rows)
 
     @cached_property
     def _has_answer(self) -> "np.ndarray":
+        """Whether each question has a gold answer, [questions]."""
         return _to_bool_array(map(bool, self.gold))
 
     @cached_property
     def _answer_scores(self) -> "AnswerScores":
+        """The scores of `answers`."""
         return score_answers(self.gold, self.answers, self.rules)
 
     @cached_property
     def _span_scores(self) -> "AnswerScores":
+        """The scores of `best_spans`, as if every question were answered."""
         return score_answers(self.gold, self.best_spans, self.rules)
 
     @cached_property
     def _sweep(self) -> "ThresholdSweep":
-        """Scores of v2 at every threshold that makes a difference on this split."""
+        """The scores at every threshold that changes an answer, with v2."""
         from bertkit.metrics.squad import sweep_thresholds
 
         null_scores = score_answers(self.gold, [""] * len(self.gold), self.rules)
         return sweep_thresholds(self._span_scores, self.nbest.null_odds, null_scores.exact)
 
-    def fit_threshold(self) -> float:
+    def find_best_threshold(self) -> float:
         """Return the threshold with the best F1 on this split (Devlin et al. 2018, 4.3)."""
         from bertkit.metrics.squad import fit_threshold
 
         return fit_threshold(self._sweep)
 
     def compute_scores(self) -> Scores:
-        """Return `exact` and `f1` in percent as the official scripts do; with v2 also their parts.
+        """Return `exact` and `f1` in percent, computed as in the official scripts.
 
-        With v2, the scores include the best that a threshold on this split would reach. Korean answers
-        are also scored by KorQuAD's `char_f1`.
+        With v2, also return both scores on the questions with and without answer, and the best scores that a
+        threshold could reach on this split. For Korean answers, also return KorQuAD's `char_f1`.
         """
         from bertkit.data.unicode import is_korean
         from bertkit.metrics.squad import compute_best_scores, compute_char_f1
 
         scores = average_scores(self._answer_scores, self.gold, self.rules)
         if self.rules == "v2":
-            is_empty = _to_bool_array(not text for text in self.best_spans)
+            is_empty = _to_bool_array(not span for span in self.best_spans)
             scores |= compute_best_scores(self._span_scores, self.nbest.null_odds, self._has_answer, is_empty)
         if is_korean([text for texts in self.gold for text in texts]):
             char_f1 = compute_char_f1([texts or [""] for texts in self.gold], self.answers)
@@ -119,39 +122,45 @@ class QaEvaluation(Evaluation):
         return scores
 
     def scorer(self) -> "Scorer":
-        """Return a scorer of questions; the threshold is fixed."""
+        """Return a scorer of questions; all selections use the same threshold."""
+        import numpy as np
+
         from bertkit.metrics.significance import Scorer
 
-        has_answer, values = self._has_answer, self._answer_scores
-        parts = {"": has_answer | True}
+        has_answer, answer_scores = self._has_answer, self._answer_scores
+        is_member_by_prefix = {"": np.ones(len(has_answer), bool)}  # which questions a score includes
         if self.rules == "v2":
-            parts |= {"HasAns_": has_answer, "NoAns_": ~has_answer}
-        metrics = {"exact": values.exact, "f1": values.f1}
+            is_member_by_prefix |= {"HasAns_": has_answer, "NoAns_": ~has_answer}
+        metrics = {"exact": answer_scores.exact, "f1": answer_scores.f1}
 
         def score(rows: "np.ndarray") -> Scores:
             scores = {}
-            for prefix, is_inside in parts.items():
-                inside = is_inside[rows]
-                if inside.any():
-                    for name, metric in metrics.items():
-                        scores[f"{prefix}{name}"] = 100.0 * float(metric[rows][inside].mean())
+            for prefix, is_member in is_member_by_prefix.items():
+                members = rows[is_member[rows]]
+                if len(members):
+                    for name, values in metrics.items():
+                        scores[f"{prefix}{name}"] = 100.0 * float(values[members].mean())
             return scores
 
         return Scorer(score, len(self.gold))
 
     def details(self) -> dict[str, Scores]:
-        """Return, with v2, exact and F1 at some thresholds, including the one in use."""
+        """Return the scores at some thresholds, including the threshold in use; empty with v1."""
         import numpy as np
 
         if self.rules == "v1":
             return {}
         sweep = self._sweep
-        points = np.linspace(0, len(sweep.threshold) - 1, SWEEP_POINTS).round().astype(int)
-        in_use = max(0, int(np.searchsorted(sweep.threshold, self.threshold, side="right")) - 1)
-        indices = np.union1d(points, [in_use]).tolist()
-        names = {index: f"tau {sweep.threshold[index]:.3f}" for index in indices} | {0: "nothing answered"}
-        prefix = "" if in_use else "nothing answered, "
-        names[in_use] = f"{prefix}tau {self.threshold:.3f} (in use)"
+        evenly_spaced = np.linspace(0, len(sweep.threshold) - 1, NUM_TABLE_THRESHOLDS).round().astype(int)
+        # The last threshold of the sweep that does not exceed the threshold in use gives the same answers.
+        index_in_use = max(0, int(np.searchsorted(sweep.threshold, self.threshold, side="right")) - 1)
+        names = {}
+        for index in np.union1d(evenly_spaced, [index_in_use]).tolist():
+            name = f"tau {sweep.threshold[index]:.3f}" if index else "nothing answered"
+            if index == index_in_use:
+                tau = f"tau {self.threshold:.3f} (in use)"
+                name = tau if index else f"{name}, {tau}"
+            names[index] = name
         return {
             name: {"exact": float(sweep.exact[index]), "f1": float(sweep.f1[index])}
             for index, name in names.items()
@@ -159,16 +168,16 @@ class QaEvaluation(Evaluation):
 
     # ---- records
 
-    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
-        """Yield `answer`, its `start` and `end` in the paragraph, `score` and `null_odds`.
+    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+        """Yield `id`, `gold`, `answer` with its `start` and `end` in the paragraph, `score` and `null_odds`.
 
-        All scores add `nbest`, the best answers; see docs/qa.md for the keys.
+        `score_detail="all"` adds `nbest`, the n-best list. The keys are explained in docs/qa.md.
         """
         rows, nbest, best = self.outputs.rows, self.nbest, self.nbest.offsets[:-1]
         gold = self.gold if "answers" in rows.columns else None
         columns = (nbest.start[best], nbest.stop[best], nbest.score[best], nbest.null_odds)
         values = zip(*(column.tolist() for column in columns), strict=True)
-        alternatives = self._iter_nbest() if scores == "all" else None
+        nbest_lists = self._iter_nbest() if score_detail == "all" else None
         for index, (question_id, answer, (start, stop, score, null_odds)) in enumerate(
             zip(rows["id"], self.answers, values, strict=True)
         ):
@@ -181,21 +190,21 @@ class QaEvaluation(Evaluation):
                 "score": score,
                 "null_odds": null_odds,
             }
-            yield record if alternatives is None else record | {"nbest": next(alternatives)}
+            yield record if nbest_lists is None else record | {"nbest": next(nbest_lists)}
 
     def files(self) -> dict[str, Iterator[str]]:
-        """Return the official files, by id: answers, n-best lists, and with v2 the null odds."""
+        """Return files for the official scripts: answers, n-best lists and, with v2, null odds, all by id."""
         ids = self.outputs.rows["id"]
         files = {
-            "predictions.json": _format_object(ids, self.answers),
-            "nbest_predictions.json": _format_object(ids, self._iter_nbest()),
+            "predictions.json": _format_json(ids, self.answers),
+            "nbest_predictions.json": _format_json(ids, self._iter_nbest()),
         }
         if self.rules == "v2":
-            files["null_odds.json"] = _format_object(ids, self.nbest.null_odds.tolist())
+            files["null_odds.json"] = _format_json(ids, self.nbest.null_odds.tolist())
         return files
 
     def _iter_nbest(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield each question's best answers with their probabilities; with v2 also no answer."""
+        """Yield the n-best list of each question; with v2, the list includes the empty answer."""
         from itertools import islice
 
         import numpy as np
@@ -205,35 +214,37 @@ class QaEvaluation(Evaluation):
         columns = (nbest.start, nbest.stop, probabilities, nbest.start_logit, nbest.end_logit)
         spans = zip(*(column.tolist() for column in columns), strict=True)
         counts = np.diff(nbest.offsets)
-        is_likelier = probabilities >= np.repeat(null_probabilities, counts)
-        null_ranks = np.add.reduceat(is_likelier, nbest.offsets[:-1], dtype=np.int64)
-        nulls = zip(
-            null_ranks.tolist(), null_probabilities.tolist(), *nbest.null_logits.T.tolist(), strict=True
-        )
+        # The empty answer follows the spans that are at least as probable.
+        is_before_null = probabilities >= np.repeat(null_probabilities, counts)
+        null_ranks = np.add.reduceat(is_before_null, nbest.offsets[:-1], dtype=np.int64)
+        null_columns = (null_probabilities, *nbest.null_logits.T)
+        null_values = zip(*(column.tolist() for column in null_columns), strict=True)
         contexts = self.outputs.rows["context"]
-        for context, count, (null_rank, *null) in zip(contexts, counts.tolist(), nulls, strict=True):
+        questions = zip(contexts, counts.tolist(), null_ranks.tolist(), null_values, strict=True)
+        for context, count, null_rank, null in questions:
             answers = [
-                _nbest_entry(context[start:stop], *values) for start, stop, *values in islice(spans, count)
+                _make_nbest_entry(context[start:stop], *values)
+                for start, stop, *values in islice(spans, count)
             ]
             if self.rules == "v2":
-                answers.insert(null_rank, _nbest_entry("", *null))
+                answers.insert(null_rank, _make_nbest_entry("", *null))
             yield answers
 
 
 def get_gold_texts(rows: "Rows") -> list[list[str]]:
-    """Return the texts of the gold answers to each question; empty if it has no answer."""
+    """Return the texts of the gold answers to each question; an empty list if there is no answer."""
     return [[answer["text"] for answer in answers] for answers in rows["answers"]]
 
 
 def score_answers(gold: list[list[str]], answers: Sequence[str], rules: Rules) -> "AnswerScores":
-    """Return exact match and F1 of each answer, as the official script of these rules does."""
+    """Return exact match and F1 of each answer, computed as in the official script of these rules."""
     from bertkit.metrics.squad import score_answers_v1, score_answers_v2
 
     return (score_answers_v1 if rules == "v1" else score_answers_v2)(gold, answers)
 
 
 def average_scores(scores: "AnswerScores", gold: list[list[str]], rules: Rules) -> Scores:
-    """Return the means in percent, as the official script of these rules prints them."""
+    """Return the mean scores in percent that the official script of these rules prints."""
     from bertkit.metrics.squad import average_scores_v1, average_scores_v2
 
     if rules == "v1":
@@ -242,9 +253,10 @@ def average_scores(scores: "AnswerScores", gold: list[list[str]], rules: Rules) 
 
 
 def score_baselines(rows: "Rows", rules: Rules) -> dict[str, Scores]:
-    """Score the sentence with the most words of the question (`overlap`); with v2 also `majority`.
+    """Return the scores of `overlap` and, with v2, of `majority`.
 
-    The majority baseline answers no question.
+    The overlap baseline answers with the sentence that contains most words of the question. The majority
+    baseline gives empty answers.
     """
     from bertkit.metrics.baselines import predict_overlap
 
@@ -258,20 +270,20 @@ def score_baselines(rows: "Rows", rules: Rules) -> dict[str, Scores]:
     }
 
 
-def _nbest_entry(text: str, probability: float, start_logit: float, end_logit: float) -> dict[str, Any]:
+def _make_nbest_entry(text: str, probability: float, start_logit: float, end_logit: float) -> dict[str, Any]:
     return {"text": text, "probability": probability, "start_logit": start_logit, "end_logit": end_logit}
 
 
-def _format_object(names: Sequence[str], values: Iterable[Any]) -> Iterator[str]:
-    """Yield a JSON object, one line per entry."""
+def _format_json(keys: Sequence[str], values: Iterable[Any]) -> Iterator[str]:
+    """Yield the lines of a JSON object with one entry per line."""
     import orjson
 
     yield "{"
-    for index, (name, value) in enumerate(zip(names, values, strict=True)):
+    for index, (key, value) in enumerate(zip(keys, values, strict=True)):
         try:
-            text = orjson.dumps({name: value}).decode()
-        except TypeError:  # orjson refuses a lone surrogate; writing the file reports it
-            text = json.dumps({name: value}, ensure_ascii=False)
+            text = orjson.dumps({key: value}).decode()
+        except TypeError:  # orjson refuses lone surrogates; the file writer reports them as an error
+            text = json.dumps({key: value}, ensure_ascii=False)
         yield f"{',' if index else ''}\n{text[1:-1]}"
     yield "\n}\n"
 

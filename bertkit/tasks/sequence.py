@@ -29,11 +29,12 @@ SEQUENCE_PIPELINE = Pipeline(
     task="text-classification", init_kwargs={"top_k": None}, call_kwargs={"truncation": True}
 )
 TEXT_FLAGS = ("text", "text_pair")  # settings of `bertkit predict`
+MIN_CLASS_LIMIT = 20  # this many classes are never too many; beyond, at most half as many as training rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig(RunConfig):
-    """The settings that tasks on a text or a pair share."""
+    """The settings that `classify` and `nli` share."""
 
     label_column: str | None = setting(None, "Column of the label.", DATA, default_text="guessed")
     long_texts: Literal["head", "tail", "head+tail", "windows"] = setting(
@@ -50,13 +51,14 @@ class SequenceConfig(RunConfig):
 
 
 class SequenceTask(Task):
-    """A task with one decision for each text or pair.
+    """A task with one prediction for each text or pair of texts.
 
-    Labels are numbered in the known order of the dataset, else sorted, else as in the model.
+    The labels have the order of the model's head if that head is kept. Otherwise they have the order that
+    the dataset registry states, or are sorted if it states none.
 
     Attributes:
-        text_settings: the settings that name the columns of the first and the second text.
-        label_type: the kind of labels and their names; set by `parse_dataset` or `load_state`.
+        text_settings: Names of the settings for the columns of the first and the second text.
+        label_type: Kind of the labels, and their names; set by `parse_dataset` or `load_state`.
     """
 
     text_settings: ClassVar[tuple[str, str]]
@@ -67,9 +69,10 @@ class SequenceTask(Task):
         if self.config.long_texts == "windows":
             self.spec = dataclasses.replace(self.spec, uses_windows=True, sequence_grouping="document")
         if self.config.head == "bilstm":
-            self._set_caveat("leaves out its BiLSTM")
+            self._set_caveat("ignores the BiLSTM of this model")
 
     def _set_caveat(self, caveat: str) -> None:
+        """Set why `transformers.pipeline` makes other predictions; see `Pipeline.caveat`."""
         pipeline = dataclasses.replace(self.spec.pipeline, caveat=caveat)
         self.spec = dataclasses.replace(self.spec, pipeline=pipeline)
 
@@ -80,74 +83,81 @@ class SequenceTask(Task):
 
     @property
     def inputs(self) -> InputSchema:
-        """One or two text columns and the label."""
+        """The columns of one or two texts and of the label."""
         columns = tuple(column for name in self.text_settings if (column := getattr(self.config, name)))
         return InputSchema(
             text_columns=columns,
             gold_columns=frozenset([self.config.label_column]),
+            hidden_columns=frozenset([self.config.label_column]),
             flags=dict(zip(TEXT_FLAGS, columns, strict=False)),
         )
 
     # ---- rows
 
     def _resolve_columns(self, train: "Rows") -> None:
-        """Require the columns that the settings name, and guess the others."""
+        """Check that the columns named by the user exist, and guess the other columns."""
         from bertkit.data.columns import guess_label_column, require_column
 
-        known = get_settings(type(self.config))
         for name in (*self.text_settings, "label_column"):
             if column := getattr(self.config, name):
-                require_column(train, column, get_flag(name, known[name][1]))
+                require_column(train, column, self._get_flag(name))
         self._guess_texts(train)
         if self.config.label_column is None:
             self.config = fill_unset(self.config, {"label_column": guess_label_column(train)})
-        texts = self.inputs.text_columns
-        if len(set(texts)) < len(texts):
-            flag = get_flag(self.text_settings[1], known[self.text_settings[1]][1])
-            raise UserError(f"{flag} {texts[1]}: is the first text already; name another column")
+        columns = self.inputs.text_columns
+        if len(set(columns)) < len(columns):
+            flag = self._get_flag(self.text_settings[1])
+            raise UserError(f"{flag} {columns[1]}: is the column of the first text already; name another one")
+
+    def _get_flag(self, name: str) -> str:
+        """Return the flag of a setting."""
+        _, metadata, _ = get_settings(type(self.config))[name]
+        return get_flag(name, metadata)
 
     @abstractmethod
     def _guess_texts(self, train: "Rows") -> None:
-        """Fill in the text columns that are not set.
+        """Guess the text columns that the user did not name.
 
         Raises:
-            UserError: no column looks like a text.
+            UserError: No column looks like a text.
         """
 
     def _drop_unlabeled(self, dataset: "LoadedDataset") -> "LoadedDataset":
-        """Return the dataset without unlabeled rows, with a note on their number."""
+        """Return the dataset without unlabeled rows, and add a note on their number."""
         from bertkit.data.labels import drop_unlabeled_rows
 
         splits, notes = drop_unlabeled_rows(dataset.splits, self.config.label_column)
         return dataclasses.replace(dataset, splits=splits, notes=[*dataset.notes, *notes])
 
     def _set_best_metric(self, dataset_metric: str | None) -> None:
-        """Select checkpoints by the dataset's own metric, else by the usual one of the label type."""
+        """Select checkpoints by the metric of the dataset, or else by that of the label type."""
         metric = dataset_metric or self.label_type.default_metric
         self.spec = dataclasses.replace(self.spec, best_metric=(metric, 1))
 
-    def _check_class_count(self, train: "Rows", count: int) -> None:
-        """Refuse training labels that are too few, or too many to be labels."""
+    def _check_class_count(self, train: "Rows", num_classes: int) -> None:
+        """Refuse a label column with fewer than two classes, or with too many different values."""
         column = f"{train.files[0]}: column {self.config.label_column!r}"
-        if count < 2:
+        if num_classes < 2:
             labels = f"only the class {self.labels[0]!r}" if self.labels else "no labels"
             raise UserError(f"{column} has {labels}; training needs at least two classes")
-        if isinstance(self.label_type, SingleLabel) and count > max(20, len(train) // 2):
+        max_classes = max(MIN_CLASS_LIMIT, len(train) // 2)
+        if isinstance(self.label_type, SingleLabel) and num_classes > max_classes:
             raise UserError(
-                f"{column} has {count:,} different labels in {len(train):,} rows; "
+                f"{column} has {num_classes:,} different labels in {len(train):,} rows; "
                 "name the column of the labels with --label-column"
             )
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
-        """Identify an example by its text or pair, and stratify by label."""
+        """Return keys that identify a row by its texts, and stratify rows by label."""
         from bertkit.data.split import SplitKeys
 
         texts = rows.zip_columns(list(self.inputs.text_columns))
         labels = rows.columns.get(self.config.label_column) if self.labels else None
-        return SplitKeys(texts, texts, [str(value) for value in labels] if labels else [0] * len(rows))
+        strata = [str(value) for value in labels] if labels else [0] * len(rows)
+        return SplitKeys(identity=texts, group=texts, stratum=strata)
 
     def validate_splits(self, splits: "Splits") -> None:
-        """Check that texts are strings and labels are known, in every split."""
+        """Check that texts are strings and that labels are known."""
         import numpy as np
 
         from bertkit.data.columns import require_column
@@ -160,12 +170,15 @@ class SequenceTask(Task):
             targets = self.encode_labels(rows, required=is_required)
             if name == "train" and targets is not None and len(np.unique(targets, axis=0)) < 2:
                 size = format_count(len(rows), "row")
-                raise UserError(f"only one label in the {size} to train on; use more of them")
+                raise UserError(f"only one label in the {size} to train on; use more rows")
 
     def parse_rows(
         self, rows: "Rows", split: str = "", require_labels: bool = False
     ) -> tuple["Rows", list[str]]:
-        """Check the texts; if labels are required, drop unlabeled rows and check the labels."""
+        """Return the rows with labels as names.
+
+        If labels are required, unlabeled rows are left out. Otherwise only the texts are checked.
+        """
         from bertkit.data.columns import require_column
         from bertkit.data.labels import drop_unlabeled_rows
 
@@ -181,6 +194,7 @@ class SequenceTask(Task):
         return parsed, [note.replace("train", split) for note in notes]
 
     def _check_texts(self, rows: "Rows") -> None:
+        """Check that the text columns exist and hold strings."""
         from bertkit.data.columns import require_column, require_texts
 
         columns = list(self.inputs.text_columns)
@@ -189,50 +203,66 @@ class SequenceTask(Task):
         require_texts(rows, columns)
 
     def _map_label_ids(self, rows: "Rows") -> "Rows":
-        """Return rows with label ids replaced by the names of the labels."""
+        """Return the rows with label ids replaced by label names; `nli` implements this."""
         return rows
 
     def map_columns(self, rows: "Rows") -> None:
-        """Look up texts and label by the training names, else by their usual names."""
+        """Guess the columns of texts and label if these rows lack the columns of training.
+
+        If the text columns cannot be guessed, the settings keep the columns of training. A later error then
+        names the columns of training.
+        """
         from bertkit.data.columns import guess_label_column
 
-        trained, columns = self.config, self.inputs.text_columns
+        training_config, columns = self.config, self.inputs.text_columns
         if not set(columns) <= set(rows.columns):
-            with suppress(UserError):  # the error should then name the training columns
-                self.config = dataclasses.replace(trained, **dict.fromkeys(self.text_settings))
+            with suppress(UserError):
+                self.config = dataclasses.replace(training_config, **dict.fromkeys(self.text_settings))
                 self._guess_texts(rows)
             guessed = self.inputs.text_columns
             if len(guessed) != len(columns) or not set(guessed) <= set(rows.columns):
-                self.config = trained
+                self.config = training_config
         with suppress(UserError):
-            if trained.label_column not in rows.columns:
+            if training_config.label_column not in rows.columns:
                 self.config = dataclasses.replace(self.config, label_column=guess_label_column(rows))
 
     def encode_labels(self, rows: "Rows", required: bool = False) -> "np.ndarray | None":
-        """Return the labels as numbers, [rows, ...]; None where the rows have none.
+        """Return the labels as numbers, [rows] or [rows, labels]; None if the rows have no labels.
+
+        Args:
+            rows: Parsed rows.
+            required: Whether rows without labels are an error.
 
         Raises:
-            UserError: a label is missing or unknown.
+            UserError: A label is missing or unknown.
         """
         from bertkit.data.labels import has_labels
 
         column = self.config.label_column
-        return self.label_type.encode_labels(rows, column) if required or has_labels(rows, column) else None
+        if not required and not has_labels(rows, column):
+            return None
+        return self.label_type.encode_labels(rows, column)
 
     # ---- model
 
     def describe(self) -> str:
-        """Name the texts, the label and its classes."""
+        """Return the names of the columns and the classes."""
         classes = f", classes {format_list(self.labels)}" if self.labels else ""
         return f"{' + '.join(self.inputs.text_columns)} by {self.config.label_column}{classes}"
 
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Keep the model's own label order if its labels are the same; refuse other labels."""
+        """Keep the head and the label order of a model that was trained on the same labels.
+
+        Raises:
+            UserError: The model was trained on other labels.
+        """
         from bertkit.modeling.heads import SEQUENCE_HEAD, has_head_type, match_labels, set_labels
         from bertkit.modeling.pooling import is_causal
 
         if is_causal(model_config) and self.spec.pipeline.caveat is None:
-            self._set_caveat("reads [CLS], which in this model has seen nothing of the text")
+            self._set_caveat(
+                "classifies by [CLS], which in this left-to-right model does not depend on the text"
+            )
         if not self.config.new_head and has_head_type(model_config, self.config.head):
             self.has_new_head, self.label_type.labels = match_labels(
                 model_config, self.labels, source.name, SEQUENCE_HEAD
@@ -241,16 +271,16 @@ class SequenceTask(Task):
         return set_labels(model_config, self.labels or ["score"])
 
     def load_state(self, model_config: Any) -> None:
-        """Restore the label names in their order."""
+        """Restore the labels in the order of the model's outputs."""
         self.label_type = self._load_label_type(model_config)
         self.has_new_head = False
 
     @abstractmethod
     def _load_label_type(self, model_config: Any) -> LabelType:
-        """Return the kind of labels and their names from a finished run's config."""
+        """Return the kind of the labels, and their names, from the model config of a finished run."""
 
     def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
-        """Add special tokens around one text or two, and truncate or split as `--long-texts` says."""
+        """Tokenize the texts, and shorten or split long texts according to `--long-texts`."""
         from bertkit.data.features import build_features
 
         return build_features(
@@ -259,7 +289,7 @@ class SequenceTask(Task):
         )  # fmt: skip
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Load `AutoModelForSequenceClassification`."""
+        """Return an `AutoModelForSequenceClassification`, possibly with another pooling or a BiLSTM."""
         from transformers import AutoModelForSequenceClassification
 
         from bertkit.modeling.pooling import load_with_pooling
@@ -268,16 +298,16 @@ class SequenceTask(Task):
             AutoModelForSequenceClassification, source, model_config, self.has_new_head, self.config.head
         )
 
-    def verify_label_order(self, score_sample: Callable[[], Outputs]) -> None:
-        """Refuse a head whose predictions are wrong under its label names and right under others."""
+    def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
+        """Refuse a head whose labels are evidently in the wrong order; only for single labels."""
         from bertkit.modeling.heads import verify_label_order
 
         if isinstance(self.label_type, SingleLabel):
-            evaluation = self.evaluate(score_sample())
+            evaluation = self.evaluate(predict_sample())
             verify_label_order(evaluation.gold, evaluation.predicted, self.labels, str(self.config.model))
 
     def loss(self, features: "Features") -> "Loss":
-        """Return cross-entropy, binary cross-entropy or squared error."""
+        """Return the loss for the kind of the labels."""
         assert features.labels is not None
         balanced = self.config.class_weights == "balanced"
         return self.label_type.loss(features.labels, balanced, self.config.label_smoothing)
@@ -285,29 +315,37 @@ class SequenceTask(Task):
     # ---- results
 
     def evaluate(self, outputs: Outputs) -> "SequenceEvaluation":
-        """Return the predictions by the kind of label."""
+        """Return the predicted labels."""
         return SequenceEvaluation(outputs, self.label_type)
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
-        """Score the majority class, and a bag of words."""
+        """Score two baselines: `majority`, and `tfidf` (or `hypothesis_only` for `nli`).
+
+        The majority baseline predicts the same for all rows.
+        """
         from bertkit.metrics.baselines import predict_majority, predict_tfidf
 
         labels, gold = self.encode_labels(train), self.encode_labels(rows)
         assert labels is not None
         assert gold is not None
-        name, columns = self._tfidf_baseline()
-        train_texts, texts = ([part[column] for column in columns] for part in (train, rows))
+        name, columns = self._get_tfidf_baseline()
+        train_texts = [train[column] for column in columns]
+        texts = [rows[column] for column in columns]
         [predicted] = predict_tfidf(train_texts, labels, [texts], self.config.seed)
         score = self.label_type.score
         return {"majority": score(gold, predict_majority(labels, len(gold))), name: score(gold, predicted)}
 
-    def _tfidf_baseline(self) -> tuple[str, list[str]]:
-        """Return the name of the bag-of-words baseline, and the columns that it reads."""
+    def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
+        """Return the name of the TF-IDF baseline, and the text columns that it reads."""
         return "tfidf", list(self.inputs.text_columns)
 
 
 class SequenceEvaluation(Evaluation):
-    """Predicted labels and their probabilities."""
+    """Predicted labels and their probabilities.
+
+    Attributes:
+        label_type: Kind of the labels, and their names.
+    """
 
     def __init__(self, outputs: Outputs, label_type: LabelType) -> None:
         super().__init__(outputs)
@@ -315,7 +353,7 @@ class SequenceEvaluation(Evaluation):
 
     @property
     def gold(self) -> "np.ndarray":
-        """The gold labels as numbers, [rows, ...]."""
+        """The gold labels as numbers, [rows] or [rows, labels]."""
         labels = self.outputs.features.labels
         assert labels is not None
         return labels
@@ -326,28 +364,31 @@ class SequenceEvaluation(Evaluation):
         return self.label_type.predict(self.outputs.logits)
 
     def compute_scores(self) -> Scores:
-        """Return the scores of the kind of label."""
+        """Return the scores that are usual for the kind of the labels."""
         return self.label_type.score(self.gold, self.predicted)
 
     def scorer(self) -> "Scorer":
-        """Return a scorer of rows; for single labels it knows which are correct."""
+        """Return a scorer of rows; for single labels, it includes which rows are correct."""
         from bertkit.metrics.significance import Scorer
 
         gold, predicted, score = self.gold, self.predicted, self.label_type.score
         is_correct = gold == predicted if isinstance(self.label_type, SingleLabel) else None
         return Scorer(lambda rows: score(gold[rows], predicted[rows]), len(gold), is_correct)
 
-    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
-        """Yield `gold`, `predicted` and `probabilities`; for regression numbers without the latter."""
+    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+        """Yield `gold`, `predicted` and, except for regression, `probabilities` by label.
+
+        With `score_detail="compact"`, only the probabilities of the predicted labels are included.
+        """
         gold, decode_label = self.outputs.features.labels, self.label_type.decode_label
         probabilities = self.label_type.compute_probabilities(self.outputs.logits)
-        for index, label_id in enumerate(self.predicted):
-            predicted = decode_label(label_id)
+        for index, encoded_label in enumerate(self.predicted):
+            predicted = decode_label(encoded_label)
             record = {"gold": None if gold is None else decode_label(gold[index]), "predicted": predicted}
             if probabilities is not None:
                 by_label = dict(zip(self.label_type.labels, probabilities[index].tolist(), strict=True))
-                if scores == "compact":
-                    shown = predicted if isinstance(predicted, list) else [predicted]
-                    by_label = {label: by_label[label] for label in shown}
+                if score_detail == "compact":
+                    predicted_labels = predicted if isinstance(predicted, list) else [predicted]
+                    by_label = {label: by_label[label] for label in predicted_labels}
                 record["probabilities"] = by_label
             yield record

@@ -1,4 +1,4 @@
-"""`swag`: which of several endings follows a context."""
+"""`swag`: choose the ending that follows a context."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
-LABEL_OFFSET_KEY = "first_ending"  # in the model's config
+FIRST_LABEL_KEY = "first_ending"  # attribute of the model's config
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwagConfig(RunConfig):
-    """The settings of `swag` beside the shared ones."""
+    """The settings of `swag`."""
 
     context_column: str | None = setting(None, "Column of the context.", DATA, default_text="guessed")
     start_column: str | None = setting(
@@ -37,11 +37,11 @@ class SwagConfig(RunConfig):
     )  # fmt: skip
     ending_columns: list[str] | None = setting(
         None,
-        "Columns of the endings, repeatable or separated by commas; or one column that holds lists.",
+        "Columns of the endings, separated by commas or passed one by one; or one column of lists.",
         DATA,
         default_text="guessed",
     )
-    label_column: str | None = setting(None, "Column of the right ending.", DATA, default_text="guessed")
+    label_column: str | None = setting(None, "Column of the correct ending.", DATA, default_text="guessed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +49,21 @@ class ChoiceSchema(InputSchema):
     """The columns of a context and its endings.
 
     Attributes:
-        context_columns: the context, and the beginning of the endings if it has a column.
-        ending_columns: one column per ending, or a single column of lists.
+        context_columns: Column of the context and, if there is one, of the common beginning of the endings.
+        ending_columns: One column per ending, or a single column of lists.
     """
 
     context_columns: tuple[str, ...]
     ending_columns: tuple[str, ...]
 
     def rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
-        """Return one row with one context and all endings.
+        """Return a single row with the context and all endings.
+
+        Args:
+            texts_by_flag: The contexts and the endings that the user passed.
 
         Raises:
-            UserError: there are several contexts, or more endings than columns.
+            UserError: There are several contexts, fewer than two endings, or more endings than columns.
         """
         contexts, endings = texts_by_flag["context"], texts_by_flag["ending"]
         columns = self.ending_columns
@@ -69,16 +72,18 @@ class ChoiceSchema(InputSchema):
                 f"--context: {len(contexts)} contexts; pass one, with an --ending for each choice, "
                 "or many rows with --data"
             )
-        if len(endings) < 2 or len(endings) > len(columns) > 1:
-            limit = f" to {len(columns)}, as in training" if len(columns) > 1 else " or more"
+        has_list_column = len(columns) == 1
+        is_too_many = not has_list_column and len(endings) > len(columns)
+        if len(endings) < 2 or is_too_many:
+            limit = " or more" if has_list_column else f" to {len(columns)}, as in training"
             raise UserError(f"--ending: {len(endings)} endings; pass 2{limit}")
         row = dict.fromkeys(self.context_columns, "") | {self.context_columns[0]: contexts[0]}
-        if len(columns) == 1:
+        if has_list_column:
             return [{**row, columns[0]: endings}]
         return [row | dict(zip(columns, endings, strict=False))]
 
     def example_row(self) -> dict[str, Any]:
-        """Return a row of texts, with a list where one column holds the endings."""
+        """Return a row with placeholder texts; a single column of endings holds a list."""
         row = super().example_row()
         if len(self.ending_columns) == 1:
             row[self.ending_columns[0]] = ["...", "..."]
@@ -86,32 +91,34 @@ class ChoiceSchema(InputSchema):
 
 
 class Swag(Task):
-    """Multiple choice: a softmax over the pairs of a context and each of its endings.
+    """Multiple choice (Devlin et al. 2018, 4.4).
 
-    See Devlin et al. 2018, 4.4. A label is a number, a letter or the ending itself.
+    The model scores the pairs of the context with each ending, and a softmax over the scores of a row
+    gives the probabilities. A label is the number, the letter or the text of the correct ending.
 
     Attributes:
-        label_offset: the number of the first ending in the labels.
+        first_label: The label of the first ending if labels are numbers; 0 or 1.
     """
 
     spec = TaskSpec(
         name="swag",
         help="Fine-tune on multiple choice: a context and any number of endings.",
         config=SwagConfig,
-        pipeline=Pipeline(task="multiple-choice", caveat="has no equivalent"),
+        pipeline=Pipeline(task="multiple-choice", caveat="has no task for multiple choice"),
         sequence_grouping="choice",
     )
-    label_offset: int = 0
+    first_label: int = 0
 
     @property
     def inputs(self) -> ChoiceSchema:
-        """Context, endings and label."""
+        """The columns of context, endings and label."""
         config = self.config
         contexts = tuple(column for column in (config.context_column, config.start_column) if column)
         endings = tuple(config.ending_columns or ())
         return ChoiceSchema(
             text_columns=(*contexts, *endings),
             gold_columns=frozenset([config.label_column]),
+            hidden_columns=frozenset([config.label_column]),
             flags={"context": config.context_column, "ending": endings[0]} if endings else {},
             context_columns=contexts,
             ending_columns=endings,
@@ -120,7 +127,7 @@ class Swag(Task):
     # ---- rows
 
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
-        """Find context, endings and label, and from which number the labels count."""
+        """Find the columns, and infer whether numeric labels are counted from 0 or 1."""
         from bertkit.data import choices
         from bertkit.data.columns import guess_label_column, require_column
 
@@ -137,29 +144,29 @@ class Swag(Task):
         else:
             endings = choices.guess_ending_columns(train)
         self.config = dataclasses.replace(config, ending_columns=endings)
-        self.label_offset = choices.infer_first_label(
+        self.first_label = choices.infer_first_label(
             train[self.config.label_column], self.parse_endings(train)
         )
-        notes = [*dataset.notes, "labels are counted from 1"] if self.label_offset else dataset.notes
+        notes = [*dataset.notes, "labels are counted from 1"] if self.first_label else dataset.notes
         splits = {name: self._clear_missing_labels(rows) for name, rows in dataset.splits.items()}
         return dataclasses.replace(dataset, splits=splits, notes=notes)
 
     def _clear_missing_labels(self, rows: "Rows") -> "Rows":
-        """Replace the label -1, by which the Hub marks a missing label, by None."""
+        """Replace the label -1 by None. Datasets on the Hub mark missing labels by -1."""
         column = self.config.label_column
         if column not in rows.columns:
             return rows
         return rows.with_column(column, [None if str(label) == "-1" else label for label in rows[column]])
 
     def parse_endings(self, rows: "Rows") -> list[list[str]]:
-        """Return the endings of each row, without the beginning that they share."""
+        """Return the endings of each row, without their common beginning."""
         from bertkit.data.choices import parse_endings
 
         columns = [column for column in self.inputs.ending_columns if column in rows.columns]
         return parse_endings(rows, columns)
 
     def parse_full_endings(self, rows: "Rows") -> list[list[str]]:
-        """Return the endings of each row, with the beginning that they share."""
+        """Return the endings of each row, with their common beginning."""
         endings = self.parse_endings(rows)
         if not self.config.start_column:
             return endings
@@ -170,16 +177,20 @@ class Swag(Task):
         ]
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
-        """Identify an example regardless of the order of its endings, and group rows by context."""
+        """Return keys that ignore the order of the endings, and keep rows with the same context together."""
         from bertkit.data.split import SplitKeys
 
         contexts = rows.zip_columns(list(self.inputs.context_columns))
         endings = self.parse_endings(rows)
-        identity = [(*context, *sorted(e)) for context, e in zip(contexts, endings, strict=True)]
-        return SplitKeys(identity, [context[0] for context in contexts], [0] * len(rows))
+        identity = [
+            (*row_contexts, *sorted(row_endings))
+            for row_contexts, row_endings in zip(contexts, endings, strict=True)
+        ]
+        groups = [row_contexts[0] for row_contexts in contexts]
+        return SplitKeys(identity=identity, group=groups, stratum=[0] * len(rows))
 
     def validate_splits(self, splits: "Splits") -> None:
-        """Check that there are two or more endings and that labels name one of them, in every split."""
+        """Check that rows have two or more endings, and that each label names an ending of its row."""
         from bertkit.data.columns import require_column
 
         for name, rows in splits.items():
@@ -193,7 +204,7 @@ class Swag(Task):
     def parse_rows(
         self, rows: "Rows", split: str = "", require_labels: bool = False
     ) -> tuple["Rows", list[str]]:
-        """Check the texts; if labels are required, check that they name an ending."""
+        """Check the texts and, if labels are required, the labels."""
         from bertkit.data.columns import require_column
 
         if not require_labels:
@@ -207,14 +218,14 @@ class Swag(Task):
         return rows, []
 
     def _require_endings(self, rows: "Rows") -> None:
-        """Require all columns of endings, since any of them may hold the right one."""
+        """Require all columns of endings, since each may hold the correct ending."""
         from bertkit.data.columns import require_column
 
         for column in self.inputs.ending_columns:
             require_column(rows, column, "an ending")
 
     def _check_texts(self, rows: "Rows") -> None:
-        """Require a context and at least two endings in every row; further columns are optional."""
+        """Require a context and at least two endings in every row; other ending columns may be missing."""
         from bertkit.data.columns import require_column, require_texts
 
         inputs = self.inputs
@@ -223,60 +234,71 @@ class Swag(Task):
         for column in inputs.ending_columns[:2]:
             require_column(rows, column, "an ending")
         require_texts(rows, list(inputs.context_columns))
-        self.parse_endings(rows)
+        self.parse_endings(rows)  # raises an error if a row lacks endings
 
     def map_columns(self, rows: "Rows") -> None:
-        """Look up context, endings and label by the training names, else by their usual names."""
+        """Guess the columns that have other names than in training.
+
+        A column that cannot be guessed keeps its name. A later error then names that column.
+        """
         from bertkit.data import choices
         from bertkit.data.columns import guess_label_column
 
-        config = self.config
-        with suppress(UserError):  # the error should then name the training columns
-            if config.context_column not in rows.columns:
+        training_config = self.config
+        with suppress(UserError):
+            if training_config.context_column not in rows.columns:
                 columns = {"start_column": None} | choices.guess_context_columns(rows)
                 self.config = dataclasses.replace(self.config, **columns)
         with suppress(UserError):
-            if config.ending_columns[0] not in rows.columns:
+            if training_config.ending_columns[0] not in rows.columns:
                 endings = choices.guess_ending_columns(rows)
                 self.config = dataclasses.replace(self.config, ending_columns=endings)
         with suppress(UserError):
-            if config.label_column not in rows.columns:
+            if training_config.label_column not in rows.columns:
                 self.config = dataclasses.replace(self.config, label_column=guess_label_column(rows))
 
     def encode_labels(self, rows: "Rows", required: bool = False) -> "np.ndarray | None":
-        """Return the index of each row's right ending, [rows]; None where the rows have no labels."""
+        """Return the index of the correct ending of each row, [rows]; None if the rows have no labels.
+
+        Args:
+            rows: The rows.
+            required: Whether rows without labels are an error.
+
+        Raises:
+            UserError: A label is missing or names no ending of its row.
+        """
         from bertkit.data.choices import encode_ending_labels
         from bertkit.data.labels import has_labels
 
         column = self.config.label_column
         if not required and not has_labels(rows, column):
             return None
-        return encode_ending_labels(rows, column, self.parse_endings(rows), self.label_offset)
+        return encode_ending_labels(rows, column, self.parse_endings(rows), self.first_label)
 
     # ---- model
 
     def describe(self) -> str:
-        """Name the columns of context, endings and label."""
+        """Return the names of the columns."""
         inputs = self.inputs
         endings = format_list(inputs.ending_columns)
         return f"{' + '.join(inputs.context_columns)} with one of {endings} by {self.config.label_column}"
 
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Keep the model's own multiple choice head, for training on one dataset after another."""
+        """Keep the head of a model that was trained on another multiple choice dataset."""
         from bertkit.modeling.heads import CHOICE_HEAD, has_head, has_head_type
 
         keeps_head = has_head(model_config, CHOICE_HEAD) and has_head_type(model_config, self.config.head)
         self.has_new_head = self.config.new_head or not keeps_head
-        setattr(model_config, LABEL_OFFSET_KEY, self.label_offset)
+        setattr(model_config, FIRST_LABEL_KEY, self.first_label)
         return model_config
 
     def load_state(self, model_config: Any) -> None:
-        """Restore from which number the labels count."""
-        self.label_offset = getattr(model_config, LABEL_OFFSET_KEY, 0)
+        """Restore whether labels are counted from 0 or 1."""
+        self.first_label = getattr(model_config, FIRST_LABEL_KEY, 0)
         self.has_new_head = False
 
     def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
-        """Make a pair of the context and each ending."""
+        """Tokenize the pairs of the context with each ending."""
         from bertkit.data.features import build_choice_features
 
         return build_choice_features(
@@ -285,7 +307,7 @@ class Swag(Task):
         )  # fmt: skip
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Load `AutoModelForMultipleChoice`."""
+        """Return an `AutoModelForMultipleChoice`, possibly with another pooling or a BiLSTM."""
         from transformers import AutoModelForMultipleChoice
 
         from bertkit.modeling.pooling import load_with_pooling
@@ -303,11 +325,14 @@ class Swag(Task):
     # ---- results
 
     def evaluate(self, outputs: Outputs) -> "ChoiceEvaluation":
-        """Choose the ending with the highest score."""
+        """Return the predicted endings."""
         return ChoiceEvaluation(outputs)
 
     def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
-        """Score `majority`, and `ending_only`: a bag of words that never sees the context."""
+        """Score two baselines: `majority`, and `ending_only`, a linear model that does not read the context.
+
+        The majority baseline predicts the same ending index for all rows.
+        """
         from bertkit.metrics.baselines import predict_ending_only, predict_majority
 
         labels, gold = self.encode_labels(train), self.encode_labels(rows)
@@ -327,14 +352,14 @@ class ChoiceEvaluation(Evaluation):
 
     @property
     def gold(self) -> "np.ndarray":
-        """The right endings, counted from 0, [rows]."""
+        """The indices of the correct endings, [rows]."""
         labels = self.outputs.features.labels
         assert labels is not None
         return labels
 
     @cached_property
     def predicted(self) -> "np.ndarray":
-        """The predicted endings, counted from 0, [rows]."""
+        """The indices of the predicted endings, [rows]."""
         return self.outputs.logits.argmax(-1)
 
     def compute_scores(self) -> Scores:
@@ -342,7 +367,7 @@ class ChoiceEvaluation(Evaluation):
         return _compute_accuracy(self.gold, self.predicted)
 
     def scorer(self) -> "Scorer":
-        """Return a scorer of rows that knows which are correct."""
+        """Return a scorer of rows, which includes which rows are correct."""
         from bertkit.metrics.significance import Scorer
 
         gold, predicted = self.gold, self.predicted
@@ -350,15 +375,15 @@ class ChoiceEvaluation(Evaluation):
             lambda rows: _compute_accuracy(gold[rows], predicted[rows]), len(gold), gold == predicted
         )
 
-    def records(self, scores: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
-        """Yield `gold` and `predicted`, counted from 0, with `scores` and `probabilities` of all endings."""
+    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+        """Yield the indices `gold` and `predicted`, and the `scores` and `probabilities` of all endings."""
         import numpy as np
 
         from bertkit.metrics.classification import softmax
 
         features, logits = self.outputs.features, self.outputs.logits
-        probabilities, counts = softmax(logits), np.diff(features.sequence_offsets)
-        for index, (predicted, count) in enumerate(zip(self.predicted, counts, strict=True)):
+        probabilities, num_endings = softmax(logits), np.diff(features.sequence_offsets)
+        for index, (predicted, count) in enumerate(zip(self.predicted, num_endings, strict=True)):
             yield {
                 "gold": None if features.labels is None else int(features.labels[index]),
                 "predicted": int(predicted),
