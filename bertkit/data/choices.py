@@ -26,7 +26,7 @@ def guess_context_columns(rows: Rows) -> dict[str, str]:
     """Return `context_column`, and `start_column` if a column holds the common start of the endings.
 
     Raises:
-        UserError: no column has a usual name.
+        UserError: No column has a usual name.
     """
     for context, start in CONTEXT_START_COLUMNS:
         if context in rows.columns and start in rows.columns:
@@ -38,7 +38,7 @@ def guess_ending_columns(rows: Rows) -> list[str]:
     """Return the columns of the endings: one that holds lists, or `ending0`, `ending1`, ... in order.
 
     Raises:
-        UserError: no columns have usual names.
+        UserError: No columns have usual names.
     """
     for name in ENDING_LIST_COLUMNS:
         list_column = find_column(rows, name)
@@ -62,7 +62,7 @@ def parse_column_names(rows: Rows, names: Sequence[str]) -> list[str]:
     """Return column names; a name that is not a column is split at commas.
 
     Raises:
-        UserError: a column does not exist, or is named twice.
+        UserError: A column does not exist, or is named twice.
     """
     columns: list[str] = []
     for name in names:
@@ -80,7 +80,7 @@ def parse_endings(rows: Rows, columns: Sequence[str]) -> list[list[str]]:
     """Return the endings of each row [n], at least two; blank columns after the last ending are ignored.
 
     Raises:
-        UserError: a row has fewer than two endings, a blank between endings, or an ending that is not a text.
+        UserError: A row has fewer than two endings, a blank between endings, or an ending that is not a text.
     """
     if len(columns) == 1:
         endings = [list(value) if isinstance(value, (list, tuple)) else value for value in rows[columns[0]]]
@@ -120,7 +120,7 @@ def encode_ending_labels(
     A label is a number from `first_label` on, a letter (A is the first ending), or the ending itself.
 
     Raises:
-        UserError: a label matches none of the row's endings.
+        UserError: A label matches none of the row's endings.
     """
     indices = [
         _find_ending(value, row_endings, first_label)

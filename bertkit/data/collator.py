@@ -21,9 +21,9 @@ class PaddingCollator:
       `[predictions]`.
 
     Attributes:
-        pad_token_id: id of the padding token.
-        return_token_type_ids: whether the model takes `token_type_ids`.
-        sequence_grouping: name of the index of examples, for examples of several sequences.
+        pad_token_id: Id of the padding token.
+        return_token_type_ids: Whether the model takes `token_type_ids`.
+        sequence_grouping: Name of the index of examples, for examples of several sequences.
     """
 
     pad_token_id: int

@@ -25,7 +25,7 @@ def guess_text_columns(rows: Rows) -> tuple[str, str | None]:
     """Return the text column, and the second text column if the rows are pairs.
 
     Raises:
-        UserError: no column has a usual name.
+        UserError: No column has a usual name.
     """
     return guess_pair_columns(rows) or (guess_column(rows, TEXT_COLUMNS, "text"), None)
 
@@ -43,7 +43,7 @@ def guess_label_column(rows: Rows) -> str:
     """Return the label column.
 
     Raises:
-        UserError: no column has a usual name.
+        UserError: No column has a usual name.
     """
     return guess_column(rows, LABEL_COLUMNS, "label")
 
@@ -52,9 +52,9 @@ def require_column(rows: Rows, column: str, flag: str) -> None:
     """Raise a `UserError` that lists the columns if one does not exist.
 
     Args:
-        rows: the table.
-        column: the column to find.
-        flag: the flag that names it, or the reason why it is needed.
+        rows: The table.
+        column: The column to find.
+        flag: The flag that names it, or the reason why it is needed.
     """
     if column in rows.columns:
         return
@@ -83,12 +83,12 @@ def guess_column(rows: Rows, candidates: list[str], role: str) -> str:
     """Return the first column with one of the candidate names.
 
     Args:
-        rows: the table.
-        candidates: lower-case names, the preferred one first.
-        role: what the column is for; the error names the flag `--ROLE-column`.
+        rows: The table.
+        candidates: Lower-case names, the preferred one first.
+        role: What the column is for; the error names the flag `--ROLE-column`.
 
     Raises:
-        UserError: there is none.
+        UserError: There is none.
     """
     for name in candidates:
         if column := find_column(rows, name):

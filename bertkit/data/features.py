@@ -30,9 +30,9 @@ class Features(ABC):
     Attributes:
         sequence_offsets: [n + 1] first sequence of each example.
         labels: [n] or [n, classes] targets; None where the rows have none.
-        num_truncated: examples that lost tokens.
-        max_untruncated_length: tokens of the longest example before truncation, including special tokens.
-        unk_fraction: fraction of the tokens that are [UNK].
+        num_truncated: Examples that lost tokens.
+        max_untruncated_length: Tokens of the longest example before truncation, including special tokens.
+        unk_fraction: Fraction of the tokens that are [UNK].
     """
 
     sequence_offsets: np.ndarray
@@ -98,7 +98,7 @@ class Features(ABC):
         Args:
             logits: [predictions, ...] fp32 logits of the examples.
             examples: [batch] indices of the examples.
-            batch: inputs of the model.
+            batch: Inputs of the model.
 
         Returns:
             One row for each prediction.
@@ -127,8 +127,8 @@ class StoredFeatures(Features):
     """Features that store complete sequences.
 
     Attributes:
-        input_ids: token ids of all sequences, including special tokens.
-        token_type_ids: segment ids of all sequences.
+        input_ids: Token ids of all sequences, including special tokens.
+        token_type_ids: Segment ids of all sequences.
     """
 
     input_ids: Ragged
@@ -151,12 +151,12 @@ def build_features(
     """Build features from one text column or two.
 
     Args:
-        texts: one or two columns of `n` texts.
+        texts: One or two columns of `n` texts.
         labels: [n] or [n, classes], or None.
-        tokenizer: fast tokenizer.
-        max_length: maximum sequence length in tokens, including special tokens.
-        long_texts: how longer texts are handled.
-        cache: whether to cache the encoded texts.
+        tokenizer: Fast tokenizer.
+        max_length: Maximum sequence length in tokens, including special tokens.
+        long_texts: How longer texts are handled.
+        cache: Whether to cache the encoded texts.
     """
     columns = [encode(column, tokenizer, cache) for column in texts]
     examples = ([[column[row] for column in columns]] for row in range(len(columns[0])))
@@ -173,9 +173,9 @@ def build_choice_features(
         contexts: [n] texts.
         endings: [n] lists of texts, of any lengths.
         labels: [n] index of the correct ending, or None.
-        tokenizer: fast tokenizer.
-        max_length: maximum sequence length in tokens, including special tokens.
-        cache: whether to cache the encoded texts.
+        tokenizer: Fast tokenizer.
+        max_length: Maximum sequence length in tokens, including special tokens.
+        cache: Whether to cache the encoded texts.
     """
     context_ids = encode(contexts, tokenizer, cache)
     ending_ids = encode([ending for row_endings in endings for ending in row_endings], tokenizer, cache)
@@ -194,12 +194,12 @@ def _assemble_features(
     """Truncate each text or pair of each example, and add the special tokens.
 
     Args:
-        examples: the texts or pairs of each example, as token ids.
-        columns: the encoded text columns, for the fraction of [UNK] tokens.
+        examples: The texts or pairs of each example, as token ids.
+        columns: The encoded text columns, for the fraction of [UNK] tokens.
         labels: [n] or [n, classes], or None.
-        tokenizer: fast tokenizer.
-        max_length: maximum sequence length in tokens, including special tokens.
-        long_texts: how longer texts are handled.
+        tokenizer: Fast tokenizer.
+        max_length: Maximum sequence length in tokens, including special tokens.
+        long_texts: How longer texts are handled.
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=len(columns) == 2)
     sequences: list[tuple[Any, Any]] = []

@@ -25,9 +25,9 @@ def map_label_ids(
     """Replace label ids (also as strings) and aliases by label names.
 
     Args:
-        values: labels of the rows; -1, the Hub's "no label", becomes None.
-        names: names of the ids 0, 1, ...
-        aliases: other spelling -> name.
+        values: Labels of the rows; -1, the Hub's "no label", becomes None.
+        names: Names of the ids 0, 1, ...
+        aliases: Other spelling -> name.
     """
     table = {"-1": None, **_make_name_table(names, aliases)}
     return [table.get(str(value), value) for value in values]
@@ -39,9 +39,9 @@ def map_tag_ids(
     """Replace tag ids in the list of each row by tag names; other values stay.
 
     Args:
-        lists: tags of each row.
-        names: names of the ids 0, 1, ...
-        aliases: other spelling -> name.
+        lists: Tags of each row.
+        names: Names of the ids 0, 1, ...
+        aliases: Other spelling -> name.
     """
     table = _make_name_table(names, aliases)
     try:
@@ -92,8 +92,8 @@ def parse_label_set(value: Any, separator: str | None) -> list[str] | None:
     """Return the labels of one row of a multi-label dataset; an empty list is a row without labels.
 
     Args:
-        value: a list of labels, or one text.
-        separator: separator of the labels in a text; None if a text is one label.
+        value: A list of labels, or one text.
+        separator: Separator of the labels in a text; None if a text is one label.
 
     Returns:
         The labels; None if the value is missing.
@@ -157,7 +157,7 @@ def encode_labels(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:
     """Return the label id of each row [n].
 
     Raises:
-        UserError: a row has no label, or one that is not in `names`.
+        UserError: A row has no label, or one that is not in `names`.
     """
     _require_writable_labels(rows, column)
     label_ids = {name: label_id for label_id, name in enumerate(names)}
@@ -171,7 +171,7 @@ def binarize_labels(rows: Rows, column: str, names: Sequence[str], separator: st
     """Return a multi-hot matrix [n, classes] of label sets.
 
     Raises:
-        UserError: a row has no labels, or one that is not in `names`.
+        UserError: A row has no labels, or one that is not in `names`.
     """
     _require_writable_labels(rows, column)
     label_ids = {name: label_id for label_id, name in enumerate(names)}
@@ -188,7 +188,7 @@ def parse_regression_labels(rows: Rows, column: str) -> np.ndarray:
     """Return the target of each row [n], as float64.
 
     Raises:
-        UserError: a row does not hold a finite number.
+        UserError: A row does not hold a finite number.
     """
     targets = [parse_number(value) for value in rows[column]]
     if None in targets:

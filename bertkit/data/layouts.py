@@ -62,7 +62,7 @@ def apply_column_mapping(rows: Rows, mapping: ColumnMapping) -> Rows:
     """Filter rows and rename their columns.
 
     Raises:
-        UserError: the filter column does not exist, or no row has its value.
+        UserError: The filter column does not exist, or no row has its value.
     """
     for column, value in mapping.row_filter.items():
         rows = _filter_rows(rows, column, value)
@@ -133,15 +133,15 @@ def read_folder(
     only .txt files are classes, unless the files hold one word per line.
 
     Args:
-        folder: the folder; its subfolders are searched too.
-        dialect: how text files are read.
-        fallback_train_split: the split to train on if there is no training file.
+        folder: The folder; its subfolders are searched too.
+        dialect: How text files are read.
+        fallback_train_split: The split to train on if there is no training file.
 
     Returns:
         The splits, and notes on files that were left out.
 
     Raises:
-        UserError: there are no data files, or none for training.
+        UserError: There are no data files, or none for training.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     paths = [path for path in paths if is_data_file(path.relative_to(folder))]
@@ -168,7 +168,7 @@ def group_by_split(names: Mapping[T, PurePath]) -> tuple[dict[str, list[T]], lis
     """Group files by the split in their names.
 
     Args:
-        names: file -> its path in the folder.
+        names: File -> its path in the folder.
 
     Returns:
         The files of each split, and the files whose names contain no split.
@@ -226,8 +226,8 @@ def _read_class_folders(folder: Path, classes: dict[str, str]) -> Rows:
     """Return one row per .txt file.
 
     Args:
-        folder: the folder that contains the class folders.
-        classes: class folder -> label.
+        folder: The folder that contains the class folders.
+        classes: Class folder -> label.
     """
     parts = [
         Rows.from_columns({"text": ["".join(read_text(path, UTF8_DECODING))], "label": [label]}, str(path))

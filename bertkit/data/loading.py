@@ -34,14 +34,14 @@ class LoadedDataset:
     """Rows by split, before any are held out.
 
     Attributes:
-        name: name of the dataset, used for the default run directory.
-        source: where the rows were found, for messages.
-        splits: rows by split.
-        defaults: settings used unless the user passes others.
-        labels: names of the label ids 0, 1, ... of a known dataset.
-        best_metric: metric that selects the checkpoint; None for the task's default.
-        notes: messages for the user.
-        label_aliases: label in some files -> its name in `labels`.
+        name: Name of the dataset, used for the default run directory.
+        source: Where the rows were found, for messages.
+        splits: Rows by split.
+        defaults: Settings used unless the user passes others.
+        labels: Names of the label ids 0, 1, ... of a known dataset.
+        best_metric: Metric that selects the checkpoint; None for the task's default.
+        notes: Messages for the user.
+        label_aliases: Label in some files -> its name in `labels`.
     """
 
     name: str
@@ -79,13 +79,13 @@ def load_dataset(
     """Load the rows that `--data` names.
 
     Args:
-        data: a path, `sample`, a known dataset or a repository on the Hub.
-        task: name of the task, which selects the sample.
-        data_dir: value of --data-dir.
-        dialect: how text files are read, unless the registry has a dialect for them.
+        data: A path, `sample`, a known dataset or a repository on the Hub.
+        task: Name of the task, which selects the sample.
+        data_dir: Value of --data-dir.
+        dialect: How text files are read, unless the registry has a dialect for them.
 
     Raises:
-        UserError: there is no such dataset, or it cannot be read.
+        UserError: There is no such dataset, or it cannot be read.
     """
     path = Path(data).expanduser()
     if path.exists():
@@ -141,7 +141,7 @@ def resolve_data_dir(flag: str | None) -> Path | None:
     """Return the folder of --data-dir or of BERTKIT_DATA_DIR; an empty value counts as unset.
 
     Raises:
-        UserError: it is not a folder.
+        UserError: It is not a folder.
     """
     value = flag or os.environ.get("BERTKIT_DATA_DIR")
     if not value:
@@ -248,10 +248,10 @@ def _load_hub(
     """Load the files of a repository.
 
     Args:
-        name: what the user passed.
-        hub: its `id`; optionally `config`, `revision`, and `train`, the split to train on.
-        dialect: how text files are read.
-        alternative: how else to get the dataset, for errors.
+        name: What the user passed.
+        hub: Its `id`; optionally `config`, `revision`, and `train`, the split to train on.
+        dialect: How text files are read.
+        alternative: How else to get the dataset, for errors.
     """
     repo = (hub["id"], "dataset", hub.get("revision"), hub.get("config"))
     folder = download_snapshot(*repo, flag=f"--data {name}", alternative=alternative)

@@ -19,9 +19,9 @@ class ColumnMapping:
     """How rows are filtered and their columns renamed after reading.
 
     Attributes:
-        row_filter: column in the file -> value of the rows to keep.
-        columns: column in the file -> column in bertkit.
-        nested: column in bertkit -> key of an object in that column, whose value replaces the object.
+        row_filter: Column in the file -> value of the rows to keep.
+        columns: Column in the file -> column in bertkit.
+        nested: Column in bertkit -> key of an object in that column, whose value replaces the object.
     """
 
     row_filter: dict[str, str] = field(default_factory=dict)
@@ -34,8 +34,8 @@ class SplitFile(ColumnMapping, Dialect):
     """The file of one split, and how it is read.
 
     Attributes:
-        file: path in the dataset's folder.
-        class_folders: folder of .txt files -> label, for a split of class folders.
+        file: Path in the dataset's folder.
+        class_folders: Folder of .txt files -> label, for a split of class folders.
     """
 
     file: str
@@ -56,21 +56,21 @@ class DatasetSpec:
     """A known dataset in one configuration. The fields are those of `registry.yaml`.
 
     Attributes:
-        name: name in the registry.
+        name: Name in the registry.
         run_name: `xnli`, or `xnli-de` if the user named a configuration.
-        title: one-line description.
-        defaults: settings used unless the user passes others.
-        labels: names of the label ids 0, 1, ...
-        label_aliases: label in some files -> its name in `labels`.
-        config: the default configuration.
-        configs: all configurations.
-        best_metric: metric that selects the checkpoint.
-        folder_aliases: further names of the folder in the data directory.
-        requires_layout: whether only files of a layout are read, as the folder may hold other datasets.
-        layouts: the ways in which the dataset is distributed.
+        title: One-line description.
+        defaults: Settings used unless the user passes others.
+        labels: Names of the label ids 0, 1, ...
+        label_aliases: Label in some files -> its name in `labels`.
+        config: The default configuration.
+        configs: All configurations.
+        best_metric: Metric that selects the checkpoint.
+        folder_aliases: Further names of the folder in the data directory.
+        requires_layout: Whether only files of a layout are read, as the folder may hold other datasets.
+        layouts: The ways in which the dataset is distributed.
         package: Python package that contains the dataset.
-        hub: its place on the Hub.
-        tested_sources: sources from which this project has loaded it.
+        hub: Its place on the Hub.
+        tested_sources: Sources from which this project has loaded it.
     """
 
     name: str
@@ -129,7 +129,7 @@ def find_dataset_spec(data: str) -> DatasetSpec | None:
     """Return the known dataset `NAME` or `NAME:CONFIG`; None for other names.
 
     Raises:
-        UserError: the dataset has no such configuration.
+        UserError: The dataset has no such configuration.
     """
     name, colon, config = data.partition(":")
     specs = load_dataset_specs().values()

@@ -18,12 +18,12 @@ class Rows:
     """A table of `n` rows.
 
     Attributes:
-        columns: name -> list of `n` values, as in the file (text formats give strings).
-        files: the files that the rows were read from.
+        columns: Name -> list of `n` values, as in the file (text formats give strings).
+        files: The files that the rows were read from.
         file_index: [n] index of each row's file in `files`.
         row_numbers: [n] number of each row in its file, from 1, without the header. In a CoNLL file it is the
             line of the sentence's first word.
-        line_numbered_files: the files whose row numbers are lines.
+        line_numbered_files: The files whose row numbers are lines.
     """
 
     columns: dict[str, list[Any]]
@@ -48,10 +48,10 @@ class Rows:
         """Create consecutive rows of one file from records.
 
         Args:
-            rows: records; a key that a record lacks is None there.
-            file: name of the file.
-            first_row: number of the first row.
-            column_names: columns to include even if no record has them.
+            rows: Records; a key that a record lacks is None there.
+            file: Name of the file.
+            first_row: Number of the first row.
+            column_names: Columns to include even if no record has them.
         """
         column_names = list(dict.fromkeys([*column_names, *(key for row in rows for key in row)]))
         columns = {name: [row.get(name) for row in rows] for name in column_names}
@@ -112,8 +112,8 @@ class Rows:
         """Return the file and number of a row for errors: `train.csv: row 12`.
 
         Args:
-            index: index of the row.
-            line_offset: index of the word in the sentence; in a CoNLL file the location is the word's line.
+            index: Index of the row.
+            line_offset: Index of the word in the sentence; in a CoNLL file the location is the word's line.
         """
         file = self.files[self.file_index[index]]
         if file in self.line_numbered_files:

@@ -17,7 +17,7 @@ class TokenCounts:
     Attributes:
         lengths: [n] tokens of each example, including special tokens.
         unk_counts: [n] [UNK] tokens of each example.
-        unk_fraction: fraction of the tokens of all texts that are [UNK]. As in training,
+        unk_fraction: Fraction of the tokens of all texts that are [UNK]. As in training,
             a context of several questions counts once.
     """
 
@@ -83,7 +83,7 @@ class ColumnTokenCounts:
     Attributes:
         lengths: [n] tokens, without special tokens.
         unk_counts: [n] [UNK] tokens.
-        totals: tokens and [UNK] tokens of all texts, each text counted once.
+        totals: Tokens and [UNK] tokens of all texts, each text counted once.
     """
 
     lengths: np.ndarray

@@ -30,7 +30,7 @@ class TokenizedTexts:
     """Tokens of `n` texts and their characters, without special tokens.
 
     Attributes:
-        ids: token ids of each text.
+        ids: Token ids of each text.
         start: [tokens] first character of each token, in its own text.
         stop: [tokens] end of each token, in its own text.
         text_offsets: [n] start of each text when all texts are concatenated with one separator between two.
@@ -74,8 +74,8 @@ def encode(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> Ragged:
 
     Args:
         texts: [n] texts.
-        tokenizer: fast tokenizer.
-        cache: whether to store the result in the cache and to reuse it for the same texts.
+        tokenizer: Fast tokenizer.
+        cache: Whether to store the result in the cache and to reuse it for the same texts.
     """
 
     def compute() -> Ragged:
@@ -92,8 +92,8 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Any, cache: bool = True
 
     Args:
         texts: [n] texts.
-        tokenizer: fast tokenizer.
-        cache: whether to store the result in the cache and to reuse it for the same texts.
+        tokenizer: Fast tokenizer.
+        cache: Whether to store the result in the cache and to reuse it for the same texts.
     """
 
     def compute() -> tuple[Ragged, np.ndarray]:
@@ -190,7 +190,7 @@ class SequenceTemplate:
     """Special tokens around one text or a pair, as the tokenizer adds them.
 
     Attributes:
-        slots: the id of a special token, or ~0 / ~1 for the first / second text, in order.
+        slots: The id of a special token, or ~0 / ~1 for the first / second text, in order.
         token_type_ids: `token_type_ids` of each slot.
     """
 

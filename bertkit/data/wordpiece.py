@@ -39,7 +39,7 @@ class WordPieceResult:
     """A trained tokenizer.
 
     Attributes:
-        tokenizer: transformers' `BertTokenizerFast`.
+        tokenizer: Transformers' `BertTokenizerFast`.
         strip_accents: Whether it strips accents, as requested or as chosen.
         alphabet_size: Number of characters with tokens of their own.
         notes: Lines for the console.

@@ -32,7 +32,7 @@ def parse_conll(path: Path, text: str) -> Rows:
     number is the line of its first word; the other words follow line by line.
 
     Raises:
-        UserError: the file has no words, or a line has another number of fields than most lines.
+        UserError: The file has no words, or a line has another number of fields than most lines.
     """
     lines = text.replace("\r\n", "\n").split("\n")  # not splitlines(): a word may be U+2028
     if "\r" in lines[0].rstrip("\r"):
@@ -65,7 +65,7 @@ def format_conll(columns: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
     White space in a word that would end its field or its line is written as a space.
 
     Args:
-        columns: each `[n]` sentences of fields: first the words, then their other columns.
+        columns: Each `[n]` sentences of fields: first the words, then their other columns.
     """
     for fields in zip(*columns, strict=True):
         lines = (
@@ -137,8 +137,8 @@ def _group_sentences(path: Path, fields: list[str], word_lines: np.ndarray, is_d
     """Return the rows of sentences.
 
     Args:
-        path: the file.
-        fields: the fields of all words.
+        path: The file.
+        fields: The fields of all words.
         word_lines: [words] line of each word; a gap ends a sentence.
         is_docstart: [lines] whether a line starts a document.
     """

@@ -39,11 +39,11 @@ def require_file(path: Path, display_name: object = None) -> None:
     Pipes and devices are refused too: they can be read only once, and may never end.
 
     Args:
-        path: the path to check.
-        display_name: what the error calls it; None for the path.
+        path: The path to check.
+        display_name: What the error calls it; None for the path.
 
     Raises:
-        UserError: the path does not exist, or is a folder, a pipe, a socket or a device.
+        UserError: The path does not exist, or is a folder, a pipe, a socket or a device.
     """
     if path.is_file():
         return
@@ -64,10 +64,10 @@ def read_chunks(file: Any) -> Iterator[bytes]:
     """Yield the bytes of a file in chunks, decompressed if it is gzip, zstd or a zip archive of one file.
 
     Args:
-        file: a path, or another file with the same `open` method.
+        file: A path, or another file with the same `open` method.
 
     Raises:
-        UserError: the file cannot be read, or is a zip archive of a spreadsheet, of no file or of several.
+        UserError: The file cannot be read, or is a zip archive of a spreadsheet, of no file or of several.
     """
     try:
         with file.open("rb") as raw:

@@ -24,11 +24,11 @@ class Dialect:
     """How to read a text file whose content does not show it; the registry has one for unusual files.
 
     Attributes:
-        header: whether the first line holds the column names; otherwise they are "0", "1", ...
-        quoting: whether `"` quotes a field; None to detect it.
-        ragged: whether rows may have more or fewer fields than the header.
-        conll: whether each line is a word, and a blank line ends a sentence.
-        encoding: encoding to use if the bytes are not UTF-8.
+        header: Whether the first line holds the column names; otherwise they are "0", "1", ...
+        quoting: Whether `"` quotes a field; None to detect it.
+        ragged: Whether rows may have more or fewer fields than the header.
+        conll: Whether each line is a word, and a blank line ends a sentence.
+        encoding: Encoding to use if the bytes are not UTF-8.
     """
 
     header: bool = True
@@ -44,14 +44,14 @@ def parse_delimited(
     """Yield the column names, and then the values of each row.
 
     Args:
-        name: name of the file, for errors.
-        lines: its lines, not from `splitlines`: a text may contain U+2028 or a form feed.
-        sample: beginning of the text, to detect delimiter and quoting.
-        dialect: how the file is read.
-        delimiter: separator of the fields; None to detect it.
+        name: Name of the file, for errors.
+        lines: Its lines, not from `splitlines`: a text may contain U+2028 or a form feed.
+        sample: Beginning of the text, to detect delimiter and quoting.
+        dialect: How the file is read.
+        delimiter: Separator of the fields; None to detect it.
 
     Raises:
-        UserError: a row that cannot be parsed, or has another number of fields than the header.
+        UserError: A row that cannot be parsed, or has another number of fields than the header.
     """
     first_line = sample.lstrip("\r\n").split("\n", 1)[0]
     if "\r" in first_line.rstrip("\r"):
@@ -130,9 +130,9 @@ def detect_delimiter(sample: str, column: str | None = None, text_columns: Itera
     need more matching rows.
 
     Args:
-        sample: beginning of the text.
-        column: name of the column that the user passed.
-        text_columns: expected names, if the user passed none.
+        sample: Beginning of the text.
+        column: Name of the column that the user passed.
+        text_columns: Expected names, if the user passed none.
     """
     return next((mark for mark in DELIMITERS if _has_header(sample, mark, column, [*text_columns])), None)
 

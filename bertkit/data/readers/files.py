@@ -60,11 +60,11 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
     """Return all rows of one file.
 
     Args:
-        path: the file.
-        dialect: how a text file is read, where its content does not show it.
+        path: The file.
+        dialect: How a text file is read, where its content does not show it.
 
     Raises:
-        UserError: the file does not exist, is empty or not text, or a row cannot be parsed (with its number).
+        UserError: The file does not exist, is empty or not text, or a row cannot be parsed (with its number).
     """
     require_file(path)
     if _is_parquet(path):
@@ -94,13 +94,13 @@ def stream_rows(
     Parquet, JSON lines and delimited text are streamed. A JSON document and a CoNLL file are read as a whole.
 
     Args:
-        path: the file.
-        dialect: how a text file is read, where its content does not show it.
-        chunk_size: rows in a chunk.
-        stream_above_bytes: smaller files are read as a whole.
+        path: The file.
+        dialect: How a text file is read, where its content does not show it.
+        chunk_size: Rows in a chunk.
+        stream_above_bytes: Smaller files are read as a whole.
 
     Raises:
-        UserError: as in `read_file`, once reading reaches the error.
+        UserError: As in `read_file`, once reading reaches the error.
     """
     require_file(path)
     if path.stat().st_size <= stream_above_bytes:
@@ -187,12 +187,12 @@ def detect_row_format(path: TextFile, column: str | None, decoding: Decoding) ->
     """Return the format of the rows in a corpus file, judged by its beginning; None for running text.
 
     Args:
-        path: the file.
-        column: name of the text column, if the user passed one.
-        decoding: encoding of the file.
+        path: The file.
+        column: Name of the text column, if the user passed one.
+        decoding: Encoding of the file.
 
     Raises:
-        UserError: the file is a JSON document, or running text although a column was passed.
+        UserError: The file is a JSON document, or running text although a column was passed.
     """
     if _is_parquet(path):
         return "parquet"
@@ -221,14 +221,14 @@ def read_text_column(
     """Yield the text of each row; an empty string for a row without one.
 
     Args:
-        path: the file.
-        row_format: its format.
-        column: name of the text column; None for the only one, or the first with a usual name.
-        decoding: encoding of the file.
-        notes: receives a note on rows without text.
+        path: The file.
+        row_format: Its format.
+        column: Name of the text column; None for the only one, or the first with a usual name.
+        decoding: Encoding of the file.
+        notes: Receives a note on rows without text.
 
     Raises:
-        UserError: a row cannot be parsed or its text is not a text, or the column does not exist.
+        UserError: A row cannot be parsed or its text is not a text, or the column does not exist.
     """
     num_empty = 0
     for number, value in _iter_cells(path, row_format, column, decoding, notes):
@@ -293,9 +293,9 @@ def read_text_lines(data: str, column: str | None, reporter: Reporter) -> Iterat
     """Yield the lines of a `.txt` file; return None for other files and for a table in a `.txt` file.
 
     Args:
-        data: value of --data.
-        column: name of the text column, if the user passed one.
-        reporter: receives a note that each line is read as a text.
+        data: Value of --data.
+        column: Name of the text column, if the user passed one.
+        reporter: Receives a note that each line is read as a text.
     """
     path = Path(data).expanduser()
     if not path.is_file() or not TEXT_FILE_NAME.fullmatch(path.name):
@@ -317,12 +317,12 @@ def read_stdin_rows(
     Empty lines are rows too, unless the rows are JSON.
 
     Args:
-        stdin: standard input; None if it is a terminal.
-        alternatives: the flags that pass texts, for the error.
-        parse_line: converts a line number and a line into a row.
+        stdin: Standard input; None if it is a terminal.
+        alternatives: The flags that pass texts, for the error.
+        parse_line: Converts a line number and a line into a row.
 
     Raises:
-        UserError: standard input is empty; or, while rows are read, a line cannot be read.
+        UserError: Standard input is empty; or, while rows are read, a line cannot be read.
     """
     parts = read_text(StandardInput(stdin), UTF8_DECODING) if stdin else iter(())
     lines = (line.rstrip("\r") for line in split_lines(parts, max_chars=None))

@@ -26,11 +26,11 @@ def parse_json_lines(name: object, lines: Iterable[str]) -> Iterator[tuple[int, 
     """Yield the line number and the object of each line that is not blank.
 
     Args:
-        name: name of the file, for errors.
-        lines: its lines.
+        name: Name of the file, for errors.
+        lines: Its lines.
 
     Raises:
-        UserError: a line that cannot be parsed, or is not an object.
+        UserError: A line that cannot be parsed, or is not an object.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -59,12 +59,12 @@ def parse_json_document(
     The text is a list of objects, `{"data": [...]}`, an object of columns, or one object a line.
 
     Args:
-        name: name of the file, for errors.
-        text: its text.
-        is_conll: whether a row holds lists of words and tags, so that one object of lists may be one row.
+        name: Name of the file, for errors.
+        text: Its text.
+        is_conll: Whether a row holds lists of words and tags, so that one object of lists may be one row.
 
     Raises:
-        UserError: the text cannot be parsed, or has no rows.
+        UserError: The text cannot be parsed, or has no rows.
     """
     if text.lstrip().startswith("["):
         return _unwrap_document(name, _load_document(name, text), is_conll)

@@ -20,7 +20,7 @@ def read_parquet(path: Path) -> Rows:
     """Return all rows of a Parquet file.
 
     Raises:
-        UserError: the file is damaged, or has no rows.
+        UserError: The file is damaged, or has no rows.
     """
     with _open_parquet(path) as file:
         table = file.read()
@@ -33,7 +33,7 @@ def iter_parquet(path: Path, chunk_size: int) -> Iterator[Rows]:
     """Yield the rows of a Parquet file in chunks.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: The file is damaged.
     """
     first_row = 1
     with _open_parquet(path) as file:
@@ -46,11 +46,11 @@ def iter_parquet_column(path: Any, choose_column: Callable[[list[str]], str]) ->
     """Yield the row numbers and the values of one column; no other column is read.
 
     Args:
-        path: a file on disk, on the Hub or at a URL.
-        choose_column: returns one of the column names.
+        path: A file on disk, on the Hub or at a URL.
+        choose_column: Returns one of the column names.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: The file is damaged.
     """
     number = 0
     with _open_parquet(path) as file:
@@ -94,12 +94,12 @@ def convert_arrow_columns(path: Path, table: Any, first_row: int = 1) -> dict[st
     Class ids are replaced by the class names in the file's metadata.
 
     Args:
-        path: the file, for errors.
+        path: The file, for errors.
         table: Arrow table or record batch.
-        first_row: row number of the first row, for errors.
+        first_row: Row number of the first row, for errors.
 
     Raises:
-        UserError: two columns have the same name, a text is not UTF-8, or a class id has no name.
+        UserError: Two columns have the same name, a text is not UTF-8, or a class id has no name.
     """
     import pyarrow as pa
 

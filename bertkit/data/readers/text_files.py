@@ -29,8 +29,8 @@ class RemoteFile:
     """A file at a URL that fsspec supports: s3://, http://, memory://, ...
 
     Attributes:
-        url: its full URL.
-        digest: digest of the metadata that the server reports (ETag, size or time), used as a cache key.
+        url: Its full URL.
+        digest: Digest of the metadata that the server reports (ETag, size or time), used as a cache key.
     """
 
     url: str
@@ -48,7 +48,7 @@ class RemoteFile:
         """Open the file as a seekable stream.
 
         Raises:
-            UserError: the file cannot be read.
+            UserError: The file cannot be read.
         """
         system, path = _open_file_system(self.url)
         options = {"block_size": block_size} if block_size else {}
@@ -80,7 +80,7 @@ class FileNotes:
     """Notes on the files that were read, grouped by note.
 
     Attributes:
-        files_by_note: note -> files that it applies to, in order.
+        files_by_note: Note -> files that it applies to, in order.
     """
 
     files_by_note: dict[str, dict[TextFile, None]] = field(default_factory=dict)
@@ -106,9 +106,9 @@ class Decoding:
     """How the bytes of a file are decoded.
 
     Attributes:
-        encoding: encoding of the files; None for UTF-8 with or without a byte order mark.
+        encoding: Encoding of the files; None for UTF-8 with or without a byte order mark.
         errors: "stop" raises an error at undecodable bytes, "skip" drops and counts them.
-        hint: how to fix undecodable bytes, for the error message.
+        hint: How to fix undecodable bytes, for the error message.
     """
 
     encoding: str | None = None
@@ -146,11 +146,11 @@ def list_files(data: str, flag: str = "--data") -> list[Path]:
     Hidden files are ignored; in a folder README and LICENSE files are ignored too.
 
     Args:
-        data: value of the flag.
-        flag: its name, for errors.
+        data: Value of the flag.
+        flag: Its name, for errors.
 
     Raises:
-        UserError: there are no such files.
+        UserError: There are no such files.
     """
     path = Path(data).expanduser()
     if path.is_file():
@@ -173,7 +173,7 @@ def list_remote_files(url: str) -> list[Path | RemoteFile]:
     """Return the files at a URL: one file, a folder with its subfolders, or a glob pattern.
 
     Raises:
-        UserError: there are none, or they cannot be read.
+        UserError: There are none, or they cannot be read.
     """
     system, path = _open_file_system(url)
     with _report_url_errors(url):
@@ -226,13 +226,13 @@ def read_text(
     """Yield the text of a file in parts of any length, decompressed and decoded.
 
     Args:
-        file: the file.
-        decoding: its encoding, and what happens to undecodable bytes.
-        notes: receives a note on dropped bytes.
+        file: The file.
+        decoding: Its encoding, and what happens to undecodable bytes.
+        notes: Receives a note on dropped bytes.
 
     Raises:
-        DecodingError: undecodable bytes (with the line, and the offset in the decompressed file).
-        UserError: the file cannot be read, or is not text.
+        DecodingError: Undecodable bytes (with the line, and the offset in the decompressed file).
+        UserError: The file cannot be read, or is not text.
     """
     errors = "ignore" if decoding.errors == "skip" else "strict"
     decoder = codecs.getincrementaldecoder(decoding.codec)(errors)
@@ -289,8 +289,8 @@ def split_lines(parts: Iterable[str], max_chars: int | None = MAX_LINE_CHARS) ->
     """Yield the lines of a text that comes in parts, without line ends.
 
     Args:
-        parts: the text.
-        max_chars: a longer line is split at a space; None leaves all lines whole.
+        parts: The text.
+        max_chars: A longer line is split at a space; None leaves all lines whole.
     """
     rest = ""
     for part in parts:
