@@ -13,7 +13,7 @@ from bertkit.config import TextConfig
 from bertkit.data.corpus.formats import SentenceStream, TextFormat, detect_format, iter_sentences
 from bertkit.data.readers.contents import EMPTY_FILE
 from bertkit.data.readers.files import detect_row_format, read_text_column
-from bertkit.data.readers.text_files import Decoding, FileNotes, TextFile, read_text, split_lines
+from bertkit.data.readers.text_files import Decoding, FileNotes, InputFile, read_text, split_lines
 from bertkit.errors import UserError, format_list
 from bertkit.hub.files import require_available
 
@@ -35,7 +35,7 @@ FORMAT_NOTES: dict[TextFormat, str] = {
 class DocumentLocation(NamedTuple):
     """Where a document begins: a row number in a file of rows, else a line number."""
 
-    file: TextFile
+    file: InputFile
     number: int
     is_line: bool
 
@@ -66,7 +66,7 @@ class TextOptions:
 
 
 def iter_documents(
-    files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None = None
+    files: Sequence[InputFile], options: TextOptions, notes: FileNotes | None = None
 ) -> DocumentStream:
     """Yield the sentences of each document.
 
@@ -82,7 +82,7 @@ def iter_documents(
 
 
 def iter_located_documents(
-    files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None = None
+    files: Sequence[InputFile], options: TextOptions, notes: FileNotes | None = None
 ) -> Iterator[tuple[DocumentLocation, Iterator[str]]]:
     """Yield each document with its location: the row or line after the end of the previous document."""
     require_available(files)
@@ -112,7 +112,7 @@ class _CountedIterable(Generic[T]):
 
 
 def _open_sentences(
-    path: TextFile, options: TextOptions, notes: FileNotes
+    path: InputFile, options: TextOptions, notes: FileNotes
 ) -> tuple[bool, _CountedIterable[str], SentenceStream]:
     """Open a file.
 
@@ -157,16 +157,16 @@ def _iter_lines(texts: Iterable[str]) -> Iterator[str]:
 # ---- files without text
 
 
-def _no_text_error(files: Sequence[TextFile], options: TextOptions) -> UserError:
+def _no_text_error(files: Sequence[InputFile], options: TextOptions) -> UserError:
     """Return an error that groups the files by the reason why they have no text."""
-    files_by_reason: dict[str, list[TextFile]] = {}
+    files_by_reason: dict[str, list[InputFile]] = {}
     for path in files:
         files_by_reason.setdefault(_explain_no_text(path, options), []).append(path)
     reasons = (f"{format_list(paths)}: no text: {reason}" for reason, paths in files_by_reason.items())
     return UserError("; ".join(reasons))
 
 
-def _explain_no_text(path: TextFile, options: TextOptions) -> str:
+def _explain_no_text(path: InputFile, options: TextOptions) -> str:
     row_format = detect_row_format(path, options.text_column, options.decoding)
     if not row_format:
         has_characters = any(read_text(path, options.decoding))
@@ -182,7 +182,7 @@ def _explain_no_text(path: TextFile, options: TextOptions) -> str:
 
 
 def iter_raw_texts(
-    files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None = None
+    files: Sequence[InputFile], options: TextOptions, notes: FileNotes | None = None
 ) -> Iterator[str]:
     """Yield the unprocessed texts: the texts of files of rows, and the lines of others except separators.
 
@@ -200,7 +200,7 @@ def iter_raw_texts(
     yield from texts
 
 
-def _open_raw_texts(path: TextFile, options: TextOptions, notes: FileNotes | None) -> Iterator[str]:
+def _open_raw_texts(path: InputFile, options: TextOptions, notes: FileNotes | None) -> Iterator[str]:
     row_format = detect_row_format(path, options.text_column, options.decoding)
     if row_format:
         return read_text_column(path, row_format, options.text_column, options.decoding, notes)

@@ -62,8 +62,8 @@ def build_nsp_pairs(
     `max_num_tokens` tokens loses tokens at the start and the end of the longer text.
 
     Nothing follows the sentence of a single-sentence document. If there are many such documents, fewer than
-    half of the pairs are IsNext. If all text is from one document, a random B starts elsewhere in this document,
-    neither in A nor in the continuation of A. If the document is too short for that, all pairs are IsNext.
+    half of the pairs are IsNext. If all text is from one document, a random B starts elsewhere in it: neither
+    in A nor in the continuation of A. If the document is too short for that, all pairs are IsNext.
 
     Args:
         corpus: See `bertkit.data.corpus.store.Corpus`.

@@ -11,7 +11,7 @@ import numpy as np
 from bertkit.data.corpus.documents import TextOptions
 from bertkit.data.corpus.source import TextSource
 from bertkit.data.corpus.store import Corpus, load_corpus
-from bertkit.data.readers.text_files import TextFile
+from bertkit.data.readers.text_files import InputFile
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.utils.reporting import Reporter
@@ -59,7 +59,7 @@ class CorpusSet:
         return corpus, numbers - first
 
 
-def _require_two_documents(corpus: Corpus, files: Sequence[TextFile]) -> None:
+def _require_two_documents(corpus: Corpus, files: Sequence[InputFile]) -> None:
     if len(corpus.document_offsets) != 2:
         return
     sentences = len(corpus.sentence_offsets) - 1
@@ -70,7 +70,7 @@ def _require_two_documents(corpus: Corpus, files: Sequence[TextFile]) -> None:
     )
 
 
-def build_document_rows(corpus: Corpus, files: Sequence[TextFile], first: int) -> Rows:
+def build_document_rows(corpus: Corpus, files: Sequence[InputFile], first: int) -> Rows:
     """Return one row per document: its number, counted from `first`, and a digest of its tokens."""
     numbers = list(range(first, first + len(corpus.document_offsets) - 1))
     token_offsets = corpus.sentence_offsets[corpus.document_offsets].tolist()

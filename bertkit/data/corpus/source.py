@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column
 from bertkit.data.layouts import describe_unassigned_files, group_by_split, is_data_file
 from bertkit.data.loading import SAMPLES_DIR, load_dataset, parse_hub_name, resolve_hub_dataset
-from bertkit.data.readers.text_files import TextFile, is_url, list_files, list_remote_files
+from bertkit.data.readers.text_files import InputFile, is_url, list_files, list_remote_files
 from bertkit.data.registry import DatasetSpec, find_dataset_spec
 from bertkit.errors import UserError, format_list
 from bertkit.hub.client import HubUnreachable, find_cached_snapshot
@@ -19,7 +19,7 @@ from bertkit.utils.cache import get_or_create
 from bertkit.utils.files import write_jsonl
 
 SAMPLE_TEXT_DIR = SAMPLES_DIR / "text"
-SplitFiles = dict[str, tuple[TextFile, ...]]
+SplitFiles = dict[str, tuple[InputFile, ...]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TextSource:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def files(self) -> tuple[TextFile, ...]:
+    def files(self) -> tuple[InputFile, ...]:
         """The files of the training text."""
         return self.splits["train"]
 

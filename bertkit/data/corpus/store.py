@@ -19,7 +19,7 @@ import numpy as np
 
 from bertkit.data.corpus.documents import TextOptions, iter_documents
 from bertkit.data.readers.contents import CHUNK_BYTES
-from bertkit.data.readers.text_files import FileNotes, TextFile, describe_files
+from bertkit.data.readers.text_files import FileNotes, InputFile, describe_files
 from bertkit.errors import UserError, format_list
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.files import make_process_folder
@@ -56,7 +56,7 @@ class Corpus:
 
 
 def load_corpus(
-    files: Sequence[TextFile], options: TextOptions, tokenizer: Any, reporter: Reporter
+    files: Sequence[InputFile], options: TextOptions, tokenizer: Any, reporter: Reporter
 ) -> Corpus:
     """Return the tokenized corpus of these files, from the cache if it is there.
 
@@ -98,7 +98,7 @@ def hash_json(value: Any) -> str:
     return blake2b(json.dumps(value).encode(), digest_size=16).hexdigest()
 
 
-def digest_files(files: Sequence[TextFile]) -> list[tuple[str, str]]:
+def digest_files(files: Sequence[InputFile]) -> list[tuple[str, str]]:
     """Return name and content digest of each file; remote files are not read.
 
     Raises:
