@@ -102,8 +102,8 @@ def _find_comments(
 ) -> np.ndarray:
     """Return [lines] bool: whether a line that begins with `#` is a comment; it may also be a `#hashtag`.
 
-    A comment has an unusual number of fields, or it has a space in the first of several fields. It precedes a
-    sentence: no word is directly above it, or above the comments above it.
+    A comment has an unusual number of fields, or it has a space in the first of several fields. It precedes
+    a sentence: no word is directly above it, or above the comments above it.
     """
     may_be_comment = has_hash & has_unusual_width
     for index in np.flatnonzero(has_hash & ~has_unusual_width):
@@ -117,7 +117,7 @@ def _find_comments(
 def _validate(
     path: Path, lines: list[str], word_lines: np.ndarray, num_fields: np.ndarray, width: int
 ) -> None:
-    """Raise a `UserError` if there are no words, the file looks like CSV, or a line has not `width` fields."""
+    """Raise a `UserError` if there are no words, the file looks like CSV, or some lines lack fields."""
     if not len(word_lines):
         raise UserError(f"{path}: the file has only comments and no words; {FORMAT_HINT}")
     unusual_words = np.flatnonzero(num_fields != width)
@@ -132,13 +132,13 @@ def _validate(
         raise UserError(f"{location}: expected {expected}, found {num_fields[index]}; {FORMAT_HINT}")
 
 
-def _looks_like_csv(lines: list[str], word_lines: np.ndarray, width: int, has_unusual_width: bool) -> bool:
+def _looks_like_csv(lines: list[str], word_lines: np.ndarray, width: int, is_uneven: bool) -> bool:
     """Return whether the words are one block of lines with commas, as in a CSV file."""
     first_line = lines[word_lines[0]]
     is_one_block = word_lines[-1] - word_lines[0] + 1 == len(word_lines) > 1
     if not is_one_block or "," not in first_line or "\t" in first_line:
         return False
-    if has_unusual_width:
+    if is_uneven:  # lines have different numbers of fields
         return True
     return width == 1 and len({lines[index].count(",") for index in word_lines}) == 1
 

@@ -27,8 +27,8 @@ class Dialect:
     Attributes:
         header: Whether the first line holds the column names; otherwise they are "0", "1", ...
         quoting: Whether `"` quotes a field; None to detect this.
-        ragged: Whether rows may have more or fewer fields than the header. Further fields are dropped; missing
-            fields are empty.
+        ragged: Whether rows may have more or fewer fields than the header. Surplus fields are dropped, and
+            missing fields are empty.
         conll: Whether each line is a word, and a blank line ends a sentence.
         encoding: Encoding to use if the bytes are not UTF-8.
     """
