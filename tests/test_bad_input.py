@@ -176,7 +176,7 @@ def test_usage_errors_name_the_argument_as_typed(cli, tmp_path, typed):
     [
         ("no/such/file.csv", ["no/such/file.csv", "no such file"]),
         ("imbd", ["imbd", "did you mean 'imdb'", "bertkit data ls"]),
-        ("xyzzy", ["neither a file nor a known data set"]),
+        ("xyzzy", ["neither a file nor a known dataset"]),
     ],
 )
 def test_unknown_data_is_reported_with_a_suggestion(cli, tmp_path, data, words):

@@ -170,7 +170,7 @@ def test_each_layout_gives_texts_and_named_labels(tmp_path, name, number):
         usable = task.parse_dataset(found)
         task.validate_splits(usable.splits)
         notes = [note for note in usable.notes if "illegal" not in note]  # tags here are of all kinds
-        assert all("is all there is" in note for note in notes)
+        assert all("no training file" in note for note in notes)
         train = usable.splits["train"]
         keys = task.split_keys(train)
         assert len(keys.identity) == len(keys.group) == len(keys.stratum) == len(train)
@@ -418,7 +418,7 @@ def test_the_first_layout_goes_before_the_first_folder(tmp_path):
     write_articles(tmp_path / "squad" / "dev-v2.0.json")
     alone = load_dataset("squad_v2", "qa", str(tmp_path))
     assert (alone.source, list(alone.splits)) == (str(tmp_path / "squad"), ["train"])
-    said = "dev-v2.0.json is all there is: training and validation rows both come from it"
+    said = "no training file: training and validation rows both come from dev-v2.0.json"
     assert alone.notes == [said]
     for split in ("train", "dev"):
         write_articles(tmp_path / "SQuAD-v2" / f"{split}-v2.0.json")
@@ -445,7 +445,7 @@ def test_files_of_known_sets_and_of_folders_may_be_compressed(tmp_path, suffix):
     path.unlink()
     found = load_dataset("squad", "qa", str(tmp_path / "data"))
     assert "dev-v1.1" in first_paragraph(found)
-    assert found.notes[0].startswith(f"dev-v1.1.json.{suffix} is all there is")
+    assert found.notes[0].endswith(f"come from dev-v1.1.json.{suffix}")
     path.with_name(f"train.json.{suffix}").write_bytes(PACK[suffix](b'[{"text": "a"}]'))
     assert set(load_dataset(str(path.parent), "qa").splits) == {"train", "validation"}
 
@@ -478,7 +478,7 @@ def test_a_set_that_the_hub_has_for_validation_only_is_trained_on(hub, tmp_path)
     found = load_dataset("xquad:el", "qa")
     assert (found.name, list(found.splits), list(found.splits["train"])) == ("xquad-el", ["train"], [row])
     [note] = found.notes
-    assert note.startswith("validation-00000-of-00001.parquet is all there is: training and validation")
+    assert note.endswith("both come from validation-00000-of-00001.parquet")
     hub_row(hub, tmp_path, "squad", "plain_text", question="?")
     (tmp_path / "hub" / "squad" / "plain_text" / "train-00000-of-00001.parquet").unlink()
     hub_questions(hub, tmp_path, "squad", "plain_text", "validation")

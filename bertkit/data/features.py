@@ -108,7 +108,7 @@ class Features(ABC):
         return logits
 
     def length_keys_for_epoch(self, epoch: int) -> np.ndarray:
-        """Return the `length_keys` of the examples of an epoch; by default all epochs have the same examples."""
+        """Return the `length_keys` of an epoch; by default all epochs have the same examples."""
         return self.length_keys
 
     def batch_size_for(self, tokens: int) -> int | None:

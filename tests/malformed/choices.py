@@ -38,7 +38,7 @@ FILES = {
     "an empty list of endings": expect_error(replace_row(endings=[]), "row 3", "no ending"),
     "a list of one ending": expect_error(replace_row(endings=["a"], label=0), "row 3", "one ending"),
     "an ending of half a surrogate pair": expect_rows(replace_row(endings=["\ud83d", "b"], label=0), NUM_ROWS),
-    "a label beyond its endings": expect_error(replace_row(label=9), "row 3", "label 9 is none of its 3 endings"),
+    "a label beyond its endings": expect_error(replace_row(label=9), "row 3", "label 9 is none of the 3 endings"),
     "a label below zero": expect_error(replace_row(label=-1), "row 3"),
     "a label that is a fraction": expect_error(replace_row(label=0.5), "row 3", "none of its 3 endings"),
     "a label that is NaN": expect_error(replace_row(label=float("nan")), "row 3", "no label"),

@@ -123,7 +123,8 @@ def _validate(
     unusual_words = np.flatnonzero(num_fields != width)
     if _looks_like_csv(lines, word_lines, width, len(unusual_words) > 0):
         raise UserError(
-            f"{path}: looks like CSV, which cannot hold sentences; pass JSON, JSONL or Parquet, or {FORMAT_HINT}"
+            f"{path}: looks like CSV, which cannot hold sentences; "
+            f"pass JSON, JSONL or Parquet, or {FORMAT_HINT}"
         )
     if len(unusual_words):
         index = unusual_words[0]
