@@ -1,7 +1,7 @@
 """Load the dataset that `--data` names.
 
-Users rely on the order of the sources. An existing path comes first. A known dataset is looked for in the data
-directory, in an installed Python package, in the Hugging Face cache and, at last, on the Hub.
+Users rely on the order of the sources: an existing path comes first. The sources of a known dataset are the
+data directory, an installed Python package, the Hugging Face cache and the Hub.
 """
 
 import importlib.util

@@ -115,7 +115,7 @@ class Rows:
 
         Args:
             index: Index of the row.
-            line_offset: Index of a word in a sentence. In a CoNLL file, the location is the line of this word.
+            line_offset: Index of a word in the sentence. In a CoNLL file, the line of this word is returned.
         """
         file = self.files[self.file_index[index]]
         if file in self.line_numbered_files:

@@ -17,8 +17,8 @@ class TokenCounts:
     Attributes:
         lengths: [n] number of tokens of each example, including special tokens.
         unk_counts: [n] number of [UNK] tokens of each example.
-        unk_fraction: Fraction of the tokens of all texts that are [UNK]. As in training, the context of several
-            questions is counted only once.
+        unk_fraction: Fraction of the tokens of all texts that are [UNK]. As in training, the context of
+            several questions is counted only once.
     """
 
     lengths: np.ndarray
@@ -55,7 +55,7 @@ class TokenCounts:
     def from_choices(
         cls, contexts: Sequence[str], endings: Sequence[Sequence[str]], tokenizer: Any
     ) -> "TokenCounts":
-        """Count the tokens of each context with its longest ending, and the [UNK] tokens of all its endings."""
+        """Count the tokens of each context with its longest ending, and [UNK] tokens in all endings."""
         all_endings = [ending for row_endings in endings for ending in row_endings]
         counts_by_ending = ColumnTokenCounts.from_input_ids(encode(all_endings, tokenizer), tokenizer)
         first_endings = np.cumsum([0, *map(len, endings[:-1])])
