@@ -53,11 +53,11 @@ class TokenizedTexts:
             stop: [m] index of the character after each span in its text.
 
         Returns:
-            [m] first and [m] last token, as indices into the tokens of all texts. Both are -1 for a span without
-            tokens (control characters).
+            [m] first and [m] last token, as indices into the tokens of all texts. Both are -1 for a span
+            without tokens (control characters).
         """
-        # The texts are treated as one long text, so a single binary search handles all spans. The search needs
-        # sorted token bounds. They are made monotonic, because several tokens may share a character, and
+        # The texts are treated as one long text, so a single binary search handles all spans. It needs sorted
+        # token bounds. They are made monotonic, because several tokens may share a character, and
         # normalization may reorder characters.
         shift = np.repeat(self.text_offsets, self.ids.lengths)
         token_starts = self.start + shift
@@ -203,7 +203,7 @@ class SequenceTemplate:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any, pair: bool) -> "SequenceTemplate":
-        """Derive the template, such as `[CLS] A [SEP]` or `<s> A </s></s> B </s>`, from an encoded example."""
+        """Derive the template (`[CLS] A [SEP]`, `<s> A </s></s> B </s>`, ...) from an encoded example."""
         texts = ["a", "a"] if pair else ["a"]
         encoding = tokenizer.backend_tokenizer.encode(*texts)
         slots: list[tuple[int, int]] = []
@@ -236,7 +236,7 @@ class SequenceTemplate:
             stops: [n] index after the last token of each text.
 
         Returns:
-            `input_ids` and `token_type_ids` of all sequences, and the number of special tokens before the text.
+            `input_ids` and `token_type_ids` of all sequences, and the position of the text in each sequence.
         """
         text_slot = self.slots.index(~0)
         sizes = np.ones((len(starts), len(self.slots)), np.int64)
@@ -262,8 +262,9 @@ def truncate(
 ) -> list[tuple[TokenIds, ...]]:
     """Truncate a text or a pair to `max_tokens` tokens in total, or split it into windows.
 
-    With `head+tail`, a quarter of the tokens are from the start of the text and the others from the end (Sun et
-    al. 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1). Windows overlap by a quarter.
+    With `head+tail`, a quarter of the tokens come from the start of a text and the others from the end.
+    This follows Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1. Windows overlap by
+    a quarter.
 
     Returns:
         A list of one text or pair; of several if `long_texts` is `windows`.

@@ -65,8 +65,8 @@ def train_wordpiece(
             only with the number of different words.
         vocab_size: Maximum number of tokens, including special tokens.
         lowercase: Whether the tokenizer lower-cases text.
-        strip_accents: Whether the tokenizer strips accents. By default it does so if it lower-cases text, unless
-            this would decompose characters, such as Hangul syllables.
+        strip_accents: Whether the tokenizer strips accents. By default it does so if it lower-cases text,
+            unless this would decompose characters, such as Hangul syllables.
         coverage: Minimum fraction of the text that consists of characters that are tokens.
 
     Raises:
