@@ -78,8 +78,9 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
     if data_format == "json":
         is_conll = dialect is not None and dialect.conll
         document = parse_json_document(path, text, is_conll)
-        make_rows: Any = Rows.from_columns if isinstance(document, dict) else Rows.from_dicts
-        return make_rows(document, str(path))
+        if isinstance(document, dict):
+            return Rows.from_columns(document, str(path))
+        return Rows.from_dicts(document, str(path))
     return _read_delimited(path, text, dialect or Dialect())
 
 
