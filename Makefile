@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format smoke faults fuzz bench screenshots ablation sizes clean
+.PHONY: help install demo test test-fast check format smoke faults fuzz bench screenshots ablation sizes clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -22,6 +22,14 @@ demo: $(INSTALLED) ## Fine-tune on IMDB reviews in minutes, with no Hub and no a
 
 test: $(INSTALLED) ## Run the tests
 	$(BIN)/python -m pytest
+
+# Test files that take more than 10 seconds: most of them train many tiny models.
+SLOW := ablation architectures classify determinism distributed equivalence evaluate export faults feature_based \
+	fuzz glue help left_to_right malformed memory ner nli packing phases pretrain push qa reading recipes report \
+	safety swag token_batches
+
+test-fast: $(INSTALLED) ## Run the tests that take about a minute together
+	$(BIN)/python -m pytest $(SLOW:%=--ignore=tests/test_%.py)
 
 check: $(INSTALLED) ## Check format, lint, import layers and types; change nothing
 	$(BIN)/ruff format --check .
