@@ -387,7 +387,7 @@ def test_a_failed_overwrite_restores_the_old_run(cli, tiny, toy, tmp_path):
 
 def test_validation_on_the_training_texts_is_reported(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--validation", toy, "--model", tiny]
-    assert_refused(cli, tmp_path, args, ["every training text is also evaluated on", "--validation"])
+    assert_refused(cli, tmp_path, args, ["every training row is also in an evaluation split", "--validation"])
 
 
 @pytest.mark.parametrize("value", ["adam_beta2=abc", "label_smoothing_factor=0.5", "optim_args=x"])

@@ -209,7 +209,7 @@ def test_documents_are_located_by_file_and_row_or_line(run_check, tmp_path):
 def test_all_rows_without_a_text_are_counted(run_check):
     rows = [*rows_of("pretrain-mlm-nsp"), *({"text": text} for text in ("", "  ", None)), {"label": 1}]
     report, _ = run_check("pretrain-mlm-nsp", rows, rows_of("pretrain-mlm-nsp", 1), model=None)
-    assert any("4 rows without a text were left out" in finding.message for finding in report.findings)
+    assert any("4 rows left out: no text" in finding.message for finding in report.findings)
 
 
 TWO_SPLIT_CASES = {  # finding: (task, function that puts it into the validation rows, its row)

@@ -186,8 +186,8 @@ UNREADABLE_FILES = {
         "a O\n# b\nb O\n# such a thing\nc O\n",
         "line 4: expected 2 columns, found 4",
     ),
-    "csv": ("text,tag\nHe ran,a\nShe,b\nThey all ran,c\n", "looks like CSV, which is not read"),
-    "csv of one column": ("word,tag\na,O\nb,O\n", "looks like CSV, which is not read"),
+    "csv": ("text,tag\nHe ran,a\nShe,b\nThey all ran,c\n", "looks like CSV, which cannot hold"),
+    "csv of one column": ("word,tag\na,O\nb,O\n", "looks like CSV, which cannot hold"),
     "zero byte": ("a\tO\n\0\tO\n", "zero byte"),
 }
 

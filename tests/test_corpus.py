@@ -260,7 +260,7 @@ def test_running_text_is_not_taken_for_rows(file, prose):
     ("content", "message"),
     {
         "json": ('{"text": "a"}\n{"text": \n', "row 2: broken JSON"),
-        "number": ('{"text": "a"}\n{"text": 3}\n', "row 2: the text is '3', not a text"),
+        "number": ('{"text": "a"}\n{"text": 3}\n', "row 2: expected a text, found 3; "),
         "list": ('{"text": "a"}\n[1]\n', "row 2: not a JSON object"),
         "document": ('[{"text": "a"}]', "write one object per line"),
         "fields": (b"id,text\n" + b"1,a\n" * 30 + b"2\n", "row 31: expected 2 fields"),
@@ -296,7 +296,7 @@ def test_rows_without_a_text_are_counted(file):
     notes = FileNotes()
     content = '{"text": null}\n{"text": "Here."}\n{"id": 1}\n{"text": " "}\n'
     assert read(file(content), notes=notes) == [["Here."]]
-    assert "data.bin: 3 rows without a text were left out" in notes.format_lines()
+    assert "data.bin: 3 rows left out: no text" in notes.format_lines()
 
 
 # ---- bytes and lines
@@ -313,7 +313,7 @@ def test_undecodable_bytes_stop_or_are_skipped(file, before):
     notes = FileNotes()
     skipped = "".join(read_text(path, Decoding(errors="skip"), notes))
     assert skipped == before + "caf au lait."
-    assert notes.format_lines() == ["data.bin: 1 bytes that are not UTF-8 were left out"]
+    assert notes.format_lines() == ["data.bin: 1 byte left out: not UTF-8"]
     assert "".join(read_text(file(b"caf\xe9"), Decoding("latin-1"))) == "café"
 
 

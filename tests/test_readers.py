@@ -155,7 +155,7 @@ BROKEN = {
         as_zip({"a.csv": b"x", "b/c.csv": b"y"}),
         r"several files \(a.csv, b/c.csv\).*; unpack it",
     ),
-    "zip in a zip": (as_zip({"a.zip": as_zip({"b": b"x"})}), "a zip archive in another one; unpack it"),
+    "zip in a zip": (as_zip({"a.zip": as_zip({"b": b"x"})}), "a nested or remote zip archive; unpack it"),
     "Excel": (
         as_zip({"[Content_Types].xml": b"<x/>", "xl/workbook.xml": b""}),
         "spreadsheet; save it as CSV",

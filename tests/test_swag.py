@@ -207,12 +207,12 @@ def test_labels_are_numbers_letters_or_the_ending_itself(labels, wanted):
 def test_labels_count_from_one_only_if_none_is_zero():
     endings = [["red", "green", "blue"]] * 2
     assert [infer_first_label(labels, endings) for labels in ([1, 3], [0, 3], [1, 2])] == [1, 0, 0]
-    with pytest.raises(UserError, match="row 2: label 3 is none of its 3 endings"):
+    with pytest.raises(UserError, match="row 2: label 3 is none of the 3 endings"):
         encode_ending_labels(table(label=[0, 3]), "label", endings, first_label=0)
 
 
 REFUSED = {
-    "label beyond the endings": ({"label": 7}, [], ["row 3", "label 7 is none of its"]),
+    "label beyond the endings": ({"label": 7}, [], ["row 3", "label 7 is none of the"]),
     "no label": ({"label": None}, [], ["row 3", "no label"]),
     "one ending": ({"endings": ["x"]}, [], ["row 3", "has one ending"]),
     "an ending that is no text": ({"endings": ["x", 5]}, [], ["row 3", "ending 1 of 'endings' holds 5"]),

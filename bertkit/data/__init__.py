@@ -1,1 +1,1 @@
-"""Readers, known data sets, splits and tokenized sequences: from what a user names to features."""
+"""From `--data` to features: readers, known datasets, splits, labels and tokenized sequences."""

@@ -1,4 +1,4 @@
-"""Multiple choice as users write it: the endings of each row, and which one is correct."""
+"""Multiple-choice data: find the ending columns, and parse the endings and the label of each row."""
 
 import re
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ NUMBERED_ENDING = re.compile(
 CONTEXT_COLUMNS = [
     "context", "ctx", "prompt", "premise", "question", "question_stem", "startphrase", "text", "sentence",
 ]  # fmt: skip
-CONTEXT_START_COLUMNS = [("sent1", "sent2"), ("ctx_a", "ctx_b")]  # context, and the start of its endings
+CONTEXT_START_COLUMNS = [("sent1", "sent2"), ("ctx_a", "ctx_b")]  # context, common start of the endings
 ENDING_COLUMNS_FLAG = "--ending-columns"
 
 
 def guess_context_columns(rows: Rows) -> dict[str, str]:
-    """Return `context_column`, and `start_column` if a column holds the common start of the endings.
+    """Return the setting `context_column`, and `start_column` if a column holds the start of all endings.
 
     Raises:
-        UserError: no column has a usual name.
+        UserError: No column has a usual name.
     """
     for context, start in CONTEXT_START_COLUMNS:
         if context in rows.columns and start in rows.columns:
@@ -35,34 +35,35 @@ def guess_context_columns(rows: Rows) -> dict[str, str]:
 
 
 def guess_ending_columns(rows: Rows) -> list[str]:
-    """Return the columns of the endings: one that holds lists, or `ending0`, `ending1`, ... in order.
+    """Return the columns of the endings: one column of lists, or `ending0`, `ending1`, ... in order.
 
     Raises:
-        UserError: no columns have usual names.
+        UserError: No columns have usual names.
     """
     for name in ENDING_LIST_COLUMNS:
         list_column = find_column(rows, name)
         if list_column and any(isinstance(value, (list, tuple)) for value in rows[list_column]):
             return [list_column]
-    families: dict[str, list[tuple[int, str, str]]] = {}
+    columns_by_word: dict[str, list[tuple[int, str, str]]] = {}
     for column in rows.columns:
         if match := NUMBERED_ENDING.fullmatch(column):
-            word, mark = match[1].lower(), match[2].lower()
-            families.setdefault(word, []).append((int(mark) if mark.isdigit() else -1, mark, column))
-    largest_family = max(families.values(), key=len, default=[])
-    if len(largest_family) < 2:
+            word, suffix = match[1].lower(), match[2].lower()
+            sort_key = (int(suffix) if suffix.isdigit() else -1, suffix)
+            columns_by_word.setdefault(word, []).append((*sort_key, column))
+    ending_columns = max(columns_by_word.values(), key=len, default=[])
+    if len(ending_columns) < 2:
         raise UserError(
             f"{rows.files[0]}: no columns look like the endings (it has {format_list(rows.columns)}); "
             f"name them with {ENDING_COLUMNS_FLAG}"
         )
-    return [column for _, _, column in sorted(largest_family)]
+    return [column for _, _, column in sorted(ending_columns)]
 
 
 def parse_column_names(rows: Rows, names: Sequence[str]) -> list[str]:
-    """Return column names; a name that is not a column is split at commas.
+    """Return the columns that the user named; a name that is not a column is split at commas.
 
     Raises:
-        UserError: a column does not exist, or is named twice.
+        UserError: A column does not exist, or is named twice.
     """
     columns: list[str] = []
     for name in names:
@@ -77,10 +78,10 @@ def parse_column_names(rows: Rows, names: Sequence[str]) -> list[str]:
 
 
 def parse_endings(rows: Rows, columns: Sequence[str]) -> list[list[str]]:
-    """Return the endings of each row [n], at least two; blank columns after the last ending are ignored.
+    """Return [n] lists of the endings of each row; blank columns after the last ending are ignored.
 
     Raises:
-        UserError: a row has fewer than two endings, a blank between endings, or an ending that is not a text.
+        UserError: A row has fewer than two endings, or an ending that is blank or not a string.
     """
     if len(columns) == 1:
         endings = [list(value) if isinstance(value, (list, tuple)) else value for value in rows[columns[0]]]
@@ -93,8 +94,8 @@ def parse_endings(rows: Rows, columns: Sequence[str]) -> list[list[str]]:
 
 
 def _strip_trailing_blanks(values: Sequence[Any]) -> list[Any]:
-    filled = [index for index, value in enumerate(values) if value not in (None, "")]
-    return list(values[: filled[-1] + 1]) if filled else []
+    non_blank = [index for index, value in enumerate(values) if value not in (None, "")]
+    return list(values[: non_blank[-1] + 1]) if non_blank else []
 
 
 def _validate_endings(rows: Rows, index: int, endings: Any, columns: Sequence[str]) -> None:
@@ -105,30 +106,31 @@ def _validate_endings(rows: Rows, index: int, endings: Any, columns: Sequence[st
         if not isinstance(ending, str) or not ending:
             is_list = len(columns) == 1
             name = f"ending {number} of {columns[0]!r}" if is_list else f"column {columns[number]!r}"
-            problem = f"holds {ending!r}, not a text" if ending else "is blank, and later ones are not"
+            problem = f"holds {ending!r}, not a text" if ending else "is blank, but a later one is not"
             raise UserError(f"{location}: {name} {problem}; fill in a text, or remove the row")
     if len(endings) < 2:
         count = "one ending" if endings else "no ending"
-        raise UserError(f"{location}: has {count}, a choice needs two; add endings, or remove the row")
+        raise UserError(f"{location}: has {count}, but a choice needs two; add endings, or remove the row")
 
 
 def encode_ending_labels(
     rows: Rows, column: str, endings: Sequence[Sequence[str]], first_label: int
 ) -> np.ndarray:
-    """Return the index of the correct ending of each row [n], from 0.
+    """Return [n] the index of the correct ending of each row.
 
-    A label is a number from `first_label` on, a letter (A is the first ending), or the ending itself.
+    A label is the number of the ending (counted from `first_label`), a letter (A is the first ending), or the
+    text of the ending.
 
     Raises:
-        UserError: a label matches none of the row's endings.
+        UserError: A label matches none of the row's endings.
     """
     indices = [
         _find_ending(value, row_endings, first_label)
         for value, row_endings in zip(rows[column], endings, strict=True)
     ]
     if None in indices:
-        row = indices.index(None)
-        raise UserError(_describe_label_error(rows, row, column, len(endings[row]), first_label))
+        index = indices.index(None)
+        raise UserError(_describe_label_error(rows, index, column, len(endings[index]), first_label))
     return np.array(indices, dtype=np.int64)
 
 
@@ -144,8 +146,8 @@ def _find_ending(value: Any, endings: Sequence[str], first_label: int) -> int | 
 
 
 def _is_ending_number(text: str) -> bool:
-    """Return whether a text can be the number of an ending; longer numbers are no indices."""
-    return text.isdecimal() and len(text) < 10
+    """Return whether a text can be the number of an ending."""
+    return text.isdecimal() and len(text) < 10  # a longer text cannot be an index
 
 
 def _describe_label_error(rows: Rows, index: int, column: str, num_endings: int, first_label: int) -> str:
@@ -153,15 +155,15 @@ def _describe_label_error(rows: Rows, index: int, column: str, num_endings: int,
     if normalize_label(value) is None:
         return f"{location}: no label in column {column!r}; fill in the label, or remove the row"
     return (
-        f"{location}: label {shorten_repr(value)} is none of its {num_endings} endings "
+        f"{location}: label {shorten_repr(value)} is none of the {num_endings} endings "
         f"(a number from {first_label} to {num_endings - 1 + first_label}, a letter, or the ending itself)"
     )
 
 
 def infer_first_label(values: Sequence[Any], endings: Sequence[Sequence[str]]) -> int:
-    """Return whether label numbers start at 0 or 1.
+    """Return the number of the first ending: 0 or 1.
 
-    They start at 1 if none is 0 and one equals the number of its row's endings.
+    It is 1 if no label is 0 and some label equals the number of endings of its row.
     """
     numbers = [
         (int(text), len(row_endings))

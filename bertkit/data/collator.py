@@ -10,20 +10,21 @@ import torch
 
 @dataclass(frozen=True)
 class PaddingCollator:
-    """Collator that pads sequences on the right, to the longest sequence of the batch.
+    """Collator that pads sequences on the right, to the length of the longest sequence in the batch.
 
-    A batch contains `input_ids`, `attention_mask` and, where the model takes them, `token_type_ids`, each
-    `[sequences, seq_len]`. Items with precomputed `vectors` give those in place of ids. Further keys:
+    A batch contains `input_ids`, `attention_mask` and, if the model takes them, `token_type_ids`, each
+    `[sequences, seq_len]`. If features are precomputed, the batch contains `vectors` instead of ids. Further
+    keys:
 
-    * `labels`: `[examples, ...]`.
-    * `document` or `choice` (the name in `sequence_grouping`): `[sequences]`, the example of each sequence.
-    * `sequence` and `position`: `[predictions]`, where a model predicts at single tokens. `labels` are then
-      `[predictions]`.
+    * `labels`: `[examples, ...]`, or `[predictions]` for token classification.
+    * `document` or `choice` (see `sequence_grouping`): `[sequences]` index of the example in the batch.
+    * `sequence` and `position`, only for token classification: `[predictions]` index of the sequence in the
+      batch and of the token in the sequence.
 
     Attributes:
-        pad_token_id: id of the padding token.
-        return_token_type_ids: whether the model takes `token_type_ids`.
-        sequence_grouping: name of the index of examples, for examples of several sequences.
+        pad_token_id: Id of the padding token.
+        return_token_type_ids: Whether the model takes `token_type_ids`.
+        sequence_grouping: Key of the example indices if examples have several sequences; else None.
     """
 
     pad_token_id: int
@@ -31,7 +32,7 @@ class PaddingCollator:
     sequence_grouping: str | None = None
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Return the batch of some examples."""
+        """Return the batch of the given examples."""
         batch = _collate_vectors(items) if "vectors" in items[0] else self._collate_tokens(items)
         if self.sequence_grouping:
             counts = torch.tensor([len(item["input_ids"]) for item in items])
@@ -70,9 +71,11 @@ def _collate_vectors(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 def _collate_positions(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Return the sequence in the batch and the position in it of each predicted token."""
+    """Return the index of the sequence in the batch, and of the token in the sequence, of each prediction."""
     positions = [sequence_positions for item in items for sequence_positions in item["positions"]]
-    sequence = torch.repeat_interleave(torch.tensor([len(each) for each in positions]))
+    sequence = torch.repeat_interleave(
+        torch.tensor([len(sequence_positions) for sequence_positions in positions])
+    )
     position = torch.from_numpy(np.concatenate(positions).astype(np.int64))
     return {"sequence": sequence, "position": position}
 

@@ -1,4 +1,4 @@
-"""Columns of a table: the ones the user names, or the first with a usual name."""
+"""Find the text and label columns of a table: those that the user names, or the first with usual names."""
 
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_list, suggest_similar
@@ -22,16 +22,16 @@ LABEL_COLUMNS = [
 
 
 def guess_text_columns(rows: Rows) -> tuple[str, str | None]:
-    """Return the text column, and the second text column if the rows are pairs.
+    """Return the text column, and the second text column (None if the rows are single texts).
 
     Raises:
-        UserError: no column has a usual name.
+        UserError: No column has a usual name.
     """
     return guess_pair_columns(rows) or (guess_column(rows, TEXT_COLUMNS, "text"), None)
 
 
 def guess_pair_columns(rows: Rows) -> tuple[str, str] | None:
-    """Return the two text columns of a pair; None if there are none with usual names."""
+    """Return the two text columns of pairs; None if no two columns have usual names."""
     for names in PAIR_COLUMNS:
         first, second = (find_column(rows, name) for name in names)
         if first and second:
@@ -40,21 +40,21 @@ def guess_pair_columns(rows: Rows) -> tuple[str, str] | None:
 
 
 def guess_label_column(rows: Rows) -> str:
-    """Return the label column.
+    """Return the first column with a usual name for labels.
 
     Raises:
-        UserError: no column has a usual name.
+        UserError: No column has a usual name.
     """
     return guess_column(rows, LABEL_COLUMNS, "label")
 
 
 def require_column(rows: Rows, column: str, flag: str) -> None:
-    """Raise a `UserError` that lists the columns if one does not exist.
+    """Raise a `UserError` that lists the existing columns if a column does not exist.
 
     Args:
-        rows: the table.
-        column: the column to find.
-        flag: the flag that names it, or the reason why it is needed.
+        rows: The table.
+        column: Name of the required column.
+        flag: The flag that names the column, or the reason why the column is needed.
     """
     if column in rows.columns:
         return
@@ -65,7 +65,7 @@ def require_column(rows: Rows, column: str, flag: str) -> None:
 
 
 def require_texts(rows: Rows, columns: list[str]) -> None:
-    """Raise a `UserError` for the first row that has no text in one of the columns."""
+    """Raise a `UserError` if a value in one of the columns is not a string."""
     for column in columns:
         for index, value in enumerate(rows[column]):
             if not isinstance(value, str):
@@ -75,7 +75,7 @@ def require_texts(rows: Rows, columns: list[str]) -> None:
 
 
 def find_column(rows: Rows, name: str) -> str | None:
-    """Return the column with a lower-case name, ignoring case; None if there is none."""
+    """Return the column whose lower-cased name is `name`; None if there is no such column."""
     return next((column for column in rows.columns if column.lower() == name), None)
 
 
@@ -83,12 +83,12 @@ def guess_column(rows: Rows, candidates: list[str], role: str) -> str:
     """Return the first column with one of the candidate names.
 
     Args:
-        rows: the table.
-        candidates: lower-case names, the preferred one first.
-        role: what the column is for; the error names the flag `--ROLE-column`.
+        rows: The table.
+        candidates: Lower-cased names in order of preference.
+        role: Role of the column; the error names the flag `--ROLE-column`.
 
     Raises:
-        UserError: there is none.
+        UserError: No column has one of these names.
     """
     for name in candidates:
         if column := find_column(rows, name):

@@ -1,4 +1,4 @@
-"""Features: the map-style dataset that training and scoring read."""
+"""Features: tokenized examples as a map-style dataset for training and scoring."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 class Features(ABC):
     """A map-style dataset of `n` examples.
 
-    An example has one sequence, or several: the windows of a long text, or the choices of a question.
+    An example has one sequence, or several: the windows of a long text, or the endings of a context.
 
     Attributes:
-        sequence_offsets: [n + 1] first sequence of each example.
-        labels: [n] or [n, classes] targets; None where the rows have none.
-        num_truncated: examples that lost tokens.
-        max_untruncated_length: tokens of the longest example before truncation, including special tokens.
-        unk_fraction: fraction of the tokens that are [UNK].
+        sequence_offsets: [n + 1] index of the first sequence of each example; at the end, the number of
+            sequences.
+        labels: [n] or [n, classes] targets; None if the rows are unlabeled.
+        num_truncated: Number of truncated examples.
+        max_untruncated_length: Length of the longest sequence before truncation, including special tokens.
+        unk_fraction: Fraction of the tokens that are [UNK].
     """
 
     sequence_offsets: np.ndarray
@@ -48,14 +49,14 @@ class Features(ABC):
     @property
     @abstractmethod
     def sequence_lengths(self) -> np.ndarray:
-        """Return the tokens of each sequence [sequences]."""
+        """[sequences] number of tokens of each sequence."""
 
     def __len__(self) -> int:
         return len(self.sequence_offsets) - 1
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        numbers = range(self.sequence_offsets[index], self.sequence_offsets[index + 1])
-        input_ids, type_ids = zip(*map(self.get_sequence, numbers), strict=True)
+        sequences = range(self.sequence_offsets[index], self.sequence_offsets[index + 1])
+        input_ids, type_ids = zip(*map(self.get_sequence, sequences), strict=True)
         item: dict[str, Any] = {"input_ids": list(input_ids), "token_type_ids": list(type_ids)}
         if self.labels is not None:
             item["labels"] = self.labels[index]
@@ -63,23 +64,24 @@ class Features(ABC):
 
     @property
     def windowed_fraction(self) -> float:
-        """Return the fraction of examples that have several sequences (the windows of a long text)."""
+        """Fraction of the examples that have several sequences (the windows of a long text)."""
         return float((np.diff(self.sequence_offsets) > 1).mean())
 
     def describe_issues(self, rows: Rows) -> list[str]:
-        """Return notes on problems in the training rows; a note may name some of the rows."""
+        """Return notes on problems in the training rows."""
         return []
 
     @property
     def lengths(self) -> np.ndarray:
-        """Return the tokens of each example, over all its sequences [n]."""
+        """[n] total number of tokens of the sequences of each example."""
         return np.add.reduceat(self.sequence_lengths, self.sequence_offsets[:-1])
 
     @property
     def length_keys(self) -> np.ndarray:
-        """Return the keys [n] that group similar examples: their longest sequence, then their sequence count.
+        """[n] keys for length-grouped sampling: length of the longest sequence, then number of sequences.
 
-        A batch is padded to its longest sequence. Grouping by the total length would mix long and short ones.
+        A batch is padded to its longest sequence. If examples were grouped by total length, a batch would mix
+        long and short sequences.
         """
         counts = np.diff(self.sequence_offsets)
         longest = np.maximum.reduceat(self.sequence_lengths, self.sequence_offsets[:-1])
@@ -87,18 +89,18 @@ class Features(ABC):
 
     @property
     def logit_offsets(self) -> np.ndarray:
-        """Return the first row of logits of each example [n + 1]; by default an example has one row."""
+        """[n + 1] index of the first row of logits of each example; by default an example has one row."""
         return np.arange(len(self) + 1)
 
     def reduce_logits(
         self, logits: "torch.Tensor", examples: np.ndarray, batch: "dict[str, torch.Tensor]"
     ) -> "torch.Tensor":
-        """Return what scoring keeps of a batch's logits; by default all of them.
+        """Reduce the logits of a batch to what scoring needs; by default, keep all of them.
 
         Args:
             logits: [predictions, ...] fp32 logits of the examples.
             examples: [batch] indices of the examples.
-            batch: inputs of the model.
+            batch: Inputs of the model.
 
         Returns:
             One row for each prediction.
@@ -106,41 +108,40 @@ class Features(ABC):
         return logits
 
     def length_keys_for_epoch(self, epoch: int) -> np.ndarray:
-        """Return `length_keys`, of this epoch's examples where they are sampled again in each epoch."""
+        """Return the `length_keys` of an epoch; by default all epochs have the same examples."""
         return self.length_keys
 
     def batch_size_for(self, tokens: int) -> int | None:
-        """Return the examples in a batch of so many tokens, where examples are sampled to fill a length.
+        """Return the batch size for a budget of `tokens`; None for examples of varying lengths.
 
-        Returns:
-            None where the examples are the same in every epoch and have any length.
+        Only features that sample examples of a maximum length return a batch size.
         """
         return None
 
     def example_keys_for_epoch(self, epoch: int, examples: np.ndarray) -> np.ndarray:
-        """Return the dataset keys of examples in an epoch; by default their indices."""
+        """Return the dataset keys of the given examples in an epoch; by default these are the indices."""
         return examples
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFeatures(Features):
-    """Features that store complete sequences.
+    """Features that store complete sequences, instead of building them on demand.
 
     Attributes:
-        input_ids: token ids of all sequences, including special tokens.
-        token_type_ids: segment ids of all sequences.
+        input_ids: Token ids of all sequences, including special tokens.
+        token_type_ids: Segment ids of all sequences.
     """
 
     input_ids: Ragged
     token_type_ids: Ragged
 
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the stored sequence."""
+        """Return `input_ids` and `token_type_ids` of one sequence, both [length]."""
         return self.input_ids[number], self.token_type_ids[number]
 
     @property
     def sequence_lengths(self) -> np.ndarray:
-        """Return the tokens of each sequence [sequences]."""
+        """[sequences] number of tokens of each sequence."""
         return self.input_ids.lengths
 
 
@@ -148,15 +149,15 @@ def build_features(
     texts: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Any, max_length: int,
     long_texts: LongTextStrategy = "head", cache: bool = True,
 ) -> StoredFeatures:  # fmt: skip
-    """Build features from one text column or two.
+    """Build features from one text column, or from two text columns of pairs.
 
     Args:
-        texts: one or two columns of `n` texts.
-        labels: [n] or [n, classes], or None.
-        tokenizer: fast tokenizer.
-        max_length: maximum sequence length in tokens, including special tokens.
-        long_texts: how longer texts are handled.
-        cache: whether to cache the encoded texts.
+        texts: One or two columns of `n` texts.
+        labels: [n] or [n, classes] targets, or None.
+        tokenizer: Fast tokenizer.
+        max_length: Maximum sequence length in tokens, including special tokens.
+        long_texts: How longer texts are handled.
+        cache: Whether to cache the encoded texts.
     """
     columns = [encode(column, tokenizer, cache) for column in texts]
     examples = ([[column[row] for column in columns]] for row in range(len(columns[0])))
@@ -167,15 +168,15 @@ def build_choice_features(
     contexts: Sequence[str], endings: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Any,
     max_length: int, cache: bool = True,
 ) -> StoredFeatures:  # fmt: skip
-    """Build features with one sequence (context and ending) for each ending of an example.
+    """Build features of multiple-choice examples; each pair of context and ending is a sequence.
 
     Args:
         contexts: [n] texts.
-        endings: [n] lists of texts, of any lengths.
+        endings: [n] lists of endings; the number of endings may vary.
         labels: [n] index of the correct ending, or None.
-        tokenizer: fast tokenizer.
-        max_length: maximum sequence length in tokens, including special tokens.
-        cache: whether to cache the encoded texts.
+        tokenizer: Fast tokenizer.
+        max_length: Maximum sequence length in tokens, including special tokens.
+        cache: Whether to cache the encoded texts.
     """
     context_ids = encode(contexts, tokenizer, cache)
     ending_ids = encode([ending for row_endings in endings for ending in row_endings], tokenizer, cache)
@@ -191,26 +192,27 @@ def _assemble_features(
     examples: Iterable[list[list[np.ndarray]]], columns: list[Ragged], labels: np.ndarray | None,
     tokenizer: Any, max_length: int, long_texts: LongTextStrategy,
 ) -> StoredFeatures:  # fmt: skip
-    """Truncate each text or pair of each example, and add the special tokens.
+    """Truncate the texts or pairs of each example, and add special tokens.
 
     Args:
-        examples: the texts or pairs of each example, as token ids.
-        columns: the encoded text columns, for the fraction of [UNK] tokens.
-        labels: [n] or [n, classes], or None.
-        tokenizer: fast tokenizer.
-        max_length: maximum sequence length in tokens, including special tokens.
-        long_texts: how longer texts are handled.
+        examples: One or more texts or pairs of each example, as token ids.
+        columns: The encoded text columns, for the fraction of [UNK] tokens.
+        labels: [n] or [n, classes] targets, or None.
+        tokenizer: Fast tokenizer.
+        max_length: Maximum sequence length in tokens, including special tokens.
+        long_texts: How longer texts are handled.
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=len(columns) == 2)
     sequences: list[tuple[Any, Any]] = []
     sequence_offsets, num_truncated, longest = [0], 0, 0
     for pairs in examples:
-        shortened = [truncate(pair, max_length - template.num_special_tokens, long_texts) for pair in pairs]
+        max_tokens = max_length - template.num_special_tokens
+        windows_of_pairs = [truncate(pair, max_tokens, long_texts) for pair in pairs]
         lengths = [sum(map(len, pair)) for pair in pairs]
-        kept_lengths = [sum(map(len, windows[0])) for windows in shortened]
+        kept_lengths = [sum(map(len, windows[0])) for windows in windows_of_pairs]
         num_truncated += kept_lengths < lengths and long_texts != "windows"
         longest = max(longest, *lengths)
-        sequences.extend(template.fill(window) for windows in shortened for window in windows)
+        sequences.extend(template.fill(window) for windows in windows_of_pairs for window in windows)
         sequence_offsets.append(len(sequences))
     return StoredFeatures(
         input_ids=Ragged.from_sequences([input_ids for input_ids, _ in sequences]),

@@ -1,4 +1,4 @@
-"""Labels as users write them: their type, names and ids, and rows without a gold label."""
+"""Parse labels: infer their type, map names to ids, and drop rows without a gold label."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -11,9 +11,9 @@ from bertkit.utils.text import has_lone_surrogate
 
 LabelTypeName = Literal["binary", "multi-class", "multi-label", "regression"]
 SEPARATORS = ("|", ";", ",")
-# Spellings of a missing label, besides None, blanks and numbers that are not finite.
+# Texts that mean "no label". None, blanks and numbers that are not finite have the same meaning.
 MISSING_LABELS = {"n/a", "na", "#n/a", "none", "null", "-", "?"}
-MAX_NUMERIC_CLASSES = 20  # more distinct integers are a regression target
+MAX_NUMERIC_CLASSES = 20  # if there are more distinct integers, they are regression targets
 
 
 # ---- names and ids
@@ -22,33 +22,33 @@ MAX_NUMERIC_CLASSES = 20  # more distinct integers are a regression target
 def map_label_ids(
     values: Sequence[Any], names: Sequence[str], aliases: Mapping[str, str] | None = None
 ) -> list[Any]:
-    """Replace label ids (also as strings) and aliases by label names.
+    """Replace label ids (integers or strings) and aliases by label names.
 
     Args:
-        values: labels of the rows; -1, the Hub's "no label", becomes None.
-        names: names of the ids 0, 1, ...
-        aliases: other spelling -> name.
+        values: Labels of the rows. The value -1, the Hub's "no label", becomes None.
+        names: Names of the ids 0, 1, ...
+        aliases: Name by alternative spelling.
     """
-    table = {"-1": None, **_make_name_table(names, aliases)}
-    return [table.get(str(value), value) for value in values]
+    name_by_value = {"-1": None, **_make_name_table(names, aliases)}
+    return [name_by_value.get(str(value), value) for value in values]
 
 
 def map_tag_ids(
     lists: Sequence[Any], names: Sequence[str], aliases: Mapping[str, str] | None = None
 ) -> list[Any]:
-    """Replace tag ids in the list of each row by tag names; other values stay.
+    """Replace tag ids and aliases in the list of each row by tag names; keep all other values.
 
     Args:
-        lists: tags of each row.
-        names: names of the ids 0, 1, ...
-        aliases: other spelling -> name.
+        lists: Tags of each row.
+        names: Names of the ids 0, 1, ...
+        aliases: Name by alternative spelling.
     """
-    table = _make_name_table(names, aliases)
+    name_by_text = _make_name_table(names, aliases)
     try:
         tags = set().union(*(row for row in lists if isinstance(row, list)))
-    except TypeError:  # lists of lists are not tags; the task reports the row
+    except TypeError:  # the lists contain lists; the task reports the row
         return list(lists)
-    name_by_tag = {tag: table[str(tag)] for tag in tags if str(tag) in table}
+    name_by_tag = {tag: name_by_text[str(tag)] for tag in tags if str(tag) in name_by_text}
     if not name_by_tag:
         return list(lists)
     return [list(map(name_by_tag.get, row, row)) if isinstance(row, list) else row for row in lists]
@@ -59,18 +59,18 @@ def _make_name_table(names: Sequence[str], aliases: Mapping[str, str] | None) ->
 
 
 def sort_labels(names: Sequence[str]) -> list[str]:
-    """Return the distinct names, sorted numerically if all are numbers, else alphabetically."""
+    """Return the distinct names, sorted numerically if all of them are numbers, else alphabetically."""
     numbers = {name: parse_number(name) for name in set(names)}
     if all(number is not None for number in numbers.values()):
         return sorted(numbers, key=lambda name: numbers[name] or 0.0)
     return sorted(numbers)
 
 
-# ---- one value
+# ---- single labels
 
 
 def normalize_label(value: Any) -> str | None:
-    """Return a label as text; 1.0 equals 1, and None, NaN and blanks are no label."""
+    """Return a label as text; None if it is None, NaN or blank. 1.0 and 1 give the same text."""
     if value is None or (isinstance(value, float) and value != value):
         return None
     if isinstance(value, float) and value.is_integer():
@@ -79,7 +79,7 @@ def normalize_label(value: Any) -> str | None:
 
 
 def is_missing_label(text: str | None) -> bool:
-    """Return whether a label means "no label": None, `N/A` and the like, NaN or infinity."""
+    """Return whether a normalized label means "no label", such as None, `N/A` or NaN."""
     if text is None or text.casefold() in MISSING_LABELS:
         return True
     try:
@@ -89,14 +89,14 @@ def is_missing_label(text: str | None) -> bool:
 
 
 def parse_label_set(value: Any, separator: str | None) -> list[str] | None:
-    """Return the labels of one row of a multi-label dataset; an empty list is a row without labels.
+    """Return the labels of one row of a multi-label dataset.
 
     Args:
-        value: a list of labels, or one text.
-        separator: separator of the labels in a text; None if a text is one label.
+        value: A list of labels, or a text.
+        separator: Separator of the labels in a text; None if a text is a single label.
 
     Returns:
-        The labels; None if the value is missing.
+        The labels, which may be an empty list; None if the value is missing.
     """
     if isinstance(value, (list, tuple)):
         return [text for text in map(normalize_label, value) if text]
@@ -107,7 +107,7 @@ def parse_label_set(value: Any, separator: str | None) -> list[str] | None:
 
 
 def parse_number(value: Any) -> float | None:
-    """Return a label as a finite number; None if it is not one."""
+    """Return a label as a number; None if it is not a finite number."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -115,19 +115,20 @@ def parse_number(value: Any) -> float | None:
     return number if np.isfinite(number) and not isinstance(value, bool) else None
 
 
-# ---- a column
+# ---- label columns
 
 
 def infer_label_type(values: Sequence[Any]) -> LabelTypeName:
     """Return the type of the labels in a column.
 
-    Lists and separated names are label sets. Fractions, and many distinct integers, are regression targets;
-    missing values among them (`nan`, `N/A`) do not make them classes.
+    Lists, and texts of several separated names, are label sets. Decimal numbers, or more than
+    `MAX_NUMERIC_CLASSES` distinct integers, are regression targets. Missing values (`nan`, `N/A`) are ignored
+    in this decision. All other labels are classes.
     """
-    present = [value for value in values if normalize_label(value) is not None]
-    if any(isinstance(value, (list, tuple)) for value in present):
+    labels = [value for value in values if normalize_label(value) is not None]
+    if any(isinstance(value, (list, tuple)) for value in labels):
         return "multi-label"
-    distinct = {normalize_label(value) for value in present}
+    distinct = {normalize_label(value) for value in labels}
     numbers = [parse_number(text) for text in distinct if not is_missing_label(text)]
     if numbers and all(number is not None for number in numbers):
         are_integers = all(float(number or 0).is_integer() for number in numbers)
@@ -139,7 +140,10 @@ def infer_label_type(values: Sequence[Any]) -> LabelTypeName:
 
 
 def detect_separator(values: Sequence[Any], separators: Sequence[str] = SEPARATORS) -> str | None:
-    """Return the separator of several labels in one text: splitting at it must give fewer distinct names."""
+    """Return the separator of several labels in a text, or None.
+
+    If texts are split at a separator, the number of distinct names must decrease.
+    """
     texts = {text for text in map(normalize_label, values) if text}
     for separator in separators:
         parts = {part.strip() for text in texts for part in text.split(separator)}
@@ -149,15 +153,15 @@ def detect_separator(values: Sequence[Any], separators: Sequence[str] = SEPARATO
 
 
 def has_labels(rows: Rows, column: str) -> bool:
-    """Return whether any row has a label: test sets often have none."""
+    """Return whether any row has a label; test sets often have no labels."""
     return column in rows.columns and any(normalize_label(value) is not None for value in rows[column])
 
 
 def encode_labels(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:
-    """Return the label id of each row [n].
+    """Return [n] the label id of each row.
 
     Raises:
-        UserError: a row has no label, or one that is not in `names`.
+        UserError: A row has no label, or its label is not in `names`.
     """
     _require_writable_labels(rows, column)
     label_ids = {name: label_id for label_id, name in enumerate(names)}
@@ -168,10 +172,10 @@ def encode_labels(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:
 
 
 def binarize_labels(rows: Rows, column: str, names: Sequence[str], separator: str | None) -> np.ndarray:
-    """Return a multi-hot matrix [n, classes] of label sets.
+    """Return the [n, classes] multi-hot matrix of the label sets.
 
     Raises:
-        UserError: a row has no labels, or one that is not in `names`.
+        UserError: The labels of a row are missing, or one of them is not in `names`.
     """
     _require_writable_labels(rows, column)
     label_ids = {name: label_id for label_id, name in enumerate(names)}
@@ -185,10 +189,10 @@ def binarize_labels(rows: Rows, column: str, names: Sequence[str], separator: st
 
 
 def parse_regression_labels(rows: Rows, column: str) -> np.ndarray:
-    """Return the target of each row [n], as float64.
+    """Return [n] float64: the target of each row.
 
     Raises:
-        UserError: a row does not hold a finite number.
+        UserError: The label of a row is not a finite number.
     """
     targets = [parse_number(value) for value in rows[column]]
     if None in targets:
@@ -201,11 +205,11 @@ def parse_regression_labels(rows: Rows, column: str) -> np.ndarray:
 
 
 def drop_unlabeled_rows(splits: Splits, column: str) -> tuple[Splits, list[str]]:
-    """Return the splits without unlabeled rows, and a note for each split that lost rows.
+    """Return the splits without unlabeled rows, and a note for each split that has lost rows.
 
-    Annotators may have disagreed (SNLI's `-`), or the label may not be published (-1); null is no label
-    either. A blank is kept: it is a gap in the file, which is reported as an error later. A split in which no
-    row has a label is kept too, with None in the column.
+    A row is unlabeled if its label is null, `-` (in SNLI, annotators disagreed) or -1 (on the Hub, the label
+    is not published). Rows with a blank label are kept: a blank is a gap in the file, which is reported as an
+    error later. A split without any label is kept as a whole, with None in the label column.
     """
     labeled_splits, notes = dict(splits), []
     no_label_marks = _find_no_label_marks(splits["train"][column])
@@ -226,28 +230,28 @@ def drop_unlabeled_rows(splits: Splits, column: str) -> tuple[Splits, list[str]]
 
 
 def _find_no_label_marks(values: list[Any]) -> set[str]:
-    """Return the marks of "no label": `-`, and -1 unless the labels are -1, 0 and 1."""
-    others = {normalize_label(value) for value in values} - {"-", "-1", None}
-    return {"-"} if others <= {"0", "1"} else {"-", "-1"}
+    """Return the marks of "no label": `-` and -1, or only `-` if -1 can be a class."""
+    labels = {normalize_label(value) for value in values} - {"-", "-1", None}
+    minus_one_is_class = labels <= {"0", "1"}  # the classes -1 and 1, or -1, 0 and 1
+    return {"-"} if minus_one_is_class else {"-", "-1"}
 
 
 # ---- errors
 
 
 def _require_writable_labels(rows: Rows, column: str) -> None:
-    """Raise a `UserError` for a label that is an object, or a text that cannot be written as UTF-8."""
+    """Raise a `UserError` if a label is not a text or number, or cannot be written as UTF-8."""
     for index, value in enumerate(rows[column]):
         for label in value if isinstance(value, (list, tuple)) else [value]:
-            location = rows.format_location
             if isinstance(label, (Mapping, list, tuple, bytes)):
                 raise UserError(
-                    f"{location(index)}: column {column!r} holds {shorten_repr(value)}, not a label; "
-                    "write a text or a number"
+                    f"{rows.format_location(index)}: column {column!r} holds {shorten_repr(value)}, "
+                    "not a label; write a text or a number"
                 )
             if isinstance(label, str) and has_lone_surrogate(label):
                 raise UserError(
-                    f"{location(index)}: label {label!a} contains half of a surrogate pair, which cannot be "
-                    "written to the predictions; rename it"
+                    f"{rows.format_location(index)}: label {label!a} contains half of a surrogate pair, "
+                    "which cannot be written to the predictions; rename the label"
                 )
 
 
@@ -256,5 +260,7 @@ def _make_label_error(rows: Rows, column: str, index: int, names: Sequence[str])
     if normalize_label(value) is None:
         return UserError(f"{location}: no label in column {column!r}; fill in the label, or remove the row")
     hint = suggest_similar(value, names) or "; use one of these"
-    known = f"they have {format_list(names)}"
-    return UserError(f"{location}: label {value!r} does not occur in the training rows ({known}){hint}")
+    training_labels = f"they have {format_list(names)}"
+    return UserError(
+        f"{location}: label {value!r} does not occur in the training rows ({training_labels}){hint}"
+    )

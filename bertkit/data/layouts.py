@@ -1,4 +1,4 @@
-"""Folders of files as rows by split: in the layout of a known dataset, or judged by file names."""
+"""Read a folder of files as rows by split: with the layout of a known dataset, or based on file names."""
 
 import re
 from collections import defaultdict
@@ -32,22 +32,22 @@ class NamedFile(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the file name without its folders."""
+        """The file name without its folders."""
 
 
 # ---- the layout of a known dataset
 
 
 def has_layout(folder: Path, layout: Layout) -> bool:
-    """Return whether a folder contains the training file of a layout; no file is read."""
+    """Return whether a folder contains the training file of a layout; do not read the file."""
     return _find_split_file(folder, layout["train"]) is not None
 
 
 def read_layout(folder: Path, layout: Layout) -> tuple[Splits, list[str]]:
-    """Return the splits of a layout whose files exist.
+    """Return those splits of a layout whose files exist.
 
     Returns:
-        The splits, and a note if the training file is named after another split.
+        The splits, and a note if the training file has the name of another split.
     """
     paths = {}
     for split, split_file in layout.items():
@@ -62,7 +62,7 @@ def apply_column_mapping(rows: Rows, mapping: ColumnMapping) -> Rows:
     """Filter rows and rename their columns.
 
     Raises:
-        UserError: the filter column does not exist, or no row has its value.
+        UserError: The filter column does not exist, or no row has its value.
     """
     for column, value in mapping.row_filter.items():
         rows = _filter_rows(rows, column, value)
@@ -82,11 +82,11 @@ def _find_split_file(folder: Path, split_file: SplitFile) -> Path | None:
 
 def _describe_only_file(paths: list[Path]) -> str:
     names = format_list(path.name for path in paths)
-    return f"{names} is all there is: training and validation rows both come from it"
+    return f"no training file: training and validation rows both come from {names}"
 
 
 def _read_split_file(path: Path, split_file: SplitFile) -> Rows:
-    """Return the rows of a split; columns that have only a number for a name are dropped."""
+    """Return the rows of a split; in files without a header, columns without a name are dropped."""
     if split_file.class_folders:
         return _read_class_folders(path, split_file.class_folders)
     rows = apply_column_mapping(read_file(path, split_file.dialect), split_file)
@@ -96,16 +96,16 @@ def _read_split_file(path: Path, split_file: SplitFile) -> Rows:
 
 
 def _resolve_negative_columns(columns: dict[str, str], rows: Rows) -> dict[str, str]:
-    """Return the mapping with "-1" replaced by the number of the last column.
+    """Replace negative column numbers in a mapping; "-1" is the last column.
 
-    Some files have further columns before the tags. A positive number takes precedence, so that the only
-    column of a file holds its words.
+    Negative numbers are for files with an unknown number of columns before the tags. If a file has a single
+    column, positive numbers take precedence: the column holds the words.
     """
     num_columns = sum(name.isdigit() for name in rows.columns)
-    from_the_end = {
+    positive_numbers = {
         str(num_columns + int(name)): new_name for name, new_name in columns.items() if name[:1] == "-"
     }
-    return from_the_end | columns
+    return positive_numbers | columns
 
 
 def _filter_rows(rows: Rows, column: str, value: str) -> Rows:
@@ -120,28 +120,28 @@ def _filter_rows(rows: Rows, column: str, value: str) -> Rows:
     return selected
 
 
-# ---- any folder
+# ---- folders without a layout
 
 
 def read_folder(
     folder: Path, dialect: Dialect | None = None, fallback_train_split: str | None = None
 ) -> tuple[Splits, list[str]]:
-    """Return the splits of any folder.
+    """Return the splits of a folder without a known layout.
 
-    Files are assigned to splits by the words in their names (`train-00000-of-00001.parquet`,
-    `sst2/validation.csv`). In a folder without such words all rows are training rows. Subfolders that hold
-    only .txt files are classes, unless the files hold one word per line.
+    Files are assigned to splits by words in their paths (`train-00000-of-00001.parquet`, `test/a.csv`). If no
+    path contains such a word, all rows are training rows. If all files are .txt files in subfolders, the
+    subfolders are classes, except for CoNLL files.
 
     Args:
-        folder: the folder; its subfolders are searched too.
-        dialect: how text files are read.
-        fallback_train_split: the split to train on if there is no training file.
+        folder: The folder; its subfolders are searched too.
+        dialect: How to read text files.
+        fallback_train_split: The split to train on if there is no training file.
 
     Returns:
-        The splits, and notes on files that were left out.
+        The splits, and notes on the choice of files.
 
     Raises:
-        UserError: there are no data files, or none for training.
+        UserError: There are no data files, or none of them is for training.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     paths = [path for path in paths if is_data_file(path.relative_to(folder))]
@@ -165,10 +165,10 @@ def read_folder(
 
 
 def group_by_split(names: Mapping[T, PurePath]) -> tuple[dict[str, list[T]], list[T]]:
-    """Group files by the split in their names.
+    """Group files by the split that their names contain.
 
     Args:
-        names: file -> its path in the folder.
+        names: Path in the folder, by file.
 
     Returns:
         The files of each split, and the files whose names contain no split.
@@ -182,13 +182,13 @@ def group_by_split(names: Mapping[T, PurePath]) -> tuple[dict[str, list[T]], lis
 
 
 def describe_unassigned_files(unassigned: Iterable[NamedFile]) -> list[str]:
-    """Return a note on the files that belong to no split; no note if there are none."""
+    """Return a note on the files without a split; an empty list if there are none."""
     names = [file.name for file in unassigned]
     return [f"left out, not named after a split: {format_list(names)}"] if names else []
 
 
 def infer_split(path: PurePath) -> str | None:
-    """Return the split in the name of a file, or else of a folder that contains it."""
+    """Return the split in the name of a file or of the closest folder; None if no name contains one."""
     for part in (path.name, *(parent.name for parent in path.parents)):
         words = re.split(r"[^a-z]+", part.lower())
         for word in words:
@@ -198,7 +198,7 @@ def infer_split(path: PurePath) -> str | None:
 
 
 def is_data_file(path: PurePath) -> bool:
-    """Return whether a file has the name of a data file."""
+    """Return whether a path has the suffix of a data file; hidden files and READMEs have no data."""
     suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED_SUFFIXES]
     is_hidden = any(part.startswith(".") for part in path.parts)
     has_data_suffix = bool(suffixes) and suffixes[-1] in DATA_SUFFIXES
@@ -226,8 +226,8 @@ def _read_class_folders(folder: Path, classes: dict[str, str]) -> Rows:
     """Return one row per .txt file.
 
     Args:
-        folder: the folder that contains the class folders.
-        classes: class folder -> label.
+        folder: The folder that contains the class folders.
+        classes: Label by name of the class folder.
     """
     parts = [
         Rows.from_columns({"text": ["".join(read_text(path, UTF8_DECODING))], "label": [label]}, str(path))

@@ -1,7 +1,7 @@
-"""Load the dataset that `--data` names: rows by split, and where they were found.
+"""Load the dataset that `--data` names.
 
-The order of the sources is part of the command-line contract: an existing path; then, for a known name, the
-data directory, a Python package that contains the dataset, the Hugging Face cache and the Hub.
+Users rely on the order of the sources: an existing path comes first. The sources of a known dataset are the
+data directory, an installed Python package, the Hugging Face cache and the Hub.
 """
 
 import importlib.util
@@ -31,17 +31,17 @@ SAMPLES_DIR = Path(__file__).parent / "samples"
 
 @dataclass(frozen=True)
 class LoadedDataset:
-    """Rows by split, before any are held out.
+    """A dataset as it was loaded, before validation rows are held out.
 
     Attributes:
-        name: name of the dataset, used for the default run directory.
-        source: where the rows were found, for messages.
-        splits: rows by split.
-        defaults: settings used unless the user passes others.
-        labels: names of the label ids 0, 1, ... of a known dataset.
-        best_metric: metric that selects the checkpoint; None for the task's default.
-        notes: messages for the user.
-        label_aliases: label in some files -> its name in `labels`.
+        name: Name of the dataset, used for the default run directory.
+        source: Where the dataset was found, for messages.
+        splits: Rows by split.
+        defaults: Settings used unless the user passes others.
+        labels: Names of the label ids 0, 1, ... of a known dataset.
+        best_metric: Metric that selects the checkpoint; None for the task's default.
+        notes: Messages for the user.
+        label_aliases: Name in `labels` by alternative spelling in some files.
     """
 
     name: str
@@ -54,7 +54,7 @@ class LoadedDataset:
     label_aliases: dict[str, str] = field(default_factory=dict)
 
     def add_splits(self, splits: Splits) -> "LoadedDataset":
-        """Return the dataset with further splits, their label ids replaced by names (-1 by None)."""
+        """Return the dataset with further splits, in which label ids are replaced by names (-1 by None)."""
         for setting, map_ids in (("label_column", map_label_ids), ("tag_column", map_tag_ids)):
             column = self.defaults.get(setting)
             for name, rows in splits.items():
@@ -65,12 +65,12 @@ class LoadedDataset:
 
 
 class _Source(NamedTuple):
-    """Where a known dataset is loaded from."""
+    """Source from which a known dataset is loaded."""
 
     kind: Literal["folder", "package", "hub", "nowhere"]
     description: str
     folder: Path | None = None
-    layout: Layout | None = None  # None: any files in the folder
+    layout: Layout | None = None  # None if the files of the folder match no layout
 
 
 def load_dataset(
@@ -79,13 +79,13 @@ def load_dataset(
     """Load the rows that `--data` names.
 
     Args:
-        data: a path, `sample`, a known dataset or a repository on the Hub.
-        task: name of the task, which selects the sample.
-        data_dir: value of --data-dir.
-        dialect: how text files are read, unless the registry has a dialect for them.
+        data: A path, `sample`, a known dataset or a repository on the Hub.
+        task: Name of the task, which selects the sample.
+        data_dir: Value of --data-dir.
+        dialect: How to read text files for which the registry has no dialect.
 
     Raises:
-        UserError: there is no such dataset, or it cannot be read.
+        UserError: There is no such dataset, or it cannot be read.
     """
     path = Path(data).expanduser()
     if path.exists():
@@ -105,7 +105,7 @@ def load_dataset(
 
 
 def parse_hub_name(data: str) -> dict[str, Any] | None:
-    """Return the repository and configuration in `ORG/NAME[:CONFIG]`; None for other names."""
+    """Return `id` and `config` from `ORG/NAME[:CONFIG]`; None for other names."""
     repo, _, config = data.partition(":")
     is_repo = repo.count("/") == 1 and not Path(repo).suffix and "*" not in repo
     return {"id": repo, "config": config} if is_repo and not repo.startswith((".", "/", "~")) else None
@@ -114,12 +114,11 @@ def parse_hub_name(data: str) -> dict[str, Any] | None:
 def resolve_hub_dataset(
     data: str, data_dir: str | None = None
 ) -> tuple[DatasetSpec | None, dict[str, Any]] | None:
-    """Return the Hub entry that `--data` names, unless the dataset is found in a source before the Hub.
-
-    No file is read.
+    """Return the Hub entry of the dataset that `--data` names; do not read any file.
 
     Returns:
-        The known dataset (None for other repositories) and its Hub entry; None for another source.
+        The known dataset (None for other repositories) and the Hub entry. The result is None if the dataset
+        is found in a source that precedes the Hub, or is not on the Hub.
     """
     if Path(data).expanduser().exists():
         return None
@@ -133,15 +132,15 @@ def resolve_hub_dataset(
 
 
 def describe_source(spec: DatasetSpec, data_dir: str | None = None) -> str:
-    """Return where a known dataset would be loaded from, for `data ls`; no file is read."""
+    """Return the source from which a known dataset would be loaded; do not read any file."""
     return _resolve_source(spec, data_dir).description
 
 
 def resolve_data_dir(flag: str | None) -> Path | None:
-    """Return the folder of --data-dir or of BERTKIT_DATA_DIR; an empty value counts as unset.
+    """Return the folder from --data-dir or BERTKIT_DATA_DIR; None if both are unset or empty.
 
     Raises:
-        UserError: it is not a folder.
+        UserError: The folder does not exist.
     """
     value = flag or os.environ.get("BERTKIT_DATA_DIR")
     if not value:
@@ -163,11 +162,11 @@ def _load_path(path: Path, dialect: Dialect | None) -> LoadedDataset:
 
 
 def _resolve_source(spec: DatasetSpec, data_dir: str | None) -> _Source:
-    """Return the first source that has a known dataset; no file is read."""
+    """Return the first source that contains a known dataset; do not read any file."""
     directory = resolve_data_dir(data_dir)
     folders = sorted(path for path in directory.iterdir() if path.is_dir()) if directory else []
     folders = [path for path in folders if normalize_name(path.name) in spec.folder_names]
-    for layout in spec.layouts:  # an earlier layout takes precedence over an earlier folder
+    for layout in spec.layouts:  # the order of the layouts takes precedence over that of the folders
         for folder in folders:
             if has_layout(folder, layout):
                 return _Source("folder", str(folder), folder, layout)
@@ -197,7 +196,7 @@ def _read_known_folder(
 ) -> tuple[Splits, list[str]]:
     """Return the splits in a known dataset's folder, and notes on its files.
 
-    For a dataset with configurations only the files of a layout are read: other files may belong to any
+    If a dataset has configurations, only files of a layout are read. Other files could belong to any
     configuration.
     """
     if layout is not None:
@@ -234,7 +233,8 @@ def _make_known_dataset(spec: DatasetSpec, source: str, splits: Splits, notes: l
 
 
 def _read_package(package: dict[str, Any]) -> Rows:
-    """Return the rows in an installed package without importing it: the import would load its data."""
+    """Return the rows of a dataset in an installed package."""
+    # `find_spec` does not import the package; the import would load its data.
     module = importlib.util.find_spec(package["module"])
     assert module is not None
     assert module.origin is not None
@@ -248,12 +248,19 @@ def _load_hub(
     """Load the files of a repository.
 
     Args:
-        name: what the user passed.
-        hub: its `id`; optionally `config`, `revision`, and `train`, the split to train on.
-        dialect: how text files are read.
-        alternative: how else to get the dataset, for errors.
+        name: Value of --data.
+        hub: The `id` of the repository. Optional keys are `config`, `revision` and `train` (the split to
+            train on if there is no training file).
+        dialect: How to read text files.
+        alternative: Another way to get the dataset, for errors.
     """
-    repo = (hub["id"], "dataset", hub.get("revision"), hub.get("config"))
-    folder = download_snapshot(*repo, flag=f"--data {name}", alternative=alternative)
+    folder = download_snapshot(
+        hub["id"],
+        "dataset",
+        hub.get("revision"),
+        hub.get("config"),
+        flag=f"--data {name}",
+        alternative=alternative,
+    )
     splits, notes = read_folder(folder, dialect, hub.get("train"))
     return LoadedDataset(name.split("/")[-1].replace(":", "-"), f"Hub: {hub['id']}", splits, notes=notes)

@@ -1,6 +1,6 @@
-"""Known datasets, read from `registry.yaml`, which is the only list of them.
+"""Load the list of known datasets from `registry.yaml`.
 
-This module imports nothing heavy: shell completion loads it.
+Shell completion loads this module, so its imports must be fast.
 """
 
 from dataclasses import dataclass, field, fields
@@ -16,12 +16,12 @@ from bertkit.errors import UserError, format_list, suggest_similar
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnMapping:
-    """How rows are filtered and their columns renamed after reading.
+    """How rows are filtered and columns are renamed after a file is read.
 
     Attributes:
-        row_filter: column in the file -> value of the rows to keep.
-        columns: column in the file -> column in bertkit.
-        nested: column in bertkit -> key of an object in that column, whose value replaces the object.
+        row_filter: Values by column of the file. Only rows with these values are kept.
+        columns: Column in bertkit by column of the file.
+        nested: Key by column in bertkit. The objects in the column are replaced by their values for this key.
     """
 
     row_filter: dict[str, str] = field(default_factory=dict)
@@ -31,11 +31,11 @@ class ColumnMapping:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFile(ColumnMapping, Dialect):
-    """The file of one split, and how it is read.
+    """The file or folder of one split, and how it is read.
 
     Attributes:
-        file: path in the dataset's folder.
-        class_folders: folder of .txt files -> label, for a split of class folders.
+        file: Path in the folder of the dataset.
+        class_folders: Label by subfolder of .txt files, if `file` is a folder of class folders.
     """
 
     file: str
@@ -43,34 +43,34 @@ class SplitFile(ColumnMapping, Dialect):
 
     @property
     def dialect(self) -> Dialect | None:
-        """Return the dialect; None for a usual file, whose format is detected by content."""
+        """The dialect; None if it is the default one, so that the format is detected from the content."""
         dialect = Dialect(**{item.name: getattr(self, item.name) for item in fields(Dialect)})
         return None if dialect == Dialect() else dialect
 
 
-Layout = dict[str, SplitFile]  # one way in which a dataset is distributed: split -> its file
+Layout = dict[str, SplitFile]  # files by split, in one of the forms in which a dataset is distributed
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """A known dataset in one configuration. The fields are those of `registry.yaml`.
+    """A known dataset in one configuration. Most fields are keys of `registry.yaml`.
 
     Attributes:
-        name: name in the registry.
-        run_name: `xnli`, or `xnli-de` if the user named a configuration.
-        title: one-line description.
-        defaults: settings used unless the user passes others.
-        labels: names of the label ids 0, 1, ...
-        label_aliases: label in some files -> its name in `labels`.
-        config: the default configuration.
-        configs: all configurations.
-        best_metric: metric that selects the checkpoint.
-        folder_aliases: further names of the folder in the data directory.
-        requires_layout: whether only files of a layout are read, as the folder may hold other datasets.
-        layouts: the ways in which the dataset is distributed.
+        name: Name in the registry.
+        run_name: Name of the default run directory: `xnli`, or `xnli-de` if the user passed a configuration.
+        title: One-line description.
+        defaults: Settings used unless the user passes others.
+        labels: Names of the label ids 0, 1, ...
+        label_aliases: Name in `labels` by alternative spelling in some files.
+        config: The default configuration.
+        configs: All configurations.
+        best_metric: Metric that selects the checkpoint.
+        folder_aliases: Alternative names of the folder in the data directory.
+        requires_layout: Whether only files of a layout are read, because the folder may hold other datasets.
+        layouts: The forms in which the dataset is distributed.
         package: Python package that contains the dataset.
-        hub: its place on the Hub.
-        tested_sources: sources from which this project has loaded it.
+        hub: Repository on the Hub.
+        tested_sources: Sources from which this project has loaded the dataset.
     """
 
     name: str
@@ -91,24 +91,24 @@ class DatasetSpec:
 
     @property
     def folder_names(self) -> set[str]:
-        """Return the normalized names of its folder in the data directory."""
+        """Normalized names of the folder in the data directory."""
         return {normalize_name(name) for name in (self.name, *self.folder_aliases)}
 
     @property
     def download_hint(self) -> str:
-        """Return which files to put into which folder of the data directory."""
+        """Text that says which files to put into which folder of the data directory."""
         split_files = self.layouts[0].values() if self.layouts else ()
         files = format_list(dict.fromkeys(split_file.file for split_file in split_files)) or "it"
         return f"put {files} into BERTKIT_DATA_DIR/{self.name}/"
 
 
 def normalize_name(name: str) -> str:
-    """Return a name in lower case without `-` and `_`, so that `SST-2` equals `sst2`."""
+    """Return a name in lower case without `-` and `_`; `SST-2` and `sst2` are thus the same name."""
     return name.lower().replace("-", "").replace("_", "")
 
 
 def parse_column_mapping(entry: dict[str, Any]) -> ColumnMapping:
-    """Return the column mapping among the keys of a Hub or package entry."""
+    """Return the column mapping that a Hub or package entry contains."""
     names = [item.name for item in fields(ColumnMapping)]
     return ColumnMapping(**{name: entry[name] for name in names if name in entry})
 
@@ -129,7 +129,7 @@ def find_dataset_spec(data: str) -> DatasetSpec | None:
     """Return the known dataset `NAME` or `NAME:CONFIG`; None for other names.
 
     Raises:
-        UserError: the dataset has no such configuration.
+        UserError: The dataset has no such configuration.
     """
     name, colon, config = data.partition(":")
     specs = load_dataset_specs().values()
@@ -145,9 +145,9 @@ def find_dataset_spec(data: str) -> DatasetSpec | None:
 
 
 def _make_spec(name: str, entry: dict[str, Any], named_config: str | None = None) -> DatasetSpec:
-    """Return the dataset in the configuration that the user named, or in its default one."""
+    """Return the dataset in `named_config`, or in the default configuration if it is None."""
     layouts = entry.get("layouts", [])
-    if named_config is not None:  # other layouts hold the same rows whatever the configuration
+    if named_config is not None:  # layouts without {config} do not depend on the configuration
         layouts = [layout for layout in layouts if "{config}" in str(layout)]
     config = named_config or entry.get("config", "")
     values = _fill_in_config({**entry, "layouts": []}, config)
@@ -166,11 +166,9 @@ def _fill_in_config(value: Any, config: str) -> Any:
 
 
 def _make_layout(entry: dict[str, Any], config: str) -> Layout:
-    """Return a layout; its own options apply to each split whose entry does not override them.
-
-    `configs` maps a configuration to its name in the file names, if that differs.
-    """
-    entry = _fill_in_config(entry, entry.get("configs", {}).get(config, config))
+    """Return a layout. The options of a layout apply to each split unless the split overrides them."""
+    config_in_files = entry.get("configs", {}).get(config, config)
+    entry = _fill_in_config(entry, config_in_files)
     options = {key: value for key, value in entry.items() if key in SplitFile.__dataclass_fields__}
     layout = {}
     for split, value in entry.items():

@@ -1,4 +1,4 @@
-"""Rows as columns of Python values, with the file and the row number that each was read from."""
+"""Tables of rows, with the file and the row number of each row."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ import numpy as np
 
 from bertkit.errors import format_count
 
-CHUNK_ROWS = 2048  # rows in a chunk where rows are streamed
+CHUNK_ROWS = 2048  # default number of rows in a chunk of a stream
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Rows:
     """A table of `n` rows.
 
     Attributes:
-        columns: name -> list of `n` values, as in the file (text formats give strings).
-        files: the files that the rows were read from.
+        columns: List of `n` values by column name. Values from text formats are strings.
+        files: The files that the rows were read from.
         file_index: [n] index of each row's file in `files`.
-        row_numbers: [n] number of each row in its file, from 1, without the header. In a CoNLL file it is the
-            line of the sentence's first word.
-        line_numbered_files: the files whose row numbers are lines.
+        row_numbers: [n] number of each row in its file, from 1; the header does not count. In a CoNLL file it
+            is the line of the first word of the sentence.
+        line_numbered_files: The files whose row numbers are line numbers.
     """
 
     columns: dict[str, list[Any]]
@@ -34,7 +34,7 @@ class Rows:
 
     @classmethod
     def from_columns(cls, columns: dict[str, list[Any]], file: str, first_row: int = 1) -> "Rows":
-        """Create consecutive rows of one file from its columns; the first has the number `first_row`."""
+        """Create consecutive rows of one file from columns; the number of the first row is `first_row`."""
         return cls._number_rows(columns, file, len(next(iter(columns.values()), [])), first_row)
 
     @classmethod
@@ -48,18 +48,20 @@ class Rows:
         """Create consecutive rows of one file from records.
 
         Args:
-            rows: records; a key that a record lacks is None there.
-            file: name of the file.
-            first_row: number of the first row.
-            column_names: columns to include even if no record has them.
+            rows: Records. If a record lacks a key, its value is None.
+            file: Name of the file.
+            first_row: Number of the first row.
+            column_names: Columns to include even if no record has them.
         """
         column_names = list(dict.fromkeys([*column_names, *(key for row in rows for key in row)]))
         columns = {name: [row.get(name) for row in rows] for name in column_names}
-        return cls._number_rows(columns, file, len(rows), first_row)  # the rows may have no columns
+        return cls._number_rows(
+            columns, file, len(rows), first_row
+        )  # not `from_columns`, because there may be no columns
 
     @classmethod
     def concatenate(cls, parts: Sequence["Rows"]) -> "Rows":
-        """Concatenate rows; a column that a part lacks is None there."""
+        """Concatenate tables; if a table lacks a column, its values are None."""
         names = list(dict.fromkeys(name for part in parts for name in part.columns))
         columns = {
             name: [value for part in parts for value in part.columns.get(name, [None] * len(part))]
@@ -109,11 +111,11 @@ class Rows:
         return replace(self, columns=columns)
 
     def format_location(self, index: int, line_offset: int = 0) -> str:
-        """Return the file and number of a row for errors: `train.csv: row 12`.
+        """Return the file and the number of a row for errors, such as `train.csv: row 12`.
 
         Args:
-            index: index of the row.
-            line_offset: index of the word in the sentence; in a CoNLL file the location is the word's line.
+            index: Index of the row.
+            line_offset: Index of a word in the sentence. In a CoNLL file, the line of this word is returned.
         """
         file = self.files[self.file_index[index]]
         if file in self.line_numbered_files:
@@ -121,7 +123,7 @@ class Rows:
         return f"{file}: row {self.row_numbers[index]}"
 
     def zip_columns(self, names: Iterable[str | None]) -> list[tuple[str, ...]]:
-        """Return the values of the named columns as one tuple per row; None is skipped."""
+        """Return one tuple per row with the values of the named columns; names that are None are skipped."""
         return list(zip(*(self.columns[name] for name in names if name), strict=True))
 
 
@@ -141,17 +143,17 @@ def chunk_records(
 
 
 def fingerprint_splits(splits: Splits) -> dict[str, str]:
-    """Return the row count and a digest of each split; the digest changes with any value."""
+    """Return the row count and a digest of all values of each split."""
     return {name: f"{format_count(len(rows), 'row')}, {_fingerprint(rows)}" for name, rows in splits.items()}
 
 
-def combine_fingerprints(prints: Mapping[str, str]) -> str:
+def combine_fingerprints(fingerprints: Mapping[str, str]) -> str:
     """Return one digest (16 hex digits) of the fingerprints of all splits."""
-    return blake2b(repr(sorted(prints.items())).encode(), digest_size=8).hexdigest()
+    return blake2b(repr(sorted(fingerprints.items())).encode(), digest_size=8).hexdigest()
 
 
 def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Return the splits whose fingerprints changed, with both values; empty if there are none."""
+    """Return a text that names the splits whose fingerprints have changed; empty if there are none."""
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return "; ".join(
         f"{name} was {before.get(name, 'nothing')}, is {now.get(name, 'nothing')}" for name in names

@@ -1,4 +1,4 @@
-"""Hold out validation rows and sample rows: stratified, by seed, and without overlap between splits."""
+"""Hold out validation rows, sample rows, and remove training rows that also occur in other splits."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
@@ -10,84 +10,89 @@ from bertkit.data.rows import Rows, Splits
 from bertkit.errors import UserError, format_count
 
 DEFAULT_FRACTION = 0.1
-GroupKeys = Sequence[Hashable]
+RowKeys = Sequence[Hashable]  # [n] one key per row; rows with equal keys belong together
 
 
 @dataclass(frozen=True)
 class SplitKeys:
-    """Keys that decide how the `n` examples of a split are held out; each is [n].
+    """Keys of `n` rows, which control how the rows are distributed among the splits.
 
     Attributes:
-        identity: what makes two examples equal. A training row that is also an evaluation row is removed.
-        group: examples with the same group stay in the same split.
-        stratum: label, or another key, whose fractions should be equal in both splits.
-        group_unit: what a group is called in notes, if it is larger than a row.
-        unit: what a row is called in notes.
+        identity: Rows with the same identity are duplicates. A training row is removed if a row of another
+            split has the same identity.
+        group: Rows with the same group stay in the same split.
+        stratum: The label or a similar property. The same fraction of each stratum is held out.
+        group_unit: Singular noun for a group in notes and errors; empty if each row is a group.
+        unit: Singular noun for a row in notes and errors.
     """
 
-    identity: GroupKeys
-    group: GroupKeys
-    stratum: GroupKeys
+    identity: RowKeys
+    group: RowKeys
+    stratum: RowKeys
     group_unit: str = ""
     unit: str = "row"
 
 
 def split_stratified(
-    groups: GroupKeys, strata: GroupKeys, fraction: float, seed: int
+    groups: RowKeys, strata: RowKeys, fraction: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split rows into a training part and a held-out part.
+    """Split rows into training rows and held-out rows.
 
-    Rows of a group stay together, in the stratum of the group's first row. The sizes held out of the strata
-    are rounded so that they add up to the whole fraction. Each stratum keeps at least one training group.
+    All rows of a group stay together, in the stratum of the group's first row. At least one group of each
+    stratum remains for training.
 
     Args:
         groups: [n] group of each row.
         strata: [n] stratum of each row.
-        fraction: fraction of the groups to hold out.
-        seed: seed of the random choice.
+        fraction: Fraction of the groups to hold out.
+        seed: Seed of the random choice.
 
     Returns:
-        Indices of the training rows and of the held-out rows, each in the order of the rows.
+        Indices of the training rows and indices of the held-out rows, both ascending.
     """
     rng = np.random.default_rng(seed)
     rows_by_group: dict[Hashable, list[int]] = defaultdict(list)
     for index, group in enumerate(groups):
         rows_by_group[group].append(index)
     groups_by_stratum: dict[Hashable, list[list[int]]] = defaultdict(list)
-    for indices in rows_by_group.values():
-        groups_by_stratum[strata[indices[0]]].append(indices)
-    strata_groups = list(groups_by_stratum.values())
-    sizes = _allocate_held_out([len(members) for members in strata_groups], fraction, seed)
+    for row_indices in rows_by_group.values():
+        groups_by_stratum[strata[row_indices[0]]].append(row_indices)
+    groups_per_stratum = [len(members) for members in groups_by_stratum.values()]
+    held_out_counts = _count_held_out_groups(groups_per_stratum, fraction, seed)
     is_held_out = np.zeros(len(groups), bool)
-    for members, size in zip(strata_groups, sizes, strict=True):
-        for group_index in rng.permutation(len(members))[:size]:
+    for members, count in zip(groups_by_stratum.values(), held_out_counts, strict=True):
+        for group_index in rng.permutation(len(members))[:count]:
             is_held_out[members[group_index]] = True
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-def _allocate_held_out(sizes: Sequence[int], fraction: float, seed: int) -> np.ndarray:
-    """Return the groups to hold out of each stratum.
+def _count_held_out_groups(groups_per_stratum: Sequence[int], fraction: float, seed: int) -> np.ndarray:
+    """Return [strata] the number of groups to hold out from each stratum.
 
-    The largest remainders are rounded up; the seed decides between equal remainders.
+    The numbers add up to the rounded fraction of all groups (largest remainder method), as long as each
+    stratum keeps one group. The seed decides between equal remainders.
     """
-    exact = fraction * np.array(sizes, float)
-    limits = np.maximum(0, np.array(sizes) - 1)
-    counts = np.minimum(np.floor(exact + 1e-9).astype(int), limits)
-    missing = min(round(exact.sum()), int(limits.sum())) - counts.sum()
-    order = np.lexsort((np.random.default_rng([seed, 1]).random(len(sizes)), counts - exact))
-    can_grow = [stratum for stratum in order if counts[stratum] < limits[stratum]]
-    counts[can_grow[: max(0, missing)]] += 1
+    exact = fraction * np.array(groups_per_stratum, float)
+    max_counts = np.maximum(0, np.array(groups_per_stratum) - 1)
+    # 1e-9 offsets floating-point errors: 0.29 * 100 is slightly less than 29.
+    counts = np.minimum(np.floor(exact + 1e-9).astype(int), max_counts)
+    num_missing = min(round(exact.sum()), int(max_counts.sum())) - counts.sum()
+    # Another stream than that of `split_stratified`, whose choice of groups is independent of ties.
+    tie_breakers = np.random.default_rng([seed, 1]).random(len(counts))
+    order = np.lexsort((tie_breakers, counts - exact))  # the largest remainder first
+    can_grow = [stratum for stratum in order if counts[stratum] < max_counts[stratum]]
+    counts[can_grow[: max(0, num_missing)]] += 1
     return counts
 
 
-def find_non_overlapping(train: GroupKeys, others: Sequence[GroupKeys]) -> np.ndarray:
-    """Return the indices of the training rows that occur in none of the other splits."""
-    evaluated = {key for keys in others for key in keys}
-    return np.array([index for index, key in enumerate(train) if key not in evaluated], dtype=np.int64)
+def find_non_overlapping(train_keys: RowKeys, other_splits: Sequence[RowKeys]) -> np.ndarray:
+    """Return the indices of the training rows whose keys occur in no other split."""
+    other_keys = {key for keys in other_splits for key in keys}
+    return np.array([index for index, key in enumerate(train_keys) if key not in other_keys], dtype=np.int64)
 
 
 def sample_rows(rows: Rows, size: int | None, seed: int) -> Rows:
-    """Sample `size` rows in the order of the file; return all of them if there are fewer or size is None."""
+    """Return `size` random rows in their original order, or all rows if `size` is None or not smaller."""
     if size is None or size >= len(rows):
         return rows
     return rows.select(np.sort(np.random.default_rng(seed).permutation(len(rows))[:size]))
@@ -96,20 +101,23 @@ def sample_rows(rows: Rows, size: int | None, seed: int) -> Rows:
 def make_splits(
     splits: Splits, get_keys: Callable[[Rows], SplitKeys], fraction: float | None, seed: int
 ) -> tuple[Splits, list[str]]:
-    """Return training and validation splits without a common example, and notes on what was done.
+    """Return all splits, including a validation split, and notes on removed and held-out rows.
+
+    Training rows that also occur in another split are removed. If there is no validation split, some of the
+    training rows are held out.
 
     Args:
-        splits: the splits of the dataset; at least "train".
-        get_keys: returns the keys of some rows.
-        fraction: fraction of the training rows to hold out if there is no validation split; None for 10%.
-        seed: seed of the random choice.
+        splits: The splits of the dataset; "train" is required.
+        get_keys: Returns the split keys of the given rows.
+        fraction: Fraction of the training rows to hold out if there is no validation split; None for 10%.
+        seed: Seed of the random choice.
 
     Raises:
-        UserError: too few rows to hold any out, or no training row is left.
+        UserError: There are too few rows to hold some out, or no training row remains.
     """
     notes: list[str] = []
     splits = dict(splits)
-    splits["train"] = _remove_evaluated_rows(splits, get_keys, notes)
+    splits["train"] = _remove_overlap(splits, get_keys, notes)
     if "validation" not in splits:
         rows, keys = splits["train"], get_keys(splits["train"])
         fraction = DEFAULT_FRACTION if fraction is None else fraction
@@ -120,14 +128,15 @@ def make_splits(
     return splits, notes
 
 
-def _remove_evaluated_rows(splits: Splits, get_keys: Callable[[Rows], SplitKeys], notes: list[str]) -> Rows:
-    """Return the training rows that are in no other split."""
+def _remove_overlap(splits: Splits, get_keys: Callable[[Rows], SplitKeys], notes: list[str]) -> Rows:
+    """Return the training rows that occur in no other split, and add a note on the removed rows."""
     train, keys = splits["train"], get_keys(splits["train"])
-    others = [get_keys(rows).identity for name, rows in splits.items() if name != "train"]
-    remaining = find_non_overlapping(keys.identity, others)
+    other_splits = [get_keys(rows).identity for name, rows in splits.items() if name != "train"]
+    remaining = find_non_overlapping(keys.identity, other_splits)
     if not len(remaining):
         raise UserError(
-            f"{train.files[0]}: every training text is also evaluated on; pass other --validation rows"
+            f"{train.files[0]}: every training {keys.unit} is also in an evaluation split; "
+            "pass another --validation FILE"
         )
     if len(remaining) == len(train):
         return train
@@ -137,6 +146,7 @@ def _remove_evaluated_rows(splits: Splits, get_keys: Callable[[Rows], SplitKeys]
 
 
 def _hold_out(train: Rows, keys: SplitKeys, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """Return the remaining training rows and the held-out validation rows, neither of them empty."""
     if fraction == 0:
         raise UserError(
             "--validation-fraction 0: holds out no rows; pass a larger fraction, or --validation FILE"
@@ -144,19 +154,20 @@ def _hold_out(train: Rows, keys: SplitKeys, fraction: float, seed: int) -> tuple
     remaining, held_out = split_stratified(keys.group, keys.stratum, fraction, seed)
     if len(held_out) and len(remaining):
         return train.select(remaining), train.select(held_out)
-    num_groups, unit = len(set(keys.group)), keys.group_unit or "row"
+    num_groups, group_unit = len(set(keys.group)), keys.group_unit or "row"
     if num_groups == 1:
         raise UserError(
-            f"{train.files[0]}: there is only one {unit}, so none can be held out for validation; "
+            f"{train.files[0]}: there is only one {group_unit}, so none can be held out for validation; "
             "add rows, or pass --validation FILE"
         )
     count = num_groups if keys.group_unit else len(train)
     raise UserError(
-        f"{train.files[0]}: {count} {unit}s are too few to hold out {fraction:.0%} for validation; "
+        f"{train.files[0]}: {count} {group_unit}s are too few to hold out {fraction:.0%} for validation; "
         "pass --validation FILE or a larger --validation-fraction"
     )
 
 
-def _describe_held_out(keys: SplitKeys, size: int, total: int, fraction: float, seed: int) -> str:
-    detail = f"{size / total:.0%}, whole {keys.group_unit}s" if keys.group_unit else f"{fraction:.0%}"
-    return f"{format_count(size, keys.unit)} ({detail}) held out for validation (seed {seed})"
+def _describe_held_out(keys: SplitKeys, num_held_out: int, num_rows: int, fraction: float, seed: int) -> str:
+    actual_fraction = num_held_out / num_rows
+    detail = f"{actual_fraction:.0%}, whole {keys.group_unit}s" if keys.group_unit else f"{fraction:.0%}"
+    return f"{format_count(num_held_out, keys.unit)} ({detail}) held out for validation (seed {seed})"

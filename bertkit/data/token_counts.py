@@ -1,4 +1,4 @@
-"""Lengths of examples in tokens before truncation, and how many of their tokens are [UNK]."""
+"""Count the tokens and the [UNK] tokens of examples before truncation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +15,10 @@ class TokenCounts:
     """Token counts of `n` examples.
 
     Attributes:
-        lengths: [n] tokens of each example, including special tokens.
-        unk_counts: [n] [UNK] tokens of each example.
-        unk_fraction: fraction of the tokens of all texts that are [UNK]. As in training,
-            a context of several questions counts once.
+        lengths: [n] number of tokens of each example, including special tokens.
+        unk_counts: [n] number of [UNK] tokens of each example.
+        unk_fraction: Fraction of the tokens of all texts that are [UNK]. As in training, the context of
+            several questions is counted only once.
     """
 
     lengths: np.ndarray
@@ -43,7 +43,7 @@ class TokenCounts:
     def from_questions(
         cls, questions: Sequence[str], contexts: Sequence[str], tokenizer: Any
     ) -> "TokenCounts":
-        """Count the tokens of questions with their contexts; each distinct context is encoded once."""
+        """Count the tokens of questions with their contexts; each distinct context is encoded only once."""
         context_index = {text: index for index, text in enumerate(dict.fromkeys(contexts))}
         question_counts = ColumnTokenCounts.from_input_ids(encode(questions, tokenizer), tokenizer)
         context_ids = encode_with_offsets(list(context_index), tokenizer).ids
@@ -55,12 +55,14 @@ class TokenCounts:
     def from_choices(
         cls, contexts: Sequence[str], endings: Sequence[Sequence[str]], tokenizer: Any
     ) -> "TokenCounts":
-        """Count the tokens of contexts with their longest ending, and the [UNK] tokens of all endings."""
+        """Count the tokens of each context with its longest ending, and [UNK] tokens in all endings."""
         all_endings = [ending for row_endings in endings for ending in row_endings]
-        flat = ColumnTokenCounts.from_input_ids(encode(all_endings, tokenizer), tokenizer)
-        first = np.cumsum([0, *map(len, endings[:-1])])
+        counts_by_ending = ColumnTokenCounts.from_input_ids(encode(all_endings, tokenizer), tokenizer)
+        first_endings = np.cumsum([0, *map(len, endings[:-1])])
         ending_counts = ColumnTokenCounts(
-            np.maximum.reduceat(flat.lengths, first), np.add.reduceat(flat.unk_counts, first), flat.totals
+            np.maximum.reduceat(counts_by_ending.lengths, first_endings),
+            np.add.reduceat(counts_by_ending.unk_counts, first_endings),
+            counts_by_ending.totals,
         )
         context_counts = ColumnTokenCounts.from_input_ids(encode(contexts, tokenizer), tokenizer)
         return cls._combine([context_counts, ending_counts], tokenizer)
@@ -81,9 +83,9 @@ class ColumnTokenCounts:
     """Token counts of one text column of `n` examples.
 
     Attributes:
-        lengths: [n] tokens, without special tokens.
-        unk_counts: [n] [UNK] tokens.
-        totals: tokens and [UNK] tokens of all texts, each text counted once.
+        lengths: [n] number of tokens of each text, without special tokens.
+        unk_counts: [n] number of [UNK] tokens of each text.
+        totals: Number of tokens and of [UNK] tokens of all texts; a text of several examples is counted once.
     """
 
     lengths: np.ndarray
@@ -97,5 +99,5 @@ class ColumnTokenCounts:
         return cls(ids.lengths, unk_counts, (int(ids.lengths.sum()), int(unk_counts.sum())))
 
     def select(self, indices: np.ndarray) -> "ColumnTokenCounts":
-        """Return the counts of the texts at `indices`; the totals stay."""
+        """Return the counts of the texts at `indices`, which may repeat; the totals remain unchanged."""
         return replace(self, lengths=self.lengths[indices], unk_counts=self.unk_counts[indices])

@@ -1,8 +1,8 @@
 """Tokenize texts once, cache the result by content, truncate, and add special tokens.
 
-The tokenizer's own truncation is not used. It supports neither `head+tail` nor windows, and does not report
-how many tokens it removed. For `head` and `tail` the result equals the tokenizer's
-`truncation="longest_first"`, so that `transformers.pipeline()` agrees with bertkit.
+The truncation of transformers is not used: it supports neither `head+tail` nor windows, and does not report
+how many tokens it has removed. For `head` and `tail` the result equals `truncation="longest_first"` of
+transformers. `transformers.pipeline()` and bertkit thus give the same predictions.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,20 +20,21 @@ from bertkit.utils.text import replace_surrogates
 
 T = TypeVar("T")
 LongTextStrategy = Literal["head", "tail", "head+tail", "windows"]
-TokenIds = np.ndarray  # [length] ids of one text, or of a part of it, without special tokens
+TokenIds = np.ndarray  # [length] ids of a text, or of a part of a text, without special tokens
 ENCODE_BATCH_TEXTS = 10_000  # texts per call of the tokenizer; this bounds memory
 CHAR_OFFSETS_FILE = "char_offsets.npy"
 
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Tokens of `n` texts and their characters, without special tokens.
+    """Tokens of `n` texts with their character offsets, without special tokens.
 
     Attributes:
-        ids: token ids of each text.
-        start: [tokens] first character of each token, in its own text.
-        stop: [tokens] end of each token, in its own text.
-        text_offsets: [n] start of each text when all texts are concatenated with one separator between two.
+        ids: Token ids of each text.
+        start: [tokens] index of the first character of each token in its text.
+        stop: [tokens] index of the character after each token in its text.
+        text_offsets: [n] index of the first character of each text if all texts are joined by single
+            separators.
     """
 
     ids: Ragged
@@ -44,27 +45,29 @@ class TokenizedTexts:
     def find_token_ranges(
         self, text: np.ndarray, start: np.ndarray, stop: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first and the last token that share a character with each character span.
-
-        Token indices count the tokens of all texts. The texts are treated as one long text, so that a single
-        binary search handles all spans. Token bounds are not always sorted, for example where several tokens
-        cover one character or where normalization moved characters. They are made monotonic for the search.
+        """Return the first and the last token that overlap with each character span.
 
         Args:
-            text: [m] text index of each span.
-            start: [m] first character of each span.
-            stop: [m] end of each span.
+            text: [m] index of the text of each span.
+            start: [m] index of the first character of each span in its text.
+            stop: [m] index of the character after each span in its text.
 
         Returns:
-            First and last token indices, both [m]; -1 for a span without tokens (control characters).
+            [m] first and [m] last token, as indices into the tokens of all texts. Both are -1 for a span
+            without tokens (control characters).
         """
+        # The texts are treated as one long text, so a single binary search handles all spans. It needs sorted
+        # token bounds. They are made monotonic, because several tokens may share a character, and
+        # normalization may reorder characters.
         shift = np.repeat(self.text_offsets, self.ids.lengths)
-        token_starts, token_stops = self.start + shift, np.maximum.accumulate(self.stop + shift)
+        token_starts = self.start + shift
+        sorted_stops = np.maximum.accumulate(self.stop + shift)
         sorted_starts = np.minimum.accumulate(token_starts[::-1])[::-1]
-        start, stop = start + self.text_offsets[text], stop + self.text_offsets[text]
-        first = np.searchsorted(token_stops, start, side="right")
+        start = start + self.text_offsets[text]
+        stop = stop + self.text_offsets[text]
+        first = np.searchsorted(sorted_stops, start, side="right")
         last = np.searchsorted(sorted_starts, stop, side="left") - 1
-        token_starts = np.append(token_starts, np.iinfo(np.int64).max)  # `first` may point past the end
+        token_starts = np.append(token_starts, np.iinfo(np.int64).max)  # `first` may be the number of tokens
         has_tokens = (token_starts[first] < stop) & (stop > start)
         return np.where(has_tokens, first, -1), np.where(has_tokens, last, -1)
 
@@ -74,8 +77,8 @@ def encode(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> Ragged:
 
     Args:
         texts: [n] texts.
-        tokenizer: fast tokenizer.
-        cache: whether to store the result in the cache and to reuse it for the same texts.
+        tokenizer: Fast tokenizer.
+        cache: Whether to store the result in the cache and to reuse it for the same texts.
     """
 
     def compute() -> Ragged:
@@ -92,8 +95,8 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Any, cache: bool = True
 
     Args:
         texts: [n] texts.
-        tokenizer: fast tokenizer.
-        cache: whether to store the result in the cache and to reuse it for the same texts.
+        tokenizer: Fast tokenizer.
+        cache: Whether to store the result in the cache and to reuse it for the same texts.
     """
 
     def compute() -> tuple[Ragged, np.ndarray]:
@@ -112,7 +115,7 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Any, cache: bool = True
 def _load_or_compute(
     kind: str, key: str, compute: Callable[[], T], save: Callable[[T, Path], None], load: Callable[[Path], T]
 ) -> T:
-    """Return the cached value, or compute and store it; works without a writable cache."""
+    """Return the cached value, or compute and store it. Without a writable cache, only compute it."""
     results: list[T] = []
 
     def write(folder: Path) -> None:
@@ -152,7 +155,7 @@ def _encode_ids(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:
 
 
 def _encode_ids_and_offsets(texts: Sequence[str], tokenizer: Any) -> tuple[Ragged, np.ndarray]:
-    """Return the token ids of each text, and [2, tokens] where each token starts and stops."""
+    """Return the token ids of each text, and [2, tokens] starts and stops of all tokens."""
     ids: list[list[int]] = []
     spans = [np.zeros((0, 2), np.int32)]
     for start in range(0, len(texts), ENCODE_BATCH_TEXTS):
@@ -168,15 +171,15 @@ def _encode_ids_and_offsets(texts: Sequence[str], tokenizer: Any) -> tuple[Ragge
 
 
 def count_unk_tokens(ids: Ragged, tokenizer: Any) -> np.ndarray:
-    """Return the number of [UNK] tokens in each text [n]."""
+    """Return [n] the number of [UNK] tokens in each text."""
     if tokenizer.unk_token_id is None:
         return np.zeros(len(ids), np.int64)
-    before = np.concatenate([[0], np.cumsum(ids.values == tokenizer.unk_token_id)])
-    return before[ids.offsets[1:]] - before[ids.offsets[:-1]]
+    cumulative_counts = np.concatenate([[0], np.cumsum(ids.values == tokenizer.unk_token_id)])
+    return cumulative_counts[ids.offsets[1:]] - cumulative_counts[ids.offsets[:-1]]
 
 
 def compute_unk_fraction(columns: Sequence[Ragged], tokenizer: Any) -> float:
-    """Return the fraction of all tokens that are [UNK]; 0 where there are no tokens."""
+    """Return the fraction of all tokens that are [UNK]; 0 if there are no tokens."""
     total = sum(len(ids.values) for ids in columns)
     unknown = sum(int((ids.values == tokenizer.unk_token_id).sum()) for ids in columns)
     return unknown / max(1, total)
@@ -190,8 +193,9 @@ class SequenceTemplate:
     """Special tokens around one text or a pair, as the tokenizer adds them.
 
     Attributes:
-        slots: the id of a special token, or ~0 / ~1 for the first / second text, in order.
-        token_type_ids: `token_type_ids` of each slot.
+        slots: Elements of the sequence in order: the id of a special token, ~0 for the first text, or ~1 for
+            the second text.
+        token_type_ids: Segment id of each slot.
     """
 
     slots: tuple[int, ...]
@@ -199,37 +203,40 @@ class SequenceTemplate:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any, pair: bool) -> "SequenceTemplate":
-        """Read the special tokens off an encoded probe: `[CLS] A [SEP]`, `<s> A </s></s> B </s>`, ..."""
-        probe = tokenizer.backend_tokenizer.encode("a", *(["a"] if pair else []))
+        """Derive the template (`[CLS] A [SEP]`, `<s> A </s></s> B </s>`, ...) from an encoded example."""
+        texts = ["a", "a"] if pair else ["a"]
+        encoding = tokenizer.backend_tokenizer.encode(*texts)
         slots: list[tuple[int, int]] = []
-        for token_id, sequence, type_id in zip(probe.ids, probe.sequence_ids, probe.type_ids, strict=True):
-            slot = (token_id if sequence is None else ~sequence, type_id)
-            is_same_text = sequence is not None and slots and slots[-1] == slot  # "a" may give several tokens
+        for token_id, text, type_id in zip(
+            encoding.ids, encoding.sequence_ids, encoding.type_ids, strict=True
+        ):
+            slot = (token_id if text is None else ~text, type_id)
+            is_same_text = text is not None and slots and slots[-1] == slot  # "a" may give several tokens
             if not is_same_text:
                 slots.append(slot)
         return cls(tuple(slot for slot, _ in slots), tuple(type_id for _, type_id in slots))
 
     @property
     def num_special_tokens(self) -> int:
-        """Return how many special tokens the template adds."""
+        """Number of special tokens that the template adds."""
         return sum(slot >= 0 for slot in self.slots)
 
     def count_special_tokens_before(self, slot: int) -> int:
-        """Return how many special tokens precede the first occurrence of a slot (~0, ~1 or a token id)."""
+        """Return how many special tokens precede the first occurrence of a slot (see `slots`)."""
         return sum(other >= 0 for other in self.slots[: self.slots.index(slot)])
 
     def wrap_ranges(
         self, values: np.ndarray, starts: np.ndarray, stops: np.ndarray
     ) -> tuple[Ragged, Ragged, int]:
-        """Build a single-text sequence from each range of a flat array of token ids.
+        """Build single-text sequences from ranges of a flat array of token ids.
 
         Args:
             values: [total] token ids.
-            starts: [n] first token of each sequence.
-            stops: [n] end of each sequence.
+            starts: [n] index of the first token of each text.
+            stops: [n] index after the last token of each text.
 
         Returns:
-            `input_ids` and `token_type_ids` of all sequences, and how many special tokens precede the text.
+            `input_ids` and `token_type_ids` of all sequences, and the position of the text in each sequence.
         """
         text_slot = self.slots.index(~0)
         sizes = np.ones((len(starts), len(self.slots)), np.int64)
@@ -242,7 +249,7 @@ class SequenceTemplate:
         return Ragged(input_ids, offsets), Ragged(type_ids, offsets), text_slot
 
     def fill(self, texts: Sequence[TokenIds]) -> tuple[np.ndarray, np.ndarray]:
-        """Return `input_ids` and `token_type_ids`, both [length], of one text or pair."""
+        """Return `input_ids` and `token_type_ids`, both [length], of a text or a pair."""
         parts = [texts[~slot] if slot < 0 else np.array([slot]) for slot in self.slots]
         return np.concatenate(parts), np.repeat(self.token_type_ids, [len(part) for part in parts])
 
@@ -253,13 +260,14 @@ class SequenceTemplate:
 def truncate(
     texts: Sequence[TokenIds], max_tokens: int, long_texts: LongTextStrategy
 ) -> list[tuple[TokenIds, ...]]:
-    """Shorten one text or a pair to `max_tokens` tokens in total.
+    """Truncate a text or a pair to `max_tokens` tokens in total, or split it into windows.
 
-    `head+tail` keeps a quarter of the tokens from the start and the rest from the end (Sun et al. 2019, "How
-    to Fine-Tune BERT for Text Classification?", 5.3.1). Windows overlap by a quarter.
+    With `head+tail`, a quarter of the tokens come from the start of a text and the others from the end.
+    This follows Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1. Windows overlap by
+    a quarter.
 
     Returns:
-        One shortened text or pair, or several for `windows`.
+        A list of one text or pair; of several if `long_texts` is `windows`.
     """
     lengths = [len(text) for text in texts]
     if sum(lengths) <= max_tokens:
@@ -267,21 +275,20 @@ def truncate(
     sizes = _allocate_tokens(lengths, max_tokens)
     if long_texts == "windows":
         return _split_into_windows(texts, sizes)
-    return [tuple(_shorten(text, size, long_texts) for text, size in zip(texts, sizes, strict=True))]
+    return [tuple(_truncate_text(text, size, long_texts) for text, size in zip(texts, sizes, strict=True))]
 
 
 def _allocate_tokens(lengths: Sequence[int], max_tokens: int) -> list[int]:
-    """Return the tokens that each text keeps; the longer one is shortened first, as in `longest_first`."""
+    """Return how many tokens each text keeps; the longer text is truncated first, as in `longest_first`."""
     if len(lengths) == 1:
         return [max_tokens]
     shorter = min(lengths)
-    if shorter > max_tokens // 2:
-        shorter = max_tokens // 2
+    shorter = min(shorter, max_tokens // 2)
     longer = max_tokens - shorter
     return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]
 
 
-def _shorten(text: TokenIds, size: int, long_texts: LongTextStrategy) -> TokenIds:
+def _truncate_text(text: TokenIds, size: int, long_texts: LongTextStrategy) -> TokenIds:
     if len(text) <= size:
         return text
     if long_texts == "tail":
@@ -291,10 +298,14 @@ def _shorten(text: TokenIds, size: int, long_texts: LongTextStrategy) -> TokenId
 
 
 def _split_into_windows(texts: Sequence[TokenIds], sizes: Sequence[int]) -> list[tuple[TokenIds, ...]]:
-    """Return overlapping windows that contain every token; a shorter text repeats its last window."""
-    columns = [_slice_windows(text, size) for text, size in zip(texts, sizes, strict=True)]
-    count = max(map(len, columns))
-    return [tuple(column[min(i, len(column) - 1)] for column in columns) for i in range(count)]
+    """Return overlapping windows of a text or a pair; every token is in a window.
+
+    If one text of a pair has fewer windows, its last window is repeated.
+    """
+    windows_by_text = [_slice_windows(text, size) for text, size in zip(texts, sizes, strict=True)]
+    num_windows = max(map(len, windows_by_text))
+    padded = [windows + [windows[-1]] * (num_windows - len(windows)) for windows in windows_by_text]
+    return list(zip(*padded, strict=True))
 
 
 def _slice_windows(text: TokenIds, size: int) -> list[TokenIds]:

@@ -1,4 +1,4 @@
-"""Unicode scripts: character classes for regular expressions, character counts, and language detection."""
+"""Unicode scripts: character classes for regular expressions, character counts, language detection."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -8,9 +8,9 @@ import regex
 
 from bertkit.utils.text import replace_surrogates
 
-# Character classes, to be put between the brackets of a regular expression.
+# Contents of a bracket expression in a regular expression.
 CHINESE_JAPANESE = r"\p{Han}\p{Hiragana}\p{Katakana}"
-# Scripts that put no spaces between words, so that a space cannot show where a word begins.
+# Scripts without spaces between words.
 UNSPACED_SCRIPTS = rf"{CHINESE_JAPANESE}\p{{Thai}}\p{{Lao}}\p{{Khmer}}\p{{Myanmar}}"
 
 SCRIPTS = [
@@ -28,14 +28,14 @@ CHINESE_JAPANESE_LETTERS = regex.compile(rf"[{CHINESE_JAPANESE}]+")
 CJK_LETTER = regex.compile(rf"[{CHINESE_JAPANESE}\p{{Hangul}}]")
 
 CODE_POINTS = 0x110000
-BATCH_CHARACTERS = 1_000_000
+BATCH_CHARACTERS = 1_000_000  # minimum number of characters in a batch of texts
 
 
 # ---- counts
 
 
 def batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the texts in lists of about a million characters, with lone surrogates replaced."""
+    """Yield the texts in batches of about `BATCH_CHARACTERS`, with lone surrogates replaced."""
     batch: list[str] = []
     size = 0
     for text in texts:
@@ -58,7 +58,7 @@ def count_characters(texts: Iterable[str]) -> dict[str, int]:
 
 
 def measure_scripts(texts: Iterable[str]) -> dict[str, float]:
-    """Return the fraction of the letters that each script has, the most frequent script first."""
+    """Return the fraction of the letters that are in each script; the most frequent script comes first."""
     counts: Counter[str] = Counter()
     for character, count in count_characters(texts).items():
         if LETTER.match(character):
@@ -71,12 +71,12 @@ def measure_scripts(texts: Iterable[str]) -> dict[str, float]:
 
 
 def is_korean(texts: Iterable[str]) -> bool:
-    """Return whether most letters of the texts are Hangul."""
+    """Return whether more than half of the letters of the texts are Hangul."""
     return is_mostly(texts, HANGUL_LETTERS)
 
 
 def is_mostly(texts: Iterable[str], pattern: regex.Pattern[str]) -> bool:
-    """Return whether most letters of the texts are in the matches of a pattern."""
+    """Return whether more than half of the letters of the texts match a pattern."""
     counts = [(_count_matched(pattern, text), _count_matched(LETTERS, text)) for text in texts]
     return 2 * sum(matched for matched, _ in counts) > sum(letters for _, letters in counts)
 
@@ -86,9 +86,9 @@ def _count_matched(pattern: regex.Pattern[str], text: str) -> int:
 
 
 def detect_language(text: str) -> str:
-    """Return the code of the language whose rules split the text into sentences.
+    """Return the code of the language whose rules are used to split the text into sentences.
 
-    The English rules also serve languages in scripts other than Chinese, Japanese and Korean ones.
+    The code is "zh", "ja", "ko", or "en" for all other languages.
     """
     if text.isascii() or not CJK_LETTER.search(text):
         return "en"

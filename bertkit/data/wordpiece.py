@@ -1,4 +1,4 @@
-"""Train a WordPiece vocabulary as used by BERT's tokenizers."""
+"""Train a tokenizer with a WordPiece vocabulary, like those of BERT."""
 
 import re
 import unicodedata
@@ -18,17 +18,17 @@ from bertkit.errors import UserError
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # ids 0 to 4
 CONTINUATION_PREFIX = "##"
-MODEL_MAX_LENGTH = 512  # BERT's positions
+MODEL_MAX_LENGTH = 512  # number of positions of BERT models
 DEFAULT_VOCAB_SIZE = 30_000  # Devlin et al. 2018, 3: WordPiece with a vocabulary of 30,000
 DEFAULT_COVERAGE = 0.9999
 DECOMPOSITION_THRESHOLD = 0.01  # accents are kept if stripping decomposes this fraction of the characters
-MAX_ALPHABET_FRACTION = 0.1  # of the vocabulary that rare characters may take, counting both of their tokens
-MIN_FREQUENCY = 2  # a word that occurs once says nothing about the language
-MAX_CHARS_PER_WORD = 100  # BERT's tokenizers turn a longer word into [UNK] with any vocabulary
-SAMPLE_CHARACTERS = 1_000  # length of one excerpt in a sample
+MAX_ALPHABET_FRACTION = 0.1  # of the vocabulary; each character has two tokens, with and without "##"
+MIN_FREQUENCY = 2  # minimum number of occurrences of a token in the text
+MAX_CHARS_PER_WORD = 100  # the tokenizers of BERT replace a longer word by [UNK]
+EXCERPT_CHARACTERS = 1_000  # length of an excerpt in a sample
 WHITESPACE = re.compile(r"\s")
 LONG_WORD = re.compile(rf"\S{{{MAX_CHARS_PER_WORD + 1},}}")
-# In these scripts a mark is an accent; in others it is a vowel, a voicing, or a third of a syllable.
+# In these scripts a combining mark is an accent. In other scripts it is a vowel, a voicing mark or a letter.
 ACCENTED_SCRIPTS = {"LATIN", "GREEK", "CYRILLIC", "COMBINING"}
 
 TextFactory = Callable[[], Iterator[str]]
@@ -39,10 +39,10 @@ class WordPieceResult:
     """A trained tokenizer.
 
     Attributes:
-        tokenizer: transformers' `BertTokenizerFast`.
-        strip_accents: Whether it strips accents, as requested or as chosen.
-        alphabet_size: Number of characters with tokens of their own.
-        notes: Lines for the console.
+        tokenizer: `BertTokenizerFast` of transformers.
+        strip_accents: Whether the tokenizer strips accents.
+        alphabet_size: Number of characters that are tokens.
+        notes: Notes for the console.
     """
 
     tokenizer: Any
@@ -58,19 +58,19 @@ def train_wordpiece(
     strip_accents: bool | None = None,
     coverage: float = DEFAULT_COVERAGE,
 ) -> WordPieceResult:
-    """Train a tokenizer; the same texts give the same tokens with the same ids.
+    """Train a tokenizer. Training is deterministic: the same texts give the same tokens and ids.
 
     Args:
-        texts: Returns a new iterator over the texts at each call. They are read twice and streamed: memory
-            grows with the number of different words.
+        texts: Function that returns a new iterator over the texts. The texts are streamed twice; memory grows
+            only with the number of different words.
         vocab_size: Maximum number of tokens, including special tokens.
         lowercase: Whether the tokenizer lower-cases text.
-        strip_accents: Whether it strips accents. None strips them if it lower-cases, unless this decomposes
-            the characters of the text's script.
-        coverage: Minimum fraction of the text made up of characters with tokens of their own.
+        strip_accents: Whether the tokenizer strips accents. By default it does so if it lower-cases text,
+            unless this would decompose characters, such as Hangul syllables.
+        coverage: Minimum fraction of the text that consists of characters that are tokens.
 
     Raises:
-        UserError: There is no text, or its characters alone exceed `vocab_size`.
+        UserError: There is no text, or the characters and special tokens alone exceed `vocab_size`.
     """
     raw_counts = count_characters(texts())
     strip, notes = _decide_stripping(measure_decomposition(raw_counts), lowercase, strip_accents)
@@ -96,7 +96,7 @@ def train_wordpiece(
 def _decide_stripping(
     decomposition: tuple[float, str], lowercase: bool, requested: bool | None
 ) -> tuple[bool, list[str]]:
-    """Return whether accents are stripped, and a note on the reason."""
+    """Return whether accents are stripped, and a list of at most one note on the reason."""
     fraction, script = decomposition
     characters = f"{script} and similar characters ({fraction:.0%} of the text)"
     decomposes = fraction >= DECOMPOSITION_THRESHOLD
@@ -110,7 +110,7 @@ def _decide_stripping(
 
 
 def _describe_rare_characters(counts: Counter[str], alphabet: Sequence[str]) -> list[str]:
-    """Return a note on the characters without a token, if any."""
+    """Return a list with a note on the characters without a token; an empty list if there are none."""
     if len(counts) == len(alphabet):
         return []
     fraction = 1 - sum(counts[character] for character in alphabet) / counts.total()
@@ -123,11 +123,10 @@ def _describe_rare_characters(counts: Counter[str], alphabet: Sequence[str]) -> 
 def _train_vocabulary(
     words: Iterator[list[str]], vocab_size: int, alphabet: Sequence[str], word_characters: set[str]
 ) -> dict[str, int]:
-    """Return token -> id, given texts with spaces between words.
-
-    By itself the trainer is not deterministic: it numbers the characters within words in the order of a
-    hash map, and breaks ties by number. Declaring them as special tokens gives them fixed ids.
-    """
+    """Return ids by token, given texts with spaces between words."""
+    # By default the trainer is not deterministic: it gives ids to continuation characters ("##a") in the
+    # order of a hash map, and breaks ties between candidates by these ids. If the continuation characters
+    # are declared as special tokens, their ids are fixed.
     continuations = [
         CONTINUATION_PREFIX + character for character in alphabet if character in word_characters
     ]
@@ -177,12 +176,12 @@ def normalize_counts(counts: Mapping[str, int], normalizer: BertNormalizer) -> C
 
 
 def measure_decomposition(counts: Mapping[str, int]) -> tuple[float, str]:
-    """Measure how much of a text loses more than an accent when accents are stripped.
+    """Measure which part of a text loses more than accents if accents are stripped.
 
-    For instance, Hangul syllables are decomposed into letters, and Devanagari loses its vowels.
+    For example, Hangul syllables are decomposed into letters, and Devanagari loses vowels.
 
     Returns:
-        The fraction of the characters without white space, and the script of most of them.
+        The fraction of such characters among all characters except white space, and their main script.
     """
     keep, strip = (BertNormalizer(True, False, strip_accents, False) for strip_accents in (False, True))
     kept_counts = normalize_counts(counts, keep)
@@ -198,8 +197,8 @@ def measure_decomposition(counts: Mapping[str, int]) -> tuple[float, str]:
 def select_alphabet(counts: Mapping[str, int], coverage: float, max_characters: int) -> list[str]:
     """Return the most frequent characters, sorted by code point.
 
-    There are up to `max_characters`, or more if covering the fraction `coverage` of the text takes more.
-    Characters with the same frequency are either all selected or all left out.
+    Up to `max_characters` are returned, or more if they are needed to cover the fraction `coverage` of the
+    text. Characters with the same frequency are either all selected or all left out.
     """
     ascending = np.sort(np.fromiter(counts.values(), np.int64, len(counts)))
     is_needed = np.cumsum(ascending) > (1 - coverage) * ascending.sum()
@@ -221,10 +220,10 @@ def find_word_characters(characters: Iterable[str], normalizer: BertNormalizer) 
 def build_translation(
     counts: Mapping[str, int], normalizer: BertNormalizer, word_characters: set[str]
 ) -> dict[int, str]:
-    """Return a table for `str.translate` that normalizes text and puts spaces between its words.
+    """Return a table for `str.translate` that normalizes text and separates words by spaces.
 
-    It maps each character to its normalized form, with spaces around characters that are words by
-    themselves. This takes half the time of the normalizer and the pre-tokenizer.
+    The table maps each character to its normalized form, with spaces around characters that are words by
+    themselves. Translation takes half the time of the normalizer and the pre-tokenizer.
     """
 
     def translate(character: str) -> str:
@@ -235,12 +234,13 @@ def build_translation(
 
 
 class WordBatches:
-    """Single-pass batches of texts with spaces between words; words that are too long are skipped.
+    """Batches of texts with spaces between words, without long words; can be iterated only once.
 
-    Nothing can be learned from such words, and the trainer takes time quadratic in the length of a word.
+    Words of more than `MAX_CHARS_PER_WORD` are useless for training, and the trainer takes time quadratic in
+    the length of a word.
 
     Attributes:
-        num_skipped: Number of words skipped so far.
+        num_skipped: Number of long words that were skipped so far.
     """
 
     def __init__(self, texts: Iterable[str], translation: dict[int, str]) -> None:
@@ -256,7 +256,7 @@ class WordBatches:
         return text
 
     def describe_skipped(self) -> list[str]:
-        """Return a note on the words skipped so far, if any."""
+        """Return a list with a note on the words skipped so far; an empty list if there are none."""
         if not self.num_skipped:
             return []
         words = "1 word is" if self.num_skipped == 1 else f"{self.num_skipped:,} words are"
@@ -267,11 +267,11 @@ class WordBatches:
 
 
 def evaluate_tokenizer(tokenizer: Any, texts: Iterator[str]) -> dict[str, Any]:
-    """Measure a tokenizer on a sample of the texts.
+    """Evaluate a tokenizer on a sample of the texts.
 
     Returns:
-        The fraction of [UNK] tokens (`unknown`) and `tokens_per_word`. Chinese characters and punctuation
-        marks count as words.
+        `unknown` (the fraction of [UNK] tokens) and `tokens_per_word`. Each Chinese character and each
+        punctuation mark counts as a word.
     """
     encodings = tokenizer.backend_tokenizer.encode_batch_fast(sample_texts(texts), add_special_tokens=False)
     token_ids = np.concatenate([np.array(encoding.ids, np.int64) for encoding in encodings])
@@ -286,22 +286,23 @@ def evaluate_tokenizer(tokenizer: Any, texts: Iterator[str]) -> dict[str, Any]:
 def sample_texts(texts: Iterable[str]) -> list[str]:
     """Return evenly spaced excerpts of the texts that begin and end at word boundaries.
 
-    Texts of up to a million characters are returned whole; of longer ones at least half a million
-    characters are sampled. So the sample does not grow with the texts.
+    Up to a million characters of text are returned completely. From longer texts, between half a million and
+    a million characters are sampled.
     """
     excerpts: list[str] = []
-    offset, step = 0, SAMPLE_CHARACTERS
+    offset, step = 0, EXCERPT_CHARACTERS
     for batch in batch_texts(texts):
         text = "\n".join(batch)
         while (start := len(excerpts) * step - offset) < len(text):
-            excerpts.append(text[_next_space(text, start) : _next_space(text, start + SAMPLE_CHARACTERS)])
-            if len(excerpts) > BATCH_CHARACTERS // SAMPLE_CHARACTERS:
+            stop = start + EXCERPT_CHARACTERS
+            excerpts.append(text[_find_word_boundary(text, start) : _find_word_boundary(text, stop)])
+            if len(excerpts) > BATCH_CHARACTERS // EXCERPT_CHARACTERS:
                 excerpts, step = excerpts[::2], 2 * step
         offset += len(text) + 1
     return excerpts
 
 
-def _next_space(text: str, position: int) -> int:
-    """Return the first white space from a position on, or the position if no word ends soon (Chinese)."""
+def _find_word_boundary(text: str, position: int) -> int:
+    """Return the index of the next white space; return `position` if none is near (as in Chinese)."""
     match = WHITESPACE.search(text, position, position + MAX_CHARS_PER_WORD + 1) if position else None
     return match.start() if match else position

@@ -1,1 +1,1 @@
-"""Running text for pre-training: files to documents, tokens, and examples."""
+"""Running text for pre-training: read files, split them into documents, tokenize them, build examples."""

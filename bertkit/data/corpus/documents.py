@@ -1,6 +1,7 @@
-"""Read text files as a stream of documents, each a stream of sentences.
+"""Read text files as a stream of documents; each document is a stream of sentences.
 
-A document must be read to its end before the next one; only the current paragraph is held in memory.
+The sentences of a document must be consumed before the next document is requested. Only the current paragraph
+is in memory.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +14,13 @@ from bertkit.config import TextConfig
 from bertkit.data.corpus.formats import SentenceStream, TextFormat, detect_format, iter_sentences
 from bertkit.data.readers.contents import EMPTY_FILE
 from bertkit.data.readers.files import detect_row_format, read_text_column
-from bertkit.data.readers.text_files import Decoding, FileNotes, TextFile, read_text, split_lines
+from bertkit.data.readers.text_files import Decoding, FileNotes, InputFile, read_text, split_lines
 from bertkit.errors import UserError, format_list
 from bertkit.hub.files import require_available
 
 T = TypeVar("T")
 DocumentStream = Iterator[Iterator[str]]
-DETECTION_ROWS = 1_000
+DETECTION_ROWS = 1_000  # rows from which the text format is detected
 ROWS_NOTE = "each row is a document"
 WIKITEXT_ROWS_NOTE = "rows are lines of WikiText; each ' = Title = ' starts a document, headings are left out"
 FORMAT_NOTES: dict[TextFormat, str] = {
@@ -33,21 +34,27 @@ FORMAT_NOTES: dict[TextFormat, str] = {
 
 
 class DocumentLocation(NamedTuple):
-    """Where a document begins: a row number in a file of rows, else a line number."""
+    """Where a document begins.
 
-    file: TextFile
+    Attributes:
+        file: The file.
+        number: Number of a line or of a row, from 1.
+        is_line: Whether `number` is a line number.
+    """
+
+    file: InputFile
     number: int
     is_line: bool
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How text files are read; what is None is detected from their contents.
+    """How text files are read.
 
     Attributes:
-        text_format: Format of running text; None detects it file by file.
-        document_separator: Line between two documents.
-        text_column: Column that holds the texts in files of rows, where each row is a document.
+        text_format: Format of running text; None to detect it for each file.
+        document_separator: Line between two documents; None for the separator of the text format.
+        text_column: Column of the texts in files of rows; None to detect it for each file.
         decoding: How bytes become text.
     """
 
@@ -60,20 +67,20 @@ class TextOptions:
     def from_config(
         cls, config: TextConfig, column: str | None, text_format: TextFormat | None = None
     ) -> "TextOptions":
-        """Return the options of the settings, with the resolved text column."""
+        """Return the options from the settings; `column` is the resolved text column."""
         decoding = Decoding(config.encoding, config.encoding_errors)
         return cls(text_format, config.document_separator, column, decoding)
 
 
 def iter_documents(
-    files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None = None
+    files: Sequence[InputFile], options: TextOptions, notes: FileNotes | None = None
 ) -> DocumentStream:
     """Yield the sentences of each document.
 
     Args:
         files: Text files, read in this order.
-        options: How they are read.
-        notes: Collects how each file was read and what was left out.
+        options: How the files are read.
+        notes: Receives notes on how each file was read and on what was left out.
 
     Raises:
         UserError: A file cannot be read or is not text.
@@ -82,19 +89,22 @@ def iter_documents(
 
 
 def iter_located_documents(
-    files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None = None
+    files: Sequence[InputFile], options: TextOptions, notes: FileNotes | None = None
 ) -> Iterator[tuple[DocumentLocation, Iterator[str]]]:
-    """Yield each document with its location: the row or line after the end of the previous document."""
+    """Yield the location and the sentences of each document.
+
+    The location is the row or line after the end of the previous document.
+    """
     require_available(files)
     notes, is_empty = notes or FileNotes(), True
     for path in files:
-        is_rows, items, sentences = _open_sentences(path, options, notes)
+        has_rows, items, sentences = _open_sentences(path, options, notes)
         previous_end = 0
         for first in sentences:
             if first is not None:
                 is_empty = False
                 rest = iter(partial(next, sentences, None), None)
-                yield DocumentLocation(path, previous_end + 1, not is_rows), chain([first], rest)
+                yield DocumentLocation(path, previous_end + 1, not has_rows), chain([first], rest)
             previous_end = items.count
     if is_empty:
         raise _no_text_error(files, options)
@@ -112,13 +122,13 @@ class _CountedIterable(Generic[T]):
 
 
 def _open_sentences(
-    path: TextFile, options: TextOptions, notes: FileNotes
+    path: InputFile, options: TextOptions, notes: FileNotes
 ) -> tuple[bool, _CountedIterable[str], SentenceStream]:
     """Open a file.
 
     Returns:
-        Whether it is a file of rows; its rows or lines; and the stream of its sentences. Rows and lines are
-        read, and counted, as the sentences are consumed.
+        Whether the file has rows, the iterable of its rows or lines, and the stream of its sentences. If the
+        sentences are consumed, the rows or lines are read and counted.
     """
     row_format = detect_row_format(path, options.text_column, options.decoding)
     text_format = options.text_format or ("prose" if options.document_separator else None)
@@ -150,23 +160,23 @@ def _iter_row_sentences(
 
 
 def _iter_lines(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of all texts; each text begins a new line."""
+    """Return an iterator over the lines of all texts."""
     return chain.from_iterable(text.removesuffix("\n").split("\n") for text in texts)
 
 
-# ---- files without text
+# ---- errors for files without text
 
 
-def _no_text_error(files: Sequence[TextFile], options: TextOptions) -> UserError:
-    """Return an error that groups the files by the reason why they have no text."""
-    files_by_reason: dict[str, list[TextFile]] = {}
+def _no_text_error(files: Sequence[InputFile], options: TextOptions) -> UserError:
+    """Return the error for files without text, which are grouped by reason."""
+    files_by_reason: dict[str, list[InputFile]] = {}
     for path in files:
         files_by_reason.setdefault(_explain_no_text(path, options), []).append(path)
     reasons = (f"{format_list(paths)}: no text: {reason}" for reason, paths in files_by_reason.items())
     return UserError("; ".join(reasons))
 
 
-def _explain_no_text(path: TextFile, options: TextOptions) -> str:
+def _explain_no_text(path: InputFile, options: TextOptions) -> str:
     row_format = detect_row_format(path, options.text_column, options.decoding)
     if not row_format:
         has_characters = any(read_text(path, options.decoding))
@@ -178,16 +188,18 @@ def _explain_no_text(path: TextFile, options: TextOptions) -> str:
     return f"all {rows:,} rows are empty {column}; pass another --text-column"
 
 
-# ---- raw texts
+# ---- texts for tokenizer training
 
 
 def iter_raw_texts(
-    files: Sequence[TextFile], options: TextOptions, notes: FileNotes | None = None
+    files: Sequence[InputFile], options: TextOptions, notes: FileNotes | None = None
 ) -> Iterator[str]:
-    """Yield the unprocessed texts: the texts of files of rows, and the lines of others except separators.
+    """Yield texts without splitting them into sentences.
+
+    A text is a row of a file of rows, or a line of another file that is not a document separator.
 
     Raises:
-        UserError: As for `iter_documents`.
+        UserError: As in `iter_documents`.
     """
     require_available(files)
     texts = chain.from_iterable(_open_raw_texts(path, options, notes) for path in files)
@@ -200,7 +212,7 @@ def iter_raw_texts(
     yield from texts
 
 
-def _open_raw_texts(path: TextFile, options: TextOptions, notes: FileNotes | None) -> Iterator[str]:
+def _open_raw_texts(path: InputFile, options: TextOptions, notes: FileNotes | None) -> Iterator[str]:
     row_format = detect_row_format(path, options.text_column, options.decoding)
     if row_format:
         return read_text_column(path, row_format, options.text_column, options.decoding, notes)

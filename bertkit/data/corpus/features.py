@@ -1,4 +1,4 @@
-"""Pre-training examples: sampled again from a corpus in every epoch, each determined by its key alone."""
+"""Pre-training examples, which are sampled again from the corpus in every epoch."""
 
 import dataclasses
 import math
@@ -18,27 +18,27 @@ from bertkit.data.rows import Rows
 from bertkit.data.tokenization import SequenceTemplate
 from bertkit.errors import UserError
 
-PHASE_EPOCH_OFFSET = 2**32  # epochs of a later phase are numbered from here on, so that keys are unique
-MIN_LENGTH = 8
+PHASE_EPOCH_OFFSET = 2**32  # the epochs of phase p are numbered from p * PHASE_EPOCH_OFFSET, for unique keys
+MIN_LENGTH = 8  # minimum sequence length of a phase, in tokens
 
 ReduceLogits = Callable[[Any, dict[str, torch.Tensor], int], torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CorpusFeatures(Features):
-    """Examples made of spans of some documents, equally many in each epoch.
+    """Examples that consist of spans of a corpus; each epoch has the same number `n` of examples.
 
-    The key of an example is `epoch * n + number`. Any worker, rank or resumed run gets the same example
-    for the same key.
+    The key of an example is `epoch * n + index`. The key determines the example in every worker, rank and
+    resumed run.
 
     Attributes:
         corpus: The tokenized text.
         build_plan: Returns the plan of an epoch.
         template: Special tokens around one or two texts.
-        seed: Seed for dropping or repeating examples in epochs with more or fewer than the first.
-        sum_logits: Reduces logits to [batch, 6] sums for scoring; see `reduce_logits`.
-        pair_notes: Notes on the examples for the console.
-        plan_cache: Plan of the epoch that was used last.
+        seed: Seed for the choice of examples that are dropped or repeated to obtain `n` examples.
+        sum_logits: Implements `reduce_logits`.
+        pair_notes: Notes on the sentence pairs, for the console.
+        plan_cache: The plan of the most recent epoch, by epoch.
     """
 
     corpus: Corpus
@@ -69,7 +69,7 @@ class CorpusFeatures(Features):
         return self.pair_notes
 
     def get_plan(self, epoch: int) -> EpochPlan:
-        """Return the examples of an epoch."""
+        """Return the plan of an epoch, which has `n` examples."""
         if epoch not in self.plan_cache:
             self.plan_cache.clear()
             rng = np.random.default_rng([self.seed, epoch, 1])
@@ -96,13 +96,13 @@ class CorpusFeatures(Features):
         return plan.a_length + plan.b_length + self.template.num_special_tokens
 
     def example_keys_for_epoch(self, epoch: int, examples: np.ndarray) -> np.ndarray:
-        """Return the keys `epoch * n + number`."""
+        """Return the keys `epoch * n + index`."""
         return epoch * len(self) + examples
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         input_ids, token_type_ids = self.get_sequence(index)
-        epoch, number = divmod(index, len(self))
-        label = self.get_plan(epoch).labels[number]
+        epoch, index_in_epoch = divmod(index, len(self))
+        label = self.get_plan(epoch).labels[index_in_epoch]
         return {
             "input_ids": [input_ids], "token_type_ids": [token_type_ids], "key": index,
             "next_sentence_label": label,
@@ -111,7 +111,10 @@ class CorpusFeatures(Features):
     def reduce_logits(
         self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Return [batch, 6]: for mlm, then nsp, the summed loss, the correct and all predictions."""
+        """Return [batch, 6] sums for MLM (three columns) and NSP (three columns).
+
+        The columns are the loss, the number of correct predictions and the number of predictions.
+        """
         return self.sum_logits(logits, batch, len(examples))
 
 
@@ -120,7 +123,12 @@ class CorpusFeatures(Features):
 
 @dataclass(frozen=True)
 class Phase:
-    """A maximum length in tokens and its fraction of the optimizer steps (Devlin et al. 2018, A.2)."""
+    """A phase of pre-training with one sequence length (Devlin et al. 2018, A.2).
+
+    Attributes:
+        length: Maximum sequence length in tokens.
+        fraction: Fraction of the optimizer steps.
+    """
 
     length: int
     fraction: float
@@ -147,7 +155,7 @@ def _parse_phase(part: str, text: str) -> Phase:
     try:
         phase = Phase(int(length), float(fraction))
     except ValueError:
-        phase = Phase(0, 0.0)
+        phase = Phase(0, 0.0)  # gives the error below
     if not 0 < phase.fraction <= 1:
         raise UserError(
             f"--phases {text}: cannot parse {part.strip()!r}; write LENGTH:FRACTION, such as 512:0.1 "
@@ -162,13 +170,13 @@ def _parse_phase(part: str, text: str) -> Phase:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PhasedFeatures(Features):
-    """Training examples of a run in phases; an epoch has equally many in each phase.
+    """Training examples of a run in phases; all epochs of all phases have the same number of examples.
 
-    An epoch is one pass over the text at the length of the first phase. In a later phase it has the same
-    number of examples, from as many passes at that phase's length as this takes.
+    In the first phase, an epoch is one pass over the text. In a later phase, longer sequences give fewer
+    examples per pass, so an epoch takes several passes.
 
     Attributes:
-        phases: The phases in their order.
+        phases: The phases in order.
         phase_features: The examples of each phase.
     """
 
@@ -177,7 +185,7 @@ class PhasedFeatures(Features):
 
     @classmethod
     def from_phases(cls, phases: list[Phase], phase_features: list[CorpusFeatures]) -> "PhasedFeatures":
-        """Combine the features of one pass over the text at the length of each phase."""
+        """Combine the features of the phases, in each of which an epoch is still one pass over the text."""
         first, *later = phase_features
         return cls(
             sequence_offsets=first.sequence_offsets, labels=first.labels, unk_fraction=first.unk_fraction,
@@ -204,15 +212,15 @@ class PhasedFeatures(Features):
         return self.phase_features[0].sequence_lengths
 
     def batch_size_for(self, tokens: int) -> int:
-        """Return the batch size of the longest phase; all phases use it, so batches have equal sizes."""
+        """Return the batch size of the phase with the longest sequences, which all phases use."""
         return tokens // max(phase.length for phase in self.phases)
 
     def describe_issues(self, rows: Rows) -> list[str]:
-        """Return the notes on the first phase, after a note on the lengths if there are several."""
+        """Return the notes on the pairs of the first phase; several phases are described before them."""
         notes = self.phase_features[0].describe_issues(rows)
-        return [self._describe_lengths(), *notes] if len(self.phases) > 1 else list(notes)
+        return [self._describe_phases(), *notes] if len(self.phases) > 1 else list(notes)
 
-    def _describe_lengths(self) -> str:
+    def _describe_phases(self) -> str:
         steps = ", ".join(f"{phase.fraction:.0%} at {phase.length} tokens" for phase in self.phases)
         if any(following.length <= phase.length for phase, following in pairwise(self.phases)):
             steps += " (usually each phase is longer than the previous one)"
@@ -221,26 +229,28 @@ class PhasedFeatures(Features):
 
 
 def _extend_epoch(features: CorpusFeatures, n: int) -> CorpusFeatures:
-    """Return features with `n` examples per epoch, from as many passes over the text as this takes."""
-    build_plan = partial(_plan_passes, features.build_plan, -(-n // len(features)))
+    """Return features with `n` examples per epoch, which may take several passes over the text."""
+    num_passes = -(-n // len(features))  # rounded up
+    build_plan = partial(_plan_passes, features.build_plan, num_passes)
     return dataclasses.replace(
         features, sequence_offsets=np.arange(n + 1), labels=None, build_plan=build_plan, plan_cache={}
     )
 
 
-def _plan_passes(build_plan: Callable[[int], EpochPlan], count: int, epoch: int) -> EpochPlan:
-    plans = [build_plan(epoch * count + number) for number in range(count)]
+def _plan_passes(build_plan: Callable[[int], EpochPlan], num_passes: int, epoch: int) -> EpochPlan:
+    """Return the concatenated plans of all passes of an epoch."""
+    plans = [build_plan(epoch * num_passes + index) for index in range(num_passes)]
     names = [field.name for field in dataclasses.fields(EpochPlan)]
     return EpochPlan(*(np.concatenate([getattr(plan, name) for plan in plans]) for name in names))
 
 
 @dataclass(frozen=True)
 class PhasedCollator:
-    """Collator that applies the collator of a batch's phase; a batch never mixes phases.
+    """Collator with one collator for each phase; all examples of a batch have the same phase.
 
     Attributes:
         phase_collators: The collator of each phase.
-        eval_collator: The collator of examples without a phase.
+        eval_collator: The collator of evaluation examples, which have no phase.
     """
 
     phase_collators: Sequence[Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]

@@ -1,6 +1,6 @@
-"""Text formats: one sentence per line, prose, or WikiText; each is split into sentences.
+"""Split running text into sentences: one sentence per line, prose, or WikiText.
 
-Each format turns lines into a stream of sentences, with None at the end of a document.
+The lines of a text become a stream of sentences in which None separates documents.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,9 +14,9 @@ from bertkit.data.unicode import CHINESE_JAPANESE, detect_language
 
 TextFormat = Literal["sentences", "prose", "wikitext"]
 SentenceStream = Iterator[str | None]
-MAX_WRAPPED_LINE = 200  # characters: a longer line was not wrapped, so it is a paragraph by itself
+MAX_WRAPPED_LINE = 200  # characters; a longer line was not wrapped, so it is a whole paragraph
 MAX_PARAGRAPH_LINES = 5_000  # a longer paragraph is split, to bound memory
-DETECTION_LINES = 5_000
+DETECTION_LINES = 5_000  # lines from which the format is detected
 HEADING = regex.compile(r"(= )+([^=\s]|[^=\s].*[^=\s])( =)+")
 WIKITEXT_PUNCTUATION = regex.compile(r" @([-,.])@ ")
 CHINESE_JAPANESE_LINE_BREAK = regex.compile(
@@ -24,7 +24,7 @@ CHINESE_JAPANESE_LINE_BREAK = regex.compile(
 )
 SENTENCE_END = regex.compile(r"[\p{STerm}…:][\p{Pe}\p{Pf}\p{Pi}\"'’”\s]*$")
 
-# The segmenter takes time quadratic in the length of an unclosed quotation, so it gets bounded parts.
+# The segmenter takes time quadratic in the length of an unclosed quotation. Its input is therefore bounded.
 MAX_SEGMENTED_CHARACTERS = 50_000
 MAX_SENTENCE_CHARACTERS = 10_000  # a longer sentence is split at white space
 SENTENCE_PART = regex.compile(
@@ -38,12 +38,13 @@ SENTENCE_PART = regex.compile(
 def iter_sentences(
     lines: Iterable[str], text_format: TextFormat, separator: str | None = None
 ) -> SentenceStream:
-    """Yield the sentences of a text, and None at the end of a document.
+    """Yield the sentences of a text, and None between documents.
 
     Args:
         lines: The lines of the text, without line ends.
         text_format: Format of the text.
-        separator: Line between two documents. None: a blank line in the format "sentences", none in prose.
+        separator: Line between two documents. By default it is a blank line in the format "sentences"; prose
+            has no separator. WikiText does not use it.
     """
     stripped = (line.strip() for line in lines)
     if text_format == "sentences":
@@ -57,7 +58,7 @@ def iter_sentences(
 
 
 def iter_paragraphs(lines: Iterable[str], separator: str | None = None) -> SentenceStream:
-    """Yield the paragraphs between blank lines, each joined to one line, and None for each separator."""
+    """Yield the paragraphs, each as one line, and None for each separator; blank lines end paragraphs."""
     paragraph: list[str] = []
     for line in chain(lines, [""]):
         is_unwrapped = len(line) > MAX_WRAPPED_LINE
@@ -82,8 +83,9 @@ def join_lines(lines: list[str]) -> str:
 def iter_wikitext(lines: Iterable[str]) -> SentenceStream:
     """Yield the lines that are paragraphs, and None before each article; headings are left out.
 
-    The heading of an article has one `=` on each side and a blank line before or after it. Between two
-    lines of text such a line is a formula. Separated punctuation (`well @-@ known`, `1 @,@ 000`) is joined.
+    The heading of an article has one `=` on each side and a blank line before or after it. The same line
+    between two lines of text is a formula. Punctuation with spaces (`well @-@ known`, `1 @,@ 000`) is joined
+    to the words around it.
     """
     previous = ""
     for line, following in pairwise(chain(lines, [""])):
@@ -110,9 +112,9 @@ def _heading_level(line: str) -> int:
 def detect_format(sample: Iterable[str]) -> TextFormat:
     """Return the format of a text, given its first lines.
 
-    The format is "sentences" only if most lines end like a sentence and hold one sentence. Few of them may
-    continue on the next line, and blank lines must leave groups of several. This rules out wrapped lines
-    and the paragraphs of a novel.
+    The format is "sentences" only if most lines end like a sentence, most hold a single sentence, and hardly
+    any continue on the next line. In addition, the groups of lines between blank lines must have two lines on
+    average. These conditions exclude wrapped lines and the paragraphs of a novel.
     """
     lines = [line.strip() for line in islice(sample, DETECTION_LINES)]
     if None in iter_wikitext(lines):
@@ -122,14 +124,15 @@ def detect_format(sample: Iterable[str]) -> TextFormat:
     if num_blocks < 2 or len(text_lines) < 2 * num_blocks:
         return "prose"
     num_ended = sum(bool(SENTENCE_END.search(line)) for line in text_lines)
-    num_broken = sum(_continues(line, following) for line, following in pairwise(lines))
+    num_continued = sum(_continues(line, following) for line, following in pairwise(lines))
     num_single = sum(len(list(islice(split_sentences(line), 2))) == 1 for line in text_lines)
     total = len(text_lines)
-    is_sentences = 2 * num_ended > total and 20 * num_broken < total and 10 * num_single > 8 * total
+    is_sentences = 2 * num_ended > total and 20 * num_continued < total and 10 * num_single > 8 * total
     return "sentences" if is_sentences else "prose"
 
 
 def _continues(line: str, following: str) -> bool:
+    """Return whether the sentence of a line seems to continue on the following line."""
     return bool(line) and following[:1].islower() and not SENTENCE_END.search(line)
 
 
@@ -163,7 +166,7 @@ def _split_long_text(text: str, language: str) -> Iterator[str]:
 
 
 def split_long_sentence(sentence: str) -> list[str]:
-    """Return the stripped sentence, or its parts if it exceeds `MAX_SENTENCE_CHARACTERS`."""
+    """Return a list of the stripped sentence, or of its parts if it exceeds `MAX_SENTENCE_CHARACTERS`."""
     sentence = sentence.strip()
     if len(sentence) > MAX_SENTENCE_CHARACTERS:
         return SENTENCE_PART.findall(sentence)

@@ -1,4 +1,4 @@
-"""Documents of a corpus as rows, so that they are split, sampled and deduplicated like any other rows."""
+"""Represent documents as rows, which are split, sampled and deduplicated like any other rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,21 +11,21 @@ import numpy as np
 from bertkit.data.corpus.documents import TextOptions
 from bertkit.data.corpus.source import TextSource
 from bertkit.data.corpus.store import Corpus, load_corpus
-from bertkit.data.readers.text_files import TextFile
+from bertkit.data.readers.text_files import InputFile
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.utils.reporting import Reporter
 
-MIN_DOCUMENTS = 20  # with fewer documents, parts of them are held out instead of whole documents
-MIN_SENTENCES = 2  # sentences of such a part
+MIN_DOCUMENTS = 20  # if there are fewer documents, parts of documents are held out
+MIN_SENTENCES = 2  # minimum number of sentences per part, on average
 
 
 @dataclass(frozen=True)
 class CorpusSet:
-    """The corpora of a run, with their documents numbered consecutively.
+    """The corpora of a run. Their documents are numbered consecutively over all corpora.
 
     Attributes:
-        entries: Each corpus with the number of its first document.
+        entries: The number of the first document of each corpus, and the corpus.
     """
 
     entries: list[tuple[int, Corpus]] = field(default_factory=list)
@@ -37,10 +37,10 @@ class CorpusSet:
 
         Args:
             text: The text to read.
-            options: How its files are read.
+            options: How the files are read.
             tokenizer: The tokenizer of the corpus.
             reporter: Prints progress.
-            split_few: Whether to split few documents into parts, see `split_few_documents`.
+            split_few: Whether to apply `split_few_documents`.
         """
         corpus = load_corpus(text.files, options, tokenizer, reporter)
         notes = list(corpus.notes)
@@ -53,25 +53,25 @@ class CorpusSet:
         return build_document_rows(corpus, text.files, first), notes
 
     def locate_documents(self, rows: Rows) -> tuple[Corpus, np.ndarray]:
-        """Return the corpus of these rows and the indices of their documents in it."""
+        """Return the corpus of the given rows, and the indices of their documents in this corpus."""
         numbers = np.array(rows["document"])
         first, corpus = next(entry for entry in reversed(self.entries) if entry[0] <= numbers[0])
         return corpus, numbers - first
 
 
-def _require_two_documents(corpus: Corpus, files: Sequence[TextFile]) -> None:
+def _require_two_documents(corpus: Corpus, files: Sequence[InputFile]) -> None:
     if len(corpus.document_offsets) != 2:
         return
-    sentences = len(corpus.sentence_offsets) - 1
-    size = "only one sentence" if sentences == 1 else f"one document of only {sentences} sentences"
+    num_sentences = len(corpus.sentence_offsets) - 1
+    size = "only one sentence" if num_sentences == 1 else f"one document of only {num_sentences} sentences"
     raise UserError(
         f"{format_list(files)}: found {size}, so no text can be held out for validation; add text or pass "
         "--validation FILE"
     )
 
 
-def build_document_rows(corpus: Corpus, files: Sequence[TextFile], first: int) -> Rows:
-    """Return one row per document: its number, counted from `first`, and a digest of its tokens."""
+def build_document_rows(corpus: Corpus, files: Sequence[InputFile], first: int) -> Rows:
+    """Return one row per document, with the document number (from `first` on) and a digest of the tokens."""
     numbers = list(range(first, first + len(corpus.document_offsets) - 1))
     token_offsets = corpus.sentence_offsets[corpus.document_offsets].tolist()
     digests = [
@@ -82,17 +82,17 @@ def build_document_rows(corpus: Corpus, files: Sequence[TextFile], first: int) -
 
 
 def split_few_documents(corpus: Corpus) -> tuple[Corpus, list[str]]:
-    """Split the documents of a corpus into parts if they are too few to hold out whole documents.
+    """Split the documents of a corpus into parts if there are fewer than `MIN_DOCUMENTS`.
 
-    The returned corpus records the original document of each part as `parent_ids`.
+    The `parent_ids` of the returned corpus are the original documents of the parts.
     """
     num_documents = len(corpus.document_offsets) - 1
     if num_documents >= MIN_DOCUMENTS:
         return corpus, []
-    sentences = int(corpus.document_offsets[-1])
-    num_parts = min(MIN_DOCUMENTS, max(1, sentences // MIN_SENTENCES))
-    splits = np.linspace(0, sentences, num_parts + 1).astype(np.int64)
-    offsets = np.union1d(corpus.document_offsets, splits).astype(corpus.document_offsets.dtype)
+    num_sentences = int(corpus.document_offsets[-1])
+    num_parts = min(MIN_DOCUMENTS, max(1, num_sentences // MIN_SENTENCES))
+    boundaries = np.linspace(0, num_sentences, num_parts + 1).astype(np.int64)
+    offsets = np.union1d(corpus.document_offsets, boundaries).astype(corpus.document_offsets.dtype)
     subject = "one document" if num_documents == 1 else f"only {num_documents} documents"
     note = f"{subject}: split into {format_count(len(offsets) - 1, 'part')}, of which some are held out"
     parents = np.searchsorted(corpus.document_offsets, offsets[:-1], "right") - 1

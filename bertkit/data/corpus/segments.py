@@ -6,26 +6,27 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-# Chunks of a span are filled one after the other, so a long document is divided into several spans.
+# The chunks of one span are filled one after the other, and all spans in parallel. To get enough spans, a
+# long document is divided into several.
 MAX_SPAN_SENTENCES = 1024
 
 Spans = tuple[np.ndarray, np.ndarray]  # [n] starts, [n] stops
 
 
 class CorpusLike(Protocol):
-    """The attributes of a corpus that examples are planned from."""
+    """The attributes of a corpus that determine its examples."""
 
     @property
     def sentence_offsets(self) -> np.ndarray:
-        """[n + 1] first token of each sentence, and the end."""
+        """[n + 1] index of the first token of each sentence; at the end, the number of tokens."""
 
     @property
     def document_offsets(self) -> np.ndarray:
-        """[m + 1] first sentence of each document, and the end."""
+        """[m + 1] index of the first sentence of each document; at the end, the number of sentences."""
 
     @property
     def parent_ids(self) -> np.ndarray | None:
-        """[m] ascending; parts of one original document have the same number. None: documents are whole."""
+        """[m] index of the original document, ascending, if documents are parts of others; else None."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,12 @@ class SelectedDocuments:
     """The `n` selected documents that have tokens.
 
     Attributes:
-        sentence_offsets: First token of each sentence of the whole corpus, and the end.
+        sentence_offsets: `sentence_offsets` of the whole corpus.
         start: [n] int64 first sentence of each document.
         stop: [n] int64 sentence after the last one of each document.
-        parent_ids: [n] number of the original document.
-        cumulative_sentences: [n + 1] number of sentences in the selected documents before each.
+        parent_ids: [n] index of the original document.
+        cumulative_sentences: [n + 1] number of sentences in the preceding documents of the selection; at the
+            end, in all of them.
     """
 
     sentence_offsets: np.ndarray
@@ -50,11 +52,12 @@ class SelectedDocuments:
     def from_corpus(cls, corpus: CorpusLike, document_ids: np.ndarray) -> "SelectedDocuments":
         """Select documents of a corpus by their sorted indices."""
         offsets = np.asarray(corpus.sentence_offsets)
-        start, stop = (corpus.document_offsets[document_ids + end].astype(np.int64) for end in (0, 1))
-        parents = document_ids if corpus.parent_ids is None else corpus.parent_ids[document_ids]
+        start = corpus.document_offsets[document_ids].astype(np.int64)
+        stop = corpus.document_offsets[document_ids + 1].astype(np.int64)
+        parent_ids = document_ids if corpus.parent_ids is None else corpus.parent_ids[document_ids]
         has_tokens = offsets[stop] > offsets[start]
-        start, stop, parents = start[has_tokens], stop[has_tokens], parents[has_tokens]
-        return cls(offsets, start, stop, parents, np.concatenate([[0], np.cumsum(stop - start)]))
+        start, stop, parent_ids = start[has_tokens], stop[has_tokens], parent_ids[has_tokens]
+        return cls(offsets, start, stop, parent_ids, np.concatenate([[0], np.cumsum(stop - start)]))
 
     def __len__(self) -> int:
         return len(self.start)
@@ -65,51 +68,60 @@ class SelectedDocuments:
         return len(self) > 0 and bool(self.parent_ids[0] == self.parent_ids[-1])
 
     def count_sentences_before(self, sentence: np.ndarray) -> np.ndarray:
-        """Return how many sentences of the selected documents come before the given sentences."""
+        """Return how many sentences of the selected documents precede each of the given sentences."""
         document = np.searchsorted(self.start, sentence, "right") - 1
-        within = np.minimum(sentence, self.stop[document]) - self.start[document]
-        return self.cumulative_sentences[document] + within
+        num_in_document = np.minimum(sentence, self.stop[document]) - self.start[document]
+        return self.cumulative_sentences[document] + num_in_document
 
     def count_tokens(self, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
         """Return the number of tokens in spans of sentences."""
         return self.find_token_starts(stop) - self.find_token_starts(start)
 
     def find_token_starts(self, sentence: np.ndarray) -> np.ndarray:
-        """Return the first token of sentences, as int64: a sum of uint64 and int64 would be a float."""
+        """Return the index of the first token of each given sentence."""
+        # int64, because the sum of uint64 and int64 is a float
         return self.sentence_offsets[sentence].astype(np.int64)
 
-    def find_stop_reaching(self, start: np.ndarray, num_tokens: np.ndarray) -> np.ndarray:
-        """Return where sentences from `start` on have at least `num_tokens` tokens, or the corpus ends."""
-        stop = self._search(self.find_token_starts(start) + num_tokens, "left")
+    def find_sentence_stops(self, start: np.ndarray, min_tokens: np.ndarray) -> np.ndarray:
+        """Return the ends of the shortest spans of whole sentences with at least `min_tokens` tokens.
+
+        Spans start at the sentences `start` and end at the end of the corpus at the latest.
+        """
+        stop = self._search_offsets(self.find_token_starts(start) + min_tokens, "left")
         return np.maximum(stop, start + 1)
 
-    def find_stop_fitting(self, start: np.ndarray, num_tokens: np.ndarray) -> np.ndarray:
-        """Return the token at which whole sentences of at most `num_tokens` tokens end.
+    def find_token_stops(self, start: np.ndarray, max_tokens: np.ndarray) -> np.ndarray:
+        """Return the ends of the longest spans with at most `max_tokens` tokens that end with a sentence.
 
-        A longer sentence is truncated to `num_tokens` tokens.
+        Spans start at the tokens `start`. If the first sentence is longer, the span ends within it.
         """
-        stop = self.find_token_starts(self._search(start + num_tokens, "right") - 1)
-        return np.where(stop > start, stop, start + num_tokens)
+        stop = self.find_token_starts(self._search_offsets(start + max_tokens, "right") - 1)
+        return np.where(stop > start, stop, start + max_tokens)
 
     def split_into_spans(self) -> Spans:
-        """Return spans of at most `MAX_SPAN_SENTENCES` sentences; those of a document have similar sizes."""
-        num_spans = -(-(self.stop - self.start) // MAX_SPAN_SENTENCES)
-        ends = np.cumsum(num_spans)
-        index = np.arange(num_spans.sum()) - np.repeat(ends - num_spans, num_spans)
+        """Divide each document into spans of similar sizes, of at most `MAX_SPAN_SENTENCES` sentences."""
+        num_sentences = self.stop - self.start
+        num_spans = -(-num_sentences // MAX_SPAN_SENTENCES)  # rounded up
+        first_spans = np.cumsum(num_spans) - num_spans
+        index = np.arange(num_spans.sum()) - np.repeat(first_spans, num_spans)  # index in the document
         start, size, count = (
-            np.repeat(values, num_spans) for values in (self.start, self.stop - self.start, num_spans)
+            np.repeat(values, num_spans) for values in (self.start, num_sentences, num_spans)
         )
         return start + index * size // count, start + (index + 1) * size // count
 
-    def _search(self, tokens: np.ndarray, side: Literal["left", "right"]) -> np.ndarray:
-        """Search the sentence offsets in their own type; a search in any other would copy all of them."""
+    def _search_offsets(self, tokens: np.ndarray, side: Literal["left", "right"]) -> np.ndarray:
+        """Search the sentence offsets for token indices."""
+        # A search for values of another dtype would copy all offsets.
         values = np.minimum(tokens, int(self.sentence_offsets[-1])).astype(self.sentence_offsets.dtype)
         return np.searchsorted(self.sentence_offsets, values, side)
 
 
 @dataclass(frozen=True)
 class TargetLengths:
-    """Target lengths of chunks in tokens: `max_num_tokens`, or with `short_seq_prob` any length from 2 on."""
+    """Distribution of the target lengths of chunks in tokens.
+
+    A target length is `max_num_tokens`, or, with probability `short_seq_prob`, uniform between 2 and that.
+    """
 
     max_num_tokens: int
     short_seq_prob: float
@@ -127,24 +139,28 @@ def fill_chunks(
     targets: TargetLengths,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Divide spans into chunks and return the starts, stops and target lengths in corpus order.
+    """Divide spans into chunks.
 
-    Each round takes the next chunk of every span that is not used up.
+    Each round takes the next chunk of every unfinished span.
 
     Args:
         spans: Spans of sentences or of tokens.
-        find_stops: Returns where chunks with given starts and targets stop, unless their span ends first.
-        targets: Samples target lengths.
+        find_stops: Returns the ends of chunks with the given starts and target lengths. A chunk ends with its
+            span at the latest.
+        targets: Distribution of the target lengths.
         rng: Source of randomness.
+
+    Returns:
+        Starts, stops and target lengths of the chunks, all in corpus order.
     """
-    start, end = spans
+    start, span_stop = spans
     rounds = [(start[:0], start[:0], start[:0])]
     while len(start):
         target = targets.sample(len(start), rng)
-        stop = np.minimum(find_stops(start, target), end)
+        stop = np.minimum(find_stops(start, target), span_stop)
         rounds.append((start, stop, target))
-        is_unfinished = stop < end
-        start, end = stop[is_unfinished], end[is_unfinished]
+        is_unfinished = stop < span_stop
+        start, span_stop = stop[is_unfinished], span_stop[is_unfinished]
     start, stop, target = (np.concatenate(values) for values in zip(*rounds, strict=True))
     order = np.argsort(start, kind="stable")
     return start[order], stop[order], target[order]
@@ -152,14 +168,14 @@ def fill_chunks(
 
 @dataclass(frozen=True)
 class Segments:
-    """The `n` spans of sentences that pairs are made of; together, in order, the selected documents.
+    """The `n` consecutive spans of sentences from which pairs are built; they cover the selected documents.
 
     Attributes:
-        start: [n] first sentence.
-        stop: [n] sentence after the last one.
+        start: [n] first sentence of each segment.
+        stop: [n] sentence after the last one of each segment.
         target_length: [n] target length of a pair with this segment, in tokens.
-        chunk_ids: [n] number of the chunk; both segments of a chunk have the same one.
-        document_ids: [n] index of the document among the selected ones.
+        chunk_ids: [n] id of the chunk; both segments of a chunk have the same id.
+        document_ids: [n] index of the document in the selection.
     """
 
     start: np.ndarray
@@ -174,7 +190,7 @@ def split_into_segments(
 ) -> Segments:
     """Split each chunk at a random sentence into two segments; a chunk of one sentence is one segment."""
     start, stop, target = fill_chunks(
-        documents.split_into_spans(), documents.find_stop_reaching, targets, rng
+        documents.split_into_spans(), documents.find_sentence_stops, targets, rng
     )
     middle = start + rng.integers(1, np.maximum(stop - start, 2))
     starts, stops = np.stack([start, middle], 1).ravel(), np.stack([middle, stop], 1).ravel()

@@ -1,4 +1,4 @@
-"""Resolve `--data` for tasks on running text: local files, files on the Hub, or a known dataset."""
+"""Find the files that `--data` names for tasks on running text."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column
 from bertkit.data.layouts import describe_unassigned_files, group_by_split, is_data_file
 from bertkit.data.loading import SAMPLES_DIR, load_dataset, parse_hub_name, resolve_hub_dataset
-from bertkit.data.readers.text_files import TextFile, is_url, list_files, list_remote_files
+from bertkit.data.readers.text_files import InputFile, is_url, list_files, list_remote_files
 from bertkit.data.registry import DatasetSpec, find_dataset_spec
 from bertkit.errors import UserError, format_list
 from bertkit.hub.client import HubUnreachable, find_cached_snapshot
@@ -19,7 +19,7 @@ from bertkit.utils.cache import get_or_create
 from bertkit.utils.files import write_jsonl
 
 SAMPLE_TEXT_DIR = SAMPLES_DIR / "text"
-SplitFiles = dict[str, tuple[TextFile, ...]]
+SplitFiles = dict[str, tuple[InputFile, ...]]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class TextSource:
     Attributes:
         name: Name for the run directory.
         location: Where the files were found, for the console.
-        splits: Files of each split; "train" is always there.
-        column: Column of the texts in files of rows; None guesses it file by file.
+        splits: Files of each split; there is always a "train" split.
+        column: Column of the texts in files of rows; None to guess it for each file.
         notes: Notes on how files were assigned to splits.
     """
 
@@ -41,27 +41,28 @@ class TextSource:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def files(self) -> tuple[TextFile, ...]:
-        """The files of the training text."""
+    def files(self) -> tuple[InputFile, ...]:
+        """Files of the training split."""
         return self.splits["train"]
 
 
 def find_text(
     data: str, data_dir: str | None = None, column: str | None = None, *, flag: str = "--data"
 ) -> TextSource:
-    """Return the files that `--data` names; the texts of other known datasets are written to a file.
+    """Return the text files that `--data` or a similar flag names.
 
-    An existing path takes precedence over a name. The files of a directory, or of a Hub dataset, are
-    assigned to splits by their names, as for other tasks.
+    An existing path takes precedence over a dataset name. The files of a directory, URL or Hub dataset are
+    assigned to splits by their names, as for other tasks. If a known dataset has no text files, its texts are
+    written to files in the cache.
 
     Args:
         data: Value of the flag.
         data_dir: Directory that holds the original dataset files.
-        column: Column of the texts in files of rows.
-        flag: Flag that was passed; files of flags other than `--data` are one split.
+        column: Column of the texts in files of rows; None to guess it.
+        flag: Name of the flag. For flags other than `--data`, all files form one split.
 
     Raises:
-        UserError: Nothing was found, or it cannot be downloaded.
+        UserError: The files do not exist, or cannot be downloaded.
     """
     if data == "sample":
         files = tuple(list_files(str(SAMPLE_TEXT_DIR)))
@@ -90,10 +91,11 @@ def _find_remote_text(data: str, column: str | None, flag: str) -> TextSource:
 
 
 def _derive_name(path: Path) -> str:
-    """Return a name for a path or a pattern.
+    """Return a name for the run directory.
 
-    For a file or directory it is its name without extension. For a pattern it is the fixed beginning of
-    the last part that has one: `news` for `news-*.txt`, `texts` for `texts/[ab]*.txt`.
+    For a file or directory it is the file name without its extension. For a pattern it is the beginning,
+    without wildcards, of the last path component that has one: `news` for `news-*.txt`, `texts` for
+    `texts/[ab]*.txt`.
     """
     if path.exists():
         return path.stem.strip(".") or path.resolve().stem
@@ -106,11 +108,12 @@ def _assign_splits(
 ) -> tuple[SplitFiles, list[str]]:
     """Return the files of each split, and notes.
 
-    Titles of books also mention tests and trains. So names count as splits only if there is a
-    training file and at least half of the files are named after a split. Otherwise all is training text.
+    A file name such as the title of a book may contain "test" or "train" by chance. File names therefore
+    determine splits only if there is a training file and at least half of the files are named after a split.
+    Otherwise all files are training text.
 
     Args:
-        names: The name of each file.
+        names: File name, relative to its directory, of each file.
         train_name: Split to train on if no file is named after training.
     """
     splits, unassigned = group_by_split(names)
@@ -161,7 +164,7 @@ def _write_texts(name: str, texts: list[str]) -> Path:
 def _find_hub_text(
     data: str, spec: DatasetSpec | None, hub: dict[str, Any], column: str | None
 ) -> TextSource:
-    """Return the files of a Hub dataset, from the Hugging Face cache if the Hub is unreachable."""
+    """Return the text files of a Hub dataset; if the Hub is unreachable, use the Hugging Face cache."""
     names, location = _list_hub_names(data, spec, hub)
     names = {file: name for file, name in names.items() if is_data_file(name)}
     _require_configuration(data, names)
@@ -173,7 +176,10 @@ def _find_hub_text(
 def _list_hub_names(
     data: str, spec: DatasetSpec | None, hub: dict[str, Any]
 ) -> tuple[dict[Any, PurePath], str]:
-    """Return the name of each file, relative to the configuration's directory, and the location."""
+    """Return the name of each file, and a description of where the files are.
+
+    Names are relative to the directory of the configuration.
+    """
     revision, config = hub.get("revision"), hub.get("config")
     try:
         hint = spec.download_hint if spec else ""
@@ -189,7 +195,7 @@ def _list_hub_names(
 
 
 def _require_configuration(data: str, names: Mapping[Any, PurePath]) -> None:
-    """Raise a `UserError` if the directories of a dataset are configurations; one must be chosen."""
+    """Raise a `UserError` if a dataset has several configurations and the user has not chosen one."""
     directories = sorted({name.parts[0] for name in names.values() if len(name.parts) > 1})
     splits, configurations = group_by_split({name: PurePath(name) for name in directories})
     if len(configurations) > 1 and not splits:
@@ -201,7 +207,7 @@ def _require_configuration(data: str, names: Mapping[Any, PurePath]) -> None:
 
 
 def _hub_text_column(spec: DatasetSpec | None, hub: dict[str, Any]) -> str | None:
-    """Return the name of a known dataset's text column in its files on the Hub."""
+    """Return the text column of a known dataset, as named in the files on the Hub."""
     defaults = {**spec.defaults, **hub.get("defaults", {})} if spec else {}
     column = defaults.get("text_column")
     return next((name for name, local_name in hub.get("columns", {}).items() if local_name == column), column)

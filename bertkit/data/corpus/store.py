@@ -1,7 +1,7 @@
-"""Tokenize a corpus once, in a single pass, into memory-mapped files in the cache.
+"""Tokenize a corpus once, and cache the tokens in files that are memory-mapped.
 
-Three threads work at once: one reads, one tokenizes, and one writes. The tokenizer releases the
-interpreter's lock, so it can use the remaining cores.
+Three threads run in parallel: one reads, one tokenizes, and one writes. The tokenizer releases the global
+interpreter lock, so it can use all other cores.
 """
 
 import json
@@ -19,18 +19,20 @@ import numpy as np
 
 from bertkit.data.corpus.documents import TextOptions, iter_documents
 from bertkit.data.readers.contents import CHUNK_BYTES
-from bertkit.data.readers.text_files import FileNotes, TextFile, describe_files
+from bertkit.data.readers.text_files import FileNotes, InputFile, describe_files
 from bertkit.errors import UserError, format_list
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.files import make_process_folder
 from bertkit.utils.reporting import Reporter
 
 T = TypeVar("T")
-CACHE_VERSION = 5  # increase when the same files would give a different corpus
-FILE_NAMES = TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE = ("token_ids.bin", "sentences.bin", "documents.bin")
+CACHE_VERSION = 5  # to be increased when the code gives a different corpus for the same files
+TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE = ("token_ids.bin", "sentences.bin", "documents.bin")
+FILE_NAMES = (TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE)
 INFO_FILE = "corpus.json"
-MAX_BATCH_SENTENCES = 4096  # sentences passed to the tokenizer at once,
-MAX_BATCH_CHARS = 400_000  # or fewer, if they have more characters than this
+# A batch for the tokenizer is complete when it reaches either limit.
+MAX_BATCH_SENTENCES = 4096
+MAX_BATCH_CHARS = 400_000
 SentenceBatch = tuple[list[str], list[int]]  # sentences, and the index of the document of each
 
 
@@ -40,11 +42,13 @@ class Corpus:
 
     Attributes:
         token_ids: [tokens] uint16 (uint32 if the vocabulary exceeds 65,536), without special tokens.
-        sentence_offsets: [n + 1] first token of each sentence (uint32; uint64 from 2**32 tokens on).
-        document_offsets: [m + 1] first sentence of each document, of the same type.
-        parent_ids: [m] index of the original document, if the documents are parts of others.
+        sentence_offsets: [n + 1] index of the first token of each sentence; at the end, the number of tokens.
+            The dtype is uint32, or uint64 from 2**32 tokens on.
+        document_offsets: [m + 1] index of the first sentence of each document; at the end, the number of
+            sentences. It has the same dtype.
+        parent_ids: [m] index of the original document if the documents are parts of others; else None.
         counts: Number of tokens, sentences, documents, [UNK] tokens ("unknown") and characters.
-        notes: How the files were read and what was left out, as lines for the console.
+        notes: Notes for the console on how the files were read and what was left out.
     """
 
     token_ids: np.ndarray
@@ -56,9 +60,9 @@ class Corpus:
 
 
 def load_corpus(
-    files: Sequence[TextFile], options: TextOptions, tokenizer: Any, reporter: Reporter
+    files: Sequence[InputFile], options: TextOptions, tokenizer: Any, reporter: Reporter
 ) -> Corpus:
-    """Return the tokenized corpus of these files, from the cache if it is there.
+    """Return the tokenized corpus of these files; load it from the cache if possible.
 
     If the cache is not writable, the corpus is kept in a temporary directory until the process ends.
 
@@ -98,8 +102,8 @@ def hash_json(value: Any) -> str:
     return blake2b(json.dumps(value).encode(), digest_size=16).hexdigest()
 
 
-def digest_files(files: Sequence[TextFile]) -> list[tuple[str, str]]:
-    """Return name and content digest of each file; remote files are not read.
+def digest_files(files: Sequence[InputFile]) -> list[tuple[str, str]]:
+    """Return the name and a digest of each file; the digests of remote files come from their metadata.
 
     Raises:
         UserError: A file cannot be read.
@@ -117,7 +121,7 @@ def _digest_path(path: Path) -> str:
 
 @cache
 def _digest_content(path: Path, *size_and_mtime: int) -> str:  # noqa: ARG001 (they invalidate the cache)
-    """Return a digest of a file's bytes, which are read once per process unless the file changes."""
+    """Return a digest of the bytes of a file. A process reads a file only once, unless the file changes."""
     content = blake2b(digest_size=16)
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
@@ -134,7 +138,7 @@ class EncodedBatch:
 
     Attributes:
         input_ids: [tokens] token ids of all sentences, concatenated.
-        lengths: [n] number of tokens of each sentence; none is empty.
+        lengths: [n] number of tokens of each sentence, at least 1.
         document_index: [n] index of the document of each sentence.
         num_unk: Number of [UNK] tokens.
         num_chars: Number of characters in the sentences.
@@ -168,7 +172,8 @@ def encode_documents(
 def _encode_batches(
     documents: Iterable[Iterable[str]], backend: Any
 ) -> Iterator[tuple[SentenceBatch, list[Any]]]:
-    previous, backend.encode_special_tokens = backend.encode_special_tokens, True
+    previous = backend.encode_special_tokens
+    backend.encode_special_tokens = True  # text such as "[SEP]" does not become a special token
     try:
         for batch in prefetch(_batch_sentences(documents)):
             yield batch, backend.encode_batch_fast(batch[0], add_special_tokens=False)
@@ -193,7 +198,10 @@ def _batch_sentences(documents: Iterable[Iterable[str]]) -> Iterator[SentenceBat
 
 
 def prefetch(items: Iterable[T], count: int = 2) -> Iterator[T]:
-    """Yield the items in order while a thread prepares up to `count` more; its errors are raised here."""
+    """Yield the items in order while a thread computes up to `count` further items.
+
+    Errors of the thread are raised here.
+    """
     source, end = iter(items), object()
     with ThreadPoolExecutor(1) as pool:
         pending = deque(pool.submit(next, source, end) for _ in range(count))
@@ -215,14 +223,14 @@ def write_corpus(
     """Tokenize documents and write the corpus; sentences and documents without tokens are left out.
 
     Args:
-        documents: Sentences of each document; read once, in order.
+        documents: Sentences of each document.
         tokenizer: A fast tokenizer, as returned by `load_tokenizer`.
         folder: An empty directory.
-        notes: Notes to keep with the corpus, in their state after the last document was read.
-        description: How the error names the documents.
+        notes: Notes to store with the corpus; they are complete only after the last document is read.
+        description: Name of the documents in the error.
 
     Raises:
-        UserError: There is not a single token.
+        UserError: The documents contain no tokens.
     """
     largest_id = max(tokenizer.get_vocab().values())
     dtype = np.dtype(np.uint16 if largest_id < 1 << 16 else np.uint32)
@@ -240,7 +248,7 @@ def write_corpus(
 
 
 def open_corpus(folder: Path) -> Corpus:
-    """Memory-map a corpus that was written to this directory."""
+    """Memory-map a corpus that `write_corpus` has written to this directory."""
     info = json.loads((folder / INFO_FILE).read_text("utf-8"))
     token_ids, sentences, documents = (
         np.memmap(folder / name, np.dtype(dtype), "r") for name, dtype in info["dtypes"].items()
@@ -249,15 +257,16 @@ def open_corpus(folder: Path) -> Corpus:
 
 
 class CorpusWriter:
-    """Writer that appends tokens and the offsets of sentences and documents batch by batch.
+    """Writer that appends batches of tokens, with the offsets of sentences and documents.
 
     Args:
         folder: Directory of the files.
-        dtype: Type of the token ids.
+        dtype: Dtype of the token ids.
 
     Attributes:
-        counts: Number of tokens, sentences and so on written so far.
-        dtypes: Type of each file once all is written; offsets take 32 bits, or 64 from 2**32 tokens on.
+        counts: `Corpus.counts` of the batches written so far.
+        dtypes: Dtype of each file. The offsets are uint64 at first. On exit they are converted to uint32 if
+            there are fewer than 2**32 tokens.
     """
 
     def __init__(self, folder: Path, dtype: np.dtype) -> None:
@@ -271,13 +280,13 @@ class CorpusWriter:
         self._files = {name: (self.folder / name).open("wb") for name in FILE_NAMES}
         return self
 
-    def __exit__(self, kind: object, *error: object) -> None:
-        if kind is None:
+    def __exit__(self, error_type: object, *error: object) -> None:
+        if error_type is None:
             self._write_offsets(SENTENCES_FILE, np.array([self.counts["tokens"]]))
             self._write_offsets(DOCUMENTS_FILE, np.array([self.counts["sentences"]]))
         for file in self._files.values():
             file.close()
-        if kind is None and self.counts["tokens"] < 1 << 32:
+        if error_type is None and self.counts["tokens"] < 1 << 32:
             self._shrink_offsets()
 
     def add(self, batch: EncodedBatch) -> None:
@@ -288,8 +297,9 @@ class CorpusWriter:
         self._write_offsets(DOCUMENTS_FILE, self.counts["sentences"] + starts)
         if len(batch.document_index):
             self._last_document = batch.document_index[-1]
-        added = (len(batch.input_ids), len(batch.lengths), len(starts), batch.num_unk, batch.num_chars)
-        for name, count in zip(self.counts, added, strict=True):
+        # in the order of `counts`
+        new_counts = (len(batch.input_ids), len(batch.lengths), len(starts), batch.num_unk, batch.num_chars)
+        for name, count in zip(self.counts, new_counts, strict=True):
             self.counts[name] += count
 
     def _write_offsets(self, name: str, offsets: np.ndarray) -> None:

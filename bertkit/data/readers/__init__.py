@@ -1,1 +1,1 @@
-"""Readers of data files: bytes, then text, then rows, with one parser per format."""
+"""Readers of data files, in three stages: bytes, text and rows. Each format of rows has its parser."""

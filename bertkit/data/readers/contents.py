@@ -1,4 +1,4 @@
-"""The bytes of a file: decompressed in chunks, and recognized by content instead of by name."""
+"""Read and decompress the bytes of files in chunks; formats are recognized by content, not by name."""
 
 import gzip
 import lzma
@@ -18,7 +18,7 @@ GZIP_MAGIC, ZSTD_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1
 ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second one marks an empty archive
 SPREADSHEET_ENTRIES = {"[Content_Types].xml", "mimetype"}  # zip entries of Excel and of OpenDocument
 UNSUPPORTED_MAGIC = {
-    b"PK\x03\x04": "a zip archive in another one; unpack it",
+    b"PK\x03\x04": "a nested or remote zip archive; unpack it",
     b"%PDF": "a PDF; convert it to text",
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
@@ -27,23 +27,23 @@ UNSUPPORTED_MAGIC = {
 EMPTY_FILE = "the file is empty; check how it was written, or pass another file"
 HTML_PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype html|html[\s>])", re.IGNORECASE)
 CONVERT_HINT = "convert it, for example with iconv -f latin1 -t utf-8"
-# zipfile also raises the last three: for a bad name, a bad entry, and a password or an unknown method.
+# `zipfile` raises the last three for a bad name, a bad entry, and a password or an unknown compression.
 READ_ERRORS = (
     EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError, struct.error, RuntimeError,
 )  # fmt: skip
 
 
 def require_file(path: Path, display_name: object = None) -> None:
-    """Raise an error unless the path is a regular file.
+    """Raise a `UserError` unless the path is a regular file.
 
-    Pipes and devices are refused too: they can be read only once, and may never end.
+    Pipes and devices are refused because they can be read only once and may never end.
 
     Args:
-        path: the path to check.
-        display_name: what the error calls it; None for the path.
+        path: The path to check.
+        display_name: Name of the file in the error; None for the path.
 
     Raises:
-        UserError: the path does not exist, or is a folder, a pipe, a socket or a device.
+        UserError: The path does not exist, or is a folder, a pipe, a socket or a device.
     """
     if path.is_file():
         return
@@ -64,14 +64,14 @@ def read_chunks(file: Any) -> Iterator[bytes]:
     """Yield the bytes of a file in chunks, decompressed if it is gzip, zstd or a zip archive of one file.
 
     Args:
-        file: a path, or another file with the same `open` method.
+        file: A path, or another object with an `open` method like that of `Path`.
 
     Raises:
-        UserError: the file cannot be read, or is a zip archive of a spreadsheet, of no file or of several.
+        UserError: The file cannot be read, is a spreadsheet, or is a zip archive without exactly one file.
     """
     try:
         with file.open("rb") as raw:
-            magic = raw.peek(4)[:4]  # a stream cannot be rewound
+            magic = raw.peek(4)[:4]  # peek, because a stream cannot be rewound
             with _decompress(file, raw, magic) as stream:
                 while chunk := stream.read(CHUNK_BYTES):
                     yield chunk
@@ -111,7 +111,7 @@ def _is_system_entry(name: str) -> bool:
 
 
 def detect_unsupported_format(head: bytes) -> str | None:
-    """Return what an unsupported file is and how to fix it, judged by its first bytes; else None."""
+    """Return what an unsupported file is and how to fix it, given its first bytes; None for other files."""
     if HTML_PAGE.match(head):
         return "an HTML page, perhaps from a failed download; download it again"
     return next((name for magic, name in UNSUPPORTED_MAGIC.items() if head.startswith(magic)), None)

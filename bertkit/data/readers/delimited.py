@@ -11,24 +11,26 @@ from typing import Literal
 from bertkit.errors import UserError, format_count
 
 DELIMITERS = "\t,;"
-# An object with its first key, or a list of such. The first word of a CoNLL file may be a bracket by itself.
+# The beginning of an object, or of a list of objects, with its first key. A bracket without a key does not
+# match, because it may be the first word of a CoNLL file.
 JSON_OBJECT_START = re.compile(r'\s*(\[\s*)?\{\s*"([^"\\\n]|\\.)*"\s*:')
 COLUMN_NAME = re.compile(r"[\w .:/-]{1,40}")
 SNIFFED_ROWS = 20
-LARGE_SAMPLE_CHARS = 100_000  # the last line of a longer sample is ignored: it may be incomplete
+LARGE_SAMPLE_CHARS = 100_000  # the last line of a longer sample may be incomplete and is ignored
 CR_LINE_ENDS = "its lines end in CR only; save it with LF line ends, as tr '\\r' '\\n' does"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How to read a text file whose content does not show it; the registry has one for unusual files.
+    """How to read a text file whose content does not show it, for example because it has no header.
 
     Attributes:
-        header: whether the first line holds the column names; otherwise they are "0", "1", ...
-        quoting: whether `"` quotes a field; None to detect it.
-        ragged: whether rows may have more or fewer fields than the header.
-        conll: whether each line is a word, and a blank line ends a sentence.
-        encoding: encoding to use if the bytes are not UTF-8.
+        header: Whether the first line holds the column names; otherwise they are "0", "1", ...
+        quoting: Whether `"` quotes a field; None to detect this.
+        ragged: Whether rows may have more or fewer fields than the header. Surplus fields are dropped, and
+            missing fields are empty.
+        conll: Whether each line is a word, and a blank line ends a sentence.
+        encoding: Encoding to use if the bytes are not UTF-8.
     """
 
     header: bool = True
@@ -44,14 +46,14 @@ def parse_delimited(
     """Yield the column names, and then the values of each row.
 
     Args:
-        name: name of the file, for errors.
-        lines: its lines, not from `splitlines`: a text may contain U+2028 or a form feed.
-        sample: beginning of the text, to detect delimiter and quoting.
-        dialect: how the file is read.
-        delimiter: separator of the fields; None to detect it.
+        name: Name of the file, for errors.
+        lines: Lines of the file, split only at line feeds: a text may contain U+2028 or a form feed.
+        sample: Beginning of the file, from which the delimiter and the quoting are detected.
+        dialect: How to read the file.
+        delimiter: Separator of the fields; None to detect it.
 
     Raises:
-        UserError: a row that cannot be parsed, or has another number of fields than the header.
+        UserError: A row cannot be parsed, or its number of fields differs from that of the header.
     """
     first_line = sample.lstrip("\r\n").split("\n", 1)[0]
     if "\r" in first_line.rstrip("\r"):
@@ -108,8 +110,9 @@ def _split_fields(name: object, lines: Iterable[str], delimiter: str, quoting: b
 def uses_quoting(text: str) -> bool:
     """Return whether `"` quotes fields in a TAB-separated text.
 
-    Files such as MRPC's contain bare quotes: a field begins with one and does not end with one, or has single
-    ones inside. If the lines have different numbers of TABs, the text is quoted if quoting makes them equal.
+    Files such as those of MRPC contain quotation marks that are part of the text. They occur at the start of
+    a field but not at its end, or single ones occur within a field. If the lines have different numbers of
+    TABs, the text is quoted if parsing with quotes gives rows of equal length.
     """
     lines = [line.rstrip("\r") for line in text.split("\n") if line.strip("\r")]
     if len({line.count("\t") for line in lines}) > 1:
@@ -117,48 +120,53 @@ def uses_quoting(text: str) -> bool:
             return len({len(row) for row in csv.reader(lines, delimiter="\t", strict=True) if row}) == 1
         except csv.Error:
             return False
-    opened = [field for line in lines for field in line.split("\t") if field[:1] == '"']
-    return bool(opened) and all(
-        len(field) > 1 and field[-1] == '"' and '"' not in field[1:-1].replace('""', "") for field in opened
+    quoted_fields = [field for line in lines for field in line.split("\t") if field[:1] == '"']
+    return bool(quoted_fields) and all(
+        len(field) > 1 and field[-1] == '"' and '"' not in field[1:-1].replace('""', "")
+        for field in quoted_fields
     )
 
 
 def detect_delimiter(sample: str, column: str | None = None, text_columns: Iterable[str] = ()) -> str | None:
-    """Return the delimiter of a text that has a header and matching rows; None for running text.
+    """Return the delimiter of a text with a header and rows of the same length; None for running text.
 
-    A single column must have exactly the name that is passed or expected. Several columns without such a name
-    need more matching rows.
+    The only column of a file must be named `column` or as in `text_columns`. Several columns may have any
+    names, but without such a name more rows are needed as evidence.
 
     Args:
-        sample: beginning of the text.
-        column: name of the column that the user passed.
-        text_columns: expected names, if the user passed none.
+        sample: Beginning of the text.
+        column: Name of the text column; None if the user passed none.
+        text_columns: Usual names of text columns.
     """
     return next((mark for mark in DELIMITERS if _has_header(sample, mark, column, [*text_columns])), None)
 
 
 def _has_header(sample: str, delimiter: str, column: str | None, text_columns: list[str]) -> bool:
     names, *rows = _read_first_rows(sample, delimiter) or [[]]
-    expected = [column] if column else text_columns
-    matches = [name for name in names if name == column or (not column and name.lower() in expected)]
+    if column:
+        text_names = [name for name in names if name == column]
+    else:
+        text_names = [name for name in names if name.lower() in text_columns]
     if len(names) == 1:
-        return delimiter == "," and names[0] in (column, *text_columns) and bool(matches)
+        return delimiter == "," and names[0] in (column, *text_columns) and bool(text_names)
     num_matching_rows = sum(len(row) == len(names) for row in rows)
-    if matches and all(map(str.isidentifier, names)):  # surely a header: some of the rows may be broken
+    if text_names and all(
+        map(str.isidentifier, names)
+    ):  # surely a header: up to half of the rows may be broken
         rows_match = 2 * num_matching_rows > len(rows)
     else:
         rows_match = num_matching_rows == len(rows)
-    has_enough_rows = len(rows) > (0 if matches else 4)
+    has_enough_rows = len(rows) >= (1 if text_names else 5)
     return bool(names) and rows_match and has_enough_rows and all(map(COLUMN_NAME.fullmatch, names))
 
 
 def _read_first_rows(sample: str, delimiter: str) -> list[list[str]]:
-    """Return the header and some rows; an empty list if they cannot be parsed."""
+    """Return the header and the first rows; an empty list if they cannot be parsed."""
     csv.field_size_limit(sys.maxsize)
     complete = sample.rpartition("\n")[0] if len(sample) > LARGE_SAMPLE_CHARS else sample
     lines = (line + "\n" for line in complete.lstrip("\r\n").split("\n"))
-    quoted = delimiter != "\t" or uses_quoting(sample.rpartition("\n")[0] or sample)
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    is_quoted = delimiter != "\t" or uses_quoting(sample.rpartition("\n")[0] or sample)
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     try:
         return list(islice(filter(None, reader), SNIFFED_ROWS))

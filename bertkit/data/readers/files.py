@@ -1,8 +1,8 @@
-"""Rows of a file, whatever its format: Parquet, JSON, JSON lines, CSV, TSV, CoNLL or plain text.
+"""Read files of rows: Parquet, JSON, JSON lines, CSV, TSV, CoNLL or plain text, all of them also compressed.
 
-The format is detected by content, compressed or not, and not by name. Reading has three stages: `contents`
-yields bytes, `text_files` yields text, and one parser per format yields rows. Everything that cannot be read
-is a `UserError` with the file and the row.
+The format is detected from the content of a file, not from its name. Reading has three stages: `contents`
+yields bytes, `text_files` yields text, and one parser per format yields rows. If a file cannot be read, the
+`UserError` names the file and, if possible, the row.
 """
 
 import re
@@ -36,50 +36,51 @@ from bertkit.data.readers.text_files import (
     Decoding,
     DecodingError,
     FileNotes,
+    InputFile,
     StandardInput,
-    TextFile,
     read_sample,
     read_text,
     split_lines,
 )
 from bertkit.data.rows import CHUNK_ROWS, Rows, chunk_records
-from bertkit.errors import UserError, format_count
+from bertkit.errors import UserError, format_count, shorten_repr
 from bertkit.utils.reporting import Reporter
 from bertkit.utils.text import replace_surrogates
 
-RowFormat = Literal["parquet", "json lines", "delimited"]
-TextFormat = Literal["json", "conll", "delimited"]
+DataFormat = Literal["json", "conll", "delimited"]  # of a labeled data file that is not Parquet
+RowFormat = Literal["parquet", "json lines", "delimited"]  # of a corpus file that is not running text
 TEXT_FILE_NAME = re.compile(r".*\.txt(\.gz|\.zst)?", re.IGNORECASE)
 STANDARD_INPUT = "standard input"
 
 
-# ---- rows of a data file
+# ---- data files
 
 
 def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
     """Return all rows of one file.
 
     Args:
-        path: the file.
-        dialect: how a text file is read, where its content does not show it.
+        path: The file.
+        dialect: How to read a text file whose content does not show it.
 
     Raises:
-        UserError: the file does not exist, is empty or not text, or a row cannot be parsed (with its number).
+        UserError: The file does not exist, is empty or not text, or contains a row that cannot be parsed.
     """
     require_file(path)
     if _is_parquet(path):
         return read_parquet(path)
     text = "".join(read_text(path, _resolve_decoding(path, dialect)))
-    text_format = _detect_text_format(text, dialect)
-    if text_format == "conll":
+    data_format = _detect_data_format(text, dialect)
+    if data_format == "conll":
         return parse_conll(path, text)
     if not text.strip():
         raise UserError(f"{path}: {EMPTY_FILE}")
-    if text_format == "json":
-        rows = parse_json_document(path, text, is_conll=dialect is not None and dialect.conll)
-        return (
-            Rows.from_columns(rows, str(path)) if isinstance(rows, dict) else Rows.from_dicts(rows, str(path))
-        )
+    if data_format == "json":
+        is_conll = dialect is not None and dialect.conll
+        document = parse_json_document(path, text, is_conll)
+        if isinstance(document, dict):
+            return Rows.from_columns(document, str(path))
+        return Rows.from_dicts(document, str(path))
     return _read_delimited(path, text, dialect or Dialect())
 
 
@@ -89,18 +90,19 @@ def stream_rows(
     chunk_size: int = CHUNK_ROWS,
     stream_above_bytes: int = CHUNK_BYTES,
 ) -> Iterator[Rows]:
-    """Yield the rows of `read_file` in chunks, so that memory does not grow with the file.
+    """Yield the rows of one file in chunks.
 
-    Parquet, JSON lines and delimited text are streamed. A JSON document and a CoNLL file are read as a whole.
+    Parquet, JSON lines and delimited text are streamed, so memory does not grow with the file. Other formats
+    and small files are read as a whole.
 
     Args:
-        path: the file.
-        dialect: how a text file is read, where its content does not show it.
-        chunk_size: rows in a chunk.
-        stream_above_bytes: smaller files are read as a whole.
+        path: The file.
+        dialect: How to read a text file whose content does not show it.
+        chunk_size: Maximum number of rows in a chunk.
+        stream_above_bytes: Size up to which a file is read as a whole.
 
     Raises:
-        UserError: as in `read_file`, once reading reaches the error.
+        UserError: As in `read_file`. A broken row raises the error only when the iterator reaches it.
     """
     require_file(path)
     if path.stat().st_size <= stream_above_bytes:
@@ -114,16 +116,17 @@ def stream_rows(
 
 
 def _stream_records(path: Path, dialect: Dialect | None) -> Iterator[dict[str, Any]] | None:
-    """Yield the rows of JSON lines or of delimited text; return None for a file that is read as a whole."""
+    """Return an iterator over the rows of JSON lines or delimited text; None for other formats."""
     decoding = _resolve_decoding(path, dialect)
     sample = read_sample(path, decoding)
     if not sample.strip():
         return None
     lines = split_lines(read_text(path, decoding), max_chars=None)
-    text_format = _detect_text_format(sample, dialect)
-    if text_format == "json" and not sample.lstrip().startswith("[") and starts_with_json_lines(sample):
+    data_format = _detect_data_format(sample, dialect)
+    is_list = sample.lstrip().startswith("[")
+    if data_format == "json" and not is_list and starts_with_json_lines(sample):
         return (record for _, record in parse_json_lines(path, lines))
-    if text_format != "delimited":
+    if data_format != "delimited":
         return None
     complete_lines = sample.rpartition("\n")[0] or sample
     rows = parse_delimited(path, lines, complete_lines, dialect or Dialect())
@@ -133,21 +136,21 @@ def _stream_records(path: Path, dialect: Dialect | None) -> Iterator[dict[str, A
 
 
 def _require_rows(path: Path, chunks: Iterator[Rows]) -> Iterator[Rows]:
-    """Yield the chunks. Raises a `UserError` if there is none."""
+    """Return an iterator over the same chunks; raise a `UserError` if there are none."""
     first = next(chunks, None)
     if first is None:
         raise UserError(f"{path}: the file has no rows; pass a file with rows")
     return chain([first], chunks)
 
 
-def _is_parquet(path: TextFile) -> bool:
-    return next(read_chunks(path), b"").startswith(PARQUET_MAGIC)
+def _is_parquet(file: InputFile) -> bool:
+    return next(read_chunks(file), b"").startswith(PARQUET_MAGIC)
 
 
-def _detect_text_format(sample: str, dialect: Dialect | None) -> TextFormat:
-    """Return the format of a data file, judged by its beginning.
+def _detect_data_format(sample: str, dialect: Dialect | None) -> DataFormat:
+    """Return the format of a data file, given its beginning.
 
-    A dialect describes delimited text, or CoNLL files, in place of which JSON is accepted too.
+    A dialect describes delimited text or CoNLL files. JSON is accepted in place of CoNLL files.
     """
     if dialect is None:
         return "json" if sample.lstrip()[:1] in ("{", "[") else "delimited"
@@ -180,19 +183,19 @@ def _read_delimited(path: Path, text: str, dialect: Dialect) -> Rows:
     )
 
 
-# ---- texts in one column of a corpus file
+# ---- corpus files with rows
 
 
-def detect_row_format(path: TextFile, column: str | None, decoding: Decoding) -> RowFormat | None:
-    """Return the format of the rows in a corpus file, judged by its beginning; None for running text.
+def detect_row_format(path: InputFile, column: str | None, decoding: Decoding) -> RowFormat | None:
+    """Return the format of the rows in a corpus file; None if the file holds running text.
 
     Args:
-        path: the file.
-        column: name of the text column, if the user passed one.
-        decoding: encoding of the file.
+        path: The file, of which only the beginning is read.
+        column: Name of the text column; None if the user passed none.
+        decoding: How bytes become text.
 
     Raises:
-        UserError: the file is a JSON document, or running text although a column was passed.
+        UserError: The file is a list of JSON objects, or it holds running text and `column` is not None.
     """
     if _is_parquet(path):
         return "parquet"
@@ -212,47 +215,46 @@ def detect_row_format(path: TextFile, column: str | None, decoding: Decoding) ->
 
 
 def read_text_column(
-    path: TextFile,
+    path: InputFile,
     row_format: RowFormat,
     column: str | None,
     decoding: Decoding,
     notes: FileNotes | None = None,
 ) -> Iterator[str]:
-    """Yield the text of each row; an empty string for a row without one.
+    """Yield the text of each row; an empty string for a row without text.
 
     Args:
-        path: the file.
-        row_format: its format.
-        column: name of the text column; None for the only one, or the first with a usual name.
-        decoding: encoding of the file.
-        notes: receives a note on rows without text.
+        path: The file.
+        row_format: Format of the file.
+        column: Name of the text column; None for the only column, or the first one with a usual name.
+        decoding: How bytes become text.
+        notes: Receives a note on the number of rows without text.
 
     Raises:
-        UserError: a row cannot be parsed or its text is not a text, or the column does not exist.
+        UserError: A row cannot be parsed, a value is not a string, or the column does not exist.
     """
     num_empty = 0
     for number, value in _iter_cells(path, row_format, column, decoding, notes):
         if value is not None and not isinstance(value, str):
             raise UserError(
-                f"{path}: row {number}: the text is {str(value)[:40]!r}, not a text; "
-                "put it in quotes, or remove the row"
+                f"{path}: row {number}: expected a text, found {shorten_repr(value)}; "
+                "write the text as a string, or remove the row"
             )
         text = value or ""
         num_empty += not text.strip()
         yield replace_surrogates(text)
     if notes and num_empty:
-        rows = format_count(num_empty, "row without a text was", "rows without a text were")
-        notes.add(path, f"{rows} left out")
+        notes.add(path, f"{format_count(num_empty, 'row')} left out: no text")
 
 
 def _iter_cells(
-    path: TextFile,
+    path: InputFile,
     row_format: RowFormat,
     column: str | None,
     decoding: Decoding,
     notes: FileNotes | None,
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the row number and the value of one column."""
+    """Return an iterator over the row numbers and the values of the text column."""
     choose_column = partial(_choose_column, path, column)
     if row_format == "parquet":
         return iter_parquet_column(path, choose_column)
@@ -269,7 +271,7 @@ def _iter_cells(
 
 
 def _iter_json_cells(
-    path: TextFile, lines: Iterable[str], choose_column: Callable[[list[str]], str]
+    path: InputFile, lines: Iterable[str], choose_column: Callable[[list[str]], str]
 ) -> Iterator[tuple[int, Any]]:
     column = None
     for number, record in parse_json_lines(path, lines):
@@ -277,8 +279,8 @@ def _iter_json_cells(
         yield number, record.get(column)
 
 
-def _choose_column(path: TextFile, column: str | None, names: list[str]) -> str:
-    """Return the text column: the one passed, the only one, or the first with a usual name."""
+def _choose_column(path: InputFile, column: str | None, names: list[str]) -> str:
+    """Return the column passed by the user; without one, the only column or the first with a usual name."""
     rows = Rows.from_columns({name: [] for name in names}, str(path))
     if column:
         require_column(rows, column, "--text-column")
@@ -290,12 +292,12 @@ def _choose_column(path: TextFile, column: str | None, names: list[str]) -> str:
 
 
 def read_text_lines(data: str, column: str | None, reporter: Reporter) -> Iterator[str] | None:
-    """Yield the lines of a `.txt` file; return None for other files and for a table in a `.txt` file.
+    """Return an iterator over the lines of a `.txt` file; None if the file is a table or not a `.txt` file.
 
     Args:
-        data: value of --data.
-        column: name of the text column, if the user passed one.
-        reporter: receives a note that each line is read as a text.
+        data: Value of --data.
+        column: Name of the text column; None if the user passed none.
+        reporter: Prints that each line is read as a text.
     """
     path = Path(data).expanduser()
     if not path.is_file() or not TEXT_FILE_NAME.fullmatch(path.name):
@@ -312,17 +314,17 @@ def read_text_lines(data: str, column: str | None, reporter: Reporter) -> Iterat
 def read_stdin_rows(
     stdin: BinaryIO | None, alternatives: str, parse_line: Callable[[int, str], dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows on standard input: JSON objects, or other lines as `parse_line` converts them.
+    """Return an iterator over the rows on standard input: one JSON object or one text per line.
 
-    Empty lines are rows too, unless the rows are JSON.
+    Empty lines are skipped in JSON. Otherwise they are rows.
 
     Args:
-        stdin: standard input; None if it is a terminal.
-        alternatives: the flags that pass texts, for the error.
-        parse_line: converts a line number and a line into a row.
+        stdin: Standard input; None if it is a terminal.
+        alternatives: The flags that pass texts, for the error.
+        parse_line: Converts the number and the content of a line that is not JSON into a row.
 
     Raises:
-        UserError: standard input is empty; or, while rows are read, a line cannot be read.
+        UserError: Standard input is empty. A broken line raises the error only when the iterator reaches it.
     """
     parts = read_text(StandardInput(stdin), UTF8_DECODING) if stdin else iter(())
     lines = (line.rstrip("\r") for line in split_lines(parts, max_chars=None))

@@ -1,4 +1,4 @@
-"""JSON documents and JSON lines."""
+"""Read JSON documents and JSON lines."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -6,10 +6,8 @@ from typing import Any
 
 from bertkit.errors import UserError
 
-JSON_ERRORS = (
-    ValueError,
-    RecursionError,
-)  # `json.loads` raises the first also for numbers of too many digits
+# Errors of `json.loads`. A number of too many digits gives a `ValueError` that is not a `JSONDecodeError`.
+JSON_ERRORS = (ValueError, RecursionError)
 Record = dict[str, Any]
 
 
@@ -26,11 +24,11 @@ def parse_json_lines(name: object, lines: Iterable[str]) -> Iterator[tuple[int, 
     """Yield the line number and the object of each line that is not blank.
 
     Args:
-        name: name of the file, for errors.
-        lines: its lines.
+        name: Name of the file, for errors.
+        lines: Lines of the file.
 
     Raises:
-        UserError: a line that cannot be parsed, or is not an object.
+        UserError: A line cannot be parsed, or is not an object.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -43,7 +41,7 @@ def parse_json_lines(name: object, lines: Iterable[str]) -> Iterator[tuple[int, 
 
 
 def starts_with_json_lines(sample: str) -> bool:
-    """Return whether the first two lines of a text are one JSON object each."""
+    """Return whether each of the first two lines of a text is a JSON object; blank lines are skipped."""
     lines = [line for line in sample.split("\n")[:-1] if line.strip()][:2]
     try:
         return len(lines) == 2 and all(isinstance(json.loads(line), dict) for line in lines)
@@ -54,28 +52,28 @@ def starts_with_json_lines(sample: str) -> bool:
 def parse_json_document(
     name: object, text: str, is_conll: bool = False
 ) -> list[Record] | dict[str, list[Any]]:
-    """Return the records of a JSON text, or its columns if it is an object of columns.
+    """Return the rows of a JSON text as records, or as columns if the text is an object of columns.
 
-    The text is a list of objects, `{"data": [...]}`, an object of columns, or one object a line.
+    The text is a list of objects, `{"data": [...]}`, an object of columns, or one object per line.
 
     Args:
-        name: name of the file, for errors.
-        text: its text.
-        is_conll: whether a row holds lists of words and tags, so that one object of lists may be one row.
+        name: Name of the file, for errors.
+        text: Text of the file.
+        is_conll: Whether a row holds lists of words and tags. An object of lists may then be a single row.
 
     Raises:
-        UserError: the text cannot be parsed, or has no rows.
+        UserError: The text cannot be parsed, or has no rows.
     """
     if text.lstrip().startswith("["):
         return _unwrap_document(name, _load_document(name, text), is_conll)
     lines = parse_json_lines(name, text.split("\n"))
     try:
-        records = [record for _, record in [next(lines)]]
+        first = next(lines)[1]
     except UserError as error:
         return _unwrap_document(name, _load_multiline_object(text, error), is_conll)
-    records.extend(record for _, record in lines)
-    if len(records) == 1 and ("data" in records[0] or _is_column_table(records[0], is_conll)):
-        return _unwrap_document(name, records[0], is_conll)
+    records = [first, *(record for _, record in lines)]
+    if len(records) == 1 and ("data" in first or _is_column_table(first, is_conll)):
+        return _unwrap_document(name, first, is_conll)
     return records
 
 
@@ -88,7 +86,7 @@ def _load_document(name: object, text: str) -> Any:
 
 
 def _load_multiline_object(text: str, line_error: UserError) -> Any:
-    """Load a text whose first line is not an object by itself. Raises the line's error if that fails too."""
+    """Load a text whose first line is not a JSON object; raise `line_error` if this fails too."""
     try:
         return json.loads(text)
     except JSON_ERRORS:
@@ -96,6 +94,7 @@ def _load_multiline_object(text: str, line_error: UserError) -> Any:
 
 
 def _unwrap_document(name: object, document: Any, is_conll: bool) -> list[Record] | dict[str, list[Any]]:
+    """Return the records or the columns of a parsed document."""
     if isinstance(document, dict) and isinstance(document.get("data"), list):
         document = document["data"]
     if isinstance(document, dict) and _is_column_table(document, is_conll):
@@ -113,9 +112,9 @@ def _require_object(name: object, number: int, record: Any) -> Record:
 
 
 def _is_column_table(record: Record, is_conll: bool) -> bool:
-    """Return whether an object holds columns: lists of equal length.
+    """Return whether an object holds columns: at least two lists, all of the same length.
 
-    Lists of words and tags are one row, unless most of the values are lists of lists.
+    In a CoNLL file, lists of words and tags are a single row. Columns are lists of such lists.
     """
     lengths = {len(value) if isinstance(value, list) else -1 for value in record.values()}
     if len(record) < 2 or len(lengths) != 1 or lengths == {-1}:

@@ -1,4 +1,4 @@
-"""Parquet files, and Arrow tables as columns of Python values."""
+"""Read Parquet files, and convert Arrow tables to columns of Python values."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,14 +13,14 @@ from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_list
 from bertkit.hub.files import BLOCK_SIZE
 
-CELL_BATCH_ROWS = 64  # rows of Parquet read at a time for texts: each may be a book
+TEXT_BATCH_ROWS = 64  # rows read at a time by `iter_parquet_column`; the text of a row may be a whole book
 
 
 def read_parquet(path: Path) -> Rows:
     """Return all rows of a Parquet file.
 
     Raises:
-        UserError: the file is damaged, or has no rows.
+        UserError: The file is damaged, or has no rows.
     """
     with _open_parquet(path) as file:
         table = file.read()
@@ -33,7 +33,7 @@ def iter_parquet(path: Path, chunk_size: int) -> Iterator[Rows]:
     """Yield the rows of a Parquet file in chunks.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: The file is damaged.
     """
     first_row = 1
     with _open_parquet(path) as file:
@@ -43,19 +43,19 @@ def iter_parquet(path: Path, chunk_size: int) -> Iterator[Rows]:
 
 
 def iter_parquet_column(path: Any, choose_column: Callable[[list[str]], str]) -> Iterator[tuple[int, Any]]:
-    """Yield the row numbers and the values of one column; no other column is read.
+    """Yield the row numbers and the values of one column, without reading the other columns.
 
     Args:
-        path: a file on disk, on the Hub or at a URL.
-        choose_column: returns one of the column names.
+        path: A file on disk, on the Hub or at a URL.
+        choose_column: Returns one of the column names.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: The file is damaged.
     """
     number = 0
     with _open_parquet(path) as file:
         column = choose_column(file.schema_arrow.names)
-        for batch in file.iter_batches(CELL_BATCH_ROWS, columns=[column]):
+        for batch in file.iter_batches(TEXT_BATCH_ROWS, columns=[column]):
             for value in batch.column(0).to_pylist():
                 number += 1
                 yield number, value
@@ -63,7 +63,7 @@ def iter_parquet_column(path: Any, choose_column: Callable[[list[str]], str]) ->
 
 @contextmanager
 def _open_parquet(path: Any) -> Iterator[Any]:
-    """Open a Parquet file, also a compressed one, and raise errors of Arrow as a `UserError`."""
+    """Open a Parquet file, which may be compressed as a whole; convert errors of Arrow to a `UserError`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -91,15 +91,15 @@ def _open_source(path: Any) -> Any:
 def convert_arrow_columns(path: Path, table: Any, first_row: int = 1) -> dict[str, list[Any]]:
     """Return the columns of an Arrow table or batch as Python values.
 
-    Class ids are replaced by the class names in the file's metadata.
+    If the metadata of the file contains class names, they replace the class ids.
 
     Args:
-        path: the file, for errors.
+        path: The file, for errors.
         table: Arrow table or record batch.
-        first_row: row number of the first row, for errors.
+        first_row: Number of the first row, for errors.
 
     Raises:
-        UserError: two columns have the same name, a text is not UTF-8, or a class id has no name.
+        UserError: Two columns have the same name, a text is not UTF-8, or a class id has no name.
     """
     import pyarrow as pa
 
@@ -132,7 +132,7 @@ def _convert_column(path: Path, name: str, column: Any) -> list[Any]:
 def _map_class_ids(
     path: Path, first_row: int, column: str, class_ids: list[Any], names: list[str]
 ) -> list[Any]:
-    """Return the class names; None and -1, the Hub's "no label", become None."""
+    """Return the names of class ids. None and -1 (the Hub's "no label") become None."""
     for row, class_id in enumerate(class_ids, start=first_row):
         if class_id is not None and class_id >= len(names):
             classes = f"the file names {len(names)} classes ({format_list(names)})"
@@ -144,10 +144,13 @@ def _map_class_ids(
 
 
 def _read_class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
-    """Return column -> class names by id, which `datasets` writes to the metadata of a Parquet file."""
+    """Return the class names of each column, in the order of their ids.
+
+    The `datasets` library writes them to the metadata of a Parquet file.
+    """
     try:
         features: Any = json.loads(metadata.get(b"huggingface", b"{}"))
-    except JSON_ERRORS:  # another program's metadata: ids stay ids
+    except JSON_ERRORS:  # metadata of another program
         return {}
     for key in ("info", "features"):
         features = features.get(key) if isinstance(features, dict) else None
@@ -165,7 +168,10 @@ def _is_class_label(feature: Any) -> bool:
 
 
 def _get_element_feature(feature: Any) -> Any:
-    """Return the feature of a list's elements (older versions wrote a list of one), or the feature."""
+    """Return the feature of the elements if a feature is a list; otherwise return the feature.
+
+    Older versions of `datasets` wrote a list of one feature instead of an object.
+    """
     if isinstance(feature, list):
         return feature[0] if feature else None
     return feature.get("feature", feature) if isinstance(feature, dict) else None

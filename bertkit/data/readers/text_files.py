@@ -1,4 +1,4 @@
-"""Text files on disk, on the Hub or at a URL, decoded as streams: no file is held in memory as a whole."""
+"""List text files on disk, on the Hub or at a URL, and decode them as streams of bounded memory."""
 
 import codecs
 import glob
@@ -16,7 +16,7 @@ from bertkit.data.readers.contents import (
     read_chunks,
     require_file,
 )
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError, format_count, format_list
 from bertkit.hub.files import HubFile
 
 MAX_LINE_CHARS = 1_000_000  # a longer line of running text is split
@@ -29,8 +29,8 @@ class RemoteFile:
     """A file at a URL that fsspec supports: s3://, http://, memory://, ...
 
     Attributes:
-        url: its full URL.
-        digest: digest of the metadata that the server reports (ETag, size or time), used as a cache key.
+        url: The full URL.
+        digest: Digest of the metadata that the server reports (ETag, size or time). It is part of cache keys.
     """
 
     url: str
@@ -41,14 +41,14 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """Return the last part of the URL, like `Path.name`."""
+        """The last part of the URL, like `Path.name`."""
         return PurePosixPath(self.url).name
 
     def open(self, mode: str = "rb", block_size: int = 0) -> IO[bytes]:
         """Open the file as a seekable stream.
 
         Raises:
-            UserError: the file cannot be read.
+            UserError: The file cannot be read.
         """
         system, path = _open_file_system(self.url)
         options = {"block_size": block_size} if block_size else {}
@@ -58,7 +58,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class StandardInput:
-    """Standard input as a file; it can be read once."""
+    """Standard input as a file that can be read only once."""
 
     stream: BinaryIO
 
@@ -66,31 +66,32 @@ class StandardInput:
         return "standard input"
 
     def read_chunks(self) -> Iterator[bytes]:
-        """Yield the bytes as they arrive."""
-        read = getattr(self.stream, "read1", self.stream.read)  # `read` would wait until a chunk is full
+        """Yield chunks of bytes as soon as they arrive."""
+        # `read` waits until a chunk is full; `read1` does not, but some streams lack it.
+        read = getattr(self.stream, "read1", self.stream.read)
         while chunk := read(1 << 16):
             yield chunk
 
 
-TextFile = Path | HubFile | RemoteFile
+InputFile = Path | HubFile | RemoteFile
 
 
 @dataclass
 class FileNotes:
-    """Notes on the files that were read, grouped by note.
+    """Notes on the files that were read. Files with the same note are combined in one line.
 
     Attributes:
-        files_by_note: note -> files that it applies to, in order.
+        files_by_note: Files by note, in reading order. A dictionary without values serves as an ordered set.
     """
 
-    files_by_note: dict[str, dict[TextFile, None]] = field(default_factory=dict)
+    files_by_note: dict[str, dict[InputFile, None]] = field(default_factory=dict)
 
-    def add(self, path: TextFile, note: str) -> None:
-        """Add a note on a file; adding it again has no effect."""
+    def add(self, path: InputFile, note: str) -> None:
+        """Add a note on a file. Adding the same note twice has no effect."""
         self.files_by_note.setdefault(note, {})[path] = None
 
     def format_lines(self) -> list[str]:
-        """Return `FILES: NOTE` for each note, in the order of the first occurrence."""
+        """Return a line `FILES: NOTE` for each note, in the order in which the notes were first added."""
         return [
             f"{format_list(file.name for file in files)}: {note}"
             for note, files in self.files_by_note.items()
@@ -98,7 +99,7 @@ class FileNotes:
 
 
 class DecodingError(UserError):
-    """A file that contains bytes which are not text in the expected encoding."""
+    """Error for bytes that cannot be decoded in the expected encoding."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,9 @@ class Decoding:
     """How the bytes of a file are decoded.
 
     Attributes:
-        encoding: encoding of the files; None for UTF-8 with or without a byte order mark.
-        errors: "stop" raises an error at undecodable bytes, "skip" drops and counts them.
-        hint: how to fix undecodable bytes, for the error message.
+        encoding: Encoding of the file; None for UTF-8 with or without a byte order mark.
+        errors: "stop" raises an error for undecodable bytes; "skip" drops and counts them.
+        hint: End of the error message, which says how to fix undecodable bytes.
     """
 
     encoding: str | None = None
@@ -125,32 +126,32 @@ class Decoding:
 
     @property
     def codec(self) -> str:
-        """Return the name of the Python codec."""
+        """Name of the Python codec."""
         return self.encoding or "utf-8"
 
 
 UTF8_DECODING = Decoding(hint=CONVERT_HINT)
 
 
-# ---- which files
+# ---- finding files
 
 
 def is_url(name: str) -> bool:
-    """Return whether a name is a URL and not a path."""
+    """Return whether a name is a URL; otherwise it is a path or a dataset name."""
     return "://" in name
 
 
 def list_files(data: str, flag: str = "--data") -> list[Path]:
-    """Return the files that a flag names: one file, a folder with its subfolders, or a glob pattern.
+    """Return the files that a flag names.
 
-    Hidden files are ignored; in a folder README and LICENSE files are ignored too.
+    In a folder and its subfolders, hidden files and files named README or LICENSE are ignored.
 
     Args:
-        data: value of the flag.
-        flag: its name, for errors.
+        data: A file, a folder or a glob pattern.
+        flag: Name of the flag, for errors.
 
     Raises:
-        UserError: there are no such files.
+        UserError: No files were found.
     """
     path = Path(data).expanduser()
     if path.is_file():
@@ -170,10 +171,10 @@ def list_files(data: str, flag: str = "--data") -> list[Path]:
 
 
 def list_remote_files(url: str) -> list[Path | RemoteFile]:
-    """Return the files at a URL: one file, a folder with its subfolders, or a glob pattern.
+    """Return the files at a URL, which is that of a file, a folder with subfolders, or a glob pattern.
 
     Raises:
-        UserError: there are none, or they cannot be read.
+        UserError: No files were found, or the file system cannot be read.
     """
     system, path = _open_file_system(url)
     with _report_url_errors(url):
@@ -187,11 +188,11 @@ def list_remote_files(url: str) -> list[Path | RemoteFile]:
         return [RemoteFile(system.unstrip_protocol(file), f"{system.checksum(file):x}") for file in files]
 
 
-def describe_files(files: Sequence[TextFile]) -> str:
-    """Return the file names, and how many megabytes of them are streamed from the Hub."""
-    streamed = sum(file.size for file in files if isinstance(file, HubFile) and not file.cached_path)
+def describe_files(files: Sequence[InputFile]) -> str:
+    """Return the file names, and the total size of the files that are streamed from the Hub."""
+    streamed_bytes = sum(file.size for file in files if isinstance(file, HubFile) and not file.cached_path)
     names = format_list(file.name for file in files)
-    return f"{names} ({streamed / 1e6:,.1f} MB streamed from the Hub)" if streamed else names
+    return f"{names} ({streamed_bytes / 1e6:,.1f} MB streamed from the Hub)" if streamed_bytes else names
 
 
 def _is_text_name(path: Path) -> bool:
@@ -209,7 +210,7 @@ def _open_file_system(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _report_url_errors(url: str) -> Iterator[None]:
-    """Raise errors of the file system as a one-line `UserError`."""
+    """Convert an error of the file system to a `UserError` of one line."""
     try:
         yield
     except (ImportError, OSError, ValueError) as error:
@@ -217,27 +218,28 @@ def _report_url_errors(url: str) -> Iterator[None]:
         raise UserError(f"--data {url}: cannot be read ({reason})") from error
 
 
-# ---- their text
+# ---- reading text
 
 
 def read_text(
-    file: TextFile | StandardInput, decoding: Decoding, notes: FileNotes | None = None
+    file: InputFile | StandardInput, decoding: Decoding, notes: FileNotes | None = None
 ) -> Iterator[str]:
     """Yield the text of a file in parts of any length, decompressed and decoded.
 
     Args:
-        file: the file.
-        decoding: its encoding, and what happens to undecodable bytes.
-        notes: receives a note on dropped bytes.
+        file: The file.
+        decoding: How bytes become text.
+        notes: Receives a note on the number of dropped bytes.
 
     Raises:
-        DecodingError: undecodable bytes (with the line, and the offset in the decompressed file).
-        UserError: the file cannot be read, or is not text.
+        DecodingError: The file contains undecodable bytes. The message names the line and the offset in the
+            decompressed file.
+        UserError: The file cannot be read, or is not text.
     """
     errors = "ignore" if decoding.errors == "skip" else "strict"
     decoder = codecs.getincrementaldecoder(decoding.codec)(errors)
     encoder = codecs.getincrementalencoder(decoding.codec)("replace")
-    offset = lines = num_decoded = 0
+    offset = line_offset = num_decoded = 0  # bytes and lines before the chunk; bytes that were not dropped
     is_start = True
     chunks = file.read_chunks() if isinstance(file, StandardInput) else read_chunks(file)
     for chunk in chain(chunks, [b""]):
@@ -246,13 +248,15 @@ def read_text(
         try:
             part = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
-            raise _make_decoding_error(file, decoding, error, offset, lines, len(chunk)) from error
+            raise _make_decoding_error(file, decoding, error, offset, line_offset, len(chunk)) from error
         num_decoded += len(encoder.encode(part)) if decoding.errors == "skip" else len(chunk)
         yield part.removeprefix(BOM) if is_start else part
         is_start = is_start and not part
-        offset, lines = offset + len(chunk), lines + chunk.count(b"\n")
+        offset += len(chunk)
+        line_offset += chunk.count(b"\n")
     if notes and num_decoded != offset and not isinstance(file, StandardInput):
-        notes.add(file, f"{offset - num_decoded:,} bytes that are not {decoding.codec.upper()} were left out")
+        num_dropped = format_count(offset - num_decoded, "byte")
+        notes.add(file, f"{num_dropped} left out: not {decoding.codec.upper()}")
 
 
 def _require_text(file: object, chunk: bytes, offset: int) -> None:
@@ -263,12 +267,27 @@ def _require_text(file: object, chunk: bytes, offset: int) -> None:
 
 
 def _make_decoding_error(
-    file: object, decoding: Decoding, error: UnicodeDecodeError, offset: int, lines: int, chunk_size: int
+    file: object,
+    decoding: Decoding,
+    error: UnicodeDecodeError,
+    offset: int,
+    line_offset: int,
+    chunk_size: int,
 ) -> DecodingError:
-    """Return the error for undecodable bytes; the decoder may hold back bytes of the chunk before."""
-    carried = len(error.object) - chunk_size
-    bad_offset = offset - carried + error.start
-    line = lines + error.object.count(b"\n", carried, max(error.start, carried)) + 1
+    """Return the error for undecodable bytes in a chunk.
+
+    Args:
+        file: The file.
+        decoding: How bytes become text.
+        error: Error of the decoder.
+        offset: Number of bytes before the chunk.
+        line_offset: Number of line breaks before the chunk.
+        chunk_size: Number of bytes in the chunk.
+    """
+    # The decoder keeps an incomplete character at the end of a chunk and decodes it with the next chunk.
+    num_kept = len(error.object) - chunk_size
+    bad_offset = offset - num_kept + error.start
+    line = line_offset + error.object.count(b"\n", num_kept, max(error.start, num_kept)) + 1
     bad_byte = error.object[error.start]
     return DecodingError(
         f"{file}: line {line}: not {decoding.codec.upper()} (byte 0x{bad_byte:02x} at offset {bad_offset}); "
@@ -276,8 +295,8 @@ def _make_decoding_error(
     )
 
 
-def read_sample(file: TextFile, decoding: Decoding = UTF8_DECODING) -> str:
-    """Return the beginning of a file: its text up to the first part that is not blank."""
+def read_sample(file: InputFile, decoding: Decoding = UTF8_DECODING) -> str:
+    """Return the beginning of a file: the text of its first chunks, up to one that is not blank."""
     parts = read_text(file, decoding)
     sample = ""
     while not sample.strip() and (part := next(parts, None)) is not None:
@@ -286,11 +305,11 @@ def read_sample(file: TextFile, decoding: Decoding = UTF8_DECODING) -> str:
 
 
 def split_lines(parts: Iterable[str], max_chars: int | None = MAX_LINE_CHARS) -> Iterator[str]:
-    """Yield the lines of a text that comes in parts, without line ends.
+    """Yield the lines of a text, without line ends.
 
     Args:
-        parts: the text.
-        max_chars: a longer line is split at a space; None leaves all lines whole.
+        parts: Consecutive parts of the text, which may end within a line.
+        max_chars: Number of characters from which a line is split at a space; None splits no line.
     """
     rest = ""
     for part in parts:
