@@ -39,10 +39,10 @@ def predict_tfidf(
     """Predict with logistic regression (regression: ridge) on the TF-IDF of words and word pairs.
 
     Args:
-        train: the training texts.
+        train: The training texts.
         labels: [n] int, [n, classes] int or [n] float.
-        others: the splits to predict.
-        seed: seed for sampling large training sets.
+        others: The splits to predict.
+        seed: Seed for sampling large training sets.
 
     Returns:
         The predictions of each split in `others`, in the shape of the labels.
@@ -62,7 +62,7 @@ def predict_ending_only(
         train: [n] the endings of each training row.
         correct: [n] int, the index of the correct ending.
         others: [m] the endings of each row to predict.
-        seed: seed for sampling large training sets.
+        seed: Seed for sampling large training sets.
 
     Returns:
         [m] int, the index of the ending with the highest score.
@@ -88,7 +88,7 @@ def predict_frequent_tag(
         train_words: [total] the words of all training sentences.
         train_tags: [total] int, their tags.
         words: [m] the words to tag.
-        outside: the tag of unseen words.
+        outside: The tag of unseen words.
 
     Returns:
         [m] int.

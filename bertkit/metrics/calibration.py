@@ -35,7 +35,7 @@ def compute_calibration(confidence: np.ndarray, is_correct: np.ndarray, bins: in
     Args:
         confidence: [n] float from 0 to 1, the probability of the predicted label.
         is_correct: [n] bool, whether the prediction is correct.
-        bins: number of bins.
+        bins: Number of bins.
     """
     bin_index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     count = np.bincount(bin_index, minlength=bins)

@@ -32,8 +32,8 @@ def score_single_label(
     Args:
         gold: [n] label ids.
         predicted: [n] label ids.
-        classes: number of labels; macro means are over the labels that occur.
-        positive: id of the positive label of a binary task, whose F1 GLUE reports.
+        classes: Number of labels; macro means are over the labels that occur.
+        positive: Id of the positive label of a binary task, whose F1 GLUE reports.
     """
     counts = np.bincount(gold * classes + predicted, minlength=classes * classes)
     confusion = counts.reshape(classes, classes).astype(float)

@@ -23,7 +23,7 @@ def count_entities(gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray,
         gold: [words] tag ids of all sentences.
         predicted: [words] tag ids of all sentences.
         offsets: [n + 1] index of each sentence's first word; sentences may be empty.
-        tags: the tag set of the ids.
+        tags: The tag set of the ids.
 
     Returns:
         [n, types, 3] int.

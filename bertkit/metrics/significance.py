@@ -16,9 +16,9 @@ class Scorer:
     """A function that scores any selection of a split's rows.
 
     Attributes:
-        score: returns the scores of the rows at the given indices [size]. A resample may lack a score that
+        score: Returns the scores of the rows at the given indices [size]. A resample may lack a score that
             the whole split has, such as the score of unanswerable questions when it contains none.
-        size: number of rows.
+        size: Number of rows.
         is_correct: [size] bool, if "accuracy" is the fraction of correct rows; else None.
     """
 
@@ -68,9 +68,9 @@ class ScoreDifference:
     """Difference between two models in one score: the second minus the first.
 
     Attributes:
-        difference: on all rows, in the unit of the score.
+        difference: On all rows, in the unit of the score.
         interval: 95% paired bootstrap interval.
-        p: two-sided p-value, from McNemar's exact test for accuracy and from the bootstrap otherwise.
+        p: Two-sided p-value, from McNemar's exact test for accuracy and from the bootstrap otherwise.
         test: "mcnemar" or "bootstrap".
     """
 

@@ -79,7 +79,7 @@ def average_scores_v2(scores: AnswerScores, has_answer: np.ndarray) -> Scores:
     """Return the means in percent: over all questions, the answerable ones and the unanswerable ones.
 
     Args:
-        scores: the scores of each question; unanswered questions are excluded from every mean.
+        scores: The scores of each question; unanswered questions are excluded from every mean.
         has_answer: [n] bool, whether the question has a gold answer.
 
     Returns:
@@ -165,10 +165,10 @@ def apply_threshold(
     """Replace the answers of questions whose odds exceed the threshold by no answer.
 
     Args:
-        scores: the scores of each question.
+        scores: The scores of each question.
         null_odds: [n] float, evidence for no answer, on any scale.
         has_answer: [n] bool, whether the question has a gold answer.
-        threshold: on the scale of the odds.
+        threshold: On the scale of the odds.
     """
     is_null = scores.is_answered & (null_odds > threshold)
     exact, f1 = (np.where(is_null, ~has_answer, values) for values in (scores.exact, scores.f1))
@@ -185,7 +185,7 @@ def compute_best_scores(
     as threshold 0.
 
     Args:
-        scores: the scores of each question.
+        scores: The scores of each question.
         null_odds: [n] float, evidence for no answer, on any scale.
         has_answer: [n] bool, whether the question has a gold answer.
         is_empty: [n] bool, whether the predicted answer is the empty string.
@@ -213,7 +213,7 @@ def sweep_thresholds(
     At least one question must be answered. Questions with equal odds change together, as in prediction.
 
     Args:
-        scores: the scores of each question.
+        scores: The scores of each question.
         null_odds: [n] float, evidence for no answer, on any scale.
         is_null_correct: [n] bool, whether the empty answer is correct. By the rule of SQuAD 2.0 it is
             also correct if all gold answers normalize to nothing.

@@ -83,11 +83,11 @@ class ChunkedAttention(torch.autograd.Function):
         """Return the attention output `[batch, heads, seq_len, head_dim]`.
 
         Args:
-            ctx: autograd's context.
+            ctx: Autograd's context.
             q, k, v: `[batch, heads, seq_len, head_dim]`.
-            mask: bool (true where attended), or float (added to the scores).
-            dropout: probability of dropping an attention weight.
-            scaling: factor on the scores.
+            mask: Bool (true where attended), or float (added to the scores).
+            dropout: Probability of dropping an attention weight.
+            scaling: Factor on the scores.
         """
         dropped_levels = round(dropout * RANDOM_LEVELS)
         ctx.keep_prob, ctx.scaling = 1 - dropped_levels / RANDOM_LEVELS, scaling
@@ -146,8 +146,8 @@ class Packing(NamedTuple):
 
     Attributes:
         positions: `[num_tokens]` indices of the real tokens in the flattened batch.
-        num_sequences: sequences in the batch.
-        seq_len: padded length of the batch.
+        num_sequences: Sequences in the batch.
+        seq_len: Padded length of the batch.
     """
 
     positions: torch.Tensor
@@ -182,7 +182,7 @@ def enable_packing(model: Any) -> None:
     transformers' flattening collator cannot replace this: BERT would attend across examples.
 
     Raises:
-        UserError: the architecture has its own attention (DeBERTa, Longformer), or no module that holds all
+        UserError: The architecture has its own attention (DeBERTa, Longformer), or no module that holds all
             layers (ModernBERT).
     """
     encoder = model.base_model

@@ -23,7 +23,7 @@ def parse_layers(layer: str, config: Any, name: str) -> list[int]:
     """Return the layers that `--layer` selects: 0 is the embeddings, 1 to L the layers, -1 the last one.
 
     Raises:
-        UserError: the model called `name` has no such layer.
+        UserError: The model called `name` has no such layer.
     """
     count = config.num_hidden_layers
     available = f"{name} has layers 0 (embeddings) to {count}, or -1 to -{count + 1} counted from the end"
@@ -62,11 +62,11 @@ class Encoder:
     """An encoder in fp32 for inference, on the accelerator if there is one.
 
     Args:
-        source: where the weights are.
-        config: the model's config.
-        tokenizer: the source of the padding token.
-        layers: the layers whose vectors are concatenated.
-        normalize: whether to scale vectors to unit length.
+        source: Where the weights are.
+        config: The model's config.
+        tokenizer: The source of the padding token.
+        layers: The layers whose vectors are concatenated.
+        normalize: Whether to scale vectors to unit length.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class Encoder:
 
         Args:
             vectors: `[n, dimension]` output array; may be memory-mapped.
-            features: the examples, with one sequence each.
+            features: The examples, with one sequence each.
             token_ranges: `[n, 2]` start and end of the tokens whose vectors are averaged.
-            batch_size: examples per forward pass.
-            reporter: shows the progress.
+            batch_size: Examples per forward pass.
+            reporter: Shows the progress.
 
         Raises:
-            UserError: the model produces NaN or infinity.
+            UserError: The model produces NaN or infinity.
         """
         batches = batch_by_length(features, batch_size)
         for rows in reporter.track(batches, len(batches), "embedding"):

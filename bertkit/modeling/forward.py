@@ -33,8 +33,8 @@ def compute_logits(model: Any, batch: dict[str, torch.Tensor]) -> Any:
       gradient are exactly 0.
 
     Args:
-        model: a model, or its forward function.
-        batch: the output of `PaddingCollator`. Labels are not passed on, because stock losses average
+        model: A model, or its forward function.
+        batch: The output of `PaddingCollator`. Labels are not passed on, because stock losses average
             differently.
     """
     inputs = {name: tensor for name, tensor in batch.items() if name not in NON_INPUT_KEYS}

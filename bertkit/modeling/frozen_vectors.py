@@ -34,7 +34,7 @@ class VectorFeatures(StoredFeatures):
     """Features with vectors in place of token ids.
 
     Args:
-        features: the features that the vectors were computed from.
+        features: The features that the vectors were computed from.
         vectors: [tokens, layers, hidden] of all sequences, concatenated.
     """
 
@@ -84,14 +84,14 @@ def compute_vectors(
     """Compute vectors [tokens, layers, hidden] in 16 bits, memory-mapped from the cache if it is writable.
 
     Args:
-        model: a tagger with a frozen encoder, on the device to use.
-        features: the sequences.
-        collator: returns `input_ids`, `attention_mask` and optionally `token_type_ids`, in order.
-        batch_size: examples per batch; batches are grouped by length.
-        reporter: shows the progress.
+        model: A tagger with a frozen encoder, on the device to use.
+        features: The sequences.
+        collator: Returns `input_ids`, `attention_mask` and optionally `token_type_ids`, in order.
+        batch_size: Examples per batch; batches are grouped by length.
+        reporter: Shows the progress.
 
     Raises:
-        UserError: the disk is full, or a vector exceeds the range of 16 bits.
+        UserError: The disk is full, or a vector exceeds the range of 16 bits.
     """
     shape = (len(features.input_ids.values), len(model.layers), model.config.hidden_size)
 

@@ -53,13 +53,13 @@ def match_labels(config: Any, labels: Sequence[str], model: str, kind: str) -> t
     because these names do not say what its outputs mean.
 
     Args:
-        config: the checkpoint's config.
-        labels: the data's labels; empty for regression.
-        model: the model's name, for the error.
-        kind: the head that the task needs.
+        config: The checkpoint's config.
+        labels: The data's labels; empty for regression.
+        model: The model's name, for the error.
+        kind: The head that the task needs.
 
     Raises:
-        UserError: the head has other labels than the data.
+        UserError: The head has other labels than the data.
     """
     if not has_head(config, kind):
         return True, list(labels)
@@ -93,12 +93,12 @@ def verify_label_order(
     Args:
         gold: `[n]` label numbers of the data.
         predicted: `[n]` label numbers predicted by the head.
-        labels: the label names by number.
-        model: the model's name, for the error.
-        what: what is labeled, for the error.
+        labels: The label names by number.
+        model: The model's name, for the error.
+        what: What is labeled, for the error.
 
     Raises:
-        UserError: another order fits far better; it is named if it is unique.
+        UserError: Another order fits far better; it is named if it is unique.
     """
     from scipy.optimize import linear_sum_assignment
 

@@ -11,11 +11,11 @@ def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
     """Return parameter name -> 0 for the embeddings, 1 to L for the encoder's layers, L + 1 for the head.
 
     Args:
-        model: a model with an encoder.
-        flag: the flag that needs separate layers, for the error.
+        model: A model with an encoder.
+        flag: The flag that needs separate layers, for the error.
 
     Raises:
-        UserError: the layers share their parameters (ALBERT), or cannot be found.
+        UserError: The layers share their parameters (ALBERT), or cannot be found.
     """
     layers = _find_encoder_layers(model)
     if layers is None:

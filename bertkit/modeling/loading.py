@@ -33,9 +33,9 @@ class ModelSource:
     """A model that `--model` resolved to.
 
     Attributes:
-        name: the name shown to the user.
-        folder: the folder that contains its files.
-        is_new: whether it is created from scratch, so that `name` cannot be resolved again.
+        name: The name shown to the user.
+        folder: The folder that contains its files.
+        is_new: Whether it is created from scratch, so that `name` cannot be resolved again.
     """
 
     name: str
@@ -54,12 +54,12 @@ def find_model(model: str, flag: str = "--model", needs_weights: bool = True) ->
     """Resolve a packaged name, a path, or a Hub name to a model folder.
 
     Args:
-        model: what the user passed.
-        flag: the flag it was passed to, for errors.
-        needs_weights: whether weights are required; if not, none are downloaded.
+        model: What the user passed.
+        flag: The flag it was passed to, for errors.
+        needs_weights: Whether weights are required; if not, none are downloaded.
 
     Raises:
-        UserError: the model does not exist, is not usable, or is neither cached nor reachable.
+        UserError: The model does not exist, is not usable, or is neither cached nor reachable.
     """
     path = Path(model).expanduser()
     if path.exists():
@@ -97,7 +97,7 @@ def load_config(source: ModelSource) -> Any:
     """Load the model's config.
 
     Raises:
-        UserError: it cannot be parsed, needs custom code, or transformers does not know the architecture.
+        UserError: It cannot be parsed, needs custom code, or transformers does not know the architecture.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
@@ -131,7 +131,7 @@ def load_tokenizer(source: ModelSource) -> Any:
     would not be at position 0, where stock heads read it.
 
     Raises:
-        UserError: the tokenizer cannot be loaded, is not fast, or has no padding token.
+        UserError: The tokenizer cannot be loaded, is not fast, or has no padding token.
     """
     from transformers import AutoTokenizer
 
@@ -161,13 +161,13 @@ def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool
     """Load the model with its head, in fp32.
 
     Args:
-        auto_class: transformers' auto class for the task.
-        source: where the weights are.
-        config: the model's config.
-        new_head: whether to re-initialize the output layer.
+        auto_class: Transformers' auto class for the task.
+        source: Where the weights are.
+        config: The model's config.
+        new_head: Whether to re-initialize the output layer.
 
     Raises:
-        UserError: the weights cannot be read, or do not fit the config.
+        UserError: The weights cannot be read, or do not fit the config.
     """
     model, missing_keys = _load(auto_class, source, config, ignore_mismatched_sizes=new_head)
     if new_head:
@@ -179,14 +179,14 @@ def load_with_trained_head(auto_class: Any, source: ModelSource, config: Any, he
     """Load the model with its trained head; no weight may be missing.
 
     Args:
-        auto_class: transformers' auto class for the task.
-        source: where the weights are.
-        config: the model's config.
-        head: what the head predicts, for the error.
-        fix: what the user can do, for the error.
+        auto_class: Transformers' auto class for the task.
+        source: Where the weights are.
+        config: The model's config.
+        head: What the head predicts, for the error.
+        fix: What the user can do, for the error.
 
     Raises:
-        UserError: as in `load_model`, or the weights lack the head.
+        UserError: As in `load_model`, or the weights lack the head.
     """
     model, missing_keys = _load(auto_class, source, config, ignore_mismatched_sizes=False)
     if missing_keys:
@@ -247,9 +247,9 @@ def _reinitialize_output_layer(model: Any, auto_class: Any, initialized: set[str
     """Re-initialize the output layer if transformers loaded another one that happened to have the same size.
 
     Args:
-        model: the loaded model.
-        auto_class: the class it was loaded with.
-        initialized: names of the parameters that transformers has initialized already.
+        model: The loaded model.
+        auto_class: The class it was loaded with.
+        initialized: Names of the parameters that transformers has initialized already.
     """
     sizes = ((1,), (model.config.num_labels,))
     output_layer = {

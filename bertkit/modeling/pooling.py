@@ -39,9 +39,9 @@ class BiLstm(nn.Module):
     """A two-layer bidirectional LSTM over the real tokens (Devlin et al. 2018, 5.3).
 
     Args:
-        input_size: size of the input vectors.
-        hidden_size: size of the output of each direction.
-        dropout: dropout probability between the two layers.
+        input_size: Size of the input vectors.
+        hidden_size: Size of the output of each direction.
+        dropout: Dropout probability between the two layers.
     """
 
     def __init__(self, input_size: int, hidden_size: int, dropout: float) -> None:
@@ -112,14 +112,14 @@ def load_with_pooling(auto_class: Any, source: ModelSource, config: Any, new_hea
     """Load a stock model whose head reads a position that attends to the whole text.
 
     Args:
-        auto_class: transformers' auto class for the task.
-        source: where the weights are. The BiLSTM also comes from here, unless the head is re-initialized.
-        config: the model's config.
-        new_head: whether to re-initialize the head.
+        auto_class: Transformers' auto class for the task.
+        source: Where the weights are. The BiLSTM also comes from here, unless the head is re-initialized.
+        config: The model's config.
+        new_head: Whether to re-initialize the head.
         head: "bilstm" puts a BiLSTM between encoder and head.
 
     Raises:
-        UserError: the weights cannot be read or do not fit, or the hidden size is odd, which a BiLSTM cannot
+        UserError: The weights cannot be read or do not fit, or the hidden size is odd, which a BiLSTM cannot
             produce.
     """
     model = load_model(auto_class, source, config, new_head)

@@ -41,7 +41,7 @@ def select_layers(config: Any, features: str | None) -> list[int]:
     """Return the indices of the hidden states that `features` names (0: embeddings); the last one if None.
 
     Raises:
-        UserError: the encoder has too few layers.
+        UserError: The encoder has too few layers.
     """
     count = config.num_hidden_layers
     if features is not None and count < _count_required_layers(features):
@@ -62,10 +62,10 @@ class Tagger(nn.Module):
     """Token classifier: selected layers of an encoder, an optional BiLSTM, and a linear layer.
 
     Args:
-        encoder: a model of `AutoModel`; its config defines the labels.
-        features: a name in `FEATURE_LAYERS`, which freezes the encoder. None uses the last layer of an
+        encoder: A model of `AutoModel`; its config defines the labels.
+        features: A name in `FEATURE_LAYERS`, which freezes the encoder. None uses the last layer of an
             encoder that is trained with the head.
-        head: the classification head.
+        head: The classification head.
     """
 
     def __init__(self, encoder: Any, features: str | None, head: Head) -> None:
@@ -168,7 +168,7 @@ def load_tagger(
     """Load a tagger: the encoder from `source`, and the head as well unless `new_head`.
 
     Raises:
-        UserError: the encoder has too few layers, the weights cannot be read, or the head does not match.
+        UserError: The encoder has too few layers, the weights cannot be read, or the head does not match.
     """
     select_layers(model_config, features)
     if not new_head:

@@ -22,8 +22,8 @@ def compute_emissions(logits: np.ndarray, features: WordFeatures, tags: TagSet) 
 
     Args:
         logits: [predictions, tags].
-        features: the features that the logits were computed from.
-        tags: the tag set of the model.
+        features: The features that the logits were computed from.
+        tags: The tag set of the model.
     """
     from scipy.special import log_softmax
 

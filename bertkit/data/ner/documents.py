@@ -20,8 +20,8 @@ class DocumentPosition:
     """The position of a sentence in its document.
 
     Attributes:
-        sentences: words and text of all sentences of the document, whatever split they belong to.
-        sentence_index: index of this sentence.
+        sentences: Words and text of all sentences of the document, whatever split they belong to.
+        sentence_index: Index of this sentence.
     """
 
     sentences: Sequence[tuple[Sequence[str], str]]
@@ -44,7 +44,7 @@ def add_document_positions(rows: Rows) -> Rows:
     Consecutive rows with the same document id are one document.
 
     Raises:
-        UserError: the rows have no document boundaries.
+        UserError: The rows have no document boundaries.
     """
     column = find_document_column(rows)
     if column is None:

@@ -27,7 +27,7 @@ class WordFeatures(StoredFeatures):
     Only the first token of a word is predicted.
 
     Attributes:
-        positions: positions of the predicted tokens in each sequence.
+        positions: Positions of the predicted tokens in each sequence.
         word_offsets: [sentences + 1] index of each sentence's first word.
         prediction_index: [words] row of logits for each word; -1 if the word has no tokens.
         labels: [predictions] int, or None.
@@ -67,11 +67,11 @@ def build_word_features(
         words: [n] the words of each sentence.
         texts: [n] the text that contains them.
         labels: [words of all sentences] int, or None.
-        tokenizer: a fast tokenizer.
-        max_length: maximum sequence length in tokens, including special tokens.
+        tokenizer: A fast tokenizer.
+        max_length: Maximum sequence length in tokens, including special tokens.
         document_positions: [n] the position of each sentence in its document. The other sentences of the
             document are then part of the input, without predictions.
-        cache: whether to cache the tokens.
+        cache: Whether to cache the tokens.
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=False)
     sentences, rows, documents = _collect_inputs(words, texts, document_positions)
@@ -114,7 +114,7 @@ def _assign_predictions(first_token: np.ndarray, windows: "Windows") -> tuple[Ra
 
     Args:
         first_token: [words] index of each word's first token, or -1.
-        windows: the windows of all sentences.
+        windows: The windows of all sentences.
 
     Returns:
         The tokens that each window predicts, and the prediction of each word [words], or -1.
@@ -162,7 +162,7 @@ def _plan_windows(
         offsets: [sentences + 1] index of each sentence's first token.
         rows: [n] the sentence of each row.
         documents: [n, 2] the sentences of each row's document, or None.
-        budget: maximum tokens of a window, without special tokens.
+        budget: Maximum tokens of a window, without special tokens.
     """
     windows = build_windows(offsets[rows], offsets[rows + 1], budget)
     if documents is None:
@@ -177,7 +177,7 @@ def build_windows(start: np.ndarray, stop: np.ndarray, budget: int) -> Windows:
     Args:
         start: [n] first token of each sentence.
         stop: [n] end of each sentence.
-        budget: maximum tokens of a window, without special tokens.
+        budget: Maximum tokens of a window, without special tokens.
     """
     step = max(1, budget - budget // 4)
     counts, left, right = slide_windows(start, stop, budget, step)
@@ -200,10 +200,10 @@ def expand_windows(
     that is split have no free tokens.
 
     Args:
-        windows: windows of single sentences.
+        windows: Windows of single sentences.
         sentence_offsets: [sentences + 1] first token of each sentence, those of other splits included.
         document_bounds: [windows, 2] first token and end of each window's document.
-        budget: maximum tokens of a window, without special tokens.
+        budget: Maximum tokens of a window, without special tokens.
     """
     free = np.maximum(0, budget - (windows.stop - windows.start))
     first, end = document_bounds[:, 0], document_bounds[:, 1]

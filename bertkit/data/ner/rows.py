@@ -38,7 +38,7 @@ def resolve_columns(rows: Rows, token_column: str | None, tag_column: str | None
     """Return the columns of words and tags: by name, by index (from 0), or guessed.
 
     Raises:
-        UserError: a column is missing, or both are the same.
+        UserError: A column is missing, or both are the same.
     """
     token = _find_named(rows, token_column, "--token-column") if token_column else _guess_token_column(rows)
     tag = _find_named(rows, tag_column, "--tag-column") if tag_column else _guess_tag_column(rows, token)
@@ -95,10 +95,10 @@ def parse_split(
     """Normalize a split (see `normalize_sentences`) and add its tags in IOB2.
 
     Args:
-        rows: the rows as read.
-        split: name of the split, for notes.
-        columns: the columns of words and tags in the training rows.
-        train_scheme: the scheme of the training rows, or None for the training rows themselves.
+        rows: The rows as read.
+        split: Name of the split, for notes.
+        columns: The columns of words and tags in the training rows.
+        train_scheme: The scheme of the training rows, or None for the training rows themselves.
 
     Returns:
         The rows, the scheme of their tags (None without tags), and notes for the user.
@@ -122,7 +122,7 @@ def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -
     renamed to `input_NAME`.
 
     Raises:
-        UserError: words, tags or spans of a row cannot be parsed, or do not match.
+        UserError: Words, tags or spans of a row cannot be parsed, or do not match.
     """
     require_column(rows, token_column, "the words")
     values = rows[token_column]
@@ -215,12 +215,12 @@ def _add_iob2(rows: Rows, split: str, train_scheme: Scheme | None) -> tuple[Rows
     """Return the rows with the column `iob2`, the scheme of their tags, and notes on it.
 
     Args:
-        rows: rows with tags.
-        split: name of the split, for notes.
-        train_scheme: the scheme of the training rows, which is kept unless another fits the tags better.
+        rows: Rows with tags.
+        split: Name of the split, for notes.
+        train_scheme: The scheme of the training rows, which is kept unless another fits the tags better.
 
     Raises:
-        UserError: a tag does not belong to the scheme.
+        UserError: A tag does not belong to the scheme.
     """
     tags = rows["tags"]
     _reject_lone_surrogates(rows)
@@ -260,7 +260,7 @@ def collect_types(rows: Rows, tag_column: str) -> list[str]:
     """Return the sorted entity types of normalized rows.
 
     Raises:
-        UserError: there are no entities, or implausibly many types.
+        UserError: There are no entities, or implausibly many types.
     """
     types = sorted({tag[2:] for tag in set(chain.from_iterable(rows["iob2"])) - {"O"}})
     location = f"{rows.files[0]}: column {tag_column!r}"

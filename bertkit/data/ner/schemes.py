@@ -30,8 +30,8 @@ class Scheme:
     """A notation for entity tags.
 
     Attributes:
-        name: one of `SCHEMES`.
-        separator: character between letter and type; "" if tags are types without a letter (IO).
+        name: One of `SCHEMES`.
+        separator: Character between letter and type; "" if tags are types without a letter (IO).
     """
 
     name: str = "IOB2"
@@ -64,8 +64,8 @@ def detect_scheme(sentences: TagSequences, preferred: Scheme | None = None) -> S
     Tags with no letter but I are IO. `find_invalid_tag` finds a tag that the detected scheme does not have.
 
     Args:
-        sentences: the tags of each sentence.
-        preferred: the training split's scheme, kept unless another fits better. A small split may not
+        sentences: The tags of each sentence.
+        preferred: The training split's scheme, kept unless another fits better. A small split may not
             contain all letters.
     """
     tags = set(chain.from_iterable(sentences)) - {OUTSIDE}
@@ -97,7 +97,7 @@ def to_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
     the end of an entity (E, L, S, U).
 
     Raises:
-        ValueError: a tag does not belong to the scheme.
+        ValueError: A tag does not belong to the scheme.
     """
     return _ParsedTags.parse(sentences, scheme).convert(Scheme())
 
@@ -106,7 +106,7 @@ def from_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
     """Convert IOB2 tags to a scheme; IO cannot separate adjacent entities of one type.
 
     Raises:
-        ValueError: a tag is not an IOB2 tag.
+        ValueError: A tag is not an IOB2 tag.
     """
     return _ParsedTags.parse(sentences, Scheme()).convert(scheme)
 
@@ -121,9 +121,9 @@ class TagViolations:
     """The tags that violate a scheme; all arrays but the offsets are flat [words].
 
     Attributes:
-        is_violation: whether the tag violates the scheme.
-        is_continuation: whether its letter continues an entity (I, M, E, L).
-        follows_other_type: whether the word before it, in its sentence, is in an entity of another type.
+        is_violation: Whether the tag violates the scheme.
+        is_continuation: Whether its letter continues an entity (I, M, E, L).
+        follows_other_type: Whether the word before it, in its sentence, is in an entity of another type.
         offsets: [n + 1] index of each sentence's first word.
     """
 
@@ -165,7 +165,7 @@ class _ParsedTags:
     Attributes:
         letters: [words] index into `LETTERS`.
         types: [words] index into `names`, -1 outside.
-        names: the types.
+        names: The types.
         offsets: [n + 1] index of each sentence's first word.
     """
 
@@ -204,7 +204,7 @@ class _ParsedTags:
         """Return the sentences in another scheme.
 
         Raises:
-            ValueError: a tag does not belong to the scheme that it was parsed with.
+            ValueError: A tag does not belong to the scheme that it was parsed with.
         """
         if (self.letters == LETTERS.index("?")).any():
             raise ValueError("a tag does not belong to the scheme; see find_invalid_tag")

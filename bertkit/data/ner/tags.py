@@ -86,18 +86,18 @@ class TagSet:
     """The IOB2 tags of a model, in the order of its label ids.
 
     Attributes:
-        names: the tags by id.
-        types: the entity types, sorted.
+        names: The tags by id.
+        types: The entity types, sorted.
         is_begin: [tags] bool, True for B tags.
         type_ids: [tags] int, index of each tag's type in `types`, -1 for O.
-        outside_id: the id of O.
+        outside_id: The id of O.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         """Parse the names of the tags.
 
         Raises:
-            ValueError: a name is not an IOB2 tag or is a duplicate, or O is missing.
+            ValueError: A name is not an IOB2 tag or is a duplicate, or O is missing.
         """
         parts = [name.partition("-") for name in names]
         others = [name for name, (letter, _, _) in zip(names, parts, strict=True) if letter not in ("B", "I")]
@@ -138,7 +138,7 @@ class TagSet:
         is the case for the labels of some models.
 
         Args:
-            allow_adjacent: whether two entities of one type may touch, which the IO scheme cannot express.
+            allow_adjacent: Whether two entities of one type may touch, which the IO scheme cannot express.
 
         Returns:
             [tags] bool, and [tags, tags] bool (from, to).

@@ -93,7 +93,7 @@ class WordTokens:
     """Tokenized sentences, without special tokens.
 
     Attributes:
-        ids: the tokens of each sentence.
+        ids: The tokens of each sentence.
         first_token: [words] index of each word's first token over all sentences; -1 for a word without
             tokens, such as a control character that normalization removes.
     """
@@ -121,14 +121,14 @@ def convert_spans_to_tags(rows: Rows, index: int, value: Any, text: str, words: 
     """Convert character spans to IOB2 tags; a word that overlaps a span is inside it.
 
     Args:
-        rows: the rows, for error messages.
-        index: index of the row, for error messages.
-        value: a list of `[start, end, type]`, or of objects with `start`, `end` and `label` (or `type`, ...).
-        text: the text of the row.
-        words: the words of the text.
+        rows: The rows, for error messages.
+        index: Index of the row, for error messages.
+        value: A list of `[start, end, type]`, or of objects with `start`, `end` and `label` (or `type`, ...).
+        text: The text of the row.
+        words: The words of the text.
 
     Raises:
-        UserError: the value is not a list of spans, or a span exceeds the text, contains no word, or overlaps
+        UserError: The value is not a list of spans, or a span exceeds the text, contains no word, or overlaps
             another.
     """
     tags = ["O"] * len(words)
@@ -196,10 +196,10 @@ def extract_entities(
     """Return the entities of a sentence with their character spans.
 
     Args:
-        tags: legal IOB2 tags of the words.
-        words: the words of the sentence.
-        text: the text of the sentence.
-        scores: the probability of each tag; the score of an entity is their mean.
+        tags: Legal IOB2 tags of the words.
+        words: The words of the sentence.
+        text: The text of the sentence.
+        scores: The probability of each tag; the score of an entity is their mean.
     """
     bounds: list[tuple[int, int]] = []
     for word, tag in enumerate(tags):

@@ -80,14 +80,14 @@ def parse_answers(rows: Rows, index: int, column: str, value: Any, start: Any = 
     """Parse the answers of one question; None, an empty text and an empty list mean unanswerable.
 
     Args:
-        rows: the rows, for error messages.
-        index: index of the row, for error messages.
-        column: name of the answer column.
-        value: the answers in any format.
-        start: the offset of an answer that is a plain text.
+        rows: The rows, for error messages.
+        index: Index of the row, for error messages.
+        column: Name of the answer column.
+        value: The answers in any format.
+        start: The offset of an answer that is a plain text.
 
     Raises:
-        UserError: the value has another format, an answer is blank, its offset is not a whole number, or an
+        UserError: The value has another format, an answer is blank, its offset is not a whole number, or an
             object is not written as JSON.
     """
     location = f"{describe_location(rows, index)}: column {column!r}"

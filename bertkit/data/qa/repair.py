@@ -16,7 +16,7 @@ def fix_offsets(rows: Rows, split: str) -> tuple[Rows, list[str]]:
     other splits, where texts alone determine the scores, the answer remains with the offset None.
 
     Raises:
-        UserError: an answer exceeds its context, or no training question with an answer remains.
+        UserError: An answer exceeds its context, or no training question with an answer remains.
     """
     if "answers" not in rows.columns:
         return rows, []
@@ -32,9 +32,9 @@ class ResolvedOffsets:
 
     Attributes:
         answers: [n] the answers of each question.
-        moved_rows: rows of answers that had a wrong offset.
-        filled_rows: rows of answers that had no offset.
-        unresolved_rows: rows of answers whose text occurs nowhere, or several times.
+        moved_rows: Rows of answers that had a wrong offset.
+        filled_rows: Rows of answers that had no offset.
+        unresolved_rows: Rows of answers whose text occurs nowhere, or several times.
     """
 
     answers: list[list[Answer]]

@@ -45,7 +45,7 @@ def resolve_columns(
     """Return the columns of questions, contexts and answers: as named, or guessed. Articles have fixed names.
 
     Raises:
-        UserError: a column is missing or has two roles, or a column of articles is named.
+        UserError: A column is missing or has two roles, or a column of articles is named.
     """
     require_questions(rows)
     named = {"question": question, "context": context, "answers": answers}
@@ -130,7 +130,7 @@ def flatten_articles(rows: Rows) -> Rows:
     """Return one row per question, numbered within its file; questions of a paragraph share its string.
 
     Raises:
-        UserError: the paragraphs or questions of an article are not lists of objects, or there are none.
+        UserError: The paragraphs or questions of an article are not lists of objects, or there are none.
     """
     columns: dict[str, list[Any]] = {name: [] for name in ("id", *FLAT_COLUMNS)}
     file_index, row_numbers = [], []
@@ -178,7 +178,7 @@ class QuestionRows(Rows):
     """Rows from `normalize_questions`; user columns may have the same names.
 
     Attributes:
-        notes: corrections that the user should know of.
+        notes: Corrections that the user should know of.
     """
 
     notes: tuple[str, ...] = ()
@@ -192,11 +192,11 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
     are renamed to `input_NAME`.
 
     Args:
-        rows: the rows as read.
-        names: the columns of the training rows.
+        rows: The rows as read.
+        names: The columns of the training rows.
 
     Raises:
-        UserError: a row has no question or context, its answers cannot be parsed, or its id is invalid or a
+        UserError: A row has no question or context, its answers cannot be parsed, or its id is invalid or a
             duplicate.
     """
     require_questions(rows)

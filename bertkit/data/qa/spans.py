@@ -37,9 +37,9 @@ def find_distinct_spans(
     Args:
         logits: [windows, 2, seq_len] fp32 of starts and ends.
         allowed: [windows, seq_len] bool, where an answer may begin and end.
-        n: number of spans to return.
-        max_answer_length: maximum length of an answer in tokens.
-        hash_spans: maps positions [windows, 2, m] to hashes of their texts [windows, m].
+        n: Number of spans to return.
+        max_answer_length: Maximum length of an answer in tokens.
+        hash_spans: Maps positions [windows, 2, m] to hashes of their texts [windows, m].
     """
     candidates = n + n // 2
     while True:
@@ -75,8 +75,8 @@ def find_best_spans(
     Args:
         logits: [windows, 2, seq_len] fp32 of starts and ends.
         allowed: [windows, seq_len] bool, where an answer may begin and end.
-        n: number of spans.
-        max_answer_length: maximum length of an answer in tokens.
+        n: Number of spans.
+        max_answer_length: Maximum length of an answer in tokens.
 
     Returns:
         First and last positions [windows, 2, n] int, and their logits [windows, 2, n], which are -inf if
@@ -185,7 +185,7 @@ class NBest:
         """Return the softmax over each question's answers [answers], and the probability of no answer [n].
 
         Args:
-            include_null: whether "no answer" takes part in the softmax; its probability is 0 otherwise.
+            include_null: Whether "no answer" takes part in the softmax; its probability is 0 otherwise.
         """
         first, counts = self.offsets[:-1], np.diff(self.offsets)
         score, null_score = self.score.astype(np.float64), self.null_logits.sum(1, np.float64)
@@ -204,7 +204,7 @@ def merge_windows(reduced: np.ndarray, features: "QuestionFeatures") -> NBest:
 
     Args:
         reduced: [windows, 2 + 4 n_best], the result of `QuestionFeatures.reduce_logits`.
-        features: the features that the logits were computed from.
+        features: The features that the logits were computed from.
     """
     n = features.limits.n_best
     logits = reduced[:, 2 : 2 + 2 * n].reshape(-1, 2, n)
