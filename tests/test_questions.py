@@ -200,7 +200,7 @@ def test_a_column_of_another_split_has_one_role():
     other = Rows.from_dicts([{"question": "Where?", "text": "Oslo", "document": RAIN}], "dev.json")
     assert normalize_questions(other, names)["context"] == [RAIN]
     other = Rows.from_dicts([{"question": "Where?", "text": RAIN}], "dev.json")
-    with pytest.raises(UserError, match=r"dev\.json: no column looks like the context .*; name it 'context'"):
+    with pytest.raises(UserError, match=r"dev\.json: no column looks like the context .*; name the column 'context'"):
         normalize_questions(other, names)
 
 

@@ -9,7 +9,7 @@ from bertkit.masking.words import WordSpans
 from bertkit.utils.ragged import concat_ranges, position_in_group
 
 IGNORE_INDEX = -100  # the label of a position that is not predicted, as in PyTorch
-# Random streams of `hashed_uniform`. The numbers are arbitrary, but changing them changes the masks of a seed.
+# Random streams of `hashed_uniform`. A change of these arbitrary numbers changes the masks of a seed.
 ORDER_STREAM = 16  # the order in which the words of an example are considered
 ACTION_STREAM = 17  # whether a chosen token is masked, replaced by a random token, or kept
 TOKEN_STREAM = 18  # which random token replaces a chosen token

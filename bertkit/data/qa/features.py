@@ -154,9 +154,9 @@ class QuestionFeatures(Features):
         """Reduce logits [windows, 2, seq_len] to the best answer spans with different texts.
 
         Returns:
-            [windows, 2 + 4 n_best] fp32 with these columns: start and end logit of the null token, then
-            the start logits, end logits, first tokens and last tokens of the answers. The tokens are
-            counted from the start of the window.
+            [windows, 2 + 4 n_best] fp32. The first two columns are the start and the end logit of the null
+            token. Then follow the start logits, end logits, first tokens and last tokens of the answers.
+            The tokens are counted from the start of the window.
         """
         num_windows = len(examples)
         context_positions = self.get_context_positions(examples)
