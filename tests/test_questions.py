@@ -411,7 +411,7 @@ def test_places_that_overlap_are_two():
     ],
 )
 def test_offset_outside_context_is_refused_however_often_text_occurs(text, start):
-    with pytest.raises(UserError, match=rf"row 1 \(id a\): the answer at offset {start} .* which has 36"):
+    with pytest.raises(UserError, match=rf"row 1 \(id a\): the answer at offset {start} .* exceeds its context of 36 characters"):
         fix_offsets(read(row([{"text": text, "answer_start": start}])), "validation")
 
 

@@ -36,7 +36,7 @@ def enable_chunked_attention(model: Any) -> None:
 
     PyTorch's fused CPU kernel does not support dropout. The fallback keeps several tensors of shape
     `[batch, heads, seq_len, seq_len]` until the backward pass. These tensors dominate the memory, and reading
-    them dominates the time. Architectures with an attention of their own (DeBERTa, Longformer) stay unchanged.
+    them dominates the time. Architectures with an attention of their own (DeBERTa, Longformer) do not change.
     """
     from transformers import PreTrainedModel
     from transformers.masking_utils import sdpa_mask

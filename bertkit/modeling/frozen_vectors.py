@@ -1,4 +1,4 @@
-"""Precomputed vectors of a frozen encoder, which are cached on disk and replace the tokens as model inputs."""
+"""Precomputed vectors of a frozen encoder, cached on disk, which replace tokens as model inputs."""
 
 import json
 import os

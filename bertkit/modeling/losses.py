@@ -167,8 +167,8 @@ def sum_pretraining_logits(
     """Sum loss and predictions over each example.
 
     Returns:
-        `[examples, 6]`: loss, number of correct predictions and number of predictions of the masked LM,
-        followed by the same three columns for sentence pairs (0 without pairs).
+        `[examples, 6]`: the loss, the number of correct predictions and the number of predictions of the
+        masked LM. The last three columns are the same for sentence pairs, and 0 without pairs.
     """
     logits_and_labels = pair_logits_with_labels(logits, batch)
     zeros = torch.zeros(num_examples, 3, device=batch["input_ids"].device)
