@@ -91,8 +91,8 @@ def verify_label_order(
 ) -> None:
     """Check that a head would not be far more accurate with its labels in another order.
 
-    If it would, the labels in the checkpoint's config are in the wrong order, or the label ids of a file were
-    mapped to wrong names.
+    If it would, the labels in the checkpoint's config are in the wrong order, or the label ids of a file map
+    to wrong names.
 
     Args:
         gold: `[n]` label ids of the data.

@@ -65,8 +65,8 @@ class Tagger(nn.Module):
 
     Args:
         encoder: An encoder loaded by `AutoModel`, whose config contains the labels.
-        features: A name in `FEATURE_LAYERS` to freeze the encoder and to use these layers, or None to train
-            the encoder and to use its last layer.
+        features: A name in `FEATURE_LAYERS`. None selects the last layer of an encoder that is trained with
+            the head; otherwise, the encoder is frozen.
         head: Type of the head, "linear" or "bilstm".
     """
 
