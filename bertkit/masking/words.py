@@ -78,7 +78,7 @@ class WordSpans:
         Args:
             input_ids: [batch, seq_len] token ids.
             is_special: [batch, seq_len] bool, whether a token is special or padding.
-            is_continuation: [vocabulary] bool, see `find_continuation_tokens`. With None, each token is a word.
+            is_continuation: [vocabulary] bool, see `find_continuation_tokens`; None: each token is a word.
         """
         is_text = ~is_special
         begins_word = is_text.copy()

@@ -185,8 +185,8 @@ def _plan_windows(
 def build_windows(start: np.ndarray, stop: np.ndarray, budget: int) -> Windows:
     """Build one window for each sentence, or several overlapping windows for a long sentence.
 
-    The windows of a long sentence have `budget` tokens, and consecutive windows share at least a quarter of
-    them.
+    The windows of a long sentence have `budget` tokens. Consecutive windows overlap by a quarter, and the
+    last two windows possibly by more.
 
     Args:
         start: [n] first token of each sentence.
