@@ -36,8 +36,8 @@ def score_single_label(
         positive: Id of the positive label of a binary task, or None.
 
     Returns:
-        `accuracy`; `f1`, `precision` and `recall`, the means over the labels that occur; `matthews`, the
-        Matthews correlation; and `positive_f1`, the F1 of the positive label, which GLUE reports.
+        `accuracy`; `f1`, `precision` and `recall`, the means over the labels that occur; and `matthews`, the
+        Matthews correlation. With a positive label, also its F1, `positive_f1`, which GLUE reports.
     """
     counts = np.bincount(gold * classes + predicted, minlength=classes * classes)
     confusion = counts.reshape(classes, classes).astype(float)
