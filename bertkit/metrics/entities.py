@@ -16,7 +16,7 @@ UNTYPED_LABEL = "entity"  # name under which the scores of entities without a ty
 def count_entities(gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray, tags: TagSet) -> np.ndarray:
     """Count the correct, predicted and gold entities of each sentence and type.
 
-    Illegal sequences are read by conlleval's rule: an I tag begins an entity if there is no entity of its type
+    Illegal sequences are read by conlleval's rule: an I tag begins an entity if no entity of its type is
     directly before it.
 
     Args:

@@ -12,8 +12,8 @@ def score_pretraining(sums: np.ndarray, pairs: bool) -> dict[str, float]:
     The means and accuracies of masked tokens are over all masked tokens, those of pairs over all pairs.
 
     Args:
-        sums: [n, 6] summed loss, number of correct predictions and number of predictions of each example, first
-            for masked tokens and then for pairs.
+        sums: [n, 6] summed loss, number of correct predictions and number of predictions of each example. The
+            first three columns are for masked tokens, the last three for pairs.
         pairs: Whether the examples are pairs.
     """
     totals = sums.sum(0, dtype=np.float64)

@@ -51,7 +51,7 @@ def bootstrap(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
 
 
 def compute_intervals(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
-    """Return the 95 % interval of each score: Wilson's interval for accuracy, otherwise the bootstrap interval.
+    """Return the 95 % interval of each score: Wilson's for accuracy, the bootstrap for all other scores.
 
     If all rows are correct, the bootstrap interval of accuracy would be [1, 1]. Wilson's interval is wider.
     """
@@ -88,8 +88,8 @@ class ScoreDifference:
 def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, ScoreDifference]:
     """Return the difference between two models in each score that both have.
 
-    The paired bootstrap (Efron and Tibshirani 1993, 16.4) samples the same rows for both models. Rows that are
-    hard for both models then do not increase the variance of the difference. Differences in accuracy are
+    The paired bootstrap (Efron and Tibshirani 1993, 16.4) samples the same rows for both models. Rows that
+    are hard for both models then do not increase the variance of the difference. Differences in accuracy are
     tested with McNemar's test (McNemar 1947).
     """
     assert first.size == second.size

@@ -58,15 +58,15 @@ def score_answers_v1(gold: Sequence[Sequence[str]], answers: Sequence[str | None
 def score_answers_v2(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> AnswerScores:
     """Score answers by the rule of SQuAD 2.0. The answer "" means that the question is unanswerable.
 
-    Gold answers that are empty after normalization are ignored. If no gold answer remains, the empty answer is
-    correct. The arguments are those of `score_answers_v1`.
+    Gold answers that are empty after normalization are ignored. If no gold answer remains, the empty answer
+    is correct. The arguments are those of `score_answers_v1`.
     """
     gold_words = [[words for words in map(_split_normalized, texts) if words] or [[]] for texts in gold]
     return _score_answers(gold_words, answers, _compute_f1_or_match_empty)
 
 
 def average_scores_v1(scores: AnswerScores) -> Scores:
-    """Return `exact` and `f1`, the means over all questions in percent. Unanswered questions count as wrong."""
+    """Return the means `exact` and `f1` in percent, with unanswered questions counted as wrong."""
     total = max(len(scores.f1), 1)
     return {
         # Unlike np.sum, np.cumsum adds one by one, as the script does.
@@ -240,9 +240,9 @@ def sweep_thresholds(
 def fit_threshold(sweep: ThresholdSweep) -> float:
     """Return a threshold with the best F1, the lowest on ties.
 
-    The result is the middle between the best threshold of the sweep and the next one. If the best threshold is
-    the first or the last, the result differs by 1 from the nearest odds. Numerical noise of another device
-    or batch size then changes no answer.
+    The result is the middle between the best threshold of the sweep and the next threshold. If the best one
+    is the first or the last, the result is 1 below or above all odds. Numerical noise of another device or
+    batch size then changes no answer.
     """
     thresholds = sweep.threshold
     best = int(sweep.f1.round(9).argmax())  # rounded, so that accumulated rounding errors do not break ties
