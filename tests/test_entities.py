@@ -156,5 +156,5 @@ def test_decoding_of_a_very_long_sentence_and_in_parts(monkeypatch):
     assert all(pair[whole[:-1], whole[1:]])
     offsets = np.array([0, 30, 30, 33, 80, 130, 137])
     at_once = viterbi_decode(emissions[:137], offsets, initial, pair)
-    monkeypatch.setattr("bertkit.data.ner.decoding.MAX_CELLS", 60)  # two sentences at a time
+    monkeypatch.setattr("bertkit.data.ner.decoding.MAX_BATCH_SCORES", 60)  # two sentences at a time
     assert viterbi_decode(emissions[:137], offsets, initial, pair).tolist() == at_once.tolist()

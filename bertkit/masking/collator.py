@@ -1,4 +1,4 @@
-"""Pre-training collators: pad a batch, then choose what is predicted, for the whole batch at once."""
+"""Collators for pre-training, which pad a batch and choose the tokens that the model predicts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,13 +13,15 @@ from bertkit.masking.words import find_continuation_tokens
 
 @dataclass(frozen=True)
 class MlmCollator:
-    """Collator that pads, masks, and adds `masked_lm_positions` and `masked_lm_labels` [batch, P].
+    """Collator that pads and masks a batch, and adds `masked_lm_positions` and `masked_lm_labels` [batch, P].
+
+    The result for an example depends on its tokens and its key, not on the other examples of the batch.
 
     Attributes:
         pad: Padding collator.
-        masker: Masks the padded batch.
-        is_special: [vocabulary] bool, the tokens that are never chosen.
-        has_pairs: Whether to add `next_sentence_label` [batch].
+        masker: Masker of the padded batch.
+        is_special: [vocabulary] bool, whether a token is special and never chosen.
+        has_pairs: Whether the examples are sentence pairs with a `next_sentence_label`.
     """
 
     pad: Callable[..., dict[str, torch.Tensor]]
@@ -28,7 +30,7 @@ class MlmCollator:
     has_pairs: bool
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Return the batch; an example is masked alike in any batch."""
+        """Build the masked batch of some items."""
         batch = self.pad(items)
         masked = self._mask(batch["input_ids"].numpy(), items)
         batch["input_ids"] = torch.from_numpy(masked.input_ids)
@@ -40,7 +42,7 @@ class MlmCollator:
         return batch
 
     def measure(self, items: list[dict[str, Any]], is_continuation: np.ndarray | None) -> dict[str, float]:
-        """Measure what masking does to these examples; see `measure_masking`."""
+        """Measure what masking does to these items, see `measure_masking`."""
         input_ids = self.pad(items)["input_ids"].numpy()
         masked = self._mask(input_ids, items)
         return measure_masking(masked, input_ids, self.is_special[input_ids], is_continuation)
@@ -52,10 +54,16 @@ class MlmCollator:
 
 @dataclass(frozen=True)
 class CausalLmCollator:
-    """Collator that pads and labels each token but the last with the next one.
+    """Collator for causal language models: it pads a batch, and labels each token with the next token.
 
-    The keys are those of `MlmCollator`: `masked_lm_positions` [batch, seq_len - 1] and `masked_lm_labels`,
-    -100 for padding. The last [SEP] is predicted too, so that generated text ends.
+    The batch has the same keys as that of `MlmCollator`: `masked_lm_positions` and `masked_lm_labels`, both
+    [batch, seq_len - 1]. The labels are -100 at padding. The last [SEP] is predicted too, so that generated
+    text ends.
+
+    Attributes:
+        pad: Padding collator.
+        is_special: [vocabulary] bool, whether a token is special. Special tokens are also predicted.
+        has_pairs: Always False, since causal models are not trained on sentence pairs.
     """
 
     pad: Callable[..., dict[str, torch.Tensor]]
@@ -63,16 +71,19 @@ class CausalLmCollator:
     has_pairs: bool = False
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Return the batch of these examples."""
+        """Build the labeled batch of some items."""
         batch = self.pad(items)
-        input_ids, is_real = batch["input_ids"], batch["attention_mask"].bool()
+        input_ids, is_token = batch["input_ids"], batch["attention_mask"].bool()
         batch["masked_lm_positions"] = torch.arange(input_ids.shape[1] - 1).expand(len(input_ids), -1)
-        is_predicted = is_real[:, :-1] & is_real[:, 1:]
+        is_predicted = is_token[:, :-1] & is_token[:, 1:]
         batch["masked_lm_labels"] = torch.where(is_predicted, input_ids[:, 1:], IGNORE_INDEX)
         return batch
 
     def measure(self, items: list[dict[str, Any]], is_continuation: np.ndarray | None) -> dict[str, float]:
-        """Measure which fraction of the tokens is predicted, and which of these are special."""
+        """Return the fractions that `measure_masking` returns, without `whole_words`.
+
+        All predicted tokens count as kept, because nothing is masked.
+        """
         batch = self(items)
         labels = batch["masked_lm_labels"].numpy()
         is_special = self.is_special[labels[labels != IGNORE_INDEX]]
@@ -87,15 +98,23 @@ class CausalLmCollator:
 
 
 def build_special_tokens_mask(tokenizer: Any) -> np.ndarray:
-    """Return [vocabulary] bool: all special tokens except [UNK], which represents text."""
+    """Return whether each token is special [vocabulary]. [UNK] is not, because it represents text."""
     is_special = np.zeros(max(tokenizer.get_vocab().values()) + 1, bool)
-    is_special[[token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]] = True
+    special_ids = [token_id for token_id in tokenizer.all_special_ids if token_id != tokenizer.unk_token_id]
+    is_special[special_ids] = True
     return is_special
 
 
 def build_masker(tokenizer: Any, is_special: np.ndarray, whole_words: bool, **settings: Any) -> TokenMasker:
-    """Return a masker for a tokenizer; `settings` are the other fields of `TokenMasker`."""
-    token_ids = np.flatnonzero(~is_special)
+    """Build the masker of a tokenizer.
+
+    Args:
+        tokenizer: A fast tokenizer.
+        is_special: [vocabulary] bool, see `build_special_tokens_mask`.
+        whole_words: Whether to mask whole words.
+        settings: The remaining fields of `TokenMasker`.
+    """
+    text_ids = np.flatnonzero(~is_special)
+    random_ids = text_ids[text_ids != tokenizer.unk_token_id]
     is_continuation = find_continuation_tokens(tokenizer) if whole_words else None
-    random_ids = token_ids[token_ids != tokenizer.unk_token_id]
     return TokenMasker(tokenizer.mask_token_id, random_ids, is_continuation, **settings)

@@ -1,4 +1,4 @@
-"""Decode masked examples for display and measure them."""
+"""Decode masked examples for display, and measure what masking did to them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ PAIR_LABELS = ("IsNext", "NotNext")  # 0 and 1, as in transformers
 
 
 def sample_indices(features: Any, count: int) -> list[int]:
-    """Return the sorted numbers of at most `count` random examples of the first epoch."""
+    """Return the sorted indices of at most `count` random examples of the first epoch."""
     order = np.random.default_rng(features.seed).permutation(len(features))
     return np.sort(order[:count]).tolist()
 
@@ -19,13 +19,13 @@ def sample_indices(features: Any, count: int) -> list[int]:
 def decode_masked_samples(
     features: Any, collator: MlmCollator | CausalLmCollator, tokenizer: Any, indices: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the text of each example as the model reads it (`masked`) and the tokens it should predict.
+    """Yield the text of each example as the model reads it (`masked`), and the `tokens` to predict.
 
     Args:
-        features: `CorpusFeatures`.
-        collator: Masks the examples.
+        features: Features of the corpus, `CorpusFeatures`.
+        collator: Collator that masks the examples.
         tokenizer: Tokenizer of the features.
-        indices: Numbers of the examples.
+        indices: Indices of the examples.
     """
     for index in indices:
         item = features[index]
@@ -49,7 +49,7 @@ def measure_samples(
     is_continuation: np.ndarray | None,
     indices: Sequence[int],
 ) -> dict[str, float]:
-    """Return what masking did to these examples, and the fractions of IsNext pairs and of padding."""
+    """Return the measurements of the collator, and the fractions of IsNext pairs and of padding."""
     items = [features[index] for index in indices]
     measurements = {"examples": len(items), **collator.measure(items, is_continuation)}
     if collator.has_pairs:

@@ -1,4 +1,4 @@
-"""Find words: which tokens of a vocabulary continue a word, and the words of a batch."""
+"""Find the tokens of a vocabulary that continue a word, and the words of a batch."""
 
 import json
 from dataclasses import dataclass
@@ -9,18 +9,21 @@ import regex
 
 from bertkit.data.unicode import UNSPACED_SCRIPTS
 
-SPACE_MARKERS = ("Ġ", "▁")  # how byte-level BPE and SentencePiece write a space
-# Punctuation, symbols and unspaced scripts begin a word; U+FFFD is only a part of a character's bytes.
+SPACE_MARKERS = ("Ġ", "▁")  # characters that represent a space in byte-level BPE and in SentencePiece
+# Punctuation, symbols and characters of unspaced scripts begin a word. U+FFFD does not: a token decodes to it
+# if the token contains only some of a character's bytes.
 WORD_START = regex.compile(rf"(?!\uFFFD)[\p{{P}}\p{{S}}{UNSPACED_SCRIPTS}]")
 
 
 def find_continuation_tokens(tokenizer: Any) -> np.ndarray:
-    """Return [vocabulary] bool: which tokens continue the word of the previous token.
+    """Return whether each token continues the word of the previous token [vocabulary].
 
-    In WordPiece, these are the tokens with its prefix, "##". Other vocabularies mark a preceding space
-    ("Ġ" in byte-level BPE, "▁" in SentencePiece). There, tokens without the mark continue a word, unless
-    they begin with punctuation, a symbol or an unspaced script. Otherwise a sentence in such a script
-    would be one word. Special tokens never continue a word. If the vocabulary marks neither, no token does.
+    In a WordPiece vocabulary, tokens with the prefix "##" continue a word. Other vocabularies mark tokens
+    after a space ("Ġ" in byte-level BPE, "▁" in SentencePiece). In these vocabularies, tokens without the
+    mark continue a word, unless they begin with punctuation, a symbol or a character of an unspaced script.
+    Without this exception, a sentence in an unspaced script would be one word.
+
+    Special tokens never continue a word. In a vocabulary without prefix and marks, no token does.
     """
     vocabulary = tokenizer.get_vocab()
     is_continuation = np.zeros(max(vocabulary.values(), default=-1) + 1, bool)
@@ -35,10 +38,12 @@ def find_continuation_tokens(tokenizer: Any) -> np.ndarray:
 
 
 def _find_unmarked_tokens(tokenizer: Any) -> list[str]:
-    """Return the tokens that have no space marker and do not begin a word by their first character."""
+    """Return the tokens without a space marker, except those whose first character begins a word."""
     tokens, decoder = list(tokenizer.get_vocab()), tokenizer.backend_tokenizer.decoder
     counts = {marker: sum(token.startswith(marker) for token in tokens) for marker in SPACE_MARKERS}
-    marker = max(counts, key=lambda name: counts[name])  # the more frequent one: Maltese has the letter Ġ
+    marker = max(
+        counts, key=lambda name: counts[name]
+    )  # the more frequent one, because Ġ is also a letter of Maltese
     if not counts[marker]:
         return []
     decode = "".join if decoder is None else decoder.decode
@@ -48,13 +53,13 @@ def _find_unmarked_tokens(tokenizer: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class WordSpans:
-    """The words of a batch, row by row; places are indices of the flattened batch.
+    """The words of a batch, in the order of the flattened batch.
 
     Attributes:
-        starts: [words] place of the first token.
-        sizes: [words] number of tokens.
-        word_counts: [batch] words in each row.
-        token_counts: [batch] tokens in each row, without special tokens.
+        starts: [words] index of each word's first token in the flattened batch.
+        sizes: [words] number of tokens of each word.
+        word_counts: [batch] number of words in each example.
+        token_counts: [batch] number of tokens in each example, without special tokens.
     """
 
     starts: np.ndarray
@@ -66,19 +71,22 @@ class WordSpans:
     def from_batch(
         cls, input_ids: np.ndarray, is_special: np.ndarray, is_continuation: np.ndarray | None
     ) -> "WordSpans":
-        """Find the words: a token and the following ones that continue it, up to a special token.
+        """Find the words of a batch.
+
+        A word is a token together with the tokens after it that continue it. It ends at a special token.
 
         Args:
-            input_ids: [batch, seq_len].
-            is_special: [batch, seq_len] bool: special tokens and padding.
-            is_continuation: [vocabulary] bool; None: each token is a word.
+            input_ids: [batch, seq_len] token ids.
+            is_special: [batch, seq_len] bool, whether a token is special or padding.
+            is_continuation: [vocabulary] bool, see `find_continuation_tokens`; None: each token is a word.
         """
         is_text = ~is_special
         begins_word = is_text.copy()
         if is_continuation is not None:
             begins_word[:, 1:] &= ~is_continuation[input_ids[:, 1:]] | is_special[:, :-1]
-        edges = np.flatnonzero(begins_word | is_special)  # each row begins with one
-        is_word = begins_word.ravel()[edges]
-        sizes = np.diff(edges, append=is_special.size)
+        # Each boundary begins a word or is a special token. Each row begins with a boundary.
+        boundaries = np.flatnonzero(begins_word | is_special)
+        is_word = begins_word.ravel()[boundaries]
+        sizes = np.diff(boundaries, append=is_special.size)
         word_counts, token_counts = np.count_nonzero(begins_word, axis=1), np.count_nonzero(is_text, axis=1)
-        return cls(edges[is_word], sizes[is_word], word_counts, token_counts)
+        return cls(boundaries[is_word], sizes[is_word], word_counts, token_counts)

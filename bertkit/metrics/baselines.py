@@ -1,4 +1,4 @@
-"""Baselines without an encoder: majority, TF-IDF, most frequent tag, and sentence overlap.
+"""Baselines without an encoder: majority label, TF-IDF, most frequent tag, and word overlap.
 
 A baseline is fitted on the training rows of a run and predicts its evaluation rows. Its scores are therefore
 comparable with those of the model.
@@ -16,13 +16,16 @@ from bertkit.utils.text import replace_surrogates
 TextColumns = Sequence[Sequence[str]]  # one or two columns of n texts
 # Unlike scikit-learn's default pattern, this one keeps words of one letter, which are common in Korean.
 WORD_PATTERN = r"(?u)\b\w+\b"
-MAX_TFIDF_ROWS = 50_000  # larger training sets are sampled: fitting takes minutes and gains nothing
+MAX_TFIDF_ROWS = 50_000  # larger training sets are sampled; more rows take minutes and do not improve scores
 
 
 def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
-    """Predict the most frequent label for all `size` rows.
+    """Predict the most frequent label for all rows, or the mean in regression.
 
-    Multi-label: the majority of each label. Regression: the mean.
+    Args:
+        labels: [n] int, [n, classes] int or [n] float, the training labels. With multi-label data, a label is
+            predicted if more than half of the rows have it.
+        size: Number of rows to predict.
     """
     if labels.dtype.kind == "f":
         constant: Any = labels.mean()
@@ -36,16 +39,18 @@ def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
 def predict_tfidf(
     train: TextColumns, labels: np.ndarray, others: Sequence[TextColumns], seed: int = 0
 ) -> list[np.ndarray]:
-    """Predict with logistic regression (regression: ridge) on the TF-IDF of words and word pairs.
+    """Predict with a linear model on the TF-IDF vectors of words and word pairs.
+
+    The model is a logistic regression, or a ridge regression if the labels are numbers.
 
     Args:
-        train: the training texts.
-        labels: [n] int, [n, classes] int or [n] float.
-        others: the splits to predict.
-        seed: seed for sampling large training sets.
+        train: The training texts.
+        labels: [n] int, [n, classes] int or [n] float, the training labels.
+        others: The texts of each split to predict.
+        seed: Seed for sampling large training sets.
 
     Returns:
-        The predictions of each split in `others`, in the shape of the labels.
+        The predictions for each split, in the form of the labels.
     """
     model = _fit_tfidf_model(train, labels, seed)
     if model is None:
@@ -56,16 +61,16 @@ def predict_tfidf(
 def predict_ending_only(
     train: Sequence[Sequence[str]], correct: np.ndarray, others: Sequence[Sequence[str]], seed: int = 0
 ) -> np.ndarray:
-    """Predict the correct ending without its context: logistic regression on the TF-IDF of single endings.
+    """Predict the correct ending from the endings alone, with logistic regression on their TF-IDF vectors.
 
     Args:
-        train: [n] the endings of each training row.
-        correct: [n] int, the index of the correct ending.
-        others: [m] the endings of each row to predict.
-        seed: seed for sampling large training sets.
+        train: [n] endings of each training row.
+        correct: [n] int, index of the correct ending of each training row.
+        others: [m] endings of each row to predict.
+        seed: Seed for sampling large training sets.
 
     Returns:
-        [m] int, the index of the ending with the highest score.
+        [m] int, index of the predicted ending.
     """
     is_correct = np.concatenate(
         [np.arange(len(endings)) == index for endings, index in zip(train, correct, strict=True)]
@@ -82,38 +87,37 @@ def predict_ending_only(
 def predict_frequent_tag(
     train_words: Sequence[str], train_tags: np.ndarray, words: Sequence[str], outside: int
 ) -> np.ndarray:
-    """Predict each word's most frequent training tag: the lowest id on ties, `outside` for unseen words.
+    """Predict the most frequent tag of each word in the training data, the lowest id on ties.
 
     Args:
-        train_words: [total] the words of all training sentences.
-        train_tags: [total] int, their tags.
-        words: [m] the words to tag.
-        outside: the tag of unseen words.
+        train_words: [n] words of all training sentences.
+        train_tags: [n] int, tag ids of the training words.
+        words: [m] words to tag.
+        outside: Tag id of O, which is predicted for unseen words.
 
     Returns:
-        [m] int.
+        [m] int, tag ids of the words.
     """
     vocabulary = {word: word_id for word_id, word in enumerate(dict.fromkeys(train_words))}
     word_ids = np.fromiter(map(vocabulary.__getitem__, train_words), np.int64, len(train_words))
     num_tags = int(train_tags.max(initial=0)) + 1
-    cells, counts = np.unique(word_ids * num_tags + train_tags, return_counts=True)
-    cell_word, cell_tag = np.divmod(
-        cells, num_tags
-    )  # both ascend, so the stable sort keeps the lowest tag of a tie first
-    order = np.lexsort((-counts, cell_word))
-    _, first = np.unique(cell_word, return_index=True)
-    tag_by_word = np.append(cell_tag[order[first]], outside)  # index -1 is an unseen word
+    pairs, counts = np.unique(word_ids * num_tags + train_tags, return_counts=True)
+    pair_word, pair_tag = np.divmod(pairs, num_tags)
+    # The pairs ascend by word and tag, and the sort is stable. The lowest tag id of a tie thus comes first.
+    order = np.lexsort((-counts, pair_word))
+    _, first = np.unique(pair_word, return_index=True)
+    tag_by_word = np.append(pair_tag[order[first]], outside)  # unseen words have the index -1
     return tag_by_word[np.fromiter(map(vocabulary.get, words, repeat(-1)), np.int64, len(words))]
 
 
 def predict_overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:
-    """Predict the sentence of each context with the most distinct words of its question.
+    """Predict the sentence of each context that shares the most distinct words with the question.
 
-    The first sentence wins a tie. `split_words` defines the words: characters in scripts without spaces, or
-    whose particles are attached without one.
+    The first sentence wins a tie. Words are those of `split_words`; in scripts without spaces, a word is a
+    character.
 
     Returns:
-        [n] sentences without surrounding white space; "" for a context without any.
+        [n] sentences without surrounding white space, or "" for a context without sentences.
     """
     sentences = {
         context: [(sentence, _collect_words(sentence)) for sentence in _split_sentences(context)]
@@ -149,7 +153,8 @@ def _fit_tfidf_model(
     """Fit a linear model on TF-IDF vectors.
 
     Returns:
-        A function of texts and the name of a scikit-learn prediction method; None if no text has words.
+        A function that takes texts and the name of a prediction method of scikit-learn, and returns the
+        predictions. None if no text has words.
     """
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer

@@ -9,12 +9,12 @@ NUM_BINS = 15  # Guo et al. 2017
 
 @dataclass(frozen=True)
 class Calibration:
-    """Predictions in confidence bins of equal width; the means of an empty bin are NaN.
+    """Statistics of predictions in confidence bins of equal width.
 
     Attributes:
-        count: [bins] int, number of predictions.
-        confidence: [bins] float, mean confidence.
-        accuracy: [bins] float, fraction of correct predictions.
+        count: [bins] int, number of predictions in each bin.
+        confidence: [bins] float, mean confidence of each bin; NaN for an empty bin.
+        accuracy: [bins] float, fraction of correct predictions in each bin; NaN for an empty bin.
     """
 
     count: np.ndarray
@@ -23,19 +23,21 @@ class Calibration:
 
     @property
     def ece(self) -> float:
-        """Mean gap between confidence and accuracy: expected calibration error (Guo et al. 2017, eq. 3)."""
+        """Expected calibration error: mean gap between confidence and accuracy (Guo et al. 2017, eq. 3)."""
         used = self.count > 0
         gaps = np.abs(self.accuracy[used] - self.confidence[used])
         return float((self.count[used] * gaps).sum() / max(self.count.sum(), 1))
 
 
 def compute_calibration(confidence: np.ndarray, is_correct: np.ndarray, bins: int = NUM_BINS) -> Calibration:
-    """Bin predictions by confidence; bin m, counted from 1, covers ((m - 1) / bins, m / bins].
+    """Group predictions into bins by confidence.
+
+    Bin m of M, counted from 1, covers the interval ((m - 1) / M, m / M].
 
     Args:
-        confidence: [n] float from 0 to 1, the probability of the predicted label.
+        confidence: [n] float from 0 to 1, probability of the predicted label.
         is_correct: [n] bool, whether the prediction is correct.
-        bins: number of bins.
+        bins: Number of bins.
     """
     bin_index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     count = np.bincount(bin_index, minlength=bins)

@@ -1,8 +1,8 @@
-"""Scores of labels, label sets and numbers, as scikit-learn and SciPy define them, and class probabilities.
+"""Scores of classification and regression, as scikit-learn and SciPy define them, and probabilities.
 
-Scores range from 0 to 1 (correlations from -1). Single-label scores are computed from the confusion matrix:
-scikit-learn takes milliseconds per call, and a bootstrap makes a thousand calls. The tests establish that
-both agree.
+Scores range from 0 to 1, and correlations from -1 to 1. scikit-learn takes milliseconds per call, which is
+too slow for a bootstrap with a thousand calls. Single-label scores are therefore computed from the confusion
+matrix. The tests check that they agree with scikit-learn.
 """
 
 import numpy as np
@@ -11,14 +11,14 @@ Scores = dict[str, float]
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return class probabilities [n, classes] in double precision; each row sums to 1."""
+    """Return class probabilities [n, classes] in double precision. The probabilities of a row sum to 1."""
     from scipy.special import softmax as stable_softmax
 
     return stable_softmax(logits.astype(np.float64), axis=-1)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Return independent label probabilities [n, classes] in double precision."""
+    """Return label probabilities [n, classes] in double precision, for labels that are independent."""
     from scipy.special import expit
 
     return expit(logits.astype(np.float64))
@@ -27,13 +27,17 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 def score_single_label(
     gold: np.ndarray, predicted: np.ndarray, classes: int, positive: int | None = None
 ) -> Scores:
-    """Return accuracy, macro f1, precision and recall, matthews, and the F1 of the positive class if given.
+    """Score single-label predictions.
 
     Args:
-        gold: [n] label ids.
-        predicted: [n] label ids.
-        classes: number of labels; macro means are over the labels that occur.
-        positive: id of the positive label of a binary task, whose F1 GLUE reports.
+        gold: [n] gold label ids.
+        predicted: [n] predicted label ids.
+        classes: Number of labels.
+        positive: Id of the positive label of a binary task, or None.
+
+    Returns:
+        `accuracy`; `f1`, `precision` and `recall`, the means over the labels that occur; and `matthews`, the
+        Matthews correlation. With a positive label, also its F1, `positive_f1`, which GLUE reports.
     """
     counts = np.bincount(gold * classes + predicted, minlength=classes * classes)
     confusion = counts.reshape(classes, classes).astype(float)
@@ -54,7 +58,7 @@ def score_single_label(
 
 
 def _compute_matthews(correct: np.ndarray, gold_counts: np.ndarray, predicted_counts: np.ndarray) -> float:
-    """Return the R_k correlation (Gorodkin 2004); 0 if either side is constant."""
+    """Return the R_k correlation (Gorodkin 2004), or 0 if all gold or all predicted labels are the same."""
     total = gold_counts.sum()
     covariance = correct.sum() * total - gold_counts @ predicted_counts
     spread = (total**2 - predicted_counts @ predicted_counts) * (total**2 - gold_counts @ gold_counts)
@@ -62,11 +66,14 @@ def _compute_matthews(correct: np.ndarray, gold_counts: np.ndarray, predicted_co
 
 
 def score_multi_label(gold: np.ndarray, predicted: np.ndarray) -> Scores:
-    """Return accuracy (all labels of a row correct), micro_f1 and macro_f1.
+    """Score multi-label predictions.
 
     Args:
         gold: [n, classes] int, 0 or 1.
         predicted: [n, classes] int, 0 or 1.
+
+    Returns:
+        `accuracy`, the fraction of rows with only correct labels; `micro_f1`; and `macro_f1`.
     """
     correct = (gold & predicted).sum(0).astype(float)
     totals = (gold.sum(0) + predicted.sum(0)).astype(float)
@@ -78,7 +85,7 @@ def score_multi_label(gold: np.ndarray, predicted: np.ndarray) -> Scores:
 
 
 def score_regression(gold: np.ndarray, predicted: np.ndarray) -> Scores:
-    """Return the pearson and spearman correlations of two arrays [n]; 0 if either is constant."""
+    """Return the correlations `pearson` and `spearman` of two arrays [n], or 0 if an array is constant."""
     from scipy.stats import rankdata
 
     return {

@@ -1,4 +1,4 @@
-"""The metrics of this package as `evaluate.Metric` classes; they need no network."""
+"""The metrics of this package as `evaluate.Metric` classes, which need no network access."""
 
 from itertools import chain
 from typing import Any
@@ -24,7 +24,7 @@ TEXT_FEATURE = datasets.Value("string")
 
 
 class Classification(evaluate.Metric):
-    """Classification metric: label ids to the scores of `score_single_label`."""
+    """Metric of label ids that computes the scores of `score_single_label`."""
 
     def _info(self) -> evaluate.MetricInfo:
         description = "Classification scores; see bertkit.metrics.classification.score_single_label."
@@ -37,7 +37,7 @@ class Classification(evaluate.Metric):
 
 
 class Regression(evaluate.Metric):
-    """Regression metric: numbers to the scores of `score_regression`."""
+    """Metric of numbers that computes the scores of `score_regression`."""
 
     def _info(self) -> evaluate.MetricInfo:
         description = "Correlations; see bertkit.metrics.classification.score_regression."
@@ -48,9 +48,10 @@ class Regression(evaluate.Metric):
 
 
 class Entities(evaluate.Metric):
-    """Entity metric: lists of tags to precision, recall, f1 and accuracy.
+    """Metric of tags that computes precision, recall and F1 of entities, and the accuracy of words.
 
-    Predictions and references must use the same scheme, which may be any that `detect_scheme` recognizes.
+    Predictions and references are lists of tags for each sentence. Both must use the same tag scheme, which
+    `detect_scheme` detects.
     """
 
     def _info(self) -> evaluate.MetricInfo:
@@ -64,19 +65,21 @@ class Entities(evaluate.Metric):
                 "predictions and references: sentence lengths differ; pass one tag per word on both sides"
             )
         scheme = detect_scheme([*references, *predictions])
-        sides = [to_iob2(side, scheme) for side in (references, predictions)]
-        tags = TagSet(build_iob2_labels(tag[2:] for tag in chain(*chain(*sides)) if tag != OUTSIDE))
-        gold, predicted = (tags.encode(side) for side in sides)
-        original = (np.array(list(chain(*side)), object) for side in (references, predictions))
+        gold_sentences, predicted_sentences = to_iob2(references, scheme), to_iob2(predictions, scheme)
+        all_tags = chain.from_iterable([*gold_sentences, *predicted_sentences])
+        tags = TagSet(build_iob2_labels(tag[2:] for tag in all_tags if tag != OUTSIDE))
+        gold, predicted = tags.encode(gold_sentences), tags.encode(predicted_sentences)
         scores = score_entities(count_entities(gold, predicted, offsets, tags))
-        return scores | {"accuracy": compute_word_accuracy(*original)}
+        original_gold = np.array(list(chain.from_iterable(references)), object)
+        original_predicted = np.array(list(chain.from_iterable(predictions)), object)
+        return scores | {"accuracy": compute_word_accuracy(original_gold, original_predicted)}
 
 
 class Squad(evaluate.Metric):
-    """SQuAD 1.1 metric: answers to the scores of `average_scores_v1`.
+    """Metric of answers that computes the scores of SQuAD 1.1, see `average_scores_v1`.
 
-    Predictions are `{"id", "prediction_text"}`, references `{"id", "answers": {"text", "answer_start"}}`,
-    in any order.
+    A prediction is `{"id": ..., "prediction_text": ...}`. A reference is
+    `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}`. The order of both is arbitrary.
     """
 
     def _info(self) -> evaluate.MetricInfo:
@@ -91,9 +94,10 @@ class Squad(evaluate.Metric):
 
 
 class SquadV2(evaluate.Metric):
-    """SQuAD 2.0 metric: answers to the scores of `average_scores_v2` and `compute_best_scores`.
+    """Metric of answers that computes the scores of SQuAD 2.0.
 
-    Predictions have a `no_answer_probability` as well, and references may lack answers. `compute` takes a
+    They are those of `average_scores_v2` and `compute_best_scores`. Compared with `Squad`, a prediction also
+    has a `no_answer_probability`, and the lists of a reference may be empty. `compute` accepts a
     `no_answer_threshold`.
     """
 
@@ -126,6 +130,12 @@ def _build_reference_features() -> dict[str, Any]:
 
 
 def _build_info(description: str, predictions: Any, references: Any = None) -> evaluate.MetricInfo:
-    """Build the metric's description; references have the features of predictions unless given."""
+    """Build the description of a metric.
+
+    Args:
+        description: A sentence about the metric.
+        predictions: The features of the predictions.
+        references: The features of the references, or None if they are the same.
+    """
     features = datasets.Features({"predictions": predictions, "references": references or predictions})
     return evaluate.MetricInfo(description=description, citation="", features=features)

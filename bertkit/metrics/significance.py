@@ -1,4 +1,4 @@
-"""95% confidence intervals of scores, and tests of the difference between two models on the same rows."""
+"""95 % intervals of scores, and tests of the difference between two models on the same rows."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -13,13 +13,14 @@ NUM_RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Scorer:
-    """A function that scores any selection of a split's rows.
+    """A function that scores any sample of a split's rows.
 
     Attributes:
-        score: returns the scores of the rows at the given indices [size]. A resample may lack a score that
-            the whole split has, such as the score of unanswerable questions when it contains none.
-        size: number of rows.
-        is_correct: [size] bool, if "accuracy" is the fraction of correct rows; else None.
+        score: Function that returns the scores of the rows at given indices. A sample may lack scores of the
+            whole split: without unanswerable questions, for example, it has no score for them.
+        size: Number of rows of the split.
+        is_correct: [size] bool, whether a row is correct, if the score "accuracy" is the fraction of correct
+            rows. None for other tasks.
     """
 
     score: Callable[[np.ndarray], Scores]
@@ -32,27 +33,27 @@ class Scorer:
 
 
 def resample_rows(size: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield `NUM_RESAMPLES` bootstrap samples: `size` row indices each, sampled with replacement."""
+    """Yield `NUM_RESAMPLES` bootstrap samples, each with `size` row indices sampled with replacement."""
     rng = np.random.default_rng(seed)
     return (rng.integers(0, size, size) for _ in range(NUM_RESAMPLES))
 
 
 def compute_central_interval(values: list[float] | np.ndarray) -> list[float]:
-    """Return the percentiles 2.5 and 97.5."""
+    """Return the percentiles 2.5 and 97.5, which are the bounds of a 95 % interval."""
     return [float(bound) for bound in np.percentile(values, [2.5, 97.5])]
 
 
 def bootstrap(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
-    """Return the 95% bootstrap interval of each score."""
+    """Return the 95 % bootstrap interval of each score."""
     samples = [scorer.score(rows) for rows in resample_rows(scorer.size, seed)]
     values = {name: [scores[name] for scores in samples if name in scores] for name in scorer.score_all()}
     return {name: compute_central_interval(column) for name, column in values.items() if column}
 
 
 def compute_intervals(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
-    """Return the 95% interval of each score: Wilson's for accuracy, the bootstrap for all others.
+    """Return the 95 % interval of each score: Wilson's for accuracy, the bootstrap for all other scores.
 
-    If every row is correct, the bootstrap reports [1, 1] for accuracy; Wilson's interval does not.
+    If all rows are correct, the bootstrap interval of accuracy would be [1, 1]. Wilson's interval is wider.
     """
     from scipy.stats import binomtest
 
@@ -65,13 +66,13 @@ def compute_intervals(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
 
 @dataclass(frozen=True)
 class ScoreDifference:
-    """Difference between two models in one score: the second minus the first.
+    """Difference between two models in one score.
 
     Attributes:
-        difference: on all rows, in the unit of the score.
-        interval: 95% paired bootstrap interval.
-        p: two-sided p-value, from McNemar's exact test for accuracy and from the bootstrap otherwise.
-        test: "mcnemar" or "bootstrap".
+        difference: Score of the second model minus score of the first model, on all rows.
+        interval: 95 % paired bootstrap interval of the difference.
+        p: Two-sided p-value, from McNemar's exact test for accuracy and from the bootstrap otherwise.
+        test: Name of the test, "mcnemar" or "bootstrap".
     """
 
     difference: float
@@ -85,17 +86,19 @@ class ScoreDifference:
 
 
 def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, ScoreDifference]:
-    """Return the difference in each score that both scorers have.
+    """Return the difference between two models in each score that both have.
 
-    The paired bootstrap (Efron and Tibshirani 1993, 16.4) resamples the same rows for both models, so rows
-    that are hard for both do not inflate the variance. Accuracy is tested with McNemar's test (McNemar 1947).
+    The paired bootstrap (Efron and Tibshirani 1993, 16.4) samples the same rows for both models. Rows that
+    are hard for both models then do not increase the variance of the difference. Differences in accuracy are
+    tested with McNemar's test (McNemar 1947).
     """
     assert first.size == second.size
     first_scores, second_scores = first.score_all(), second.score_all()
     samples = [(first.score(rows), second.score(rows)) for rows in resample_rows(first.size, seed)]
     differences = {}
     for name in (name for name in first_scores if name in second_scores):
-        values = np.array([b[name] - a[name] for a, b in samples if name in a and name in b])
+        complete_samples = [(a, b) for a, b in samples if name in a and name in b]
+        values = np.array([b[name] - a[name] for a, b in complete_samples])
         differences[name] = ScoreDifference(
             second_scores[name] - first_scores[name],
             compute_central_interval(values),
@@ -113,8 +116,8 @@ def mcnemar_test(first: np.ndarray, second: np.ndarray) -> float:
     """Return the exact two-sided p-value of McNemar's test.
 
     Args:
-        first: [n] bool, the rows that the first model has correct.
-        second: [n] bool, the rows that the second model has correct.
+        first: [n] bool, whether the first model is correct on a row.
+        second: [n] bool, whether the second model is correct on a row.
     """
     from scipy.stats import binomtest
 
@@ -125,6 +128,7 @@ def mcnemar_test(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _bootstrap_p_value(differences: np.ndarray) -> float:
-    """Return the two-sided p-value of resampled differences; a finite sample never gives 0."""
+    """Return the two-sided p-value of the differences in the bootstrap samples."""
+    # Each count is increased by 1, so that the p-value of a finite number of samples is never 0.
     below, above = (differences <= 0).sum() + 1, (differences >= 0).sum() + 1
     return float(min(1.0, 2 * min(below, above) / (len(differences) + 1)))

@@ -1,4 +1,4 @@
-"""Attention implementations for training: in chunks on CPUs, and over packed batches without padding.
+"""Attention for training: chunked attention on CPUs, and attention over packed batches without padding.
 
 Both are registered with transformers' `AttentionInterface`, so the encoder's own layers call them.
 """
@@ -14,7 +14,7 @@ from bertkit.modeling.dropout import RANDOM_LEVELS, sample_keep_mask
 
 CHUNKED_SDPA = "sdpa_chunked"
 PACKED_PREFIX = "packed_"
-MAX_SCORES_PER_CHUNK = 2**20  # 4 MB in fp32, which fits in the processor's cache
+MAX_SCORES_PER_CHUNK = 2**20  # attention scores; 4 MB in fp32, which fits in the processor's cache
 
 AttentionFunction = Callable[..., tuple[torch.Tensor, Any]]
 
@@ -34,9 +34,9 @@ def _set_attention(model: Any, name: str, attention: AttentionFunction, mask_fun
 def enable_chunked_attention(model: Any) -> None:
     """Make `model` compute attention in chunks when it trains in fp32 with dropout on a CPU.
 
-    PyTorch's CPU kernel does not support dropout. Its fallback keeps several `[batch, heads, seq_len,
-    seq_len]` tensors until the backward pass. They take most of the memory, and most of the time goes into
-    fetching them. Architectures with their own attention (DeBERTa, Longformer) stay unchanged.
+    PyTorch's fused CPU kernel does not support dropout. The fallback keeps several tensors of shape
+    `[batch, heads, seq_len, seq_len]` until the backward pass. These tensors dominate the memory, and reading
+    them dominates the time. Architectures with an attention of their own (DeBERTa, Longformer) do not change.
     """
     from transformers import PreTrainedModel
     from transformers.masking_utils import sdpa_mask
@@ -50,7 +50,10 @@ def _chunked_sdpa(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None, **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
-    """Compute attention for query, key and value `[batch, heads, seq_len, head_dim]`."""
+    """Compute attention as transformers' `sdpa_attention_forward` does, in chunks where this is faster.
+
+    Query, key and value are `[batch, heads, seq_len, head_dim]`.
+    """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     is_self_attention = query.shape == key.shape and kwargs.get("position_bias") is None
@@ -72,7 +75,7 @@ def _chunked_sdpa(
 class ChunkedAttention(torch.autograd.Function):
     """Scaled dot-product attention with dropout (Vaswani et al. 2017, 3.2.1), a few examples at a time.
 
-    Only the dropout mask is saved for the backward pass, one byte per score. The scores are computed again.
+    The forward pass saves one byte per score, the dropout mask. The backward pass recomputes the scores.
     """
 
     @staticmethod
@@ -83,11 +86,12 @@ class ChunkedAttention(torch.autograd.Function):
         """Return the attention output `[batch, heads, seq_len, head_dim]`.
 
         Args:
-            ctx: autograd's context.
+            ctx: Autograd's context.
             q, k, v: `[batch, heads, seq_len, head_dim]`.
-            mask: bool (true where attended), or float (added to the scores).
-            dropout: probability of dropping an attention weight.
-            scaling: factor on the scores.
+            mask: A bool mask that is true for pairs that attend, a float mask that is added to the scores,
+                or None.
+            dropout: Probability of dropping an attention weight.
+            scaling: Factor that multiplies the scores.
         """
         dropped_levels = round(dropout * RANDOM_LEVELS)
         ctx.keep_prob, ctx.scaling = 1 - dropped_levels / RANDOM_LEVELS, scaling
@@ -118,7 +122,7 @@ class ChunkedAttention(torch.autograd.Function):
 
 
 def _chunk_slices(q: torch.Tensor) -> list[slice]:
-    """Return slices of the batch whose scores fit in the cache together."""
+    """Split the batch into slices; the scores of one slice fit in the processor's cache."""
     batch, heads, seq_len, _ = q.shape
     size = max(1, MAX_SCORES_PER_CHUNK // (heads * seq_len * seq_len))
     return [slice(start, start + size) for start in range(0, batch, size)]
@@ -146,8 +150,8 @@ class Packing(NamedTuple):
 
     Attributes:
         positions: `[num_tokens]` indices of the real tokens in the flattened batch.
-        num_sequences: sequences in the batch.
-        seq_len: padded length of the batch.
+        num_sequences: Number of sequences in the batch.
+        seq_len: Length of the padded sequences.
     """
 
     positions: torch.Tensor
@@ -174,16 +178,16 @@ class Packing(NamedTuple):
 def enable_packing(model: Any) -> None:
     """Make `model` pack the tokens of each training batch into one row without padding.
 
-    Except for attention, a layer treats each token on its own. So tokens are packed before the first layer,
-    where they already have their positions, and unpacked after the last layer, where heads read [CLS].
-    In between, attention alone unpacks them, which equals a block-diagonal mask over the row. The results are
-    the same, without the cost of padding.
+    Within a layer, only attention relates tokens to each other. The tokens are therefore packed before the
+    first layer, when the embeddings already contain their positions. They are unpacked after the last layer,
+    since heads expect padded sequences. Between the two, each attention function unpacks its inputs and packs
+    its output, so examples do not attend to each other. The results equal those of the padded batch.
 
-    transformers' flattening collator cannot replace this: BERT would attend across examples.
+    transformers' flattening collator cannot replace packing, because BERT would attend across examples.
 
     Raises:
-        UserError: the architecture has its own attention (DeBERTa, Longformer), or no module that holds all
-            layers (ModernBERT).
+        UserError: The architecture has an attention of its own (DeBERTa, Longformer), or no module that holds
+            all layers (ModernBERT).
     """
     encoder = model.base_model
     layer_stack = getattr(encoder, "encoder", None) or getattr(encoder, "transformer", None)
@@ -201,7 +205,7 @@ def _can_set_attention(encoder: Any) -> bool:
 
 
 def _register_packing_hooks(encoder: Any, layer_stack: Any) -> None:
-    current: list[Packing] = []  # the packing of the batch in progress, empty outside training
+    current: list[Packing] = []  # contains the packing of the current batch; empty outside training
 
     def start_batch(_: Any, __: Any, kwargs: dict[str, Any]) -> None:
         current[:] = [Packing.from_mask(kwargs["attention_mask"])] if layer_stack.training else []
@@ -225,17 +229,17 @@ def _register_packing_hooks(encoder: Any, layer_stack: Any) -> None:
 
 
 def _enable_packed_attention(encoder: Any) -> None:
-    """Wrap the encoder's attention in one that unpacks its inputs and packs its output."""
+    """Replace the encoder's attention with a function that unpacks the inputs and packs the output."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     name = encoder.config._attn_implementation
-    packed_attention = _unpack_around(ALL_ATTENTION_FUNCTIONS[name])
+    packed_attention = _wrap_attention(ALL_ATTENTION_FUNCTIONS[name])
     _set_attention(encoder, PACKED_PREFIX + name, packed_attention, ALL_MASK_ATTENTION_FUNCTIONS[name])
 
 
-def _unpack_around(attention: AttentionFunction) -> AttentionFunction:
-    """Return `attention` for inputs that may be packed, `[1, heads, num_tokens, head_dim]`."""
+def _wrap_attention(attention: AttentionFunction) -> AttentionFunction:
+    """Wrap `attention` for inputs that may be packed, `[1, heads, num_tokens, head_dim]`."""
 
     def attend(
         module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,

@@ -1,4 +1,4 @@
-"""An encoder without a head: vectors of token ranges, from the selected layers."""
+"""An encoder without a head, which returns the mean vector of a range of tokens from selected layers."""
 
 import json
 from collections.abc import Sequence
@@ -20,31 +20,38 @@ POOLING_CONFIG = "1_Pooling/config.json"  # the file in which sentence-transform
 
 
 def parse_layers(layer: str, config: Any, name: str) -> list[int]:
-    """Return the layers that `--layer` selects: 0 is the embeddings, 1 to L the layers, -1 the last one.
+    """Return the indices of the layers that `--layer` selects: 0 for the embeddings, 1 to L for the layers.
+
+    Args:
+        layer: An index as a text, counted from the end if negative, or "concat-last-4".
+        config: The model's config.
+        name: The model's name, for the error.
 
     Raises:
-        UserError: the model called `name` has no such layer.
+        UserError: The model has no such layer.
     """
-    count = config.num_hidden_layers
-    available = f"{name} has layers 0 (embeddings) to {count}, or -1 to -{count + 1} counted from the end"
+    num_layers = config.num_hidden_layers
+    available = (
+        f"{name} has layers 0 (embeddings) to {num_layers}, or -1 to -{num_layers + 1} counted from the end"
+    )
     if layer == CONCAT_LAST_4:
-        if count < 4:
+        if num_layers < 4:
             raise UserError(f"--layer {CONCAT_LAST_4}: needs four layers; {available}")
-        return list(range(count - 3, count + 1))
+        return list(range(num_layers - 3, num_layers + 1))
     try:
-        return [range(count + 1)[int(layer)]]
+        return [range(num_layers + 1)[int(layer)]]
     except (ValueError, IndexError):
         raise UserError(f"--layer {layer}: no such layer; {available}; or use {CONCAT_LAST_4}") from None
 
 
 def read_pooling_mode(source: ModelSource) -> str | None:
-    """Return the pooling a sentence-transformers model was trained with, or None for other models."""
+    """Return the pooling mode that a sentence-transformers model was trained with; None for other models."""
     path = source.folder / POOLING_CONFIG
     if not path.is_file():
         return None
     pooling = json.loads(path.read_text("utf-8"))
-    mode_of_key = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
-    modes = [mode for key, mode in mode_of_key.items() if pooling.get(key)]
+    mode_by_key = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+    modes = [mode for key, mode in mode_by_key.items() if pooling.get(key)]
     return pooling.get("pooling_mode") or (modes[0] if len(modes) == 1 else None)
 
 
@@ -62,11 +69,11 @@ class Encoder:
     """An encoder in fp32 for inference, on the accelerator if there is one.
 
     Args:
-        source: where the weights are.
-        config: the model's config.
-        tokenizer: the source of the padding token.
-        layers: the layers whose vectors are concatenated.
-        normalize: whether to scale vectors to unit length.
+        source: The model whose weights are loaded.
+        config: The model's config.
+        tokenizer: The model's tokenizer, which defines the padding token.
+        layers: Indices of the layers whose vectors are concatenated (0: embeddings).
+        normalize: Whether to scale vectors to unit length.
     """
 
     def __init__(
@@ -82,24 +89,24 @@ class Encoder:
 
     @property
     def dimension(self) -> int:
-        """The size of a vector."""
+        """Size of a vector."""
         return self.model.config.hidden_size * len(self.layers)
 
     def encode_into(
         self, vectors: np.ndarray, features: StoredFeatures, token_ranges: np.ndarray, batch_size: int,
         reporter: Reporter,
     ) -> None:  # fmt: skip
-        """Compute the vector of each example, in batches of similar length, longest first.
+        """Compute the vector of each example, in batches of examples of similar length.
 
         Args:
-            vectors: `[n, dimension]` output array; may be memory-mapped.
-            features: the examples, with one sequence each.
+            vectors: `[n, dimension]` output array, which may be memory-mapped.
+            features: The examples, with one sequence each.
             token_ranges: `[n, 2]` start and end of the tokens whose vectors are averaged.
-            batch_size: examples per forward pass.
-            reporter: shows the progress.
+            batch_size: Examples per forward pass.
+            reporter: Reporter that shows the progress.
 
         Raises:
-            UserError: the model produces NaN or infinity.
+            UserError: The model produces NaN or infinity.
         """
         batches = batch_by_length(features, batch_size)
         for rows in reporter.track(batches, len(batches), "embedding"):
@@ -118,16 +125,16 @@ class Encoder:
         needs_hidden_states = self.layers != [self.last_layer]
         output = self.model(**batch, output_hidden_states=needs_hidden_states)
         states = output.hidden_states if needs_hidden_states else {self.last_layer: output.last_hidden_state}
-        seq_len = batch["input_ids"].shape[1]  # block-sparse attention pads its states further
+        seq_len = batch["input_ids"].shape[1]  # models with block-sparse attention return longer states
         concatenated = torch.cat([states[layer][:, :seq_len] for layer in self.layers], -1)
-        position = torch.arange(seq_len, device=device)
+        positions = torch.arange(seq_len, device=device)
         start, stop = token_ranges.to(device).T.unsqueeze(-1)
-        in_range = ((position >= start) & (position < stop)).to(concatenated.dtype)
-        means = torch.einsum("bl,blh->bh", in_range, concatenated) / in_range.sum(1, keepdim=True)
+        is_in_range = ((positions >= start) & (positions < stop)).to(concatenated.dtype)
+        means = torch.einsum("bl,blh->bh", is_in_range, concatenated) / is_in_range.sum(1, keepdim=True)
         return torch.nn.functional.normalize(means) if self.normalize else means
 
     @torch.no_grad()
     def average_word_embeddings(self, token_ids: np.ndarray) -> np.ndarray:
-        """Return the mean `[embedding_size]` of the tokens' word embeddings, without running the encoder."""
+        """Return the mean of the tokens' word embeddings `[embedding_size]`, without running the encoder."""
         table = self.model.get_input_embeddings().weight
         return table[torch.from_numpy(token_ids.astype(np.int64)).to(table.device)].mean(0).cpu().numpy()

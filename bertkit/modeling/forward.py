@@ -1,4 +1,4 @@
-"""Batches for inference, and one forward pass over a batch: one row of logits per decision."""
+"""Batches of similar length for inference, and a forward pass that returns logits for every task."""
 
 from typing import Any
 
@@ -15,27 +15,29 @@ NUM_LENGTH_GROUPS = 2  # the sequences of a multiple-choice batch run in two gro
 
 
 def batch_by_length(features: Features, batch_size: int) -> list[np.ndarray]:
-    """Return the indices of the examples of each batch, longest first.
+    """Group examples of similar length, and return the example indices of each batch.
 
-    Examples of similar length share a batch. The longest come first so that memory runs out early or never.
+    The batch of the longest examples is first, so that memory runs out at the first batch or never.
     """
     order = np.argsort(-features.length_keys, kind="stable")
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
 def compute_logits(model: Any, batch: dict[str, torch.Tensor]) -> Any:
-    """Return logits `[examples, num_labels]`, or `[words, num_labels]` if words are labeled.
+    """Run a model on a batch, and return its logits in the form that the loss and the task expect.
 
-    * Question answering: `[batch, 2, seq_len]`, start and end scores of each position, -inf at padding.
+    * Sequence classification and regression: `[examples, num_labels]`. The logits of a document that is
+      split into windows are the mean of its windows' logits.
+    * Named entity recognition: `[words, num_labels]`.
+    * Question answering: `[batch, 2, seq_len]`, start and end logits of each position, -inf at padding.
+    * Multiple choice: `[examples, choices]`. The logit of a missing choice is -inf, so that its probability
+      and gradient are exactly 0.
     * Pre-training: `PretrainingLogits` of the masked positions only.
-    * Documents split into windows: the mean of the windows' logits.
-    * Multiple choice: `[examples, choices]`. Missing choices have -inf, so that their probability and
-      gradient are exactly 0.
 
     Args:
-        model: a model, or its forward function.
-        batch: the output of `PaddingCollator`. Labels are not passed on, because stock losses average
-            differently.
+        model: A model, or its forward function.
+        batch: The output of `PaddingCollator`. The model does not get the labels, because bertkit's losses
+            are not averaged like the losses of transformers' models.
     """
     inputs = {name: tensor for name, tensor in batch.items() if name not in NON_INPUT_KEYS}
     if "choice" in batch:
@@ -53,18 +55,18 @@ def compute_logits(model: Any, batch: dict[str, torch.Tensor]) -> Any:
 
 
 def _score_choices(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Return the scores `[num_sequences]` of a multiple-choice head.
+    """Return the scores of all choices in a batch, `[num_sequences]`.
 
-    Stock heads score each choice on its own. Therefore the choices of many examples are passed as those of
-    one example, and no padding choice is computed. Sequences run in groups of similar length, each without
-    the padding of the longer group.
+    transformers' multiple-choice heads score each choice independently. The choices of all examples can thus
+    be passed as choices of one example, which needs no padding choices. The sequences run in groups of
+    similar length, so that short sequences are not padded to the longest one.
     """
     lengths = inputs["attention_mask"].sum(-1)
     order = lengths.argsort(stable=True)
     scores = []
     for group in order.tensor_split(NUM_LENGTH_GROUPS):
-        columns = inputs["attention_mask"][group].any(0)  # the others are padding in the whole group
-        as_one_example = {name: tensor[group][:, columns].unsqueeze(0) for name, tensor in inputs.items()}
+        is_used = inputs["attention_mask"][group].any(0)  # false for columns that are padding in all rows
+        as_one_example = {name: tensor[group][:, is_used].unsqueeze(0) for name, tensor in inputs.items()}
         scores.append(model(**as_one_example).logits.squeeze(0))
     return torch.cat(scores)[order.argsort()]
 
@@ -78,14 +80,17 @@ def _average_windows(logits: torch.Tensor, document: torch.Tensor) -> torch.Tens
 def _group_by_example(scores: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
     """Turn scores `[num_sequences]` into `[examples, max_choices]`, with -inf for missing choices."""
     counts = torch.bincount(example)
-    first = counts.cumsum(0) - counts
-    choice = torch.arange(len(example), device=example.device) - first[example]
-    table = scores.new_full((len(counts), int(counts.max())), -torch.inf)
-    return table.index_put((example, choice), scores)
+    first_sequences = counts.cumsum(0) - counts
+    choice = torch.arange(len(example), device=example.device) - first_sequences[example]
+    scores_by_example = scores.new_full((len(counts), int(counts.max())), -torch.inf)
+    return scores_by_example.index_put((example, choice), scores)
 
 
 def _stack_start_end(output: Any, mask: torch.Tensor) -> torch.Tensor:
-    """Return `[batch, 2, seq_len]` with -inf at padding, which the softmax of stock losses would include."""
+    """Stack start and end logits to `[batch, 2, seq_len]`, with -inf at padding.
+
+    The softmax then excludes padding, which it includes in the losses of transformers' models.
+    """
     seq_len = mask.shape[1]
     logits = torch.stack([output.start_logits, output.end_logits], 1)[..., :seq_len]
     positions = torch.arange(seq_len, device=mask.device)

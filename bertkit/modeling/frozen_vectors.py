@@ -1,4 +1,4 @@
-"""Precomputed vectors of a frozen encoder, cached on disk and read in place of tokens."""
+"""Precomputed vectors of a frozen encoder, cached on disk, which replace tokens as model inputs."""
 
 import json
 import os
@@ -13,6 +13,7 @@ import torch
 
 from bertkit.data.features import StoredFeatures
 from bertkit.errors import UserError
+from bertkit.modeling.forward import batch_by_length
 from bertkit.utils.cache import get_cache_directory, get_or_create
 from bertkit.utils.output_paths import require_disk_space
 from bertkit.utils.ragged import concat_ranges
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 Collator = Callable[..., dict[str, torch.Tensor]]
 VECTORS_FILE = "vectors.npy"
-# Keys of a config that vectors do not depend on.
+# Keys of `config.json` that do not affect the vectors.
 IRRELEVANT_CONFIG_KEYS = {
     "id2label", "label2id", "num_labels", "problem_type", "architectures", "bertkit_features", "bertkit_head",
     "classifier_dropout", "use_cache", "dtype", "_name_or_path", "transformers_version",
@@ -34,8 +35,8 @@ class VectorFeatures(StoredFeatures):
     """Features with vectors in place of token ids.
 
     Args:
-        features: the features that the vectors were computed from.
-        vectors: [tokens, layers, hidden] of all sequences, concatenated.
+        features: The features that the vectors were computed from.
+        vectors: [tokens, layers, hidden] vectors of the tokens of all sequences, concatenated.
     """
 
     features: StoredFeatures
@@ -54,24 +55,25 @@ class VectorFeatures(StoredFeatures):
         return item | {"vectors": [self.vectors[start:stop] for start, stop in pairwise(bounds)]}
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped features; private names may be requested before it is set."""
+        """Return an attribute of the wrapped features."""
+        # `copy` and `pickle` request private names before `features` is set.
         if name.startswith("_") or name == "features":
             raise AttributeError(name)
         return getattr(self.features, name)
 
     @property
     def lengths(self) -> np.ndarray:
-        """[n] of the wrapped features."""
+        """[n] lengths of the wrapped features."""
         return self.features.lengths
 
     @property
     def logit_offsets(self) -> np.ndarray:
-        """[n + 1] of the wrapped features."""
+        """[n + 1] logit offsets of the wrapped features."""
         return self.features.logit_offsets
 
     @property
     def length_keys(self) -> np.ndarray:
-        """[n] of the wrapped features."""
+        """[n] length keys of the wrapped features."""
         return self.features.length_keys
 
 
@@ -81,17 +83,21 @@ class VectorFeatures(StoredFeatures):
 def compute_vectors(
     model: "Tagger", features: StoredFeatures, collator: Collator, batch_size: int, reporter: Reporter
 ) -> np.ndarray:
-    """Compute vectors [tokens, layers, hidden] in 16 bits, memory-mapped from the cache if it is writable.
+    """Compute the fp16 vectors of all tokens, or load them from the cache.
 
     Args:
-        model: a tagger with a frozen encoder, on the device to use.
-        features: the sequences.
-        collator: returns `input_ids`, `attention_mask` and optionally `token_type_ids`, in order.
-        batch_size: examples per batch; batches are grouped by length.
-        reporter: shows the progress.
+        model: A tagger with a frozen encoder, on the device to use.
+        features: The tokens of all sequences.
+        collator: Function that pads items to a batch with `input_ids`, `attention_mask` and, if the encoder
+            takes them, `token_type_ids`. The batch must have the order of the items.
+        batch_size: Examples per batch.
+        reporter: Reporter that shows the progress.
+
+    Returns:
+        [tokens, layers, hidden] fp16, memory-mapped if the cache directory is writable.
 
     Raises:
-        UserError: the disk is full, or a vector exceeds the range of 16 bits.
+        UserError: The disk is full, or a vector exceeds the range of fp16.
     """
     shape = (len(features.input_ids.values), len(model.layers), model.config.hidden_size)
 
@@ -119,7 +125,7 @@ def _compute_cache_key(model: "Tagger", features: StoredFeatures) -> str:
     settings = [config, model.layers]
     digest = blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
     for name, tensor in model.base_model.state_dict().items():
-        if "pooler" not in name:  # not used, and random if the checkpoint has none
+        if "pooler" not in name:  # vectors do not depend on the pooler, which may be newly initialized
             digest.update(f"{name} {tuple(tensor.shape)}".encode())
             digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     ids, token_type_ids = features.input_ids, features.token_type_ids
@@ -129,7 +135,10 @@ def _compute_cache_key(model: "Tagger", features: StoredFeatures) -> str:
 
 
 def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """Create a memory-mapped array and reserve its disk space: a full disk would kill the process later."""
+    """Create a memory-mapped array and reserve its disk space.
+
+    Writing to a memory-mapped file on a full disk would kill the process.
+    """
     array = np.lib.format.open_memmap(path, "w+", dtype, shape)
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
@@ -141,9 +150,8 @@ def _fill_vectors(
     vectors: np.ndarray, model: "Tagger", features: StoredFeatures, collator: Collator, batch_size: int,
     reporter: Reporter,
 ) -> None:  # fmt: skip
-    """Compute all vectors, longest examples first, so that memory runs out early or never."""
-    order = np.argsort(-features.length_keys, kind="stable")
-    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    """Compute all vectors. The longest examples come first: memory runs out at the first batch or never."""
+    batches = batch_by_length(features, batch_size)
     device = next(model.parameters()).device
     for rows in reporter.track(batches, len(batches), "computing vectors"):
         batch = collator([features[row] for row in rows])
@@ -155,6 +163,6 @@ def _fill_vectors(
                 f"--features {model.features}: vectors exceed the range of 16 bits, as which they are "
                 "stored; use another value or model"
             )
-        first = features.input_ids.offsets[features.sequence_offsets[rows]]
-        last = features.input_ids.offsets[features.sequence_offsets[rows + 1]]
-        vectors[concat_ranges(first, last)] = batch_vectors.cpu().numpy()
+        starts = features.input_ids.offsets[features.sequence_offsets[rows]]
+        stops = features.input_ids.offsets[features.sequence_offsets[rows + 1]]
+        vectors[concat_ranges(starts, stops)] = batch_vectors.cpu().numpy()

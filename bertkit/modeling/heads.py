@@ -1,4 +1,4 @@
-"""Classification heads of checkpoints: whether a head can be kept, and the order of its labels."""
+"""Decide whether the classification head of a checkpoint can be kept, and verify the order of its labels."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from bertkit.errors import UserError, format_list
 from bertkit.modeling.loading import HEAD_KEY
 
 MIN_ROWS = 30  # with fewer rows, the order of a head's labels cannot be verified
-MIN_IMPROVEMENT = 0.3  # accuracy that another label order must gain to be reported
+MIN_IMPROVEMENT = 0.3  # a label order is reported as wrong if another order improves accuracy by more
 
 SEQUENCE_HEAD = "ForSequenceClassification"
 CHOICE_HEAD = "ForMultipleChoice"
@@ -22,59 +22,63 @@ DROPOUT_KEYS = ["classifier_dropout", "classifier_dropout_prob", "hidden_dropout
 
 
 def has_head(config: Any, *kinds: str) -> bool:
-    """Return whether a checkpoint was saved with one of these heads (suffixes of the architecture)."""
+    """Return whether a checkpoint was saved with a head of one of these kinds.
+
+    A kind is a suffix of the architecture's name, such as `SEQUENCE_HEAD`.
+    """
     return any(name.endswith(kinds) for name in config.architectures or [])
 
 
 def has_head_type(config: Any, head: Head) -> bool:
-    """Return whether the checkpoint's head is of this type: linear, or with a BiLSTM."""
+    """Return whether the checkpoint's head has the given type, linear or BiLSTM."""
     return getattr(config, HEAD_KEY, "linear") == head
 
 
 def get_head_dropout(config: Any) -> float:
-    """Return the dropout probability of the head, whose key differs between architectures."""
+    """Return the dropout probability of the head; its name in `config.json` depends on the architecture."""
     probabilities = (getattr(config, key, None) for key in DROPOUT_KEYS)
     return next((p for p in probabilities if p is not None), 0.0)
 
 
 def set_labels(config: Any, names: Sequence[str]) -> Any:
-    """Set the labels of the model's outputs, in this order, and return the config."""
+    """Set the labels of the model's outputs in the given order, and return the config."""
     config.num_labels = len(names)
     config.id2label = dict(enumerate(names))
-    config.label2id = {name: number for number, name in enumerate(names)}
+    config.label2id = {name: label_id for label_id, name in enumerate(names)}
     return config
 
 
 def match_labels(config: Any, labels: Sequence[str], model: str, kind: str) -> tuple[bool, list[str]]:
-    """Return whether the head must be re-initialized, and the labels in the order of the head.
+    """Decide whether the head of a checkpoint can be kept, and order the data's labels like its outputs.
 
-    A head with the same labels in another order is kept, and the data's labels take its order. Otherwise
-    outputs would be read under wrong names. A head whose labels are LABEL_0, LABEL_1, ... is re-initialized,
-    because these names do not say what its outputs mean.
+    A head with the data's labels is kept in any order and with any capitalization. A head whose labels are
+    LABEL_0, LABEL_1, ... is re-initialized, because these names do not say what the outputs mean.
 
     Args:
-        config: the checkpoint's config.
-        labels: the data's labels; empty for regression.
-        model: the model's name, for the error.
-        kind: the head that the task needs.
+        config: The checkpoint's config.
+        labels: The data's labels; empty for regression.
+        model: The model's name, for the error.
+        kind: The kind of head that the task needs, see `has_head`.
+
+    Returns:
+        Whether the head must be re-initialized, and the data's labels in the order of the outputs.
 
     Raises:
-        UserError: the head has other labels than the data.
+        UserError: The head was trained for labels that differ from the data's labels.
     """
     if not has_head(config, kind):
         return True, list(labels)
-    head_labels = [config.id2label[number] for number in range(config.num_labels)]
+    head_labels = [config.id2label[label_id] for label_id in range(config.num_labels)]
     if not labels and len(head_labels) == 1:
         return False, []
-    if all(name == f"LABEL_{number}" for number, name in enumerate(head_labels)):
+    if all(name == f"LABEL_{label_id}" for label_id, name in enumerate(head_labels)):
         return True, list(labels)
     if sorted(head_labels) == sorted(labels):
         return False, head_labels
-    label_of_key = {name.casefold(): name for name in labels}
-    if {name.casefold() for name in head_labels} == set(label_of_key) and len(head_labels) == len(
-        label_of_key
-    ):
-        return False, [label_of_key[name.casefold()] for name in head_labels]
+    label_by_key = {label.casefold(): label for label in labels}
+    head_keys = [label.casefold() for label in head_labels]
+    if sorted(head_keys) == sorted(label_by_key):
+        return False, [label_by_key[key] for key in head_keys]
     raise UserError(
         f"--model {model}: its head was trained for {format_list(head_labels)}, the data has "
         f"{format_list(labels or ['numbers'])}; rename the labels, or pass --new-head to re-initialize "
@@ -85,20 +89,20 @@ def match_labels(config: Any, labels: Sequence[str], model: str, kind: str) -> t
 def verify_label_order(
     gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str], model: str, what: str = "rows"
 ) -> None:
-    """Refuse a head that is far more accurate if its labels are put into another order.
+    """Check that a head would not be far more accurate with its labels in another order.
 
-    Either the checkpoint's config lists its labels in the wrong order, or the label numbers in a file were
-    mapped to the wrong names.
+    If it would, the labels in the checkpoint's config are in the wrong order, or the label ids of a file map
+    to wrong names.
 
     Args:
-        gold: `[n]` label numbers of the data.
-        predicted: `[n]` label numbers predicted by the head.
-        labels: the label names by number.
-        model: the model's name, for the error.
-        what: what is labeled, for the error.
+        gold: `[n]` label ids of the data.
+        predicted: `[n]` label ids predicted by the head.
+        labels: Label names by id.
+        model: The model's name, for the error.
+        what: Noun for the labeled items, for the error.
 
     Raises:
-        UserError: another order fits far better; it is named if it is unique.
+        UserError: The labels fit far better in another order. The message names the order if it is unique.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -107,9 +111,11 @@ def verify_label_order(
     confusion = confusion.reshape(num_labels, num_labels)
     outputs, best_match = linear_sum_assignment(-confusion)
     accuracy, best_accuracy = np.trace(confusion) / n, confusion[outputs, best_match].sum() / n
-    max_margin = 1.96 * (0.25 / n) ** 0.5  # upper bound of the 95% confidence interval's half-width
-    majority = np.bincount(gold).max() / n
-    is_much_better = best_accuracy - accuracy > MIN_IMPROVEMENT and best_accuracy > majority + max_margin
+    max_margin = 1.96 * (0.25 / n) ** 0.5  # upper bound of the half-width of accuracy's 95 % interval
+    majority_accuracy = np.bincount(gold).max() / n
+    is_much_better = (
+        best_accuracy - accuracy > MIN_IMPROVEMENT and best_accuracy > majority_accuracy + max_margin
+    )
     if n >= MIN_ROWS and is_much_better:
         raise UserError(
             f"--model {model}: its head's labels are in the wrong order: of {n} validation {what}, "
@@ -121,7 +127,7 @@ def verify_label_order(
 
 
 def _describe_order(confusion: np.ndarray, best_match: np.ndarray, labels: Sequence[str]) -> str:
-    """Describe what each output means, unless the head confuses labels, so that several orders fit."""
+    """Describe the best order of the labels, unless the head confuses labels and several orders fit."""
     outputs = np.flatnonzero(confusion.sum(1)).tolist()  # labels that were predicted at least once
     matches = confusion[outputs, best_match[outputs]]
     if (matches <= confusion[outputs].sum(1) / 2).any():
@@ -130,10 +136,12 @@ def _describe_order(confusion: np.ndarray, best_match: np.ndarray, labels: Seque
 
 
 def compute_class_weights(labels: np.ndarray, num_classes: int) -> torch.Tensor:
-    """Return class weights `[num_classes]`.
+    """Return the weight of each class `[num_classes]`.
 
-    They are n / (num_classes * count), as in scikit-learn. For multi-label data `[n, num_classes]` they are
-    negatives / positives.
+    Args:
+        labels: `[n]` label ids: the weight is n / (num_classes * count), as in scikit-learn. Or
+            `[n, num_classes]` with 0 and 1: the weight is the number of zeros per one.
+        num_classes: Number of classes.
     """
     if labels.ndim == 2:
         positives = np.maximum(labels.sum(0), 1)

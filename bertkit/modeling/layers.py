@@ -1,4 +1,4 @@
-"""Access to an encoder's layers in any architecture: freezing, layer-wise learning rates, compilation."""
+"""Find the layers of an encoder, freeze them, compile them, and map parameters to layers."""
 
 from typing import Any
 
@@ -8,52 +8,64 @@ from bertkit.errors import UserError
 
 
 def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
-    """Return parameter name -> 0 for the embeddings, 1 to L for the encoder's layers, L + 1 for the head.
+    """Return the layer index of each parameter by name.
+
+    The index is 0 for the embeddings, 1 to L for the encoder's layers, and L + 1 for the head.
 
     Args:
-        model: a model with an encoder.
-        flag: the flag that needs separate layers, for the error.
+        model: A model with an encoder of L layers.
+        flag: The flag that needs separate layers, for the error.
 
     Raises:
-        UserError: the layers share their parameters (ALBERT), or cannot be found.
+        UserError: The layers share their parameters (ALBERT), or cannot be found.
     """
-    layers = _find_encoder_layers(model)
-    if layers is None:
+    found = _find_encoder_layers(model)
+    if found is None:
         raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
-    prefix, count = layers
-    layer_of_parameter = {}
+    layers_name, num_layers = found
+    layer_by_parameter = {}
     for name, _ in model.named_parameters():
-        if name.startswith(prefix + "."):
-            layer_of_parameter[name] = int(name[len(prefix) + 1 :].split(".")[0]) + 1
+        if name.startswith(layers_name + "."):
+            layer_by_parameter[name] = int(name[len(layers_name) + 1 :].split(".")[0]) + 1
         else:
             is_embedding = "embeddings" in name and name.startswith(model.base_model_prefix)
-            layer_of_parameter[name] = 0 if is_embedding else count + 1
-    return layer_of_parameter
+            layer_by_parameter[name] = 0 if is_embedding else num_layers + 1
+    return layer_by_parameter
 
 
 def _find_encoder_layers(model: Any) -> tuple[str, int] | None:
-    """Return the name of the list of encoder layers, and its length."""
-    count = model.config.num_hidden_layers
+    """Return the name of the module list of encoder layers and their number, or None without such a list."""
+    num_layers = model.config.num_hidden_layers
     for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count and _are_layers(module):
-            return name, count
+        if isinstance(module, nn.ModuleList) and len(module) == num_layers and _are_layers(module):
+            return name, num_layers
     return None
 
 
 def _are_layers(modules: nn.ModuleList) -> bool:
-    [name, *other_names] = {type(module).__name__.lower() for module in modules}
-    return not other_names and ("layer" in name or "block" in name)
+    class_names = {type(module).__name__.lower() for module in modules}
+    if len(class_names) != 1:
+        return False
+    name = class_names.pop()
+    return "layer" in name or "block" in name
 
 
 def freeze_layers(model: Any, count: int) -> int:
-    """Freeze the embeddings and the lowest `count` layers (0: nothing), and return the parameters frozen."""
+    """Freeze the embeddings and the lowest `count` layers. If `count` is 0, freeze nothing.
+
+    Returns:
+        The number of frozen parameters.
+
+    Raises:
+        UserError: The model has fewer layers, or no separate layers.
+    """
     if count == 0:
         return 0
-    layer_of_parameter = map_parameters_to_layers(model, "--freeze")
+    layer_by_parameter = map_parameters_to_layers(model, "--freeze")
     num_layers = model.config.num_hidden_layers
     if count > num_layers:
         raise UserError(f"--freeze {count}: the model has {num_layers} layers; pass at most {num_layers}")
-    frozen = [parameter for name, parameter in model.named_parameters() if layer_of_parameter[name] <= count]
+    frozen = [parameter for name, parameter in model.named_parameters() if layer_by_parameter[name] <= count]
     for parameter in frozen:
         parameter.requires_grad_(False)
     return sum(parameter.numel() for parameter in frozen)
@@ -62,9 +74,9 @@ def freeze_layers(model: Any, count: int) -> int:
 def compile_layers(model: Any) -> None:
     """Compile the encoder's layers on first use.
 
-    Each layer is compiled on its own. All are alike, so the code compiled for one serves for all. Sizes stay
-    dynamic, so that batches of different lengths do not trigger recompilation. If layers share their weights
-    or cannot be found, the encoder is compiled as a whole.
+    The layers are alike, so the code compiled for one layer is reused for all of them. Sizes stay dynamic:
+    batches of different lengths do not trigger recompilation. If the layers share their weights or cannot be
+    found, the encoder is compiled as a whole.
     """
     found = _find_encoder_layers(model)
     layers = model.get_submodule(found[0]) if found else [model.base_model]

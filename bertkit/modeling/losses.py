@@ -1,8 +1,8 @@
 """Losses as sums and counts, so that the mean is taken over the whole effective batch.
 
-The effective batch spans all accumulation steps on all ranks. The trainer divides the sums by the counts of
-the effective batch, so batch sizes of 8 x 1, 2 x 4 and 1 x 8 train identically. The usual mean of per-batch
-means differs whenever batch sizes or weights differ.
+The effective batch spans all accumulation steps on all ranks. The trainer divides its summed loss by its
+number of items. One step with 8 examples and 8 accumulated steps with 1 example each thus train alike.
+The usual mean of per-batch means gives another result if batches differ in size or in total class weight.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,16 @@ PRETRAINING_PARTS = ("mlm", "nsp")
 
 
 class Loss(Protocol):
-    """A loss with one or more parts, each with its own denominator (pre-training has two)."""
+    """A loss that is the sum of one or more parts; each part is averaged over its own number of items.
+
+    The part of a loss with only one is called "loss". Pre-training has the parts "mlm" and "nsp".
+    """
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return part -> number of items in the batch, or their total weight; scalars."""
+        """Return the number of items in the batch by part, as scalars; weighted items count by weight."""
 
     def sum_losses(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return part -> loss summed over these items; scalars with gradient."""
+        """Return the loss summed over the items of the batch by part, as scalars with gradients."""
 
 
 @runtime_checkable
@@ -32,26 +35,26 @@ class LossWithAccuracy(Loss, Protocol):
     """A loss whose parts are logged separately, each with its accuracy."""
 
     def count_correct(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return part -> number of correct predictions; scalars."""
+        """Return the number of correct predictions by part, as scalars."""
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Cross-entropy for single-label decisions: logits `[..., num_classes]`, integer labels `[...]`.
+    """Cross-entropy for labels of one class each: logits `[..., num_classes]`, integer labels `[...]`.
 
-    For the start and end of an answer, the classes are the positions of the sequence. With class weights an
-    item counts by the weight of its class, as in `torch.nn.CrossEntropyLoss`.
+    For the start and end of an answer, the classes are the positions of the sequence. With class weights,
+    each label counts by the weight of its class, as in `torch.nn.CrossEntropyLoss`.
 
     Args:
-        weights: `[num_classes]` class weights.
-        smoothing: label smoothing.
+        weights: `[num_classes]` class weights, or None to count all labels alike.
+        smoothing: Label smoothing, from 0 to 1.
     """
 
     weights: torch.Tensor | None = None
     smoothing: float = 0.0
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of decisions, or their total weight."""
+        """Return the number of labels, or their total class weight."""
         labels = batch["labels"]
         if self.weights is None:
             return {"loss": torch.tensor(float(labels.numel()), device=labels.device)}
@@ -72,24 +75,24 @@ class BinaryCrossEntropy:
     """Binary cross-entropy for multi-label classification: logits and 0/1 labels `[batch, num_classes]`.
 
     Args:
-        weights: `[num_classes]` weights of the positive labels.
-        smoothing: label smoothing.
+        weights: `[num_classes]` factors on the loss of positive labels (`pos_weight` in PyTorch), or None.
+        smoothing: Label smoothing, from 0 to 1.
     """
 
     weights: torch.Tensor | None = None
     smoothing: float = 0.0
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of decisions: examples times classes."""
+        """Return the number of labels: examples times classes."""
         labels = batch["labels"]
         return {"loss": torch.tensor(float(labels.numel()), device=labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the summed binary cross-entropy in nats."""
         targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
-        weights = None if self.weights is None else self.weights.to(logits.device)
+        pos_weights = None if self.weights is None else self.weights.to(logits.device)
         loss = F.binary_cross_entropy_with_logits(
-            logits.float(), targets, pos_weight=weights, reduction="sum"
+            logits.float(), targets, pos_weight=pos_weights, reduction="sum"
         )
         return {"loss": loss}
 
@@ -118,7 +121,7 @@ class PretrainingLoss:
     """
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of predicted tokens, and of sentence pairs."""
+        """Return the number of predicted tokens and, for sentence pairs, the number of pairs."""
         counts = {"mlm": (batch["masked_lm_labels"] != IGNORE_INDEX).sum().float()}
         if "next_sentence_label" in batch:
             pairs = batch["next_sentence_label"]
@@ -131,23 +134,27 @@ class PretrainingLoss:
         """Return the summed cross-entropy in nats."""
         return {
             part: F.cross_entropy(part_logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-            for part, (part_logits, labels) in select_predicted(logits, batch).items()
+            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
         }
 
     def count_correct(
         self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return the number of correct tokens, and of correct sentence pairs."""
+        """Return the number of correctly predicted tokens and, for sentence pairs, of correct pairs."""
         return {
             part: (part_logits.argmax(-1) == labels).sum()
-            for part, (part_logits, labels) in select_predicted(logits, batch).items()
+            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
         }
 
 
-def select_predicted(
+def pair_logits_with_labels(
     logits: PretrainingLogits, batch: dict[str, torch.Tensor]
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Return part -> logits `[n, num_classes]` and labels `[n]`, -100 where nothing is predicted."""
+    """Return the logits `[n, num_classes]` and the labels `[n]` of each part of the pre-training loss.
+
+    The label of an unused prediction is -100. The part "nsp" is missing if the model has no sentence-pair
+    head or the examples are not pairs.
+    """
     parts = {"mlm": (logits.prediction_logits.flatten(0, 1), batch["masked_lm_labels"].flatten())}
     if logits.seq_relationship_logits is not None and "next_sentence_label" in batch:
         parts["nsp"] = (logits.seq_relationship_logits, batch["next_sentence_label"])
@@ -157,18 +164,26 @@ def select_predicted(
 def sum_pretraining_logits(
     logits: PretrainingLogits, batch: dict[str, torch.Tensor], num_examples: int
 ) -> torch.Tensor:
-    """Return [examples, 6]: for mlm, then nsp, the summed loss, the correct and all predictions."""
-    predicted = select_predicted(logits, batch)
+    """Sum loss and predictions over each example.
+
+    Returns:
+        `[examples, 6]`: the loss, the number of correct predictions and the number of predictions of the
+        masked LM. The last three columns are the same for sentence pairs, and 0 without pairs.
+    """
+    logits_and_labels = pair_logits_with_labels(logits, batch)
     zeros = torch.zeros(num_examples, 3, device=batch["input_ids"].device)
     sums = [
-        _sum_per_example(*predicted[part], num_examples) if part in predicted else zeros
+        _sum_per_example(*logits_and_labels[part], num_examples) if part in logits_and_labels else zeros
         for part in PRETRAINING_PARTS
     ]
     return torch.cat(sums, 1)
 
 
 def _sum_per_example(logits: torch.Tensor, labels: torch.Tensor, num_examples: int) -> torch.Tensor:
-    """Return [examples, 3] sums over predictions that are equally many in each example."""
+    """Return the loss, the correct predictions and the predictions of each example `[examples, 3]`.
+
+    The predictions are sorted by example, and each example has the same number of them (used or unused).
+    """
     loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
     values = (loss, logits.argmax(-1) == labels, labels != IGNORE_INDEX)
     return torch.stack([value.float().view(num_examples, -1).sum(1) for value in values], 1)

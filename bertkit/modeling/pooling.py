@@ -1,7 +1,8 @@
-"""Modules between an encoder and its head: a BiLSTM, a mix of layers, and the pooled vector.
+"""Modules between an encoder and its head: a weighted sum of layers, a BiLSTM, and pooling for causal models.
 
-Stock heads read the vector at position 0, [CLS]; for `qa` it means "no answer". In a causal model [CLS]
-attends only to itself, so the last token, which attends to all others, takes its position.
+The heads of transformers' models read the vector at position 0, [CLS]. In question answering, position 0
+means "no answer". In a causal model, [CLS] attends only to itself. Its vector is therefore replaced by the
+vector of the last token, which attends to all tokens.
 """
 
 from typing import Any
@@ -15,14 +16,14 @@ from bertkit.errors import UserError
 from bertkit.modeling.heads import get_head_dropout
 from bertkit.modeling.loading import HEAD_KEY, ModelSource, load_model, read_weights
 
-BILSTM = "bilstm"  # the name of the submodule in models and in their weights
+BILSTM = "bilstm"  # name of the submodule in a model, and prefix of the names of its weights
 ONNX_LSTM_OPSET = 14  # the opset that defines ONNX's LSTM
 
 
 class ScalarMix(nn.Module):
     """A learned weighted sum of layers: softmax-normalized weights times a scale (Peters et al. 2018, eq. 1).
 
-    It is initialized to the plain mean.
+    A new `ScalarMix` computes the mean of the layers.
     """
 
     def __init__(self, layers: int) -> None:
@@ -31,7 +32,7 @@ class ScalarMix(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Turn `[..., layers, hidden_size]` into `[..., hidden_size]`."""
+        """Sum the vectors of the layers: `[..., layers, hidden_size]` to `[..., hidden_size]`."""
         return self.scale * (self.weights.softmax(0).unsqueeze(-1) * vectors).sum(-2)
 
 
@@ -39,9 +40,9 @@ class BiLstm(nn.Module):
     """A two-layer bidirectional LSTM over the real tokens (Devlin et al. 2018, 5.3).
 
     Args:
-        input_size: size of the input vectors.
-        hidden_size: size of the output of each direction.
-        dropout: dropout probability between the two layers.
+        input_size: Size of the input vectors.
+        hidden_size: Size of the output of each direction.
+        dropout: Dropout probability between the two layers.
     """
 
     def __init__(self, input_size: int, hidden_size: int, dropout: float) -> None:
@@ -51,13 +52,15 @@ class BiLstm(nn.Module):
         )
 
     def forward(self, vectors: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Turn `[batch, seq_len, input_size]` into `[batch, seq_len, 2 * hidden_size]`, zeros at padding.
+        """Turn `[batch, seq_len, input_size]` into `[batch, seq_len, 2 * hidden_size]`; padding gets zeros.
 
-        PyTorch's packed sequences start at position 0. Tokens after left padding move there and back.
+        PyTorch's packed sequences must start at position 0. Left padding is therefore rotated to the end of
+        each sequence, and back after the LSTM.
         """
         mask = attention_mask.long()
-        seq_len, first = mask.shape[1], mask.argmax(1, keepdim=True)
+        seq_len, first = mask.shape[1], mask.argmax(1, keepdim=True)  # first: position of the first token
         positions = torch.arange(seq_len, device=vectors.device)
+        # Rotations by `first`, without the modulo operator.
         to_front = torch.where(positions + first < seq_len, positions + first, positions + first - seq_len)
         to_back = torch.where(positions < first, positions - first + seq_len, positions - first)
         run_lstm = _run_lstm_onnx if torch.compiler.is_exporting() else _run_lstm
@@ -74,7 +77,7 @@ def _run_lstm(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> to
 
 
 def _run_lstm_onnx(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Run the LSTM as ONNX operators, which take lengths; packed sequences cannot be exported."""
+    """Run the LSTM as ONNX operators. They take the lengths; packed sequences cannot be exported."""
     states = vectors.transpose(0, 1)
     seq_len, batch, _ = states.shape
     for layer in range(lstm.num_layers):
@@ -99,7 +102,12 @@ def _onnx_gates(weight: torch.Tensor) -> torch.Tensor:
 
 
 def gather_positions(vectors: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Return the vectors at `positions` `[batch, seq_len]` of vectors `[batch, seq_len, size]`."""
+    """Select vectors of each sequence.
+
+    Args:
+        vectors: `[batch, seq_len, size]`.
+        positions: `[batch, seq_len]` position of the vector to select for each position.
+    """
     return vectors.gather(1, positions.unsqueeze(-1).expand_as(vectors))
 
 
@@ -109,18 +117,18 @@ def is_causal(config: Any) -> bool:
 
 
 def load_with_pooling(auto_class: Any, source: ModelSource, config: Any, new_head: bool, head: Head) -> Any:
-    """Load a stock model whose head reads a position that attends to the whole text.
+    """Load a transformers model, and add a BiLSTM or the pooling of causal models if it needs them.
 
     Args:
         auto_class: transformers' auto class for the task.
-        source: where the weights are. The BiLSTM also comes from here, unless the head is re-initialized.
-        config: the model's config.
-        new_head: whether to re-initialize the head.
-        head: "bilstm" puts a BiLSTM between encoder and head.
+        source: The model whose weights are loaded.
+        config: The model's config.
+        new_head: Whether to re-initialize the head, including the BiLSTM.
+        head: Type of the head; "bilstm" adds a BiLSTM between encoder and output layer.
 
     Raises:
-        UserError: the weights cannot be read or do not fit, or the hidden size is odd, which a BiLSTM cannot
-            produce.
+        UserError: The weights cannot be read or do not fit, or a BiLSTM is added to a model whose hidden size
+            is odd.
     """
     model = load_model(auto_class, source, config, new_head)
     if head == "bilstm":
@@ -135,7 +143,7 @@ def load_with_pooling(auto_class: Any, source: ModelSource, config: Any, new_hea
 
 def add_pooling(model: Any) -> Any:
     """Add the pooling hook to a model that is causal or has a BiLSTM, and return the model."""
-    bilstm, causal = getattr(model, BILSTM, None), is_causal(model.config)
+    bilstm, model_is_causal = getattr(model, BILSTM, None), is_causal(model.config)
 
     def pool(encoder: Any, _: Any, kwargs: dict[str, Any], output: Any) -> Any:
         states, mask = output.last_hidden_state, kwargs.get("attention_mask")
@@ -143,40 +151,40 @@ def add_pooling(model: Any) -> Any:
             mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
         if bilstm is not None:
             states = bilstm(states, mask)
-        output.last_hidden_state = gather_positions(states, _pooled_positions(mask, causal))
+        output.last_hidden_state = gather_positions(states, _pooled_positions(mask, model_is_causal))
         if output.get("pooler_output") is not None:
             output.pooler_output = _run_pooler(encoder, output.last_hidden_state)
         return output
 
-    if causal or bilstm is not None:
+    if model_is_causal or bilstm is not None:
         model.base_model.register_forward_hook(pool, with_kwargs=True)
     return model
 
 
-def _pooled_positions(mask: torch.Tensor, causal: bool) -> torch.Tensor:
-    """Return, for each position `[batch, seq_len]`, the position whose vector it takes.
+def _pooled_positions(mask: torch.Tensor, model_is_causal: bool) -> torch.Tensor:
+    """Return the position of the vector that the head reads at each position `[batch, seq_len]`.
 
-    In a causal model the first and the last real token change places; neither is part of a word. The vector
-    that represents the text also goes to position 0, even if that is padding, because heads read it there.
+    In a causal model, the vectors of the first and the last real token are swapped; both are special tokens.
+    Position 0 always gets the vector that represents the text, even if position 0 is padding.
     """
-    count, seq_len = mask.shape  # len() would be a constant in an exported graph
-    rows = torch.arange(count, device=mask.device)
-    positions = torch.arange(seq_len, device=mask.device).repeat(count, 1)
+    batch_size, seq_len = mask.shape  # len() would be a constant in an exported graph
+    rows = torch.arange(batch_size, device=mask.device)
+    positions = torch.arange(seq_len, device=mask.device).repeat(batch_size, 1)
     first, last = mask.argmax(1), seq_len - 1 - mask.flip(1).argmax(1)
-    if causal:
+    if model_is_causal:
         positions[rows, first], positions[rows, last] = last, first
-    positions[:, 0] = last if causal else first
+    positions[:, 0] = last if model_is_causal else first
     return positions
 
 
 def _run_pooler(encoder: Any, states: torch.Tensor) -> torch.Tensor:
-    """Apply the encoder's own pooler to position 0; in some architectures it is a bare linear layer."""
+    """Apply the encoder's pooler to position 0. In some architectures, the pooler is a linear layer only."""
     pooler = encoder.pooler
     return pooler(states[:, 0]).tanh() if isinstance(pooler, nn.Linear) else pooler(states)
 
 
 def _build_bilstm(config: Any) -> BiLstm:
-    """Build a BiLSTM whose output has the model's hidden size, as the stock head expects."""
+    """Build a BiLSTM whose output has the model's hidden size, which the output layer expects."""
     hidden_size = config.hidden_size
     if hidden_size % 2:
         raise UserError(

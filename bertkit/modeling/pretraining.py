@@ -1,4 +1,4 @@
-"""Pre-training models: BERT configs of any size, and vocabulary logits at the masked positions only."""
+"""Models for pre-training: BERT configs of any size, and logits at the masked positions only."""
 
 import math
 from typing import Any, NamedTuple
@@ -8,10 +8,8 @@ import torch
 from bertkit.modeling.loading import ModelSource, list_weight_names
 
 MAX_POSITION_EMBEDDINGS = 512
-INITIALIZER_RANGE, BASE_HIDDEN_SIZE = (
-    0.02,
-    768,
-)  # BERT's standard deviation of new weights; hidden size of BERT-base
+INITIALIZER_RANGE = 0.02  # standard deviation of BERT's initial weights
+BASE_HIDDEN_SIZE = 768  # hidden size of BERT-base
 MASKED_POSITIONS = "masked_lm_positions"
 
 
@@ -19,8 +17,9 @@ class PretrainingLogits(NamedTuple):
     """Output of a pre-training model.
 
     Attributes:
-        prediction_logits: [batch, P, vocabulary] at the masked positions.
-        seq_relationship_logits: [batch, 2]: the second text follows (0) or not (1); None without such a head.
+        prediction_logits: [batch, P, vocabulary] logits of the tokens at the masked positions.
+        seq_relationship_logits: [batch, 2] logits of two classes: the second text follows the first (0), or
+            does not (1). None for a model without a sentence-pair head.
     """
 
     prediction_logits: torch.Tensor
@@ -37,9 +36,9 @@ class PretrainingLogits(NamedTuple):
 def build_bert_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id: int) -> Any:
     """Return the config of a BERT of any size, with intermediate size 4 * hidden and dropout 0.1.
 
-    Models narrower than BERT-base get a larger standard deviation of new weights, so that the outputs of a
-    layer vary as much as in BERT-base. With 0.02 a narrow model is slow to learn what takes several
-    layers, next sentence prediction above all.
+    A model with a smaller hidden size than BERT-base gets initial weights with a larger standard deviation.
+    The outputs of its layers then vary as much as in BERT-base. With a standard deviation of 0.02, such a
+    model learns tasks that need several layers slowly, above all next sentence prediction.
 
     Args:
         vocab_size: Size of the vocabulary.
@@ -58,13 +57,13 @@ def build_bert_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id
 
 
 def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:
-    """Return which heads the weights of a model lack: "tokens" (vocabulary) and "pairs"."""
+    """Return the heads that the weights of a model lack: "tokens" (masked LM), "pairs", both or none."""
     with torch.device("meta"):
         model = auto_class.from_config(config)
     encoder_prefix, weight_names = model.base_model_prefix + ".", list_weight_names(source.folder)
     missing = [
         weight
-        for name, weight in model.named_parameters()  # without the output layer, tied to the embeddings
+        for name, weight in model.named_parameters()  # excludes output weights tied to the embeddings
         if weight.ndim > 1 and not name.startswith(encoder_prefix) and name not in weight_names
     ]
     is_pair_head = [len(weight) == 2 for weight in missing]
@@ -75,8 +74,8 @@ def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> lis
 def gather_masked_positions(model: Any) -> Any:
     """Restrict the vocabulary head to the positions passed to `set_masked_positions`.
 
-    Heads work position by position, so the remaining logits do not change. Google's `run_pretraining.py`
-    gathers in the same way.
+    The head computes each position independently, so the logits at these positions do not change. Google's
+    `run_pretraining.py` also gathers the masked positions before the head.
     """
 
     def gather(encoder: Any, _: Any, output: Any) -> Any:
@@ -92,16 +91,22 @@ def gather_masked_positions(model: Any) -> Any:
 
 
 def set_masked_positions(model: Any, positions: torch.Tensor) -> None:
-    """Set the positions [batch, P] for the next batch of a model, its forward method, or a wrapper.
+    """Set the masked positions for the next forward pass of a model.
 
-    They are not model inputs because not every architecture passes unknown inputs on to its encoder.
+    The positions are not passed as a model input, because not every architecture passes unknown inputs to
+    its encoder.
+
+    Args:
+        model: A model, its forward method, or a wrapper such as `DistributedDataParallel`.
+        positions: [batch, P] masked positions.
     """
     model = getattr(model, "__self__", model)
-    setattr(getattr(model, "module", model).base_model, MASKED_POSITIONS, positions)
+    unwrapped = getattr(model, "module", model)
+    setattr(unwrapped.base_model, MASKED_POSITIONS, positions)
 
 
 def extract_logits(output: Any) -> PretrainingLogits:
-    """Return the logits of a transformers output; architectures name them differently."""
+    """Return the logits of a transformers model's output. Their names depend on the architecture."""
     prediction_logits = output.get("prediction_logits", output.get("logits"))
     pair_logits = output.get("seq_relationship_logits", output.get("sop_logits"))
     return PretrainingLogits(prediction_logits, pair_logits)

@@ -1,4 +1,4 @@
-"""Create a model from scratch: a tokenizer and a config in a temporary model directory."""
+"""Prepare a model that is trained from scratch: write a tokenizer and a config to a temporary folder."""
 
 import json
 from dataclasses import asdict
@@ -21,13 +21,17 @@ if TYPE_CHECKING:
     from bertkit.data.wordpiece import WordPieceResult
 
 ModelShape = tuple[int, int, int]  # layers, hidden size, attention heads
-CACHE_VERSION = 3  # increase when the same text would give a different tokenizer
-NOTES_FILE = "notes.json"
+CACHE_VERSION = 3  # must be increased if a code change leads to a different tokenizer for the same text
+NOTES_FILE = "notes.json"  # notes of the tokenizer's training, repeated when the tokenizer is reused
 DEFAULT_VOCAB_SIZE = 30_000  # Devlin et al. 2018, 3: WordPiece with a vocabulary of 30,000
 
 
 def resolve_model_shape(config: Any, sizes: dict[str, ModelShape]) -> tuple[str, ModelShape]:
-    """Return the name of the model and its layers, hidden size and heads, from settings or defaults.
+    """Return the name and the shape of the model, from the settings and the shapes of named sizes.
+
+    Args:
+        config: Settings `size`, `num_layers`, `hidden_size` and `num_heads`; any of them may be None.
+        sizes: Shapes by the name of the size.
 
     Raises:
         UserError: The number of heads does not divide the hidden size.
@@ -48,7 +52,10 @@ def resolve_model_shape(config: Any, sizes: dict[str, ModelShape]) -> tuple[str,
 def create_model_folder(
     config: Any, sizes: dict[str, ModelShape], text: TextSource, options: TextOptions, reporter: Reporter
 ) -> ModelSource:
-    """Create a directory with a BERT config and a tokenizer; the latter is trained unless one is named."""
+    """Create a temporary folder with a BERT config and a tokenizer.
+
+    The tokenizer is the one that `--tokenizer` names, or else it is trained on the text.
+    """
     name, shape = resolve_model_shape(config, sizes)
     if config.tokenizer:
         tokenizer = _load_named_tokenizer(config)
@@ -68,7 +75,7 @@ def _load_named_tokenizer(config: Any) -> Any:
 
 
 def find_tokenizer(name: str) -> ModelSource:
-    """Resolve `--tokenizer`: a directory that holds only a tokenizer, or a model."""
+    """Resolve `--tokenizer`: the folder of a tokenizer, or the name of a model."""
     folder = Path(name).expanduser()
     return ModelSource(folder.name, folder) if folder.is_dir() else find_model(name, "--tokenizer")
 

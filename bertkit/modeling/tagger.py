@@ -1,4 +1,4 @@
-"""Token classification on any layers of an encoder, fine-tuned with the head or frozen.
+"""Token classification on selected layers of an encoder, which is fine-tuned or frozen.
 
 A frozen encoder is the feature-based approach of Devlin et al. 2018, 5.3 and table 7.
 """
@@ -25,7 +25,7 @@ from bertkit.modeling.loading import (
 )
 from bertkit.modeling.pooling import BiLstm, ScalarMix
 
-# Name -> the hidden states used (0: embeddings, 1 ... L: layers), and how several are combined.
+# By name: a slice of the hidden states (0: embeddings, 1 to L: layers), and how several are combined.
 FEATURE_LAYERS: dict[str, tuple[slice, Literal["concat", "sum"]]] = {
     "last": (slice(-1, None), "concat"),
     "second-to-last": (slice(-2, -1), "concat"),
@@ -34,24 +34,26 @@ FEATURE_LAYERS: dict[str, tuple[slice, Literal["concat", "sum"]]] = {
     "sum-all": (slice(1, None), "sum"),
     "embeddings": (slice(0, 1), "concat"),
 }
-FEATURES_KEY = "bertkit_features"  # in config.json
+FEATURES_KEY = "bertkit_features"  # key in config.json
 
 
 def select_layers(config: Any, features: str | None) -> list[int]:
-    """Return the indices of the hidden states that `features` names (0: embeddings); the last one if None.
+    """Return the indices of the hidden states that `features` selects (0: embeddings, 1 to L: layers).
+
+    None selects the last layer.
 
     Raises:
-        UserError: the encoder has too few layers.
+        UserError: The encoder has too few layers.
     """
-    count = config.num_hidden_layers
-    if features is not None and count < _count_required_layers(features):
-        possible = format_list(name for name in FEATURE_LAYERS if count >= _count_required_layers(name))
+    num_layers = config.num_hidden_layers
+    if features is not None and num_layers < _count_required_layers(features):
+        possible = format_list(name for name in FEATURE_LAYERS if num_layers >= _count_required_layers(name))
         required = _count_required_layers(features)
         raise UserError(
-            f"--features {features}: requires {required} layers, and the model has {count}; "
+            f"--features {features}: requires {required} layers, and the model has {num_layers}; "
             f"use one of {possible}"
         )
-    return list(range(count + 1))[FEATURE_LAYERS[features or "last"][0]]
+    return list(range(num_layers + 1))[FEATURE_LAYERS[features or "last"][0]]
 
 
 def _count_required_layers(features: str) -> int:
@@ -59,13 +61,13 @@ def _count_required_layers(features: str) -> int:
 
 
 class Tagger(nn.Module):
-    """Token classifier: selected layers of an encoder, an optional BiLSTM, and a linear layer.
+    """A token classifier that consists of an encoder, an optional BiLSTM, and a linear layer.
 
     Args:
-        encoder: a model of `AutoModel`; its config defines the labels.
-        features: a name in `FEATURE_LAYERS`, which freezes the encoder. None uses the last layer of an
-            encoder that is trained with the head.
-        head: the classification head.
+        encoder: An encoder loaded by `AutoModel`, whose config contains the labels.
+        features: A name in `FEATURE_LAYERS`. None selects the last layer of an encoder that is trained with
+            the head; otherwise, the encoder is frozen.
+        head: Type of the head, "linear" or "bilstm".
     """
 
     def __init__(self, encoder: Any, features: str | None, head: Head) -> None:
@@ -82,7 +84,7 @@ class Tagger(nn.Module):
         size = config.hidden_size * (len(self.layers) if self.layer_combination == "concat" else 1)
         self.bilstm = BiLstm(size, config.hidden_size, dropout) if head == "bilstm" else None
         self.dropout = nn.Dropout(dropout)
-        # Not named "classifier": a stock head would load these weights and lack the other parts.
+        # Not named "classifier", since a model of transformers would load the layer without the BiLSTM.
         self.output = nn.Linear(
             2 * config.hidden_size if self.bilstm is not None else size, config.num_labels
         )
@@ -93,11 +95,11 @@ class Tagger(nn.Module):
 
     @property
     def base_model(self) -> Any:
-        """Encoder, under the name that transformers' models use."""
+        """The encoder, as in transformers' models."""
         return getattr(self, self.base_model_prefix)
 
     def train(self, mode: bool = True) -> "Tagger":
-        """Set the mode; a frozen encoder stays in evaluation mode, since dropout would change its vectors."""
+        """Set the mode, except for a frozen encoder, whose vectors dropout would change."""
         super().train(mode)
         if self.features is not None:
             self.base_model.eval()
@@ -111,8 +113,8 @@ class Tagger(nn.Module):
     ) -> torch.Tensor:
         """Return the hidden states of the selected layers [batch, seq_len, layers, hidden].
 
-        A frozen encoder computes in fp32, whatever the training precision, and rounds to 16 bits as the cache
-        does. Scores are then the same with and without the cache.
+        A frozen encoder always computes in fp32, and its hidden states are rounded to fp16 as in the cache.
+        Scores are then the same with and without the cache.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None and takes_token_type_ids(self.base_model):
@@ -121,15 +123,22 @@ class Tagger(nn.Module):
             return self.base_model(**inputs).last_hidden_state.unsqueeze(2)
         with torch.no_grad(), torch.autocast(input_ids.device.type, enabled=False):
             states = self.base_model(**inputs, output_hidden_states=True).hidden_states
-            length = input_ids.shape[1]  # block-sparse attention pads the hidden states
-            selected = torch.stack([states[layer][:, :length] for layer in self.layers], 2)
+            seq_len = input_ids.shape[1]  # models with block-sparse attention return longer states
+            selected = torch.stack([states[layer][:, :seq_len] for layer in self.layers], 2)
             return selected.half().float()
 
     def forward(
         self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None, vectors: torch.Tensor | None = None, **_: Any,
     ) -> TokenClassifierOutput:  # fmt: skip
-        """Return logits [batch, seq_len, num_labels] of tokens, or of `compute_hidden_states` vectors."""
+        """Return logits [batch, seq_len, num_labels].
+
+        Args:
+            input_ids: [batch, seq_len] tokens, or None if `vectors` are passed.
+            attention_mask: [batch, seq_len], 0 at padding; None without padding.
+            token_type_ids: [batch, seq_len], or None.
+            vectors: Result of `compute_hidden_states`, which replaces the tokens.
+        """
         inputs = input_ids if vectors is None else vectors
         assert inputs is not None
         if attention_mask is None:
@@ -141,17 +150,17 @@ class Tagger(nn.Module):
             combined = self.bilstm(combined, attention_mask)
         return TokenClassifierOutput(logits=self.output(self.dropout(combined)))
 
-    # ---- the interface of transformers' models that Trainer and the run directory use
+    # ---- methods of transformers' models that bertkit calls
 
-    def activation_checkpointing_enable(self, **how: Any) -> None:
-        """Enable it in the encoder, unless the encoder is frozen and stores no activations anyway."""
+    def activation_checkpointing_enable(self, **kwargs: Any) -> None:
+        """Enable activation checkpointing in the encoder. A frozen encoder stores no activations."""
         if self.features is None:
-            self.base_model.activation_checkpointing_enable(**how)
+            self.base_model.activation_checkpointing_enable(**kwargs)
 
     def save_pretrained(
         self, folder: str | Path, state_dict: Mapping[str, torch.Tensor] | None = None
     ) -> None:
-        """Write `config.json` and one file of weights, from which `AutoModel` can load the encoder."""
+        """Write `config.json` and a single file of weights. `AutoModel` can load the encoder from them."""
         from safetensors.torch import save_file
 
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -165,10 +174,18 @@ class Tagger(nn.Module):
 def load_tagger(
     source: ModelSource, model_config: Any, features: str | None, head: Head, new_head: bool
 ) -> Tagger:
-    """Load a tagger: the encoder from `source`, and the head as well unless `new_head`.
+    """Load a tagger: the encoder, and also the head unless a new head is requested.
+
+    Args:
+        source: The model whose weights are loaded.
+        model_config: The model's config.
+        features: Layers of a frozen encoder, or None, see `Tagger`.
+        head: Type of the head.
+        new_head: Whether to initialize a new head.
 
     Raises:
-        UserError: the encoder has too few layers, the weights cannot be read, or the head does not match.
+        UserError: The encoder has too few layers, the weights cannot be read, or the saved head differs from
+            the requested one.
     """
     select_layers(model_config, features)
     if not new_head:
@@ -181,7 +198,9 @@ def load_tagger(
 
 def _check_head(source: ModelSource, config: Any, features: str | None, head: Head) -> None:
     if not has_head(config, TAGGER_HEAD):
-        raise UserError(f"--model {source.name}: has no head of this kind; pass --new-head to initialize one")
+        raise UserError(
+            f"--model {source.name}: has no head of the requested kind; pass --new-head to initialize one"
+        )
     saved_features, saved_head = getattr(config, FEATURES_KEY, None), getattr(config, HEAD_KEY, None)
     if (saved_features, saved_head) != (features, head):
         features_flag = f"--features {saved_features}" if saved_features else "no --features"
@@ -192,17 +211,17 @@ def _check_head(source: ModelSource, config: Any, features: str | None, head: He
 
 
 def _load_head(model: Tagger, source: ModelSource) -> None:
-    """Load the weights outside the encoder strictly; `load_model` has loaded those of the encoder."""
-    encoder = model.base_model_prefix + "."
+    """Load the weights of the head, all of which must exist. `load_model` has loaded the encoder."""
+    encoder_prefix = model.base_model_prefix + "."
     try:
-        saved = read_weights(source.folder, lambda name: not name.startswith(encoder))
+        saved = read_weights(source.folder, lambda name: not name.startswith(encoder_prefix))
         missing, unexpected = model.load_state_dict(saved, strict=False)
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise UserError(
             f"--model {source.name}: its head does not match ({reason}); pass --new-head"
         ) from error
-    missing_in_head = [name for name in missing if not name.startswith(encoder)]
+    missing_in_head = [name for name in missing if not name.startswith(encoder_prefix)]
     mismatched = sorted([*unexpected, *missing_in_head])
     if mismatched:
         raise UserError(

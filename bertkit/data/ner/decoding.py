@@ -1,4 +1,4 @@
-"""Decoding of tags: from logits per token to log-probabilities per word to the best legal tag sequence."""
+"""Decode tags: compute log-probabilities of words from logits, and find the best legal tag sequences."""
 
 from dataclasses import dataclass
 
@@ -7,40 +7,41 @@ import numpy as np
 from bertkit.data.ner.features import WordFeatures
 from bertkit.data.ner.tags import TagSet
 
-NON_OUTSIDE_PENALTY = 1e-3  # makes a word without tokens O, unless its neighbors imply another tag
-FORBIDDEN_PENALTY = 1e4  # for impossible tags; small enough that the sum over a sentence stays finite
-MAX_CELLS = 2**22  # scores in memory at a time, sentences times pairs of tags: 32 MB
+NON_OUTSIDE_PENALTY = 1e-3  # a word without tokens becomes O, unless the words around it decide otherwise
+FORBIDDEN_PENALTY = 1e4  # for impossible tags; finite, unlike the scores of illegal transitions
+MAX_BATCH_SCORES = 2**22  # scores decoded at a time, sentences times transitions; 32 MB
 
 
 def compute_emissions(logits: np.ndarray, features: WordFeatures, tags: TagSet) -> np.ndarray:
     """Return the log-probability of each tag for each word [words, tags].
 
-    A word with the same token as the word before continues that word's entity. Tokenizers that treat
-    whole words as tokens cause this if the words of a file are single characters. A word without tokens
-    follows its neighbors. It never begins an entity: its B would otherwise be preferred to the I of the
-    neighbor's tokens.
+    Several words may share a token: a file may label single characters, and a token may contain several of
+    them. The second and later words of a token continue the entity of the first word.
+
+    A word without tokens gets O or continues the entity of the words around it. It cannot begin an entity:
+    otherwise its B would have the same score as the I that continues the entity.
 
     Args:
-        logits: [predictions, tags].
-        features: the features that the logits were computed from.
-        tags: the tag set of the model.
+        logits: [predictions, tags] logits of the first token of each word.
+        features: The features that the logits were computed from.
+        tags: The tag set of the model.
     """
     from scipy.special import log_softmax
 
-    without_tokens = np.where(tags.is_begin, -FORBIDDEN_PENALTY, -NON_OUTSIDE_PENALTY)
-    without_tokens[tags.outside_id] = 0.0
+    emissions_without_tokens = np.where(tags.is_begin, -FORBIDDEN_PENALTY, -NON_OUTSIDE_PENALTY)
+    emissions_without_tokens[tags.outside_id] = 0.0
     index = features.prediction_index
-    emissions = np.tile(without_tokens, (len(index), 1))
+    emissions = np.tile(emissions_without_tokens, (len(index), 1))
     has_prediction = index >= 0
     log_probabilities = log_softmax(logits.astype(np.float64), axis=-1)
     emissions[has_prediction] = log_probabilities[index[has_prediction]]
-    continued = np.flatnonzero(has_prediction[1:] & (index[1:] == index[:-1])) + 1
+    shares_token = np.flatnonzero(has_prediction[1:] & (index[1:] == index[:-1])) + 1  # with the word before
     for type_id in range(len(tags.types)):
         begin = (tags.type_ids == type_id) & tags.is_begin
         inside = (tags.type_ids == type_id) & ~tags.is_begin
-        either = np.logaddexp(emissions[continued][:, begin], emissions[continued][:, inside])
-        emissions[continued[:, None], inside] = either
-        emissions[continued[:, None], begin] = -FORBIDDEN_PENALTY
+        begin_or_inside = np.logaddexp(emissions[shares_token][:, begin], emissions[shares_token][:, inside])
+        emissions[shares_token[:, None], inside] = begin_or_inside
+        emissions[shares_token[:, None], begin] = -FORBIDDEN_PENALTY
     return emissions
 
 
@@ -49,14 +50,15 @@ def viterbi_decode(
 ) -> np.ndarray:
     """Return the legal tag sequence with the highest score for each sentence.
 
-    Sentences whose argmax is legal keep it; only the others are decoded.
+    If the best tags of a sentence's words form a legal sequence, this sequence is the result. Only the
+    remaining sentences are decoded.
 
     Args:
         emissions: [words, tags] finite scores (logits or log-probabilities) of all sentences.
         offsets: [n + 1] index of each sentence's first word; sentences may be empty.
         initial: [tags] bool, whether a tag may begin a sentence.
-        transitions: [tags, tags] bool (from, to), whether a tag may follow another. Every reachable tag
-            must have a successor, as every tag does that may be followed by O.
+        transitions: [tags, tags] bool, whether the second tag may follow the first. Each reachable tag must
+            have a successor. O is usually one.
 
     Returns:
         [words] int tag ids.
@@ -66,21 +68,23 @@ def viterbi_decode(
     longest_first = illegal[np.argsort(-np.diff(offsets)[illegal], kind="stable")]
     starts, lengths = offsets[longest_first], np.diff(offsets)[longest_first]
     rules = _Rules.from_transitions(initial, transitions)
-    size = max(1, MAX_CELLS // rules.transition_scores.size)
-    for first in range(0, len(starts), size):
-        batch = slice(first, first + size)
+    batch_size = max(1, MAX_BATCH_SCORES // rules.transition_scores.size)
+    for first in range(0, len(starts), batch_size):
+        batch = slice(first, first + batch_size)
         _decode_sentences(emissions, starts[batch], lengths[batch], rules, path)
     return path
 
 
 @dataclass(frozen=True)
 class _Rules:
-    """Transition rules in compact form: tags with the same predecessors (such as O and all B) share a kind.
+    """Transition rules in compact form. Tags with the same legal predecessors have the same kind.
+
+    O and all B tags, for example, have the same kind.
 
     Attributes:
-        initial_scores: [tags] 0, or -inf for tags that may not begin a sentence.
-        transition_scores: [kinds, tags] 0, or -inf for tags that may not precede the kind.
-        kind: [tags] the kind of each tag.
+        initial_scores: [tags] 0 if the tag may begin a sentence, else -inf.
+        transition_scores: [kinds, tags] 0 if the tag may precede tags of the kind, else -inf.
+        kind: [tags] index of each tag's kind.
     """
 
     initial_scores: np.ndarray
@@ -107,20 +111,20 @@ def _find_illegal_sentences(
 def _decode_sentences(
     emissions: np.ndarray, starts: np.ndarray, lengths: np.ndarray, rules: _Rules, path: np.ndarray
 ) -> None:
-    """Write the best paths of sentences into `path`.
+    """Write the best tag sequences of sentences into `path`.
 
-    The sentences are sorted by length, longest first. Those that reach a step are therefore the first ones,
-    and no padding is needed.
+    The sentences are sorted by length, longest first. The sentences that are active at a step, because they
+    have a word there, are therefore the first ones, and no padding is needed.
     """
     active_counts = np.searchsorted(-lengths, -np.arange(1, lengths[0])).tolist()  # at steps 1, 2, ...
     scores = rules.initial_scores + emissions[starts]
-    backpointers = []  # at each step the best tag before each kind, [active, kinds]
+    backpointers = []  # for each step: the best predecessor of each kind [active, kinds]
     for step, active in enumerate(active_counts, 1):
         candidates = scores[:active, None] + rules.transition_scores
-        best = candidates.argmax(2)
-        best_scores = np.take_along_axis(candidates, best[:, :, None], 2)[:, :, 0]
+        best_predecessors = candidates.argmax(2)
+        best_scores = np.take_along_axis(candidates, best_predecessors[:, :, None], 2)[:, :, 0]
         scores[:active] = best_scores[:, rules.kind] + emissions[starts[:active] + step]
-        backpointers.append(best.astype(np.int16))
+        backpointers.append(best_predecessors.astype(np.int16))
     tag = scores.argmax(1)
     for step in range(len(active_counts), 0, -1):
         active = active_counts[step - 1]

@@ -1,4 +1,4 @@
-"""The documents that sentences come from, so that a model can read the sentences around each one."""
+"""Documents of sentences, from which a model can read the neighbors of a sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,20 +20,21 @@ class DocumentPosition:
     """The position of a sentence in its document.
 
     Attributes:
-        sentences: words and text of all sentences of the document, whatever split they belong to.
-        sentence_index: index of this sentence.
+        sentences: Words and text of each sentence of the document. After a split, this includes sentences of
+            other splits.
+        sentence_index: Index of the sentence among them.
     """
 
     sentences: Sequence[tuple[Sequence[str], str]]
     sentence_index: int
 
     def __repr__(self) -> str:
-        """Return a short form for fingerprints; the document's text is part of its own rows."""
+        """Return a short text for fingerprints of rows, which contain the document's words already."""
         return f"{self.sentence_index} of {len(self.sentences)}"
 
 
 def find_document_column(rows: Rows) -> str | None:
-    """Return the column that identifies the document of a row, or None."""
+    """Return the column with the document id of each row, or None."""
     columns = (find_column(rows, name) for name in DOCUMENT_COLUMNS)
     return next((column for column in columns if column), None)
 
@@ -41,10 +42,10 @@ def find_document_column(rows: Rows) -> str | None:
 def add_document_positions(rows: Rows) -> Rows:
     """Add the column `context` with the position of each row in its document.
 
-    Consecutive rows with the same document id are one document.
+    Consecutive rows of a file with the same document id form a document.
 
     Raises:
-        UserError: the rows have no document boundaries.
+        UserError: The rows have no document boundaries.
     """
     column = find_document_column(rows)
     if column is None:
@@ -52,9 +53,9 @@ def add_document_positions(rows: Rows) -> Rows:
             f"{rows.files[0]}: --context document: cannot find document boundaries; add -DOCSTART- lines or "
             "a column 'document', or pass --context sentence"
         )
-    documents = list(zip(rows.file_index.tolist(), rows[column], strict=True))
+    document_keys = list(zip(rows.file_index.tolist(), rows[column], strict=True))
     positions: list[DocumentPosition] = []
-    for _, group in groupby(range(len(rows)), key=documents.__getitem__):
+    for _, group in groupby(range(len(rows)), key=document_keys.__getitem__):
         sentences = [(rows["tokens"][index], rows["text"][index]) for index in group]
         positions += [DocumentPosition(sentences, index) for index in range(len(sentences))]
     return rows.with_column("context", positions)
@@ -63,9 +64,12 @@ def add_document_positions(rows: Rows) -> Rows:
 def collect_sentences(positions: Sequence[DocumentPosition]) -> tuple[list[Any], np.ndarray, np.ndarray]:
     """Concatenate the sentences of all documents.
 
+    Args:
+        positions: [n] positions of sentences in their documents.
+
     Returns:
-        The sentences; the index of each position's sentence among them [n]; the bounds of its document
-        among them [n, 2].
+        Words and text of all sentences; the index of each position's sentence [n]; the first sentence and the
+        end of each position's document [n, 2]. Both are indices into the list of all sentences.
     """
     documents = {id(position.sentences): position.sentences for position in positions}
     offsets = offsets_from_lengths(np.array([len(document) for document in documents.values()], np.int64))

@@ -1,4 +1,4 @@
-"""Rows of words and tags, or of texts and entity spans: find their columns and normalize them."""
+"""Find the columns of words and tags, or of texts and entity spans, and normalize rows to words and tags."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,28 +27,36 @@ TAG_COLUMNS = [
 ]  # fmt: skip
 RESERVED_COLUMNS = ("tokens", "text", "tags", "iob2", "context")  # columns that normalization creates
 WIDENED_SPANS_NOTE = "spans end inside a word and are extended to the whole word"
-MAX_ENTITY_TYPES = (
-    200  # more distinct values than this are not types: the wrong column was taken for the tags
-)
+MAX_ENTITY_TYPES = 200  # a column with more different types is probably not the tag column
 
 # ---- columns
 
 
 def resolve_columns(rows: Rows, token_column: str | None, tag_column: str | None) -> tuple[str, str]:
-    """Return the columns of words and tags: by name, by index (from 0), or guessed.
+    """Return the columns of words and tags: those that the user passed, or else guesses.
+
+    Args:
+        rows: The training rows.
+        token_column: Name or index (from 0) of the column of words, or None to guess it.
+        tag_column: Name or index (from 0) of the column of tags, or None to guess it.
 
     Raises:
-        UserError: a column is missing, or both are the same.
+        UserError: A column is missing, or both columns are the same.
     """
-    token = _find_named(rows, token_column, "--token-column") if token_column else _guess_token_column(rows)
-    tag = _find_named(rows, tag_column, "--tag-column") if tag_column else _guess_tag_column(rows, token)
+    token = _find_passed(rows, token_column, "--token-column") if token_column else _guess_token_column(rows)
+    tag = _find_passed(rows, tag_column, "--tag-column") if tag_column else _guess_tag_column(rows, token)
     if token == tag:
         raise UserError(f"--tag-column {tag}: is already the token column; pass another column")
     return token, tag
 
 
 def match_split_columns(rows: Rows, columns: tuple[str, str]) -> tuple[str, str | None]:
-    """Return the columns of a split, whose format may differ from the training rows; tags may be missing."""
+    """Return the columns of a split in any format; the tag column may be None.
+
+    Args:
+        rows: The rows of the split, whose format may differ from that of the training rows.
+        columns: The columns of words and tags in the training rows.
+    """
     if columns[0] in rows.columns:
         return columns
     token = _guess_token_column(rows)
@@ -59,27 +67,28 @@ def match_split_columns(rows: Rows, columns: tuple[str, str]) -> tuple[str, str 
 
 
 def _guess_token_column(rows: Rows) -> str:
-    """Guess the token column; in a column file it is the first one that does not number the words."""
-    numbered = [name for name in rows.columns if name.isdecimal()]
-    if not numbered:
+    """Guess the token column. In a column file, it is the first column that does not number the words."""
+    column_numbers = [name for name in rows.columns if name.isdecimal()]
+    if not column_numbers:
         return guess_column(rows, TOKEN_COLUMNS, "token")
-    has_word_numbers = len(numbered) > 1 and all(words[0] == "1" for words in rows[numbered[0]])
-    return numbered[1] if has_word_numbers else numbered[0]
+    has_word_numbers = len(column_numbers) > 1 and all(words[0] == "1" for words in rows[column_numbers[0]])
+    return column_numbers[1] if has_word_numbers else column_numbers[0]
 
 
 def _guess_tag_column(rows: Rows, token_column: str) -> str:
-    """Guess the tag column; in a column file it is the last one."""
+    """Guess the tag column. In a column file, it is the last column."""
     if not token_column.isdecimal():
         return guess_column(rows, TAG_COLUMNS, "tag")
-    numbered = [name for name in rows.columns if name.isdecimal() and name != token_column]
-    if not numbered:
+    column_numbers = [name for name in rows.columns if name.isdecimal() and name != token_column]
+    if not column_numbers:
         raise UserError(f"{rows.files[0]}: has one column, the words, and no tags; add a tag column")
-    return numbered[-1]
+    return column_numbers[-1]
 
 
-def _find_named(rows: Rows, column: str, flag: str) -> str:
+def _find_passed(rows: Rows, column: str, flag: str) -> str:
+    """Return the name of the column that the user passed by name or by index."""
     names = list(rows.columns)
-    is_column_file = any(name.isdecimal() for name in names)  # its columns are named by their numbers
+    is_column_file = any(name.isdecimal() for name in names)  # columns without names are named by number
     if column.isdecimal() and not is_column_file and int(column) < len(names):
         return names[int(column)]
     require_column(rows, column, flag)
@@ -92,13 +101,13 @@ def _find_named(rows: Rows, column: str, flag: str) -> str:
 def parse_split(
     rows: Rows, split: str, columns: tuple[str, str], train_scheme: Scheme | None
 ) -> tuple[Rows, Scheme | None, list[str]]:
-    """Normalize a split (see `normalize_sentences`) and add its tags in IOB2.
+    """Normalize a split (see `normalize_sentences`), and add the column `iob2` with the tags in IOB2.
 
     Args:
-        rows: the rows as read.
-        split: name of the split, for notes.
-        columns: the columns of words and tags in the training rows.
-        train_scheme: the scheme of the training rows, or None for the training rows themselves.
+        rows: The rows as read.
+        split: Name of the split, for notes.
+        columns: The columns of words and tags in the training rows.
+        train_scheme: The scheme of the training rows, or None for the training rows themselves.
 
     Returns:
         The rows, the scheme of their tags (None without tags), and notes for the user.
@@ -118,11 +127,11 @@ def parse_split(
 def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -> Rows:
     """Return the rows with the columns `tokens`, `text`, `context` and, if the rows are tagged, `tags`.
 
-    Texts are split by `split_words`, and their spans become IOB2 tags. Other columns with reserved names are
-    renamed to `input_NAME`.
+    `split_words` splits texts into words, and entity spans of texts become IOB2 tags. If any other column has
+    a reserved name, it is renamed to `input_NAME`.
 
     Raises:
-        UserError: words, tags or spans of a row cannot be parsed, or do not match.
+        UserError: The words, tags or spans of a row cannot be parsed, or do not match each other.
     """
     require_column(rows, token_column, "the words")
     values = rows[token_column]
@@ -136,8 +145,9 @@ def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -
         for name, column in rows.columns.items()
         if name not in (token_column, tag_column)
     }
-    single = [DocumentPosition([sentence], 0) for sentence in zip(words, texts, strict=True)]
-    columns |= {"tokens": words, "text": texts, "context": single}
+    # Each sentence is a document of its own, until `add_document_positions` replaces the column.
+    positions = [DocumentPosition([sentence], 0) for sentence in zip(words, texts, strict=True)]
+    columns |= {"tokens": words, "text": texts, "context": positions}
     if tag_column in rows.columns and any(value is not None for value in rows[tag_column]):
         columns["tags"] = [
             convert_spans_to_tags(rows, index, value, texts[index], words[index])
@@ -149,7 +159,10 @@ def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -
 
 
 def is_normalized(rows: Rows) -> bool:
-    """Return whether the rows come from `normalize_sentences`; user columns may have the same names."""
+    """Return whether `normalize_sentences` returned these rows.
+
+    Column names cannot show this, since a file may use the same names.
+    """
     return isinstance(next(iter(rows.columns.get("context", ())), None), DocumentPosition)
 
 
@@ -189,7 +202,7 @@ def _parse_tags(rows: Rows, index: int, value: Any, words: Sequence[str], column
 
 
 def _count_widened_spans(rows: Rows, token_column: str, tag_column: str | None, sentences: Rows) -> int:
-    """Count the spans that differ from the entities of their tags, because they end inside a word."""
+    """Count the spans that are not entities of the tags, because they begin or end inside a word."""
     if tag_column not in rows.columns or "tags" not in sentences.columns:
         return 0
     count = 0
@@ -203,24 +216,25 @@ def _count_widened_spans(rows: Rows, token_column: str, tag_column: str | None, 
 
 def _drop_empty_rows(rows: Rows, split: str) -> tuple[Rows, list[str]]:
     """Return the rows that have words, and a note if some have none."""
-    kept = [index for index, words in enumerate(rows["tokens"]) if words]
-    if not kept:
+    nonempty = [index for index, words in enumerate(rows["tokens"]) if words]
+    if not nonempty:
         raise UserError(f"{rows.files[0]}: no row contains a word; check --token-column")
-    if len(kept) == len(rows):
+    if len(nonempty) == len(rows):
         return rows, []
-    return rows.select(kept), [f"{len(rows) - len(kept):,} {split} rows without words skipped"]
+    return rows.select(nonempty), [f"{len(rows) - len(nonempty):,} {split} rows without words skipped"]
 
 
 def _add_iob2(rows: Rows, split: str, train_scheme: Scheme | None) -> tuple[Rows, Scheme, list[str]]:
-    """Return the rows with the column `iob2`, the scheme of their tags, and notes on it.
+    """Return the rows with the column `iob2`, the scheme of their tags, and notes for the user.
 
     Args:
-        rows: rows with tags.
-        split: name of the split, for notes.
-        train_scheme: the scheme of the training rows, which is kept unless another fits the tags better.
+        rows: Normalized rows with tags.
+        split: Name of the split, for notes.
+        train_scheme: The scheme of the training rows, or None. It is preferred unless another scheme fits the
+            tags better.
 
     Raises:
-        UserError: a tag does not belong to the scheme.
+        UserError: A tag does not belong to the scheme.
     """
     tags = rows["tags"]
     _reject_lone_surrogates(rows)
@@ -236,7 +250,7 @@ def _add_iob2(rows: Rows, split: str, train_scheme: Scheme | None) -> tuple[Rows
 
 
 def _reject_lone_surrogates(rows: Rows) -> None:
-    """Raise a `UserError` at a tag that cannot be written to a file of predictions."""
+    """Raise a `UserError` if a tag cannot be encoded in UTF-8, as files of predictions require."""
     invalid = {tag for tag in set(chain.from_iterable(rows["tags"])) if has_lone_surrogate(tag)}
     if not invalid:
         return
@@ -260,7 +274,7 @@ def collect_types(rows: Rows, tag_column: str) -> list[str]:
     """Return the sorted entity types of normalized rows.
 
     Raises:
-        UserError: there are no entities, or implausibly many types.
+        UserError: There are no entities, or there are too many types to be entity types.
     """
     types = sorted({tag[2:] for tag in set(chain.from_iterable(rows["iob2"])) - {"O"}})
     location = f"{rows.files[0]}: column {tag_column!r}"
@@ -275,7 +289,7 @@ def collect_types(rows: Rows, tag_column: str) -> list[str]:
 
 
 def check_types(rows: Rows, types: Sequence[str]) -> None:
-    """Raise a `UserError` at the first tag whose type is not one of `types`."""
+    """Raise a `UserError` for the first tag whose type is not one of `types`."""
     position = TagSet(build_iob2_labels(types)).find_first_unknown(rows["iob2"])
     if position is None:
         return

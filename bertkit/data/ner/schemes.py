@@ -1,4 +1,4 @@
-"""Tag schemes of files: detection, and conversion to IOB2 and back."""
+"""Detect the tag scheme of a file, and convert tags to IOB2 and back."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,12 +17,13 @@ from bertkit.data.ner.tags import (
     split_by_offsets,
 )
 
-# The letters for the first, an inner, the last and the only word of an entity. If two schemes fit equally
-# well, detection prefers the earlier one. IOB1 writes B only directly after an entity of the same type.
+# Letters by scheme: for the first, an inner, the last and the only word of an entity. If two schemes fit
+# equally well, detection prefers the earlier one. IOB1 differs from IOB2 in one rule: the first word of an
+# entity gets B only if the entity directly follows another of the same type, and I otherwise.
 SCHEMES = {"IOB2": "BIIB", "IOB1": "BIIB", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES", "IO": "IIII"}
-LETTERS = "OBIMELSU?"  # by letter id; "?" is for strings that are not tags
-BEGINS_ENTITY = np.array([letter in "BSU" for letter in LETTERS])  # regardless of the word before
-ENDS_ENTITY = np.array([letter in "ELSU" for letter in LETTERS])  # regardless of the word after
+LETTERS = "OBIMELSU?"  # the index of a letter is its id; "?" is the letter of invalid tags
+BEGINS_ENTITY = np.array([letter in "BSU" for letter in LETTERS])  # after any word
+ENDS_ENTITY = np.array([letter in "ELSU" for letter in LETTERS])  # before any word
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Scheme:
     """A notation for entity tags.
 
     Attributes:
-        name: one of `SCHEMES`.
-        separator: character between letter and type; "" if tags are types without a letter (IO).
+        name: A key of `SCHEMES`.
+        separator: Character between letter and type, or "" for IO tags that consist of the type only.
     """
 
     name: str = "IOB2"
@@ -43,11 +44,11 @@ class Scheme:
         return f"{self.name} ({', '.join(self.format_tag(letter, 'TYPE') for letter in letters)}, {OUTSIDE})"
 
     def format_tag(self, letter: str, type: str) -> str:
-        """Return the tag of a word inside an entity."""
+        """Return the tag of an entity's word, such as `B-PER`."""
         return format_tag(letter, type, self.separator) if self.separator else type
 
     def parse(self, tag: str) -> tuple[str, str]:
-        """Return letter and type of a tag; the letter is "?" if the tag is invalid."""
+        """Return letter and type of a tag. The letter is "?" if the tag is invalid."""
         if tag == OUTSIDE:
             return OUTSIDE, ""
         if not self.separator:
@@ -59,54 +60,57 @@ class Scheme:
 
 
 def detect_scheme(sentences: TagSequences, preferred: Scheme | None = None) -> Scheme:
-    """Detect the scheme of a split: the one that the fewest of its tags violate.
+    """Detect the scheme of a split: the scheme that the fewest tags violate.
 
-    Tags with no letter but I are IO. `find_invalid_tag` finds a tag that the detected scheme does not have.
+    The scheme is IO if the only letter is I. The split may also contain tags that belong to no scheme, see
+    `find_invalid_tag`.
 
     Args:
-        sentences: the tags of each sentence.
-        preferred: the training split's scheme, kept unless another fits better. A small split may not
-            contain all letters.
+        sentences: The tags of each sentence.
+        preferred: The scheme of the training split. It is returned unless another scheme fits better, because
+            a small split may lack letters that would identify the scheme.
     """
     tags = set(chain.from_iterable(sentences)) - {OUTSIDE}
     default = preferred or Scheme()
     if not tags:
         return default
     separator = _detect_separator(tags, default)
-    parsed = _ParsedTags.parse(sentences, Scheme("IO", separator))  # letters are parsed alike in all schemes
-    only_inner = set(parsed.letters.tolist()) <= {LETTERS.index(letter) for letter in "OI?"}
-    names = ["IO"] if only_inner else [name for name in SCHEMES if name != "IO"]
+    parsed = _ParsedTags.parse(sentences, Scheme("IO", separator))  # only the separator affects parsing
+    has_only_i = set(parsed.letters.tolist()) <= {LETTERS.index(letter) for letter in "OI?"}
+    names = ["IO"] if has_only_i else [name for name in SCHEMES if name != "IO"]
     candidates = [Scheme(name, separator) for name in names]
     if preferred and preferred.separator == separator:
         candidates.insert(0, preferred)
-    return min(
-        candidates, key=lambda scheme: np.count_nonzero(parsed.expected_letters(scheme) != parsed.letters)
-    )
+
+    def count_mismatches(scheme: Scheme) -> int:
+        return np.count_nonzero(parsed.expected_letters(scheme) != parsed.letters)
+
+    return min(candidates, key=count_mismatches)
 
 
 def find_invalid_tag(sentences: TagSequences, scheme: Scheme) -> tuple[int, int] | None:
-    """Return sentence and word (from 0) of the first tag that does not belong to the scheme, or None."""
+    """Return the indices of sentence and word for the first tag outside the scheme, or None."""
     parsed = _ParsedTags.parse(sentences, scheme)
     return find_first_position(parsed.letters == LETTERS.index("?"), parsed.offsets)
 
 
 def to_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
-    """Convert tags to IOB2 with the separator "-"; illegal sequences are read by conlleval's rule.
+    """Convert tags to IOB2 with the separator "-".
 
-    B, S and U begin an entity. I, M, E and L begin one after O, after another type, and after
-    the end of an entity (E, L, S, U).
+    Illegal sequences are read by conlleval's rule. B, S and U always begin an entity. I, M, E and L begin an
+    entity after O, after another type, and after the end of an entity (E, L, S, U).
 
     Raises:
-        ValueError: a tag does not belong to the scheme.
+        ValueError: A tag does not belong to the scheme.
     """
     return _ParsedTags.parse(sentences, scheme).convert(Scheme())
 
 
 def from_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
-    """Convert IOB2 tags to a scheme; IO cannot separate adjacent entities of one type.
+    """Convert IOB2 tags to another scheme. In IO, adjacent entities of one type become one entity.
 
     Raises:
-        ValueError: a tag is not an IOB2 tag.
+        ValueError: A tag is not an IOB2 tag.
     """
     return _ParsedTags.parse(sentences, Scheme()).convert(scheme)
 
@@ -118,12 +122,13 @@ def count_violations(sentences: TagSequences, scheme: Scheme) -> int:
 
 @dataclass(frozen=True)
 class TagViolations:
-    """The tags that violate a scheme; all arrays but the offsets are flat [words].
+    """The tags of a split that violate its scheme.
 
     Attributes:
-        is_violation: whether the tag violates the scheme.
-        is_continuation: whether its letter continues an entity (I, M, E, L).
-        follows_other_type: whether the word before it, in its sentence, is in an entity of another type.
+        is_violation: [words] bool, whether the tag violates the scheme.
+        is_continuation: [words] bool, whether the tag's letter continues an entity (I, M, E, L).
+        follows_other_type: [words] bool, whether the previous word of the sentence is in an entity of another
+            type.
         offsets: [n + 1] index of each sentence's first word.
     """
 
@@ -133,9 +138,11 @@ class TagViolations:
     offsets: np.ndarray
 
     def group_by_kind(self) -> dict[str, np.ndarray]:
-        """Return flat indices by kind.
+        """Return the flat indices of violations by kind. Kinds without violations are left out.
 
-        The kinds are `type-changes`, `inside-first` (no entity to continue) and `ill-formed`.
+        * `type-changes`: The tag continues an entity, but the entity before it has another type.
+        * `inside-first`: The tag continues an entity, but there is no entity before it.
+        * `ill-formed`: Any other violation.
         """
         kinds = {
             "type-changes": self.is_continuation & self.follows_other_type,
@@ -163,9 +170,9 @@ class _ParsedTags:
     """Tags split into letters and types.
 
     Attributes:
-        letters: [words] index into `LETTERS`.
-        types: [words] index into `names`, -1 outside.
-        names: the types.
+        letters: [words] index of each tag's letter in `LETTERS`.
+        types: [words] index of each tag's type in `names`; -1 for O and invalid tags.
+        names: Names of the types.
         offsets: [n + 1] index of each sentence's first word.
     """
 
@@ -176,7 +183,8 @@ class _ParsedTags:
 
     @classmethod
     def parse(cls, sentences: TagSequences, scheme: Scheme) -> "_ParsedTags":
-        """Parse each distinct tag once, since a file has few of them and may have millions of words."""
+        """Parse the tags of sentences."""
+        # Each distinct tag is parsed once, since a file may have millions of words but has few tags.
         distinct = list(dict.fromkeys(chain.from_iterable(sentences)))
         parsed = [scheme.parse(tag) for tag in distinct]
         names = sorted({type for letter, type in parsed if letter not in "O?"})
@@ -189,7 +197,7 @@ class _ParsedTags:
         return cls(letters[tag_index], types[tag_index], names, offsets)
 
     def expected_letters(self, scheme: Scheme) -> np.ndarray:
-        """Return [words] the letters that the scheme requires for these entities, as indices."""
+        """Return the indices of the letters that a scheme requires for the entities [words]."""
         begins = BEGINS_ENTITY[self.letters] | np.roll(ENDS_ENTITY[self.letters], 1)
         starts, ends = find_entity_bounds(self.types, begins, self.offsets)
         first, inner, last, only = (LETTERS.index(letter) for letter in SCHEMES[scheme.name])
@@ -201,14 +209,14 @@ class _ParsedTags:
         return np.where(self.types >= 0, letters, LETTERS.index(OUTSIDE))
 
     def convert(self, scheme: Scheme) -> list[list[str]]:
-        """Return the sentences in another scheme.
+        """Return the tags of each sentence in another scheme.
 
         Raises:
-            ValueError: a tag does not belong to the scheme that it was parsed with.
+            ValueError: A tag is invalid.
         """
         if (self.letters == LETTERS.index("?")).any():
             raise ValueError("a tag does not belong to the scheme; see find_invalid_tag")
-        types = [*self.names, ""]  # O has the type index -1, which selects the last
+        types = [*self.names, ""]  # O has the type index -1, which selects the last entry
         entity_tags = [[scheme.format_tag(letter, type) for type in types] for letter in LETTERS[1:]]
         tag_table = np.array([[OUTSIDE] * len(types), *entity_tags], object)
         tags = tag_table[self.expected_letters(scheme), self.types]
@@ -216,11 +224,11 @@ class _ParsedTags:
 
 
 def _detect_separator(tags: Collection[str], default: Scheme) -> str:
-    """Return the separator that parses most distinct tags, or "" if it parses less than half of them."""
+    """Return the separator with the most valid tags, or "" if fewer than half of the tags are valid."""
 
     def count_valid(separator: str) -> int:
         return sum(Scheme("IO", separator).parse(tag)[0] != "?" for tag in tags)
 
-    default_first = sorted("-_", key=lambda separator: separator != default.separator)
-    best = max(default_first, key=count_valid)
+    separators = sorted("-_", key=lambda separator: separator != default.separator)  # the default wins ties
+    best = max(separators, key=count_valid)
     return best if count_valid(best) * 2 >= len(tags) else ""

@@ -1,4 +1,4 @@
-"""Words of a text: splitting and joining, character spans, and the token of each word."""
+"""Split texts into words, join words to texts, and find the characters and the first token of each word."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.errors import UserError, format_count
 from bertkit.utils.ragged import Ragged, offsets_from_lengths
 
-# These scripts write words, or particles after them, without spaces. An entity may end at any character, so
-# each character is a word.
+# Scripts that write words without spaces, or attach particles to words. An entity may end at any character,
+# so each character is a word.
 CHARACTER_SCRIPTS = UNSPACED_SCRIPTS + r"\p{Hangul}"
 WORD_PATTERN = regex.compile(
     rf"(?V1)[{CHARACTER_SCRIPTS}]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}_]--[{CHARACTER_SCRIPTS}]]+|(?!\s)\X"
@@ -25,19 +25,19 @@ TYPE_KEYS = ("label", "type", "entity_group", "entity", "tag")  # accepted keys 
 
 
 def split_words(text: str) -> list[str]:
-    """Split a text into words and punctuation; every character but white space belongs to one of them."""
+    """Split a text into words and punctuation marks, which contain all characters except white space."""
     return WORD_PATTERN.findall(text)
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Join words to a text: with spaces, or without if the words are the characters of the text.
+    """Join words to a text, without spaces if the words are the characters of the text.
 
-    This is so if the space is a word itself (KLUE-NER). It is also so if each word is one character and one
-    of them belongs to a script without spaces.
+    The words are characters if one of them is a space (KLUE-NER). They are also characters if each has length
+    1 and one of them belongs to a script without spaces.
     """
-    spaced = " ".join(words)
-    are_characters = max(map(len, words), default=0) == 1 and UNSPACED_CHARACTER.search(spaced)
-    return "".join(words) if are_characters or " " in words else spaced
+    joined = " ".join(words)
+    are_characters = max(map(len, words), default=0) == 1 and UNSPACED_CHARACTER.search(joined)
+    return "".join(words) if are_characters or " " in words else joined
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class WordSpans:
     """`n` sentences with the character span of each word.
 
     Attributes:
-        texts: [n].
+        texts: [n] text of each sentence.
         offsets: [n + 1] index of each sentence's first word.
-        start: [words] first character of each word in its text.
-        stop: [words] end of each word in its text.
+        start: [words] index of each word's first character in its text.
+        stop: [words] index after each word's last character in its text.
     """
 
     texts: Sequence[str]
@@ -58,9 +58,12 @@ class WordSpans:
 
     @classmethod
     def from_words(cls, words: Sequence[Sequence[str]], texts: Sequence[str]) -> "WordSpans":
-        """Locate words in their texts.
+        """Find the character span of each word.
 
-        Each text is `join_words(words)`, or its words are `split_words(text)`.
+        Args:
+            words: [n] words of each sentence.
+            texts: [n] text of each sentence. It must be the join of the words, with or without spaces, or the
+                words must be the result of `split_words`.
         """
         counts = np.fromiter(map(len, words), np.int64, len(words))
         offsets = offsets_from_lengths(counts)
@@ -77,7 +80,7 @@ class WordSpans:
 
 
 def matches_text(words: Sequence[str], text: str) -> bool:
-    """Return whether `WordSpans.from_words` can locate the words in the text."""
+    """Return whether `WordSpans.from_words` can find the words in the text."""
     return _measure_gap(words, text) is not None or split_words(text) == words
 
 
@@ -93,9 +96,9 @@ class WordTokens:
     """Tokenized sentences, without special tokens.
 
     Attributes:
-        ids: the tokens of each sentence.
-        first_token: [words] index of each word's first token over all sentences; -1 for a word without
-            tokens, such as a control character that normalization removes.
+        ids: Token ids of each sentence.
+        first_token: [words] index of each word's first token in the concatenated tokens; -1 for a word
+            without tokens, such as a control character that normalization removes.
     """
 
     ids: Ragged
@@ -103,10 +106,15 @@ class WordTokens:
 
 
 def encode_words(sentences: WordSpans, tokenizer: Any, cache: bool = True) -> WordTokens:
-    """Tokenize sentences and find the first token of each word; results are cached by content.
+    """Tokenize sentences, and find the first token of each word.
 
-    The text is tokenized as a whole, not word by word. Tokens are then those of running text, as in
-    `transformers.pipeline()`, and the characters of a word need not be tokens of their own.
+    A text is tokenized as a whole, not word by word, as in `transformers.pipeline()`. The tokens are then the
+    same as in any other text, and a token may contain several words.
+
+    Args:
+        sentences: The sentences with their words.
+        tokenizer: A fast tokenizer.
+        cache: Whether to cache the tokens.
     """
     tokenized = encode_with_offsets(sentences.texts, tokenizer, cache)
     text_index = np.repeat(np.arange(len(sentences.texts)), np.diff(sentences.offsets))
@@ -118,34 +126,34 @@ def encode_words(sentences: WordSpans, tokenizer: Any, cache: bool = True) -> Wo
 
 
 def convert_spans_to_tags(rows: Rows, index: int, value: Any, text: str, words: Sequence[str]) -> list[str]:
-    """Convert character spans to IOB2 tags; a word that overlaps a span is inside it.
+    """Convert character spans to IOB2 tags. A word that overlaps a span belongs to the entity.
 
     Args:
-        rows: the rows, for error messages.
-        index: index of the row, for error messages.
-        value: a list of `[start, end, type]`, or of objects with `start`, `end` and `label` (or `type`, ...).
-        text: the text of the row.
-        words: the words of the text.
+        rows: The rows, for error messages.
+        index: Index of the row, for error messages.
+        value: A list of spans, see `parse_span`.
+        text: The text of the row.
+        words: The words of the text.
 
     Raises:
-        UserError: the value is not a list of spans, or a span exceeds the text, contains no word, or overlaps
-            another.
+        UserError: The value is not a list of spans, or a span exceeds the text, contains no word, or shares a
+            word with another span.
     """
     tags = ["O"] * len(words)
     spans = WordSpans.from_words([words], [text])
-    for start, stop, kind in _parse_spans(rows, index, value, text):
-        inside = np.flatnonzero((spans.start < stop) & (spans.stop > start)).tolist()
+    for start, stop, type in _parse_spans(rows, index, value, text):
+        word_indices = np.flatnonzero((spans.start < stop) & (spans.stop > start)).tolist()
         location = f"{rows.format_location(index)}: span {start} to {stop}"
-        if not inside:
+        if not word_indices:
             raise UserError(f"{location}: contains no word; correct or remove the span")
-        if any(tags[word] != "O" for word in inside):
+        if any(tags[word] != "O" for word in word_indices):
             raise UserError(
-                f"{location}: overlaps another span at {words[inside[0]]!r}, and a word has one tag; "
+                f"{location}: overlaps another span at {words[word_indices[0]]!r}, and a word has one tag; "
                 "remove one of the two spans"
             )
-        tags[inside[0]] = f"B-{kind}"
-        for word in inside[1:]:
-            tags[word] = f"I-{kind}"
+        tags[word_indices[0]] = f"B-{type}"
+        for word in word_indices[1:]:
+            tags[word] = f"I-{type}"
     return tags
 
 
@@ -172,22 +180,26 @@ def _parse_spans(rows: Rows, index: int, value: Any, text: str) -> list[tuple[in
 
 
 def parse_span(value: Any) -> tuple[int, int, str] | None:
-    """Return start, end and type of a span in any of its forms, or None if the value is not a span."""
+    """Return start, end and type of a span, or None if the value is not a span.
+
+    Args:
+        value: A list `[start, end, type]`, or an object with the keys "start", "end" and one of `TYPE_KEYS`.
+    """
     if isinstance(value, Mapping):
-        kind = next((value[key] for key in TYPE_KEYS if key in value), None)
-        value = (value.get("start"), value.get("end"), kind)
+        type = next((value[key] for key in TYPE_KEYS if key in value), None)
+        value = (value.get("start"), value.get("end"), type)
     if not isinstance(value, (list, tuple)) or len(value) != 3:
         return None
-    start, stop, kind = value
+    start, stop, type = value
     are_integers = all(isinstance(bound, int) and not isinstance(bound, bool) for bound in (start, stop))
-    return (start, stop, kind) if are_integers and isinstance(kind, str) and kind else None
+    return (start, stop, type) if are_integers and isinstance(type, str) and type else None
 
 
 def strip_span(text: str, span: tuple[int, int, str]) -> tuple[int, int]:
     """Return start and end of a span without leading and trailing white space."""
     start, stop, _ = span
-    inside = text[start:stop]
-    return stop - len(inside.lstrip()), start + len(inside.rstrip())
+    span_text = text[start:stop]
+    return stop - len(span_text.lstrip()), start + len(span_text.rstrip())
 
 
 def extract_entities(
@@ -196,10 +208,10 @@ def extract_entities(
     """Return the entities of a sentence with their character spans.
 
     Args:
-        tags: legal IOB2 tags of the words.
-        words: the words of the sentence.
-        text: the text of the sentence.
-        scores: the probability of each tag; the score of an entity is their mean.
+        tags: Legal IOB2 tags of the words.
+        words: The words of the sentence.
+        text: The text of the sentence.
+        scores: The probability of each tag, or None. The score of an entity is the mean over its words.
     """
     bounds: list[tuple[int, int]] = []
     for word, tag in enumerate(tags):

@@ -1,4 +1,4 @@
-"""Answers in the formats of datasets: parsed to texts with the offset of each in its context."""
+"""Parse the answers of questions, in all formats that datasets use, into texts and character offsets."""
 
 import json
 import math
@@ -11,10 +11,11 @@ from bertkit.data.readers.json import JSON_ERRORS
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, shorten_repr
 
-Answer = dict[str, Any]  # {"text": str, "answer_start": int, or None if it is unknown}
+Answer = dict[str, Any]  # {"text": str, "answer_start": int | None}; None if the offset is unknown
 ANSWER_START = "answer_start"
 IS_IMPOSSIBLE = "is_impossible"
-TRUE_VALUES = (True, "1", "1.0", "true")  # of the column is_impossible, also as read from CSV
+# Values of the column is_impossible, including those that a CSV reader returns.
+TRUE_VALUES = (True, "1", "1.0", "true")
 FALSE_VALUES = (False, None, "0", "0.0", "false", "")
 
 ANSWER_FORMATS = (
@@ -31,16 +32,18 @@ def describe_location(rows: Rows, index: int) -> str:
 
 
 def parse_answer_column(rows: Rows, column: str) -> list[list[Answer]] | None:
-    """Parse the answers of each question; questions marked as impossible have none.
+    """Parse the answers of each question. A question marked as impossible has no answers.
 
     Returns:
-        A list of answers per question; None if no row has an answer or is marked as impossible.
+        One list of answers for each question, or None if the rows are unlabeled. Rows are unlabeled if no
+        row has an answer or is marked as impossible, or if the column is missing and some are not marked.
 
     Raises:
-        UserError: `parse_answers` refuses an answer, or a mark is neither true nor false.
+        UserError: An answer cannot be parsed (see `parse_answers`), or a value of the column `is_impossible`
+            is neither true nor false.
     """
     is_impossible = _parse_impossible(rows)
-    if column not in rows.columns:  # marks on some questions say nothing about the others
+    if column not in rows.columns:  # without answers, rows that are not marked as impossible are unlabeled
         return [[] for _ in is_impossible] if all(is_impossible) else None
     start_column = find_column(rows, ANSWER_START)
     starts = rows[start_column] if start_column else [None] * len(rows)
@@ -60,8 +63,8 @@ def _parse_impossible(rows: Rows) -> list[bool]:
         return [False] * len(rows)
     marks = [mark.strip().casefold() if isinstance(mark, str) else mark for mark in rows[column]]
     for index, mark in enumerate(marks):
-        is_gap = mark != mark  # NaN
-        if mark not in TRUE_VALUES and mark not in FALSE_VALUES and not is_gap:
+        is_nan = mark != mark
+        if not (mark in TRUE_VALUES or mark in FALSE_VALUES or is_nan):
             raise UserError(
                 f"{describe_location(rows, index)}: column {column!r}: {shorten_repr(mark)} is neither true "
                 "nor false; write true or false"
@@ -70,38 +73,42 @@ def _parse_impossible(rows: Rows) -> list[bool]:
 
 
 def find_contradictions(rows: Rows, column: str) -> list[int]:
-    """Return the rows that have answers and are marked as impossible."""
+    """Return the indices of the rows that have answers although they are marked as impossible."""
     values = rows.columns.get(column, [None] * len(rows))
-    impossible = [index for index, mark in enumerate(_parse_impossible(rows)) if mark]
-    return [index for index in impossible if any(text for text, _ in _parse_pairs(values[index], None) or [])]
+    contradictions = []
+    for index, (value, is_impossible) in enumerate(zip(values, _parse_impossible(rows), strict=True)):
+        texts_and_offsets = _parse_texts_and_offsets(value, None) if is_impossible else None
+        if any(text for text, _ in texts_and_offsets or []):
+            contradictions.append(index)
+    return contradictions
 
 
 def parse_answers(rows: Rows, index: int, column: str, value: Any, start: Any = None) -> list[Answer]:
-    """Parse the answers of one question; None, an empty text and an empty list mean unanswerable.
+    """Parse the answers of one question. The values None, "" and [] mean that it is unanswerable.
 
     Args:
-        rows: the rows, for error messages.
-        index: index of the row, for error messages.
-        column: name of the answer column.
-        value: the answers in any format.
-        start: the offset of an answer that is a plain text.
+        rows: The rows, for error messages.
+        index: Index of the row, for error messages.
+        column: Name of the answer column.
+        value: The answers in any format.
+        start: The offset if the value is a plain text, or the offsets if it is a list of texts.
 
     Raises:
-        UserError: the value has another format, an answer is blank, its offset is not a whole number, or an
-            object is not written as JSON.
+        UserError: The format of the value is unknown, or a text contains an object that is not valid JSON.
+            An answer is blank, or its offset is not a whole number.
     """
     location = f"{describe_location(rows, index)}: column {column!r}"
-    pairs = _parse_pairs(value, start)
-    if pairs is None:
+    texts_and_offsets = _parse_texts_and_offsets(value, start)
+    if texts_and_offsets is None:
         raise UserError(f"{location}: cannot parse answers {shorten_repr(value)}; {ANSWER_FORMATS}")
-    is_plain_text = isinstance(value, str) and pairs == [(value, start)]
+    is_plain_text = isinstance(value, str) and texts_and_offsets == [(value, start)]
     if is_plain_text and ANSWER_OBJECT.match(value):
         raise UserError(
             f"{location}: {shorten_repr(value)} is an object that is not JSON; "
             "save the file as JSONL or Parquet"
         )
     answers = []
-    for text, answer_start in pairs:
+    for text, answer_start in texts_and_offsets:
         if not isinstance(text, str) or not text.strip():
             problem = "is empty" if isinstance(text, str) else f"is {shorten_repr(text)}, not a text"
             raise UserError(
@@ -111,10 +118,10 @@ def parse_answers(rows: Rows, index: int, column: str, value: Any, start: Any = 
     return answers
 
 
-def _parse_pairs(value: Any, start: Any) -> list[tuple[Any, Any]] | None:
-    """Return the texts with their offsets; None if the value has another format."""
+def _parse_texts_and_offsets(value: Any, start: Any) -> list[tuple[Any, Any]] | None:
+    """Return the text and the offset of each answer, or None if the format of the value is unknown."""
     if isinstance(value, str):
-        value = _parse_cell(value)
+        value = _parse_json_text(value)
     if value is None or isinstance(value, str):
         return [(value, start)] if value else []
     if isinstance(value, Mapping):
@@ -129,8 +136,8 @@ def _parse_pairs(value: Any, start: Any) -> list[tuple[Any, Any]] | None:
     return [(answer["text"], _get_start(answer)) for answer in value]
 
 
-def _parse_cell(value: str) -> Any:
-    """Return the JSON object or list of objects in a text; another text unchanged."""
+def _parse_json_text(value: str) -> Any:
+    """Parse a text that is a JSON object or a JSON list of objects, and return any other text unchanged."""
     if value.strip() == "[]":
         return []
     try:
@@ -140,15 +147,16 @@ def _parse_cell(value: str) -> Any:
 
 
 def _parse_object(value: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
-    """Parse `{"text": ..., "answer_start": ...}`, where both are single values or both are lists."""
+    """Parse `{"text": ..., "answer_start": ...}`, whose values are two single values or two lists."""
     texts, starts = value.get("text"), _get_start(value)
     if isinstance(texts, str):
         return [(texts, starts)]
     if not isinstance(texts, (list, tuple)):
         return None
     starts = [None] * len(texts) if starts is None else starts
-    has_all_starts = isinstance(starts, (list, tuple)) and len(starts) == len(texts)
-    return list(zip(texts, starts, strict=True)) if has_all_starts else None
+    if not isinstance(starts, (list, tuple)) or len(starts) != len(texts):
+        return None
+    return list(zip(texts, starts, strict=True))
 
 
 def _get_start(answer: Mapping[str, Any]) -> Any:
@@ -166,5 +174,5 @@ def _parse_offset(location: str, value: Any) -> int | None:
         return int(match[1])
     raise UserError(
         f"{location}: offset {shorten_repr(value)} of an answer is not a whole number; write the index of "
-        "its first character in the context"
+        "the answer's first character in the context"
     )

@@ -1,4 +1,4 @@
-"""Features of questions: one window of the context each, with the best answer spans in it."""
+"""Features of extractive question answering: a question and one window of its context."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,14 +13,33 @@ from bertkit.data.features import Features
 from bertkit.data.qa.answers import Answer
 from bertkit.data.qa.spans import RollingHash, build_rolling_hash, find_distinct_spans
 from bertkit.data.rows import Rows
-from bertkit.data.tokenization import SequenceTemplate, TokenizedTexts, encode, encode_with_offsets
+from bertkit.data.tokenization import (
+    SequenceTemplate,
+    TokenizedTexts,
+    compute_unk_fraction,
+    encode,
+    encode_with_offsets,
+)
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.utils.ragged import Ragged, offsets_from_lengths, slide_windows
+
+# Slots of the two texts of a pair in `SequenceTemplate.slots`.
+QUESTION_SLOT, CONTEXT_SLOT = ~0, ~1
+# Unicode has no white space above U+3000, the ideographic space.
+WHITE_SPACE_CODES = [code for code in range(0x3000 + 1) if chr(code).isspace()]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Maximum lengths in tokens, and `n_best`, the number of answers kept per window."""
+    """Limits on the inputs and answers of extractive question answering.
+
+    Attributes:
+        max_length: Maximum length of a sequence in tokens, including special tokens.
+        max_query_length: Maximum length of a question in tokens; longer questions are truncated.
+        doc_stride: Tokens between the starts of two consecutive windows of a context.
+        max_answer_length: Maximum length of an answer in tokens.
+        n_best: Number of answers kept for each window and for each question.
+    """
 
     max_length: int
     max_query_length: int
@@ -31,26 +50,27 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionFeatures(Features):
-    """Features of questions; each is a question and a window of its context, assembled on access.
+    """Features of extractive question answering: `n` sequences, each a question and a window of its context.
 
-    Each distinct context is stored once. Token indices count the tokens of all contexts.
+    A sequence is built when it is requested, since many windows share a question or a context. Each
+    distinct context is stored once. A token index refers to the concatenated tokens of all contexts.
 
     Attributes:
-        template: the special tokens around a pair.
-        null_token_id: the token that represents no answer, usually [CLS].
-        limits: maximum lengths.
-        question_ids: the tokens of each question.
-        question_lengths: [questions] tokens of each question after truncation.
-        contexts: the distinct contexts, tokenized.
-        context_texts: the distinct contexts.
+        template: Special tokens around a question and a context.
+        null_token_id: Id of the token whose position represents "no answer", usually [CLS].
+        limits: Limits that the features were built with.
+        question_ids: Token ids of each question.
+        question_lengths: [questions] number of tokens of each question after truncation.
+        contexts: Tokens of the distinct contexts.
+        context_texts: Texts of the distinct contexts.
         window_offsets: [questions + 1] index of each question's first window.
-        question_index: [n] the question of each window.
-        start: [n] first token of each window.
-        stop: [n] end of each window.
-        labels: [n, 2] first and last position of the answer in the sequence; both are the null position if
-            the window does not contain the answer.
-        answers_without_tokens: questions whose answer has no tokens, because normalization removes all its
-            characters.
+        question_index: [n] index of the question of each window.
+        start: [n] index of the first token of each window.
+        stop: [n] index after the last token of each window.
+        labels: [n, 2] positions of the answer's first and last token in the sequence. Both are the position
+            of the null token if the window does not contain the whole answer.
+        answers_without_tokens: Indices of the questions whose answer has no tokens, because the tokenizer's
+            normalization removes all characters of the answer.
     """
 
     template: SequenceTemplate
@@ -67,7 +87,7 @@ class QuestionFeatures(Features):
     answers_without_tokens: Sequence[int] = ()
 
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the question and the window with special tokens."""
+        """Return `input_ids` and `token_type_ids` of a window with its question and special tokens."""
         question = self.question_index[number]
         question_ids = self.question_ids[question][: self.question_lengths[question]]
         context_ids = self.contexts.ids.values[self.start[number] : self.stop[number]]
@@ -75,7 +95,7 @@ class QuestionFeatures(Features):
 
     @property
     def sequence_lengths(self) -> np.ndarray:
-        """[n] tokens of each sequence."""
+        """[n] number of tokens of each sequence, including special tokens."""
         question_lengths = self.question_lengths[self.question_index]
         return question_lengths + self.stop - self.start + self.template.num_special_tokens
 
@@ -89,10 +109,10 @@ class QuestionFeatures(Features):
         notes = []
         truncated_fraction = float((self.question_lengths < self.question_ids.lengths).mean())
         if truncated_fraction:
-            max_length = self.question_lengths.max()
+            max_question_length = self.question_lengths.max()
             notes.append(
-                f"{truncated_fraction:.1%} of the training questions are longer than {max_length} tokens "
-                "and truncated"
+                f"{truncated_fraction:.1%} of the training questions are longer than {max_question_length} "
+                "tokens and truncated"
             )
         if self.answers_without_tokens:
             answers = format_count(
@@ -104,59 +124,58 @@ class QuestionFeatures(Features):
 
     @cached_property
     def has_characters(self) -> np.ndarray:
-        """[tokens] bool, whether a token of a context covers any characters."""
+        """[tokens] bool, whether a token covers any characters of its context."""
         return self.contexts.stop > self.contexts.start
 
     @cached_property
     def rolling_hash(self) -> RollingHash:
-        """Hashes of the contexts, to compare the texts of answers."""
+        """Hashes of the contexts, with which the texts of answers are compared."""
         return build_rolling_hash(self.context_texts, self.contexts)
 
     def get_context_positions(self, windows: np.ndarray) -> np.ndarray:
-        """Return [windows] the position in the sequence at which the context begins."""
+        """Return the position of the context's first token in each sequence [windows]."""
         question_lengths = self.question_lengths[self.question_index[windows]]
-        return self.template.count_special_tokens_before(~1) + question_lengths
+        return self.template.count_special_tokens_before(CONTEXT_SLOT) + question_lengths
 
     def get_null_positions(self, windows: np.ndarray) -> np.ndarray:
-        """Return [windows] the position in the sequence of the null token, [CLS]."""
+        """Return the position of the null token in each sequence [windows]."""
         slots_before = self.template.slots[: self.template.slots.index(self.null_token_id)]
         question_lengths = self.question_lengths[self.question_index[windows]]
         window_lengths = self.stop[windows] - self.start[windows]
         return (
             self.template.count_special_tokens_before(self.null_token_id)
-            + question_lengths * (~0 in slots_before)
-            + window_lengths * (~1 in slots_before)
+            + question_lengths * (QUESTION_SLOT in slots_before)
+            + window_lengths * (CONTEXT_SLOT in slots_before)
         )
 
     def reduce_logits(
         self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Reduce logits to the best answer spans, no two with the same text.
+        """Reduce logits [windows, 2, seq_len] to the best answer spans with different texts.
 
         Returns:
-            [windows, 2 + 4 n_best]: start and end logit of the null token, start logits, end logits, first
-            tokens and last tokens of the answers. Token indices are relative to the window.
+            [windows, 2 + 4 n_best] fp32. The first two columns are the start and the end logit of the null
+            token. Then follow the start logits, end logits, first tokens and last tokens of the answers.
+            The tokens are counted from the start of the window.
         """
-        context_position, start, stop = (
-            self.get_context_positions(examples),
-            self.start[examples],
-            self.stop[examples],
-        )
-        shift = (start - context_position)[:, None]  # from positions to token indices
+        num_windows = len(examples)
+        context_positions = self.get_context_positions(examples)
+        start, stop = self.start[examples], self.stop[examples]
+        shift = (start - context_positions)[:, None]  # position + shift = token index
         tokens = np.arange(logits.shape[-1]) + shift
-        inside = (tokens >= start[:, None]) & (tokens < stop[:, None])
-        allowed = inside & self.has_characters.take(tokens, mode="clip")
-        scores = logits.cpu().numpy()  # many small steps, which an accelerator does not speed up
+        is_in_window = (tokens >= start[:, None]) & (tokens < stop[:, None])
+        allowed = is_in_window & self.has_characters.take(tokens, mode="clip")
+        # The search consists of many small steps, which would be slower on an accelerator.
+        logits_array = logits.cpu().numpy()
 
         def hash_spans(positions: np.ndarray) -> np.ndarray:
             return self.rolling_hash.hash_spans(positions[:, 0] + shift, positions[:, 1] + shift)
 
         positions, span_logits = find_distinct_spans(
-            scores, allowed, self.limits.n_best, self.limits.max_answer_length, hash_spans
+            logits_array, allowed, self.limits.n_best, self.limits.max_answer_length, hash_spans
         )
-        null_logits = scores[np.arange(len(examples)), :, self.get_null_positions(examples)]
-        positions -= context_position[:, None, None]
-        num_windows = len(examples)
+        null_logits = logits_array[np.arange(num_windows), :, self.get_null_positions(examples)]
+        positions -= context_positions[:, None, None]
         reduced = [null_logits, span_logits.reshape(num_windows, -1), positions.reshape(num_windows, -1)]
         return torch.from_numpy(np.concatenate(reduced, 1, dtype=np.float32))
 
@@ -165,43 +184,45 @@ def build_question_features(
     questions: Sequence[str], contexts: Sequence[str], answers: Sequence[Sequence[Answer]] | None,
     tokenizer: Any, limits: Limits, cache: bool = True,
 ) -> QuestionFeatures:  # fmt: skip
-    """Tokenize questions and contexts and split long contexts into windows.
+    """Tokenize questions and contexts, and split long contexts into windows.
 
-    As in google's `run_squad.py`, each window begins `doc_stride` tokens after the one before, and all but
-    the last fill the free length. A question is truncated to `max_query_length` tokens, and to half of the
-    free length.
+    As in Google's `run_squad.py`, each window starts `doc_stride` tokens after the previous one. Every
+    window but the last takes all the tokens that the question and the special tokens leave. A question is
+    truncated to `max_query_length` tokens, and to half of the sequence without special tokens.
 
     Args:
-        questions: [n] texts.
-        contexts: [n] texts.
-        answers: [n] the answers with `text` and `answer_start`, of which the first is learned; or None.
-        tokenizer: a fast tokenizer.
-        limits: maximum lengths.
-        cache: whether to cache the tokens.
+        questions: [n] texts of the questions.
+        contexts: [n] texts of the contexts.
+        answers: [n] gold answers of each question, or None for unlabeled questions. The model learns the
+            first answer of a question.
+        tokenizer: A fast tokenizer.
+        limits: Maximum lengths.
+        cache: Whether to cache the tokens.
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=True)
     question_ids = encode(questions, tokenizer, cache)
     index_by_context = {text: index for index, text in enumerate(dict.fromkeys(contexts))}
-    distinct = list(index_by_context)
-    tokenized = strip_token_whitespace(encode_with_offsets(distinct, tokenizer, cache), distinct)
+    context_texts = list(index_by_context)
+    tokenized = strip_token_whitespace(encode_with_offsets(context_texts, tokenizer, cache), context_texts)
     context_index = np.fromiter(map(index_by_context.__getitem__, contexts), np.int64, len(contexts))
-    free = limits.max_length - template.num_special_tokens
-    question_lengths = np.minimum(question_ids.lengths, min(limits.max_query_length, free // 2))
-    budget = free - question_lengths
+    max_text_tokens = limits.max_length - template.num_special_tokens
+    max_question_length = min(limits.max_query_length, max_text_tokens // 2)
+    question_lengths = np.minimum(question_ids.lengths, max_question_length)
+    window_sizes = max_text_tokens - question_lengths
     offsets = tokenized.ids.offsets
     counts, start, stop = slide_windows(
-        offsets[context_index], offsets[context_index + 1], budget, limits.doc_stride, align_last=False
+        offsets[context_index], offsets[context_index + 1], window_sizes, limits.doc_stride, align_last=False
     )
     question_index = np.repeat(np.arange(len(questions)), counts)
     longest = int((question_lengths + np.diff(offsets)[context_index]).max(initial=0))
     features = QuestionFeatures(
         template=template, null_token_id=_find_null_token(template, tokenizer), limits=limits,
         question_ids=question_ids, question_lengths=question_lengths, contexts=tokenized,
-        context_texts=distinct,
+        context_texts=context_texts,
         window_offsets=offsets_from_lengths(counts), question_index=question_index, start=start, stop=stop,
         sequence_offsets=np.arange(len(question_index) + 1), labels=None,
         max_untruncated_length=longest + template.num_special_tokens,
-        unk_fraction=_compute_unk_fraction(tokenizer, question_ids, tokenized.ids),
+        unk_fraction=compute_unk_fraction([question_ids, tokenized.ids], tokenizer),
     )  # fmt: skip
     return features if answers is None else _add_labels(features, context_index, answers)
 
@@ -210,42 +231,46 @@ def _find_null_token(template: SequenceTemplate, tokenizer: Any) -> int:
     """Return the id of [CLS], or of the first special token that the tokenizer adds to a pair.
 
     Raises:
-        UserError: the tokenizer adds none.
+        UserError: The tokenizer adds no special token to a pair.
     """
-    special = [slot for slot in template.slots if slot >= 0]
-    if not special:
+    special_ids = [slot for slot in template.slots if slot >= 0]  # the slots of texts are negative
+    if not special_ids:
         raise UserError(
             "--model: its tokenizer adds no special token to a pair, and one must represent no answer; "
             "use another model"
         )
-    return tokenizer.cls_token_id if tokenizer.cls_token_id in special else special[0]
+    return tokenizer.cls_token_id if tokenizer.cls_token_id in special_ids else special_ids[0]
 
 
 def _add_labels(
     features: QuestionFeatures, context_index: np.ndarray, answers: Sequence[Sequence[Answer]]
 ) -> QuestionFeatures:
-    """Add the position of each question's first answer in each of its windows."""
-    known = [some[0] if some and some[0]["answer_start"] is not None else None for some in answers]
-    start = np.array([answer["answer_start"] if answer else 0 for answer in known], np.int64)
-    lengths = np.array([len(answer["text"]) if answer else 0 for answer in known], np.int64)
+    """Add the labels of each window: the positions of the first answer to its question."""
+    start, lengths = np.zeros((2, len(answers)), np.int64)  # a question without a known answer has length 0
+    for question, gold_answers in enumerate(answers):
+        if gold_answers and gold_answers[0]["answer_start"] is not None:
+            start[question] = gold_answers[0]["answer_start"]
+            lengths[question] = len(gold_answers[0]["text"])
+    # The first token is -1 if there is no answer, or if the answer has no tokens.
     first, last = features.contexts.find_token_ranges(context_index, start, start + lengths)
     without_tokens = np.flatnonzero((lengths > 0) & (first < 0)).tolist()
     first, last = first[features.question_index], last[features.question_index]
-    inside = (first >= features.start) & (last < features.stop) & (first >= 0)
+    is_in_window = (first >= features.start) & (last < features.stop) & (first >= 0)
     windows = np.arange(len(features))
-    shift = features.get_context_positions(windows) - features.start
+    shift = features.get_context_positions(windows) - features.start  # token index + shift = position
     positions = np.stack([first, last], 1) + shift[:, None]
-    labels = np.where(inside[:, None], positions, features.get_null_positions(windows)[:, None])
+    labels = np.where(is_in_window[:, None], positions, features.get_null_positions(windows)[:, None])
     return dataclasses.replace(features, labels=labels, answers_without_tokens=without_tokens)
 
 
 def strip_token_whitespace(tokenized: TokenizedTexts, texts: Sequence[str]) -> TokenizedTexts:
-    """Strip white space from the character spans of tokens, so that no answer contains it at its ends.
+    """Strip white space from the character spans of tokens.
 
-    Some tokenizers count a space as part of the word after it.
+    Some tokenizers count a space as part of the word after the space. Answers would otherwise begin with it.
     """
-    characters = np.frombuffer("\0".join(texts).encode("utf-32-le", "surrogatepass") + bytes(4), np.uint32)
-    is_space = np.isin(characters, [code for code in range(0x3001) if chr(code).isspace()])
+    # The final "\0" is read for empty tokens at the end of the last text.
+    characters = np.frombuffer("\0".join([*texts, ""]).encode("utf-32-le", "surrogatepass"), np.uint32)
+    is_space = np.isin(characters, WHITE_SPACE_CODES)
     shift = np.repeat(tokenized.text_offsets, tokenized.ids.lengths)
     start, stop = tokenized.start + shift, tokenized.stop + shift
     while (leading := is_space[start] & (start < stop)).any():
@@ -253,8 +278,3 @@ def strip_token_whitespace(tokenized: TokenizedTexts, texts: Sequence[str]) -> T
     while (trailing := is_space[stop - 1] & (start < stop)).any():
         stop = stop - trailing
     return dataclasses.replace(tokenized, start=start - shift, stop=stop - shift)
-
-
-def _compute_unk_fraction(tokenizer: Any, *texts: Ragged) -> float:
-    num_unknown = sum(int((ids.values == tokenizer.unk_token_id).sum()) for ids in texts)
-    return num_unknown / max(1, sum(len(ids.values) for ids in texts))

@@ -1,4 +1,4 @@
-"""Correction of answer offsets: a wrong one is fixed if the text occurs exactly once in the context."""
+"""Correct answer offsets: a wrong offset is fixed if the answer occurs exactly once in its context."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,12 +11,14 @@ from bertkit.errors import UserError, format_count, format_list, shorten_repr
 def fix_offsets(rows: Rows, split: str) -> tuple[Rows, list[str]]:
     """Return the rows with correct answer offsets, and notes on the corrections.
 
-    An answer that has a wrong offset, or none, gets the offset of its text if the text occurs exactly once
-    in the context. Otherwise the training split drops the answer, and a question that has no other one. In
-    other splits, where texts alone determine the scores, the answer remains with the offset None.
+    The offset of an answer is wrong or missing if the text at the offset is not the answer. The offset is
+    corrected if the answer occurs exactly once in its context. Otherwise, the training split drops the
+    answer, and also drops the question if it has no other answer. The other splits keep the answer with the
+    offset None, because scores depend only on the texts of answers.
 
     Raises:
-        UserError: an answer exceeds its context, or no training question with an answer remains.
+        UserError: An answer exceeds its context, or no training question has an answer that occurs at its
+            offset.
     """
     if "answers" not in rows.columns:
         return rows, []
@@ -28,13 +30,16 @@ def fix_offsets(rows: Rows, split: str) -> tuple[Rows, list[str]]:
 
 @dataclass
 class ResolvedOffsets:
-    """Answers with correct offsets, or None, and the row of each corrected answer.
+    """Answers with correct offsets, and what was corrected.
+
+    A list of rows contains a row index once for each answer of the row that it applies to.
 
     Attributes:
-        answers: [n] the answers of each question.
-        moved_rows: rows of answers that had a wrong offset.
-        filled_rows: rows of answers that had no offset.
-        unresolved_rows: rows of answers whose text occurs nowhere, or several times.
+        answers: [n] answers of each question; the offset of unresolved answers is None.
+        moved_rows: Row indices of answers whose wrong offset was corrected.
+        filled_rows: Row indices of answers whose missing offset was filled in.
+        unresolved_rows: Row indices of answers that are not at their offset, and occur never or several
+            times in their context.
     """
 
     answers: list[list[Answer]]
@@ -44,9 +49,13 @@ class ResolvedOffsets:
 
 
 def resolve_offsets(rows: Rows) -> ResolvedOffsets:
-    """Find the correct offset of each answer. Raises `UserError` if an answer exceeds its context."""
+    """Find the correct offset of each answer.
+
+    Raises:
+        UserError: An answer exceeds its context.
+    """
     resolved = ResolvedOffsets(list(rows["answers"]))
-    for index in _find_misplaced(rows):
+    for index in _find_misplaced_rows(rows):
         resolved.answers[index] = [_relocate(rows, index, answer) for answer in resolved.answers[index]]
         for before, after in zip(rows["answers"][index], resolved.answers[index], strict=True):
             if after[ANSWER_START] is None:
@@ -58,8 +67,8 @@ def resolve_offsets(rows: Rows) -> ResolvedOffsets:
     return resolved
 
 
-def _find_misplaced(rows: Rows) -> list[int]:
-    """Return the rows with an answer that is not at its offset."""
+def _find_misplaced_rows(rows: Rows) -> list[int]:
+    """Return the indices of the rows with an answer that is not at its offset."""
     return [
         index
         for index, (context, answers) in enumerate(zip(rows["context"], rows["answers"], strict=True))
@@ -73,18 +82,19 @@ def _is_at_offset(context: str, answer: Answer) -> bool:
 
 
 def _relocate(rows: Rows, index: int, answer: Answer) -> Answer:
-    """Return the answer with the offset of its only occurrence, or None if it does not occur exactly once."""
+    """Return the answer with its correct offset; None if the text does not occur exactly once."""
     context, text, start = rows["context"][index], answer["text"], answer[ANSWER_START]
     if _is_at_offset(context, answer):
         return answer
     first = context.find(text)
     occurs_once = first >= 0 and context.find(text, first + 1) < 0
-    # An offset inside the context is fixed even if the answer would exceed the context there.
-    last_offset = len(context) - (1 if occurs_once else len(text))
-    if start is not None and not 0 <= start <= last_offset:
+    # If the text occurs once, any offset inside the context can be corrected. Otherwise, the whole answer
+    # must fit after its offset.
+    max_offset = len(context) - (1 if occurs_once else len(text))
+    if start is not None and not 0 <= start <= max_offset:
         raise UserError(
             f"{describe_location(rows, index)}: the answer at offset {start} with {len(text)} characters "
-            f"exceeds its context, which has {len(context)}; count offsets in characters from 0, "
+            f"exceeds its context of {len(context)} characters; count offsets in characters from 0, "
             "not in bytes or words"
         )
     return {"text": text, ANSWER_START: first if occurs_once else None}
@@ -113,29 +123,33 @@ def _describe_corrections(rows: Rows, split: str, resolved: ResolvedOffsets) -> 
     return notes
 
 
-def _count_answers(count: int, split: str, one: str, plural: str) -> str:
+def _count_answers(count: int, split: str, singular: str, plural: str) -> str:
     """Return a text such as `1 answer of the train split is ...`."""
-    return format_count(count, f"answer of the {split} split {one}", f"answers of the {split} split {plural}")
+    return format_count(
+        count, f"answer of the {split} split {singular}", f"answers of the {split} split {plural}"
+    )
 
 
 def _format_ids(rows: Rows, indices: Iterable[int]) -> str:
     return f"ids {format_list(dict.fromkeys(rows['id'][index] for index in indices))}"
 
 
-def _drop_unresolved(rows: Rows, split: str, unresolved: list[int]) -> Rows:
-    """Drop training answers without an offset, and questions that have no other answer."""
-    if split != "train" or not unresolved:
+def _drop_unresolved(rows: Rows, split: str, unresolved_rows: list[int]) -> Rows:
+    """Drop training answers without an offset, and questions whose answers are all dropped."""
+    if split != "train" or not unresolved_rows:
         return rows
     answers = list(rows["answers"])
-    for index in unresolved:
+    for index in unresolved_rows:
         answers[index] = [answer for answer in answers[index] if answer[ANSWER_START] is not None]
     if not any(answers):
-        text = rows["answers"][unresolved[0]][0]["text"]
+        text = rows["answers"][unresolved_rows[0]][0]["text"]
         raise UserError(
-            f"{describe_location(rows, unresolved[0])}: {shorten_repr(text)} is not at its offset "
+            f"{describe_location(rows, unresolved_rows[0])}: {shorten_repr(text)} is not at its offset "
             "in the context, and no other training question has an answer that is; copy answers from their "
-            f"context letter for letter ({_format_ids(rows, unresolved)})"
+            f"context letter for letter ({_format_ids(rows, unresolved_rows)})"
         )
-    dropped = {index for index in unresolved if not answers[index]}
+    dropped_rows = {index for index in unresolved_rows if not answers[index]}
     rows = rows.with_column("answers", answers)
-    return rows.select(index for index in range(len(rows)) if index not in dropped) if dropped else rows
+    if not dropped_rows:
+        return rows
+    return rows.select(index for index in range(len(rows)) if index not in dropped_rows)

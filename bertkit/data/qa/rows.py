@@ -1,4 +1,4 @@
-"""Rows of questions, contexts and answers: find their columns and normalize them to one row per question."""
+"""Find the columns of questions, contexts and answers, and normalize rows to one row per question."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
@@ -26,13 +26,8 @@ CONTEXT_COLUMNS = ["context", "paragraph", "passage", "text", "document"]
 ANSWER_COLUMNS = ["answers", "answer", "answer_text"]
 ID_COLUMNS = ("id", "guid", "qid", "question_id")
 NESTED_COLUMNS: ColumnNames = ("question", "context", "answers")
-FLAT_COLUMNS = (
-    "title",
-    "question",
-    "context",
-    "answers",
-    IS_IMPOSSIBLE,
-)  # of flattened articles, besides the id
+# Columns of flattened articles, in addition to the id.
+FLAT_COLUMNS = ("title", "question", "context", "answers", IS_IMPOSSIBLE)
 RESERVED_COLUMNS = ("id", "title", "question", "context", "answers")  # columns that normalization creates
 PARAGRAPHS = "paragraphs"
 
@@ -42,10 +37,12 @@ PARAGRAPHS = "paragraphs"
 def resolve_columns(
     rows: Rows, question: str | None, context: str | None, answers: str | None
 ) -> ColumnNames:
-    """Return the columns of questions, contexts and answers: as named, or guessed. Articles have fixed names.
+    """Return the columns of questions, contexts and answers: those that the user named, or else guesses.
+
+    The columns of articles have fixed names.
 
     Raises:
-        UserError: a column is missing or has two roles, or a column of articles is named.
+        UserError: A column is missing or has two roles, or the user named a column of articles.
     """
     require_questions(rows)
     named = {"question": question, "context": context, "answers": answers}
@@ -68,7 +65,7 @@ def resolve_columns(
 
 def _refuse_named(rows: Rows, named: dict[str, str | None]) -> None:
     for role, column in named.items():
-        if column not in (None, role):  # a finished run repeats the fixed names
+        if column not in (None, role):  # the settings of a finished run contain the fixed names
             raise UserError(
                 f"--{role}-column {column}: {rows.files[0]} contains articles, whose column names are fixed; "
                 f"remove --{role}-column"
@@ -76,24 +73,25 @@ def _refuse_named(rows: Rows, named: dict[str, str | None]) -> None:
 
 
 def match_split_columns(rows: Rows, names: ColumnNames) -> ColumnNames:
-    """Return the columns of a split: as the training rows name them, or by a usual name.
+    """Return the columns of a split: the columns of the training rows, or else columns with usual names.
 
-    The answers may be missing. If the split has no question column of that name, its format differs. The
-    usual names then take precedence, because a column with a training name may be something else.
+    The column of answers may be missing. If the split lacks the training rows' column of questions, its
+    format differs. Usual names then take precedence over the names in the training rows.
     """
     shared = [name if name in rows.columns else None for name in names]
-    columns: list[str | None] = list(shared) if shared[0] else [None] * len(names)
+    has_question_column = shared[0] is not None
+    columns: list[str | None] = list(shared) if has_question_column else [None] * len(names)
     for role, usual_names in enumerate((QUESTION_COLUMNS, CONTEXT_COLUMNS, ANSWER_COLUMNS)):
         if columns[role] is None:
             candidates = [*(find_column(rows, name) for name in usual_names), shared[role]]
-            free = (column for column in candidates if column and column not in columns)
-            columns[role] = next(free, None)
+            unused = (column for column in candidates if column and column not in columns)
+            columns[role] = next(unused, None)
     question, context, answers = columns
     if question is None or context is None:
         role = 0 if question is None else 1
         raise UserError(
-            f"{rows.files[0]}: no column looks like the {NESTED_COLUMNS[role]} "
-            f"(it has {format_list(rows.columns)}); name it {names[role]!r}, as in the training rows"
+            f"{rows.files[0]}: no column looks like the {NESTED_COLUMNS[role]} (columns: "
+            f"{format_list(rows.columns)}); name the column {names[role]!r}, as in the training rows"
         )
     return question, context, answers or names[2]
 
@@ -108,7 +106,10 @@ def find_id_column(rows: Rows) -> str | None:
 
 
 def is_nested(rows: Rows) -> bool:
-    """Return whether each row is an article: one has a list of objects, or all columns belong to articles."""
+    """Return whether the rows are articles.
+
+    They are if a row has a list of paragraphs, or if there are no columns but those of articles.
+    """
     for paragraphs in rows.columns.get(PARAGRAPHS, []):
         if isinstance(paragraphs, list) and paragraphs and isinstance(paragraphs[0], dict):
             return True
@@ -116,7 +117,11 @@ def is_nested(rows: Rows) -> bool:
 
 
 def require_questions(rows: Rows) -> None:
-    """Raise a `UserError` if JSON is an empty object, or an object whose `data` is not a list."""
+    """Check that a JSON file contains articles or rows.
+
+    Raises:
+        UserError: The file is an empty object, or an object whose `data` is not a list.
+    """
     if not rows.columns:
         raise UserError(
             f"{rows.files[0]}: contains neither articles nor rows with a column 'question'; check --data"
@@ -127,10 +132,13 @@ def require_questions(rows: Rows) -> None:
 
 
 def flatten_articles(rows: Rows) -> Rows:
-    """Return one row per question, numbered within its file; questions of a paragraph share its string.
+    """Return one row per question. Row numbers count the questions of a file.
+
+    The questions of a paragraph share one string object as their context, which saves memory.
 
     Raises:
-        UserError: the paragraphs or questions of an article are not lists of objects, or there are none.
+        UserError: The paragraphs or questions of an article are not lists of objects, or no article has a
+            question.
     """
     columns: dict[str, list[Any]] = {name: [] for name in ("id", *FLAT_COLUMNS)}
     file_index, row_numbers = [], []
@@ -175,44 +183,48 @@ def _require_objects(value: Any, location: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class QuestionRows(Rows):
-    """Rows from `normalize_questions`; user columns may have the same names.
+    """Normalized rows.
+
+    Their type shows that they are normalized; their column names cannot, since a file may use the same names.
 
     Attributes:
-        notes: corrections that the user should know of.
+        notes: Notes for the user on contradictory rows.
     """
 
     notes: tuple[str, ...] = ()
 
 
 def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
-    """Return one row per question: `id`, `question`, `context`, and `title` and `answers` if there are any.
+    """Return one row per question with the columns `id`, `question` and `context`.
 
-    Answers are lists of `{"text": str, "answer_start": int | None}`, empty for unanswerable questions. A
-    split without any answer or impossible question has no column `answers`. Other columns with reserved names
-    are renamed to `input_NAME`.
+    The column `title` exists if the rows have titles. The column `answers` exists if the rows are labeled
+    (see `parse_answer_column`). It holds lists of `{"text": str, "answer_start": int | None}`, which are
+    empty for unanswerable questions. If any other column has one of these names, it is renamed to
+    `input_NAME`.
 
     Args:
-        rows: the rows as read.
-        names: the columns of the training rows.
+        rows: The rows as read.
+        names: The columns of the training rows.
 
     Raises:
-        UserError: a row has no question or context, its answers cannot be parsed, or its id is invalid or a
-            duplicate.
+        UserError: A row has no question or context, its answers cannot be parsed, or its id is invalid or
+            not unique.
     """
     require_questions(rows)
     if is_nested(rows):
         rows, names = flatten_articles(rows), NESTED_COLUMNS
     question, context, answer = match_split_columns(rows, names)
     ids = _parse_ids(rows)
-    rows_by_id = rows.with_column("id", ids)
+    rows_with_ids = rows.with_column("id", ids)
     columns: dict[str, list[Any]] = {"id": ids}
     if title := find_column(rows, "title"):
         columns["title"] = rows[title]
-    columns["question"] = _require_texts(rows_by_id, question)
-    distinct: dict[str, str] = {}  # the questions of a context share one string
-    columns["context"] = [distinct.setdefault(text, text) for text in _require_texts(rows_by_id, context)]
-    answers = parse_answer_column(rows_by_id, answer)
-    columns |= {} if answers is None else {"answers": answers}
+    columns["question"] = _require_texts(rows_with_ids, question)
+    distinct: dict[str, str] = {}  # the questions of a context share one string object
+    columns["context"] = [distinct.setdefault(text, text) for text in _require_texts(rows_with_ids, context)]
+    answers = parse_answer_column(rows_with_ids, answer)
+    if answers is not None:
+        columns["answers"] = answers
     start = find_column(rows, ANSWER_START) if answer in rows.columns else None
     used = {question, context, answer, title, find_id_column(rows), start}
     columns |= {
@@ -220,7 +232,7 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
         for name, values in rows.columns.items()
         if name not in used
     }
-    notes = _describe_contradictions(rows_by_id, find_contradictions(rows_by_id, answer))
+    notes = _describe_contradictions(rows_with_ids, find_contradictions(rows_with_ids, answer))
     return QuestionRows(
         columns, rows.files, rows.file_index, rows.row_numbers, rows.line_numbered_files, notes
     )
@@ -239,11 +251,14 @@ def _describe_contradictions(rows: Rows, contradictions: list[int]) -> tuple[str
 
 
 def _parse_ids(rows: Rows) -> list[str]:
-    """Return the id of each question; the default is its index among all rows, from 0."""
+    """Return the id of each question. The default id is the index of the question among all rows, from 0."""
     column = find_id_column(rows)
     values = rows[column] if column else [None] * len(rows)
-    first = int(rows.row_numbers[0]) - 1 if len(rows) else 0  # rows may be read in parts
-    ids = [str(index) if value in (None, "") else str(value) for index, value in enumerate(values, first)]
+    # Row numbers count from 1, and these rows may be a later part of a file.
+    first_index = int(rows.row_numbers[0]) - 1 if len(rows) else 0
+    ids = [
+        str(index) if value in (None, "") else str(value) for index, value in enumerate(values, first_index)
+    ]
     row_by_id: dict[str, int] = {}
     for row, question_id in enumerate(ids):
         if has_lone_surrogate(question_id):
@@ -275,19 +290,19 @@ def find_unanswerable(rows: Rows) -> int | None:
     return next((index for index, answers in enumerate(rows.columns.get("answers", [])) if not answers), None)
 
 
-# ---- groups that must not be split
+# ---- groups of questions that stay in one split
 
 
 def choose_split_unit(rows: Rows) -> str:
-    """Return what must not be split: "article", or "paragraph" if there are fewer than three articles."""
+    """Return the unit whose questions stay in one split: "article", or "paragraph" below three articles."""
     return "article" if len({*_get_titles(rows)} - {None}) > 2 else "paragraph"
 
 
 def compute_group_ids(rows: Rows) -> list[Hashable]:
-    """Return the group of each question: its article's title, or its paragraph (see `choose_split_unit`).
+    """Return the group of each question: the title of its article, or its paragraph.
 
-    Blank titles are ignored. A paragraph that occurs in several articles belongs to the first, so it is
-    never on both sides of a split.
+    `choose_split_unit` decides between the two. A question without a title is grouped by its paragraph. A
+    paragraph that occurs in several articles belongs to the first of them, so no paragraph is in two splits.
     """
     if choose_split_unit(rows) == "paragraph":
         return list(rows["context"])
