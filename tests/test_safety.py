@@ -103,7 +103,11 @@ def test_a_pickle_in_a_checkpoint(cli, stopped, mark, bomb, name, form):
         assert status == 0
     else:
         line = err.splitlines()[-1]
-        assert (status, "pickle of more than tensors" in line, "--overwrite" in line) == (2, True, True)
+        assert (status, "pickled objects other than tensors" in line, "--overwrite" in line) == (
+            2,
+            True,
+            True,
+        )
 
 
 def test_pickled_weights_alone_in_a_checkpoint(cli, stopped, mark, bomb):

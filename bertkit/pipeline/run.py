@@ -163,7 +163,9 @@ def _create_directory(prepared: PreparedRun, folder: Path) -> None:
 
 def _finish(session: "Session", training_metrics: dict[str, Any]) -> Run:
     """Compute the outputs of every split on all ranks; the main process writes the run directory."""
-    outputs = {split: session.predict_split(split) for split in session.prepared.splits if split != "train"}
+    outputs = {
+        split: session.get_final_outputs(split) for split in session.prepared.splits if split != "train"
+    }
     weights = session.trainer.gather_weights()
     metrics = distributed.on_main_process(_write, session, outputs, training_metrics, weights)
     return Run(session.folder, metrics)

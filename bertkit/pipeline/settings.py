@@ -10,7 +10,7 @@ from bertkit.config import RunConfig, fill_unset, get_settings, serialize_settin
 from bertkit.data.loading import resolve_data_dir
 from bertkit.errors import UserError, format_count
 from bertkit.recipes import Recipe, apply_overrides, read_recipe
-from bertkit.training.arguments import check_tracker, parse_set_flag
+from bertkit.training.arguments import check_tracker, parse_extra_arguments
 from bertkit.utils import distributed, locks
 from bertkit.utils.output_paths import check_output_directory
 from bertkit.utils.reporting import Reporter
@@ -53,7 +53,7 @@ def resolve_settings(
     if values.get("resume"):
         return _resume_settings(name, config_class, values)
     config = config_class(**values)
-    parse_set_flag(config)
+    parse_extra_arguments(config)
     check_tracker(config.report_to)
     _check_alternatives(config)
     if config.output_dir is not None:
@@ -86,7 +86,7 @@ def _check_alternatives(config: RunConfig) -> None:
         raise UserError(
             "--tokens-per-batch: sets the size of batches, as --batch-size does; leave out one of them"
         )
-    if SAMPLING_STRATEGY in parse_set_flag(config):
+    if SAMPLING_STRATEGY in parse_extra_arguments(config):
         raise UserError(
             f"--set {SAMPLING_STRATEGY}: cannot be combined with --tokens-per-batch, which defines the order "
             "of examples; leave out one of them"

@@ -26,10 +26,10 @@ def slide_windows(
     Args:
         starts: [n] first position of each range.
         stops: [n] end of each range.
-        sizes: positions in a window, [n] or the same for all ranges.
-        strides: positions between the starts of two windows, [n] or the same for all ranges. A stride is
+        sizes: Positions in a window, [n] or the same for all ranges.
+        strides: Positions between the starts of two windows, [n] or the same for all ranges. A stride is
             limited to the window size, so that no position is skipped.
-        align_last: whether the last window ends with the range and is as long as the others. Otherwise it
+        align_last: Whether the last window ends with the range and is as long as the others. Otherwise it
             starts one stride after the window before it, and may be shorter.
 
     Returns:
