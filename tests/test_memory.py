@@ -73,7 +73,7 @@ def test_run_equals_a_run_with_half_the_batch(error, tiny, toy, tmp_path, limit_
     assert made["provenance"]["out_of_memory_at"] == {"batch_size": 8, "gradient_accumulation_steps": 1}
     warnings = [line for line in reporter.messages if "out of memory" in line]
     assert warnings == [
-        "out of memory at batch_size 8, gradient_accumulation_steps 1: training begins again with "
+        "out of memory at batch_size 8, gradient_accumulation_steps 1: training restarts with "
         "batch_size 4, gradient_accumulation_steps 2 (same effective batch size)"
     ]
 

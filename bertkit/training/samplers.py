@@ -1,9 +1,8 @@
 """Batch samplers: batches of examples of similar length, in an order that depends only on seed and epoch.
 
 An effective batch holds the examples of one optimizer step, over all accumulation steps and ranks. The
-samplers first divide the epoch into effective batches, and then split each one into batches. Therefore an
-optimizer step uses the same examples for any number of accumulation steps and ranks, as long as their product
-with the batch size stays the same.
+samplers first divide the epoch into effective batches, and then split each one into batches. If the
+effective batch size stays the same, an optimizer step uses the same examples, whatever the batch size.
 
 The index of an example is its position in the features, from 0 to `len(features) - 1`. The key of an example
 selects it in an epoch: `features[key]`. The two differ if examples are sampled again in each epoch.
@@ -232,8 +231,8 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
 class PhasedBatchSampler(LengthGroupedBatchSampler):
     """Batch sampler of a run in phases, such as short sequences first and long sequences last.
 
-    Each phase has a sampler, which plans complete epochs. If a phase ends within an epoch, the steps before
-    its end come from its sampler, and the steps after its end from the sampler of the next phase.
+    Each phase has a sampler, which plans complete epochs. If a phase ends within an epoch, its sampler
+    provides the steps before the end. The sampler of the next phase provides the remaining steps.
 
     Args:
         features: The examples of all phases.

@@ -194,8 +194,8 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def get_train_dataloader(self) -> DataLoader:
         """Create the data loader of the training batches.
 
-        The batch sampler yields only the batches of this rank. accelerate is told that there is one process,
-        because it would distribute these batches over the ranks again.
+        The batch sampler yields only the batches of this rank. `num_processes=1` keeps accelerate from
+        distributing these batches over the ranks again.
         """
         if not self.use_own_sampler:
             return super().get_train_dataloader()
