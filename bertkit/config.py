@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 MAX_SEED = 2**32 - 1  # the largest seed that NumPy accepts
 Head = Literal["linear", "bilstm"]
 DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
-# Settings of training commands that suites, which train several runs, do not have.
+# Settings of a single run, which suites of several runs do not have.
 SINGLE_RUN_SETTINGS = frozenset({"push_to_hub", "hub_model_id", "hub_private_repo", "nproc"})
 
 
@@ -207,7 +207,7 @@ class RunConfig(Settings):
     )
     tokens_per_batch: int | None = setting(
         None,
-        "Training batch size per device, in tokens including padding: short texts make larger batches.",
+        "Maximum number of tokens per training batch and device, including padding; replaces --batch-size.",
         min=4,
         replaces=("batch_size",),
     )
@@ -299,7 +299,7 @@ class RunConfig(Settings):
         training_argument="seed",
     )
     early_stopping: int | None = setting(
-        None, "Stop after this many consecutive evaluations without a better score.", min=1
+        None, "Stop after N consecutive evaluations without a better validation score.", min=1
     )
     save_steps: int | None = setting(
         None,
@@ -311,7 +311,7 @@ class RunConfig(Settings):
 
     output_dir: str | None = setting(
         None,
-        "Run directory, where the model, its scores and predictions are saved.",
+        "Run directory, which receives the model, scores and predictions.",
         OUTPUT,
         flags=("--output-dir", "-o"),
         is_saved=False,
@@ -329,7 +329,8 @@ class RunConfig(Settings):
     )
     report_to: str | None = setting(
         None,
-        "Experiment tracker: tensorboard, trackio, wandb, or another one of Trainer; none disables it.",
+        "Experiment tracker: tensorboard, trackio, wandb, or another one that Trainer supports; none disables "
+        "tracking.",
         OUTPUT,
         training_argument="report_to",
         completion="trackers",

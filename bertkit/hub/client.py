@@ -85,7 +85,7 @@ def describe_missing(repo: str, kind: str, revision: str | None, part: str | Non
     """Describe what a repository lacks: the configuration `part`, or files that bertkit reads."""
     configurations = _list_directories(repo, kind, revision) if part else []
     if part and configurations:
-        hint = f"{suggest_similar(part, configurations)}; it has {format_list(configurations)}"
+        hint = f"{suggest_similar(part, configurations)}; choose one of {format_list(configurations)}"
         return f"{repo} has no configuration {part!r}{hint}"
     missing = "safetensors weights" if kind == "model" else "plain data files (Parquet, CSV, JSON)"
     return f"{repo} has no {missing}; bertkit never runs loading scripts or loads pickles"
@@ -172,13 +172,13 @@ def translate_errors(
     hint: str = "try again",
     more_errors: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
-    """Turn errors of the Hub, of its client and of the connection into a `UserError`.
+    """Turn errors of the Hub, the HTTP client and the connection into a `UserError`.
 
     Args:
         subject: Start of the message: a flag or a file, or the whole problem if `repo` is None.
         repo: The repository. If it is None, the message is `subject (reason); hint`.
         kind: Kind of the repository.
-        hint: Fix for the message. A wrong name or a missing permission has its own fix.
+        hint: Fix for the message, except for a wrong name or a missing permission.
         more_errors: Additional exceptions to translate.
 
     Raises:

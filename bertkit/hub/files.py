@@ -60,11 +60,10 @@ class HubFile:
 
         Args:
             mode: Always "rb".
-            block_size: Bytes per request, for random access. With 0, the file can only be read from start to
-                end.
+            block_size: Bytes per request, for random access; 0 if the file is read from start to end.
 
         Raises:
-            UserError: The file is not accessible, or the connection is lost. Reading may raise it, too.
+            UserError: The file is not accessible, or the connection is lost. Reads may raise this error, too.
         """
         cached = self.cached_path
         return cached.open("rb") if cached else io.BufferedReader(_HubStream(self, block_size))

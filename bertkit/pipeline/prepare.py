@@ -128,7 +128,7 @@ def _describe_head(task: Task, checkpoint_has_head: bool) -> str:
 
     Args:
         task: The task.
-        checkpoint_has_head: Whether the checkpoint has a head for any task. Only such a head can be replaced.
+        checkpoint_has_head: Whether the checkpoint has a head for any task, which a new head replaces.
     """
     if task.head_note is not None:
         return task.head_note
@@ -173,7 +173,7 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
 
 
 def _parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> tuple[LoadedDataset, Splits]:
-    """Parse the rows of a dataset, then split and sample them.
+    """Parse, split and sample the rows of a dataset.
 
     Returns:
         The parsed dataset, and the splits that the run uses.
@@ -332,7 +332,7 @@ def load_run_task(folder: Path) -> Task:
     recipe = read_recipe(settings_file, task_type.spec.name, task_type.spec.config)
     if not recipe.provenance:
         raise UserError(
-            f"{recipe.path}: has no 'provenance', so it is incomplete; restore it, or run the training again"
+            f"{recipe.path}: the key 'provenance' is missing; restore the file, or run the training again"
         )
     return task_type(task_type.spec.config(**recipe.settings))
 
@@ -351,5 +351,5 @@ def reload_run_rows(folder: Path) -> tuple[LoadedDataset, Splits]:
     dataset, splits = _parse_and_split(task, task.load_data(silent_reporter), silent_reporter)
     fingerprints = run_directory.read_provenance(folder)["data"]
     if changes := describe_changes(fingerprints, fingerprint_splits(splits)):
-        raise UserError(f"{folder}: its training data has changed ({changes}); restore the data")
+        raise UserError(f"{folder}: the data of this run has changed ({changes}); restore the data")
     return dataset, splits

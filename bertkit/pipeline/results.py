@@ -30,8 +30,8 @@ def summarize_data(dataset: LoadedDataset, fingerprints: Mapping[str, str], spli
 def evaluate_splits(task: Task, outputs: Mapping[str, Outputs]) -> dict[str, Evaluation]:
     """Fit the decision parameters of a task on the validation split, and evaluate every split with them.
 
-    The validation split is evaluated only once, before the fit. This is correct because a task without fitted
-    parameters fits them on the split that it evaluates.
+    The validation split is evaluated only once, before the fit. The result is the same as after the fit:
+    without fitted parameters, `evaluate` already uses the parameters that fit the evaluated split best.
     """
     validation = task.evaluate(outputs["validation"])
     task.fit_decision(validation)

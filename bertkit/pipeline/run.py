@@ -128,7 +128,7 @@ def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
     if not config.resume:
         distributed.on_main_process(_check_directory, prepared, folder)
     # With --overwrite, the directory contains a finished run until the new run replaces it. An error before
-    # that must leave the finished run as it is.
+    # the replacement must not change the finished run.
     contains_previous_run = (folder / run_directory.SETTINGS_FILE).exists()
     try:
         with distributed.raise_on_all_ranks():

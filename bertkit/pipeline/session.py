@@ -1,4 +1,4 @@
-"""Training of a prepared run, and prediction with its best weights."""
+"""Training of a prepared run, and prediction with the best weights."""
 
 import time
 from collections.abc import Callable
@@ -150,7 +150,7 @@ class Session:
             enable_packing(self.model)
         if self.prepared.config.compile:
             compile_layers(self.model)
-            self.reporter.info("the encoder is compiled at its first use, so the first steps take longer")
+            self.reporter.info("the encoder is compiled during the first steps, which therefore take longer")
 
     def _create_trainer(self) -> "BertkitTrainer":
         from transformers import PrinterCallback
@@ -183,7 +183,7 @@ class Session:
     def _report_trainer_errors(self, create: Callable[[], T]) -> T:
         """Call `create`, and turn its exceptions into a `UserError` that names the settings in question.
 
-        These are the settings that bertkit passes to Trainer without validation, as far as the user set them.
+        These are the settings that the user changed and that bertkit passes to Trainer without validation.
         """
         config = self.prepared.config
         values = {"--set": config.set, "--optim": config.optim, "--lr-scheduler": config.lr_scheduler}
@@ -298,7 +298,7 @@ class Session:
     # ---- evaluation
 
     def _evaluate_validation(self) -> Scores:
-        """Return the validation scores of the current weights, and keep the logits if they are the best."""
+        """Return the validation scores of the current weights, and keep the logits of the best scores."""
         outputs = self._compute_outputs("validation")
         task = self.prepared.task
         scores = distributed.on_main_process(lambda: task.evaluate(outputs).scores)

@@ -66,7 +66,7 @@ def resolve_settings(
 
 
 def fill_data_dir(config: ConfigT) -> ConfigT:
-    """Fill in the directory of the original dataset files, if it is not set and there is one."""
+    """Fill in `data_dir` if it is not set, with the directory of the original dataset files if one exists."""
     directory = resolve_data_dir(config.data_dir)
     return fill_unset(config, {"data_dir": str(directory) if directory else None})
 
@@ -176,7 +176,7 @@ def _find_run_to_resume(values: Mapping[str, Any]) -> Path:
 def _check_resumed_processes(folder: Path, recipe: Recipe) -> None:
     """Refuse another number of processes, which would change the effective batch size.
 
-    A finished run does not train, so it accepts any number.
+    A finished run does not train, so any number is accepted.
     """
     processes = recipe.provenance.get("processes", 1)
     is_finished = (folder / run_directory.METRICS_FILE).exists()

@@ -27,12 +27,12 @@ OVERRIDABLE_ARGUMENTS = {"logging_steps"}  # fixed arguments that --set may chan
 REFUSED_ARGUMENTS = {
     "label_smoothing_factor": "use --label-smoothing", "save_steps": "use --save-steps",
     "torch_compile": "use --compile",
-    "resume_from_checkpoint": "use --resume", "accelerator_config": "bertkit sets it",
+    "resume_from_checkpoint": "use --resume", "accelerator_config": "is set by bertkit; leave it out",
     **dict.fromkeys([
         "metric_for_best_model", "greater_is_better", "eval_steps", "eval_delay", "eval_on_start",
         "save_total_limit", "save_only_model", "do_train", "do_eval", "do_predict", "dataloader_drop_last",
         "auto_find_batch_size", "length_column_name", "use_cpu", "activation_checkpointing_kwargs",
-    ], "bertkit sets it"),
+    ], "is set by bertkit; leave it out"),
 }  # fmt: skip
 
 # Trackers that the messages suggest. Each needs the package of the same name. Trainer supports other
@@ -64,7 +64,7 @@ def parse_extra_arguments(config: RunConfig) -> dict[str, Any]:
         if key in flag_by_argument:
             raise UserError(f"--set {key}: has its own flag; use {flag_by_argument[key]}")
         if key in FIXED_ARGUMENTS and key not in OVERRIDABLE_ARGUMENTS:
-            raise UserError(f"--set {key}: bertkit keeps it at {FIXED_ARGUMENTS[key]!r}; leave it out")
+            raise UserError(f"--set {key}: is fixed at {FIXED_ARGUMENTS[key]!r} by bertkit; leave it out")
         if key in REFUSED_ARGUMENTS:
             raise UserError(f"--set {key}: {REFUSED_ARGUMENTS[key]}")
         if key == "train_sampling_strategy" and value not in ("random", "sequential"):
@@ -109,13 +109,13 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
     }
     arguments |= FIXED_ARGUMENTS | {
         "output_dir": str(checkpoints),
-        "use_cpu": not torch.accelerator.is_available(),  # without it, bf16 is rejected on a CPU
+        "use_cpu": not torch.accelerator.is_available(),  # bf16 on a CPU requires it
         "bf16": precision == "bf16",
         "fp16": precision == "fp16",
         "report_to": config.report_to or "none",
         "run_name": checkpoints.parent.name,
         "accelerator_config": {"even_batches": False},  # True would repeat examples
-        "ddp_find_unused_parameters": True,  # a head may not use all of them, such as the pooler
+        "ddp_find_unused_parameters": True,  # a head may not use the pooler
         "ddp_broadcast_buffers": False,  # constant; a broadcast breaks two forward passes per backward (swag)
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "activation_checkpointing_kwargs": {"use_reentrant": False},

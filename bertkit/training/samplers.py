@@ -4,8 +4,9 @@ An effective batch holds the examples of one optimizer step, over all accumulati
 samplers first divide the epoch into effective batches, and then split each one into batches. If the
 effective batch size stays the same, an optimizer step uses the same examples, whatever the batch size.
 
-The index of an example is its position in the features, from 0 to `len(features) - 1`. The key of an example
-selects it in an epoch: `features[key]`. The two differ if examples are sampled again in each epoch.
+The index of an example is its position in the features, from 0 to `len(features) - 1`. In each epoch, an
+example has a key: `features[key]` returns the example. Keys differ from indices if examples are sampled again
+in each epoch.
 """
 
 import math
@@ -89,17 +90,17 @@ class LengthGroupedBatchSampler:
     def plan_effective_batches(self) -> list[np.ndarray]:
         """Return the example indices of each effective batch of this epoch.
 
-        If the last effective batch is smaller than the others, its examples are chosen at random.
+        The last effective batch may be smaller than the others. It contains random examples of any length.
         """
         rng = np.random.default_rng([self.seed, self.epoch])
         lengths = self.features.length_keys_for_epoch(self.epoch)
         order = rng.permutation(len(lengths))
         num_full = len(order) // self.effective_batch_size
-        in_full, remaining = np.split(order, [num_full * self.effective_batch_size])
+        full_part, remaining = np.split(order, [num_full * self.effective_batch_size])
         pool_size = self.effective_batch_size * EFFECTIVE_BATCHES_PER_POOL
         effective_batches: list[np.ndarray] = []
-        for start in range(0, len(in_full), pool_size):
-            pool = in_full[start : start + pool_size]
+        for start in range(0, len(full_part), pool_size):
+            pool = full_part[start : start + pool_size]
             pool = pool[np.argsort(lengths[pool], kind="stable")]
             effective_batches.extend(np.split(pool, len(pool) // self.effective_batch_size))
         shuffled = [effective_batches[index] for index in rng.permutation(num_full)]
@@ -158,7 +159,7 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
         tokens_of_all = longest * int(self.sequence_counts.sum())
         self.tokens_per_batch = min(tokens_per_batch, tokens_of_all)
         self.batches_per_step = batches_per_step
-        # accelerate reads `batch_size`. The number of examples varies, so it gets the size for the longest
+        # accelerate reads `batch_size`, but batch sizes vary here. This is the batch size of the longest
         # ones.
         longest_batch_size = max(1, self.tokens_per_batch // longest)
         super().__init__(features, longest_batch_size, batches_per_step, seed, rank_and_world_size)
@@ -199,7 +200,7 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
         """Return the example indices of each effective batch of this epoch, in random order.
 
         An effective batch with fewer batches than the others comes last. In epoch 0, the effective batch with
-        the largest batch comes first: if it fits into memory, all others do.
+        the largest batch comes first: if this batch fits into memory, all batches do.
         """
         rng = np.random.default_rng([self.seed, self.epoch])
         boundaries = self.batch_starts[self.batches_per_step :: self.batches_per_step]

@@ -104,7 +104,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             reason = str(error).splitlines()[0]
             raise UserError(
                 f"--set dataloader_num_workers: a worker process died ({reason}); "
-                "if it ran out of memory, leave the flag out to load batches in the main process"
+                "if it ran out of memory, leave out the flag to load batches in the main process"
             ) from error
 
     def _is_last_step(self, checkpoint: Path) -> bool:
@@ -149,7 +149,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     # ---- logging
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log metrics; if the loss is one of them, also log the metrics of its parts."""
+        """Log metrics; with the loss, also log the loss and accuracy of each part of the loss."""
         parts = self.loss_meter.compute_and_reset(self.accelerator.gather) if "loss" in logs else {}
         super().log(logs | parts, start_time)
 

@@ -32,7 +32,7 @@ def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | 
         write: Writes the content into an empty directory.
 
     Returns:
-        The directory, or None if it cannot be written: a failing cache does not stop a run.
+        The directory, or None if the cache cannot be written. A failing cache does not stop a run.
     """
     entry = get_cache_directory() / kind / key
     if entry.is_dir():

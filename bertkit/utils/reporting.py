@@ -29,7 +29,7 @@ VERBOSITY_VARIABLE = "TRANSFORMERS_VERBOSITY"
 
 
 class Reporter:
-    """Reporter that reports nothing; subclasses override its methods."""
+    """Base class of reporters, which reports nothing."""
 
     def info(self, message: str) -> None:
         """Report information, such as an automatic choice and the reason for it."""
@@ -73,9 +73,9 @@ def silence_libraries() -> Iterator[None]:
 
     Standard output is redirected to standard error, because bertkit prints only results to standard output.
 
-    transformers is not imported here, because its import takes a second and would delay early errors. If it
-    is imported in the block, it reads its verbosity from the environment. It shows progress bars only if
-    huggingface_hub does.
+    transformers is not imported here, because its import takes a second and would delay early errors. A later
+    import reads the verbosity from the environment, and takes over the progress bar setting of
+    huggingface_hub.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     levels = {name: logging.getLogger(name).level for name in NOISY_LOGGERS}
