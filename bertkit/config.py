@@ -329,8 +329,7 @@ class RunConfig(Settings):
     )
     report_to: str | None = setting(
         None,
-        "Experiment tracker: tensorboard, trackio, wandb, or another one that Trainer supports; none disables "
-        "tracking.",
+        "Experiment tracker: tensorboard, trackio, wandb, another one that Trainer supports, or none.",
         OUTPUT,
         training_argument="report_to",
         completion="trackers",
@@ -399,9 +398,9 @@ def get_settings(config: type[Settings]) -> dict[str, tuple[Any, Setting, Any]]:
     }
 
 
-def get_flag(name: str, setting: Setting) -> str:
+def get_flag(name: str, metadata: Setting) -> str:
     """Return the flag of a setting, such as `--batch-size`; of several flags, return the first one."""
-    return setting.flags[0].split("/")[0] if setting.flags else "--" + name.replace("_", "-")
+    return metadata.flags[0].split("/")[0] if metadata.flags else "--" + name.replace("_", "-")
 
 
 def fill_unset(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:
@@ -417,11 +416,11 @@ def serialize_settings(config: RunConfig) -> dict[str, Any]:
     another working directory.
     """
     serialized: dict[str, Any] = {}
-    for name, (_, setting, default) in get_settings(type(config)).items():
+    for name, (_, metadata, default) in get_settings(type(config)).items():
         value: Any = getattr(config, name)
         value = list(value) if isinstance(value, (tuple, list)) else value
-        if setting.is_saved and value != default and value not in (None, []):
-            serialized[name] = _make_absolute(value) if setting.is_path else value
+        if metadata.is_saved and value != default and value not in (None, []):
+            serialized[name] = _make_absolute(value) if metadata.is_path else value
     return serialized
 
 

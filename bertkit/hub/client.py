@@ -52,7 +52,7 @@ def download_snapshot(
         require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", alternative)
         folder = _download(repo, kind, revision, part)
         if not _is_complete(folder, kind):
-            raise UserError(f"{flag}: {describe_missing(repo, kind, revision, part)}")
+            raise UserError(f"{flag}: {describe_missing_content(repo, kind, revision, part)}")
     return folder
 
 
@@ -81,7 +81,7 @@ def _download(repo: str, kind: str, revision: str | None, part: str | None, **op
     return Path(folder) / (part or "")
 
 
-def describe_missing(repo: str, kind: str, revision: str | None, part: str | None) -> str:
+def describe_missing_content(repo: str, kind: str, revision: str | None, part: str | None) -> str:
     """Describe what a repository lacks: the configuration `part`, or files that bertkit reads."""
     configurations = _list_directories(repo, kind, revision) if part else []
     if part and configurations:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from bertkit.errors import UserError
-from bertkit.hub.client import FILE_PATTERNS, describe_missing, require_reachable, translate_errors
+from bertkit.hub.client import FILE_PATTERNS, describe_missing_content, require_reachable, translate_errors
 from bertkit.utils.cache import get_or_create
 
 BLOCK_SIZE = 4 << 20  # bytes per request, for random access
@@ -154,7 +154,7 @@ def _request_files(
         except EntryNotFoundError:
             files = []
         if not files:
-            raise UserError(f"{flag}: {describe_missing(repo, 'dataset', revision, part)}")
+            raise UserError(f"{flag}: {describe_missing_content(repo, 'dataset', revision, part)}")
     return files
 
 

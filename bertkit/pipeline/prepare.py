@@ -102,8 +102,8 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> PreparedRu
     reporter.info(f"data: {dataset.name} from {dataset.source}; {task.describe()}")
     details = [_describe_head(task, checkpoint_has_head), f"{precision} ({precision_reason})"]
     reporter.info(f"model: {source.name}; {', '.join(filter(None, details))}")
-    _fill_max_length(prepared)
-    _add_features(prepared)
+    _fill_model_settings(prepared)
+    prepared.features = _featurize(prepared)
     _report_features(prepared, reporter)
     _fill_hyperparameters(prepared, reporter)
     return prepared
@@ -208,21 +208,26 @@ def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
 # ---- features and hyperparameters
 
 
-def _fill_max_length(prepared: PreparedRun) -> None:
-    """Fill in the maximum length, and check that the token budget holds a sequence of this length."""
+def _fill_model_settings(prepared: PreparedRun) -> None:
+    """Fill in the maximum length and the model name.
+
+    Raises:
+        UserError: The maximum length exceeds the number of positions of the model, or the token budget.
+    """
     task, source = prepared.task, prepared.model_source
     max_length = resolve_max_length(task, source, prepared.model_config, prepared.requested_max_length)
     task.config = dataclasses.replace(task.config, max_length=max_length)
     _check_token_budget(prepared)
-
-
-def _add_features(prepared: PreparedRun) -> None:
-    """Fill in the model name, and tokenize every split."""
-    task, source = prepared.task, prepared.model_source
     if not source.is_new:
         task.config = fill_unset(task.config, {"model": source.name})
-    for split, rows in prepared.splits.items():
-        prepared.features[split] = task.featurize(rows, prepared.tokenizer, training=split == "train")
+
+
+def _featurize(prepared: PreparedRun) -> dict[str, "Features"]:
+    """Tokenize every split, and return the features by split."""
+    return {
+        split: prepared.task.featurize(rows, prepared.tokenizer, training=split == "train")
+        for split, rows in prepared.splits.items()
+    }
 
 
 def resolve_max_length(task: Task, source: ModelSource, model_config: Any, requested: int | None) -> int:

@@ -188,15 +188,15 @@ class Session:
         config = self.prepared.config
         values = {"--set": config.set, "--optim": config.optim, "--lr-scheduler": config.lr_scheduler}
         defaults = {"--set": [], "--optim": type(config).optim, "--lr-scheduler": type(config).lr_scheduler}
-        user_set = [f"{flag} {value}" for flag, value in values.items() if value and value != defaults[flag]]
+        changed = [f"{flag} {value}" for flag, value in values.items() if value and value != defaults[flag]]
         try:
             return create()
         except TRAINER_ERRORS as error:
-            if not user_set:
+            if not changed:
                 raise
             reason = " ".join(str(error).split())
             raise UserError(
-                f"{', '.join(user_set)}: rejected by Trainer ({reason}); correct the value"
+                f"{', '.join(changed)}: rejected by Trainer ({reason}); correct the value"
             ) from error
 
     def verify_label_order(self) -> None:

@@ -66,7 +66,7 @@ def predict_logits(
                 if is_sharded:
                     scored.append((examples, score(examples)))
                 else:
-                    scored.extend(score_with_halving(score, examples))
+                    scored.extend(_score_with_halving(score, examples))
     finally:
         model.train(was_training)
     if len(scored) > len(own_batches):
@@ -76,7 +76,7 @@ def predict_logits(
     return restore_order(features, batches_of_all_ranks, batch_logits)
 
 
-def score_with_halving(
+def _score_with_halving(
     score: Callable[[np.ndarray], np.ndarray], examples: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Score a batch; if memory runs out, score each half of the batch in the same way.
@@ -103,7 +103,7 @@ def score_with_halving(
             raise UserError(str(error)) from None
     release_memory()  # outside `except`, because the error keeps the tensors alive
     for half in np.array_split(examples, 2):
-        yield from score_with_halving(score, half)
+        yield from _score_with_halving(score, half)
 
 
 def restore_order(

@@ -42,8 +42,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         evaluate_fn: Returns the validation scores of the current weights.
         best_metric: Name of the score that selects the best checkpoint, and +1 if higher is better, else -1.
         early_stopping: Number of evaluations without a better score after which training stops.
-        layer_decay: Layer-wise learning rate decay. The rate of a layer is that of the layer above, times
-            this.
+        layer_decay: Factor between the learning rates of a layer and the layer above it.
         tokens_per_batch: Token budget of a batch, including padding; replaces the batch size.
         use_own_sampler: Whether to use bertkit's batch samplers instead of Trainer's
             `train_sampling_strategy`.
@@ -90,7 +89,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             verify_checkpoint(checkpoint)
         self.remove_unfinished_checkpoints()
         try:
-            if checkpoint is not None and self._is_last_step(checkpoint):
+            if checkpoint is not None and self._restore_ended_training(checkpoint):
                 self._load_from_checkpoint(str(checkpoint))
             else:
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -107,11 +106,14 @@ class BertkitTrainer(AtomicCheckpointTrainer):
                 "if it ran out of memory, leave out the flag to load batches in the main process"
             ) from error
 
-    def _is_last_step(self, checkpoint: Path) -> bool:
-        """Return whether training had ended at a checkpoint; if so, restore its trainer state.
+    def _restore_ended_training(self, checkpoint: Path) -> bool:
+        """Restore the trainer state of a checkpoint if training had ended there.
 
-        Such a checkpoint is resumed if the run was interrupted after its last step. Trainer itself would run
-        one more step if `--max-steps` or early stopping had ended training within an epoch.
+        This happens if a run was interrupted after the last step. Trainer itself would run one more step if
+        `--max-steps` or early stopping had ended training within an epoch.
+
+        Returns:
+            Whether training had ended at the checkpoint.
         """
         initial_state = self.state
         self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
@@ -284,7 +286,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
         Args:
             learning_rate: Learning rate of the head.
-            decay: Factor between the learning rates of a layer and the layer above.
+            decay: Factor between the learning rates of a layer and the layer above it.
         """
         layer_of_parameter = map_parameters_to_layers(self.model, "--layer-decay")
         names_with_weight_decay = set(self.get_decay_parameter_names(self.model))
