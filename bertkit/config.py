@@ -1,8 +1,8 @@
-"""Settings of all commands.
+"""Declaration of settings, and the settings that several commands share.
 
-Each setting is declared once, as a field of a frozen dataclass. This module declares the settings that
-several commands share, and the file of a task declares the settings of the task. Flags, recipe keys,
-`run.yaml` and the documentation are derived from these declarations.
+Each setting is declared once, as a field of a frozen dataclass. Settings of a single command are declared in
+the file of the command or task. Flags, recipe keys, `run.yaml` and the documentation are derived from these
+declarations.
 
 A setting without a fixed default is None until the user sets it. `fill_unset` then fills it in, first with
 the default of the dataset, then with a default by data and model size.
@@ -30,7 +30,7 @@ class Setting:
     Attributes:
         help: Help text of the flag.
         panel: Heading in `--help` under which the flag is listed.
-        flags: Flags of the setting, or empty for the flag derived from the field's name.
+        flags: Flags of the setting. If empty, the flag is derived from the name of the field.
         min: Smallest valid value.
         max: Largest valid value.
         default_text: Default as shown in `--help`, if it differs from the default of the field.

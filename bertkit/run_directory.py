@@ -99,23 +99,25 @@ EVALUATION = OutputKind("an evaluation", "pass --overwrite to replace it", _find
 # ---- creating and removing run directories
 
 
-def choose_default_directory(*parts: str) -> Path:
-    """Return the default run directory, with a number at the end if the name is in use.
-
-    Args:
-        *parts: Parts of its name, such as task, data and model.
-    """
+def _choose_default_directory(*parts: str) -> Path:
+    """Return the path of the default run directory, with a number at the end if the path exists."""
     name = "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)
-    folder, number = Path(DEFAULT_RUNS_DIR) / name, 2
+    folder = Path(DEFAULT_RUNS_DIR) / name
+    number = 2
     while folder.exists():
-        folder, number = Path(DEFAULT_RUNS_DIR) / f"{name}-{number}", number + 1
+        folder = Path(DEFAULT_RUNS_DIR) / f"{name}-{number}"
+        number += 1
     return folder
 
 
 def create_default_directory(*parts: str) -> Path:
-    """Create the default run directory. Two runs that start at the same time get different directories."""
+    """Create a new directory `runs/PARTS`; two runs that start at the same time get different directories.
+
+    Args:
+        *parts: Parts of the directory name, such as task, data and model.
+    """
     while True:
-        folder = choose_default_directory(*parts)
+        folder = _choose_default_directory(*parts)
         try:
             create_directory(folder, exist_ok=False)
         except FileExistsError:
@@ -134,7 +136,9 @@ def create_run_directory(folder: Path, overwrite: bool, with_checkpoints: bool =
     with report_creation_errors(folder):
         if overwrite:
             back_up_run(folder)
-        (folder / CHECKPOINTS_DIR if with_checkpoints else folder).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if with_checkpoints:
+            (folder / CHECKPOINTS_DIR).mkdir(exist_ok=True)
 
 
 def back_up_run(folder: Path, more_patterns: Sequence[str] = ()) -> None:
@@ -151,6 +155,7 @@ def back_up_run(folder: Path, more_patterns: Sequence[str] = ()) -> None:
 
 
 def _move(source: Path, target: Path, patterns: Sequence[str]) -> None:
+    """Move those files and directories in `source` that match one of the patterns to `target`."""
     for pattern in patterns:
         for path in source.glob(pattern):
             path.replace(target / path.name)

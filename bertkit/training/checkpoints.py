@@ -31,7 +31,7 @@ def verify_checkpoint(last: Path) -> None:
     """
     if problem := verify_checksums(last):
         earlier = sorted(path.name for path in last.parent.glob("checkpoint-*") if path != last)
-        fix = f"remove the folder, and --resume continues from {earlier[0]}" if earlier else RESTART_HINT
+        fix = f"remove this directory to resume from {earlier[0]}" if earlier else RESTART_HINT
         raise UserError(f"{last}: {problem}; {fix}")
     best_step = json.loads((last / TRAINER_STATE_NAME).read_text("utf-8"))["best_global_step"]
     best = last.with_name(f"checkpoint-{best_step}")

@@ -159,10 +159,10 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
         tokens_of_all = longest * int(self.sequence_counts.sum())
         self.tokens_per_batch = min(tokens_per_batch, tokens_of_all)
         self.batches_per_step = batches_per_step
-        # accelerate reads `batch_size`, but batch sizes vary here. This is the batch size of the longest
-        # ones.
-        longest_batch_size = max(1, self.tokens_per_batch // longest)
-        super().__init__(features, longest_batch_size, batches_per_step, seed, rank_and_world_size)
+        # The base class and accelerate expect a batch size, but batch sizes vary here. This is the size
+        # of a full batch of the longest examples.
+        min_batch_size = max(1, self.tokens_per_batch // longest)
+        super().__init__(features, min_batch_size, batches_per_step, seed, rank_and_world_size)
         self.batch_starts = self._find_batch_starts(np.argsort(-features.length_keys, kind="stable"))
 
     def _find_batch_starts(self, examples: np.ndarray) -> list[int]:
@@ -177,6 +177,7 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
         while start < len(examples):
             starts.append(start)
             first_sequence = sequence_stops[start] - counts[start]
+            # The first example has the longest sequence, to whose length the batch is padded.
             max_stop = first_sequence + self.tokens_per_batch // lengths[start]
             start = max(start + 1, int(np.searchsorted(sequence_stops, max_stop, side="right")))
         return starts

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from bertkit.errors import UserError
 
 T = TypeVar("T")
-# Long, because the other ranks may wait while the first rank reads a large corpus. The timeout is not needed
-# to detect a dead rank, which is noticed at once.
+# The timeout is long, because the other ranks may wait while the first rank reads a large corpus. A rank that
+# has ended is detected at once, without a timeout.
 COLLECTIVE_TIMEOUT = timedelta(days=1)
 LAUNCHER_VARIABLE = "BERTKIT_LAUNCHED"  # set by the launcher of --nproc, which reports how a rank ended
 SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # set by `accelerate launch`
@@ -112,6 +112,7 @@ def use_process_group() -> Iterator[None]:
 
 
 def _set_group(group: Any) -> None:
+    """Set the group that all functions use, or None at the end of the distributed run."""
     global _group, _num_groups
     _group = group
     if group is not None:

@@ -127,7 +127,7 @@ def write_checksums(folder: Path) -> None:
 def verify_checksums(folder: Path) -> str | None:
     """Compare all files of a directory with its checksum file.
 
-    CRC-32 reads several gigabytes per second. It detects accidental damage, not manipulation.
+    CRC-32 is computed at several gigabytes per second. It detects accidental damage, not manipulation.
 
     Returns:
         A description of the first problem, or None if there is no problem.

@@ -35,14 +35,14 @@ def slide_windows(
     Returns:
         The number of windows of each range [n], and the starts and stops of the windows [windows].
     """
-    steps = np.maximum(1, np.minimum(strides, sizes))
+    strides = np.maximum(1, np.minimum(strides, sizes))
     uncovered = stops - starts - sizes  # positions that the first window does not cover
-    counts = 1 + np.maximum(0, (uncovered + steps - 1) // steps)  # rounded up
+    counts = 1 + np.maximum(0, (uncovered + strides - 1) // strides)  # rounded up
     # From here on, arrays have one entry per window.
     indices = position_in_group(counts)
     range_starts, range_stops = np.repeat(starts, counts), np.repeat(stops, counts)
     window_sizes = np.repeat(np.broadcast_to(sizes, counts.shape), counts)
-    window_starts = range_starts + indices * np.repeat(np.broadcast_to(steps, counts.shape), counts)
+    window_starts = range_starts + indices * np.repeat(np.broadcast_to(strides, counts.shape), counts)
     if align_last:
         window_starts = np.maximum(range_starts, np.minimum(window_starts, range_stops - window_sizes))
     return counts, window_starts, np.minimum(window_starts + window_sizes, range_stops)
