@@ -82,7 +82,7 @@ def find_recipe(name: str, task: str = "", flag: str = "--recipe") -> Path:
         flag: The flag or command before the name, for the error message.
 
     Raises:
-        UserError: It is neither a file nor a shipped name, or several shipped recipes have this name.
+        UserError: `name` is neither a file nor a shipped recipe, or several shipped recipes have this name.
     """
     path = Path(name).expanduser()
     if path.is_file():
