@@ -31,7 +31,7 @@ BYTES_PER_PARAMETER = 28
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run.
+    """Result of a training command: a finished run, a dry run, or a preview of the training examples.
 
     Attributes:
         output_dir: The run directory, or None after a dry run or a preview, which write nothing.
@@ -83,7 +83,7 @@ def _run_or_load(
     if config.resume and (metrics := run_directory.read_metrics(folder)):
         reporter.info("the run is already finished; showing its scores")
         return Run(folder, metrics)
-    with locks.lock_directory(folder):  # before preparation, which would be in vain for a second run
+    with locks.lock_directory(folder):  # before preparation, so a second run fails at once
         return _run(task_name, config, fingerprints, reporter)
 
 
@@ -121,7 +121,7 @@ def _run(
 
 
 def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
-    """Train in a locked directory, from the start or from the last checkpoint."""
+    """Train in a locked directory, from the start or from the last checkpoint, and write the results."""
     from bertkit.pipeline.session import Session, train_with_retry
 
     config = prepared.config

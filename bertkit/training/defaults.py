@@ -26,19 +26,23 @@ def suggest_hyperparameters(rows: int, parameters: int, unit: str = "row") -> tu
         The values by setting, and the reason in one line.
     """
     size = f"{format_count(rows, f'training {unit}')} and {_format_parameters(parameters)} parameters"
-    hyperparameters = {
-        "epochs": 4.0 if rows < FEW_ROWS else 3.0 if rows <= MANY_ROWS else 2.0,
-        "batch_size": 16 if rows < FEW_ROWS else 32,
-        "learning_rate": _suggest_learning_rate(rows, parameters),
-    }
-    return hyperparameters, f"for {size}"
+    if rows < FEW_ROWS:
+        epochs, batch_size = 4.0, 16
+    elif rows <= MANY_ROWS:
+        epochs, batch_size = 3.0, 32
+    else:
+        epochs, batch_size = 2.0, 32
+    learning_rate = _suggest_learning_rate(rows, parameters)
+    return {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}, f"for {size}"
 
 
 def _format_parameters(parameters: int) -> str:
     """Format a number of parameters, such as `412k`, `4.4M` or `110M`."""
-    if parameters < 999_500:
+    if parameters < 999_500:  # larger numbers would be rounded to 1000k
         return f"{parameters / 1e3:.0f}k"
-    return f"{parameters / 1e6:.{1 if parameters < 9.95e6 else 0}f}M"
+    if parameters < 9.95e6:  # larger numbers would be rounded to 10.0M
+        return f"{parameters / 1e6:.1f}M"
+    return f"{parameters / 1e6:.0f}M"
 
 
 def _suggest_learning_rate(rows: int, parameters: int) -> float:
@@ -55,7 +59,7 @@ def check_precision(config: RunConfig) -> None:
     """Check `--fp16` and `--bf16`.
 
     Raises:
-        UserError: Both are set, or fp16 lacks an accelerator. Trainer would then silently ignore `--fp16`.
+        UserError: Both are set, or there is no accelerator for fp16. Trainer would silently ignore `--fp16`.
     """
     if config.fp16 and config.bf16:
         raise UserError("--fp16 and --bf16: exclude each other; leave one out")

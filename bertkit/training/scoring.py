@@ -46,9 +46,9 @@ def predict_logits(
     batches = batch_by_length(features, batch_size)
     own_batches = batches[distributed.get_rank() :: distributed.get_world_size()]
     if is_sharded and len(own_batches) * distributed.get_world_size() < len(batches):
-        own_batches = [*own_batches, batches[0]]  # a repeated batch, as other ranks have one batch more
+        own_batches = [*own_batches, batches[0]]  # repeats a batch, because other ranks have one more batch
     # For bf16 and fp16, accelerate wraps the forward method of the instance in autocast. The method of the
-    # class is not wrapped.
+    # class, which is called here, is not wrapped.
     forward = model if is_sharded else type(model).forward.__get__(model)
     device = next(model.parameters()).device
     was_training = model.training
@@ -70,7 +70,9 @@ def predict_logits(
     finally:
         model.train(was_training)
     if len(scored) > len(own_batches):
-        reporter.info(f"out of memory at {batch_size} examples: the longest were scored in smaller batches")
+        reporter.info(
+            f"out of memory at {batch_size} examples: the longest examples were scored in smaller batches"
+        )
     all_scored = [pair for rank_scored in distributed.gather_object(scored) for pair in rank_scored]
     batches_of_all_ranks, batch_logits = zip(*all_scored, strict=True)
     return restore_order(features, batches_of_all_ranks, batch_logits)
