@@ -1,9 +1,11 @@
-"""Settings of all commands.
+"""Declaration of settings, and the settings that several commands share.
 
-Each setting is declared once, as a field of a frozen dataclass: here if several commands share it, else
-in the file of its task. Flags, recipe keys, `run.yaml` and the documentation are derived from these
-declarations. A setting that the user did not set is None. `fill_unset` then fills it in from the defaults of
-the dataset, and after that from recommendations by data size.
+Each setting is declared once, as a field of a frozen dataclass. Settings of a single command are declared in
+the file of the command or task. Flags, recipe keys, `run.yaml` and the documentation are derived from these
+declarations.
+
+A setting without a fixed default is None until the user sets it. `fill_unset` then fills it in, first with
+the default of the dataset, then with a default by data and model size.
 """
 
 import dataclasses
@@ -17,26 +19,28 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 MAX_SEED = 2**32 - 1  # the largest seed that NumPy accepts
 Head = Literal["linear", "bilstm"]
 DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
-# Settings that training commands have and suites do not.
+# Settings of a single run, which suites of several runs do not have.
 SINGLE_RUN_SETTINGS = frozenset({"push_to_hub", "hub_model_id", "hub_private_repo", "nproc"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Metadata of a setting, beside the name, type and default of its dataclass field.
+    """Metadata of a setting. Its name, type and default are those of the dataclass field.
 
     Attributes:
         help: Help text of the flag.
         panel: Heading in `--help` under which the flag is listed.
-        flags: Flags, if they are not derived from the field's name.
+        flags: Flags of the setting. If empty, the flag is derived from the name of the field.
         min: Smallest valid value.
         max: Largest valid value.
-        default_text: Default as shown in `--help`, if it is not the field's own default.
+        default_text: Default as shown in `--help`, if it differs from the default of the field.
         training_argument: Field of `TrainingArguments` that receives the value unchanged.
-        replaces: Settings that this one is an alternative to. A flag for one drops the other from a recipe.
-        is_path: Whether the value may name files. `run.yaml` then holds an absolute path.
-        is_positional: Whether the command line takes it as an argument instead of a flag.
-        is_saved: Whether it belongs to the run, not to one call (such as `--resume`).
+        replaces: Names of alternative settings. If the user sets one of two alternatives, a recipe's value
+            for the other one is dropped.
+        is_path: Whether the value may name files. `run.yaml` saves such a value as an absolute path.
+        is_positional: Whether the command line takes the value as an argument instead of a flag.
+        is_saved: Whether `run.yaml` saves the setting. Settings of a single call, such as `--resume`, are not
+            saved.
         completion: Source of values for shell completion; see `bertkit.cli.completion`.
     """
 
@@ -70,7 +74,10 @@ def setting(
     is_saved: bool = True,
     completion: str | None = None,
 ) -> Any:
-    """Return a dataclass field that carries its `Setting`, whose attributes these parameters are."""
+    """Declare a setting: return a dataclass field with a `Setting` as metadata.
+
+    The parameters are the default of the field and the attributes of `Setting`.
+    """
     metadata = Setting(
         help=help,
         panel=panel,
@@ -90,10 +97,10 @@ def setting(
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of a command.
+    """Base class of the settings of a command.
 
     Attributes:
-        excluded_settings: Inherited settings that a subclass does not have.
+        excluded_settings: Names of inherited fields that are not settings of this command.
     """
 
     excluded_settings: ClassVar[frozenset[str]] = frozenset()
@@ -101,10 +108,10 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Settings):
-    """Settings that all training commands share. Each task adds its own in a subclass."""
+    """Settings that all training commands share. The subclass of a task adds the settings of the task."""
 
     def resolve_data_name(self) -> str | None:
-        """Return the name of the dataset that the settings select."""
+        """Return the name of the training data, which a subclass may derive from other settings."""
         return self.data
 
     data: str | None = setting(
@@ -172,7 +179,10 @@ class RunConfig(Settings):
         MODEL,
     )
     freeze: int = setting(
-        0, "Freeze the embeddings and this many encoder layers, counted from the bottom.", MODEL, min=0
+        0,
+        "Freeze the embeddings and the lowest N encoder layers; 0 freezes nothing.",
+        MODEL,
+        min=0,
     )
 
     epochs: float | None = setting(
@@ -197,7 +207,7 @@ class RunConfig(Settings):
     )
     tokens_per_batch: int | None = setting(
         None,
-        "Training batch size per device, in tokens including padding: short texts make larger batches.",
+        "Maximum number of tokens per training batch and device, including padding; replaces --batch-size.",
         min=4,
         replaces=("batch_size",),
     )
@@ -218,7 +228,8 @@ class RunConfig(Settings):
     )
     layer_decay: float | None = setting(
         None,
-        "Layer-wise learning rate decay: each layer's rate is that of the layer above times this factor.",
+        "Layer-wise learning rate decay: the learning rate of a layer is that of the layer above, times this "
+        "factor.",
         min=0.0,
         max=1.0,
     )
@@ -288,19 +299,19 @@ class RunConfig(Settings):
         training_argument="seed",
     )
     early_stopping: int | None = setting(
-        None, "Stop after this many consecutive evaluations without a better score.", min=1
+        None, "Stop after N consecutive evaluations without a better validation score.", min=1
     )
     save_steps: int | None = setting(
         None,
-        "Also evaluate and save a checkpoint every this many optimizer steps.",
+        "Save a checkpoint every N optimizer steps, in addition to the end of each epoch.",
         min=1,
-        default_text="at the end of each epoch",
+        default_text="only at the end of each epoch",
     )
     set: list[str] = setting((), "Set any other TrainingArguments field, as KEY=VALUE; may be repeated.")
 
     output_dir: str | None = setting(
         None,
-        "Run directory, where the model, its scores and predictions are saved.",
+        "Run directory, which receives the model, scores and predictions.",
         OUTPUT,
         flags=("--output-dir", "-o"),
         is_saved=False,
@@ -318,7 +329,7 @@ class RunConfig(Settings):
     )
     report_to: str | None = setting(
         None,
-        "Experiment tracker: tensorboard, trackio, wandb, or another one of Trainer; none disables it.",
+        "Experiment tracker: tensorboard, trackio, wandb, another one that Trainer supports, or none.",
         OUTPUT,
         training_argument="report_to",
         completion="trackers",
@@ -341,18 +352,18 @@ class RunConfig(Settings):
     )
 
     def continued_from(self, run_dir: Path) -> Self:
-        """Return the settings with a finished run as the model, in full precision."""
+        """Return the settings for another run in fp32 that uses the model of a finished run."""
         return dataclasses.replace(self, model=str(run_dir), new_head=False, fp16=False, bf16=False)
 
     def train_max_length(self) -> int:
-        """Return the length of the longest training sequence in tokens; `max_length` must be set."""
+        """Return the maximum length of a training sequence in tokens; `max_length` must be set."""
         assert self.max_length is not None
         return self.max_length
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig(Settings):
-    """The settings of commands that read running text."""
+    """Settings that commands for running text share."""
 
     data: str | None = setting(
         None,
@@ -378,7 +389,7 @@ ConfigT = TypeVar("ConfigT", bound=Settings)
 
 
 def get_settings(config: type[Settings]) -> dict[str, tuple[Any, Setting, Any]]:
-    """Return name -> (type, `Setting`, default) of each field, in the order of declaration."""
+    """Return type, `Setting` and default of each setting by name, in the order of declaration."""
     types = typing.get_type_hints(config)
     return {
         field.name: (types[field.name], field.metadata["setting"], field.default)
@@ -387,33 +398,34 @@ def get_settings(config: type[Settings]) -> dict[str, tuple[Any, Setting, Any]]:
     }
 
 
-def get_flag(name: str, setting: Setting) -> str:
-    """Return the flag of a setting as the user types it."""
-    return setting.flags[0].split("/")[0] if setting.flags else "--" + name.replace("_", "-")
+def get_flag(name: str, metadata: Setting) -> str:
+    """Return the flag of a setting, such as `--batch-size`; of several flags, return the first one."""
+    return metadata.flags[0].split("/")[0] if metadata.flags else "--" + name.replace("_", "-")
 
 
 def fill_unset(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:
-    """Return `config` with those `values` whose settings are None in it."""
+    """Fill in `values` for those settings that are None in `config`."""
     unset = {key: value for key, value in values.items() if getattr(config, key) is None}
     return dataclasses.replace(config, **unset)
 
 
 def serialize_settings(config: RunConfig) -> dict[str, Any]:
-    """Return the settings that repeat the run, as plain values for `run.yaml`.
+    """Return the settings for `run.yaml`, as plain values.
 
-    Defaults are left out. Paths are absolute, so that the file repeats the run from any directory.
+    Defaults and settings of a single call are left out. Paths are absolute, because the file may be used from
+    another working directory.
     """
     serialized: dict[str, Any] = {}
-    for name, (_, setting, default) in get_settings(type(config)).items():
+    for name, (_, metadata, default) in get_settings(type(config)).items():
         value: Any = getattr(config, name)
         value = list(value) if isinstance(value, (tuple, list)) else value
-        if setting.is_saved and value != default and value not in (None, []):
-            serialized[name] = _make_absolute(value) if setting.is_path else value
+        if metadata.is_saved and value != default and value not in (None, []):
+            serialized[name] = _make_absolute(value) if metadata.is_path else value
     return serialized
 
 
 def _make_absolute(name: str) -> str:
-    """Return the absolute path of a file, a directory or a glob pattern; return other names unchanged."""
+    """Return the absolute path of a file, a directory or a glob pattern, and other names unchanged."""
     if "://" in name:
         return name
     path = Path(name).expanduser()

@@ -1,4 +1,4 @@
-"""Errors that the user can fix, and helpers to format their messages.
+"""Errors that the user can fix, and helpers that format messages.
 
 The command line prints a `UserError` as one line and exits with its `exit_code`. Any other exception is a bug
 and shows its traceback.
@@ -14,11 +14,12 @@ MAX_REPR_LENGTH = 80  # characters
 
 
 class UserError(Exception):
-    """An error that the user can fix. The message is one line: `<object>: <problem>; <fix>`.
+    """Error that the user can fix, with a message of one line: `<object>: <problem>; <fix>`.
 
     Attributes:
-        should_report: In a distributed run, whether this process prints the message. None: the first process
-            of each machine prints it.
+        exit_code: Exit status of the command.
+        should_report: In a distributed run, whether this process prints the message. If it is None, the first
+            process of each machine prints the message.
     """
 
     exit_code = 2
@@ -26,27 +27,33 @@ class UserError(Exception):
 
 
 class RunInterrupted(UserError):
-    """The user or a signal interrupted the run. The message contains the command that resumes it."""
+    """Interruption of a run by the user or a signal. The message says how to resume, if that is possible."""
 
     exit_code = 130
 
 
 def suggest_similar(word: object, known: Iterable[str]) -> str:
-    """Return `; did you mean 'imdb'?` if a known word is similar to `word`, else the empty string."""
-    originals = {name.lower(): name for name in known}
-    matches = difflib.get_close_matches(str(word).lower(), originals, n=1)
-    return f"; did you mean {originals[matches[0]]!r}?" if matches else ""
+    """Return `; did you mean 'imdb'?` if a known name is similar to `word`, else the empty string."""
+    name_by_lower = {name.lower(): name for name in known}
+    matches = difflib.get_close_matches(str(word).lower(), name_by_lower, n=1)
+    return f"; did you mean {name_by_lower[matches[0]]!r}?" if matches else ""
 
 
 def format_list(names: Iterable[object]) -> str:
-    """Return `a, b, c`, with at most twelve names, so that an error stays one line."""
+    """Return `a, b, c`; a list of more than twelve names is shortened, because an error is one line."""
     words = [str(name) for name in names]
     listed = ", ".join(words[:MAX_LISTED_NAMES])
     return listed + (f", ... ({len(words)} in total)" if len(words) > MAX_LISTED_NAMES else "")
 
 
 def format_count(number: int, singular: str, plural: str | None = None) -> str:
-    """Return a number with its noun, such as `1 row` or `1,500 rows`. The plural ends in s by default."""
+    """Return a number with its noun, such as `1 row` or `1,500 rows`.
+
+    Args:
+        number: The number.
+        singular: The noun in singular.
+        plural: The noun in plural, by default with an s at the end.
+    """
     noun = singular if number == 1 else plural or singular + "s"
     return f"{number:,} {noun}"
 

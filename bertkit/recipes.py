@@ -1,6 +1,6 @@
-"""Recipes: YAML files with a task and its settings.
+"""Recipes: YAML files with the settings of a task.
 
-A recipe is shipped with bertkit or written by the user. The `run.yaml` of every run is a recipe, too.
+Some recipes are shipped with bertkit, and users write others. The `run.yaml` of a run is a recipe, too.
 """
 
 import importlib.resources
@@ -25,10 +25,10 @@ class Recipe:
     """A recipe with validated settings.
 
     Attributes:
-        path: Its file.
-        task: Name of the task's command.
-        settings: Setting name -> value.
-        provenance: What `run.yaml` records about its run; empty for other recipes.
+        path: File of the recipe.
+        task: Name of the task.
+        settings: Values by setting.
+        provenance: Provenance of the run if the recipe is a `run.yaml`, else empty.
     """
 
     path: Path
@@ -38,17 +38,17 @@ class Recipe:
 
 
 def list_shipped_recipes() -> dict[str, Path]:
-    """Return name (`classify/imdb`) -> file of each shipped recipe."""
+    """Return the files of the shipped recipes by name, such as `classify/imdb`."""
     return _list_yaml_files("recipes")
 
 
 def list_profiles() -> dict[str, Path]:
-    """Return name (`profiles/ddp`) -> file of each shipped configuration of `accelerate launch`."""
+    """Return the files of the shipped `accelerate launch` configurations by name, such as `profiles/ddp`."""
     return {f"profiles/{name}": path for name, path in _list_yaml_files("profiles").items()}
 
 
 def _list_yaml_files(folder_name: str) -> dict[str, Path]:
-    """Return the files of a directory in the installed package, or in the checkout."""
+    """Return the YAML files of a directory in the installed package or in the checkout, by name."""
     installed = Path(str(importlib.resources.files("bertkit"))) / folder_name
     folder = installed if installed.is_dir() else Path(__file__).parent.parent / folder_name
     return {
@@ -61,15 +61,13 @@ def apply_overrides(
 ) -> dict[str, Any]:
     """Return the settings of a recipe, overridden by those of the user.
 
-    An override also drops the settings of the recipe that are alternatives to it (`Setting.replaces`).
+    A setting of the recipe is dropped if the user sets an alternative to it; see `Setting.replaces`.
     """
-    known = get_settings(config)
-    overridden = {name for name, value in overrides.items() if value is not None}
+    replaces = {name: setting.replaces for name, (_, setting, _) in get_settings(config).items()}
+    overridden = [name for name, value in overrides.items() if value is not None]
 
     def is_replaced(name: str) -> bool:
-        return bool(overridden & set(known[name][1].replaces)) or any(
-            name in known[other][1].replaces for other in overridden
-        )
+        return any(name in replaces[other] or other in replaces[name] for other in overridden)
 
     remaining = {name: value for name, value in recipe_settings.items() if not is_replaced(name)}
     return {**remaining, **overrides}
@@ -79,45 +77,45 @@ def find_recipe(name: str, task: str = "", flag: str = "--recipe") -> Path:
     """Return the file of a recipe.
 
     Args:
-        name: A path, or a shipped name with or without its directory.
-        task: The task whose recipe is preferred if several have the name.
-        flag: What the user typed before the name, for the error message.
+        name: A path, or the name of a shipped recipe with or without its directory.
+        task: The task whose recipe is preferred if several recipes have this name.
+        flag: The flag or command before the name, for the error message.
 
     Raises:
-        UserError: It is neither a file nor a shipped name, or several shipped recipes have this name.
+        UserError: `name` is neither a file nor a shipped recipe, or several shipped recipes have this name.
     """
     path = Path(name).expanduser()
     if path.is_file():
         return path
-    known = list_shipped_recipes()
+    shipped = list_shipped_recipes()
     stem = name.removesuffix(".yaml")
-    matches = [key for key in known if stem in (key, key.split("/")[-1])]
+    matches = [key for key in shipped if stem in (key, key.split("/")[-1])]
     if f"{task}/{stem}" in matches:
         matches = [f"{task}/{stem}"]
     if len(matches) > 1:
         raise UserError(f"{flag} {name}: several recipes match; choose one of {format_list(matches)}")
     if not matches:
-        problem = f"is neither a file nor a shipped recipe{suggest_similar(name, known)}"
+        problem = f"is neither a file nor a shipped recipe{suggest_similar(name, shipped)}"
         raise UserError(f"{flag} {name or repr(name)}: {problem} (list them with: bertkit recipes ls)")
-    return known[matches[0]]
+    return shipped[matches[0]]
 
 
 def read_recipe_task(recipe: str | Path) -> str:
-    """Return the task of a shipped recipe, given its name or its file.
+    """Return the task of a shipped recipe, given by its name or its file.
 
-    Only the line `task:` is read, since parsing all shipped files as YAML is slow.
+    Only the line `task:` is read, because parsing all shipped recipes as YAML is slow.
     """
     path = find_recipe(recipe) if isinstance(recipe, str) else recipe
     return path.read_text("utf-8").partition("\ntask: ")[2].partition("\n")[0]
 
 
 def read_recipe_title(path: Path) -> str:
-    """Return the first line of a shipped recipe, without its comment sign."""
+    """Return the title of a shipped recipe, which is a comment in its first line."""
     return path.read_text("utf-8").partition("\n")[0].lstrip("# ")
 
 
 def read_recipe_file(path: Path) -> dict[str, Any]:
-    """Return the content of a recipe file, whatever its task.
+    """Return the content of a recipe file for any task, without validating the settings.
 
     Raises:
         UserError: The file is not a recipe.
@@ -135,7 +133,12 @@ def read_recipe_file(path: Path) -> dict[str, Any]:
 
 
 def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
-    """Read and validate a recipe for `task`, whose settings `config` declares.
+    """Read and validate a recipe.
+
+    Args:
+        name: A path, or the name of a shipped recipe.
+        task: Name of the task that the recipe must be for.
+        config: Class that declares the settings of the task.
 
     Raises:
         UserError: The file is not a recipe, belongs to another task, or has an invalid key or value.

@@ -1,4 +1,4 @@
-"""The run directory: the only interface between training and everything that uses a trained model."""
+"""The run directory, through which training passes a model and its metrics to all other commands."""
 
 import json
 import platform
@@ -23,15 +23,15 @@ SETTINGS_FILE, METRICS_FILE, LOG_FILE = "run.yaml", "metrics.json", "training_lo
 CARD_FILE, CHECKPOINTS_DIR, TENSORBOARD_DIR = "README.md", "checkpoints", "tensorboard"
 REPORT_FILE = "report.html"
 ONNX_DIR = "onnx"  # default output directory of `export`
-BACKUP_DIR = ".replaced"  # holds the run that --overwrite replaces, until the new run has a checkpoint
+BACKUP_DIR = ".replaced"  # holds the run that --overwrite replaces, until the new run is finished
 DEFAULT_RUNS_DIR = "runs"
-# Files of the model and the tokenizer, which transformers loads.
+# File names of the model and the tokenizer, which transformers loads.
 MODEL_PATTERNS = [
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
     "spiece.model", "spm.model", "sentencepiece*.model", "chat_template.jinja",
 ]  # fmt: skip
-# All files of a run: --overwrite removes these and nothing else.
+# Names of all files and directories of a run. --overwrite replaces these and nothing else.
 RUN_PATTERNS = [
     SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE, CARD_FILE, ONNX_DIR, TENSORBOARD_DIR,
     REPORT_FILE, "masked_samples*.jsonl",
@@ -50,7 +50,7 @@ RECORDED_PACKAGES = [
 
 
 class Provenance(TypedDict):
-    """What `run.yaml` records about every run; some runs record more."""
+    """Keys of the provenance that every `run.yaml` has; some runs have more."""
 
     command: str
     data: dict[str, str]
@@ -59,7 +59,7 @@ class Provenance(TypedDict):
 
 
 class _Settings(TypedDict):
-    """The part of `run.yaml` that this module reads."""
+    """Content of `run.yaml`."""
 
     task: str
     settings: dict[str, Any]
@@ -67,7 +67,7 @@ class _Settings(TypedDict):
 
 
 class _Metrics(TypedDict):
-    """The part of `metrics.json` that every command relies on."""
+    """Structure of `metrics.json`, without the details of its sections."""
 
     task: str
     data: NotRequired[dict[str, Any]]
@@ -81,35 +81,43 @@ class _Metrics(TypedDict):
 # ---- kinds of output directories
 
 
-def _find_files_beside_run(names: set[str]) -> set[str]:
+def _find_files_unless_run(names: set[str]) -> set[str]:
+    """Return all file names of a directory, or none if it contains a run."""
     return set() if SETTINGS_FILE in names else names
 
 
-def _find_files_beside_evaluation(names: set[str]) -> set[str]:
+def _find_files_unless_evaluation(names: set[str]) -> set[str]:
+    """Return the files of a trained model; if there are none, proceed as for a run."""
     trained = {name for name in names if name in (CHECKPOINTS_DIR, ONNX_DIR) or name.endswith(".safetensors")}
-    return trained or _find_files_beside_run(names)
+    return trained or _find_files_unless_run(names)
 
 
-RUN = OutputKind("a run", "pass --overwrite to replace it, or --resume to resume it", _find_files_beside_run)
-EVALUATION = OutputKind("an evaluation", "pass --overwrite to replace it", _find_files_beside_evaluation)
+RUN = OutputKind("a run", "pass --overwrite to replace it, or --resume to resume it", _find_files_unless_run)
+EVALUATION = OutputKind("an evaluation", "pass --overwrite to replace it", _find_files_unless_evaluation)
 
 
 # ---- creating and removing run directories
 
 
-def choose_default_directory(*parts: str) -> Path:
-    """Return `runs/TASK-DATA-MODEL`, with a number at the end if it exists already."""
+def _choose_default_directory(*parts: str) -> Path:
+    """Return the path of the default run directory, with a number at the end if the path exists."""
     name = "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)
-    folder, number = Path(DEFAULT_RUNS_DIR) / name, 2
+    folder = Path(DEFAULT_RUNS_DIR) / name
+    number = 2
     while folder.exists():
-        folder, number = Path(DEFAULT_RUNS_DIR) / f"{name}-{number}", number + 1
+        folder = Path(DEFAULT_RUNS_DIR) / f"{name}-{number}"
+        number += 1
     return folder
 
 
 def create_default_directory(*parts: str) -> Path:
-    """Create the default directory. Two runs that start at the same time get different directories."""
+    """Create a new directory `runs/PARTS`; two runs that start at the same time get different directories.
+
+    Args:
+        *parts: Parts of the directory name, such as task, data and model.
+    """
     while True:
-        folder = choose_default_directory(*parts)
+        folder = _choose_default_directory(*parts)
         try:
             create_directory(folder, exist_ok=False)
         except FileExistsError:
@@ -122,29 +130,32 @@ def create_run_directory(folder: Path, overwrite: bool, with_checkpoints: bool =
 
     Args:
         folder: The directory.
-        overwrite: Whether to back up the files of a run in it first.
+        overwrite: Whether to move the files of an existing run to a backup first.
         with_checkpoints: Whether the run will save checkpoints.
     """
     with report_creation_errors(folder):
         if overwrite:
             back_up_run(folder)
-        (folder / CHECKPOINTS_DIR if with_checkpoints else folder).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if with_checkpoints:
+            (folder / CHECKPOINTS_DIR).mkdir(exist_ok=True)
 
 
 def back_up_run(folder: Path, more_patterns: Sequence[str] = ()) -> None:
-    """Move the files of a run to a backup directory, until the new run has a checkpoint.
+    """Move the files of a run, which a new run replaces, to a backup in the same directory.
 
     Args:
         folder: The run directory.
-        more_patterns: File name patterns of the run beside `RUN_PATTERNS`.
+        more_patterns: File name patterns of the run in addition to `RUN_PATTERNS`.
     """
     if (folder / SETTINGS_FILE).exists():
-        delete_backup(folder)  # left by a run with --overwrite that was killed
+        delete_backup(folder)  # a killed run with --overwrite may have left one
         (folder / BACKUP_DIR).mkdir()
         _move(folder, folder / BACKUP_DIR, [*RUN_PATTERNS, *more_patterns])
 
 
 def _move(source: Path, target: Path, patterns: Sequence[str]) -> None:
+    """Move those files and directories in `source` that match one of the patterns to `target`."""
     for pattern in patterns:
         for path in source.glob(pattern):
             path.replace(target / path.name)
@@ -156,7 +167,10 @@ def delete_backup(folder: Path) -> None:
 
 
 def discard_unstarted_run(folder: Path) -> None:
-    """Remove a run that failed before its first checkpoint, and restore the run that it was to replace."""
+    """Remove a run that failed before its first checkpoint, and restore the run that it replaced.
+
+    A run with a checkpoint is not changed.
+    """
     if last_checkpoint(folder):
         return
     for part in (CHECKPOINTS_DIR, TENSORBOARD_DIR):
@@ -191,7 +205,7 @@ def write_settings(folder: Path, task: str, config: RunConfig, data: Mapping[str
         folder: The run directory.
         task: The command.
         config: Resolved settings.
-        data: Split -> fingerprint of its rows.
+        data: Fingerprints of the rows by split.
     """
     processes = distributed.get_world_size()
     provenance = {
@@ -213,13 +227,19 @@ def _write_settings(folder: Path, task: str, config: RunConfig, provenance: dict
 
 
 def update_settings(folder: Path, config: RunConfig, reason: dict[str, Any]) -> None:
-    """Replace the settings of a run that has started; `reason` is added to its provenance."""
+    """Replace the settings of a run that has started.
+
+    Args:
+        folder: The run directory.
+        config: The new settings.
+        reason: Entry for the provenance of the run, which explains the change.
+    """
     previous = _read_settings_file(folder)
     _write_settings(folder, previous["task"], config, previous["provenance"] | reason)
 
 
 def get_installed_versions(names: list[str]) -> dict[str, str]:
-    """Return name -> version of those packages that are installed."""
+    """Return the versions of packages by name, without packages that are not installed."""
     versions = {}
     for name in names:
         with suppress(PackageNotFoundError):
@@ -255,7 +275,7 @@ def _read_settings_file(folder: Path) -> _Settings:
 
 
 def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
-    """Write `metrics.json`. It is written last, so a directory that has it contains a finished run."""
+    """Write `metrics.json`. As the last file of a run, it marks the run as finished."""
     write_text(folder / METRICS_FILE, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -284,7 +304,7 @@ def require_metrics(folder: Path) -> dict[str, Any]:
     """
     metrics = read_metrics(folder) if folder.is_dir() else None
     if metrics is None:
-        problem = f"it has no {METRICS_FILE}" if folder.is_dir() else "the directory does not exist"
+        problem = f"it does not contain {METRICS_FILE}" if folder.is_dir() else "the directory does not exist"
         raise UserError(
             f"{folder}: is not a finished run ({problem}); pass the output directory of a training command, "
             f"such as {DEFAULT_RUNS_DIR}/classify-imdb-minilm"

@@ -1,7 +1,7 @@
-"""Validation of settings: the one place where a value is converted and checked, whatever its origin.
+"""Conversion and validation of settings.
 
-A flag, a recipe key and a keyword argument of the Python API all go through `convert_value`, so a wrong value
-has the same message everywhere.
+`convert_value` converts every value, whether it comes from a flag, a recipe or the Python API. So an invalid
+value has the same error message everywhere.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from bertkit.config import ConfigT, Setting, get_flag, get_settings
 from bertkit.errors import UserError, format_list, suggest_similar
 
-TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+TYPE_DESCRIPTIONS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def validate_settings(
@@ -25,9 +25,9 @@ def validate_settings(
 
     Args:
         config: Class that declares the settings.
-        values: Setting name -> value.
+        values: Values by setting.
         origin: Source of the values for error messages: the path of a recipe, or "classify()" for a call from
-            Python. None: errors name the flag.
+            Python. None for the command line: messages then name the flag.
 
     Raises:
         UserError: A key is unknown, or a value has the wrong type or is out of bounds.
@@ -46,7 +46,7 @@ def validate_settings(
 
 
 def get_typed_name(name: str, setting: Setting) -> str:
-    """Return the name of a setting on the command line: its flag, or `NAME` of an argument."""
+    """Return the name of a setting on the command line: its flag, or its name in capitals if positional."""
     return name.upper() if setting.is_positional else get_flag(name, setting)
 
 
@@ -57,12 +57,12 @@ def convert_value(value: Any, kind: Any, setting: Setting, where: str) -> Any:
         value: The value, possibly a string from the command line.
         kind: Type of the setting, such as `int | None` or `Literal["a", "b"]`.
         setting: Metadata of the setting, with its bounds.
-        where: Name of the setting for the error message.
+        where: Start of the error message, which names the setting and the source of the value.
 
     Raises:
         UserError: The value is empty, has another type, or is out of bounds.
     """
-    members = _list_members(kind)
+    members = _list_union_members(kind)
     if value is None and type(None) in members:
         return None
     if value == "":
@@ -91,18 +91,19 @@ def parse_flag(text: str, kind: Any, setting: Setting, where: str) -> Any:
 
 
 def get_choices(kind: Any) -> tuple[str, ...]:
-    """Return the values of a `Literal`, also of an optional one; none for other types."""
-    literals = (member for member in _list_members(kind) if typing.get_origin(member) is Literal)
+    """Return the values of a `Literal`, or of the `Literal` members of a union; empty for other types."""
+    literals = (member for member in _list_union_members(kind) if typing.get_origin(member) is Literal)
     return tuple(str(choice) for literal in literals for choice in typing.get_args(literal))
 
 
-def _list_members(kind: Any) -> tuple[Any, ...]:
+def _list_union_members(kind: Any) -> tuple[Any, ...]:
+    """Return the members of a union such as `int | None`, or the type itself if it is not a union."""
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     return typing.get_args(kind) if is_union else (kind,)
 
 
 def _convert(value: Any, kind: Any) -> Any:
-    """Return `value` as a `kind`, or None if it is not one. A boolean is never a number."""
+    """Convert a value to a type, or return None if it cannot be converted. A boolean is never a number."""
     if typing.get_origin(kind) is Literal:
         return value if value in typing.get_args(kind) else None
     if typing.get_origin(kind) is list:
@@ -117,13 +118,14 @@ def _convert(value: Any, kind: Any) -> Any:
 
 
 def _convert_list(value: Any, item_kind: Any) -> list[Any] | None:
+    """Convert each item of a list; a single value counts as a list of one item."""
     items = list(value) if isinstance(value, (list, tuple)) else [value]
     converted = [_convert(item, item_kind) for item in items]
     return None if None in converted else converted
 
 
 def _convert_number(value: Any, kind: type) -> Any:
-    """Convert a number or a string: flags are strings, and YAML 1.1 reads `2e-5` as a string."""
+    """Convert a number; a float may be text, because YAML 1.1 reads `2e-5` as a string."""
     if kind is int and not isinstance(value, int):
         return None
     if not isinstance(value, (int, float, str)):
@@ -150,10 +152,11 @@ def describe_bounds(setting: Setting) -> str:
 
 
 def _suggest_choice(value: Any, members: tuple[Any, ...]) -> str:
+    """Return a hint with the valid choice that is most similar to `value`, or the empty string."""
     return suggest_similar(value, [choice for member in members for choice in get_choices(member)])
 
 
 def _describe_type(kind: Any) -> str:
     if typing.get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
-    return "a list" if typing.get_origin(kind) is list else TYPE_NAMES[kind]
+    return "a list" if typing.get_origin(kind) is list else TYPE_DESCRIPTIONS[kind]

@@ -244,7 +244,7 @@ def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_pa
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert cli(*args, "--nproc", 2) == (2, "", "")  # only local rank 0 reports the error
     monkeypatch.delenv("RANK")
-    assert "WORLD_SIZE is set and RANK is not" in cli(*args)[2]
+    assert "WORLD_SIZE is set but RANK is not" in cli(*args)[2]
 
 
 def test_run_yaml_of_two_processes_contains_the_command_to_repeat_it(cli, results):
@@ -254,8 +254,8 @@ def test_run_yaml_of_two_processes_contains_the_command_to_repeat_it(cli, result
     )
     _, _, err = cli("classify", "--recipe", recipe, "--dry-run")
     assert (
-        f"{recipe}: batch size is per process, and its run used 2 processes; pass --nproc 2 to repeat it"
-        in " ".join(err.split())
+        f"{recipe}: batch size is per process, and this recipe's run used 2 processes; pass --nproc 2 to "
+        "repeat the run" in " ".join(err.split())
     )
 
 

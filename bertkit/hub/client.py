@@ -1,6 +1,7 @@
-"""Access to the Hugging Face Hub: cached files first, and a quick error if the Hub cannot be reached.
+"""Access to the Hugging Face Hub, with cached files first and a quick error if the Hub cannot be reached.
 
-Without a network, a look-up by huggingface_hub retries for up to a minute. A short probe avoids this.
+Without a network, huggingface_hub retries a request for up to a minute. A short probe of the Hub avoids this
+wait.
 """
 
 import threading
@@ -12,36 +13,37 @@ from typing import Any
 from bertkit.errors import UserError, format_list, suggest_similar
 
 PROBE_SECONDS = 3.0
-NO_ACCESS_CODES = (401, 403, 404)  # the Hub answers 404 for private repositories, too
-FILE_PATTERNS = {
-    # Weights as safetensors only, so that nothing downloaded is ever unpickled.
+NO_ACCESS_CODES = (401, 403, 404)  # HTTP status; the Hub also returns 404 for private repositories
+FILE_PATTERNS = {  # files to download, by kind of repository
+    # Weights only as safetensors: unpickling other formats would be unsafe.
     "model": ["*.json", "*.txt", "*.model", "*.safetensors"],
-    "tokenizer": ["*.json", "*.txt", "*.model"],  # of a model, without its weights
+    "tokenizer": ["*.json", "*.txt", "*.model"],  # a model repository without the weights
     "dataset": ["*.parquet", "*.csv", "*.tsv", "*.json", "*.jsonl", "*.txt", "*.gz", "*.zst"],
 }
 
 
 class HubUnreachable(UserError):
-    """A file is not cached, and the Hub cannot be reached."""
+    """Error for files that are not cached while the Hub cannot be reached."""
 
 
 def download_snapshot(
     repo: str, kind: str, revision: str | None = None, part: str | None = None, *, flag: str,
     alternative: str = "",
 ) -> Path:  # fmt: skip
-    """Return the local directory of a Hub repository, which is downloaded unless it is cached.
+    """Return the local directory of a Hub repository; download it if it is not cached.
 
     Args:
         repo: `ORG/NAME`.
         kind: "model", "tokenizer" (of a model) or "dataset".
         revision: Branch, tag or commit.
-        part: Directory of the repository to download, such as one of the 15 languages of XNLI.
-        flag: What the user typed, for the error message (`--data imdb`).
+        part: Directory of the repository to download, such as one of the 15 languages of XNLI. None: all
+            files.
+        flag: Flag and value that name the repository, such as `--data imdb`, for the error message.
         alternative: What the user can do instead of downloading, for the error message.
 
     Raises:
         UserError: The repository does not exist, is private, or has no files that bertkit reads.
-        HubUnreachable: It is not cached, and the Hub cannot be reached (within seconds).
+        HubUnreachable: The repository is not cached, and the Hub cannot be reached. Raised within seconds.
     """
     with translate_errors(flag, repo, kind):
         cached = find_cached_snapshot(repo, kind, revision, part)
@@ -50,14 +52,14 @@ def download_snapshot(
         require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", alternative)
         folder = _download(repo, kind, revision, part)
         if not _is_complete(folder, kind):
-            raise UserError(f"{flag}: {describe_missing(repo, kind, revision, part)}")
+            raise UserError(f"{flag}: {describe_missing_content(repo, kind, revision, part)}")
     return folder
 
 
 def find_cached_snapshot(
     repo: str, kind: str, revision: str | None = None, part: str | None = None
 ) -> Path | None:
-    """Return the directory of a repository in the Hugging Face cache, or None if it is not complete."""
+    """Return the cached directory of a repository, or None if it is not cached completely."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
@@ -79,18 +81,18 @@ def _download(repo: str, kind: str, revision: str | None, part: str | None, **op
     return Path(folder) / (part or "")
 
 
-def describe_missing(repo: str, kind: str, revision: str | None, part: str | None) -> str:
-    """Return which configuration, or which files, a repository does not have."""
+def describe_missing_content(repo: str, kind: str, revision: str | None, part: str | None) -> str:
+    """Describe what a repository lacks: the configuration `part`, or files that bertkit reads."""
     configurations = _list_directories(repo, kind, revision) if part else []
     if part and configurations:
-        hint = f"{suggest_similar(part, configurations)}; it has {format_list(configurations)}"
+        hint = f"{suggest_similar(part, configurations)}; choose one of {format_list(configurations)}"
         return f"{repo} has no configuration {part!r}{hint}"
     missing = "safetensors weights" if kind == "model" else "plain data files (Parquet, CSV, JSON)"
     return f"{repo} has no {missing}; bertkit never runs loading scripts or loads pickles"
 
 
 def _list_directories(repo: str, kind: str, revision: str | None) -> list[str]:
-    """Return the top-level directories of a repository: the configurations of a dataset."""
+    """Return the top-level directories of a repository, which are the configurations of a dataset."""
     from huggingface_hub import HfApi
 
     info: Any = HfApi().repo_info(repo, repo_type=kind, revision=revision)
@@ -99,7 +101,7 @@ def _list_directories(repo: str, kind: str, revision: str | None) -> list[str]:
 
 
 def _is_complete(folder: Path, kind: str) -> bool:
-    """Return whether a cached snapshot has all files: the cache may hold a single file of a repository."""
+    """Return whether a cached snapshot has the required files; the cache may hold only some files."""
     if kind == "model":
         return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
     if kind == "tokenizer":
@@ -111,14 +113,14 @@ def _is_complete(folder: Path, kind: str) -> bool:
 
 
 def require_reachable(problem: str, alternative: str = "") -> None:
-    """Raise an error within seconds if the Hub cannot be reached.
+    """Check that the Hub can be reached.
 
     Args:
-        problem: Why the Hub is needed, for the error message.
-        alternative: What the user can do instead.
+        problem: Reason why the Hub is needed, for the error message.
+        alternative: What the user can do instead, for the error message.
 
     Raises:
-        HubUnreachable: The Hub cannot be reached.
+        HubUnreachable: The Hub cannot be reached. Raised within seconds.
     """
     if reason := explain_unreachable():
         fix = f"{alternative} or connect once" if alternative else "connect once"
@@ -126,7 +128,7 @@ def require_reachable(problem: str, alternative: str = "") -> None:
 
 
 def explain_unreachable() -> str:
-    """Return why the Hub cannot be reached, or the empty string if it can."""
+    """Return the reason why the Hub cannot be reached, or the empty string if it can be reached."""
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
@@ -135,18 +137,20 @@ def explain_unreachable() -> str:
 
 
 def is_reachable() -> bool:
-    """Return whether the Hub answers within `PROBE_SECONDS`, including name resolution.
+    """Return whether the Hub responds within `PROBE_SECONDS`.
 
-    The probe runs in a daemon thread: name resolution has no timeout and must not keep the process alive.
+    The probe runs in a thread, because name resolution has no timeout. The thread is a daemon thread, which
+    does not keep the process alive.
     """
-    answers: list[bool] = []
-    probe = threading.Thread(target=lambda: answers.append(_probe()), daemon=True)
+    results: list[bool] = []
+    probe = threading.Thread(target=lambda: results.append(_request_endpoint()), daemon=True)
     probe.start()
     probe.join(PROBE_SECONDS)
-    return bool(answers and answers[0])
+    return results == [True]  # empty if there was no response in time
 
 
-def _probe() -> bool:
+def _request_endpoint() -> bool:
+    """Return whether the Hub responds to a request, with any status."""
     import requests
     from huggingface_hub import constants
 
@@ -168,17 +172,17 @@ def translate_errors(
     hint: str = "try again",
     more_errors: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
-    """Turn errors of the Hub, of its client and of the connection into a `UserError` of one line.
+    """Turn errors of the Hub, the HTTP client and the connection into a `UserError`.
 
     Args:
-        subject: Start of the message: a flag, a file, or a whole problem if `repo` is None.
-        repo: The repository. None: the message is `subject (reason); hint`.
+        subject: Start of the message: a flag or a file, or the whole problem if `repo` is None.
+        repo: The repository. If it is None, the message is `subject (reason); hint`.
         kind: Kind of the repository.
-        hint: Fix for other problems than a wrong name or a missing permission.
-        more_errors: Further exceptions to translate.
+        hint: Fix for the message, except for a wrong name or a missing permission.
+        more_errors: Additional exceptions to translate.
 
     Raises:
-        UserError: In place of the original error.
+        UserError: The block raised such an error.
     """
     from huggingface_hub.errors import HFValidationError
 
@@ -192,10 +196,10 @@ def translate_errors(
 
 
 def _get_connection_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a failed connection; any other exception is a bug.
+    """Return the exception classes of a failed connection.
 
-    They are the errors of the system and the base classes of the Hub's own error. Among these is the base of
-    the HTTP client, which differs between versions of huggingface_hub.
+    Versions of huggingface_hub use different HTTP clients. The base error of the client is a base class of
+    `HfHubHTTPError`.
     """
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -203,6 +207,7 @@ def _get_connection_errors() -> tuple[type[Exception], ...]:
 
 
 def _describe_error(error: Exception, repo: str, kind: str, hint: str) -> str:
+    """Return problem and fix of an error for a repository."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     reason = summarize_error(error)
@@ -220,5 +225,5 @@ def _describe_error(error: Exception, repo: str, kind: str, hint: str) -> str:
 
 
 def summarize_error(error: Exception) -> str:
-    """Return the first line of an error's message, or the error's name if it has no message."""
+    """Return the first line of the message of an error, or the name of its class if it has no message."""
     return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,7 +1,7 @@
-"""Files of datasets on the Hub: listed once, then read from the Hugging Face cache or as streams.
+"""Files of Hub datasets, which are read from the Hugging Face cache or streamed.
 
-A stream is never saved. Whatever is computed from it is cached under the digest of the file's content,
-which the Hub reports without a download.
+Streamed files are not saved. Content that is computed from a file is cached under the digest of the file,
+which the Hub provides without a download.
 """
 
 import io
@@ -14,22 +14,22 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from bertkit.errors import UserError
-from bertkit.hub.client import FILE_PATTERNS, describe_missing, require_reachable, translate_errors
+from bertkit.hub.client import FILE_PATTERNS, describe_missing_content, require_reachable, translate_errors
 from bertkit.utils.cache import get_or_create
 
-BLOCK_SIZE = 4 << 20  # bytes per request, for files that are not read from start to end
-DATASET_INFOS = "dataset_infos.json"  # metadata, not data
+BLOCK_SIZE = 4 << 20  # bytes per request, for random access
+DATASET_INFOS = "dataset_infos.json"  # a JSON file that contains metadata instead of rows
 
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a dataset on the Hub.
+    """File of a dataset on the Hub.
 
     Attributes:
-        repo: `ORG/NAME`.
-        commit: Commit of the repository when it was listed.
+        repo: Repository, `ORG/NAME`.
+        commit: Commit of the repository at the time of listing.
         path: Path in the repository.
-        digest: Digest of the content: SHA-256 of a large file, git's object id of a small one.
+        digest: Digest of the content: SHA-256 for a large file, the git object id for a small file.
         size: Size in bytes.
     """
 
@@ -49,7 +49,7 @@ class HubFile:
 
     @property
     def cached_path(self) -> Path | None:
-        """Path in the Hugging Face cache, None if the file is not cached."""
+        """Path in the Hugging Face cache, or None if the file is not cached."""
         from huggingface_hub import try_to_load_from_cache
 
         path = try_to_load_from_cache(self.repo, self.path, revision=self.commit, repo_type="dataset")
@@ -60,20 +60,20 @@ class HubFile:
 
         Args:
             mode: Always "rb".
-            block_size: Bytes per request, for random access. 0: the file is read from start to end.
+            block_size: Bytes per request, for random access; 0 if the file is read from start to end.
 
         Raises:
-            UserError: The file is not accessible, or the connection is lost, now or while it is read.
+            UserError: The file is not accessible, or the connection is lost. Reads may raise this error, too.
         """
         cached = self.cached_path
         return cached.open("rb") if cached else io.BufferedReader(_HubStream(self, block_size))
 
 
 def require_available(files: Iterable[Any]) -> None:
-    """Check that all files are cached, or that the Hub can be reached.
+    """Check that all files can be read: they are local or cached, or the Hub can be reached.
 
     Raises:
-        HubUnreachable: A file is not cached, and the Hub cannot be reached (within seconds).
+        HubUnreachable: A file is not cached, and the Hub cannot be reached. Raised within seconds.
     """
     for file in files:
         if isinstance(file, HubFile) and not file.cached_path:
@@ -82,7 +82,7 @@ def require_available(files: Iterable[Any]) -> None:
 
 
 class _HubStream(io.RawIOBase):
-    """The bytes of a file on the Hub, downloaded as they are read."""
+    """Raw stream that downloads a file on the Hub while it is read."""
 
     def __init__(self, file: HubFile, block_size: int) -> None:
         from huggingface_hub import HfFileSystem
@@ -109,7 +109,7 @@ class _HubStream(io.RawIOBase):
         return int(self._raw.tell())
 
     def close(self) -> None:
-        self.__dict__.pop("_raw", None)  # close() of the raw stream would leave the connection open
+        self.__dict__.pop("_raw", None)  # its own close() would leave the connection open
         super().close()
 
 
@@ -119,13 +119,13 @@ class _HubStream(io.RawIOBase):
 def list_hub_files(
     repo: str, revision: str | None = None, part: str | None = None, *, flag: str, alternative: str = ""
 ) -> list[HubFile]:
-    """Return the data files of a dataset, as they were when it was first listed; the list is cached.
+    """Return the data files of a dataset at the time of the first call, whose result is cached.
 
     The arguments are those of `bertkit.hub.client.download_snapshot`.
 
     Raises:
-        HubUnreachable: The dataset was not listed before, and the Hub cannot be reached (within seconds).
-        UserError: It does not exist, is private, or has no files that bertkit reads.
+        HubUnreachable: The list is not cached, and the Hub cannot be reached. Raised within seconds.
+        UserError: The dataset does not exist, is private, or has no files that bertkit reads.
     """
     from huggingface_hub import constants
 
@@ -154,7 +154,7 @@ def _request_files(
         except EntryNotFoundError:
             files = []
         if not files:
-            raise UserError(f"{flag}: {describe_missing(repo, 'dataset', revision, part)}")
+            raise UserError(f"{flag}: {describe_missing_content(repo, 'dataset', revision, part)}")
     return files
 
 

@@ -1,4 +1,4 @@
-"""`--dry-run`: everything that a run does before training, and one step on the most expensive batch."""
+"""The dry run: one training step on the most expensive batch, without writing anything."""
 
 import tempfile
 import time
@@ -14,30 +14,33 @@ from bertkit.utils.reporting import Reporter
 
 
 def dry_run(prepared: PreparedRun, reporter: Reporter) -> dict[str, Any]:
-    """Train one step on the longest batch of each rank, and write nothing.
+    """Train one step on the longest batch, and estimate the time and memory of the run.
+
+    The time is a rough estimate: the duration of this step, scaled by the number of tokens. With `compile`,
+    the measured step is the second one.
 
     Returns:
-        Numbers of rows and steps, and estimates of time and memory. The time is that of the one step, scaled
-        by tokens, so it is a rough estimate. With `compile`, an unmeasured step runs first.
+        Summary of the data and the model, number of steps, and estimates of time and memory.
     """
-    with tempfile.TemporaryDirectory() as folder:  # Trainer creates its output directory
+    with tempfile.TemporaryDirectory() as folder:  # Trainer requires an output directory
         return _measure(prepared, Path(folder), reporter)
 
 
 def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[str, Any]:
     session = Session(prepared, folder, reporter)
     config, features = prepared.config, prepared.features["train"]
-    batches, steps = session.trainer.build_batch_sampler(), session.trainer.total_steps
-    longest = [features[key] for key in batches.get_longest_batch()]
-    lengths = [sum(map(len, example["input_ids"])) for example in longest]
-    step = _build_step(session, longest)
+    batch_sampler, total_steps = session.trainer.build_batch_sampler(), session.trainer.total_steps
+    longest_examples = [features[key] for key in batch_sampler.get_longest_batch()]
+    lengths = [sum(map(len, example["input_ids"])) for example in longest_examples]
+    train_step = _build_train_step(session, longest_examples)
     with report_out_of_memory(suggest_memory_fixes(config)):
         if config.compile:
-            step()  # compiles
+            train_step()  # compiles the layers
         started = time.perf_counter()
-        loss = step()
-    seconds = time.perf_counter() - started
-    relative_cost = batches.count_tokens(0, steps) / sum(lengths) / distributed.get_world_size()
+        loss = train_step()
+    step_seconds = time.perf_counter() - started
+    tokens_per_rank = batch_sampler.count_tokens(0, total_steps) / distributed.get_world_size()
+    relative_cost = tokens_per_rank / sum(lengths)
     return {
         "task": prepared.task.spec.name,
         "data": {
@@ -49,26 +52,26 @@ def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[st
         "truncated": None if prepared.task.spec.dynamic_examples else features.num_truncated / len(features),
         "windowed": features.windowed_fraction if prepared.task.spec.uses_windows else None,
         "max_length": config.max_length,
-        "longest_batch": [len(longest), max(lengths)],
-        "steps": steps,
+        "longest_batch": [len(longest_examples), max(lengths)],
+        "steps": total_steps,
         "loss": loss,
-        "estimated_seconds": seconds * relative_cost,
+        "estimated_seconds": step_seconds * relative_cost,
         "peak_memory_mb": get_peak_memory_mb(),
         "precision": prepared.precision,
     }  # fmt: skip
 
 
-def _build_step(session: Session, examples: list[Any]) -> Callable[[], float]:
-    """Return a function that does one optimizer step on some examples and returns the loss."""
+def _build_train_step(session: Session, examples: list[Any]) -> Callable[[], float]:
+    """Return a function that runs one optimizer step on `examples` and returns the loss."""
     trainer = session.trainer
     trainer.create_optimizer()
     model = trainer.accelerator.prepare(trainer.model)
 
-    def step() -> float:
+    def train_step() -> float:
         batch = session.collator(examples)
         num_items = trainer._get_num_items_in_batch([batch], trainer.args.device)
         loss = trainer.training_step(model, batch, num_items)
         trainer.optimizer.step()
         return float(loss)
 
-    return step
+    return train_step

@@ -1,7 +1,6 @@
 """Preparation of a run: from settings to splits, features and a model config, without loading weights."""
 
 import dataclasses
-import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,31 +18,30 @@ from bertkit.pipeline.settings import fill_data_dir
 from bertkit.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
-from bertkit.training import defaults
-from bertkit.training.defaults import suggest_hyperparameters
+from bertkit.training.defaults import check_precision, choose_precision, suggest_hyperparameters
 from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
     from bertkit.data.features import Features
 
-UNK_WARNING_RATE, UNK_ERROR_RATE = 0.05, 0.30  # fractions of [UNK] tokens
+UNK_WARNING_RATE, UNK_ERROR_RATE = 0.05, 0.30  # of all tokens of the training texts
 
 
 @dataclass
 class PreparedRun:
-    """Everything about a run that is known before weights are loaded.
+    """Everything that a run determines before it loads weights.
 
     Attributes:
-        task: The task, whose config holds the resolved settings.
-        dataset: The dataset as it was loaded.
-        splits: Split -> rows, after holding out and sampling.
-        model_source: Where the model comes from.
-        model_config: Its transformers config.
-        tokenizer: Its tokenizer.
+        task: The task. `task.config` holds the resolved settings.
+        dataset: The parsed dataset, before validation rows are held out and rows are sampled.
+        splits: Rows by split, after validation rows are held out and rows are sampled.
+        model_source: Origin of the model.
+        model_config: The transformers config of the model.
+        tokenizer: The tokenizer of the model.
         precision: Training precision: "fp32", "bf16" or "fp16".
         is_model_requested: Whether the user chose the model.
-        requested_max_length: `--max-length`, None if not set.
-        features: Split -> features.
+        requested_max_length: Value of `--max-length`, or None if it is not set.
+        features: Features by split.
     """
 
     task: Task
@@ -59,41 +57,37 @@ class PreparedRun:
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Split -> fingerprint of its rows; see `bertkit.data.rows`."""
+        """Fingerprints of the rows by split; see `bertkit.data.rows.fingerprint_splits`."""
         return fingerprint_splits(self.splits)
 
     @property
     def config(self) -> Any:
-        """The settings as resolved so far."""
+        """The settings of the task, as far as they are resolved."""
         return self.task.config
 
 
 def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> PreparedRun:
-    """Load, split and tokenize the data, resolve the model, and fill in the settings that are not set.
+    """Load, split and tokenize the data, resolve the model, and fill in settings that are not set.
+
+    Args:
+        task_name: Name of the task.
+        config: Settings of the user, without defaults that depend on the data or the model.
+        reporter: Receives the choices that are made, and warnings.
 
     Raises:
         UserError: The data, the model or a setting is not usable.
     """
     task = create_task(task_name, config)
-    defaults.check_precision(config)
+    check_precision(config)
     dataset = task.load_data(reporter)
-    from bertkit.modeling.heads import (
-        CHOICE_HEAD,
-        QUESTION_HEAD,
-        SEQUENCE_HEAD,
-        TAGGER_HEAD,
-        TOKEN_HEAD,
-        has_head,
-    )
-
-    dtype, dtype_reason = defaults.choose_precision(config)
-    dataset_defaults = {"bf16": dtype == "bf16"} | select_dataset_defaults(dataset, type(task))
-    task.config = fill_unset(task.config, dataset_defaults)
+    precision, precision_reason = choose_precision(config)
+    task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
+    task.config = fill_unset(task.config, {"bf16": precision == "bf16"})
     dataset, splits = _parse_and_split(task, dataset, reporter)
     source = task.resolve_model(config.model is not None, reporter)
-    model_config = loading.load_config(source)
-    had_head = has_head(model_config, SEQUENCE_HEAD, CHOICE_HEAD, TOKEN_HEAD, QUESTION_HEAD, TAGGER_HEAD)
-    model_config = task.configure_model(model_config, source)
+    checkpoint_config = loading.load_config(source)
+    checkpoint_has_head = _has_any_head(checkpoint_config)
+    model_config = task.configure_model(checkpoint_config, source)
     prepared = PreparedRun(
         task=task,
         dataset=dataset,
@@ -101,30 +95,50 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> PreparedRu
         model_source=source,
         model_config=model_config,
         tokenizer=loading.load_tokenizer(source),
-        precision=dtype,
+        precision=precision,
         is_model_requested=config.model is not None,
         requested_max_length=config.max_length,
     )
     reporter.info(f"data: {dataset.name} from {dataset.source}; {task.describe()}")
-    details = ", ".join(filter(None, [_describe_head(task, had_head), f"{dtype} ({dtype_reason})"]))
-    reporter.info(f"model: {source.name}; {details}")
-    _featurize(prepared)
+    details = [_describe_head(task, checkpoint_has_head), f"{precision} ({precision_reason})"]
+    reporter.info(f"model: {source.name}; {', '.join(filter(None, details))}")
+    _fill_model_settings(prepared)
+    prepared.features = _featurize(prepared)
     _report_features(prepared, reporter)
     _fill_hyperparameters(prepared, reporter)
     return prepared
 
 
-def _describe_head(task: Task, had_head: bool) -> str:
-    """Return what the console prints about the head; `had_head`: the checkpoint has a head for any task."""
+def _has_any_head(model_config: Any) -> bool:
+    """Return whether the checkpoint has a head for any task, according to its config."""
+    from bertkit.modeling import heads
+
+    return heads.has_head(
+        model_config,
+        heads.SEQUENCE_HEAD,
+        heads.CHOICE_HEAD,
+        heads.TOKEN_HEAD,
+        heads.QUESTION_HEAD,
+        heads.TAGGER_HEAD,
+    )
+
+
+def _describe_head(task: Task, checkpoint_has_head: bool) -> str:
+    """Return the description of the head for the console.
+
+    Args:
+        task: The task.
+        checkpoint_has_head: Whether the checkpoint has a head for any task, which a new head replaces.
+    """
     if task.head_note is not None:
         return task.head_note
     if not task.has_new_head:
         return "its own head"
-    return "re-initialized head" if had_head else ""
+    return "re-initialized head" if checkpoint_has_head else ""
 
 
 def create_task(task_name: str, config: RunConfig) -> Task:
-    """Return the task with its settings, in which the name of the data and the data directory are filled in.
+    """Create a task, and fill in the settings `data` and `data_dir`.
 
     Raises:
         UserError: The settings do not name any data.
@@ -138,26 +152,32 @@ def create_task(task_name: str, config: RunConfig) -> Task:
 
 
 def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> dict[str, Any]:
-    """Return those default settings of a dataset that the task has.
+    """Return the default settings of a dataset, without those that the task does not have.
 
-    Column names are kept only if the rows have these columns: a copy of a dataset may have another layout.
+    Settings that name columns are also left out if the rows lack these columns. A user's copy of a known
+    dataset may have other columns.
     """
     row_columns = set(dataset.splits["train"].columns)
-    known = get_settings(task_type.spec.config)
-    defaults = {}
+    task_settings = get_settings(task_type.spec.config)
+    selected = {}
     for key, value in dataset.defaults.items():
         name = task_type.spec.column_aliases.get(key, key)
-        named_columns = {value} if isinstance(value, str) else value
-        if name in known and ("_column" not in name or row_columns.issuperset(named_columns)):
-            defaults[name] = value
-    return defaults
+        names_columns = "_column" in name  # such as `text_column` and `text_columns`
+        columns = {value} if isinstance(value, str) else value
+        if name in task_settings and (not names_columns or row_columns.issuperset(columns)):
+            selected[name] = value
+    return selected
 
 
 # ---- rows
 
 
 def _parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> tuple[LoadedDataset, Splits]:
-    """Parse the rows of a dataset, hold out validation rows, remove duplicates and sample."""
+    """Parse, split and sample the rows of a dataset.
+
+    Returns:
+        The parsed dataset, and the splits that the run uses.
+    """
     dataset = task.parse_dataset(dataset)
     dataset = dataclasses.replace(
         dataset, splits={name: task.parse_rows(rows)[0] for name, rows in dataset.splits.items()}
@@ -170,105 +190,127 @@ def _parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> 
 
 
 def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
-    """Hold out a validation split if there is none, keep splits disjoint, and sample rows.
+    """Hold out a validation split if there is none, make the splits disjoint, and sample rows.
 
     Returns:
-        The splits, and notes about what was done.
+        The splits, and notes that describe these changes.
     """
     config = task.config
     seed = config.seed if config.split_seed is None else config.split_seed
     splits, notes = make_splits(splits, task.split_keys, config.validation_fraction, seed)
-    limits = {"train": config.max_train_samples}
-    sampled = {
-        name: sample_rows(rows, limits.get(name, config.max_eval_samples), seed)
-        for name, rows in splits.items()
-    }
+    sampled = {}
+    for split, rows in splits.items():
+        max_samples = config.max_train_samples if split == "train" else config.max_eval_samples
+        sampled[split] = sample_rows(rows, max_samples, seed)
     return sampled, notes
 
 
 # ---- features and hyperparameters
 
 
-def _featurize(prepared: PreparedRun) -> None:
-    """Resolve the maximum length, and tokenize every split."""
+def _fill_model_settings(prepared: PreparedRun) -> None:
+    """Fill in the maximum length and the model name.
+
+    Raises:
+        UserError: The maximum length exceeds the number of positions of the model, or the token budget.
+    """
     task, source = prepared.task, prepared.model_source
     max_length = resolve_max_length(task, source, prepared.model_config, prepared.requested_max_length)
     task.config = dataclasses.replace(task.config, max_length=max_length)
     _check_token_budget(prepared)
     if not source.is_new:
         task.config = fill_unset(task.config, {"model": source.name})
-    for name, rows in prepared.splits.items():
-        prepared.features[name] = task.featurize(rows, prepared.tokenizer, training=name == "train")
+
+
+def _featurize(prepared: PreparedRun) -> dict[str, "Features"]:
+    """Tokenize every split, and return the features by split."""
+    return {
+        split: prepared.task.featurize(rows, prepared.tokenizer, training=split == "train")
+        for split, rows in prepared.splits.items()
+    }
 
 
 def resolve_max_length(task: Task, source: ModelSource, model_config: Any, requested: int | None) -> int:
-    """Return the maximum length in tokens for this model.
+    """Return the maximum sequence length in tokens.
+
+    Args:
+        task: The task. Its own maximum length is reduced to the number of positions of the model.
+        source: Origin of the model.
+        model_config: The transformers config of the model.
+        requested: Value of `--max-length`, or None if it is not set.
 
     Raises:
         UserError: `requested` exceeds the number of positions of the model.
     """
-    limit = loading.get_max_positions(model_config)
-    if requested is not None and limit is not None and requested > limit:
-        fix = f"use at most {limit}"
+    max_positions = loading.get_max_positions(model_config)
+    if requested is not None and max_positions is not None and requested > max_positions:
+        fix = f"use at most {max_positions}"
         if hasattr(task.config, "long_texts"):
             fix += ", or --long-texts windows to read longer texts"
-        raise UserError(f"--max-length {requested}: {source.name} has only {limit} positions; {fix}")
-    return min(requested or task.config.max_length or task.spec.default_max_length, limit or sys.maxsize)
+        raise UserError(f"--max-length {requested}: {source.name} has only {max_positions} positions; {fix}")
+    max_length: int = requested or task.config.max_length or task.spec.default_max_length
+    return min(max_length, max_positions) if max_positions else max_length
 
 
 def _check_token_budget(prepared: PreparedRun) -> None:
-    longest, budget = prepared.task.config.train_max_length(), prepared.config.tokens_per_batch
-    if budget is not None and budget < longest:
+    """Check that a batch of `--tokens-per-batch` can hold the longest training sequence."""
+    max_length, token_budget = prepared.config.train_max_length(), prepared.config.tokens_per_batch
+    if token_budget is not None and token_budget < max_length:
         origin = "" if prepared.requested_max_length else " (the default)"
         raise UserError(
-            f"--tokens-per-batch {budget}: is smaller than --max-length {longest}{origin}; increase it, or "
-            "reduce --max-length"
+            f"--tokens-per-batch {token_budget}: is smaller than --max-length {max_length}{origin}; increase "
+            "it, or reduce --max-length"
         )
 
 
 def _report_features(prepared: PreparedRun, reporter: Reporter) -> None:
-    """Report [UNK] tokens, long texts and other properties of the training features.
+    """Report [UNK] tokens, long texts and other issues of the training features.
 
     Raises:
-        UserError: The default model does not fit the language of the texts.
+        UserError: Too many tokens are [UNK], and the user did not choose the model.
     """
     train, task = prepared.features["train"], prepared.task
-    unknown = f"{prepared.model_source.name}: {train.unk_fraction:.0%} of the tokens of these texts are [UNK]"
+    problem = f"{prepared.model_source.name}: {train.unk_fraction:.0%} of the tokens of these texts are [UNK]"
     if train.unk_fraction > UNK_ERROR_RATE and not prepared.is_model_requested:
-        raise UserError(f"{unknown}; choose a model for their language with --model")
+        raise UserError(f"{problem}; choose a model for their language with --model")
     if train.unk_fraction > UNK_WARNING_RATE:
-        reporter.warn(unknown)
+        reporter.warn(problem)
     if not task.spec.dynamic_examples:
-        fraction = train.windowed_fraction if task.spec.uses_windows else train.num_truncated / len(train)
+        long_fraction = (
+            train.windowed_fraction if task.spec.uses_windows else train.num_truncated / len(train)
+        )
         treatment = "split into windows" if task.spec.uses_windows else "truncated"
         reporter.info(
-            f"{fraction:.1%} of the training texts are longer than {prepared.config.max_length} tokens and "
-            f"are {treatment} (longest: {train.max_untruncated_length:,} tokens)"
+            f"{long_fraction:.1%} of the training texts are longer than {prepared.config.max_length} tokens "
+            f"and are {treatment} (longest: {train.max_untruncated_length:,} tokens)"
         )
     for note in train.describe_issues(prepared.splits["train"]):
         reporter.info(note)
 
 
 def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:
-    """Fill in epochs, batch size and learning rate by the size of the data and of the model."""
-    task, budget = prepared.task, prepared.config.tokens_per_batch
+    """Fill in epochs, batch sizes and learning rate, if they are not set.
+
+    Hyperparameters of the task take precedence over those suggested for the size of the data and the model.
+    """
+    task, token_budget = prepared.task, prepared.config.tokens_per_batch
     suggestions, reason = suggest_hyperparameters(
         len(prepared.splits["train"]), count_parameters(prepared.model_config), task.spec.unit
     )
     suggestions |= task.spec.default_hyperparameters
-    if budget is not None:
+    if token_budget is not None:
         del suggestions["batch_size"]
     chosen = {key: value for key, value in suggestions.items() if getattr(task.config, key) is None}
     task.config = fill_unset(task.config, chosen)
-    eval_batch_size = 2 * (task.config.batch_size or budget // task.config.train_max_length())
-    task.config = fill_unset(task.config, {"eval_batch_size": eval_batch_size})
+    train_batch_size = task.config.batch_size or token_budget // task.config.train_max_length()
+    task.config = fill_unset(task.config, {"eval_batch_size": 2 * train_batch_size})
     if chosen:
         values = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
         reporter.info(f"chosen {reason}: {values}")
 
 
 def count_parameters(model_config: Any) -> int:
-    """Return the number of parameters of a model, without allocating its weights."""
+    """Return the number of parameters of the encoder, without allocating weights."""
     import torch
     from transformers import AutoModel
 
@@ -283,7 +325,7 @@ def load_run_task(folder: Path) -> Task:
     """Return the task of a finished run, with the settings of the run.
 
     Raises:
-        UserError: The directory does not contain a finished run, or contains an evaluation or several runs.
+        UserError: The directory does not contain exactly one finished training run.
     """
     metrics = run_directory.require_metrics(folder)
     if metrics["task"] not in TASKS:
@@ -295,20 +337,24 @@ def load_run_task(folder: Path) -> Task:
     recipe = read_recipe(settings_file, task_type.spec.name, task_type.spec.config)
     if not recipe.provenance:
         raise UserError(
-            f"{recipe.path}: has no 'provenance', so it is incomplete; restore it, or run the training again"
+            f"{recipe.path}: the key 'provenance' is missing; restore the file, or run the training again"
         )
     return task_type(task_type.spec.config(**recipe.settings))
 
 
 def reload_run_rows(folder: Path) -> tuple[LoadedDataset, Splits]:
-    """Return the dataset and the splits of a finished run, loaded again with its settings.
+    """Load the data of a finished run again, with the settings of the run.
+
+    Returns:
+        The dataset, and the splits.
 
     Raises:
         UserError: The data cannot be loaded, or has changed since the run.
     """
     task = load_run_task(folder)
-    dataset, splits = _parse_and_split(task, task.load_data(Reporter()), Reporter())
+    silent_reporter = Reporter()  # the base class reports nothing
+    dataset, splits = _parse_and_split(task, task.load_data(silent_reporter), silent_reporter)
     fingerprints = run_directory.read_provenance(folder)["data"]
     if changes := describe_changes(fingerprints, fingerprint_splits(splits)):
-        raise UserError(f"{folder}: its training data has changed ({changes}); restore the data")
+        raise UserError(f"{folder}: the data of this run has changed ({changes}); restore the data")
     return dataset, splits

@@ -1,4 +1,4 @@
-"""Results of evaluated splits: the scores in `metrics.json`, and the prediction files."""
+"""Results of a run: the scores for `metrics.json`, and the prediction files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,17 +12,26 @@ from bertkit.utils.files import write_chunks, write_jsonl
 
 
 def summarize_data(dataset: LoadedDataset, fingerprints: Mapping[str, str], splits: Splits) -> dict[str, Any]:
-    """Return the name, source and fingerprint of the data, and the number of rows of each split."""
+    """Return the section "data" of `metrics.json`.
+
+    Args:
+        dataset: The dataset.
+        fingerprints: Fingerprints of the rows by split.
+        splits: Rows by split.
+
+    Returns:
+        Name, source and fingerprint of the data, and the number of rows of each split.
+    """
     sizes = {split: len(rows) for split, rows in splits.items()}
     fingerprint = combine_fingerprints(fingerprints)
     return {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, **sizes}
 
 
 def evaluate_splits(task: Task, outputs: Mapping[str, Outputs]) -> dict[str, Evaluation]:
-    """Fit the decision on the validation split, and evaluate every split with it.
+    """Fit the decision parameters of a task on the validation split, and evaluate every split with them.
 
-    The validation split is evaluated before the fit, so that its predictions are computed only once;
-    until the fit, a task decides as the fitted parameters of the same split will.
+    The validation split is evaluated only once, before the fit. The result is the same as after the fit:
+    without fitted parameters, `evaluate` already uses the parameters that fit the evaluated split best.
     """
     validation = task.evaluate(outputs["validation"])
     task.fit_decision(validation)
@@ -33,12 +42,12 @@ def evaluate_splits(task: Task, outputs: Mapping[str, Outputs]) -> dict[str, Eva
 
 
 def compute_scores(task: Task, evaluations: Mapping[str, Evaluation], train: Rows | None) -> dict[str, Any]:
-    """Return the scores and details of each labeled split, and intervals and baselines for validation.
+    """Return the scores and details of each labeled split, and the intervals and baselines of validation.
 
     Args:
         task: The task.
-        evaluations: Split -> its evaluation; "validation" is required.
-        train: Rows to fit the baselines on. None: no baselines.
+        evaluations: Evaluations by split; "validation" is required.
+        train: Rows to fit the baselines on, or None for no baselines.
     """
     labeled = {split: evaluation for split, evaluation in evaluations.items() if evaluation.has_gold}
     validation = evaluations["validation"]
@@ -49,12 +58,13 @@ def compute_scores(task: Task, evaluations: Mapping[str, Evaluation], train: Row
         "intervals": validation.intervals(task.config.seed),
         "baselines": {} if train is None else task.baselines(train, validation.outputs.rows),
     }
-    details = {split: parts for split, evaluation in labeled.items() if (parts := evaluation.details())}
+    details = {split: evaluation.details() for split, evaluation in labeled.items()}
+    details = {split: split_details for split, split_details in details.items() if split_details}
     return results | ({"details": details} if details else {})
 
 
 def write_predictions(folder: Path, task: Task, evaluations: Mapping[str, Evaluation]) -> None:
-    """Write the prediction files of each split. Their names end in the split, except for validation."""
+    """Write the prediction files of each split; their names end in `-SPLIT`, except for validation."""
     for split, evaluation in evaluations.items():
         suffix = "" if split == "validation" else f"-{split}"
         records = iter_prediction_records(task, evaluation)

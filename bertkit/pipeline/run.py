@@ -25,17 +25,18 @@ from bertkit.utils.reporting import Reporter, silence_libraries
 if TYPE_CHECKING:
     from bertkit.pipeline.session import Session
 
-BYTES_PER_PARAMETER = 28  # two checkpoints (fp32 weights and two Adam moments each) and the final model
+# Two checkpoints of 12 bytes (fp32 weights and two Adam moments), and the final model of 4 bytes.
+BYTES_PER_PARAMETER = 28
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run.
+    """Result of a training command: a finished run, a dry run, or a preview of the training examples.
 
     Attributes:
-        output_dir: The run directory. None after a dry run or a preview, which write nothing.
-        metrics: Content of `metrics.json`; for a preview, statistics of the examples.
-        samples: Examples of a preview.
+        output_dir: The run directory, or None after a dry run or a preview, which write nothing.
+        metrics: Content of `metrics.json`, measurements of a dry run, or statistics of a preview.
+        samples: Training examples that a preview shows; otherwise empty.
     """
 
     output_dir: Path | None
@@ -53,13 +54,13 @@ def train(
 
     Args:
         task_name: Name of the task.
-        overrides: Settings, which override those of the recipe.
+        overrides: Settings of the user, which take precedence over those of the recipe.
         recipe: Name or path of a recipe.
-        reporter: Receives progress; by default nothing is reported.
+        reporter: Receives progress. By default, nothing is reported.
 
     Raises:
-        UserError: The run cannot succeed; raised before weights are loaded if possible.
-        RunInterrupted: Ctrl-C or SIGTERM interrupted the run, which saved a checkpoint.
+        UserError: The run cannot succeed. Most of these errors are raised before weights are loaded.
+        RunInterrupted: Ctrl-C or SIGTERM interrupted the run.
     """
     reporter = reporter if reporter and distributed.is_main_process() else Reporter()
     config_class = task_class(task_name).spec.config
@@ -75,24 +76,27 @@ def train(
 def _run_or_load(
     task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | None, reporter: Reporter
 ) -> Run:
-    """Run the pipeline in a locked directory, or return the run to resume if it is finished."""
+    """Run the pipeline in a locked directory, or return the metrics of a finished run to resume."""
     if config.output_dir is None:
         return _run(task_name, config, fingerprints, reporter)
     folder = Path(config.output_dir)
     if config.resume and (metrics := run_directory.read_metrics(folder)):
         reporter.info("the run is already finished; showing its scores")
         return Run(folder, metrics)
-    with locks.lock_directory(folder):  # already here, so that a second run does not prepare in vain
+    with locks.lock_directory(folder):  # before preparation, so a second run fails at once
         return _run(task_name, config, fingerprints, reporter)
 
 
 def _run(
     task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | None, reporter: Reporter
 ) -> Run:
-    """Prepare the run, then preview, dry-run or train it.
+    """Prepare the run, and then show a preview, do a dry run, or train.
 
     Args:
-        fingerprints: Split -> fingerprint of the data of the run to resume, None for a new run.
+        task_name: Name of the task.
+        config: Resolved settings.
+        fingerprints: Fingerprints by split of the data of the run to resume, or None for a new run.
+        reporter: Receives progress.
     """
     prepared = distributed.main_process_first(prepare, task_name, config, reporter)
     if fingerprints is not None and (changes := describe_changes(fingerprints, prepared.fingerprints)):
@@ -110,21 +114,22 @@ def _run(
         return Run(None, dry_run(prepared, reporter))
     if config.output_dir is not None:
         return _train(prepared, Path(config.output_dir), reporter)
-    names = (prepared.task.spec.name, prepared.dataset.name, prepared.model_source.name)
-    default_folder = distributed.on_main_process(run_directory.create_default_directory, *names)
+    name_parts = (prepared.task.spec.name, prepared.dataset.name, prepared.model_source.name)
+    default_folder = distributed.on_main_process(run_directory.create_default_directory, *name_parts)
     with locks.lock_directory(default_folder) as folder:
         return _train(prepared, folder, reporter)
 
 
 def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
-    """Train in a locked directory, from the start or from the last checkpoint."""
+    """Train in a locked directory, from the start or from the last checkpoint, and write the results."""
     from bertkit.pipeline.session import Session, train_with_retry
 
     config = prepared.config
     if not config.resume:
         distributed.on_main_process(_check_directory, prepared, folder)
-    # Until the directory is created, it may contain a finished run, which must survive an error.
-    is_untouched = (folder / run_directory.SETTINGS_FILE).exists()
+    # With --overwrite, the directory contains a finished run until the new run replaces it. An error before
+    # the replacement must not change the finished run.
+    contains_previous_run = (folder / run_directory.SETTINGS_FILE).exists()
     try:
         with distributed.raise_on_all_ranks():
             session = Session(prepared, folder, reporter)
@@ -132,13 +137,13 @@ def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
             session.verify_label_order()
         if config.push_to_hub:
             distributed.on_main_process(upload.create_hub_repo, config, folder)
-        is_untouched = False
+        contains_previous_run = False
         if not config.resume:
             distributed.on_main_process(_create_directory, prepared, folder)
         return _finish(session, train_with_retry(session))
     except BaseException as error:
-        checkpoint = None if is_untouched else run_directory.last_checkpoint(folder)
-        if not is_untouched and distributed.is_main_process():
+        checkpoint = None if contains_previous_run else run_directory.last_checkpoint(folder)
+        if not contains_previous_run and distributed.is_main_process():
             run_directory.discard_unstarted_run(folder)
         if not isinstance(error, KeyboardInterrupt):
             raise
@@ -148,9 +153,10 @@ def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
 
 
 def _check_directory(prepared: PreparedRun, folder: Path) -> None:
+    """Check that the run can be written into `folder`, and that the disk has enough space."""
     check_output_directory(folder, run_directory.RUN, prepared.config.overwrite)
-    needed = count_parameters(prepared.model_config) * BYTES_PER_PARAMETER
-    require_disk_space(folder, needed, "checkpoints and the model", "choose a directory on another disk")
+    num_bytes = count_parameters(prepared.model_config) * BYTES_PER_PARAMETER
+    require_disk_space(folder, num_bytes, "checkpoints and the model", "choose a directory on another disk")
 
 
 def _create_directory(prepared: PreparedRun, folder: Path) -> None:
@@ -162,17 +168,29 @@ def _create_directory(prepared: PreparedRun, folder: Path) -> None:
 
 
 def _finish(session: "Session", training_metrics: dict[str, Any]) -> Run:
-    """Compute the outputs of every split on all ranks; the main process writes the run directory."""
-    outputs = {split: session.predict_split(split) for split in session.prepared.splits if split != "train"}
+    """Compute the outputs of the evaluation splits on all ranks; the main process writes the results."""
+    outputs = {
+        split: session.get_final_outputs(split) for split in session.prepared.splits if split != "train"
+    }
     weights = session.trainer.gather_weights()
-    metrics = distributed.on_main_process(_write, session, outputs, training_metrics, weights)
+    metrics = distributed.on_main_process(_write_results, session, outputs, training_metrics, weights)
     return Run(session.folder, metrics)
 
 
-def _write(
+def _write_results(
     session: "Session", outputs: dict[str, Outputs], training_metrics: dict[str, Any], weights: Any
 ) -> dict[str, Any]:
-    """Write the run directory, with `metrics.json` last."""
+    """Write all results into the run directory, with `metrics.json` last.
+
+    Args:
+        session: The trained session.
+        outputs: Model outputs by split.
+        training_metrics: The section "training" of `metrics.json`.
+        weights: Complete state dict of sharded weights, else None.
+
+    Returns:
+        Content of `metrics.json`.
+    """
     from bertkit.reports.page import write_page
     from bertkit.training.meters import merge_log_history
 
@@ -203,15 +221,15 @@ def _write(
 def _write_model(session: "Session", weights: Any) -> None:
     """Save the model and the tokenizer in the format of transformers.
 
-    The tokenizer gets the maximum length and the truncation side of the run. If the model uses token type ids
-    and the tokenizer does not return them, `pipeline()` would read both texts of a pair as one, so they are
-    added to its inputs.
+    The tokenizer is saved with the maximum length and the truncation side of the run. If the model uses token
+    type ids but the tokenizer does not return them, they are added to the tokenizer's outputs. Otherwise
+    `pipeline()` would read both texts of a pair as one text.
     """
     tokenizer, config = session.prepared.tokenizer, session.prepared.config
     tokenizer.model_max_length = config.max_length
     if takes_token_type_ids(session.model) and "token_type_ids" not in tokenizer.model_input_names:
         tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
-        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # otherwise it is not saved
+        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # what is saved
     tokenizer.truncation_side = "left" if getattr(config, "long_texts", "head") == "tail" else "right"
     with stage_files(session.folder) as staging:
         session.model.save_pretrained(staging, state_dict=weights)

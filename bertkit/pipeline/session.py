@@ -1,4 +1,4 @@
-"""A training session: the model, the trainer around it, and the outputs of each split."""
+"""Training of a prepared run, and prediction with the best weights."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Scores
 from bertkit.tasks.evaluation import Outputs
-from bertkit.training.arguments import build_training_arguments, parse_set_flag, set_tensorboard_dir
+from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import StopRequest
 from bertkit.training.memory import (
     OutOfMemory,
@@ -37,21 +37,24 @@ if TYPE_CHECKING:
     from bertkit.training.trainer import BertkitTrainer
 
 T = TypeVar("T")
-HEAD_CHECK_ROWS = 200  # validation rows on which the label order of an existing head is verified
+HEAD_CHECK_ROWS = 200  # number of validation rows that verify the label order of an existing head
+# Exceptions that Trainer raises for an invalid value of an argument.
 TRAINER_ERRORS = (ValueError, TypeError, KeyError, ImportError, RuntimeError, OSError)
 
 
-# ---- training with a retry
+# ---- retry after running out of memory
 
 
 def train_with_retry(session: "Session") -> dict[str, Any]:
-    """Train to the end. If memory runs out, retry once with smaller batches of the same effective batch size.
+    """Train to the end; if memory runs out, retry once with smaller batches.
+
+    The effective batch size stays the same.
 
     Returns:
         The section "training" of `metrics.json`.
 
     Raises:
-        OutOfMemory: Memory ran out again, or the batch cannot be divided.
+        OutOfMemory: Memory ran out again, or a retry is not possible.
         RunInterrupted: See `Session.train`.
     """
     config = session.prepared.config
@@ -61,36 +64,38 @@ def train_with_retry(session: "Session") -> dict[str, Any]:
         smaller_config = _choose_smaller_batches(session)
         if smaller_config is None:
             raise
-    # Not in the `except` block: the error keeps the objects alive that fill the memory.
+    # This is outside the `except` block, because the error keeps the model and its activations in memory.
     _restart(session, smaller_config)
     return session.train(resume=True)
 
 
 def _choose_smaller_batches(session: "Session") -> RunConfig | None:
-    """Return the settings for a retry, or None if it is not possible.
+    """Return the settings for a retry, or None if a retry is not possible.
 
-    It is not possible with several ranks, which would have to agree on the settings. Nor is it possible with
-    `tokens_per_batch` after a checkpoint: another budget changes the batches of an epoch.
+    With several ranks, a retry is not possible because all ranks would have to choose the same settings.
+    With `tokens_per_batch`, a retry is not possible after a checkpoint. A smaller budget changes the batches
+    of the epoch, so the steps after the checkpoint would not use the remaining examples.
     """
     config, task = session.prepared.config, session.prepared.task
     has_checkpoint = run_directory.last_checkpoint(session.folder) is not None
     if session.training_args.world_size > 1 or (config.tokens_per_batch is not None and has_checkpoint):
         return None
-    return halve_batch(config, task.config.train_max_length())
+    return halve_batch(config, min_tokens=task.config.train_max_length())
 
 
 def _restart(session: "Session", config: RunConfig) -> None:
     """Create a new model and trainer with these settings, and save the settings in the run directory."""
-    previous, session.prepared.task.config = session.prepared.config, config
+    previous_config = session.prepared.config
+    session.prepared.task.config = config
     del session.trainer, session.model
     release_memory()
     session.set_up()
-    reason = {"out_of_memory_at": get_batch_settings(previous)}
+    reason = {"out_of_memory_at": get_batch_settings(previous_config)}
     run_directory.update_settings(session.folder, config, reason)
     has_checkpoint = run_directory.last_checkpoint(session.folder) is not None
-    start = "resumes from the last checkpoint" if has_checkpoint else "restarts"
+    action = "resumes from the last checkpoint" if has_checkpoint else "restarts"
     session.reporter.warn(
-        f"out of memory at {_format_batch_settings(previous)}: training {start} with "
+        f"out of memory at {_format_batch_settings(previous_config)}: training {action} with "
         f"{_format_batch_settings(config)} (same effective batch size)"
     )
 
@@ -103,27 +108,28 @@ def _format_batch_settings(config: RunConfig) -> str:
 
 
 class Session:
-    """One training: the model, the trainer around it, and the outputs of each split.
+    """Model and trainer of a run, and the model outputs for each split.
 
     Args:
-        prepared: Everything but the weights.
-        folder: The run directory. Nothing is written into it before `train`.
+        prepared: The prepared run.
+        folder: The run directory. Nothing is written there before `train`.
         reporter: Receives progress.
     """
 
     def __init__(self, prepared: PreparedRun, folder: Path, reporter: Reporter) -> None:
-        self.prepared, self.folder, self.reporter = prepared, folder, reporter
-
+        self.prepared = prepared
+        self.folder = folder
+        self.reporter = reporter
         self.stop_request = StopRequest()
         self.set_up()
 
     def set_up(self) -> None:
-        """Create the model and the trainer as they are before the first step."""
+        """Create the model and the trainer in their state before the first step."""
         from transformers import set_seed
 
         prepared = self.prepared
         self.features = dict(prepared.features)
-        self.best_logits: dict[int, Any] = {}  # step -> validation logits, for the best step so far
+        self.best_logits: dict[int, Any] = {}  # validation logits by step; holds only the best step so far
         checkpoints = self.folder / run_directory.CHECKPOINTS_DIR
         self.training_args = build_training_arguments(prepared.config, checkpoints, prepared.precision)
         set_seed(prepared.config.seed)
@@ -136,7 +142,7 @@ class Session:
             set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
 
     def _optimize_model(self) -> None:
-        """Replace parts of the model by faster ones that compute the same."""
+        """Replace parts of the model by faster equivalents, and compile the layers if requested."""
         if not self.prepared.config.compile:
             enable_chunked_attention(self.model)
             enable_fast_dropout(self.model)
@@ -144,7 +150,7 @@ class Session:
             enable_packing(self.model)
         if self.prepared.config.compile:
             compile_layers(self.model)
-            self.reporter.info("the encoder is compiled at its first use, so the first steps take longer")
+            self.reporter.info("the encoder is compiled during the first steps, which therefore take longer")
 
     def _create_trainer(self) -> "BertkitTrainer":
         from transformers import PrinterCallback
@@ -155,17 +161,17 @@ class Session:
         config, train = self.prepared.config, self.prepared.features["train"]
         trainer = self._report_trainer_errors(lambda: BertkitTrainer(
             model=self.model, args=self.training_args, train_dataset=train, data_collator=self.collator,
-            loss=self.prepared.task.loss(train), evaluate_fn=self._validate,
+            loss=self.prepared.task.loss(train), evaluate_fn=self._evaluate_validation,
             best_metric=self.prepared.task.spec.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
-            use_own_sampler="train_sampling_strategy" not in parse_set_flag(config),
+            use_own_sampler="train_sampling_strategy" not in parse_extra_arguments(config),
         ))  # fmt: skip
         self._report_trainer_errors(trainer.validate_optimizer)
         trainer.remove_callback(PrinterCallback)
         set_tensorboard_dir(trainer, self.folder / run_directory.TENSORBOARD_DIR)
-        self.first_step = FirstStepTimer()
-        trainer.add_callback(self.first_step)
+        self.first_step_timer = FirstStepTimer()
+        trainer.add_callback(self.first_step_timer)
         trainer.add_callback(
             EvaluateAndSaveCallback(trainer.steps_per_epoch, config.save_steps, self.stop_request)
         )
@@ -175,47 +181,51 @@ class Session:
         return trainer
 
     def _report_trainer_errors(self, create: Callable[[], T]) -> T:
-        """Call `create`; if a setting that is passed to Trainer unchecked may be the cause, name it."""
+        """Call `create`, and turn its exceptions into a `UserError` that names the settings in question.
+
+        These are the settings that the user changed and that bertkit passes to Trainer without validation.
+        """
         config = self.prepared.config
         values = {"--set": config.set, "--optim": config.optim, "--lr-scheduler": config.lr_scheduler}
         defaults = {"--set": [], "--optim": type(config).optim, "--lr-scheduler": type(config).lr_scheduler}
-        unchecked = [f"{flag} {value}" for flag, value in values.items() if value and value != defaults[flag]]
+        changed = [f"{flag} {value}" for flag, value in values.items() if value and value != defaults[flag]]
         try:
             return create()
         except TRAINER_ERRORS as error:
-            if not unchecked:
+            if not changed:
                 raise
             reason = " ".join(str(error).split())
             raise UserError(
-                f"{', '.join(unchecked)}: rejected by Trainer ({reason}); correct the value"
+                f"{', '.join(changed)}: rejected by Trainer ({reason}); correct the value"
             ) from error
 
     def verify_label_order(self) -> None:
-        """Check that the outputs of an already fine-tuned head mean the labels that its config lists.
+        """Check that the outputs of an existing head are in the order of the labels in the model config.
 
         Raises:
-            UserError: The labels are in another order.
+            UserError: The outputs are in another order.
         """
         if not self.prepared.task.has_new_head:
-            self.prepared.task.verify_label_order(self._predict_sample)
+            self.prepared.task.verify_label_order(self._compute_sample_outputs)
 
-    def _predict_sample(self) -> Outputs:
+    def _compute_sample_outputs(self) -> Outputs:
+        """Return the outputs of the model for a sample of the validation rows."""
         prepared = self.prepared
         rows = sample_rows(prepared.splits["validation"], HEAD_CHECK_ROWS, prepared.config.seed)
         features = prepared.task.featurize(rows, prepared.tokenizer)
-        return Outputs(self._predict(features), features, rows)
+        return Outputs(self._compute_logits(features), features, rows)
 
     def train(self, resume: bool) -> dict[str, Any]:
-        """Train to the end, and restore the best weights.
+        """Train to the end, and load the best weights.
 
         Args:
-            resume: Whether to start from the last checkpoint, if there is one.
+            resume: Whether to resume from the last checkpoint, if there is one.
 
         Returns:
             The section "training" of `metrics.json`.
 
         Raises:
-            RunInterrupted: A signal arrived. `--resume` resumes from the last checkpoint.
+            RunInterrupted: A signal interrupted training. `--resume` resumes it from the last checkpoint.
             OutOfMemory: The batches do not fit into memory.
         """
         checkpoint = run_directory.last_checkpoint(self.folder) if resume else None
@@ -232,8 +242,9 @@ class Session:
             raise RunInterrupted(
                 f"interrupted at step {state.global_step} of {state.max_steps}; {self.resume_hint}"
             )
-        self._restore_best()
-        return self._build_metrics(seconds, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
+        self._load_best_weights()
+        steps_before_resume = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+        return self._build_metrics(seconds, steps_before_resume)
 
     def _precompute_features(self) -> None:
         """Compute the outputs of frozen parts of the model once, for training and evaluation."""
@@ -246,46 +257,48 @@ class Session:
 
     @property
     def resume_hint(self) -> str:
-        """How to resume the run."""
+        """Hint for messages: the command that resumes the run."""
         command = format_resume_command(self.prepared.task.spec.name, self.folder, self.prepared.config)
         return f"resume with: {command}"
 
-    def _build_metrics(self, seconds: float, first_step: int) -> dict[str, Any]:
+    def _build_metrics(self, seconds: float, steps_before_resume: int) -> dict[str, Any]:
         """Return the section "training" of `metrics.json`.
 
         Args:
-            seconds: Duration of the training loop with its first step and checkpoints, without evaluation.
-            first_step: Steps that were done before this session.
+            seconds: Duration of the training loop, including checkpoints but not evaluation.
+            steps_before_resume: Number of steps of the checkpoint from which training was resumed, else 0.
         """
-        state, batches = self.trainer.state, self.trainer.build_batch_sampler()
+        state, batch_sampler = self.trainer.state, self.trainer.build_batch_sampler()
         input_stats, world_size = self.trainer.input_stats, distributed.get_world_size()
-        epochs = (state.global_step - first_step) / batches.steps_per_epoch
+        epochs = (state.global_step - steps_before_resume) / batch_sampler.steps_per_epoch
+        num_tokens = batch_sampler.count_tokens(steps_before_resume, state.global_step)
         return {
             "seconds": seconds,
             "steps": state.global_step,
             "examples_per_second": len(self.trainer.train_dataset) * epochs / seconds,
-            "tokens_per_second": batches.count_tokens(first_step, state.global_step) / seconds,
-            "first_step_seconds": self.first_step.seconds,
+            "tokens_per_second": num_tokens / seconds,
+            "first_step_seconds": self.first_step_timer.seconds,
             "peak_memory_mb": get_peak_memory_mb(),
             "loss": self.trainer.compute_mean_loss(),
             "precision": self.prepared.precision,
             "padding": 0.0 if self.prepared.config.pack else input_stats.padding_fraction,
             "data_wait": input_stats.wait_seconds / seconds,
             **get_batch_settings(self.prepared.config),
-            "resumed_from": first_step or None,
+            "resumed_from": steps_before_resume or None,
             **({"processes": world_size} if world_size > 1 else {}),
         }
 
-    def _restore_best(self) -> None:
-        """Load the weights of the best evaluation, if training continued after it."""
-        best = self.trainer.state.best_global_step
-        if best is not None and best != self.trainer.state.global_step:
-            self.trainer.load_weights(self.folder / run_directory.CHECKPOINTS_DIR / f"checkpoint-{best}")
-            self.reporter.info(f"restored the best weights, of step {best}")
+    def _load_best_weights(self) -> None:
+        """Load the weights of the best checkpoint, unless they are the current weights."""
+        best_step = self.trainer.state.best_global_step
+        if best_step is not None and best_step != self.trainer.state.global_step:
+            self.trainer.load_weights(self.folder / run_directory.CHECKPOINTS_DIR / f"checkpoint-{best_step}")
+            self.reporter.info(f"restored the best weights, of step {best_step}")
 
     # ---- evaluation
 
-    def _validate(self) -> Scores:
+    def _evaluate_validation(self) -> Scores:
+        """Return the validation scores of the current weights, and keep the logits of the best scores."""
         outputs = self._compute_outputs("validation")
         task = self.prepared.task
         scores = distributed.on_main_process(lambda: task.evaluate(outputs).scores)
@@ -293,25 +306,39 @@ class Session:
             self.best_logits = {self.trainer.state.global_step: outputs.logits}
         return scores
 
-    def predict_split(self, split: str) -> Outputs:
-        """Return the outputs of the best weights for a split. Known validation logits are reused."""
-        logits = self.best_logits.get(self.trainer.state.best_global_step) if split == "validation" else None
-        return self._compute_outputs(split, logits)
+    def get_final_outputs(self, split: str) -> Outputs:
+        """Return the outputs of the best weights for a split, after training.
 
-    def _compute_outputs(self, split: str, logits: Any = None) -> Outputs:
+        The validation logits of the best step are reused if this process computed them.
+        """
+        best_step = self.trainer.state.best_global_step
+        if split == "validation" and best_step in self.best_logits:
+            logits = self.best_logits[best_step]
+            return Outputs(logits, self.features[split], self.prepared.splits[split])
+        return self._compute_outputs(split)
+
+    def _compute_outputs(self, split: str) -> Outputs:
+        """Run the model with its current weights on a split.
+
+        Raises:
+            UserError: Logits are NaN or infinite.
+        """
         features = self.features[split]
-        if logits is None:
-            logits = self._predict(features)
-            if not np.isfinite(logits.max(-1)).all():  # the maximum of a row with NaN is NaN
-                step = self.trainer.state.global_step
-                raise UserError(f"{split} split: logits are NaN or infinite at step {step}; {NAN_HINT}")
+        logits = self._compute_logits(features)
+        # Missing outputs are -inf, so only the maximum of a row must be finite; it is NaN if any logit is
+        # NaN.
+        if not np.isfinite(logits.max(-1)).all():
+            step = self.trainer.state.global_step
+            raise UserError(f"{split} split: logits are NaN or infinite at step {step}; {NAN_HINT}")
         return Outputs(logits, features, self.prepared.splits[split])
 
-    def _predict(self, features: Features) -> np.ndarray:
-        """Return the logits of the model for features."""
+    def _compute_logits(self, features: Features) -> np.ndarray:
+        """Return the logits of the model with its current weights."""
         from bertkit.training.scoring import predict_logits
 
-        size = self.prepared.config.eval_batch_size
+        batch_size = self.prepared.config.eval_batch_size
         is_sharded = self.trainer.is_sharded
         model = self.trainer.model_wrapped if is_sharded else self.model
-        return predict_logits(model, features, self.collator, size, self.reporter, is_sharded=is_sharded)
+        return predict_logits(
+            model, features, self.collator, batch_size, self.reporter, is_sharded=is_sharded
+        )

@@ -1,4 +1,4 @@
-"""Resolution of settings before any data is read: recipe, overrides, resume, and checks of combinations."""
+"""Resolution and checks of the settings of a run, before any data is read."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from bertkit.config import RunConfig, fill_unset, get_settings, serialize_settin
 from bertkit.data.loading import resolve_data_dir
 from bertkit.errors import UserError, format_count
 from bertkit.recipes import Recipe, apply_overrides, read_recipe
-from bertkit.training.arguments import check_tracker, parse_set_flag
+from bertkit.training.arguments import check_tracker, parse_extra_arguments
 from bertkit.utils import distributed, locks
 from bertkit.utils.output_paths import check_output_directory
 from bertkit.utils.reporting import Reporter
@@ -28,14 +28,17 @@ def resolve_settings(
     recipe: str | None,
     reporter: Reporter,
 ) -> tuple[RunConfig, dict[str, str] | None]:
-    """Return the settings of a run, and with `resume` also the fingerprints of its data.
+    """Combine the settings of the user with those of a recipe or of the run to resume, and check them.
 
     Args:
-        name: The command.
-        config_class: Class that declares its settings.
-        overrides: Settings of the user, which override those of the recipe.
+        name: Name of the command.
+        config_class: Class that declares the settings of the command.
+        overrides: Settings of the user, which take precedence over those of the recipe.
         recipe: Name or path of a recipe.
         reporter: Receives warnings.
+
+    Returns:
+        The settings. With `resume`, also the fingerprints by split of the run's data, else None.
 
     Raises:
         UserError: A setting is invalid, settings contradict each other, or the output directory is refused.
@@ -53,7 +56,7 @@ def resolve_settings(
     if values.get("resume"):
         return _resume_settings(name, config_class, values)
     config = config_class(**values)
-    parse_set_flag(config)
+    parse_extra_arguments(config)
     check_tracker(config.report_to)
     _check_alternatives(config)
     if config.output_dir is not None:
@@ -63,19 +66,19 @@ def resolve_settings(
 
 
 def fill_data_dir(config: ConfigT) -> ConfigT:
-    """Return the config with the directory of the original dataset files, if there is one."""
+    """Fill in `data_dir` if it is not set, with the directory of the original dataset files if one exists."""
     directory = resolve_data_dir(config.data_dir)
     return fill_unset(config, {"data_dir": str(directory) if directory else None})
 
 
 def _expand_paths(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return those settings that are local paths, with `~` expanded."""
+    """Return the path settings with `~` expanded, without those that are URLs."""
     paths = {key: values[key] for key in PATH_SETTINGS if values.get(key)}
     return {key: str(Path(path).expanduser()) for key, path in paths.items() if "://" not in path}
 
 
 def _check_alternatives(config: RunConfig) -> None:
-    """Refuse settings of which only one can have an effect."""
+    """Refuse pairs of settings that exclude each other."""
     if config.validation and config.validation_fraction is not None:
         raise UserError(
             "--validation-fraction: no rows are held out if --validation is given; leave out one of them"
@@ -83,10 +86,8 @@ def _check_alternatives(config: RunConfig) -> None:
     if config.tokens_per_batch is None:
         return
     if config.batch_size is not None:
-        raise UserError(
-            "--tokens-per-batch: sets the size of batches, as --batch-size does; leave out one of them"
-        )
-    if SAMPLING_STRATEGY in parse_set_flag(config):
+        raise UserError("--tokens-per-batch: replaces --batch-size; leave out one of them")
+    if SAMPLING_STRATEGY in parse_extra_arguments(config):
         raise UserError(
             f"--set {SAMPLING_STRATEGY}: cannot be combined with --tokens-per-batch, which defines the order "
             "of examples; leave out one of them"
@@ -94,7 +95,7 @@ def _check_alternatives(config: RunConfig) -> None:
 
 
 def _check_output_is_not_data(config: RunConfig, output_dir: str) -> None:
-    """Refuse the name of the data as output directory: once it exists, it would be read as the data."""
+    """Refuse an output directory with the name of the data, which would then be read as the data."""
     data = config.resolve_data_name()
     if data and Path(output_dir) == Path(data):
         raise UserError(f"--output-dir {output_dir}: is also the value of --data; choose another directory")
@@ -104,20 +105,23 @@ def _check_output_is_not_data(config: RunConfig, output_dir: str) -> None:
 
 
 def _warn_about_processes(recipe: Recipe, reporter: Reporter) -> None:
-    """Warn if the recipe is a `run.yaml` of another number of processes: batch sizes are per process."""
+    """Warn if the recipe is the `run.yaml` of a run with another number of processes.
+
+    Batch sizes are per process, so the effective batch size would differ.
+    """
     processes = recipe.provenance.get("processes", 1)
     if recipe.provenance and processes != distributed.get_launched_world_size():
         count = format_count(processes, "process", "processes")
         reporter.warn(
-            f"{recipe.path}: batch size is per process, and its run used {count}; pass --nproc {processes} "
-            "to repeat it"
+            f"{recipe.path}: batch size is per process, and this recipe's run used {count}; pass "
+            f"--nproc {processes} to repeat the run"
         )
 
 
 def _check_processes(values: Mapping[str, Any]) -> None:
-    """Refuse settings that would wait forever or be ignored with this number of processes."""
+    """Refuse settings that do not work with the number of processes."""
     if distributed.is_rank_unset():
-        raise UserError("WORLD_SIZE is set and RANK is not; start processes with --nproc or torchrun")
+        raise UserError("WORLD_SIZE is set but RANK is not; start processes with --nproc or torchrun")
     is_distributed = distributed.get_launched_world_size() > 1
     if (values.get("nproc") or 1) > 1 and not distributed.is_launched_by_bertkit():
         problem = "the processes are already started" if is_distributed else "works only on the command line"
@@ -135,6 +139,7 @@ def _check_processes(values: Mapping[str, Any]) -> None:
 def _resume_settings(
     name: str, config_class: type[RunConfig], values: dict[str, Any]
 ) -> tuple[RunConfig, dict[str, str]]:
+    """Return the saved settings of a run with those of this call, and the fingerprints of the run's data."""
     folder = _find_run_to_resume(values)
     recipe = read_recipe(str(folder / run_directory.SETTINGS_FILE), name, config_class)
     saved = config_class(**recipe.settings)
@@ -142,17 +147,22 @@ def _resume_settings(
     for key, value in values.items():
         if key not in ("resume", "output_dir"):
             _check_unchanged(key, value, saved)
-    settings_of_call = {
+    call_settings = {
         key: values[key]
         for key, (_, setting, _) in get_settings(config_class).items()
         if key in values and not setting.is_saved
     }
     check_tracker(saved.report_to)
     fingerprints = run_directory.read_provenance(folder)["data"]
-    return dataclasses.replace(saved, **settings_of_call), fingerprints
+    return dataclasses.replace(saved, **call_settings), fingerprints
 
 
 def _find_run_to_resume(values: Mapping[str, Any]) -> Path:
+    """Return the run directory that `--output-dir` names.
+
+    Raises:
+        UserError: `--output-dir` is not set, or the directory does not contain a run.
+    """
     folder = values.get("output_dir")
     if folder is None:
         raise UserError("--resume: needs a run to resume; pass its directory with --output-dir")
@@ -164,7 +174,10 @@ def _find_run_to_resume(values: Mapping[str, Any]) -> Path:
 
 
 def _check_resumed_processes(folder: Path, recipe: Recipe) -> None:
-    """Refuse another number of processes for an unfinished run: it would change the effective batch size."""
+    """Refuse another number of processes, which would change the effective batch size.
+
+    A finished run does not train, so any number is accepted.
+    """
     processes = recipe.provenance.get("processes", 1)
     is_finished = (folder / run_directory.METRICS_FILE).exists()
     if processes != distributed.get_launched_world_size() and not is_finished:
@@ -175,7 +188,7 @@ def _check_resumed_processes(folder: Path, recipe: Recipe) -> None:
 
 
 def _check_unchanged(key: str, value: Any, saved: RunConfig) -> None:
-    """Refuse a setting that differs from that of the run to resume."""
+    """Refuse a setting of the user that differs from the setting of the run to resume."""
     if key in ("overwrite", "dry_run") and value:
         flag = "--" + key.replace("_", "-")
         raise UserError(f"--resume: cannot be combined with {flag}; leave out one of them")

@@ -1,4 +1,4 @@
-"""`train-tokenizer`: from text files to a directory that `AutoTokenizer` loads."""
+"""Training of a WordPiece tokenizer on text files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ HELP = "Train a WordPiece vocabulary on your own text: a tokenizer for BERT."
 VOCABULARY = "Vocabulary"
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
 TOKENIZER = OutputKind("a tokenizer", "pass --overwrite to replace it", lambda names: names - TOKENIZER_FILES)
-EXAMPLE_WORDS = 12  # words
+EXAMPLE_WORDS = 12  # number of words that the example shows as tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,12 @@ class TokenizerConfig(TextConfig):
 
 @dataclass(frozen=True)
 class TrainedTokenizer:
-    """The directory of a trained tokenizer, and its statistics."""
+    """Result of training a tokenizer.
+
+    Attributes:
+        output_dir: Directory of the tokenizer, which `AutoTokenizer` loads.
+        statistics: Statistics of the vocabulary and of the tokenized text.
+    """
 
     output_dir: Path
     statistics: dict[str, Any]
@@ -67,13 +72,17 @@ class TrainedTokenizer:
 def train_tokenizer(settings: Mapping[str, Any], reporter: Reporter | None = None) -> TrainedTokenizer:
     """Train a tokenizer and write it to a directory.
 
+    Args:
+        settings: Values of the settings of `TokenizerConfig`.
+        reporter: Receives progress. By default, nothing is reported.
+
     Raises:
-        UserError: Anything the user can fix; nothing has been written then.
+        UserError: A setting or the text is not usable, or the tokenizer cannot be written.
     """
     reporter = reporter or Reporter()
     config = TokenizerConfig(**validate_settings(TokenizerConfig, settings, "train_tokenizer()"))
     if not config.data:
-        raise UserError("--data: is missing; pass a text file, a directory, a pattern, or sample")
+        raise UserError("--data: is required; pass a text file, a directory, a pattern, or sample")
     if config.output_dir is None:
         return _train(config, config.data, reporter)
     from bertkit.utils import locks
@@ -100,26 +109,30 @@ def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> TrainedTok
     )
     for note in [*file_notes.format_lines(), *result.notes]:
         reporter.info(note)
+    first_text = next(text for text in texts() if text.strip())
     statistics = {
         "vocab_size": len(result.tokenizer),
         "lowercase": not config.cased,
         "strip_accents": result.strip_accents,
         "alphabet": result.alphabet_size,
         **evaluate_tokenizer(result.tokenizer, texts()),
-        "example": _tokenize_example(result, next(text for text in texts() if text.strip())),
+        "example": _tokenize_example(result, first_text),
     }
     return TrainedTokenizer(_write(result.tokenizer, config, source.name), statistics)
 
 
 def _tokenize_example(result: "WordPieceResult", text: str) -> str:
-    return " ".join(result.tokenizer.tokenize(" ".join(text.split()[:EXAMPLE_WORDS])))
+    """Return the tokens of the first words of a text, separated by spaces."""
+    first_words = " ".join(text.split()[:EXAMPLE_WORDS])
+    return " ".join(result.tokenizer.tokenize(first_words))
 
 
-def _write(tokenizer: Any, config: TokenizerConfig, name: str) -> Path:
+def _write(tokenizer: Any, config: TokenizerConfig, data_name: str) -> Path:
+    """Save a tokenizer in the output directory of the settings, or in a default directory."""
     from bertkit import run_directory
 
     if config.output_dir is None:
-        folder = run_directory.create_default_directory("tokenizer", name)
+        folder = run_directory.create_default_directory("tokenizer", data_name)
     else:
         folder = Path(config.output_dir).expanduser()
     with stage_files(folder, "the tokenizer", "free disk space") as staging:

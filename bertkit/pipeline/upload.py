@@ -1,7 +1,7 @@
-"""`--push-to-hub`: upload a finished run to the Hugging Face Hub, in one commit.
+"""Upload of a finished run to the Hugging Face Hub, in one commit.
 
-Access is checked before training. If the upload itself fails, nothing is lost: the run is finished, and
-`--resume --push-to-hub` uploads it.
+Access is checked before training. If the upload fails, the run is still finished, and `--resume
+--push-to-hub` uploads it later.
 """
 
 import shlex
@@ -22,20 +22,21 @@ from bertkit.utils import distributed
 from bertkit.utils.reporting import Reporter
 
 PUSH_FLAG = "--push-to-hub"
-# Beside the model card. Predictions are not uploaded: they contain rows of the data, which may be private.
+# Files to upload in addition to the model card. Predictions are not uploaded, because they contain rows of
+# the data, which may be private.
 UPLOADED_PATTERNS = [*run_directory.MODEL_PATTERNS, run_directory.METRICS_FILE, run_directory.SETTINGS_FILE]
 LOGIN_HINT = "log in with: hf auth login, or set HF_TOKEN to a token with write access"
-UPLOAD_ERRORS = (ValueError, RuntimeError)  # a refused model card, and a large file that cannot be uploaded
+UPLOAD_ERRORS = (ValueError, RuntimeError)  # the Hub refuses the model card, or cannot store a large file
 
 
 # ---- before training
 
 
 def check_hub_access(config: RunConfig) -> None:
-    """Check that the Hub can be reached and that the token has write access.
+    """With `--push-to-hub`, check that the Hub can be reached and that the token is not read-only.
 
     Raises:
-        UserError: The run could not be uploaded.
+        UserError: The upload would fail, or a setting of the upload has no effect without `--push-to-hub`.
     """
     if not config.push_to_hub:
         if config.hub_model_id or config.hub_private_repo:
@@ -61,6 +62,7 @@ def check_hub_access(config: RunConfig) -> None:
 
 
 def _check_repo_name(name: str, where: str) -> None:
+    """Check that a name is valid for a repository; `where` starts the error message."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
@@ -74,10 +76,10 @@ def _check_repo_name(name: str, where: str) -> None:
 
 
 def create_hub_repo(config: RunConfig, folder: Path) -> str:
-    """Create the repository of a run unless it exists, and check that it is writable.
+    """Create the repository of a run if it does not exist, and check that the token can write to it.
 
     Returns:
-        Its full name, `ORG/NAME`.
+        Full name of the repository, `ORG/NAME`.
 
     Raises:
         UserError: The token has no write access, or the connection is lost.
@@ -100,10 +102,11 @@ def create_hub_repo(config: RunConfig, folder: Path) -> str:
 
 
 def upload_run(task: str, folder: Path, config: RunConfig, reporter: Reporter) -> None:
-    """Upload a finished run: the model, its card, its scores and its settings.
+    """Upload the model of a finished run with its card, metrics and settings.
 
     Raises:
-        UserError: The upload failed; the message has the command that uploads the run later.
+        UserError: The upload failed. The message contains the command that uploads the run later.
+        RunInterrupted: The user interrupted the upload.
     """
     from huggingface_hub import HfApi
 
@@ -121,6 +124,7 @@ def upload_run(task: str, folder: Path, config: RunConfig, reporter: Reporter) -
 
 
 def _list_operations(folder: Path, card: str) -> list[Any]:
+    """Return the operations of the commit: one for each uploaded file."""
     from huggingface_hub import CommitOperationAdd
 
     files = sorted({path for pattern in UPLOADED_PATTERNS for path in folder.glob(pattern)})
@@ -131,21 +135,29 @@ def _list_operations(folder: Path, card: str) -> list[Any]:
 
 
 def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
-    """Return the command that resumes a run, or uploads it if it is finished."""
-    words = ["bertkit", task, "--resume", "--output-dir", str(folder)]
-    words += ["--nproc", str(distributed.get_world_size())] if distributed.get_world_size() > 1 else []
+    """Return the command that resumes an unfinished run, or uploads a finished run."""
+    arguments = ["bertkit", task, "--resume", "--output-dir", str(folder)]
+    if distributed.get_world_size() > 1:
+        arguments += ["--nproc", str(distributed.get_world_size())]
     if config.push_to_hub:
-        words.append(PUSH_FLAG)
-        words += ["--hub-model-id", config.hub_model_id] if config.hub_model_id else []
-        words += ["--hub-private-repo"] if config.hub_private_repo else []
-    return shlex.join(words)
+        arguments.append(PUSH_FLAG)
+        if config.hub_model_id:
+            arguments += ["--hub-model-id", config.hub_model_id]
+        if config.hub_private_repo:
+            arguments.append("--hub-private-repo")
+    return shlex.join(arguments)
 
 
 # ---- the model card
 
 
 def build_hub_card(folder: Path, repo: str) -> str:
-    """Return the model card of a finished run for the repository `ORG/NAME`."""
+    """Return the model card of a finished run with the metadata of the Hub.
+
+    Args:
+        folder: The run directory.
+        repo: Repository of the upload, `ORG/NAME`.
+    """
     metrics = run_directory.read_metrics(folder) or {}
     text = rewrite_for_hub((folder / run_directory.CARD_FILE).read_text("utf-8"), repo)
     library = "transformers" if uses_pipeline(text) else "bertkit"
@@ -156,9 +168,15 @@ def build_hub_card(folder: Path, repo: str) -> str:
 def build_card_metadata(
     metrics: Mapping[str, Any], settings: Mapping[str, Any], repo: str, library: str
 ) -> Any:
-    """Return the `ModelCardData` of a run, which the Hub shows and searches.
+    """Return the `ModelCardData` of a run, by which the Hub displays and finds the model.
 
     Language and license are left out, because bertkit does not know them.
+
+    Args:
+        metrics: Content of `metrics.json`.
+        settings: Settings of the run.
+        repo: Repository of the upload, `ORG/NAME`.
+        library: Name of the library that loads the model.
     """
     from huggingface_hub import ModelCardData
 
@@ -179,7 +197,11 @@ def build_card_metadata(
 
 
 def find_hub_dataset(data: str) -> str | None:
-    """Return the Hub repository of a value of `--data`, or None if it is not known to be on the Hub."""
+    """Return the Hub repository of a dataset, or None if no repository is known.
+
+    Args:
+        data: Value of `--data`.
+    """
     if Path(data).is_absolute():
         return None
     spec = find_dataset_spec(data)
@@ -188,7 +210,7 @@ def find_hub_dataset(data: str) -> str | None:
 
 
 def _list_eval_results(metrics: Mapping[str, Any], hub_task: str, dataset: str | None) -> list[Any]:
-    """Return the scores of the validation and test splits, for the Hub's `model-index`."""
+    """Return the validation and test scores as `EvalResult`, for the `model-index` of the model card."""
     from huggingface_hub import EvalResult
 
     name = metrics["data"]["name"]

@@ -1,4 +1,4 @@
-"""`TrainingArguments` from bertkit's settings, and the checks of `--set` and `--report-to`."""
+"""Creation of `TrainingArguments` from settings, and checks of `--set` and `--report-to`."""
 
 import dataclasses
 import importlib.util
@@ -15,42 +15,44 @@ from bertkit.hub.client import summarize_error
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-# Trainer's own evaluation, saving and best-model logic are off. bertkit evaluates in fp32, writes checkpoints
-# atomically and selects the best one itself, so these arguments would not have the effect they describe.
+# Arguments that turn off Trainer's evaluation, checkpoint schedule and selection of the best model. bertkit
+# evaluates in fp32, writes checkpoints atomically and selects the best checkpoint itself.
 FIXED_ARGUMENTS: dict[str, Any] = {
     "output_dir": None, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False,
     "remove_unused_columns": False, "label_names": [], "disable_tqdm": True, "push_to_hub": False,
     "logging_nan_inf_filter": False, "logging_steps": 10, "data_seed": None,
 }  # fmt: skip
-OVERRIDABLE_ARGUMENTS = {"logging_steps"}  # bertkit has its own default, and users may change it
-# These would have no effect, or break a guarantee of bertkit. If there is a flag instead, it is named.
+OVERRIDABLE_ARGUMENTS = {"logging_steps"}  # fixed arguments that --set may change
+# Arguments that --set refuses, with the fix. They would have no effect, or break a guarantee of bertkit.
 REFUSED_ARGUMENTS = {
     "label_smoothing_factor": "use --label-smoothing", "save_steps": "use --save-steps",
     "torch_compile": "use --compile",
-    "resume_from_checkpoint": "use --resume", "accelerator_config": "bertkit sets it",
+    "resume_from_checkpoint": "use --resume", "accelerator_config": "is set by bertkit; leave it out",
     **dict.fromkeys([
         "metric_for_best_model", "greater_is_better", "eval_steps", "eval_delay", "eval_on_start",
         "save_total_limit", "save_only_model", "do_train", "do_eval", "do_predict", "dataloader_drop_last",
         "auto_find_batch_size", "length_column_name", "use_cpu", "activation_checkpointing_kwargs",
-    ], "bertkit sets it"),
+    ], "is set by bertkit; leave it out"),
 }  # fmt: skip
 
-TRACKERS = ("tensorboard", "trackio", "wandb")  # each is a package of that name; Trainer supports others
-OFFLINE_MODES = ("offline", "disabled", "dryrun")  # values of WANDB_MODE with which nothing is sent
+# Trackers that the messages suggest. Each needs the package of the same name. Trainer supports other
+# trackers.
+TRACKERS = ("tensorboard", "trackio", "wandb")
+WANDB_OFFLINE_MODES = ("offline", "disabled", "dryrun")  # values of WANDB_MODE that send nothing
 
 
-def parse_set_flag(config: RunConfig) -> dict[str, Any]:
-    """Return the KEY=VALUE pairs of `--set`, with values parsed as YAML.
+def parse_extra_arguments(config: RunConfig) -> dict[str, Any]:
+    """Return the `TrainingArguments` fields that `--set KEY=VALUE` sets, with values parsed as YAML.
 
     Raises:
-        UserError: an argument does not exist, has its own flag, or is set by bertkit.
+        UserError: A field does not exist, has its own flag, or is set by bertkit.
     """
-    if not config.set:  # importing transformers takes a second, and early errors must be fast
+    if not config.set:  # avoids the import of transformers, which takes a second and would delay early errors
         return {}
     from transformers import TrainingArguments
 
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
-    flags = {
+    flag_by_argument = {
         setting.training_argument: get_flag(name, setting)
         for name, (_, setting, _) in get_settings(type(config)).items()
     }
@@ -59,10 +61,10 @@ def parse_set_flag(config: RunConfig) -> dict[str, Any]:
         key, separator, value = pair.partition("=")
         if not separator:
             raise UserError(f"--set {pair}: is not KEY=VALUE; write --set KEY=VALUE")
-        if key in flags:
-            raise UserError(f"--set {key}: has its own flag; use {flags[key]}")
+        if key in flag_by_argument:
+            raise UserError(f"--set {key}: has its own flag; use {flag_by_argument[key]}")
         if key in FIXED_ARGUMENTS and key not in OVERRIDABLE_ARGUMENTS:
-            raise UserError(f"--set {key}: bertkit keeps it at {FIXED_ARGUMENTS[key]!r}; leave it out")
+            raise UserError(f"--set {key}: is fixed at {FIXED_ARGUMENTS[key]!r} by bertkit; leave it out")
         if key in REFUSED_ARGUMENTS:
             raise UserError(f"--set {key}: {REFUSED_ARGUMENTS[key]}")
         if key == "train_sampling_strategy" and value not in ("random", "sequential"):
@@ -78,7 +80,7 @@ def parse_set_flag(config: RunConfig) -> dict[str, Any]:
 
 
 def _parse_value(text: str) -> Any:
-    """Parse a value as YAML, and numbers such as 1e-6 as floats, which YAML 1.1 reads as text."""
+    """Parse a value as YAML; also parse numbers such as 1e-6, which YAML 1.1 reads as strings."""
     value = yaml.safe_load(text)
     try:
         return float(value) if isinstance(value, str) else value
@@ -87,7 +89,16 @@ def _parse_value(text: str) -> Any:
 
 
 def build_training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> "TrainingArguments":
-    """Return the arguments of a resolved config; raise `UserError` if `TrainingArguments` rejects a value."""
+    """Create the `TrainingArguments` of a run.
+
+    Args:
+        config: The resolved settings.
+        checkpoints: The directory of the checkpoints, inside the run directory.
+        precision: "fp32", "bf16" or "fp16".
+
+    Raises:
+        UserError: `TrainingArguments` rejects a value, or `--compile` lacks a C++ compiler.
+    """
     import torch
     from transformers import TrainingArguments
 
@@ -98,23 +109,24 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
     }
     arguments |= FIXED_ARGUMENTS | {
         "output_dir": str(checkpoints),
-        "use_cpu": not torch.accelerator.is_available(),  # otherwise bf16 is rejected on a CPU
+        "use_cpu": not torch.accelerator.is_available(),  # bf16 on a CPU requires it
         "bf16": precision == "bf16",
         "fp16": precision == "fp16",
         "report_to": config.report_to or "none",
         "run_name": checkpoints.parent.name,
-        "accelerator_config": {"even_batches": False},  # True would repeat rows
-        "ddp_find_unused_parameters": True,  # such as a pooler that the head does not use
-        "ddp_broadcast_buffers": False,  # buffers are constant, and swag runs two forward passes per backward
+        "accelerator_config": {"even_batches": False},  # True would repeat examples
+        "ddp_find_unused_parameters": True,  # a head may not use the pooler
+        "ddp_broadcast_buffers": False,  # constant; a broadcast breaks two forward passes per backward (swag)
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "activation_checkpointing_kwargs": {"use_reentrant": False},
     }
     if config.compile and not torch.accelerator.is_available() and shutil.which("g++") is None:
         raise UserError(
-            "--compile: needs a C++ compiler on a CPU, and g++ is not installed; install g++ or leave it out"
+            "--compile: needs a C++ compiler on a CPU, but g++ is not installed; install g++, or leave out "
+            "--compile"
         )
     try:
-        return TrainingArguments(**arguments | parse_set_flag(config))
+        return TrainingArguments(**arguments | parse_extra_arguments(config))
     except (ValueError, TypeError, ImportError, OSError) as error:
         raise UserError(f"TrainingArguments rejects these settings: {str(error).splitlines()[0]}") from error
 
@@ -123,26 +135,32 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
 
 
 def check_tracker(name: str | None) -> None:
-    """Refuse an experiment tracker that would fail when training begins, or prompt for a key.
+    """Refuse an experiment tracker that would fail or prompt for an API key when training begins.
+
+    Args:
+        name: Value of `--report-to`.
 
     Raises:
-        UserError: the tracker does not exist, is not installed, or is wandb without a key.
+        UserError: The tracker does not exist, is not installed, or is wandb without an API key.
     """
     if name in (None, "none"):
         return
     if name not in TRACKERS:
-        _check_other_tracker(name)
+        _check_integration(name)
     elif importlib.util.find_spec(name) is None:
         raise UserError(f"--report-to {name}: is not installed; run pip install {name}")
     elif name == "wandb":
         _check_wandb()
 
 
-def _check_other_tracker(name: str) -> None:
-    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK as KNOWN
-    from transformers.integrations.integration_utils import get_available_reporting_integrations
+def _check_integration(name: str) -> None:
+    """Check a tracker that is not in `TRACKERS` but may be an integration of transformers."""
+    from transformers.integrations.integration_utils import (
+        INTEGRATION_TO_CALLBACK,
+        get_available_reporting_integrations,
+    )
 
-    if name not in KNOWN:
+    if name not in INTEGRATION_TO_CALLBACK:
         raise UserError(
             f"--report-to {name}: no such tracker; use {', '.join(TRACKERS)} or none"
             f"{suggest_similar(name, TRACKERS)}"
@@ -155,11 +173,11 @@ def _check_other_tracker(name: str) -> None:
 
 
 def _check_wandb() -> None:
-    """Check the key, because wandb would prompt for one, or without a network wait for 90 seconds."""
+    """Check the API key now: later, wandb would prompt for a key, or wait 90 seconds for the network."""
     import wandb
 
     alternative = "or set WANDB_MODE=offline to keep everything on this machine"
-    if wandb.setup().settings.mode in OFFLINE_MODES:
+    if wandb.setup().settings.mode in WANDB_OFFLINE_MODES:
         return
     try:
         is_logged_in = wandb.login(prompt=False)
@@ -173,9 +191,9 @@ def _check_wandb() -> None:
 
 
 def set_tensorboard_dir(trainer: Any, folder: Path) -> None:
-    """Make TensorBoard log into `folder`, unless TENSORBOARD_LOGGING_DIR is set.
+    """Make TensorBoard write its logs to `folder`, unless TENSORBOARD_LOGGING_DIR is set.
 
-    By default, Trainer logs into the checkpoint directory, in a folder named after date and host.
+    Trainer's default is a subdirectory of the checkpoint directory, named after date and host.
     """
     from transformers.integrations import TensorBoardCallback
 

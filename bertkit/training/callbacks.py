@@ -1,4 +1,4 @@
-"""Callbacks: evaluate, checkpoint and stop at the right steps, and report the progress."""
+"""Trainer callbacks: when to evaluate, save and stop, and what to report."""
 
 import signal
 import threading
@@ -17,11 +17,12 @@ from bertkit.utils.reporting import Reporter
 class StopRequest:
     """Context manager that turns Ctrl-C and SIGTERM into a request to stop.
 
-    After the first signal, training stops at the next step with a checkpoint. A second signal stops it at
-    once. In threads other than the main one (a notebook's worker), signals are not handled.
+    After the first signal, training saves a checkpoint at the end of the current step, and stops. A second
+    signal stops training at once. Outside the main thread, such as in a notebook's worker, signals are not
+    handled.
 
     Attributes:
-        requested: whether this process has received a signal. Others may not have received it.
+        requested: Whether this process has received a signal. Other ranks may not have received one.
     """
 
     def __init__(self) -> None:
@@ -30,29 +31,36 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous_handlers[number] = signal.signal(number, self._handle_signal)
+            for signal_number in (signal.SIGINT, signal.SIGTERM):
+                self._previous_handlers[signal_number] = signal.signal(signal_number, self._handle_signal)
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number, handler in self._previous_handlers.items():
-            signal.signal(number, handler)
+    def __exit__(
+        self, error_type: type | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for signal_number, handler in self._previous_handlers.items():
+            signal.signal(signal_number, handler)
 
     def is_requested_on_any_rank(self) -> bool:
         """Return whether any rank has received a signal; all ranks must call this at the same point."""
         return distributed.any_rank(self.requested)
 
-    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, signal_number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
 
 
 class EvaluateAndSaveCallback(TrainerCallback):
-    """Evaluate and checkpoint after each epoch, checkpoint every `save_steps`, and stop on request.
+    """Evaluate and save after each epoch, also save every `save_steps` steps, and stop on request.
 
-    Trainer's own strategies would also evaluate when an epoch is interrupted. A resumed run does not repeat
-    that evaluation, so its best checkpoint could differ.
+    Trainer's own strategies would also evaluate if training is interrupted within an epoch. An uninterrupted
+    run does not have this evaluation, so its best checkpoint could be another one.
+
+    Args:
+        steps_per_epoch: Number of optimizer steps per epoch.
+        save_steps: Number of optimizer steps between two checkpoints, None for checkpoints only after epochs.
+        stop_request: Request to stop, checked after each step.
     """
 
     def __init__(self, steps_per_epoch: int, save_steps: int | None, stop_request: StopRequest) -> None:
@@ -63,7 +71,7 @@ class EvaluateAndSaveCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the flags that Trainer acts on after this step."""
+        """Request evaluation, logging and saving from Trainer if they are due at this step."""
         step = state.global_step
         if step % self.steps_per_epoch == 0 or step >= state.max_steps:
             control.should_evaluate = control.should_save = control.should_log = True
@@ -74,7 +82,7 @@ class EvaluateAndSaveCallback(TrainerCallback):
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop after the evaluation if a signal arrived during it, instead of one step later."""
+        """Stop right after the evaluation if a signal arrived during it, without another step."""
         self._stop_on_request(control)
 
     def _stop_on_request(self, control: TrainerControl) -> None:
@@ -83,38 +91,38 @@ class EvaluateAndSaveCallback(TrainerCallback):
 
 
 class TrainBeginCallback(TrainerCallback):
-    """Call a function after Trainer has set up its state and before the first step."""
+    """Call a function when training begins: Trainer's state is complete, and no step has run."""
 
     def __init__(self, on_begin: Callable[[], None]) -> None:
         self.on_begin = on_begin
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Call the function."""
+        """Call `on_begin`."""
         self.on_begin()
 
 
 class FirstStepTimer(TrainerCallback):
-    """Timer for the start-up, which includes imports and compilation.
+    """Timer for the start-up of the process, including imports, and compilation in the first step.
 
     Attributes:
-        seconds: time from the start of the process to the end of the first optimizer step; None before it.
+        seconds: Time from the start of the process to the end of the first step. None until then.
     """
 
     def __init__(self) -> None:
         self.seconds: float | None = None
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Take the time after the first step only."""
+        """Measure the time at the end of the first step."""
         if self.seconds is None:
             self.seconds = time.time() - psutil.Process().create_time()
 
 
 class ReporterCallback(TrainerCallback):
-    """Report each step with the latest logged loss.
+    """Pass steps and logged losses on to a reporter.
 
     Args:
-        reporter: shows the progress.
-        phase_changes: step -> message to print after it.
+        reporter: Shows the progress.
+        phase_changes: Messages by step; each is printed after its step.
     """
 
     def __init__(self, reporter: Reporter, phase_changes: dict[int, str]) -> None:
@@ -122,11 +130,11 @@ class ReporterCallback(TrainerCallback):
         self.phase_changes = phase_changes
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Report the total number of steps, and the number already done by a resumed run."""
+        """Report the total number of steps, and the number of steps before a resume."""
         self.reporter.on_train_begin(state.max_steps, state.global_step)
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Report the step, and a change of phase."""
+        """Report the step, and the message of a phase that begins after it."""
         self.reporter.on_step_end(state.global_step)
         if state.global_step in self.phase_changes:
             self.reporter.info(self.phase_changes[state.global_step])

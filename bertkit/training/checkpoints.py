@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, and verified before anything is loaded from them."""
+"""Checkpoints that are written atomically, and verified before they are loaded."""
 
 import json
 import shutil
@@ -19,16 +19,19 @@ RESTART_HINT = "start again with --overwrite"
 
 
 def verify_checkpoint(last: Path) -> None:
-    """Refuse to resume from a damaged checkpoint, or if the best checkpoint is damaged or missing.
+    """Verify the last checkpoint and the best one, both of which a resumed run needs.
 
-    Trainer would resume without the missing files, with another optimizer state or other random numbers.
+    Trainer itself would resume despite missing files, with a new optimizer state or other random numbers.
+
+    Args:
+        last: The checkpoint to resume from. It names the best checkpoint, which is in the same directory.
 
     Raises:
-        UserError: a file is damaged; the message names it and the fix.
+        UserError: A file of either checkpoint is damaged or missing.
     """
     if problem := verify_checksums(last):
-        others = sorted(path.name for path in last.parent.glob("checkpoint-*") if path != last)
-        fix = f"remove the folder, and --resume continues from {others[0]}" if others else RESTART_HINT
+        earlier = sorted(path.name for path in last.parent.glob("checkpoint-*") if path != last)
+        fix = f"remove this directory to resume from {earlier[0]}" if earlier else RESTART_HINT
         raise UserError(f"{last}: {problem}; {fix}")
     best_step = json.loads((last / TRAINER_STATE_NAME).read_text("utf-8"))["best_global_step"]
     best = last.with_name(f"checkpoint-{best_step}")
@@ -37,33 +40,32 @@ def verify_checkpoint(last: Path) -> None:
 
 
 class AtomicCheckpointTrainer(Trainer):
-    """A Trainer that adds and removes checkpoints by renaming, so that a kill never leaves a partial one."""
+    """Trainer that adds and removes checkpoints by renaming: a killed process never leaves a partial one."""
 
-    _writing = False
+    _is_writing = False
 
     def remove_unfinished_checkpoints(self) -> None:
-        """Remove the staging folder that a killed process has left."""
+        """Remove the staging directory, which a killed process may have left."""
         distributed.on_main_process(shutil.rmtree, self._staging, ignore_errors=True)
 
     @property
     def _staging(self) -> Path:
-        """The folder of the checkpoint being written, and of those being removed."""
+        """Directory that holds the checkpoint being written, and the checkpoints being removed."""
         return Path(self.args.output_dir) / PARTIAL
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self._staging) if self._writing else super()._get_output_dir(trial)
+        return str(self._staging) if self._is_writing else super()._get_output_dir(trial)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.remove_unfinished_checkpoints()
-        self._writing = True
+        self._is_writing = True
         try:
             with distributed.raise_on_all_ranks(), self._report_write_errors():
-                super()._save_checkpoint(
-                    model, trial
-                )  # rank 0 writes the weights, each rank its random state
+                # Rank 0 writes the weights, and each rank writes its random state.
+                super()._save_checkpoint(model, trial)
             distributed.on_main_process(self._publish, f"checkpoint-{self.state.global_step}")
         finally:
-            self._writing = False
+            self._is_writing = False
 
     @contextmanager
     def _report_write_errors(self) -> Iterator[None]:
@@ -71,22 +73,30 @@ class AtomicCheckpointTrainer(Trainer):
             yield
         except (OSError, RuntimeError, safetensors.SafetensorError) as error:
             shutil.rmtree(str(self._staging), ignore_errors=True)
-            has_earlier = any(Path(self.args.output_dir).glob("checkpoint-*"))
+            has_earlier_checkpoint = any(Path(self.args.output_dir).glob("checkpoint-*"))
             raise UserError(
                 f"{self.args.output_dir}: the checkpoint of step {self.state.global_step} cannot be "
                 f"written ({str(error).splitlines()[0]}); free disk space and "
-                + ("resume with --resume" if has_earlier else "start again: there is no earlier checkpoint")
+                + (
+                    "resume with --resume"
+                    if has_earlier_checkpoint
+                    else "start again: there is no earlier checkpoint"
+                )
             ) from error
 
     def _publish(self, name: str) -> None:
-        """Write the checksums of a checkpoint, rename it, and remove all others except the best."""
-        written, folder = self._staging / name, Path(self.args.output_dir)
+        """Add checksums to the staged checkpoint, and move it to its final place.
+
+        All other checkpoints are removed, except the best one.
+        """
+        staged, folder = self._staging / name, Path(self.args.output_dir)
         with self._report_write_errors():
-            write_checksums(written)
+            write_checksums(staged)
         if (folder / name).exists():
             (folder / name).replace(self._staging / "replaced")
-        written.replace(folder / name)
+        staged.replace(folder / name)
+        kept = (name, f"checkpoint-{self.state.best_global_step}")
         for path in folder.glob("checkpoint-*"):
-            if path.name not in (name, f"checkpoint-{self.state.best_global_step}"):
+            if path.name not in kept:
                 path.replace(self._staging / path.name)
         shutil.rmtree(self._staging)

@@ -1,4 +1,4 @@
-"""Out-of-memory errors: detection, a one-line report, and smaller batches with the same effective size."""
+"""Out-of-memory errors: detection, messages, and smaller batches of the same effective batch size."""
 
 import dataclasses
 import gc
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from bertkit.config import ConfigT, RunConfig
 from bertkit.errors import UserError
 
-# PyTorch's CPU allocator raises a plain RuntimeError.
+# Parts of the messages of PyTorch's CPU allocator, which raises a plain RuntimeError.
 CPU_OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory")
 
 
@@ -19,16 +19,16 @@ class OutOfMemory(UserError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an accelerator, PyTorch on a CPU, or Python has run out of memory."""
+    """Return whether `error` is an out-of-memory error of an accelerator, PyTorch on a CPU, or Python."""
     import torch
 
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in CPU_OUT_OF_MEMORY_MESSAGES)
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in CPU_OUT_OF_MEMORY_MESSAGES)
 
 
 def get_batch_settings(config: RunConfig) -> dict[str, int]:
-    """Return the settings that determine the batch, as far as they are set."""
+    """Return those settings that determine the effective batch size and are set."""
     names = ("batch_size", "tokens_per_batch", "gradient_accumulation_steps")
     return {name: value for name in names if (value := getattr(config, name)) is not None}
 
@@ -45,44 +45,54 @@ def report_out_of_memory(message: str) -> Iterator[None]:
 
 
 def suggest_memory_fixes(config: RunConfig) -> str:
-    """Return an out-of-memory message that lists the settings that would help."""
-    budget = config.tokens_per_batch
-    flag, size = ("--batch-size", config.batch_size) if budget is None else ("--tokens-per-batch", budget)
-    fixes = [
-        *(["--gradient-checkpointing"] if not config.gradient_checkpointing else []),
-        f"a smaller {flag} with more --gradient-accumulation-steps",
-        "a smaller --max-length",
-        *(["--bf16"] if not (config.bf16 or config.fp16) else []),
-    ]
+    """Return an out-of-memory message that lists settings which reduce memory use."""
+    if config.tokens_per_batch is None:
+        flag, size = "--batch-size", config.batch_size
+    else:
+        flag, size = "--tokens-per-batch", config.tokens_per_batch
+    fixes = [f"a smaller {flag} with more --gradient-accumulation-steps", "a smaller --max-length"]
+    if not config.gradient_checkpointing:
+        fixes.insert(0, "--gradient-checkpointing")
+    if not (config.bf16 or config.fp16):
+        fixes.append("--bf16")
     return f"out of memory at {flag} {size}, --max-length {config.max_length}; try {', '.join(fixes)}"
 
 
-def halve_batch(config: ConfigT, longest: int) -> ConfigT | None:
-    """Return the settings with half the batch and the same effective batch size, or None if impossible.
+def halve_batch(config: ConfigT, min_tokens: int) -> ConfigT | None:
+    """Return the settings with at most half the batch size and the same effective batch size.
 
-    The new batch size is the largest one up to half the old size that divides the effective batch size.
+    The new batch size is the largest such divisor of the effective batch size.
 
     Args:
-        config: the settings of the run.
-        longest: tokens of the longest sequence, the minimum for `tokens_per_batch`.
+        config: The settings of the run.
+        min_tokens: Smallest valid `tokens_per_batch`, the length of the longest sequence.
+
+    Returns:
+        The settings, or None if the batch cannot be made smaller.
     """
     assert isinstance(config, RunConfig)
     steps = config.gradient_accumulation_steps
     if config.tokens_per_batch is not None:
-        budget = config.tokens_per_batch // 2
-        if budget < longest:
+        half_budget = config.tokens_per_batch // 2
+        if half_budget < min_tokens:
             return None
-        return dataclasses.replace(config, tokens_per_batch=budget, gradient_accumulation_steps=2 * steps)
+        return dataclasses.replace(
+            config, tokens_per_batch=half_budget, gradient_accumulation_steps=2 * steps
+        )
     assert config.batch_size is not None
-    effective = config.batch_size * steps
-    sizes = (size for size in range(config.batch_size // 2, 0, -1) if effective % size == 0)
-    if (size := next(sizes, None)) is None:
-        return None
-    return dataclasses.replace(config, batch_size=size, gradient_accumulation_steps=effective // size)
+    effective_batch_size = config.batch_size * steps
+    for size in range(config.batch_size // 2, 0, -1):
+        if effective_batch_size % size == 0:
+            steps = effective_batch_size // size
+            return dataclasses.replace(config, batch_size=size, gradient_accumulation_steps=steps)
+    return None
 
 
 def release_memory() -> None:
-    """Release the memory of a failed attempt; call it outside `except`, which keeps the tensors alive."""
+    """Release the memory of a failed attempt.
+
+    Call this outside the `except` block, where the error keeps the tensors alive.
+    """
     import torch
 
     gc.collect()
@@ -91,10 +101,10 @@ def release_memory() -> None:
 
 
 def get_peak_memory_mb() -> float:
-    """Return the peak memory use so far in MB: of the GPU if there is one, else of this process."""
+    """Return the peak memory use of this process in MB: on the GPU if there is one, else in RAM."""
     import torch
 
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 1e6
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes on macOS, and in KiB on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

@@ -1,4 +1,4 @@
-"""Statistics collected while training: input waiting time, padding, and the parts of the loss."""
+"""Statistics collected during training: time waiting for batches, padding, and the parts of the loss."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -8,10 +8,10 @@ import torch
 
 
 class InputStats:
-    """Statistics of the batches trained on since the run was started or resumed.
+    """Statistics of the training batches since the run was started or resumed.
 
     Attributes:
-        wait_seconds: time until batches were ready: read, collated, and on their way to the device.
+        wait_seconds: Time that training waited for batches to be read, collated and sent to the device.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class InputStats:
         self._tokens: Any = 0  # stays on the device, because reading it would wait for all pending work
 
     def track_batches(self, batches: Iterator[dict[str, torch.Tensor]]) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield the batches unchanged, and count and time each of them."""
+        """Yield the batches unchanged; measure the wait for each batch, and count its tokens."""
         while True:
             started = time.perf_counter()
             batch = next(batches, None)
@@ -34,18 +34,19 @@ class InputStats:
 
     @property
     def padding_fraction(self) -> float | None:
-        """The fraction of positions that are padding; None before the first batch."""
+        """Fraction of positions that are padding; None before the first batch."""
         return 1 - float(self._tokens) / self._positions if self._positions else None
 
 
 class LossMeter:
-    """Sums of loss, correct predictions and items over the steps since the last log entry.
+    """Loss and accuracy of each part of the loss (such as `mlm`) since the last log entry.
 
     The sums stay on the device until they are logged, because reading them would wait for all pending work.
     """
 
     def __init__(self) -> None:
-        self.sums: dict[str, torch.Tensor] = {}  # part -> [3]: loss, correct predictions, items
+        # By part of the loss, a tensor [3]: sum of losses, number of correct predictions, number of items.
+        self.sums: dict[str, torch.Tensor] = {}
 
     def add(
         self,
@@ -53,36 +54,57 @@ class LossMeter:
         correct: dict[str, torch.Tensor],
         counts: dict[str, torch.Tensor],
     ) -> None:
-        """Add a batch: for each part its summed loss, its correct predictions, and its items."""
+        """Add the sums of a batch.
+
+        Args:
+            losses: Sum of losses by part.
+            correct: Number of correct predictions by part.
+            counts: Number of items by part.
+        """
         for part in losses:
             values = (losses[part], correct[part], counts[part])
             sums = torch.stack([value.detach().float() for value in values])
             self.sums[part] = self.sums[part] + sums if part in self.sums else sums
 
     def gather_sums(self, gather: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, list[list[float]]]:
-        """Return part -> the sums of each rank; `gather` concatenates the tensors of all ranks."""
+        """Return the sums of all ranks by part.
+
+        Args:
+            gather: Concatenates the tensors of all ranks.
+
+        Returns:
+            For each part, one list of three sums per rank.
+        """
         return {part: gather(sums).view(-1, 3).tolist() for part, sums in self.sums.items()}
 
     def load_sums(self, saved: dict[str, list[list[float]]], rank: int, device: torch.device) -> None:
-        """Load this rank's sums from the output of `gather_sums`."""
+        """Restore the sums of this rank from `saved`, the output of `gather_sums`."""
         self.sums = {part: torch.tensor(sums[rank], device=device) for part, sums in saved.items()}
 
     def compute_and_reset(self, gather: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-        """Return `mlm_loss`, `mlm_accuracy` and so on, averaged over all items of all ranks, and reset."""
-        sums_of_ranks, self.sums = self.gather_sums(gather), {}
+        """Return the mean loss and the accuracy over the items of all ranks, and reset the sums.
+
+        Args:
+            gather: Concatenates the tensors of all ranks.
+
+        Returns:
+            Metrics such as `mlm_loss` and `mlm_accuracy`.
+        """
+        gathered_sums = self.gather_sums(gather)
+        self.sums = {}
         metrics = {}
-        for part, sums in sums_of_ranks.items():
-            loss, correct, count = map(sum, zip(*sums, strict=True))
+        for part, rank_sums in gathered_sums.items():
+            loss, correct, count = map(sum, zip(*rank_sums, strict=True))
             metrics[f"{part}_loss"] = loss / max(count, 1)
             metrics[f"{part}_accuracy"] = correct / max(count, 1)
         return metrics
 
 
 def merge_log_history(history: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge Trainer's log into one entry per step; validation scores are in it as `eval_NAME`."""
+    """Merge the entries of Trainer's log into one entry per step, with validation scores as `eval_NAME`."""
     entries: dict[int, dict[str, Any]] = {}
     for logged in history:
-        if "train_runtime" not in logged:  # the totals of one call of `train`
+        if "train_runtime" not in logged:  # skips the totals that Trainer logs at the end of `train`
             entry = entries.setdefault(logged["step"], {"step": logged["step"], "epoch": logged["epoch"]})
-            entry |= dict(sorted(logged.items()))  # the order they have in checkpoints
+            entry |= dict(sorted(logged.items()))  # sorted as in checkpoints, so resumed runs log the same
     return list(entries.values())

@@ -1,9 +1,15 @@
-"""Batch samplers: batches of similar length, with an order that depends only on (seed, epoch).
+"""Batch samplers: batches of examples of similar length, in an order that depends only on seed and epoch.
 
-An epoch is divided into effective batches (batch size x accumulation x ranks) first, and these are then
-split. So each optimizer step uses the same rows, however the effective batch is split.
+An effective batch holds the examples of one optimizer step, over all accumulation steps and ranks. The
+samplers first divide the epoch into effective batches, and then split each one into batches. If the
+effective batch size stays the same, an optimizer step uses the same examples, whatever the batch size.
+
+The index of an example is its position in the features, from 0 to `len(features) - 1`. In each epoch, an
+example has a key: `features[key]` returns the example. Keys differ from indices if examples are sampled again
+in each epoch.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
@@ -16,22 +22,26 @@ from bertkit.data.corpus.features import PHASE_EPOCH_OFFSET, PhasedFeatures
 from bertkit.data.features import Features
 from bertkit.errors import UserError
 
-POOL_SIZE = 50  # effective batches that are sorted by length together; more would make batches less random
-DUMMY_BATCH = "dummy_batch"  # the key that marks a dummy batch
+# Number of effective batches whose examples are sorted by length together. A larger pool needs less padding,
+# but makes batches less random.
+EFFECTIVE_BATCHES_PER_POOL = 50
+DUMMY_BATCH = "dummy_batch"  # key of the model inputs that marks a dummy batch
 
 
 class LengthGroupedBatchSampler:
-    """Batch sampler of one rank: yields lists of example keys; all ranks together cover each epoch once.
+    """Batch sampler of one rank, which yields lists of example keys.
+
+    The batches of all ranks together contain each example of the epoch once.
 
     Args:
-        features: the examples. Their lengths in an epoch decide which ones share a batch.
-        batch_size: examples per batch.
-        batches_per_step: batches per optimizer step, over all ranks.
-        seed: determines the order together with the epoch.
-        rank_and_world_size: this rank, and the number of ranks.
+        features: The examples. Examples of similar length share a batch.
+        batch_size: Number of examples per batch.
+        batches_per_step: Number of batches per optimizer step, over all accumulation steps and ranks.
+        seed: Seed of the order, which also depends on the epoch.
+        rank_and_world_size: Rank of this process, and number of ranks.
     """
 
-    drop_last = False
+    drop_last = False  # like `torch.utils.data.BatchSampler`: a short last batch is kept
 
     def __init__(
         self, features: Features, batch_size: int, batches_per_step: int = 1, seed: int = 0,
@@ -45,82 +55,96 @@ class LengthGroupedBatchSampler:
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; Trainer calls this before each one."""
+        """Set the epoch; Trainer calls this at the start of each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        full_steps, remaining_rows = divmod(len(self.features), self.effective_batch_size)
-        batches_per_step = self.effective_batch_size // self.batch_size // self.world_size
-        return full_steps * batches_per_step - (-remaining_rows // self.batch_size // self.world_size)
+        """Return the number of batches of this rank in an epoch."""
+        full_steps, remaining_examples = divmod(len(self.features), self.effective_batch_size)
+        rank_batches_per_step = self.effective_batch_size // self.batch_size // self.world_size
+        remaining_batches = math.ceil(remaining_examples / self.batch_size)
+        return full_steps * rank_batches_per_step + math.ceil(remaining_batches / self.world_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for step in self.plan_effective_batches():
-            for batch in self.split_across_ranks(self.split_into_batches(step)):
+        for effective_batch in self.plan_effective_batches():
+            for batch in self._select_rank_batches(self.split_into_batches(effective_batch)):
                 yield self.features.example_keys_for_epoch(self.epoch, batch).tolist()
 
-    def split_across_ranks(self, batches: list[np.ndarray]) -> list[np.ndarray]:
-        """Return this rank's batches of an optimizer step.
+    def _select_rank_batches(self, batches: list[np.ndarray]) -> list[np.ndarray]:
+        """Return those batches of an optimizer step that this rank processes.
 
-        All ranks need the same number of batches, or one would wait for the others forever. So the largest
-        batches are halved. If a batch has a single example, one of its halves is empty.
+        All ranks must have the same number of batches; otherwise some ranks would wait forever. To make the
+        number of batches divisible by the number of ranks, the largest batch is halved repeatedly. Half of a
+        batch with a single example is empty.
         """
+        batches = list(batches)
         while len(batches) % self.world_size:
-            largest = max(range(len(batches)), key=lambda number: len(batches[number]))
+            largest = max(range(len(batches)), key=lambda index: len(batches[index]))
             batches[largest : largest + 1] = np.array_split(batches[largest], 2)
         return batches[self.rank :: self.world_size]
 
-    def split_into_batches(self, step: np.ndarray) -> list[np.ndarray]:
-        """Split the rows of an optimizer step into batches; a short step has fewer of them."""
-        return np.split(step, range(self.batch_size, len(step), self.batch_size))
+    def split_into_batches(self, effective_batch: np.ndarray) -> list[np.ndarray]:
+        """Split the example indices of an effective batch into batches; the last batch may be smaller."""
+        return np.split(effective_batch, range(self.batch_size, len(effective_batch), self.batch_size))
 
     def plan_effective_batches(self) -> list[np.ndarray]:
-        """Return the rows of each optimizer step of this epoch; a short step comes last."""
+        """Return the example indices of each effective batch of this epoch.
+
+        The last effective batch may be smaller than the others. It contains random examples of any length.
+        """
         rng = np.random.default_rng([self.seed, self.epoch])
         lengths = self.features.length_keys_for_epoch(self.epoch)
         order = rng.permutation(len(lengths))
-        full_rows = len(order) - len(order) % self.effective_batch_size
-        pool_rows = self.effective_batch_size * POOL_SIZE
-        full_steps: list[np.ndarray] = []
-        for start in range(0, full_rows, pool_rows):
-            pool = order[start : min(full_rows, start + pool_rows)]
+        num_full = len(order) // self.effective_batch_size
+        full_part, remaining = np.split(order, [num_full * self.effective_batch_size])
+        pool_size = self.effective_batch_size * EFFECTIVE_BATCHES_PER_POOL
+        effective_batches: list[np.ndarray] = []
+        for start in range(0, len(full_part), pool_size):
+            pool = full_part[start : start + pool_size]
             pool = pool[np.argsort(lengths[pool], kind="stable")]
-            full_steps.extend(np.split(pool, len(pool) // self.effective_batch_size))
-        short_step = [order[full_rows:]] if full_rows < len(order) else []
-        return [full_steps[i] for i in rng.permutation(len(full_steps))] + short_step
+            effective_batches.extend(np.split(pool, len(pool) // self.effective_batch_size))
+        shuffled = [effective_batches[index] for index in rng.permutation(num_full)]
+        return [*shuffled, remaining] if len(remaining) else shuffled
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps per epoch, including a short last one."""
-        return -(-len(self.features) // self.effective_batch_size)
+        """Number of optimizer steps per epoch, including the last one with fewer examples."""
+        return math.ceil(len(self.features) / self.effective_batch_size)
 
     def get_longest_batch(self) -> list[int]:
-        """Return the batch that needs the most memory: the longest examples of the epoch."""
+        """Return the keys of the longest examples of this epoch: no other batch needs more memory."""
         lengths = self.features.length_keys_for_epoch(self.epoch)
         longest = np.argsort(-lengths, kind="stable")[: self.batch_size]
         return self.features.example_keys_for_epoch(self.epoch, longest).tolist()
 
-    def count_tokens(self, first_step: int, stop_step: int) -> float:
-        """Return the expected number of tokens in these steps of the run, from the mean of an epoch."""
-        return float(self.features.lengths.sum()) * (stop_step - first_step) / self.steps_per_epoch
+    def count_tokens(self, start_step: int, stop_step: int) -> float:
+        """Return the expected number of tokens in a range of steps, from the mean number per step.
+
+        Args:
+            start_step: Number of steps of the run before the range.
+            stop_step: Number of steps of the run at the end of the range.
+        """
+        return float(self.features.lengths.sum()) * (stop_step - start_step) / self.steps_per_epoch
 
     def list_phase_changes(self) -> dict[int, str]:
-        """Return step -> message for each step after which the phase changes."""
+        """Return console messages by step, printed after that step; without phases there are none."""
         return {}
 
 
 class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
-    """Batch sampler with a token budget: few long examples or many short ones per batch, padding included.
+    """Batch sampler that limits the tokens of a batch: a batch holds few long examples or many short ones.
 
-    Each epoch is sorted by length, longest first and ties in random order, and split when the budget is
-    reached. Where it is split depends on the lengths alone, so each epoch has the same number of batches and
-    steps. An example above the budget, such as a document with many windows, gets a batch of its own.
+    Examples are sorted by length, longest first. A batch ends before the example that would exceed the
+    budget. Examples of equal length are in a random order in each epoch. Only the lengths determine where
+    batches end, so every epoch has the same number of batches. An example that exceeds the budget alone, such
+    as a document with many windows, is the only example of its batch.
 
     Args:
-        features: the examples. Their lengths must be the same in every epoch.
-        tokens_per_batch: tokens per batch including padding, over all sequences of its examples.
-        batches_per_step: batches per optimizer step, over all ranks.
-        seed: determines the order together with the epoch.
-        rank_and_world_size: this rank, and the number of ranks.
+        features: The examples. Their lengths must be the same in every epoch.
+        tokens_per_batch: Token budget: the maximum number of tokens per batch, including padding.
+        batches_per_step: Number of batches per optimizer step, over all accumulation steps and ranks.
+        seed: Seed of the order, which also depends on the epoch.
+        rank_and_world_size: Rank of this process, and number of ranks.
     """
 
     def __init__(
@@ -131,88 +155,97 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
         self.max_sequence_lengths = np.maximum.reduceat(features.sequence_lengths, offsets[:-1])
         self.sequence_counts = np.diff(offsets)
         longest = int(self.max_sequence_lengths.max())
-        single_batch = longest * int(self.sequence_counts.sum())  # avoids overflow for huge budgets
-        tokens_per_batch = min(tokens_per_batch, single_batch)
-        min_batch_size = max(1, tokens_per_batch // longest)
+        # A budget that holds all examples has the same effect as any larger one, which could overflow.
+        tokens_of_all = longest * int(self.sequence_counts.sum())
+        self.tokens_per_batch = min(tokens_per_batch, tokens_of_all)
+        self.batches_per_step = batches_per_step
+        # The base class and accelerate expect a batch size, but batch sizes vary here. This is the size
+        # of a full batch of the longest examples.
+        min_batch_size = max(1, self.tokens_per_batch // longest)
         super().__init__(features, min_batch_size, batches_per_step, seed, rank_and_world_size)
-        self.tokens_per_batch, self.batches_per_step = tokens_per_batch, batches_per_step
         self.batch_starts = self._find_batch_starts(np.argsort(-features.length_keys, kind="stable"))
 
     def _find_batch_starts(self, examples: np.ndarray) -> list[int]:
-        """Return the index at which each batch starts, for examples sorted longest first."""
+        """Return the position in `examples` at which each batch starts.
+
+        Args:
+            examples: Example indices, sorted by length, longest first.
+        """
         lengths, counts = self.max_sequence_lengths[examples], self.sequence_counts[examples]
         sequence_stops = np.cumsum(counts)
         starts, start = [], 0
         while start < len(examples):
             starts.append(start)
             first_sequence = sequence_stops[start] - counts[start]
+            # The first example has the longest sequence, to whose length the batch is padded.
             max_stop = first_sequence + self.tokens_per_batch // lengths[start]
             start = max(start + 1, int(np.searchsorted(sequence_stops, max_stop, side="right")))
         return starts
 
     def __len__(self) -> int:
+        """Return the number of batches of this rank in an epoch."""
         full_steps, remaining_batches = divmod(len(self.batch_starts), self.batches_per_step)
-        per_rank = self.batches_per_step // self.world_size
-        return full_steps * per_rank - (-remaining_batches // self.world_size)
+        rank_batches_per_step = self.batches_per_step // self.world_size
+        return full_steps * rank_batches_per_step + math.ceil(remaining_batches / self.world_size)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps per epoch, including a short last one."""
-        return -(-len(self.batch_starts) // self.batches_per_step)
+        """Number of optimizer steps per epoch, including the last one with fewer batches."""
+        return math.ceil(len(self.batch_starts) / self.batches_per_step)
 
-    def split_into_batches(self, step: np.ndarray) -> list[np.ndarray]:
-        """Split the rows of an optimizer step by the token budget, as in the whole epoch."""
-        return np.split(step, self._find_batch_starts(step)[1:])
+    def split_into_batches(self, effective_batch: np.ndarray) -> list[np.ndarray]:
+        """Split the example indices of an effective batch at the token budget."""
+        return np.split(effective_batch, self._find_batch_starts(effective_batch)[1:])
 
     def plan_effective_batches(self) -> list[np.ndarray]:
-        """Return the rows of each optimizer step of this epoch in random order; a short step comes last.
+        """Return the example indices of each effective batch of this epoch, in random order.
 
-        In epoch 0 the step with the largest batch comes first, so that memory runs out early or never.
+        An effective batch with fewer batches than the others comes last. In epoch 0, the effective batch with
+        the largest batch comes first: if this batch fits into memory, all batches do.
         """
         rng = np.random.default_rng([self.seed, self.epoch])
-        step_starts = self.batch_starts[self.batches_per_step :: self.batches_per_step]
-        steps = np.split(self._sort_by_length(rng), step_starts)
-        full_steps = len(self.batch_starts) // self.batches_per_step
-        order = rng.permutation(full_steps).tolist()
-        largest = self._largest_batch() // self.batches_per_step
+        boundaries = self.batch_starts[self.batches_per_step :: self.batches_per_step]
+        effective_batches = np.split(self._sort_by_length(rng), boundaries)
+        num_full = len(self.batch_starts) // self.batches_per_step
+        order = rng.permutation(num_full).tolist()
+        largest = self._find_largest_batch() // self.batches_per_step
         if self.epoch == 0 and largest in order:
             order.remove(largest)
             order.insert(0, largest)
-        return [steps[number] for number in order] + steps[full_steps:]
+        return [effective_batches[index] for index in order] + effective_batches[num_full:]
 
     def _sort_by_length(self, rng: np.random.Generator) -> np.ndarray:
+        """Return all example indices, longest first, with examples of equal length in random order."""
         return np.lexsort((rng.random(len(self.features)), -self.features.length_keys))
 
-    def _largest_batch(self) -> int:
-        """Return the index of the batch with the most tokens, the one with the longest examples if tied."""
+    def _find_largest_batch(self) -> int:
+        """Return the index of the batch with the most tokens, or of the first such batch."""
         order = np.argsort(-self.features.length_keys, kind="stable")
         counts = np.add.reduceat(self.sequence_counts[order], self.batch_starts)
         return int(np.argmax(counts * self.max_sequence_lengths[order][self.batch_starts]))
 
     def get_longest_batch(self) -> list[int]:
-        """Return the batch of epoch 0 that needs the most memory."""
-        bounds = [*self.batch_starts, len(self.features)]
-        order = self._sort_by_length(np.random.default_rng([self.seed, 0]))
-        batch = self._largest_batch()
-        return self.features.example_keys_for_epoch(0, order[bounds[batch] : bounds[batch + 1]]).tolist()
+        """Return the example keys of the batch with the most tokens in epoch 0."""
+        batches = np.split(self._sort_by_length(np.random.default_rng([self.seed, 0])), self.batch_starts[1:])
+        return self.features.example_keys_for_epoch(0, batches[self._find_largest_batch()]).tolist()
 
 
 class PhasedBatchSampler(LengthGroupedBatchSampler):
-    """Batch sampler of a run in phases: each optimizer step uses the batches of its phase.
+    """Batch sampler of a run in phases, such as short sequences first and long sequences last.
 
-    Each phase plans each epoch as if it were the only one. If a phase ends within an
-    epoch, the earlier steps come from its plan, and the later steps from the plan of the next phase.
+    Each phase has a sampler, which plans complete epochs. If a phase ends within an epoch, its sampler
+    provides the steps before the end. The sampler of the next phase provides the remaining steps.
 
     Args:
-        features: the examples of all phases.
-        batch_size: examples per batch.
-        batches_per_step: batches per optimizer step, over all ranks.
-        seed: determines the order together with the epoch.
-        total_steps: optimizer steps of the whole run.
-        rank_and_world_size: this rank, and the number of ranks.
+        features: The examples of all phases.
+        batch_size: Number of examples per batch.
+        batches_per_step: Number of batches per optimizer step, over all accumulation steps and ranks.
+        seed: Seed of the order, which also depends on the epoch.
+        total_steps: Number of optimizer steps of the whole run.
+        rank_and_world_size: Rank of this process, and number of ranks.
 
     Raises:
-        UserError: a phase would have no steps.
+        UserError: A phase would have no steps.
     """
 
     def __init__(
@@ -222,63 +255,76 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
         super().__init__(features, batch_size, batches_per_step, seed, rank_and_world_size)
         self.phases = features.phases
         self.samplers = [
-            LengthGroupedBatchSampler(part, batch_size, batches_per_step, seed, rank_and_world_size)
-            for part in features.phase_features
+            LengthGroupedBatchSampler(phase_features, batch_size, batches_per_step, seed, rank_and_world_size)
+            for phase_features in features.phase_features
         ]
-        end_fractions = accumulate(phase.fraction for phase in self.phases[:-1])
-        self.phase_ends = [*(round(end * total_steps) for end in end_fractions), total_steps]
-        for phase, (start, stop) in zip(self.phases, self._split_steps(0, total_steps), strict=True):
+        cumulative_fractions = accumulate(phase.fraction for phase in self.phases[:-1])
+        self.phase_ends = [*(round(fraction * total_steps) for fraction in cumulative_fractions), total_steps]
+        for phase, (start, stop) in zip(self.phases, self._split_by_phase(0, total_steps), strict=True):
             if start == stop and total_steps:
                 raise UserError(
                     f"--phases: {phase} has none of the {total_steps:,} steps; raise --max-steps or --epochs"
                 )
 
-    def _split_steps(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return, for each phase, the start and stop of those of these steps that belong to it."""
-        return list(pairwise(np.clip([0, *self.phase_ends], start, stop).tolist()))
+    def _split_by_phase(self, start_step: int, stop_step: int) -> list[tuple[int, int]]:
+        """Split a range of steps at the ends of the phases.
+
+        Returns:
+            Start and stop of the part of each phase; they are equal if no step of the range belongs to it.
+        """
+        return list(pairwise(np.clip([0, *self.phase_ends], start_step, stop_step).tolist()))
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch_start = self.epoch * self.steps_per_epoch
-        per_step = self.effective_batch_size // self.batch_size // self.world_size
-        steps_of_phases = self._split_steps(epoch_start, epoch_start + self.steps_per_epoch)
-        for phase, (start, stop) in enumerate(steps_of_phases):
+        rank_batches_per_step = self.effective_batch_size // self.batch_size // self.world_size
+        phase_ranges = self._split_by_phase(epoch_start, epoch_start + self.steps_per_epoch)
+        for phase_index, (start, stop) in enumerate(phase_ranges):
             if start < stop:
-                sampler = self._sampler_at(phase, self.epoch)
-                yield from islice(sampler, (start - epoch_start) * per_step, (stop - epoch_start) * per_step)
+                first_batch = (start - epoch_start) * rank_batches_per_step
+                stop_batch = (stop - epoch_start) * rank_batches_per_step
+                yield from islice(self._prepare_sampler(phase_index, self.epoch), first_batch, stop_batch)
 
-    def _sampler_at(self, phase: int, epoch: int) -> LengthGroupedBatchSampler:
-        sampler = self.samplers[phase]
-        sampler.set_epoch(phase * PHASE_EPOCH_OFFSET + epoch)
+    def _prepare_sampler(self, phase_index: int, epoch: int) -> LengthGroupedBatchSampler:
+        """Return the sampler of a phase, set to an epoch."""
+        sampler = self.samplers[phase_index]
+        sampler.set_epoch(phase_index * PHASE_EPOCH_OFFSET + epoch)
         return sampler
 
     def get_longest_batch(self) -> list[int]:
-        """Return the longest examples of the phase with the longest examples."""
+        """Return the keys of the longest examples, from the phase with the greatest sequence length."""
         lengths = [phase.length for phase in self.phases]
-        return self._sampler_at(lengths.index(max(lengths)), 0).get_longest_batch()
+        return self._prepare_sampler(lengths.index(max(lengths)), 0).get_longest_batch()
 
-    def count_tokens(self, first_step: int, stop_step: int) -> float:
-        """Return the expected number of tokens in these steps of the run, phase by phase."""
-        steps_of_phases = zip(self.samplers, self._split_steps(first_step, stop_step), strict=True)
-        return sum(sampler.count_tokens(*steps) for sampler, steps in steps_of_phases)
+    def count_tokens(self, start_step: int, stop_step: int) -> float:
+        """Return the expected number of tokens in a range of steps, as the sum over the phases."""
+        phase_ranges = self._split_by_phase(start_step, stop_step)
+        return sum(
+            sampler.count_tokens(start, stop)
+            for sampler, (start, stop) in zip(self.samplers, phase_ranges, strict=True)
+        )
 
     def list_phase_changes(self) -> dict[int, str]:
-        """Return step -> message for each step after which examples become longer or shorter."""
+        """Return console messages by step: a message announces the phase that begins after its step."""
         changes = zip(self.phase_ends[:-1], self.phases[1:], strict=True)
         return {step: f"step {step:,}: examples of {phase.length} tokens" for step, phase in changes}
 
 
 @dataclass(frozen=True)
 class DummyBatchCollator:
-    """A collator that turns an empty batch into a dummy batch with weight zero.
+    """Collator that replaces an empty batch by a dummy batch, which contributes nothing to the loss.
 
-    A rank without examples in a step runs it, so that all ranks run the same number of batches.
+    All ranks must run the same number of batches, so a rank without examples runs a dummy batch.
+
+    Attributes:
+        collator: Turns examples into a batch.
+        features: Provides the example of a dummy batch.
     """
 
     collator: Callable[..., dict[str, torch.Tensor]]
     features: Features
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Return the batch of these examples, or a dummy batch with any example."""
+        """Return the batch of `examples`, or a dummy batch if there are none."""
         if examples:
             return self.collator(examples)
         (key,) = self.features.example_keys_for_epoch(0, np.zeros(1, int)).tolist()

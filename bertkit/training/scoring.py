@@ -1,4 +1,4 @@
-"""Logits of a whole dataset, always in fp32 and in the order of its rows."""
+"""Prediction of logits for all examples of a dataset, always in fp32."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,82 +24,104 @@ def predict_logits(
     what: str = "scoring",
     is_sharded: bool = False,
 ) -> np.ndarray:
-    """Return the logits in fp32, with those of example i at `logit_offsets[i]` to `logit_offsets[i + 1]`.
+    """Return the logits of all examples in fp32.
 
-    `Features.reduce_logits` is applied to each batch, so that memory does not grow with logits it discards.
-    If examples have different numbers of outputs, missing ones are -inf. With several ranks, each computes a
-    part of the batches, and all receive all logits.
-
-    Under bf16 and fp16, accelerate wraps the forward method of the instance in autocast. The forward method
-    of the class is called here, which is not wrapped.
+    `Features.reduce_logits` is applied to each batch, so discarded logits do not occupy memory. With several
+    ranks, each rank computes a part of the batches, and all ranks receive all logits.
 
     Args:
-        model: the model; it returns to its current mode afterwards.
-        features: the examples.
-        collator: turns examples into a batch.
-        batch_size: examples per forward pass.
-        reporter: shows the progress.
-        what: the name of the progress bar.
-        is_sharded: whether the weights are distributed over all ranks. Then only the wrapped model can gather
-            them, and all ranks must call it equally often.
+        model: The model. Its training or evaluation mode is restored afterwards.
+        features: The examples.
+        collator: Turns examples into a batch.
+        batch_size: Number of examples per forward pass.
+        reporter: Shows the progress.
+        what: Name of the progress bar.
+        is_sharded: Whether the weights are distributed over all ranks. If so, `model` must be the wrapped
+            model, which gathers them. All ranks must call it the same number of times.
+
+    Returns:
+        Logits [total, outputs]; rows `logit_offsets[i]` to `logit_offsets[i + 1]` belong to example i. If
+        examples have different numbers of outputs, missing outputs are -inf.
     """
     batches = batch_by_length(features, batch_size)
     own_batches = batches[distributed.get_rank() :: distributed.get_world_size()]
     if is_sharded and len(own_batches) * distributed.get_world_size() < len(batches):
-        own_batches = [*own_batches, batches[0]]  # repeats a batch to keep pace with the other ranks
+        own_batches = [*own_batches, batches[0]]  # repeats a batch, because other ranks have one more batch
+    # For bf16 and fp16, accelerate wraps the forward method of the instance in autocast. The method of the
+    # class, which is called here, is not wrapped.
     forward = model if is_sharded else type(model).forward.__get__(model)
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
 
-    def score(rows: np.ndarray) -> np.ndarray:
-        batch = collator([features[row] for row in rows])
+    def score(examples: np.ndarray) -> np.ndarray:
+        batch = collator([features[index] for index in examples])
         batch = {name: tensor.to(device) for name, tensor in batch.items()}
-        return features.reduce_logits(compute_logits(forward, batch).float(), rows, batch).cpu().numpy()
+        return features.reduce_logits(compute_logits(forward, batch).float(), examples, batch).cpu().numpy()
 
-    scored: list[tuple[np.ndarray, np.ndarray]] = []
+    scored: list[tuple[np.ndarray, np.ndarray]] = []  # example indices and logits of each batch
     try:
         with torch.no_grad():
-            for rows in reporter.track(own_batches, len(own_batches), what):
-                scored.extend([(rows, score(rows))] if is_sharded else score_with_halving(score, rows))
+            for examples in reporter.track(own_batches, len(own_batches), what):
+                if is_sharded:
+                    scored.append((examples, score(examples)))
+                else:
+                    scored.extend(_score_with_halving(score, examples))
     finally:
         model.train(was_training)
     if len(scored) > len(own_batches):
-        reporter.info(f"out of memory at {batch_size} examples: the longest were scored in smaller batches")
-    all_scored = [pair for pairs in distributed.gather_object(scored) for pair in pairs]
-    return restore_order(features, *zip(*all_scored, strict=True))
+        reporter.info(
+            f"out of memory at {batch_size} examples: the longest examples were scored in smaller batches"
+        )
+    all_scored = [pair for rank_scored in distributed.gather_object(scored) for pair in rank_scored]
+    batches_of_all_ranks, batch_logits = zip(*all_scored, strict=True)
+    return restore_order(features, batches_of_all_ranks, batch_logits)
 
 
-def score_with_halving(
-    score: Callable[[np.ndarray], np.ndarray], rows: np.ndarray
+def _score_with_halving(
+    score: Callable[[np.ndarray], np.ndarray], examples: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield rows with their logits: all at once, or halves of the batch if memory runs out.
+    """Score a batch; if memory runs out, score each half of the batch in the same way.
+
+    Args:
+        score: Returns the logits of a batch.
+        examples: Example indices of the batch.
+
+    Yields:
+        Example indices and logits of each scored batch.
 
     Raises:
-        UserError: memory runs out for a single row.
+        UserError: Memory runs out for a single example.
     """
     try:
         with report_out_of_memory(
             "out of memory for a single row; shorten the texts or use a machine with more memory"
         ):
-            logits = score(rows)
-        yield rows, logits
+            logits = score(examples)
+        yield examples, logits
         return
     except OutOfMemory as error:
-        if len(rows) == 1:
+        if len(examples) == 1:
             raise UserError(str(error)) from None
     release_memory()  # outside `except`, because the error keeps the tensors alive
-    for half in np.array_split(rows, 2):
-        yield from score_with_halving(score, half)
+    for half in np.array_split(examples, 2):
+        yield from _score_with_halving(score, half)
 
 
 def restore_order(
     features: Features, batches: Sequence[np.ndarray], batch_logits: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Return the logits of all batches in the order of the examples."""
+    """Return the logits of all batches in the order of the examples.
+
+    Args:
+        features: The examples.
+        batches: Example indices of each batch.
+        batch_logits: Logits of each batch.
+    """
     offsets = features.logit_offsets
-    num_outputs = max(part.shape[-1] for part in batch_logits)
-    logits = np.full((offsets[-1], num_outputs), -np.inf, np.float32)
-    for rows, part in zip(batches, batch_logits, strict=True):
-        logits[concat_ranges(offsets[rows], offsets[rows + 1]), : part.shape[-1]] = part
-    return logits
+    max_outputs = max(logits.shape[-1] for logits in batch_logits)
+    ordered = np.full((offsets[-1], max_outputs), -np.inf, np.float32)
+    for examples, logits in zip(batches, batch_logits, strict=True):
+        rows = concat_ranges(offsets[examples], offsets[examples + 1])
+        ordered[rows, : logits.shape[-1]] = logits
+    return ordered

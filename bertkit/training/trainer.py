@@ -30,26 +30,28 @@ from bertkit.training.samplers import (
 )
 from bertkit.utils import distributed
 
-UNLOGGED_KEY = "unlogged"  # the key of the statistics since the last log entry, in a checkpoint's state
+# Key in a checkpoint's `trainer_state.json` of the statistics since the last log entry.
+UNLOGGED_KEY = "unlogged"
 
 
 class BertkitTrainer(AtomicCheckpointTrainer):
-    """The trainer of all tasks.
+    """Trainer for all tasks.
 
     Args:
-        loss: the loss, as sums and counts; see `bertkit.modeling.losses`.
-        evaluate_fn: returns the validation scores of the current model.
-        best_metric: the score that selects the best checkpoint, and its sign (+1: higher is better).
-        early_stopping: number of evaluations without improvement after which training stops.
-        layer_decay: factor on the learning rate per layer, counted from the head downwards.
-        tokens_per_batch: token budget per batch, padding included; replaces the batch size.
-        use_own_sampler: False leaves the batches to Trainer's `train_sampling_strategy`.
-        **trainer: passed on to Trainer.
+        loss: The loss function, which returns sums and counts; see `bertkit.modeling.losses`.
+        evaluate_fn: Returns the validation scores of the current weights.
+        best_metric: Name of the score that selects the best checkpoint, and +1 if higher is better, else -1.
+        early_stopping: Number of evaluations without a better score after which training stops.
+        layer_decay: Factor between the learning rates of a layer and the layer above it.
+        tokens_per_batch: Token budget of a batch, including padding; replaces the batch size.
+        use_own_sampler: Whether to use bertkit's batch samplers instead of Trainer's
+            `train_sampling_strategy`.
+        **trainer: Arguments of Trainer.
     """
 
     loss_is_scaled_for_ga = True  # compute_loss divides by the counts of the effective batch
 
-    # Attributes of Trainer that mypy does not know and bertkit assigns.
+    # Declarations for mypy of attributes that Trainer defines and this class assigns.
     state: Any
     control: Any
     optimizer: Any
@@ -78,22 +80,22 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def train_or_resume(self, checkpoint: Path | None) -> None:
         """Train to the end, from the start or from a checkpoint.
 
-        If training had already ended at the checkpoint, its weights are loaded only.
+        If training had already ended at the checkpoint, its weights are loaded without further steps.
 
         Raises:
-            UserError: the checkpoint is damaged, or contains a pickle of other objects than tensors.
+            UserError: The checkpoint is damaged, or contains pickled objects other than tensors.
         """
         if checkpoint is not None:
             verify_checkpoint(checkpoint)
         self.remove_unfinished_checkpoints()
         try:
-            if checkpoint is not None and self._is_end(checkpoint):
+            if checkpoint is not None and self._restore_ended_training(checkpoint):
                 self._load_from_checkpoint(str(checkpoint))
             else:
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except UnpicklingError as error:  # Trainer loads with weights_only=True, which executes no code
             raise UserError(
-                f"{checkpoint}: contains a pickle of more than tensors; {RESTART_HINT}"
+                f"{checkpoint}: contains pickled objects other than tensors; {RESTART_HINT}"
             ) from error
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker"):
@@ -101,24 +103,27 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             reason = str(error).splitlines()[0]
             raise UserError(
                 f"--set dataloader_num_workers: a worker process died ({reason}); "
-                "if it ran out of memory, leave the flag out to load batches in the main process"
+                "if it ran out of memory, leave out the flag to load batches in the main process"
             ) from error
 
-    def _is_end(self, checkpoint: Path) -> bool:
-        """Return whether training had ended at a checkpoint.
+    def _restore_ended_training(self, checkpoint: Path) -> bool:
+        """Restore the trainer state of a checkpoint if training had ended there.
 
-        A run may be interrupted during its last evaluation.
+        This happens if a run was interrupted after the last step. Trainer itself would run one more step if
+        `--max-steps` or early stopping had ended training within an epoch.
 
-        Trainer itself would take another step if `--max-steps` or early stopping had ended an epoch early.
+        Returns:
+            Whether training had ended at the checkpoint.
         """
-        previous, self.state = self.state, TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        initial_state = self.state
+        self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
         if self.state.global_step >= self.state.max_steps or self._is_out_of_patience():
             return True
-        self.state = previous
+        self.state = initial_state
         return False
 
     def _restore_logging(self) -> None:
-        """Restore the statistics since the last log entry, so that the next entry includes earlier steps."""
+        """Restore the statistics since the last log entry, which the next entry must include."""
         if unlogged := self.state.stateful_callbacks.get(UNLOGGED_KEY):
             self._globalstep_last_logged = unlogged["step"]
             self._tr_loss += unlogged["loss"][distributed.get_rank()]
@@ -128,61 +133,72 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether each rank has only a part of the weights (FSDP, or DeepSpeed's ZeRO)."""
+        """Whether each rank holds only a part of the weights (FSDP or DeepSpeed ZeRO)."""
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def gather_weights(self) -> dict[str, torch.Tensor] | None:
-        """Return all weights if they are sharded, else None; all ranks must call this."""
+        """Return the complete state dict if the weights are sharded, else None; all ranks must call this."""
         return self.accelerator.get_state_dict(self.model_wrapped) if self.is_sharded else None
 
     def load_weights(self, checkpoint: Path) -> None:
         """Load the weights of a checkpoint."""
-        if not self.is_sharded:
-            self._load_from_checkpoint(str(checkpoint))
-        else:
+        if self.is_sharded:
             self.state.best_model_checkpoint = str(checkpoint)
             self._load_best_model()
+        else:
+            self._load_from_checkpoint(str(checkpoint))
 
     # ---- logging
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the metrics, and add the parts of the loss."""
+        """Log metrics; with the loss, also log the loss and accuracy of each part of the loss."""
         parts = self.loss_meter.compute_and_reset(self.accelerator.gather) if "loss" in logs else {}
         super().log(logs | parts, start_time)
 
-    def _statistics_since_log(self) -> dict[str, Any]:
+    def _collect_unlogged(self) -> dict[str, Any]:
+        """Return the statistics of all ranks since the last log entry, for the state of a checkpoint."""
         gather = self.accelerator.gather
-        loss, parts = gather(self._tr_loss).view(-1).tolist(), self.loss_meter.gather_sums(gather)
-        return {"step": self._globalstep_last_logged, "loss": loss, "parts": parts}
+        return {
+            "step": self._globalstep_last_logged,
+            "loss": gather(self._tr_loss).view(-1).tolist(),
+            "parts": self.loss_meter.gather_sums(gather),
+        }
 
     def compute_mean_loss(self) -> float:
-        """Return the mean loss of all steps from the log, including those before a resume."""
-        logged = [(entry["step"], entry["loss"]) for entry in self.state.log_history if "loss" in entry]
-        steps = [0, *(step for step, _ in logged)]
-        sums = (loss * (step - previous) for (step, loss), previous in zip(logged, steps, strict=False))
-        return sum(sums) / max(1, steps[-1])
+        """Return the mean loss of all logged steps, including steps before a resume."""
+        total, previous_step = 0.0, 0
+        for entry in self.state.log_history:
+            if "loss" in entry:  # the mean loss since the previous entry
+                total += entry["loss"] * (entry["step"] - previous_step)
+                previous_step = entry["step"]
+        return total / max(1, previous_step)
 
     # ---- batches
 
     def build_batch_sampler(self) -> LengthGroupedBatchSampler:
-        """Return this rank's batch sampler for the training examples."""
+        """Create the batch sampler of this rank for the training examples."""
         batch_size, features = self.args.per_device_train_batch_size, self.train_dataset
         rank_and_world_size = (distributed.get_rank(), distributed.get_world_size())
         batches_per_step = self.args.gradient_accumulation_steps * distributed.get_world_size()
         options = (batches_per_step, self.args.seed)
         if self.tokens_per_batch is not None:
-            fitting_batch_size = features.batch_size_for(self.tokens_per_batch)
-            if fitting_batch_size is None:
+            # Examples of a fixed length need no token budget: each batch holds the same number of them.
+            fixed_batch_size = features.batch_size_for(self.tokens_per_batch)
+            if fixed_batch_size is None:
                 return TokenBudgetBatchSampler(features, self.tokens_per_batch, *options, rank_and_world_size)
-            batch_size = fitting_batch_size
+            batch_size = fixed_batch_size
         sampler = LengthGroupedBatchSampler(features, batch_size, *options, rank_and_world_size)
         if not isinstance(features, PhasedFeatures):
             return sampler
-        total_steps = self._total_steps(sampler.steps_per_epoch)
+        total_steps = self._compute_total_steps(sampler.steps_per_epoch)
         return PhasedBatchSampler(features, batch_size, *options, total_steps, rank_and_world_size)
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return a data loader over this rank's batches, which accelerate must not shard again."""
+        """Create the data loader of the training batches.
+
+        The batch sampler yields only the batches of this rank. `num_processes=1` keeps accelerate from
+        distributing these batches over the ranks again.
+        """
         if not self.use_own_sampler:
             return super().get_train_dataloader()
         loader = DataLoader(
@@ -195,20 +211,20 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         )
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """Return the batches of an optimizer step, and collect statistics about them."""
+        """Return the batches of an optimizer step, and add them to the input statistics."""
         return super().get_batch_samples(self.input_stats.track_batches(epoch_iterator), num_batches, device)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps per epoch, including a short last one."""
+        """Number of optimizer steps per epoch, including the last one with fewer examples."""
         return self.build_batch_sampler().steps_per_epoch
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
-        return self._total_steps(self.steps_per_epoch)
+        """Number of optimizer steps of the whole run."""
+        return self._compute_total_steps(self.steps_per_epoch)
 
-    def _total_steps(self, steps_per_epoch: int) -> int:
+    def _compute_total_steps(self, steps_per_epoch: int) -> int:
         if self.args.max_steps > 0:
             return self.args.max_steps
         return math.ceil(self.args.num_train_epochs * steps_per_epoch)
@@ -216,13 +232,14 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     # ---- loss
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Any:
-        """Return part of the loss -> its count over all accumulation steps and ranks."""
-        counts = [
+        """Return the number of items by part of the loss, over an optimizer step of all ranks."""
+        batch_counts = [
             _zero_if_dummy(self.loss.count_items(batch), DUMMY_BATCH in batch) for batch in batch_samples
         ]
+        parts = batch_counts[0].keys() if batch_counts else ()
         totals = {
-            part: torch.as_tensor(sum(count[part] for count in counts), device=device)
-            for part in (counts[0] if counts else {})
+            part: torch.as_tensor(sum(counts[part] for counts in batch_counts), device=device)
+            for part in parts
         }
         if distributed.get_world_size() > 1:
             totals = {part: self.accelerator.gather(total).sum() for part, total in totals.items()}
@@ -237,12 +254,12 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         sums = _zero_if_dummy(self.loss.sum_losses(logits, inputs), is_dummy)
         if isinstance(self.loss, LossWithAccuracy):
             correct = _zero_if_dummy(self.loss.count_correct(logits, inputs), is_dummy)
-            counted = _zero_if_dummy(self.loss.count_items(inputs), is_dummy)
-            self.loss_meter.add(sums, correct, counted)
+            counts = _zero_if_dummy(self.loss.count_items(inputs), is_dummy)
+            self.loss_meter.add(sums, correct, counts)
+        # The loss is 0 if the effective batch has no items, for example if all labeled words are truncated.
+        divisors = {part: torch.where(count > 0, count, 1) for part, count in num_items_in_batch.items()}
         # DDP averages gradients over ranks, but the mean over the effective batch needs their sum.
-        # If an effective batch counts no items (all words are truncated), its loss is 0.
-        counts = {part: torch.where(count > 0, count, 1) for part, count in num_items_in_batch.items()}
-        loss: Any = sum(sums[part] / counts[part] for part in sums) * distributed.get_world_size()
+        loss: Any = sum(sums[part] / divisors[part] for part in sums) * distributed.get_world_size()
         if not torch.isfinite(loss):
             raise UserError(f"the loss is {float(loss)} at step {self.state.global_step + 1}; {NAN_HINT}")
         return (loss, logits) if return_outputs else loss
@@ -250,34 +267,39 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     # ---- optimizer
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Create the optimizer, with a learning rate per layer if `layer_decay` is set."""
+        """Create the optimizer; with `layer_decay`, each layer has its own learning rate."""
         if self.optimizer is None and self.layer_decay is not None:
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
             self.optimizer = optimizer_class(self._group_by_layer(options["lr"], self.layer_decay), **options)
         return super().create_optimizer(model)
 
     def validate_optimizer(self) -> None:
-        """Create optimizer and schedule once, to find invalid settings before anything is written."""
+        """Create an optimizer and a schedule, to detect invalid settings before anything is written."""
         self.create_optimizer()
-        self.create_scheduler(num_training_steps=10)
+        self.create_scheduler(num_training_steps=10)  # any number
         self.lr_scheduler, self._created_lr_scheduler = None, False
-        if self.is_sharded:  # sharding replaces the parameters
+        if self.is_sharded:  # sharding will replace the parameters that the optimizer refers to
             self.optimizer = None
 
     def _group_by_layer(self, learning_rate: float, decay: float) -> list[dict[str, Any]]:
-        """Return parameter groups with the learning rate of their layer."""
+        """Return parameter groups, one per layer and kind of weight decay, each with its learning rate.
+
+        Args:
+            learning_rate: Learning rate of the head.
+            decay: Factor between the learning rates of a layer and the layer above it.
+        """
         layer_of_parameter = map_parameters_to_layers(self.model, "--layer-decay")
-        with_weight_decay = set(self.get_decay_parameter_names(self.model))
-        head = max(layer_of_parameter.values())
+        names_with_weight_decay = set(self.get_decay_parameter_names(self.model))
+        head_layer = max(layer_of_parameter.values())
         groups: dict[tuple[int, bool], list[Any]] = {}
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
-                key = layer_of_parameter[name], name in with_weight_decay
+                key = layer_of_parameter[name], name in names_with_weight_decay
                 groups.setdefault(key, []).append(parameter)
         return [
             {
                 "params": parameters,
-                "lr": learning_rate * decay ** (head - layer),
+                "lr": learning_rate * decay ** (head_layer - layer),
                 "weight_decay": self.args.weight_decay if has_weight_decay else 0.0,
             }
             for (layer, has_weight_decay), parameters in groups.items()
@@ -303,26 +325,26 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         return scores
 
     def is_new_best(self, metrics: dict[str, float]) -> bool:
-        """Return whether these metrics are better than those of all evaluations so far."""
+        """Return whether `metrics` are better than those of all previous evaluations."""
         name, sign = self.best_metric
         best = self.state.best_metric
         return best is None or sign * metrics[name] > sign * best
 
     def _is_out_of_patience(self) -> bool:
-        """Return whether there were `early_stopping` evaluations since the best one."""
-        name, best = f"eval_{self.best_metric[0]}", self.state.best_global_step
-        if self.early_stopping is None or best is None:
+        """Return whether there were at least `early_stopping` evaluations after the best one."""
+        name, best_step = f"eval_{self.best_metric[0]}", self.state.best_global_step
+        if self.early_stopping is None or best_step is None:
             return False
-        later = {entry["step"] for entry in self.state.log_history if name in entry and entry["step"] > best}
-        return len(later) >= self.early_stopping
+        evaluated_steps = {entry["step"] for entry in self.state.log_history if name in entry}
+        return sum(step > best_step for step in evaluated_steps) >= self.early_stopping
 
     # ---- checkpoints
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.state.stateful_callbacks[UNLOGGED_KEY] = self._statistics_since_log()
+        self.state.stateful_callbacks[UNLOGGED_KEY] = self._collect_unlogged()
         super()._save_checkpoint(model, trial)
 
 
 def _zero_if_dummy(values: dict[str, torch.Tensor], is_dummy: bool) -> dict[str, torch.Tensor]:
-    """Return the values of a batch, multiplied by 0 for a dummy batch."""
+    """Return the values of a batch, or zeros for a dummy batch."""
     return {part: 0 * value for part, value in values.items()} if is_dummy else values

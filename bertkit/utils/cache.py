@@ -1,4 +1,7 @@
-"""The cache: directories named after the content they were computed from. Deleting any of them is safe."""
+"""The cache of computed content. Each entry is a directory, and can be deleted at any time.
+
+An entry is named after the digest of the content that it was computed from.
+"""
 
 import os
 import shutil
@@ -10,25 +13,26 @@ from bertkit.utils.files import verify_checksums, write_checksums
 
 
 def get_cache_directory() -> Path:
-    """Return BERTKIT_CACHE_DIR, or by default the directory `bertkit` in the user's cache directory.
+    """Return the directory BERTKIT_CACHE_DIR, by default `bertkit` in the user's cache directory.
 
     An empty variable counts as unset.
     """
-    directory = os.environ.get("BERTKIT_CACHE_DIR")
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(directory).expanduser() if directory else Path(base).expanduser() / "bertkit"
+    if directory := os.environ.get("BERTKIT_CACHE_DIR"):
+        return Path(directory).expanduser()
+    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(user_cache).expanduser() / "bertkit"
 
 
 def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | None:
-    """Return the directory `kind/key` of the cache.
+    """Return the cache directory `kind/key`; create it if it is missing or damaged.
 
     Args:
         kind: Kind of content, such as "vectors".
-        key: Digest of what the content is computed from.
-        write: Writes the content into an empty directory. Called if the directory is missing or damaged.
+        key: Digest of the data that the content is computed from.
+        write: Writes the content into an empty directory.
 
     Returns:
-        The directory, or None if the cache cannot be written. A failing cache never stops a run.
+        The directory, or None if the cache cannot be written. A failing cache does not stop a run.
     """
     entry = get_cache_directory() / kind / key
     if entry.is_dir():
@@ -48,7 +52,7 @@ def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | 
         shutil.rmtree(partial, ignore_errors=True)
         if not isinstance(error, OSError):
             raise
-        # The disk is full, or another process created the entry first.
+        # Either the disk is full, or another process has created the entry in the meantime.
         return entry if verify_checksums(entry) is None else None
     return entry
 

@@ -1,7 +1,7 @@
 """Processes (ranks) of a distributed run, started by `--nproc`, torchrun or `accelerate launch`.
 
-With a single process, each function does what it would do without distribution. Objects are exchanged over
-gloo, whatever backend the gradients use, so that no rank waits for its device.
+All functions also work in a single process. Objects are exchanged over gloo, even if gradients use another
+backend, because gloo does not wait for the device.
 """
 
 import os
@@ -13,42 +13,44 @@ from typing import Any, TypeVar
 from bertkit.errors import UserError
 
 T = TypeVar("T")
-# Other ranks may wait while the first one reads a large corpus. A rank that dies is noticed at once anyway.
+# The timeout is long, because the other ranks may wait while the first rank reads a large corpus. A rank that
+# has ended is detected at once, without a timeout.
 COLLECTIVE_TIMEOUT = timedelta(days=1)
-LAUNCHER_VARIABLE = "BERTKIT_LAUNCHED"  # set by --nproc, whose launcher reports how a rank ended
-SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # set by accelerate launch
-_group: Any = None  # gloo group of all ranks, None while there is no process group
-_num_groups = 0  # groups created so far, so that each has its own key in the store
+LAUNCHER_VARIABLE = "BERTKIT_LAUNCHED"  # set by the launcher of --nproc, which reports how a rank ended
+SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # set by `accelerate launch`
+_group: Any = None  # gloo group of all ranks, or None if there is no process group
+_num_groups = 0  # number of groups created so far, for a separate store key of each group
 
 
 class RankLost(UserError):
-    """Another rank has ended."""
+    """Error on the remaining ranks after another rank has ended."""
 
     exit_code = 1
 
 
 def _read_environment_int(name: str, default: int) -> int:
+    """Return the value of an environment variable, or the default if it is not a number."""
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else default
 
 
 def get_launched_world_size() -> int:
-    """Return how many processes were started for this run."""
+    """Return the number of processes that were started for this run."""
     return _read_environment_int("WORLD_SIZE", 1) if "RANK" in os.environ else 1
 
 
 def is_rank_unset() -> bool:
-    """Return whether WORLD_SIZE is set and RANK is not: the process would wait forever for the others."""
+    """Return whether WORLD_SIZE is set without RANK. Such a process would wait forever for other ranks."""
     return _read_environment_int("WORLD_SIZE", 1) > 1 and "RANK" not in os.environ
 
 
 def is_launched_by_bertkit() -> bool:
-    """Return whether `--nproc` started the processes."""
+    """Return whether the launcher of `--nproc` started this process."""
     return LAUNCHER_VARIABLE in os.environ
 
 
 def is_main_process() -> bool:
-    """Return whether this process prints and writes for all."""
+    """Return whether this is the process that prints and writes for all ranks."""
     return get_launched_world_size() == 1 or _read_environment_int("RANK", 0) == 0
 
 
@@ -72,16 +74,16 @@ def get_rank() -> int:
 
 @contextmanager
 def use_process_group() -> Iterator[None]:
-    """Connect the ranks of the run. An existing process group is reused and not destroyed.
+    """Connect the ranks of the run during the block. An existing process group is used and not destroyed.
 
     Raises:
-        UserError: This machine has fewer devices than ranks.
+        UserError: This machine has fewer devices than ranks, or sharding is requested without an accelerator.
         RankLost: Another rank has ended.
     """
     if get_launched_world_size() == 1 or _group is not None:
         yield
         return
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns about intended settings
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hides warnings about intended settings
     import torch
     from torch import distributed
 
@@ -95,37 +97,42 @@ def use_process_group() -> Iterator[None]:
         wait_for_everyone()
         is_complete = True
     except UserError as error:
-        error.should_report = _is_first_to_report() if error.should_report is None else error.should_report
+        if error.should_report is None:
+            error.should_report = _is_first_to_report()
         raise
     except RuntimeError as error:
         if not _is_connection_error(error):
             raise
-        raise _rank_lost() from error
+        raise _create_rank_lost_error() from error
     finally:
         _set_group(None)
-        # NCCL would wait for a rank that has ended.
+        # After an error, destroying an NCCL group would wait for the rank that has ended.
         if owns_group and (is_complete or not torch.accelerator.is_available()):
             distributed.destroy_process_group()
 
 
 def _set_group(group: Any) -> None:
+    """Set the group that all functions use, or None at the end of the distributed run."""
     global _group, _num_groups
     _group = group
-    _num_groups += group is not None
+    if group is not None:
+        _num_groups += 1
 
 
 def _select_backend() -> str:
-    """Return the backend for gradients.
+    """Select the device of this rank, and return the backend for gradients.
 
     Raises:
-        UserError: This machine has fewer devices than ranks.
+        UserError: This machine has fewer devices than ranks, or sharding is requested without an accelerator.
     """
     import torch
     from torch import distributed
 
     if not torch.accelerator.is_available():
         if any(os.environ.get(name, "").lower() == "true" for name in SHARDING_VARIABLES):
-            raise UserError("FSDP and DeepSpeed: no accelerator found; use DDP, or --nproc")
+            raise UserError(
+                "FSDP and DeepSpeed: need an accelerator, but none is available; use DDP or --nproc"
+            )
         return "gloo"
     ranks, devices = _read_environment_int("LOCAL_WORLD_SIZE", 1), torch.accelerator.device_count()
     if ranks > devices:
@@ -137,19 +144,19 @@ def _select_backend() -> str:
     return distributed.get_default_backend_for_device(device)
 
 
-def _rank_lost() -> RankLost:
+def _create_rank_lost_error() -> RankLost:
     error = RankLost("another process of this run has ended; use --resume to resume from the last checkpoint")
     error.should_report = not is_launched_by_bertkit() and _is_first_to_report()
     return error
 
 
 def _is_first_to_report() -> bool:
-    """Return whether no other rank has reported an error yet, by a counter in the store of all ranks."""
+    """Return whether no other rank has reported an error; a counter in the shared store decides."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     try:
         return _get_default_store().add(f"bertkit/{_num_groups}/errors", 1) == 1
-    except RuntimeError:  # the store was in a rank that has ended and reported the reason
+    except RuntimeError:  # the rank that held the store has ended, and has reported the reason
         return False
 
 
@@ -163,12 +170,12 @@ def _is_connection_error(error: RuntimeError) -> bool:
 
 
 def wait_for_everyone() -> None:
-    """Wait until all ranks have called this."""
+    """Wait until all ranks have called this function."""
     gather_object(None)
 
 
 def any_rank(flag: bool) -> bool:
-    """Return whether `flag` is true on any rank. This is fast enough for every step."""
+    """Return whether `flag` is true on any rank. The call is fast enough for every training step."""
     if get_world_size() == 1:
         return flag
     import torch
@@ -192,7 +199,7 @@ def gather_object(local: T) -> list[T]:
 
 @contextmanager
 def raise_on_all_ranks() -> Iterator[None]:
-    """Raise a `UserError` of any rank on all ranks, at the end of the block."""
+    """If a rank raises a `UserError` in the block, raise it on all ranks at the end of the block."""
     local_error = None
     try:
         yield
@@ -206,7 +213,14 @@ def raise_on_all_ranks() -> Iterator[None]:
 
 
 def on_main_process(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a function on the main process only, and return its result, or raise its `UserError`, on all."""
+    """Call a function on the main process only.
+
+    Returns:
+        Its result, on all ranks.
+
+    Raises:
+        UserError: The function raised it; it is raised on all ranks.
+    """
     result: Any = None
     with raise_on_all_ranks():
         if get_rank() == 0:
@@ -215,10 +229,12 @@ def on_main_process(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def main_process_first(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a function on all ranks, first on one rank per machine, which fills the cache for the others."""
+    """Call a function on all ranks, first on one rank per machine, which fills the cache."""
+    if get_world_size() == 1:
+        return function(*args, **kwargs)
     result: Any = None
-    for is_first_turn in (True, False) if get_world_size() > 1 else (True,):
+    for runs_local_main_process in (True, False):
         with raise_on_all_ranks():
-            if is_local_main_process() == is_first_turn or get_world_size() == 1:
+            if is_local_main_process() == runs_local_main_process:
                 result = function(*args, **kwargs)
     return result

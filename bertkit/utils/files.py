@@ -1,4 +1,4 @@
-"""Files and directories that are written completely or not at all, and checksums that detect damage."""
+"""Atomic writing of files and directories, and checksums that detect damaged files."""
 
 import atexit
 import json
@@ -14,26 +14,28 @@ from typing import Any, TextIO
 from bertkit.errors import UserError
 from bertkit.utils.serialization import replace_non_finite
 
-PARTIAL = ".partial"  # name of a directory, or suffix of a file, that is being written
+PARTIAL = ".partial"  # name of directories, and suffix of files, while they are written
 CHECKSUMS_FILE = ".checksums.json"
 BLOCK_SIZE = 1 << 20  # bytes
 
 
 @contextmanager
 def open_atomic(path: Path) -> Iterator[TextIO]:
-    """Open a file for writing that gets its name only when it is complete.
+    """Open a temporary file for writing, and rename it to `path` at the end of the block.
 
     Raises:
-        UserError: It cannot be written (full disk, missing permission); nothing is left behind.
+        UserError: The file cannot be written, because the disk is full or a permission is missing. The
+            temporary file is removed.
     """
-    if path.exists() and not path.is_file():  # a device would be replaced instead of written to
+    if path.exists() and not path.is_file():  # such as a device, which the renaming would replace
         raise UserError(f"{path}: is not a regular file; choose another file")
     try:
         handle, partial = tempfile.mkstemp(PARTIAL, f".{path.name}-", path.parent)
     except OSError as error:
-        raise _write_error(path, error) from error
+        raise _create_write_error(path, error) from error
     try:
-        # UTF-8 cannot encode a lone surrogate. It is written as \ud800, which is the same text in JSON.
+        # UTF-8 cannot encode a lone surrogate. The escape \ud800 is written instead, which JSON reads
+        # correctly.
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
         Path(partial).chmod(0o644)
@@ -41,18 +43,18 @@ def open_atomic(path: Path) -> Iterator[TextIO]:
     except BaseException as error:
         Path(partial).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise _write_error(path, error) from error
+            raise _create_write_error(path, error) from error
         raise
 
 
-def _write_error(path: Path, error: OSError) -> UserError:
+def _create_write_error(path: Path, error: OSError) -> UserError:
     return UserError(f"{path}: cannot be written ({error.strerror}); free disk space or choose another path")
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Remove partial files left by a process that was killed while it wrote them."""
+    """Remove the partial files of a process that was killed while it wrote them."""
     for path in folder.glob(f".*-*{PARTIAL}"):
-        with suppress(OSError):  # a missing permission is reported when a file is written
+        with suppress(OSError):  # if a permission is missing, the next write reports it
             path.unlink()
 
 
@@ -81,16 +83,16 @@ def stage_files(
     hint: str = "free disk space, then use --resume",
     errors: tuple[type[Exception], ...] = (OSError, RuntimeError),
 ) -> Iterator[Path]:
-    """Provide a temporary directory whose content moves to `folder` at the end, if no error occurred.
+    """Provide a temporary directory, and move its content to `folder` at the end of the block.
 
     Args:
         folder: The existing target directory.
-        what: What is written, for the error message.
-        hint: How to fix it, for the error message.
-        errors: What a failed write may raise. PyTorch raises a RuntimeError if the disk is full.
+        what: Noun for the content, for the error message.
+        hint: Fix, for the error message.
+        errors: Exceptions of a failed write. PyTorch raises a RuntimeError if the disk is full.
 
     Raises:
-        UserError: The files cannot be written; none of them is left behind.
+        UserError: The files cannot be written. The temporary directory is removed.
     """
     from safetensors import SafetensorError
 
@@ -102,7 +104,7 @@ def stage_files(
         yield staging
         for path in staging.iterdir():
             if path.is_file():
-                path.chmod(0o644)  # safetensors creates files that only their owner can read
+                path.chmod(0o644)  # safetensors makes its files readable only for their owner
             path.replace(folder / path.name)
     except write_errors as error:
         reason = str(error).splitlines()[0]
@@ -111,18 +113,24 @@ def stage_files(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-# ---- checksums: a power failure, a full disk or an incomplete copy may leave truncated or zeroed files
+# ---- checksums
+#
+# They detect truncated files and zeroed blocks, which a power failure, a full disk or an incomplete copy may
+# leave.
 
 
 def write_checksums(folder: Path) -> None:
-    """Record name -> [size in bytes, CRC-32] of all files in a directory, which is complete."""
+    """Write the size in bytes and the CRC-32 of each file of a complete directory into its checksum file."""
     (folder / CHECKSUMS_FILE).write_text(json.dumps(_compute_checksums(folder)), "utf-8")
 
 
 def verify_checksums(folder: Path) -> str | None:
-    """Describe the first file that differs from its checksum; return None if there is none.
+    """Compare all files of a directory with its checksum file.
 
-    CRC-32 runs at several gigabytes per second. It detects accidents, not manipulation.
+    CRC-32 is computed at several gigabytes per second. It detects accidental damage, not manipulation.
+
+    Returns:
+        A description of the first problem, or None if there is no problem.
     """
     try:
         recorded = json.loads((folder / CHECKSUMS_FILE).read_text("utf-8"))
@@ -142,6 +150,7 @@ def verify_checksums(folder: Path) -> str | None:
 
 
 def _compute_checksums(folder: Path) -> dict[str, list[int]]:
+    """Return size and CRC-32 of each file by its path in the directory."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != CHECKSUMS_FILE)
     return {path.relative_to(folder).as_posix(): [path.stat().st_size, _compute_crc(path)] for path in files}
 
@@ -155,7 +164,7 @@ def _compute_crc(path: Path) -> int:
 
 
 def make_process_folder() -> Path:
-    """Return a new temporary directory that is removed when the process ends."""
+    """Create a temporary directory that is removed when the process ends."""
     folder = tempfile.TemporaryDirectory(prefix="bertkit-")
     atexit.register(folder.cleanup)
     return Path(folder.name)

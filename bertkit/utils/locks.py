@@ -1,4 +1,4 @@
-"""Locks that keep two runs from writing into the same directory."""
+"""Locks that prevent two runs from writing into the same directory."""
 
 import fcntl
 import os
@@ -14,9 +14,10 @@ from bertkit.utils.output_paths import OUTPUT_DIR_FLAG, create_directory
 
 @contextmanager
 def lock_directory(folder: Path) -> Iterator[Path]:
-    """Create a directory if it does not exist, and lock it; remove it at the end if it is still empty.
+    """Create a directory if it does not exist, and lock it during the block.
 
-    In a distributed run the main process holds the lock for all.
+    If the directory was created and is still empty at the end, it is removed. In a distributed run, the main
+    process holds the lock for all ranks.
 
     Raises:
         UserError: The directory cannot be created, or another run holds the lock.
@@ -28,6 +29,7 @@ def lock_directory(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _lock_and_clean_up(folder: Path) -> Iterator[None]:
+    """Lock a directory in this process, and remove partial files of killed processes."""
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     lock = None
     try:
@@ -37,8 +39,9 @@ def _lock_and_clean_up(folder: Path) -> Iterator[None]:
         remove_partial_files(folder)
         yield
     finally:
-        # Without the lock, the directory itself belongs to the run that created it meanwhile.
-        for path in created if lock is not None else created[1:]:
+        # Without the lock, `folder` itself belongs to another run, so only its parents may be removed.
+        removable = created if lock is not None else created[1:]
+        for path in removable:
             with suppress(OSError):  # not empty
                 path.rmdir()
         if lock is not None:
@@ -49,38 +52,43 @@ def require_unlocked(folder: Path) -> None:
     """Check that no other run holds the lock of a directory.
 
     Raises:
-        UserError: Another run holds it.
+        UserError: Another run holds the lock.
     """
     if not distributed.is_main_process():  # the main process of the same run may hold the lock
         return
-    with suppress(OSError):  # an unreadable directory is reported when it is created
+    with suppress(OSError):  # if the directory is not readable, `lock_directory` reports it
         lock = _acquire_lock(folder)
         if lock is not None:
             os.close(lock)
 
 
 def _acquire_lock(folder: Path) -> int | None:
-    """Open and lock the directory itself: this leaves no lock file, and the lock ends with the process.
+    """Open and lock a directory.
+
+    A lock on the directory itself needs no lock file, and ends with the process.
 
     Returns:
-        The file descriptor, or None if another run removed the directory meanwhile.
+        The file descriptor, or None if the directory does not exist because another run has removed it.
+
+    Raises:
+        UserError: Another run holds the lock.
     """
     try:
-        handle = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        os.close(handle)
+        os.close(descriptor)
         raise UserError(
             f"{OUTPUT_DIR_FLAG} {folder}: another run is using this directory; wait for it, or choose "
             "another directory"
         ) from error
     except OSError:  # the file system does not support locks
-        return handle
+        return descriptor
     with suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(handle), folder.stat()):
-            return handle
-    os.close(handle)
+        if os.path.samestat(os.fstat(descriptor), folder.stat()):
+            return descriptor
+    os.close(descriptor)
     return None

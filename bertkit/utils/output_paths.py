@@ -1,4 +1,4 @@
-"""Checks of output paths, which run before any work: a command never fails at the end because of its path."""
+"""Checks of output paths before a command begins its work, so that its results can be written."""
 
 import os
 import shutil
@@ -15,17 +15,18 @@ OUTPUT_DIR_FLAG = "--output-dir"
 
 @dataclass(frozen=True)
 class OutputKind:
-    """What a command writes into its output directory.
+    """Kind of output that a command writes into a directory.
 
     Attributes:
-        name: With its article, for messages: "a run".
-        hint: How to reuse a directory that contains one, for the error message.
-        find_foreign: File names in a directory -> those that show that it contains something else.
+        name: Name with its article, such as "a run", for messages.
+        hint: Fix if a directory already contains output of this kind, for the error message.
+        find_foreign_files: Given the file names in a directory, returns those that do not belong to this kind
+            of output.
     """
 
     name: str
     hint: str
-    find_foreign: Callable[[set[str]], set[str]]
+    find_foreign_files: Callable[[set[str]], set[str]]
 
 
 def check_output_directory(
@@ -35,12 +36,12 @@ def check_output_directory(
 
     Args:
         folder: The directory.
-        kind: What the directory may contain already. None: its content is not checked.
+        kind: Kind of output that the directory may already contain. If None, its content is not checked.
         overwrite: Whether existing output of this kind may be replaced.
         flag: The flag, for the error message.
 
     Raises:
-        UserError: It is a file, is not writable, or contains files that must not be replaced.
+        UserError: The path is a file, is not writable, or contains files that must not be replaced.
     """
     with report_creation_errors(folder, flag):
         if folder.exists() and not folder.is_dir():
@@ -53,11 +54,12 @@ def check_output_directory(
 
 
 def _check_content(folder: Path, kind: OutputKind, overwrite: bool, flag: str) -> None:
+    """Refuse a directory that contains other files, or output that must not be replaced."""
     names = {path.name for path in folder.iterdir()} - {PARTIAL}
     if not names:
         return
-    if foreign := kind.find_foreign(names):
-        problem = f"contains files that are not part of {kind.name} ({format_list(sorted(foreign))})"
+    if foreign_files := kind.find_foreign_files(names):
+        problem = f"contains files that are not part of {kind.name} ({format_list(sorted(foreign_files))})"
         raise UserError(f"{flag} {folder}: {problem}; choose another directory")
     if not overwrite:
         raise UserError(f"{flag} {folder}: already contains {kind.name}; {kind.hint}")
@@ -75,12 +77,13 @@ def check_output_file(
     Args:
         path: The file.
         overwrite: Whether an existing file may be replaced.
-        flag: The flag, for the error message; empty if the path was not passed by a flag.
-        suffixes: Valid file name suffixes; empty: all are valid.
-        conflict: Problem and fix in the error message if the file exists.
+        flag: The flag, for the error message. Empty if the path does not come from a flag.
+        suffixes: Valid file name suffixes. If empty, any suffix is valid.
+        conflict: Problem and fix for the error message if the file exists.
 
     Raises:
-        UserError: The suffix is invalid, the parent directory does not exist, or the path already exists.
+        UserError: The suffix is invalid, the parent directory does not exist, or the path exists and must not
+            be replaced.
     """
     where = f"{flag} {path}".strip()
     if suffixes and path.suffix not in suffixes:
@@ -97,15 +100,15 @@ def create_directory(folder: Path, flag: str = OUTPUT_DIR_FLAG, exist_ok: bool =
     """Create a directory and its parents.
 
     Raises:
-        FileExistsError: It exists, and `exist_ok` is false.
-        UserError: It cannot be created.
+        FileExistsError: The directory exists, and `exist_ok` is false.
+        UserError: The directory cannot be created.
     """
     with report_creation_errors(folder, flag):
         try:
             folder.mkdir(parents=True, exist_ok=exist_ok)
             return
         except FileExistsError:
-            if exist_ok:  # it is a file
+            if exist_ok:  # the path is a file
                 raise
     raise FileExistsError(folder)
 
@@ -122,30 +125,30 @@ def report_creation_errors(folder: Path, flag: str = OUTPUT_DIR_FLAG) -> Iterato
 
 
 def require_disk_space(
-    folder: Path, needed: int, purpose: str, hint: str, flag: str = OUTPUT_DIR_FLAG
+    folder: Path, num_bytes: int, purpose: str, hint: str, flag: str = OUTPUT_DIR_FLAG
 ) -> None:
     """Check the free disk space for a directory, which need not exist.
 
     Args:
         folder: The directory.
-        needed: Required space in bytes.
-        purpose: What needs the space, for the error message.
-        hint: How to fix it, for the error message.
+        num_bytes: Required space in bytes.
+        purpose: Noun for the content that needs the space, in plural, for the error message.
+        hint: Fix, for the error message.
         flag: The flag or environment variable, for the error message.
 
     Raises:
         UserError: The free space is too small.
     """
     free = shutil.disk_usage(_find_existing_parent(folder)).free
-    if free < needed:
+    if free < num_bytes:
         raise UserError(
-            f"{flag} {folder}: {purpose} need {needed / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are "
+            f"{flag} {folder}: {purpose} need {num_bytes / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are "
             f"free; {hint}"
         )
 
 
 def _find_existing_parent(folder: Path) -> Path:
-    """Return the directory itself or its nearest parent that exists."""
+    """Return the directory itself if it exists, else its nearest parent that exists."""
     path = folder.absolute()
     while not path.exists():
         path = path.parent

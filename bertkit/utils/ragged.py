@@ -1,4 +1,4 @@
-"""Sequences of different lengths in two flat arrays, so that a dataset can be memory-mapped."""
+"""Sequences of different lengths, stored in two flat arrays that can be memory-mapped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ import numpy as np
 
 
 def concat_ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """Return the integers of all half-open ranges in one array: [2, 5), [7, 9) give 2 3 4 7 8."""
+    """Return the integers of all half-open ranges in one array: [2, 5) and [7, 9) give 2 3 4 7 8."""
     sizes = stops - starts
-    shifts = starts - (np.cumsum(sizes) - sizes)
-    return np.arange(sizes.sum()) + np.repeat(shifts, sizes)
+    output_starts = np.cumsum(sizes) - sizes
+    return np.arange(sizes.sum()) + np.repeat(starts - output_starts, sizes)
 
 
 def slide_windows(
@@ -24,35 +24,37 @@ def slide_windows(
     """Cover each half-open range with overlapping windows.
 
     Args:
-        starts: [n] first position of each range.
-        stops: [n] end of each range.
-        sizes: positions in a window, [n] or the same for all ranges.
-        strides: positions between the starts of two windows, [n] or the same for all ranges. A stride is
-            limited to the window size, so that no position is skipped.
-        align_last: whether the last window ends with the range and is as long as the others. Otherwise it
-            starts one stride after the window before it, and may be shorter.
+        starts: Starts of the ranges [n].
+        stops: Stops of the ranges [n].
+        sizes: Window sizes [n], or one size for all ranges.
+        strides: Distances between the starts of successive windows [n], or one distance for all ranges. A
+            stride is limited to the window size, so no position is skipped.
+        align_last: Whether the last window has the full size and ends at the end of the range. Otherwise, it
+            starts one stride after the previous window, and may be shorter.
 
     Returns:
-        The number of windows of each range [n], and where each window starts and stops [windows].
+        The number of windows of each range [n], and the starts and stops of the windows [windows].
     """
-    steps = np.maximum(1, np.minimum(strides, sizes))
-    counts = 1 + np.maximum(0, -(-(stops - starts - sizes) // steps))
-    indices = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    first, end = np.repeat(starts, counts), np.repeat(stops, counts)
-    size = np.repeat(np.broadcast_to(sizes, counts.shape), counts)
-    window_starts = first + indices * np.repeat(np.broadcast_to(steps, counts.shape), counts)
+    strides = np.maximum(1, np.minimum(strides, sizes))
+    uncovered = stops - starts - sizes  # positions that the first window does not cover
+    counts = 1 + np.maximum(0, (uncovered + strides - 1) // strides)  # rounded up
+    # From here on, arrays have one entry per window.
+    indices = position_in_group(counts)
+    range_starts, range_stops = np.repeat(starts, counts), np.repeat(stops, counts)
+    window_sizes = np.repeat(np.broadcast_to(sizes, counts.shape), counts)
+    window_starts = range_starts + indices * np.repeat(np.broadcast_to(strides, counts.shape), counts)
     if align_last:
-        window_starts = np.maximum(first, np.minimum(window_starts, end - size))
-    return counts, window_starts, np.minimum(window_starts + size, end)
+        window_starts = np.maximum(range_starts, np.minimum(window_starts, range_stops - window_sizes))
+    return counts, window_starts, np.minimum(window_starts + window_sizes, range_stops)
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """A list of `n` integer sequences, stored flat.
+    """List of n integer sequences of different lengths.
 
     Attributes:
-        values: [total] all sequences, concatenated.
-        offsets: [n + 1] start of each sequence in `values`; the last entry is `total`.
+        values: All sequences, concatenated [total].
+        offsets: Start of each sequence in `values`, followed by `total` [n + 1].
     """
 
     values: np.ndarray
@@ -62,9 +64,8 @@ class Ragged:
     def from_sequences(
         cls, sequences: Sequence[Sequence[int] | np.ndarray], dtype: type = np.int32
     ) -> "Ragged":
-        """Flatten a list of sequences."""
-        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        """Concatenate a list of sequences."""
+        offsets = offsets_from_lengths(np.fromiter(map(len, sequences), np.int64, len(sequences)))
         values = np.empty(offsets[-1], dtype)
         for sequence, start, stop in zip(sequences, offsets[:-1], offsets[1:], strict=True):
             values[start:stop] = sequence
@@ -78,11 +79,11 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Return the length of each sequence [n]."""
+        """Lengths of the sequences [n]."""
         return np.diff(self.offsets)
 
     def save(self, folder: Path) -> None:
-        """Write both arrays to an existing folder."""
+        """Write both arrays into an existing directory."""
         np.save(folder / "values.npy", self.values)
         np.save(folder / "offsets.npy", self.offsets)
 
@@ -95,10 +96,11 @@ class Ragged:
 
 
 def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
-    """Return [n + 1] the index at which each of `n` concatenated sequences begins; the last is the total."""
+    """Return the starts of n concatenated sequences, followed by the total length [n + 1]."""
     return np.concatenate([[0], np.cumsum(lengths)])
 
 
 def position_in_group(counts: np.ndarray) -> np.ndarray:
-    """Return [total] the position of each element in its group: counts 2, 3 give 0 1 0 1 2."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    """Return the position of each element in its group [total]: groups of 2 and 3 elements give 0 1 0 1 2."""
+    group_starts = np.cumsum(counts) - counts
+    return np.arange(counts.sum()) - np.repeat(group_starts, counts)

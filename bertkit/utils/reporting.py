@@ -1,7 +1,7 @@
-"""Progress reports: bertkit's own reporter, and silence for the libraries that it uses.
+"""The interface of progress reports, and a context manager that silences other libraries.
 
-The pipeline never prints. The command line passes a reporter that does; a call from Python reports nothing
-unless the caller passes a reporter.
+The pipeline prints nothing itself, but calls a reporter. The reporter of the command line prints. A call from
+Python reports nothing unless the caller passes a reporter.
 """
 
 import logging
@@ -29,44 +29,58 @@ VERBOSITY_VARIABLE = "TRANSFORMERS_VERBOSITY"
 
 
 class Reporter:
-    """A reporter that discards everything. Subclasses show what they receive."""
+    """Base class of reporters, which reports nothing."""
 
     def info(self, message: str) -> None:
-        """Report a choice that was made, and why."""
+        """Report information, such as an automatic choice and the reason for it."""
 
     def warn(self, message: str) -> None:
-        """Report something that the user may want to change."""
+        """Report a problem that does not stop the command."""
 
     def on_train_begin(self, total: int, done: int) -> None:
-        """Report that training starts.
+        """Report that training begins.
 
         Args:
-            total: Optimizer steps of the whole run.
-            done: Steps that were done before a resume.
+            total: Number of optimizer steps of the whole run.
+            done: Number of optimizer steps before a resume, else 0.
         """
 
     def on_step_end(self, step: int, **metrics: Any) -> None:
-        """Report that a step is done; `metrics` may have the latest `loss`, and its `parts` by name."""
+        """Report the end of an optimizer step.
+
+        Args:
+            step: Number of steps so far.
+            **metrics: After a logged step, `loss` and the losses `parts` by name.
+        """
 
     def on_train_end(self) -> None:
-        """Report that the last step is done, or that training stopped."""
+        """Report that training has ended, been interrupted or failed."""
 
     def track(self, batches: Iterable[T], total: int, what: str) -> Iterator[T]:
-        """Yield `batches` unchanged, and show how many of `total` are done."""
+        """Yield `batches` unchanged, and report the progress.
+
+        Args:
+            batches: The items.
+            total: Number of items.
+            what: Name of the progress bar.
+        """
         yield from batches
 
 
 @contextmanager
 def silence_libraries() -> Iterator[None]:
-    """Show only errors of other libraries, no warnings and no progress bars; restore everything at the end.
+    """Hide the warnings and progress bars of other libraries during the block; errors are still shown.
 
-    What they print nevertheless goes to standard error, since standard output is for results only.
-    transformers takes a second to import, and an early error may not need it, so it is not imported here. If
-    it is imported later, it reads its verbosity from the environment, and its progress bars follow the Hub's.
+    Standard output is redirected to standard error, because bertkit prints only results to standard output.
+
+    transformers is not imported here, because its import takes a second and would delay early errors. A later
+    import reads the verbosity from the environment, and takes over the progress bar setting of
+    huggingface_hub.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     levels = {name: logging.getLogger(name).level for name in NOISY_LOGGERS}
-    verbosity, os.environ[VERBOSITY_VARIABLE] = os.environ.get(VERBOSITY_VARIABLE), "error"
+    verbosity = os.environ.get(VERBOSITY_VARIABLE)
+    os.environ[VERBOSITY_VARIABLE] = "error"
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 
     had_progress_bars = not are_progress_bars_disabled()
@@ -88,10 +102,13 @@ def silence_libraries() -> Iterator[None]:
 
 
 def _set_progress_bars(enabled: bool) -> None:
-    """Switch the progress bars of huggingface_hub, and of transformers if it is imported."""
+    """Enable or disable the progress bars of huggingface_hub, and of transformers if it is imported."""
     from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
-    (enable_progress_bars if enabled else disable_progress_bars)()
+    if enabled:
+        enable_progress_bars()
+    else:
+        disable_progress_bars()
     if "transformers" in sys.modules:
         from transformers.utils import logging as transformers_logging
 

@@ -1,4 +1,4 @@
-"""YAML and JSON: safe reading, lossless writing, and validation of the files that bertkit wrote."""
+"""Safe reading and lossless writing of YAML, and validation of files that bertkit wrote."""
 
 import math
 from collections import Counter
@@ -8,12 +8,13 @@ from typing import Any
 import yaml
 
 from bertkit.errors import UserError
+from bertkit.utils.text import replace_surrogates
 
-YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: malformed dates and binary values
+YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: invalid dates or binary values
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, except that it refuses repeated keys instead of using the last one."""
+    """Safe loader of PyYAML that refuses repeated keys, instead of using the last value."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
@@ -26,15 +27,15 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path, kind: str = "run", hint: str = "run the training again") -> Any:
-    """Return the content of a YAML file. No object other than plain data is ever constructed.
+    """Return the content of a YAML file. The loader constructs only plain data, never other objects.
 
     Args:
         path: The file.
-        kind: What the file should contain, for the error message.
-        hint: How to fix it, for the error message.
+        kind: Noun for the expected content, for the error message.
+        hint: Fix, for the error message.
 
     Raises:
-        UserError: The file cannot be read, or is not YAML; the message has the line.
+        UserError: The file cannot be read, or is not YAML. The message contains the line number.
     """
     try:
         return yaml.load(path.read_text("utf-8-sig"), _UniqueKeyLoader)  # noqa: S506 (subclass of SafeLoader)
@@ -47,10 +48,10 @@ def read_yaml(path: Path, kind: str = "run", hint: str = "run the training again
 
 
 def dump_yaml(content: Any) -> str:
-    """Return `content` as YAML that reads back as the same content.
+    """Return YAML that has exactly the value `content` when it is read again.
 
-    PyYAML writes some line separators (U+0085) unescaped but reads them as spaces. If that happens, all
-    non-ASCII characters are escaped.
+    PyYAML writes some line separators (U+0085) without escaping them, and reads them as spaces. If the
+    content contains one, all non-ASCII characters are escaped.
     """
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     if yaml.safe_load(text) == content:
@@ -59,7 +60,7 @@ def dump_yaml(content: Any) -> str:
 
 
 def replace_non_finite(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with null instead of NaN and infinity, which JSON does not have."""
+    """Return a record with None instead of NaN and infinity, which JSON cannot represent."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in record.items()
@@ -67,15 +68,15 @@ def replace_non_finite(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def validate(content: Any, schema: Any, where: object) -> Any:
-    """Return the content of a file that bertkit wrote, converted to `schema`. Unknown keys are dropped.
+    """Convert content that bertkit wrote to a schema, without unknown keys.
 
     Args:
-        content: Content of a JSON or YAML file, or of one line.
+        content: Parsed content of a JSON or YAML file, or of one line of JSONL.
         schema: Any type that msgspec supports, such as a `TypedDict`.
-        where: The file, and the line, for the error message.
+        where: File, and line if there are several, for the error message.
 
     Raises:
-        UserError: The content does not match the schema; the message has the key.
+        UserError: The content does not match the schema. The message names the key.
     """
     import msgspec
 
@@ -93,14 +94,16 @@ def _convert(content: Any, schema: Any) -> Any:
 
     try:
         return msgspec.convert(content, schema)
-    except UnicodeEncodeError:  # a lone surrogate, for example in a key
-        return msgspec.convert(_replace_surrogates(content), schema)
+    except UnicodeEncodeError:  # lone surrogates, for example in a key
+        return msgspec.convert(_replace_in_content(content), schema)
 
 
-def _replace_surrogates(content: Any) -> Any:
-    """Return the content with a question mark for each lone surrogate."""
+def _replace_in_content(content: Any) -> Any:
+    """Return the content with `?` instead of each lone surrogate."""
     if isinstance(content, str):
-        return content.encode("utf-8", "replace").decode()
+        return replace_surrogates(content)
     if isinstance(content, dict):
-        return {_replace_surrogates(key): _replace_surrogates(value) for key, value in content.items()}
-    return [_replace_surrogates(value) for value in content] if isinstance(content, list) else content
+        return {_replace_in_content(key): _replace_in_content(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_replace_in_content(value) for value in content]
+    return content

@@ -1,4 +1,4 @@
-"""Text that cannot be encoded as UTF-8: lone surrogates, which JSON can hold."""
+"""Lone surrogates: characters that JSON allows in a string, but UTF-8 cannot encode."""
 
 import re
 
@@ -6,10 +6,10 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Return whether a text contains half of a surrogate pair, which UTF-8 cannot encode."""
+    """Return whether a text contains a lone surrogate."""
     return not text.isascii() and LONE_SURROGATE.search(text) is not None
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates with `?`; the text keeps its length, and a tokenizer accepts it."""
+    """Replace each lone surrogate by `?`. The length stays the same, and a tokenizer accepts the text."""
     return text.encode("utf-8", "replace").decode("utf-8")
