@@ -57,8 +57,8 @@ def _accepts(
     """Return a decorator that shows the settings of `config` in the signature and in `help()`.
 
     Args:
-        config: the settings class of the command.
-        hidden: settings that only the command accepts.
+        config: The settings class of the command.
+        hidden: Settings that only the command accepts.
     """
 
     def decorate(function: Callable[..., R_co]) -> Any:
@@ -99,15 +99,15 @@ def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, *
     `classify(data="imdb", model="minilm")` trains on the IMDB reviews.
 
     Args:
-        recipe: a shipped recipe or a file; settings override it.
-        reporter: receives messages and progress; by default, nothing is printed.
-        **settings: the settings of the command, listed below.
+        recipe: A shipped recipe or a file; settings override it.
+        reporter: Receives messages and progress; by default, nothing is printed.
+        **settings: The settings of the command, listed below.
 
     Returns:
         A `Run` with `.metrics` (the content of `metrics.json`) and `.output_dir`.
 
     Raises:
-        UserError: the caller can fix the problem; the message is one line.
+        UserError: The caller can fix the problem; the message is one line.
     """
     return _train("classify", settings, recipe, reporter)
 
@@ -191,12 +191,12 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
     `check("classify", data="reviews.csv")` returns a `CheckReport` with `.splits` and `.findings`.
 
     Args:
-        task: the task that the data is for.
-        reporter: receives messages and progress; by default, nothing is printed.
-        **settings: the settings of the task that concern data and model.
+        task: The task that the data is for.
+        reporter: Receives messages and progress; by default, nothing is printed.
+        **settings: The settings of the task that concern data and model.
 
     Raises:
-        UserError: there is no data to check.
+        UserError: There is no data to check.
     """
     from bertkit.checks.engine import check as check_data
 

@@ -169,7 +169,7 @@ def test_columns_with_common_names_are_mapped(runs, cli, tmp_path):
         flags = ["--data", write_rows(tmp_path / f"{name}.jsonl", some), "--json"]
         _, out, err = cli("evaluate", runs / "classify", *flags)
         found.append(json.loads(out))
-    assert "columns sentence used as text of training" in err
+    assert "reading columns sentence in place of the training columns text" in err
     assert [found[0][part] for part in ("validation", "baselines")] == [
         found[1][part] for part in ("validation", "baselines")
     ]

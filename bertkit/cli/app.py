@@ -117,9 +117,9 @@ def _report_error(message: str, status: int, should_report: bool | None = None) 
     """Print an error line and return `status`.
 
     Args:
-        message: the line; empty if help was printed instead.
-        status: the exit status.
-        should_report: whether this process prints the line; by default, one process on each machine does.
+        message: The line; empty if help was printed instead.
+        status: The exit status.
+        should_report: Whether this process prints the line; by default, one process on each machine does.
     """
     should_report = distributed.is_local_main_process() if should_report is None else should_report
     if message and should_report:

@@ -137,7 +137,7 @@ def _build_label_table(counts: Mapping[str, Mapping[str, int]]) -> "Table":
     """Return count and fraction of each label in each split, with a bar for the first split.
 
     Args:
-        counts: split -> label -> number of rows.
+        counts: Split -> label -> number of rows.
     """
     from rich.table import Table
     from rich.text import Text

@@ -19,7 +19,7 @@ def make_completer(source: str) -> Callable[[typer.Context, str], list[tuple[str
     """Return the function that Typer calls with the incomplete value.
 
     Args:
-        source: a key of `COMPLETION_SOURCES`.
+        source: A key of `COMPLETION_SOURCES`.
     """
 
     def complete(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:

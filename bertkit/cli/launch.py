@@ -30,7 +30,7 @@ def launch(processes: int) -> int:
     """Run the current command line in `processes` processes and return the exit status.
 
     Raises:
-        UserError: this machine has fewer GPUs, or fewer cores if it has no GPU.
+        UserError: This machine has fewer GPUs, or fewer cores if it has no GPU.
     """
     check_process_count(processes)
     children, interrupts = _start_processes(processes), []
@@ -96,8 +96,8 @@ def _wait(children: Sequence[subprocess.Popen], interrupts: Sequence[bool]) -> i
     """Wait until all processes end, or end the others after one fails; return the exit status.
 
     Args:
-        children: the processes, by rank.
-        interrupts: not empty once this process received a signal.
+        children: The processes, by rank.
+        interrupts: Not empty once this process received a signal.
     """
     while (rank := _find_failed_rank(children)) is None:
         if all(child.returncode == 0 for child in children):

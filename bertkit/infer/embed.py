@@ -48,13 +48,13 @@ class EmbedResult:
     """Vectors, and the results of a search.
 
     Attributes:
-        vectors: float32 `[n, dimensions]` in the order of the rows or of the occurrences of the word;
+        vectors: Float32 `[n, dimensions]` in the order of the rows or of the occurrences of the word;
             memory-mapped if they were read from or written to a file.
         metadata: `rows`, `dimensions`, `model`, `layer`, `pooling`, ...
-        results: the `hits` of each query.
-        word_comparison: the `occurrences` of the word, the `similarities` of the first of them, and those of
+        results: The `hits` of each query.
+        word_comparison: The `occurrences` of the word, the `similarities` of the first of them, and those of
             their `static` word embeddings.
-        output: the file that was written.
+        output: The file that was written.
     """
 
     vectors: np.ndarray
@@ -70,12 +70,12 @@ def embed(
     """Embed texts, write their vectors, and search them.
 
     Args:
-        settings: settings of `EmbedConfig`.
-        reporter: receives progress and notes.
-        stdin: standard input, read if no other texts are named.
+        settings: Settings of `EmbedConfig`.
+        reporter: Receives progress and notes.
+        stdin: Standard input, read if no other texts are named.
 
     Raises:
-        UserError: a problem that the caller can fix, in one line; no file is written then.
+        UserError: A problem that the caller can fix, in one line; no file is written then.
     """
     values = validate_settings(EmbedConfig, settings, "embed()")
     if not values.get("model"):
@@ -114,7 +114,7 @@ class Embedder:
     Settings that are not set are taken from the index, if there is one.
 
     Raises:
-        UserError: the model or layer does not exist, `max_length` exceeds the model's positions, or the index
+        UserError: The model or layer does not exist, `max_length` exceeds the model's positions, or the index
             was written with another model.
     """
 

@@ -25,9 +25,9 @@ class EvaluationInputs:
     """A run and the rows to score.
 
     Attributes:
-        dataset: the dataset that the rows come from.
-        splits: the rows to score, split by split; `validation` is among them.
-        train: the rows that the run was trained on, to fit baselines; None if they are not available.
+        dataset: The dataset that the rows come from.
+        splits: The rows to score, split by split; `validation` is among them.
+        train: The rows that the run was trained on, to fit baselines; None if they are not available.
     """
 
     predictor: "Predictor"
@@ -40,7 +40,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     """Score a run, and write `metrics.json`, the predictions, the run's settings and a report.
 
     Raises:
-        UserError: the run is not finished, rows have no labels or unknown labels, or the runs belong to
+        UserError: The run is not finished, rows have no labels or unknown labels, or the runs belong to
             different tasks.
     """
     from bertkit import run_directory

@@ -48,8 +48,8 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
     """Export a run.
 
     Raises:
-        UserError: a problem that the caller can fix, in one line, before the work; nothing is written then.
-        ExportMismatchError: a logit differs by more than 1e-4; the exported files are removed.
+        UserError: A problem that the caller can fix, in one line, before the work; nothing is written then.
+        ExportMismatchError: A logit differs by more than 1e-4; the exported files are removed.
     """
     from bertkit import run_directory
     from bertkit.infer.onnx_runtime import require_packages
@@ -135,7 +135,7 @@ def _measure(
     """Measure differences, scores, speed and size of PyTorch and the exported variants on the same rows.
 
     Raises:
-        ExportMismatchError: the logits of the fp32 variant differ from PyTorch's.
+        ExportMismatchError: The logits of the fp32 variant differ from PyTorch's.
     """
     from bertkit.infer.onnx_graph import OPSET
     from bertkit.infer.onnx_runtime import ONNX_FILE, OnnxModel
@@ -192,8 +192,8 @@ class ValidationSet:
     """Task and model of a run, with the features of the rows to compare on.
 
     Attributes:
-        rows_source: description of where the rows come from.
-        matches_metrics: whether `metrics.json` holds scores of exactly these rows.
+        rows_source: Description of where the rows come from.
+        matches_metrics: Whether `metrics.json` holds scores of exactly these rows.
     """
 
     task: "Task"
@@ -219,13 +219,13 @@ def load_validation_set(
     """Load the run's validation rows; if they are not available, the texts in its predictions.
 
     Args:
-        folder: run directory.
-        metrics: content of its `metrics.json`.
-        max_rows: number of rows, sampled with the run's seed; None loads all.
-        reporter: receives warnings.
+        folder: Run directory.
+        metrics: Content of its `metrics.json`.
+        max_rows: Number of rows, sampled with the run's seed; None loads all.
+        reporter: Receives warnings.
 
     Raises:
-        UserError: neither is available.
+        UserError: Neither is available.
     """
     from bertkit.pipeline.prepare import load_run_task
 
@@ -298,10 +298,10 @@ class VariantMeasurement:
     """Measurements of one variant of the model.
 
     Attributes:
-        max_difference: greatest absolute difference from the logits of the first variant; inf if a logit is
+        max_difference: Greatest absolute difference from the logits of the first variant; inf if a logit is
             not a number.
-        seconds: time in forward passes.
-        batch_logits: reduced logits, batch by batch.
+        seconds: Time in forward passes.
+        batch_logits: Reduced logits, batch by batch.
     """
 
     max_difference: float = 0.0

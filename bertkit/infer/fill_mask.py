@@ -39,8 +39,8 @@ class FillMaskResult:
     """Predicted words for the masks of some texts.
 
     Attributes:
-        model: name of the model.
-        texts: for each `text` its `masks`. Each mask is a list of `word`, `probability` and `filled`. The
+        model: Name of the model.
+        texts: For each `text` its `masks`. Each mask is a list of `word`, `probability` and `filled`. The
             last is the text with this word; its other masks hold their most probable words.
     """
 
@@ -54,12 +54,12 @@ def fill_mask(
     """Predict the most probable words for each mask.
 
     Args:
-        settings: settings of `FillMaskConfig`.
-        reporter: receives progress and notes.
-        stdin: standard input, read if no text is passed.
+        settings: Settings of `FillMaskConfig`.
+        reporter: Receives progress and notes.
+        stdin: Standard input, read if no text is passed.
 
     Raises:
-        UserError: a text has no mask or is too long, or the model has no mask token or no trained head.
+        UserError: A text has no mask or is too long, or the model has no mask token or no trained head.
     """
     reporter = reporter or Reporter()
     values = validate_settings(FillMaskConfig, settings, "fill_mask()")
@@ -89,7 +89,7 @@ class MaskFiller:
     """A masked language model that fills masks; texts are validated before its weights are loaded.
 
     Raises:
-        UserError: the model is causal, or its tokenizer has no mask token.
+        UserError: The model is causal, or its tokenizer has no mask token.
     """
 
     def __init__(self, model: str) -> None:
@@ -107,7 +107,7 @@ class MaskFiller:
         """Predict the `top` words for each mask of each text.
 
         Raises:
-            UserError: a text has no mask, or is too long.
+            UserError: A text has no mask, or is too long.
         """
         texts, features = rows["text"], self._featurize(rows)
         input_ids = [features.get_sequence(index)[0] for index in range(len(features))]

@@ -62,12 +62,12 @@ def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextI
     """Load the texts of `--data`, of `--text`, or of standard input.
 
     Args:
-        config: settings with `data`, `data_dir`, `split`, `text` and the text columns.
-        stdin: standard input, unless it is a terminal; read only without `--data` and `--text`.
-        reporter: receives the notes on the data.
+        config: Settings with `data`, `data_dir`, `split`, `text` and the text columns.
+        stdin: Standard input, unless it is a terminal; read only without `--data` and `--text`.
+        reporter: Receives the notes on the data.
 
     Raises:
-        UserError: there are no texts, a column does not exist, or a row has no text (its number).
+        UserError: There are no texts, a column does not exist, or a row has no text (its number).
     """
     if config.data and config.text:
         raise UserError("--text: cannot be combined with --data; pass one of them")
@@ -164,7 +164,7 @@ def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterat
     """Yield the rows that `--text` and similar flags form.
 
     Raises:
-        UserError: a flag belongs to another task, or a required flag is missing.
+        UserError: A flag belongs to another task, or a required flag is missing.
     """
     task_flags = [format_flag(name) for name in task.inputs.flags]
     for name in texts_by_flag:

@@ -45,7 +45,7 @@ def check_architecture(config: Any) -> None:
     """Refuse an architecture that is known not to export.
 
     Raises:
-        UserError: with the architecture and the reason.
+        UserError: With the architecture and the reason.
     """
     has_full_attention = getattr(config, "attention_type", "") == "original_full"
     if config.model_type in UNSUPPORTED_ARCHITECTURES and not has_full_attention:
@@ -58,10 +58,10 @@ def write_graph(model: Any, has_choices: bool, path: Path, metadata: Mapping[str
     """Write an ONNX file with dynamic batch size, number of choices and length.
 
     Args:
-        model: model in evaluation mode, in fp32.
-        has_choices: whether inputs are `[batch, choices, seq_len]` instead of `[batch, seq_len]`.
-        path: file to write.
-        metadata: strings to store in the file.
+        model: Model in evaluation mode, in fp32.
+        has_choices: Whether inputs are `[batch, choices, seq_len]` instead of `[batch, seq_len]`.
+        path: File to write.
+        metadata: Strings to store in the file.
 
     Raises:
         UserError: PyTorch cannot export the model, or only for inputs of one size.

@@ -80,7 +80,7 @@ def load_onnx_model(source: ModelSource) -> OnnxModel:
     """Load the model that `find_onnx_model` returned.
 
     Raises:
-        UserError: onnxruntime is not installed, or cannot read the file.
+        UserError: Onnxruntime is not installed, or cannot read the file.
     """
     require_packages(["onnxruntime"], f"{source.folder}")
     from onnxruntime.capi import onnxruntime_pybind11_state as errors

@@ -42,7 +42,7 @@ class Predictions:
     """Predictions that are computed while they are iterated over.
 
     Attributes:
-        batches: the records chunk by chunk.
+        batches: The records chunk by chunk.
     """
 
     batches: Iterator[PredictionBatch]
@@ -57,12 +57,12 @@ def predict(
     """Predict rows with a finished run.
 
     Args:
-        settings: settings of `PredictConfig`.
-        reporter: receives progress and notes.
-        stdin: standard input, read if no other rows are named.
+        settings: Settings of `PredictConfig`.
+        reporter: Receives progress and notes.
+        stdin: Standard input, read if no other rows are named.
 
     Raises:
-        UserError: the run is not finished, there are no rows, or rows come from two sources. While the
+        UserError: The run is not finished, there are no rows, or rows come from two sources. While the
             predictions are iterated over: a row cannot be predicted.
     """
     from bertkit.infer.predictor import load_predictor
@@ -137,7 +137,7 @@ def serialize_predictions(
     """Yield the predictions as text, chunk by chunk.
 
     Raises:
-        UserError: the format cannot hold these predictions.
+        UserError: The format cannot hold these predictions.
     """
     return WRITERS[output_format](batches)
 

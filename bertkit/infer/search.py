@@ -154,8 +154,8 @@ class VectorFormat:
     """Readers of one file format.
 
     Attributes:
-        read_metadata: returns the JSON text with the provenance; None if the file has none.
-        read_content: returns the vectors, and the texts column by column.
+        read_metadata: Returns the JSON text with the provenance; None if the file has none.
+        read_content: Returns the vectors, and the texts column by column.
     """
 
     read_metadata: Callable[[Path], str | None]
@@ -166,7 +166,7 @@ def read_index(path: Path) -> VectorIndex:
     """Read a file that `bertkit embed` wrote.
 
     Raises:
-        UserError: the file does not exist, has another format, or has no provenance.
+        UserError: The file does not exist, has another format, or has no provenance.
     """
     require_file(path, f"--index {path}")
     if path.suffix not in SUFFIXES:

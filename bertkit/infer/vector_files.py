@@ -26,11 +26,11 @@ class VectorProvenance:
     """Model and settings that vectors were computed with; a query must use the same.
 
     Attributes:
-        model: name of the model.
-        weights: fingerprint of its weights.
-        layer: number of the layer, where 0 is the embedding layer; or concat-last-4.
-        word: the word whose vectors these are; None for vectors of whole texts.
-        texts: columns of the file that hold the texts.
+        model: Name of the model.
+        weights: Fingerprint of its weights.
+        layer: Number of the layer, where 0 is the embedding layer; or concat-last-4.
+        word: The word whose vectors these are; None for vectors of whole texts.
+        texts: Columns of the file that hold the texts.
     """
 
     model: str
@@ -68,7 +68,7 @@ def build_arrow_table(rows: Rows) -> Any:
     """Convert rows to an Arrow table for Parquet.
 
     Raises:
-        UserError: a column holds values of several types.
+        UserError: A column holds values of several types.
     """
     import pyarrow as pa
 
@@ -91,7 +91,7 @@ def open_vector_file(
     """Yield memory-mapped fp32 vectors `[n, dimensions]` to fill in, then write the file atomically.
 
     Raises:
-        UserError: the file cannot be written (full disk, no permission); no partial file remains.
+        UserError: The file cannot be written (full disk, no permission); no partial file remains.
     """
     table = build_arrow_table(rows) if path.suffix == ".parquet" else None
     temp_dir = None

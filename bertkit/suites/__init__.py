@@ -16,9 +16,9 @@ class SuiteSpec:
     """The settings and the help text of a suite, and the class that runs it.
 
     Attributes:
-        config: the settings of the command.
-        help: the help text of the command.
-        target: the class, as `module:name`; it is imported only to run the suite.
+        config: The settings of the command.
+        help: The help text of the command.
+        target: The class, as `module:name`; it is imported only to run the suite.
     """
 
     config: type[RunConfig]

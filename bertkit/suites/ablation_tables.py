@@ -10,12 +10,12 @@ class DownstreamTask:
     """A task that every row is fine-tuned on.
 
     Attributes:
-        name: the task as `--tasks` calls it, which is also the name of its dataset.
-        title: the paper's name.
-        command: the bertkit task.
-        metric: the validation score in the table.
-        settings: settings of the run.
-        scale: the factor from the metric to percent.
+        name: The task as `--tasks` calls it, which is also the name of its dataset.
+        title: The paper's name.
+        command: The bertkit task.
+        metric: The validation score in the table.
+        settings: Settings of the run.
+        scale: The factor from the metric to percent.
     """
 
     name: str
@@ -31,10 +31,10 @@ class AblationRow:
     """A row of a table.
 
     Attributes:
-        name: the row as `--rows` calls it.
-        pretraining_recipe: the recipe `pretrain/PRETRAINING_RECIPE`; rows may share one.
-        finetuning_settings: settings of the fine-tuning runs.
-        paper_scores: task -> the paper's score in percent; for model sizes, the perplexity too.
+        name: The row as `--rows` calls it.
+        pretraining_recipe: The recipe `pretrain/PRETRAINING_RECIPE`; rows may share one.
+        finetuning_settings: Settings of the fine-tuning runs.
+        paper_scores: Task -> the paper's score in percent; for model sizes, the perplexity too.
     """
 
     name: str

@@ -33,14 +33,14 @@ class ResultTable:
     """A table with its caption and notes.
 
     Attributes:
-        title: the title of the printed table.
-        headings: the column headings.
-        rows: the cells of each row.
-        caption: the metrics and their source.
-        run_notes: one line for each row or task about its runs.
-        text_columns: how many of the first columns hold text instead of numbers.
-        page_title: the Markdown title of the page; empty for `title`.
-        notes: lines below the printed table.
+        title: The title of the printed table.
+        headings: The column headings.
+        rows: The cells of each row.
+        caption: The metrics and their source.
+        run_notes: One line for each row or task about its runs.
+        text_columns: How many of the first columns hold text instead of numbers.
+        page_title: The Markdown title of the page; empty for `title`.
+        notes: Lines below the printed table.
     """
 
     title: str
@@ -80,9 +80,9 @@ class DataSources:
     """Where the data of a suite's tasks was found.
 
     Attributes:
-        found: dataset -> its location.
-        missing: the datasets that were not found.
-        reason: the error message for the first missing dataset.
+        found: Dataset -> its location.
+        missing: The datasets that were not found.
+        reason: The error message for the first missing dataset.
     """
 
     found: dict[str, str]
@@ -95,7 +95,7 @@ def find_data(datasets: Iterable[tuple[str, str]], data_dir: str | None) -> Data
 
     Args:
         datasets: (dataset, task) pairs.
-        data_dir: the directory of `--data-dir`.
+        data_dir: The directory of `--data-dir`.
     """
     found: dict[str, str] = {}
     missing: list[str] = []
@@ -116,11 +116,11 @@ class Suite(ABC):
     `compute_metrics` and `build_table` follow.
 
     Attributes:
-        name: the command.
-        suite_settings: settings that are not passed on to the runs.
-        output_names: files and directories that a suite may write in addition to those of a run.
+        name: The command.
+        suite_settings: Settings that are not passed on to the runs.
+        output_names: Files and directories that a suite may write in addition to those of a run.
             `--overwrite` removes them.
-        run_dirs: the directories of the runs, or of groups of runs.
+        run_dirs: The directories of the runs, or of groups of runs.
     """
 
     name: ClassVar[str]
@@ -138,7 +138,7 @@ class Suite(ABC):
         """Find data and models, and return the parts of the default directory's name.
 
         Raises:
-            UserError: an input that all runs need does not exist.
+            UserError: An input that all runs need does not exist.
         """
 
     @abstractmethod
@@ -199,10 +199,10 @@ class Suite(ABC):
         """Train one run, resume it, or return it if it is finished.
 
         Args:
-            task_name: the task.
-            recipe: the recipe of the run, if any.
-            run_settings: settings of this run; they override those of the suite.
-            output_dir: the run directory.
+            task_name: The task.
+            recipe: The recipe of the run, if any.
+            run_settings: Settings of this run; they override those of the suite.
+            output_dir: The run directory.
         """
         if metrics := run_directory.read_metrics(output_dir):
             self.reporter.info(f"{output_dir}: already finished")
@@ -243,7 +243,7 @@ def run_suite(
     """Execute the runs of a suite that are not finished yet, and return the suite's metrics.
 
     Raises:
-        UserError: the user can fix the problem; what all runs need is checked before the first run.
+        UserError: The user can fix the problem; what all runs need is checked before the first run.
         RunInterrupted: Ctrl-C or SIGTERM; finished runs are kept, and `--resume` continues.
     """
     reporter = reporter or Reporter()
@@ -263,13 +263,13 @@ def select_names(flag: str, values: Sequence[str] | None, choices: Sequence[str]
     """Return the choices that a flag names, in the order of `choices`.
 
     Args:
-        flag: the flag, for error messages.
-        values: its values, each with one or more names separated by commas; None or empty for all choices.
-        choices: the known names.
-        noun: what a choice is, for error messages.
+        flag: The flag, for error messages.
+        values: Its values, each with one or more names separated by commas; None or empty for all choices.
+        choices: The known names.
+        noun: What a choice is, for error messages.
 
     Raises:
-        UserError: a name is unknown, or there is no name at all.
+        UserError: A name is unknown, or there is no name at all.
     """
     names = [name.strip() for value in values or choices for name in value.split(",") if name.strip()]
     known = [normalize_name(choice) for choice in choices]

@@ -113,8 +113,8 @@ def write_submission(folder: Path, runs: Sequence[tuple[GlueTask, Path]]) -> lis
     """Write `submission/FILE.tsv` for each test set that was predicted, and the archive once all exist.
 
     Args:
-        folder: the directory of the suite.
-        runs: each task with its best run directory.
+        folder: The directory of the suite.
+        runs: Each task with its best run directory.
 
     Returns:
         The names of the files, in the leaderboard's order.

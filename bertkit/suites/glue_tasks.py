@@ -22,11 +22,11 @@ class GlueTask:
     """A GLUE task. Its dataset is called `name`, and its recipe `glue/NAME`.
 
     Attributes:
-        name: the task as `--tasks` calls it.
-        titles: the paper's names, one for each score.
-        scores: the scores in the table; the first one selects the learning rate.
-        submission_files: split -> file of the leaderboard.
-        label_format: how the leaderboard writes a label: its number, its name, or a score from 0 to 5.
+        name: The task as `--tasks` calls it.
+        titles: The paper's names, one for each score.
+        scores: The scores in the table; the first one selects the learning rate.
+        submission_files: Split -> file of the leaderboard.
+        label_format: How the leaderboard writes a label: its number, its name, or a score from 0 to 5.
     """
 
     name: str
