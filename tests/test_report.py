@@ -271,7 +271,7 @@ def test_the_command_prints_the_path_of_the_page(cli, run):
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({}, ["no: not a finished run"]),
+        ({}, ["no: is not a finished run"]),
         ({"metrics.json": '{"task": "glue"}', "a/b/metrics.json": "{}"}, ["a/b"]),
     ],
 )

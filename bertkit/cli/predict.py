@@ -1,4 +1,4 @@
-"""`bertkit predict`: predictions as a table, JSON lines, CSV or CoNLL columns."""
+"""`bertkit predict`: print or write predictions as a table, JSON lines, CSV or CoNLL columns."""
 
 import sys
 from collections.abc import Iterator
@@ -33,9 +33,9 @@ def _run(settings: dict[str, Any], as_json: bool) -> None:
 
 
 def _choose_format(settings: dict[str, Any], as_json: bool) -> Any:
-    """Return the format of `--format`, else by the file's suffix, else a table on a terminal or jsonl.
+    """Return the format from `--format`, or from the suffix of `--output`.
 
-    `--json` without a file has no format.
+    Otherwise, it is a table on a terminal and jsonl elsewhere. `--json` without `--output` has no format.
     """
     from bertkit.infer.predict import infer_format
 
@@ -56,7 +56,7 @@ def _choose_format(settings: dict[str, Any], as_json: bool) -> Any:
 
 
 def _write_file(predictions: "Predictions", path: Path, file_format: Any) -> int:
-    """Write predictions batch by batch, and return how many were written."""
+    """Write predictions in batches, and return their number."""
     from bertkit.infer.predict import serialize_predictions
     from bertkit.utils.files import write_chunks
 

@@ -1,4 +1,4 @@
-"""`predict`: predict rows chunk by chunk, and serialize the predictions as JSON lines, CSV or CoNLL."""
+"""`predict`: predict rows in chunks, and serialize the predictions as JSON lines, CSV or CoNLL."""
 
 import csv
 import io
@@ -25,12 +25,12 @@ PredictionFormat = Literal["jsonl", "csv", "conll"]
 FORMAT_BY_SUFFIX: dict[str, PredictionFormat] = {
     ".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".conll": "conll",
 }  # fmt: skip
-CONLL_FILE = "predictions.conll"  # among the prediction files of a task that tags words
+CONLL_FILE = "predictions.conll"  # written only by tasks that tag words
 
 
 @dataclass(frozen=True)
 class PredictionBatch:
-    """Records of one chunk of rows, with the evaluation that they come from."""
+    """Prediction records of one chunk of rows, and the evaluation that they were made from."""
 
     records: list[dict[str, Any]]
     evaluation: "Evaluation"
@@ -39,10 +39,10 @@ class PredictionBatch:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions that are computed while they are iterated over.
+    """An iterable of prediction records, which are computed during the iteration.
 
     Attributes:
-        batches: The records chunk by chunk.
+        batches: The records in chunks.
     """
 
     batches: Iterator[PredictionBatch]
@@ -59,11 +59,11 @@ def predict(
     Args:
         settings: Settings of `PredictConfig`.
         reporter: Receives progress and notes.
-        stdin: Standard input, read if no other rows are named.
+        stdin: Standard input; read if the settings name no rows.
 
     Raises:
-        UserError: The run is not finished, there are no rows, or rows come from two sources. While the
-            predictions are iterated over: a row cannot be predicted.
+        UserError: The run is not finished, there are no rows, or rows come from two sources. During the
+            iteration: a row cannot be predicted.
     """
     from bertkit.infer.predictor import load_predictor
 
@@ -121,12 +121,11 @@ def _iter_batches(
 
 
 def infer_format(output: str) -> PredictionFormat:
-    """Return the format of a file name's suffix. Raises `UserError` for an unknown suffix."""
+    """Return the format for the suffix of a file name. Raises `UserError` for an unknown suffix."""
     suffix = PurePath(output).suffix.lower()
     if suffix not in FORMAT_BY_SUFFIX:
         raise UserError(
-            f"--output {output}: has an unknown suffix; end it in {format_list(FORMAT_BY_SUFFIX)}, "
-            "or pass --format"
+            f"--output {output}: has an unknown suffix; use {format_list(FORMAT_BY_SUFFIX)}, or pass --format"
         )
     return FORMAT_BY_SUFFIX[suffix]
 
@@ -134,10 +133,10 @@ def infer_format(output: str) -> PredictionFormat:
 def serialize_predictions(
     batches: Iterable[PredictionBatch], output_format: PredictionFormat
 ) -> Iterator[str]:
-    """Yield the predictions as text, chunk by chunk.
+    """Yield the predictions as text, in chunks.
 
     Raises:
-        UserError: The format cannot hold these predictions.
+        UserError: The format cannot represent these predictions.
     """
     return WRITERS[output_format](batches)
 
@@ -149,16 +148,17 @@ def _serialize_jsonl(batches: Iterable[PredictionBatch]) -> Iterator[str]:
 
 
 def _serialize_csv(batches: Iterable[PredictionBatch]) -> Iterator[str]:
-    """Yield CSV with the columns of the first chunk: a column for each probability, lists as JSON."""
+    """Yield CSV; the first chunk determines the columns."""
     columns: list[str] = []
     for batch in batches:
-        rows, file = [flatten_record(record) for record in batch.records], io.StringIO()
+        rows = [flatten_record(record) for record in batch.records]
+        file = io.StringIO()
         if not columns:
             columns = list(dict.fromkeys(name for row in rows for name in row))
             csv.writer(file, lineterminator="\n").writerow(columns)
         try:
             csv.DictWriter(file, columns, lineterminator="\n").writerows(rows)
-        except ValueError as error:  # dict contains fields not in fieldnames
+        except ValueError as error:  # from csv: "dict contains fields not in fieldnames"
             raise UserError(
                 f"--format csv: row {batch.records[0]['id'] + 1} or a later one has a column that the first "
                 "rows lack; use --format jsonl"
@@ -167,7 +167,11 @@ def _serialize_csv(batches: Iterable[PredictionBatch]) -> Iterator[str]:
 
 
 def flatten_record(record: dict[str, Any]) -> dict[str, Any]:
-    """Flatten a record into table cells: one probability as `probability`, several in a cell each."""
+    """Flatten a record into table cells.
+
+    Each probability becomes a cell: `probability` if there is only one, else `probability of LABEL`. Other
+    lists and dictionaries become JSON.
+    """
     cells: dict[str, Any] = {}
     for name, value in record.items():
         if name == "probabilities" and isinstance(value, dict) and isinstance(record["predicted"], str):

@@ -177,8 +177,8 @@ def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
             "predictions into valid ones. `transformers.pipeline` does neither."
         )
     return (
-        f"Texts longer than {max_length} tokens are truncated. In the pipeline, `truncation=True` truncates them "
-        "as in training."
+        f"Texts longer than {max_length} tokens are truncated. In the pipeline, `truncation=True` truncates "
+        "them as in training."
     )
 
 
