@@ -157,8 +157,8 @@ def _load_new_rows(
             reporter.info(note)
     if not labeled:
         raise errors[0]
-    for error in errors:
-        reporter.warn(f"split skipped: {error}")
+    for split_error in errors:
+        reporter.warn(f"split skipped: {split_error}")
     if "validation" not in labeled:
         labeled = {"validation": labeled.pop(next(iter(labeled))), **labeled}
     reporter.info(f"data: {dataset.name} from {dataset.source}; {format_list(labeled)}")

@@ -40,8 +40,8 @@ class FillMaskResult:
 
     Attributes:
         model: Name of the model.
-        texts: Each `text` with its `masks`. A mask is a list of candidates, each with `word`, `probability`
-            and `filled`: the text with this word, and with the most probable words at all other masks.
+        texts: Each `text` with its `masks`. A mask is a list of candidates with `word`, `probability` and
+            `filled`. `filled` is the text with this word, and with the most probable word at each other mask.
     """
 
     model: str

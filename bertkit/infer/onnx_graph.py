@@ -100,10 +100,11 @@ def _build_example_inputs(model: Any, has_choices: bool) -> tuple[dict[str, torc
     num_examples, _, length = TRACE_SHAPE
     batch_dim = torch.export.Dim("batch")
     length_dim = torch.export.Dim("length", max=get_max_positions(model.config))
-    if has_choices:
-        dims, shape = [batch_dim, torch.export.Dim("choices"), length_dim], TRACE_SHAPE
-    else:
-        dims, shape = [batch_dim, length_dim], (num_examples, length)
+    shape: tuple[int, ...] = TRACE_SHAPE
+    dims = [batch_dim, torch.export.Dim("choices"), length_dim]
+    if not has_choices:
+        shape = (num_examples, length)
+        dims = [batch_dim, length_dim]
     inputs = {
         "input_ids": torch.full(shape, model.config.vocab_size - 1),
         "attention_mask": torch.ones(shape, dtype=torch.long),

@@ -29,7 +29,7 @@ CONLL_FILE = "predictions.conll"  # written only by tasks that tag words
 
 
 @dataclass(frozen=True)
-class PredictionBatch:
+class PredictionChunk:
     """Prediction records of one chunk of rows, and the evaluation that they were made from."""
 
     records: list[dict[str, Any]]
@@ -42,13 +42,13 @@ class Predictions:
     """An iterable of prediction records, which are computed during the iteration.
 
     Attributes:
-        batches: The records in chunks.
+        chunks: The records in chunks.
     """
 
-    batches: Iterator[PredictionBatch]
+    chunks: Iterator[PredictionChunk]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (record for batch in self.batches for record in batch.records)
+        return (record for chunk in self.chunks for record in chunk.records)
 
 
 def predict(
@@ -76,11 +76,11 @@ def predict(
     if config.output is not None:
         check_output_file(Path(config.output), config.overwrite)
     predictor = load_predictor(config.run).use_batch_size(config.batch_size)
-    chunks = _iter_chunks(predictor.task, config, texts_by_flag, stdin, reporter)
-    return Predictions(_iter_batches(predictor, chunks, config.all_scores, reporter))
+    row_chunks = _iter_row_chunks(predictor.task, config, texts_by_flag, stdin, reporter)
+    return Predictions(_iter_prediction_chunks(predictor, row_chunks, config.all_scores, reporter))
 
 
-def _iter_chunks(
+def _iter_row_chunks(
     task: "Task",
     config: PredictConfig,
     texts_by_flag: Mapping[str, list[str]],
@@ -99,21 +99,21 @@ def _iter_chunks(
     return align_chunks_to_groups(task, chunks)
 
 
-def _iter_batches(
-    predictor: "Predictor", chunks: Iterable["Rows"], all_scores: bool, reporter: Reporter
-) -> Iterator[PredictionBatch]:
+def _iter_prediction_chunks(
+    predictor: "Predictor", row_chunks: Iterable["Rows"], all_scores: bool, reporter: Reporter
+) -> Iterator[PredictionChunk]:
     from bertkit.infer.inputs import TruncationCounter
     from bertkit.utils.reporting import silence_libraries
 
     truncation = TruncationCounter()
-    for rows in chunks:
+    for rows in row_chunks:
         predictor.map_columns(rows, reporter)
         description = f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}"
         with silence_libraries():
             evaluation = predictor.evaluate_unlabeled(rows, reporter, description)
         truncation.add(evaluation.outputs.features)
         records = list(predictor.iter_records(rows, evaluation, "all" if all_scores else "compact"))
-        yield PredictionBatch(records, evaluation, predictor.task.spec.name)
+        yield PredictionChunk(records, evaluation, predictor.task.spec.name)
     truncation.report(predictor.task.config.max_length, reporter)
 
 
@@ -131,27 +131,27 @@ def infer_format(output: str) -> PredictionFormat:
 
 
 def serialize_predictions(
-    batches: Iterable[PredictionBatch], output_format: PredictionFormat
+    chunks: Iterable[PredictionChunk], output_format: PredictionFormat
 ) -> Iterator[str]:
     """Yield the predictions as text, in chunks.
 
     Raises:
         UserError: The format cannot represent these predictions.
     """
-    return WRITERS[output_format](batches)
+    return WRITERS[output_format](chunks)
 
 
-def _serialize_jsonl(batches: Iterable[PredictionBatch]) -> Iterator[str]:
-    for batch in batches:
-        for record in batch.records:
+def _serialize_jsonl(chunks: Iterable[PredictionChunk]) -> Iterator[str]:
+    for chunk in chunks:
+        for record in chunk.records:
             yield _to_json(replace_non_finite(record)) + "\n"
 
 
-def _serialize_csv(batches: Iterable[PredictionBatch]) -> Iterator[str]:
+def _serialize_csv(chunks: Iterable[PredictionChunk]) -> Iterator[str]:
     """Yield CSV; the first chunk determines the columns."""
     columns: list[str] = []
-    for batch in batches:
-        rows = [flatten_record(record) for record in batch.records]
+    for chunk in chunks:
+        rows = [flatten_record(record) for record in chunk.records]
         file = io.StringIO()
         if not columns:
             columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -160,7 +160,7 @@ def _serialize_csv(batches: Iterable[PredictionBatch]) -> Iterator[str]:
             csv.DictWriter(file, columns, lineterminator="\n").writerows(rows)
         except ValueError as error:  # from csv: "dict contains fields not in fieldnames"
             raise UserError(
-                f"--format csv: row {batch.records[0]['id'] + 1} or a later one has a column that the first "
+                f"--format csv: row {chunk.records[0]['id'] + 1} or a later one has a column that the first "
                 "rows lack; use --format jsonl"
             ) from error
         yield file.getvalue()
@@ -187,14 +187,14 @@ def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _serialize_conll(batches: Iterable[PredictionBatch]) -> Iterator[str]:
-    for batch in batches:
-        files = batch.evaluation.files()
+def _serialize_conll(chunks: Iterable[PredictionChunk]) -> Iterator[str]:
+    for chunk in chunks:
+        files = chunk.evaluation.files()
         if CONLL_FILE not in files:
-            raise UserError(f"--format conll: {batch.task_name} does not tag words; use jsonl or csv")
+            raise UserError(f"--format conll: {chunk.task_name} does not tag words; use jsonl or csv")
         yield from files[CONLL_FILE]
 
 
-WRITERS: dict[PredictionFormat, Callable[[Iterable[PredictionBatch]], Iterator[str]]] = {
+WRITERS: dict[PredictionFormat, Callable[[Iterable[PredictionChunk]], Iterator[str]]] = {
     "jsonl": _serialize_jsonl, "csv": _serialize_csv, "conll": _serialize_conll,
 }  # fmt: skip

@@ -112,9 +112,9 @@ class FinishedRun:
         path = self.folder / name
         return validate(_parse_json(path.read_bytes(), path), schema, path) if path.exists() else {}
 
-    def make_record_error(self, number: int, problem: str) -> UserError:
-        """Build the error for an invalid record; `number` counts from 0."""
-        return UserError(f"{self.predictions_path}:{number + 1}: {problem}; run the training again")
+    def make_record_error(self, index: int, problem: str) -> UserError:
+        """Build the error for an invalid record; `index` is its position in `records`."""
+        return UserError(f"{self.predictions_path}:{index + 1}: {problem}; run the training again")
 
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
         path = self.folder / name

@@ -40,7 +40,7 @@ def select_tasks(names: list[str] | None) -> list[GlueTask]:
 
 
 def parse_learning_rates(config: GlueConfig) -> list[float | None]:
-    """Return the learning rates to try; None stands for the default of the run.
+    """Return the learning rates to try; None means the default of the run.
 
     Raises:
         UserError: `--learning-rates` cannot be parsed, or `--learning-rate` is set too.
@@ -126,7 +126,7 @@ class GlueSuite(Suite):
         return Trial(learning_rate, seed, output_dir, run.metrics)
 
     def _name_run(self, rate: float | None, seed: int) -> str:
-        """Return `seed0`, or `lr5e-05-seed0` with --learning-rates; None stands for the best rate."""
+        """Return `seed0`, or `lr5e-05-seed0` with --learning-rates; a rate of None means the best one."""
         if self.config.learning_rates is None:
             return f"seed{seed}"
         return f"lr{'BEST' if rate is None else format(rate, 'g')}-seed{seed}"
