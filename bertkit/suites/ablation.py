@@ -224,8 +224,9 @@ def _get_baseline(task: DownstreamTask, run: Mapping[str, Any]) -> float:
     return float(baseline[task.metric]) * task.scale
 
 
-def _format_cell(ours: float, paper: float | None, digits: int = 1) -> str:
-    return format_score(ours, digits) + ("" if paper is None else f" ({format_score(paper, digits)})")
+def _format_cell(our_score: float, paper_score: float | None, digits: int = 1) -> str:
+    ours = format_score(our_score, digits)
+    return ours if paper_score is None else f"{ours} ({format_score(paper_score, digits)})"
 
 
 def _format_minutes(runs: Mapping[str, Any]) -> str:
