@@ -1,9 +1,10 @@
-"""Measure attention by parts beside PyTorch's, with dropout, forth and back.
+"""Compare chunked attention with PyTorch's, with dropout, forward and backward.
 
     python benchmarks/attention_speed.py --rounds 7 --out attention.md
 
-Both in this process, in turn, on random queries, keys and values, as training on a CPU calls them. Memory is
-what each keeps for the gradient. Progress goes to standard error, the report to standard output.
+Both run in turn in this process, on random queries, keys and values with the shapes of training on a CPU. The
+memory is that of the tensors saved for the backward pass. Progress goes to standard error, the report to
+standard output.
 """
 
 from __future__ import annotations
@@ -27,44 +28,44 @@ Attention = Callable[..., torch.Tensor]
 
 
 def attend_stock(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The one of PyTorch."""
+    """Compute attention with PyTorch."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=DROPOUT)
 
 
 def attend_chunked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The one of bertkit."""
-    found: torch.Tensor = ChunkedAttention.apply(q, k, v, mask, DROPOUT, q.shape[-1] ** -0.5)  # type: ignore[no-untyped-call]
-    return found
+    """Compute attention with bertkit."""
+    output: torch.Tensor = ChunkedAttention.apply(q, k, v, mask, DROPOUT, q.shape[-1] ** -0.5)  # type: ignore[no-untyped-call]
+    return output
 
 
 def make_inputs(shape: tuple[int, int, int, int]) -> tuple[torch.Tensor, ...]:
-    """Queries, keys and values as models have them, and a mask for a few places of padding."""
+    """Return random queries, keys and values, and a mask with a few padding positions."""
     batch, heads, length, width = shape
-    parts = [torch.randn(batch, length, heads, width).transpose(1, 2).requires_grad_() for _ in range(3)]
+    tensors = [torch.randn(batch, length, heads, width).transpose(1, 2).requires_grad_() for _ in range(3)]
     mask = torch.ones(batch, 1, 1, length, dtype=torch.bool)
     mask[..., -3:] = False
-    return *parts, mask.expand(batch, 1, length, length)
+    return *tensors, mask.expand(batch, 1, length, length)
 
 
-def run_step(attention: Attention, given: tuple[torch.Tensor, ...]) -> None:
-    """Forth and back."""
-    torch.autograd.backward(attention(*given).sum())
+def run_step(attention: Attention, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Run a forward and a backward pass."""
+    torch.autograd.backward(attention(*inputs).sum())
 
 
-def measure_saved_megabytes(attention: Attention, given: tuple[torch.Tensor, ...]) -> float:
-    """MB that are kept for the gradient, beside queries, keys and values."""
+def measure_saved_megabytes(attention: Attention, inputs: tuple[torch.Tensor, ...]) -> float:
+    """Return the MB saved for the backward pass, except queries, keys and values."""
     sizes: dict[int, int] = {}
 
-    def note(tensor: torch.Tensor) -> torch.Tensor:
+    def record(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        found = attention(*given)
-    theirs = {tensor.untyped_storage().data_ptr() for tensor in given}
-    total = sum(size for place, size in sizes.items() if place not in theirs)
-    return total / 1e6 if found.requires_grad else 0.0
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+        output = attention(*inputs)
+    input_storages = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    total = sum(size for address, size in sizes.items() if address not in input_storages)
+    return total / 1e6 if output.requires_grad else 0.0
 
 
 def main() -> None:
@@ -74,23 +75,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     args = parser.parse_args()
     lines = [
-        "| batch x heads x seq_len x head_dim | PyTorch ms | bertkit ms | times as fast | PyTorch saves, "
-        "MB | bertkit saves, MB |",
+        "| batch x heads x seq_len x head_dim | PyTorch, ms | bertkit, ms | speedup | saved by PyTorch, MB "
+        "| saved by bertkit, MB |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for shape in SHAPES:
-        given = make_inputs(shape)
+        inputs = make_inputs(shape)
         calls: dict[str, Callable[[], object]] = {
-            "stock": partial(run_step, attend_stock, given),
-            "chunked": partial(run_step, attend_chunked, given),
+            "stock": partial(run_step, attend_stock, inputs),
+            "chunked": partial(run_step, attend_chunked, inputs),
         }  # fmt: skip
         seconds = time_alternating(calls, args.rounds)
-        theirs, ours = (1e3 * statistics.median(seconds[name]) for name in calls)
-        faster = 1 / compute_median_ratio(seconds["chunked"], seconds["stock"])
-        saved = [measure_saved_megabytes(attend, given) for attend in (attend_stock, attend_chunked)]
+        pytorch_ms, bertkit_ms = (1e3 * statistics.median(seconds[name]) for name in calls)
+        speedup = 1 / compute_median_ratio(seconds["chunked"], seconds["stock"])
+        saved = [measure_saved_megabytes(attend, inputs) for attend in (attend_stock, attend_chunked)]
         sizes = f"{saved[0]:.1f} | {saved[1]:.1f}"
         name = " x ".join(map(str, shape))
-        lines.append(f"| {name} | {theirs:.1f} | {ours:.1f} | {faster:.2f} | {sizes} |")
+        lines.append(f"| {name} | {pytorch_ms:.1f} | {bertkit_ms:.1f} | {speedup:.2f} | {sizes} |")
     about = f"fp32, dropout {DROPOUT}, {torch.get_num_threads()} threads, medians of {args.rounds} rounds."
     commands = [f"python benchmarks/attention_speed.py --rounds {args.rounds}"]
     publish(format_report("Attention with dropout on a CPU", about, lines, commands), args.out)

@@ -45,24 +45,24 @@ QUESTIONS_PER_BATCH = 8
 VALIDATION_QUESTIONS = 40
 MAX_LENGTH = 64
 LEARNING_RATE = 5e-5
-CLASSIFY, SWAG = "bertkit classify, a row for each pair", "bertkit swag"
+CLASSIFY, SWAG = "bertkit classify, one row per pair", "bertkit swag"
 
 
 @dataclass(frozen=True)
 class Question:
-    """A context, what may follow it, and the number of the ending that does."""
+    """A context, its endings, and the index of the correct ending."""
 
     context: str
     endings: Sequence[str]
     label: int
 
     def to_swag_row(self) -> dict[str, Any]:
-        """Return the row of it that `swag` reads."""
+        """Return the row for `swag`."""
         endings = {f"ending{number}": ending for number, ending in enumerate(self.endings)}
         return {"context": self.context, **endings, "label": self.label}
 
     def to_classify_rows(self) -> list[dict[str, Any]]:
-        """Return the rows of it that `classify` reads."""
+        """Return the rows for `classify`."""
         return [
             {"text": self.context, "text_pair": text, "label": "right" if number == self.label else "wrong"}
             for number, text in enumerate(self.endings)
@@ -84,9 +84,9 @@ class Measurements:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line and check what can be checked at once."""
+    """Read and validate the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, "codah/", (600, "training questions to draw"), rounds=3)
+    add_options(parser, "codah/", (600, "training questions to sample"), rounds=3)
     args = parser.parse_args(argv)
     if args.data_dir is None or not (args.data_dir / "codah").is_dir():
         parser.error("no codah/ found: give its parent folder with --data-dir")
@@ -99,30 +99,31 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def load_questions(data_dir: Path) -> list[Question]:
     """Read the training questions of CODAH."""
-    found = load_dataset("codah", "swag", str(data_dir))
-    rows = found.splits["train"]
-    endings = parse_endings(rows, found.defaults["ending_columns"])
-    right = encode_ending_labels(rows, found.defaults["label_column"], endings, first_label=0).tolist()
-    contexts = rows[found.defaults["context_column"]]
+    dataset = load_dataset("codah", "swag", str(data_dir))
+    rows = dataset.splits["train"]
+    endings = parse_endings(rows, dataset.defaults["ending_columns"])
+    correct = encode_ending_labels(rows, dataset.defaults["label_column"], endings, first_label=0).tolist()
+    contexts = rows[dataset.defaults["context_column"]]
     return [
-        Question(*parts) for parts in zip(contexts, endings, right, strict=True) if len(parts[1]) == ENDINGS
+        Question(*parts) for parts in zip(contexts, endings, correct, strict=True) if len(parts[1]) == ENDINGS
     ]
 
 
 def sample_questions(source: list[Question], rows: int) -> tuple[list[Question], list[Question]]:
     """Sample training questions and a few validation questions with a fixed seed.
 
-    No context is in both splits: bertkit leaves out training rows that it also evaluates on, and
-    pairs may recur where questions do not.
+    No context is in both splits, because bertkit removes training rows that are also validation rows, and
+    pairs may be duplicates even if questions are not.
     """
     sampled = random.Random(SEED).sample(source, len(source))
     validation = sampled[:VALIDATION_QUESTIONS]
-    seen = {question.context for question in validation}
-    return [question for question in sampled if question.context not in seen][:rows], validation
+    validation_contexts = {question.context for question in validation}
+    train = [question for question in sampled if question.context not in validation_contexts]
+    return train[:rows], validation
 
 
 def write_splits(folder: Path, data_dir: Path, rows: int) -> int:
-    """Write the questions for both commands; return how many there are to train on."""
+    """Write the questions for both commands; return the number of training questions."""
     train, validation = sample_questions(load_questions(data_dir), rows)
     for split, sampled in (("train", train), ("validation", validation)):
         write_jsonl(folder / f"choices-{split}.jsonl", (question.to_swag_row() for question in sampled))
@@ -137,9 +138,9 @@ def write_splits(folder: Path, data_dir: Path, rows: int) -> int:
 def describe_system(
     name: str, command: str, rows: str, batch_size: int, sequences: int
 ) -> System[Measurements]:
-    """Describe the runs of a command on `rows`, each of which holds so many sequences."""
+    """Describe the runs of a command; `sequences` is the number of sequences per row."""
 
-    def line(data: Path, model: Path, output: Path) -> list[str]:
+    def build_command(data: Path, model: Path, output: Path) -> list[str]:
         return [
             *(sys.executable, "-m", "bertkit", command),
             *("--data", str(data / f"{rows}-train.jsonl")),
@@ -156,11 +157,11 @@ def describe_system(
     def read(printed: dict[str, Any], _: float) -> Measurements:
         return read_measurements(printed["training"], sequences)
 
-    return System(name, line, read)
+    return System(name, build_command, read)
 
 
 def read_measurements(training: dict[str, Any], sequences: int) -> Measurements:
-    """Read a run's measurements; `sequences` is how many an example has."""
+    """Read the measurements of a run; `sequences` is the number of sequences per example."""
     return Measurements(
         training["tokens_per_second"],
         training["examples_per_second"] * sequences,
@@ -171,7 +172,7 @@ def read_measurements(training: dict[str, Any], sequences: int) -> Measurements:
 
 
 def list_systems() -> list[System[Measurements]]:
-    """List the rows of the table; the first is what the other is compared with."""
+    """List the systems; the first is the reference."""
     return [
         describe_system(CLASSIFY, "classify", "pairs", QUESTIONS_PER_BATCH * ENDINGS, 1),
         describe_system(SWAG, "swag", "choices", QUESTIONS_PER_BATCH, ENDINGS),
@@ -184,14 +185,14 @@ def verify_same_work(measurements: dict[str, list[Measurements]]) -> None:
         name: {(run.tokens, run.steps, run.precision) for run in runs} for name, runs in measurements.items()
     }
     if len(set.union(*work.values())) > 1:
-        raise SystemExit(f"not the same work (tokens, steps, precision), so there is no comparison: {work}")
+        raise SystemExit(f"tokens, steps or precision differ, so the speeds cannot be compared: {work}")
 
 
 # ---- the report
 
 
 def format_results(measurements: dict[str, list[Measurements]]) -> list[str]:
-    """Lay out the medians as a Markdown table, and list every round."""
+    """Format the medians as a Markdown table, and list every round."""
     base = statistics.median(run.tokens_per_second for run in measurements[CLASSIFY])
     lines = ["| | training tokens/s | sequences/s | ratio | precision |", "|---|---:|---:|---:|---|"]
     for name, runs in measurements.items():
@@ -204,21 +205,19 @@ def format_results(measurements: dict[str, list[Measurements]]) -> list[str]:
 
 
 def compute_ratios(measurements: dict[str, list[Measurements]]) -> list[str]:
-    """Compare the two round by round."""
-    together = zip(measurements[SWAG], measurements[CLASSIFY], strict=True)
-    return [f"{swag.tokens_per_second / pairs.tokens_per_second:.2f}" for swag, pairs in together]
+    """Return the ratio of both speeds in each round."""
+    rounds = zip(measurements[SWAG], measurements[CLASSIFY], strict=True)
+    return [f"{swag.tokens_per_second / pairs.tokens_per_second:.2f}" for swag, pairs in rounds]
 
 
 def describe_setup(rows: int, work: Measurements, model: Path, rounds: int) -> str:
     """Describe the setup in one paragraph."""
     return (
         f"{rows} training questions of CODAH with {ENDINGS} endings each, sampled with seed {SEED}, one "
-        f"epoch, "
-        f"batches of {QUESTIONS_PER_BATCH} questions or {QUESTIONS_PER_BATCH * ENDINGS} pairs, at most "
-        f"{MAX_LENGTH} tokens; {describe_model_and_rounds(model, rounds)}. Both trained on the same "
-        f"{work.tokens} "
-        f"tokens, padding not counted, in {work.steps} steps; a sequence is a context with one ending. "
-        "The ratio is to the first row. Who goes first changes from round to round."
+        f"epoch, batches of {QUESTIONS_PER_BATCH} questions or {QUESTIONS_PER_BATCH * ENDINGS} pairs, at "
+        f"most {MAX_LENGTH} tokens; {describe_model_and_rounds(model, rounds)}. Both trained on the same "
+        f"{work.tokens} tokens, without padding, in {work.steps} steps; a sequence is a context "
+        "with one ending. The ratio compares with the first row. The order alternates between rounds."
     )
 
 

@@ -1,13 +1,14 @@
-"""Measure how bertkit makes a corpus of text files: time beside the tokenizer's alone, memory, disk.
+"""Measure how bertkit builds a corpus from text files: speed, memory and disk usage.
 
     python benchmarks/corpus_speed.py --data-dir TEXTS --out corpus.md
 
-speed: from files to the corpus on disk, beside one bare call of the tokenizer on the same sentences, and
-what reading and splitting take by themselves. memory: how much a large file, made by repeating the texts,
-adds to the peak, and the bytes on disk. All in this process; nothing is trained.
+speed: the time from files to the corpus on disk, and the part for reading and splitting into sentences,
+compared with a call of the tokenizer on the same sentences.
+memory: how much a large file of repeated texts increases the peak memory, and its size on disk.
+Everything runs in this process, without training.
 
-TEXTS is a folder of text files of any form. Progress goes to standard error, the report to standard
-output.
+TEXTS is a folder of text files in any supported format. Progress goes to standard error, the report to
+standard output.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from qa_speed import compare_calls, read_process_memory_mb
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line and check what can be checked at once."""
+    """Read and validate the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, "text files", (1, argparse.SUPPRESS), rounds=5)
     parser.add_argument("--megabytes", type=int, default=100, help="size of the large file (default: 100)")
@@ -46,11 +47,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def measure_speed(args: argparse.Namespace, tokenizer: Any) -> list[str]:
-    """Compare making a corpus of the files with a bare call of the tokenizer."""
+    """Compare building a corpus with a call of the tokenizer."""
     files, options = list_files(str(args.data_dir)), TextOptions()
     sentences = list(chain.from_iterable(iter_documents(files, options)))
 
-    def made() -> None:
+    def build_corpus() -> None:
         with tempfile.TemporaryDirectory() as folder:
             write_corpus(iter_documents(files, options), tokenizer, Path(folder))
 
@@ -58,26 +59,24 @@ def measure_speed(args: argparse.Namespace, tokenizer: Any) -> list[str]:
         "encode_batch_fast(sentences)": lambda: tokenizer.backend_tokenizer.encode_batch_fast(
             sentences, add_special_tokens=False
         ),
-        "bertkit, from files to disk": made,
+        "bertkit, from files to disk": build_corpus,
         "of which: reading and splitting into sentences": lambda: sum(
             map(len, map(list, iter_documents(files, options)))
         ),
     }
     size = sum(path.stat().st_size for path in files) / 1e6
-    about = (
-        f"{len(files)} files, {size:.1f} MB, {len(sentences):,} sentences, nothing cached; ratios of time."
-    )
+    about = f"{len(files)} files, {size:.1f} MB, {len(sentences):,} sentences, without a cache."
     return ["## Speed", "", about, "", *compare_calls(calls, args, size, "s per MB")]
 
 
 def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
-    """Measure how far a large file raises the peak of this process, and what its corpus takes on disk."""
+    """Measure how much a large file increases the peak memory, and the size of its corpus on disk."""
     with tempfile.TemporaryDirectory() as scratch:
         large, folder = Path(scratch) / "large.txt", Path(scratch) / "corpus"
         folder.mkdir()
         write_repeated(list_files(str(args.data_dir)), large, args.megabytes * 1_000_000)
         before = read_process_memory_mb("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # resets the peak, which an earlier one would hide
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory
         started = time.perf_counter()
         counts = write_corpus(iter_documents([large], TextOptions()), tokenizer, folder).counts
         took, raised = time.perf_counter() - started, read_process_memory_mb("VmHWM") - before
@@ -85,16 +84,16 @@ def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     return [
         *("## Memory and disk", ""),
         f"One file of {args.megabytes} MB, {counts['tokens']:,} tokens in {counts['sentences']:,} sentences "
-        f"and {counts['documents']:,} documents, made in {took:.0f} s.",
+        f"and {counts['documents']:,} documents, built in {took:.0f} s.",
         *("", "| | |", "|---|---:|"),
-        f"| peak, above what was there before | {raised:.0f} MB |",
-        f"| peak, all in all | {before + raised:.0f} MB |",
+        f"| increase of the peak | {raised:.0f} MB |",
+        f"| peak | {before + raised:.0f} MB |",
         f"| on disk | {disk / counts['tokens']:.2f} bytes per token |",
     ]
 
 
 def write_repeated(files: list[Path], large: Path, size: int) -> None:
-    """Write the texts over and over until there are as many bytes as asked."""
+    """Repeat the texts in a file until it has the requested size in bytes."""
     with large.open("wb") as file:
         while file.tell() < size:
             for path in files:
@@ -113,14 +112,13 @@ def main() -> None:
     parts = [PARTS[name](args, tokenizer) for name in args.part or PARTS]
     about = (
         f"TOKENIZERS_PARALLELISM={os.environ.get('TOKENIZERS_PARALLELISM', '(not set)')}; "
-        f"{describe_model_and_rounds(args.model, args.rounds)}. Ratios are to the first row, taken round "
-        f"by round, of "
-        "which the median is shown."
+        f"{describe_model_and_rounds(args.model, args.rounds)}. Ratios are medians of the "
+        "ratios to the first row per round."
     )
     own = f"corpus_speed.py --data-dir TEXTS --rounds {args.rounds} --megabytes {args.megabytes}"
     own += "".join(f" --part {name}" for name in args.part or [])
     results = [line for lines in parts for line in [*lines, ""]]
-    title = "Making a corpus of text files: speed, memory, disk"
+    title = "Building a corpus from text files: speed, memory, disk"
     publish(format_report(title, about, results[:-1], [f"python benchmarks/{own}"]), args.out)
 
 

@@ -1,4 +1,4 @@
-"""Write results into docs/benchmarks.md, and draw charts for it."""
+"""Write results to docs/benchmarks.md, and draw its charts."""
 
 from __future__ import annotations
 
@@ -36,42 +36,42 @@ def replace_section(name: str, text: str, page: Path = PAGE) -> None:
 
 
 def draw_bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
-    """Draw a bar for each name, in a group of its own for each workload, as SVG that is light and dark.
+    """Draw a bar chart with a group per workload, as SVG with light and dark colors.
 
     Args:
-        groups: how many times as fast each is as the one whose bar ends at 1.
+        groups: workload -> system -> speed relative to the baseline, whose bar ends at 1.
     """
     from bertkit.reports.charts import ACCENT, GRID, INK, LINE_COLORS, MUTED, WIDTH, render_chart
 
     sizes = [len(group) for group in groups.values()]
     height = 24 * sum(sizes) + 34 * len(sizes) + 10
-    most = 1.15 * max(value for group in groups.values() for value in group.values())
+    limit = 1.15 * max(value for group in groups.values() for value in group.values())
 
     def draw(axes: Any) -> None:
-        for one, (name, group) in zip([axes] if len(groups) == 1 else axes, groups.items(), strict=True):
-            colours = [ACCENT if label.startswith("bertkit") else LINE_COLORS[4] for label in group]
-            one.barh(range(len(group)), list(group.values()), color=colours, height=0.62)
+        for panel, (name, group) in zip([axes] if len(groups) == 1 else axes, groups.items(), strict=True):
+            colors = [ACCENT if label.startswith("bertkit") else LINE_COLORS[4] for label in group]
+            panel.barh(range(len(group)), list(group.values()), color=colors, height=0.62)
             for place, value in enumerate(group.values()):
-                one.text(value + 0.02 * most, place, f"{value:.2f}", va="center", fontsize=9.5)
-            one.axvline(1, color=MUTED, linewidth=1, dashes=(4, 3))
-            one.set_title(name, loc="left", fontsize=10.5, color=INK)
-            one.set(xlim=(0, most), ylim=(len(group) - 0.5, -0.5))
-            one.set_yticks(range(len(group)), list(group), fontsize=9.5)
-            one.tick_params(axis="y", labelcolor=INK)
-            one.tick_params(axis="x", labelbottom=False)
-            one.spines[:].set_color(GRID)
+                panel.text(value + 0.02 * limit, place, f"{value:.2f}", va="center", fontsize=9.5)
+            panel.axvline(1, color=MUTED, linewidth=1, dashes=(4, 3))
+            panel.set_title(name, loc="left", fontsize=10.5, color=INK)
+            panel.set(xlim=(0, limit), ylim=(len(group) - 0.5, -0.5))
+            panel.set_yticks(range(len(group)), list(group), fontsize=9.5)
+            panel.tick_params(axis="y", labelcolor=INK)
+            panel.tick_params(axis="x", labelbottom=False)
+            panel.spines[:].set_color(GRID)
         longest = max(len(label) for group in groups.values() for label in group)
         edge = 22 / height
-        figure = one.figure
+        figure = panel.figure
         figure.subplots_adjust(left=(12 + 5.1 * longest) / WIDTH, top=1 - edge, bottom=edge / 3, hspace=0.35)
 
     svg = str(render_chart(title, draw, height_ratios=sizes, height=height).svg)
-    shown = f"<svg xmlns:xlink='http://www.w3.org/1999/xlink' width='{2 * WIDTH}' height='{2 * height}'"
-    svg = re.sub(r' xmlns:xlink="[^"]*"', "", svg, count=1).replace("<svg", shown, 1)
-    return re.sub(r"(<svg[^>]*>)", lambda found: f"{found[0]}{_colours()}", svg, count=1)
+    svg_tag = f"<svg xmlns:xlink='http://www.w3.org/1999/xlink' width='{2 * WIDTH}' height='{2 * height}'"
+    svg = re.sub(r' xmlns:xlink="[^"]*"', "", svg, count=1).replace("<svg", svg_tag, 1)
+    return re.sub(r"(<svg[^>]*>)", lambda match: f"{match[0]}{_colors()}", svg, count=1)
 
 
-def _colours() -> str:
+def _colors() -> str:
     """Return the colors of report.html, light and dark, for a standalone picture."""
     declared = re.findall(r"(--\w+: (?:light-dark|var)\(.*?\);)", STYLESHEET.read_text("utf-8"))
     light, dark = (

@@ -2,8 +2,8 @@
 
     python benchmarks/examples_speed.py --data TEXTS --out examples.md
 
-Epochs in one thread, with next sentences and whole words, as training takes them but for the model. TEXTS
-is anything that `bertkit pretrain-mlm-nsp --data` takes. The report goes to standard output.
+Builds epochs as training does, in one thread, with next sentence prediction and whole word masking, but
+without the model. TEXTS is a value of `bertkit pretrain-mlm-nsp --data`. The report goes to standard output.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default="imdb", help="the text (default: imdb)")
     parser.add_argument("--max-length", type=int, default=128, help="maximum tokens per pair (default: 128)")
-    parser.add_argument("--rounds", type=int, default=3, help="epochs, of which the median is shown")
+    parser.add_argument("--rounds", type=int, default=3, help="number of epochs; the report shows medians")
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     return parser.parse_args(argv)
 
 
 def time_epochs(args: argparse.Namespace) -> list[tuple[int, float, float]]:
-    """Return for each epoch its tokens without padding, and the seconds to sample pairs and build batches."""
+    """Return the tokens of each epoch, and the seconds to sample its pairs and to build its batches."""
     config = PretrainConfig(
         data=args.data, size="tiny", vocab_size=8000, max_length=args.max_length, whole_word_masking=True
     )
@@ -42,7 +42,7 @@ def time_epochs(args: argparse.Namespace) -> list[tuple[int, float, float]]:
     model = prepared.task.build_model(prepared.model_config, prepared.model_source)
     features = prepared.features["train"].parts[0]  # type: ignore[attr-defined]
     collate = prepared.task.collator(prepared.tokenizer, model)
-    found = []
+    epochs = []
     for epoch in range(1, args.rounds + 1):
         started = time.perf_counter()
         features.get_plan(epoch)
@@ -52,22 +52,22 @@ def time_epochs(args: argparse.Namespace) -> list[tuple[int, float, float]]:
         for start in range(0, len(keys), BATCH_SIZE):
             batch = collate([features[int(key)] for key in keys[start : start + BATCH_SIZE]])
             tokens += int(batch["attention_mask"].sum())
-        found.append((tokens, sampling_ended - started, time.perf_counter() - sampling_ended))
-    return found
+        epochs.append((tokens, sampling_ended - started, time.perf_counter() - sampling_ended))
+    return epochs
 
 
 def main() -> None:
     """Time the epochs and report."""
     args = parse_args()
     torch.set_num_threads(1)
-    found = time_epochs(args)
-    rates = [tokens / (drawing + making) for tokens, drawing, making in found]
-    tokens, drawing, making = found[int(np.argsort(rates)[len(rates) // 2])]
+    epochs = time_epochs(args)
+    rates = [tokens / (sampling + building) for tokens, sampling, building in epochs]
+    tokens, sampling, building = epochs[int(np.argsort(rates)[len(rates) // 2])]
     lines = [
         "| | |", "|---|---:|",
         f"| tokens per epoch | {tokens:,} |",
-        f"| drawing the pairs, s | {drawing:.2f} |",
-        f"| making the batches, s | {making:.2f} |",
+        f"| sampling the pairs, s | {sampling:.2f} |",
+        f"| building the batches, s | {building:.2f} |",
         f"| tokens/s | {float(np.median(rates)):,.0f} |",
         *list_rounds("tokens/s", {"bertkit": [f"{rate:,.0f}" for rate in rates]}),
     ]  # fmt: skip
@@ -76,7 +76,7 @@ def main() -> None:
         f"one thread; the median of {args.rounds} epochs."
     )
     own = f"python benchmarks/examples_speed.py --data {args.data} --rounds {args.rounds}"
-    publish(format_report("Examples of pre-training", about, lines, [own]), args.out)
+    publish(format_report("Building pre-training examples", about, lines, [own]), args.out)
 
 
 if __name__ == "__main__":

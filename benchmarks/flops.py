@@ -1,4 +1,4 @@
-"""Floating-point operations: what training takes, and what a device can do."""
+"""Count the floating-point operations of training, and measure the peak speed of a device."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-ATTEMPTS = 20  # products by which the device's speed is measured
+ATTEMPTS = 20  # timed matrix products
 
 
 def count_training_flops(model: Any, lengths: torch.Tensor) -> float:
-    """Return the floating-point operations of the encoder's layers, forth and back, on these sequences.
+    """Return the floating-point operations of the encoder's layers, forward and backward.
 
-    Six per weight and token, plus those of attention: 12 x layers x width x length squared. What is
-    computed on padding, or twice to save memory, or in heads, does not count.
+    The count is 6 per weight and token, plus 12 * num_layers * hidden_size * seq_len ** 2 for attention.
+    Heads, padding and recomputation (gradient checkpointing) do not count.
 
     Args:
-        lengths: `[num_sequences]` tokens of each sequence.
+        lengths: `[num_sequences]` number of tokens.
     """
     weights = sum(weight.numel() for weight in model.base_model.encoder.parameters())
     config, squares = model.config, float(lengths.double().square().sum())
@@ -25,14 +25,14 @@ def count_training_flops(model: Any, lengths: torch.Tensor) -> float:
     return 6 * weights * float(lengths.sum()) + attention
 
 
-def measure_peak_flops(kind: torch.dtype) -> float:
-    """Measure the operations a second of a big product of matrices, which no training can exceed."""
+def measure_peak_flops(dtype: torch.dtype) -> float:
+    """Measure the operations per second of a large matrix product, an upper bound of training speed."""
     device, size = ("cuda", 8192) if torch.cuda.is_available() else ("cpu", 512)
-    one, other = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
-    for attempts in (3, ATTEMPTS):  # the first ones warm up
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    for attempts in (3, ATTEMPTS):  # the first 3 are a warm-up
         started = time.perf_counter()
         for _ in range(attempts):
-            one @ other
+            left @ right
         if device == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - started

@@ -3,7 +3,7 @@
     python benchmarks/gpu.py --write
     python benchmarks/gpu.py --small
 
-Measures each number format with 128 and 512 tokens, and the best one with --compile, --pack and
+Measures each precision with 128 and 512 tokens, and the fastest one with --compile, --pack and
 --gradient-checkpointing. Each setup runs in a separate process with a time limit. Weights are random and
 texts are synthetic, so nothing is downloaded. Without a CUDA device, or with --small, a tiny model is used.
 Progress goes to standard error, the tables to standard output; --write puts them into docs/benchmarks.md.
@@ -42,9 +42,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, nargs="+", default=SIZES)
     parser.add_argument("--length", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--tokens", type=int, default=16_384, help="tokens per batch, padding included")
-    parser.add_argument("--steps", type=int, default=30, help="that are timed")
-    parser.add_argument("--limit", type=int, default=240, help="seconds that one process may take")
-    parser.add_argument("--small", action="store_true", help="a tiny model, 3 steps (the rule without a GPU)")
+    parser.add_argument("--steps", type=int, default=30, help="number of timed steps")
+    parser.add_argument("--limit", type=int, default=240, help="time limit of a process in seconds")
+    parser.add_argument("--small", action="store_true", help="a tiny model, 3 steps (default without a GPU)")
     parser.add_argument("--write", action="store_true", help="write the tables to docs/benchmarks.md")
     args = parser.parse_args(argv)
     args.small = args.small or not torch.cuda.is_available()
@@ -69,9 +69,9 @@ def list_setups(args: argparse.Namespace) -> list[Setup]:
 
 
 def list_variants() -> list[dict[str, Any]]:
-    """List both systems in all supported number formats, and the options of bertkit in the best one.
+    """List both systems in all supported precisions, and the options of bertkit in the fastest one.
 
-    Formats without CPU instructions are left out, because emulation is a hundred times slower.
+    bf16 without CPU instructions is left out, because emulation is a hundred times slower.
     """
     half = ["bf16"] if is_bf16_faster() else []
     formats = ["fp32", *half, *(["fp16"] if torch.cuda.is_available() else [])]
@@ -83,17 +83,17 @@ def list_variants() -> list[dict[str, Any]]:
 
 
 def shrink_setup(setup: Setup) -> Setup:
-    """Return the setup with a model and data that any machine trains in a second."""
+    """Return the setup with a model and data that every machine can train in a second."""
     return dataclasses.replace(
         setup, size="small", length=32, batch_size=4, warmup_steps=1, steps=3, vocab_size=200
     )
 
 
 def measure_in_subprocess(setup: Setup, limit: int) -> Measurements | str:
-    """Measure in a separate process, and return the measurements or the reason why there are none."""
+    """Measure in a separate process; return the measurements or the reason of the failure."""
     settings = json.dumps(dataclasses.asdict(setup))
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, str(SCRIPT), settings],
             capture_output=True,
             text=True,
@@ -102,10 +102,10 @@ def measure_in_subprocess(setup: Setup, limit: int) -> Measurements | str:
         )
     except subprocess.TimeoutExpired:
         return f"over {limit} s"
-    if done.returncode:
-        last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-        return f"failed: {last[:150]}"
-    printed = json.loads(done.stdout)
+    if process.returncode:
+        message = (process.stderr.strip() or f"exit status {process.returncode}").splitlines()[-1]
+        return f"failed: {message[:150]}"
+    printed = json.loads(process.stdout)
     return str(printed["failed"]) if "failed" in printed else Measurements(**printed)
 
 
@@ -114,37 +114,36 @@ def measure_in_subprocess(setup: Setup, limit: int) -> Measurements | str:
 
 def group_by_table(results: Results) -> dict[str, dict[Setup, Measurements | str]]:
     """Group the results into tables by workload, model size and length."""
-    found: dict[str, dict[Setup, Measurements | str]] = {}
+    tables: dict[str, dict[Setup, Measurements | str]] = {}
     for setup, measurements in results.items():
         name = (
             f"{setup.workload}, BERT-{setup.size.upper()}, {setup.length} tokens, "
             f"{setup.batch_size} per batch"
         )
-        found.setdefault(name, {})[setup] = measurements
-    return found
+        tables.setdefault(name, {})[setup] = measurements
+    return tables
 
 
 def format_cells(setup: Setup, measurements: Measurements | str, results: Results) -> list[str]:
-    """Format a row; the ratio compares with Trainer in the same number format."""
+    """Format a row; the ratio compares with Trainer in the same precision."""
     if isinstance(measurements, str):
         return [measurements, *[""] * (len(COLUMNS) - 1)]
     stock = results.get(dataclasses.replace(setup, system=TRAINER, options=()))
     speed = measurements.sequences_per_second
     ratio = f"{speed / stock.sequences_per_second:.2f}" if isinstance(stock, Measurements) else ""
-    used, memory = f"{measurements.mfu:.1%}", f"{measurements.peak_memory_mb:,.0f}"
-    return [f"{speed:,.1f}", ratio, f"{measurements.tokens_per_second:,.0f}", used, memory]
+    mfu, memory = f"{measurements.mfu:.1%}", f"{measurements.peak_memory_mb:,.0f}"
+    return [f"{speed:,.1f}", ratio, f"{measurements.tokens_per_second:,.0f}", mfu, memory]
 
 
 def format_text(args: argparse.Namespace, results: Results) -> str:
     """Return the section of the docs page about the runs."""
-    some = next(iter(results))
+    setup = next(iter(results))
     about = (
-        f"{some.steps} steps behind {some.warmup_steps} that are not timed; random weights, made-up texts. "
-        f"Trainer: "
-        "its defaults with the stock model, on the same examples, in the same number format. Tokens do not "
-        "count padding. MFU: 6 operations for each weight of the layers and token, and those of attention, "
-        "as a fraction of what a product of big matrices was measured to reach in the same number format "
-        "on this device; heads, padding and what is computed twice do not count."
+        f"{setup.steps} timed steps after {setup.warmup_steps} warm-up steps; random weights, synthetic "
+        "texts. Trainer: the stock model with default settings, on the same examples in the same precision. "
+        "Tokens exclude padding. MFU: 6 operations per weight of the layers and token, plus attention, "
+        "as a fraction of the measured speed of a large matrix product in the same precision on this device; "
+        "heads, padding and recomputation do not count."
     )
     lines = [about, ""]
     for name, group in group_by_table(results).items():
@@ -152,10 +151,10 @@ def format_text(args: argparse.Namespace, results: Results) -> str:
             str(setup): format_cells(setup, measurements, results) for setup, measurements in group.items()
         }
         lines += [f"**{name[0].upper()}{name[1:]}**", "", *format_table(COLUMNS, rows), ""]
-    own = f"python benchmarks/gpu.py --tokens {args.tokens} --steps {args.steps}"
-    shown = f"{own} --work {' '.join(args.work)} --size {' '.join(args.size)}"
-    shown = f"{shown} --length {' '.join(map(str, args.length))}"
-    command = "python benchmarks/gpu.py --small" if args.small else shown
+    command = f"python benchmarks/gpu.py --tokens {args.tokens} --steps {args.steps}"
+    command += f" --work {' '.join(args.work)} --size {' '.join(args.size)}"
+    command += f" --length {' '.join(map(str, args.length))}"
+    command = "python benchmarks/gpu.py --small" if args.small else command
     return "\n".join([*lines, *describe_machine(), "", "```sh", command, "```"]) + "\n"
 
 

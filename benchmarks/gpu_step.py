@@ -1,9 +1,11 @@
 """Measure one training setup in this process: steps per second, utilization of the device, memory.
 
-    python benchmarks/gpu_step.py '{"side": "bertkit", "work": "classify", "size": "base", "length": 128}'
+    python benchmarks/gpu_step.py '{"system": "bertkit", "workload": "fine-tuning", "size": "base", "length":
+    128}'
 
-bertkit is measured as users run it: with settings, features, session and trainer. It is compared with a
-plain `Trainer` over the stock model, with its defaults, on the same examples. `gpu.py` runs this and reports.
+bertkit is measured with the same settings, features, session and trainer as in its commands. The other
+system is a plain `Trainer` with default settings and the stock model, on the same examples. `gpu.py` runs
+this script.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ from trainer_options import get_peak_memory_mb
 BERTKIT, TRAINER = "bertkit", "Trainer"
 COMMANDS = {"pre-training": "pretrain-mlm-nsp", "fine-tuning": "classify"}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-SHAPES = {"small": (2, 64, 2), **MODEL_SIZES}  # layers, width, heads
+SHAPES = {"small": (2, 64, 2), **MODEL_SIZES}  # num_layers, hidden_size, num_heads
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A training setup; `options` are switches of bertkit that are on."""
+    """A training setup; `options` are the enabled flags of bertkit."""
 
     system: str
     workload: str
@@ -48,7 +50,7 @@ class Setup:
     precision: str = "fp32"
     options: tuple[str, ...] = ()
     batch_size: int = 32
-    warmup_steps: int = 10  # steps that are not timed: the device warms up, layers are compiled
+    warmup_steps: int = 10  # not timed: the device warms up, layers are compiled
     steps: int = 30
     vocab_size: int = 30_522
 
@@ -60,7 +62,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measurements; `mfu` is the fraction of the measured peak speed of the device."""
+    """Measurements of a setup; `mfu` is the fraction of the measured peak speed of the device."""
 
     sequences_per_second: float
     tokens_per_second: float
@@ -76,7 +78,7 @@ class StepTimer(TrainerCallback):
 
     def __init__(self, collate: Any, setup: Setup) -> None:
         self.collator, self.setup = collate, setup
-        self.lengths: list[torch.Tensor] = []  # for each batch, the tokens of its sequences
+        self.lengths: list[torch.Tensor] = []  # number of tokens of each sequence, per batch
         self.started = self.seconds = 0.0
 
     def __call__(self, items: list[Any]) -> dict[str, torch.Tensor]:
@@ -85,7 +87,7 @@ class StepTimer(TrainerCallback):
         self.lengths.append(batch["attention_mask"].sum(1))
         return batch
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure the time from the end of the last warm-up step to the end of the last step."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
@@ -95,7 +97,7 @@ class StepTimer(TrainerCallback):
             self.seconds = time.perf_counter() - self.started
 
     def get_timed_lengths(self) -> torch.Tensor:
-        """Return the tokens of each sequence in the timed steps."""
+        """Return the number of tokens of each sequence in the timed steps."""
         return torch.cat(self.lengths[self.setup.warmup_steps :][: self.setup.steps])
 
 
@@ -103,30 +105,30 @@ def measure(setup: Setup) -> Measurements:
     """Train with this setup.
 
     Raises:
-        UserError: bertkit refuses it, or the weights are no numbers at the end.
+        UserError: bertkit refuses the setup, or training ends with NaN or infinite weights.
     """
-    speed = measure_peak_flops(DTYPES[setup.precision])
+    peak_flops = measure_peak_flops(DTYPES[setup.precision])
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory() as scratch, silence_libraries():
         prepared = prepare_setup(setup, Path(scratch))
-        side = {BERTKIT: build_bertkit_trainer, TRAINER: build_stock_trainer}[setup.system]
-        trainer = side(setup, prepared, Path(scratch) / "run")
-        watch = StepTimer(trainer.data_collator, setup)
-        trainer.data_collator = watch
-        trainer.add_callback(watch)
+        build_trainer = {BERTKIT: build_bertkit_trainer, TRAINER: build_stock_trainer}[setup.system]
+        trainer = build_trainer(setup, prepared, Path(scratch) / "run")
+        timer = StepTimer(trainer.data_collator, setup)
+        trainer.data_collator = timer
+        trainer.add_callback(timer)
         trainer.train()
     if not all(weight.isfinite().all() for weight in trainer.model.parameters()):
-        raise UserError("weights that are no numbers")
-    lengths = watch.get_timed_lengths()
+        raise UserError("NaN or infinite weights after training")
+    lengths = timer.get_timed_lengths()
     flops = count_training_flops(trainer.model, lengths)
     return Measurements(
-        len(lengths) / watch.seconds, float(lengths.sum()) / watch.seconds, flops / watch.seconds / speed,
-        get_peak_memory_mb(),
+        len(lengths) / timer.seconds, float(lengths.sum()) / timer.seconds, flops / timer.seconds /
+        peak_flops, get_peak_memory_mb(),
     )  # fmt: skip
 
 
-# ---- what is trained
+# ---- data and trainers
 
 
 def prepare_setup(setup: Setup, folder: Path) -> PreparedRun:
@@ -134,22 +136,22 @@ def prepare_setup(setup: Setup, folder: Path) -> PreparedRun:
     steps = setup.warmup_steps + setup.steps
     rows = max(40, 2 * steps * setup.batch_size)
     model = synthetic.write_model(folder / "model", setup.vocab_size, SHAPES[setup.size])
-    more: dict[str, Any] = dict.fromkeys(setup.options, True) | {"model": str(model)}
+    settings: dict[str, Any] = dict.fromkeys(setup.options, True) | {"model": str(model)}
     if setup.workload == "pre-training":
-        more |= {"text_format": "sentences"}
+        settings |= {"text_format": "sentences"}
         data = synthetic.write_text(folder / "text.txt", rows * setup.length // 2, setup.vocab_size)
     else:
         data = synthetic.write_rows(folder / "rows.jsonl", rows, setup.length, setup.vocab_size)
-    of_command = task_class(COMMANDS[setup.workload])
-    config = of_command.spec.config(
+    task = task_class(COMMANDS[setup.workload])
+    config = task.spec.config(
         data=str(data), max_length=setup.length, batch_size=setup.batch_size, max_steps=steps, seed=SEED,
-        bf16=setup.precision == "bf16", fp16=setup.precision == "fp16", **more,
+        bf16=setup.precision == "bf16", fp16=setup.precision == "fp16", **settings,
     )  # fmt: skip
-    return prepare(of_command.spec.name, config, Reporter())
+    return prepare(task.spec.name, config, Reporter())
 
 
 def build_bertkit_trainer(_: Setup, prepared: PreparedRun, folder: Path) -> Any:
-    """Return the trainer of a session; training alone is measured, so it scores and writes nothing."""
+    """Return the trainer of a session, without evaluation and saving, because only training is measured."""
     from bertkit.pipeline.session import Session
     from bertkit.training.callbacks import EvaluateAndSaveCallback
 
@@ -159,11 +161,13 @@ def build_bertkit_trainer(_: Setup, prepared: PreparedRun, folder: Path) -> Any:
 
 
 def build_stock_trainer(setup: Setup, prepared: PreparedRun, folder: Path) -> Any:
-    """Return a plain Trainer at its defaults but for the number format, over the stock model."""
+    """Return a plain Trainer of the stock model, with default settings except for the precision."""
     from transformers import AutoModelForSequenceClassification, BertForPreTraining
 
-    kind = BertForPreTraining if setup.workload == "pre-training" else AutoModelForSequenceClassification
-    model = kind.from_pretrained(prepared.model_source.folder)
+    model_class = (
+        BertForPreTraining if setup.workload == "pre-training" else AutoModelForSequenceClassification
+    )
+    model = model_class.from_pretrained(prepared.model_source.folder)
     collate = prepared.task.collator(prepared.tokenizer, model)
     arguments = TrainingArguments(
         str(folder), per_device_train_batch_size=setup.batch_size, max_steps=setup.warmup_steps + setup.steps,
@@ -180,16 +184,16 @@ def build_stock_trainer(setup: Setup, prepared: PreparedRun, folder: Path) -> An
 def add_dense_labels(collate: Any) -> Any:
     """Return a collator with labels for all positions, mostly -100, as the stock model expects them."""
 
-    def collated(items: list[Any]) -> dict[str, torch.Tensor]:
+    def collate_with_labels(items: list[Any]) -> dict[str, torch.Tensor]:
         batch = dict(collate(items))
-        places, words = batch.pop("masked_lm_positions"), batch.pop("masked_lm_labels")
-        return batch | {"labels": torch.full_like(batch["input_ids"], -100).scatter(1, places, words)}
+        positions, token_ids = batch.pop("masked_lm_positions"), batch.pop("masked_lm_labels")
+        return batch | {"labels": torch.full_like(batch["input_ids"], -100).scatter(1, positions, token_ids)}
 
-    return collated
+    return collate_with_labels
 
 
 def main() -> None:
-    """Measure, and print the measurements or the reason why there are none."""
+    """Measure, and print the measurements or the reason of the failure."""
     settings = json.loads(sys.argv[1])
     setup = Setup(**settings | {"options": tuple(settings.get("options", ()))})
     with contextlib.redirect_stdout(sys.stderr):

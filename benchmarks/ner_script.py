@@ -1,12 +1,10 @@
 """Fine-tune a token classifier with a plain `transformers.Trainer`.
 
-This is the yardstick of the speed benchmark for `ner`: sentences tokenized word by word, the label of
-a word on its first token and -100 on all others, batches in random order padded to their longest
-sentence. It uses bertkit for one thing, to count entities in what it predicts, so that both sides are
-scored by the same rule.
+This is the baseline of `ner_speed.py`. It tokenizes word by word, labels the first token of each word, and
+ignores the other tokens (-100). Batches are random and padded to their longest sentence. It uses bertkit
+only to count the predicted entities, so that both systems are scored in the same way.
 
-The last thing it does is to print one line of JSON on standard output; all else, progress and
-warnings, goes to standard error.
+Finally it prints one line of JSON to standard output. Everything else goes to standard error.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase, Trainer
 
-IGNORE_INDEX = -100  # the label that the loss of transformers' models does not count
+IGNORE_INDEX = -100  # the label that the loss ignores
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -52,7 +50,7 @@ def load_tables(args: argparse.Namespace) -> DatasetDict:
 
 
 def list_classes(tables: DatasetDict) -> list[str]:
-    """Return all tags, those that only validation has as well: a few training rows may lack some."""
+    """Return the tags of both splits, because a small training split may lack some."""
     return sorted({tag for table in tables.values() for tags in table["tags"] for tag in tags})
 
 
@@ -62,29 +60,29 @@ def tokenize(
     classes: list[str],
     args: argparse.Namespace,
 ) -> DatasetDict:
-    """Turn words into tokens, and the tag of each into the label of its first token."""
+    """Tokenize the words, and label the first token of each word with its tag."""
     class_ids = {name: number for number, name in enumerate(classes)}
 
-    def labels_of(words: list[int | None], tags: list[str]) -> list[int]:
-        labels, before = [], None
+    def align_labels(words: list[int | None], tags: list[str]) -> list[int]:
+        labels, previous = [], None
         for word in words:
-            begins = word is not None and word != before
-            labels.append(class_ids[tags[word]] if begins and word is not None else IGNORE_INDEX)
-            before = word
+            is_first_token = word is not None and word != previous
+            labels.append(class_ids[tags[word]] if is_first_token and word is not None else IGNORE_INDEX)
+            previous = word
         return labels
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
         encoded = tokenizer(
             batch["tokens"], is_split_into_words=True, truncation=True, max_length=args.max_seq_length
         )
-        labels = [labels_of(encoded.word_ids(row), tags) for row, tags in enumerate(batch["tags"])]
+        labels = [align_labels(encoded.word_ids(row), tags) for row, tags in enumerate(batch["tags"])]
         return {**encoded, "labels": labels}
 
     return tables.map(encode, batched=True, remove_columns=tables["train"].column_names)
 
 
 def make_entity_f1(classes: list[str]) -> Callable[[Any], dict[str, float]]:
-    """Return what scores the entities of the highest-scored tags."""
+    """Return a function that computes the F1 of the entities."""
     import numpy as np
 
     from bertkit.data.ner.tags import TagSet
@@ -95,8 +93,8 @@ def make_entity_f1(classes: list[str]) -> Callable[[Any], dict[str, float]]:
     def f1(prediction: Any) -> dict[str, float]:
         is_labeled = prediction.label_ids != IGNORE_INDEX
         offsets = np.concatenate([[0], np.cumsum(is_labeled.sum(axis=1))])
-        chosen = prediction.predictions.argmax(axis=-1)[is_labeled]
-        counts = count_entities(prediction.label_ids[is_labeled], chosen, offsets, tags)
+        predicted = prediction.predictions.argmax(axis=-1)[is_labeled]
+        counts = count_entities(prediction.label_ids[is_labeled], predicted, offsets, tags)
         return {"f1": score_entities(counts)["f1"]}
 
     return f1
@@ -112,7 +110,7 @@ def build_trainer(args: argparse.Namespace) -> Trainer:
         set_seed,
     )
 
-    set_seed(args.seed)  # before the model, whose classification head starts at random
+    set_seed(args.seed)  # before the random initialization of the head
     tables = load_tables(args)
     classes = list_classes(tables)
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)

@@ -1,13 +1,14 @@
-"""Measure `bertkit ner` on WNUT-17: training, features, and a frozen encoder's cached vectors.
+"""Measure `bertkit ner` on WNUT-17: training, features, and cached vectors of a frozen encoder.
 
     python benchmarks/ner_speed.py --data-dir SETS --out ner.md
 
-training: `bertkit ner` and `ner_script.py`, a plain Trainer script, fine-tune the same model on the
-same sentences with the same batch size, learning rate and epochs, in turn, each run in a process of
-its own. features: what makes them beside bare calls of the tokenizer. vectors: computing and reading
-them, and a whole run of a BiLSTM on them beside one whose frozen encoder runs at every step.
+training: `bertkit ner` and `ner_script.py`, a plain Trainer script, fine-tune the same model on the same
+sentences with the same batch size, learning rate and epochs, in turn, each run in a separate process.
+features: building features, compared with calls of the tokenizer.
+vectors: computing and reading vectors, and training a BiLSTM on them, compared with a frozen encoder that
+runs at every step.
 
-SETS is a folder that holds wnut17/ as WNUT-17 is distributed. Progress goes to standard error, the
+SETS is a folder that contains the original files of WNUT-17 in wnut17/. Progress goes to standard error, the
 report to standard output.
 """
 
@@ -54,7 +55,7 @@ Section = tuple[list[str], list[System[Any]]]
 
 @dataclass(frozen=True)
 class Measurements:
-    """What one run of one system measured."""
+    """Measurements of one run of one system."""
 
     examples_per_second: float
     tokens_per_second: float
@@ -69,14 +70,16 @@ class Measurements:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line and check what can be checked at once."""
+    """Read and validate the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, "wnut17/", (3394, "sentences to draw of each split (default: all)"), rounds=3)
+    add_options(parser, "wnut17/", (3394, "sentences to sample from each split (default: all)"), rounds=3)
     parser.add_argument(
         "--part", choices=list(PARTS), action="append", help="repeatable (default: all three)"
     )
-    parser.add_argument("--epochs", type=int, help="passes (default: 3 in training, 10 in vectors)")
-    parser.add_argument("--cores", type=int, default=2, help="CPU cores to keep to, where the system can")
+    parser.add_argument("--epochs", type=int, help="epochs (default: 3 for training, 10 for vectors)")
+    parser.add_argument(
+        "--cores", type=int, default=2, help="number of CPU cores to use, if the system supports it"
+    )
     args = parser.parse_args(argv)
     if args.data_dir is None or not (args.data_dir / "wnut17").is_dir():
         parser.error("no wnut17/ found: give its parent folder with --data-dir")
@@ -88,7 +91,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def limit_cores(cores: int) -> None:
-    """Take no more cores, for the processes started from here as well."""
+    """Limit the CPU cores of this process and its children."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
@@ -147,7 +150,7 @@ def describe_bertkit(
             *options,
             *("--output-dir", str(output)),
             *("--json", "--seed", str(SEED)),
-            *("--warmup", "0", "--weight-decay", "0"),  # as the script, which is Trainer's defaults
+            *("--warmup", "0", "--weight-decay", "0"),  # the defaults of Trainer, as in the script
         ]
 
     return System(name, command, read_measurements)
@@ -166,7 +169,7 @@ def read_measurements(printed: dict[str, Any], seconds: float) -> Measurements:
     )
 
 
-# ---- the parts: each returns the lines of its section, and whom it ran
+# ---- the parts: each returns the lines of its section, and the systems
 
 
 def compare_training(data: Path, args: argparse.Namespace, _: PreparedRun) -> Section:
@@ -178,40 +181,40 @@ def compare_training(data: Path, args: argparse.Namespace, _: PreparedRun) -> Se
     ]
     measurements = run_systems(entries, data, args.model, args.rounds, alternate=True)
     about = (
-        f"Epochs: {epochs}; batches of {BATCH_SIZE}, learning rate {LEARNING_RATE}. Tokens are those of "
-        "the tokenizer, special ones counted, padding not. The ratio is of sentences/s. bertkit scores the "
-        "dev set after each epoch, outside of the time, and keeps the best weights; the script scores its "
-        "last."
+        f"Epochs: {epochs}; batches of {BATCH_SIZE}, learning rate {LEARNING_RATE}. Tokens include "
+        "special tokens and exclude padding. The ratio compares sentences/s. bertkit evaluates after each "
+        "epoch, outside of the timed training, and keeps the best weights; the script evaluates the last "
+        "weights."
     )
     lines = format_table(measurements, lambda run: run.examples_per_second)
     return ["## Training", "", about, "", *lines], entries
 
 
 def compare_features(_: Path, args: argparse.Namespace, sampled: PreparedRun) -> Section:
-    """Compare `build_words` with bare calls of the tokenizer."""
-    about = "The same sentences over and over, in one process, nothing cached. The ratio is of sentences/s."
+    """Compare `build_word_features` with calls of the tokenizer."""
+    about = "The sentences are repeated, in one process, without a cache. The ratio compares sentences/s."
     return ["## Features", "", about, "", *ner_data.time_features(sampled, args.rounds)], []
 
 
 def compare_vectors(data: Path, args: argparse.Namespace, _: PreparedRun) -> Section:
-    """Compare computing vectors with reading them, and runs that do the one and the other."""
+    """Compare computing vectors with reading them, and runs without and with cached vectors."""
     epochs, uncached = args.epochs or EPOCHS["vectors"], (str(HERE / "ner_uncached.py"),)
     entries = [
         describe_bertkit("the frozen encoder at every step", args.rows, epochs, *FROZEN, program=uncached),
-        describe_bertkit("bertkit ner, its vectors cached", args.rows, epochs, *FROZEN),
+        describe_bertkit("bertkit ner, cached vectors", args.rows, epochs, *FROZEN),
     ]
     about = (
-        "Vectors of all sentences, computed into an empty cache, then read as an epoch of training does, in "
-        f"batches of {BATCH_SIZE}, from files that the system still has in memory. The ratio is of seconds."
+        "Vectors of all sentences are computed into an empty cache and then read as in an epoch of training, "
+        f"in batches of {BATCH_SIZE}, from files in the page cache. The ratio compares seconds."
     )
-    whole = (
-        f"Runs with `{' '.join(FROZEN)}`, epochs: {epochs}, from an empty cache. The ratio is of whole "
-        "processes: computing the vectors is in them, and not in sentences/s."
+    about_runs = (
+        f"Runs with `{' '.join(FROZEN)}`, epochs: {epochs}, with an empty cache. The ratio compares "
+        "whole processes, which include the computation of the vectors; sentences/s exclude it."
     )
     computed = ner_data.time_vectors(data, args.model, args.rows, LAYERS, args.rounds)
     measurements = run_systems(entries, data, args.model, args.rounds, alternate=True)
     lines = format_table(measurements, lambda run: 1 / run.process_seconds)
-    return ["## Vectors", "", about, "", *computed, "", whole, "", *lines], entries
+    return ["## Vectors", "", about, "", *computed, "", about_runs, "", *lines], entries
 
 
 PARTS = {"training": compare_training, "features": compare_features, "vectors": compare_vectors}
@@ -223,7 +226,7 @@ PARTS = {"training": compare_training, "features": compare_features, "vectors": 
 def format_table(
     measurements: dict[str, list[Measurements]], speed: Callable[[Measurements], float]
 ) -> list[str]:
-    """Lay out the medians as a Markdown table, compared by `speed`, and list every round."""
+    """Format the medians as a Markdown table with ratios of `speed`, and list every round."""
     base = [speed(run) for run in next(iter(measurements.values()))]
     lines = [
         "| | training sentences/s | tokens/s | dev F1 | peak MB | whole process, s | ratio | precision |",
@@ -240,29 +243,28 @@ def format_table(
             f"{compute_median_ratio([speed(run) for run in runs], base):.2f}",
         ]
         lines.append(f"| {' | '.join([name, *row, runs[0].precision])} |")
-        ratios = [speed(run) / other for run, other in zip(runs, base, strict=True)]
+        ratios = [speed(run) / reference for run, reference in zip(runs, base, strict=True)]
         rounds[name] = [f"{run}, ratio {ratio:.2f}" for run, ratio in zip(runs, ratios, strict=True)]
     return [*lines, *list_rounds("Runs", rounds, separator="; ")]
 
 
 def compute_median(runs: Sequence[Measurements], name: str) -> float:
-    """Return the median of one figure."""
+    """Return the median of one measurement."""
     return statistics.median(getattr(run, name) for run in runs)
 
 
 def describe_setup(sampled: PreparedRun, args: argparse.Namespace) -> str:
-    """Say what was run."""
+    """Describe the data and the rounds."""
     train, validation = sampled.splits["train"], sampled.splits["validation"]
     return (
         f"{len(train)} training and {len(validation)} dev sentences of WNUT-17, sampled with seed {SEED}; at "
-        f"most {MAX_LENGTH} tokens; {describe_model_and_rounds(args.model, args.rounds)}. Ratios are to "
-        f"the first "
-        "row, taken round by round, of which the median is shown. Who goes first changes from round to round."
+        f"most {MAX_LENGTH} tokens; {describe_model_and_rounds(args.model, args.rounds)}. Ratios are "
+        "medians of the ratios to the first row per round. The order alternates between rounds."
     )
 
 
 def main() -> None:
-    """Draw the sentences, run the parts and report."""
+    """Sample the sentences, run the parts and report."""
     args = parse_args()
     limit_cores(args.cores)
     with tempfile.TemporaryDirectory() as scratch:

@@ -2,8 +2,8 @@
 
     BERTKIT_DATA_DIR=DATA python benchmarks/padding.py --model minilm --out padding.md
 
-The samplers alone, over real data, no training: they plan an epoch each, and its padding is counted. A
-budget is what a batch of `--batch-size` examples of the greatest length would take. The report goes to
+Each sampler plans an epoch of real data, without training, and the padding of its batches is counted. The
+token budget is the size of a batch of `--batch-size` examples of the maximum length. The report goes to
 standard output.
 """
 
@@ -43,21 +43,21 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def prepare_training_features(task: str, model: str, given: dict[str, Any]) -> Features:
+def prepare_training_features(task: str, model: str, settings: dict[str, Any]) -> Features:
     """Return the training features as a run would build them."""
-    config = task_class(task).spec.config(model=model, seed=SEED, **given)
+    config = task_class(task).spec.config(model=model, seed=SEED, **settings)
     return prepare(task, config, Reporter()).features["train"]
 
 
 def list_batch_orders(features: Features, size: int, tokens: int) -> dict[str, Callable[[], list[list[int]]]]:
     """Return name -> function that plans the batches of an epoch."""
 
-    def at_random() -> list[list[int]]:
+    def shuffle() -> list[list[int]]:
         order = np.random.default_rng(SEED).permutation(len(features)).tolist()
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     return {
-        f"{size} examples at random": at_random,
+        f"{size} examples at random": shuffle,
         f"{size} examples of similar length": lambda: list(
             LengthGroupedBatchSampler(features, size, seed=SEED)
         ),
@@ -65,18 +65,18 @@ def list_batch_orders(features: Features, size: int, tokens: int) -> dict[str, C
     }
 
 
-def format_row(data: str, name: str, lay_out: Callable[[], list[list[int]]], features: Features) -> str:
+def format_row(data: str, name: str, plan_epoch: Callable[[], list[list[int]]], features: Features) -> str:
     """Plan an epoch, and format its statistics as a table row."""
     longest = np.maximum.reduceat(features.sequence_lengths, features.sequence_offsets[:-1])
     sequences = np.diff(features.sequence_offsets)
     started = time.perf_counter()
-    epoch = lay_out()
+    epoch = plan_epoch()
     seconds = time.perf_counter() - started
-    places = [int(longest[batch].max() * sequences[batch].sum()) for batch in epoch]
-    padding = 1 - features.sequence_lengths.sum() / sum(places)
+    sizes = [int(longest[batch].max() * sequences[batch].sum()) for batch in epoch]
+    padding = 1 - features.sequence_lengths.sum() / sum(sizes)
     few, many = np.percentile([len(batch) for batch in epoch], [1, 99]).astype(int)
     examples = str(few) if few == many else f"{few} to {many}"
-    measurements = (f"{padding:.1%}", f"{len(epoch):,}", examples, f"{max(places):,}", f"{seconds:.2f}")
+    measurements = (f"{padding:.1%}", f"{len(epoch):,}", examples, f"{max(sizes):,}", f"{seconds:.2f}")
     return "| " + " | ".join([data, name, *measurements]) + " |"
 
 
@@ -84,15 +84,15 @@ def main() -> None:
     """Plan an epoch of each dataset with each sampler, and report."""
     args = parse_args()
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|" + "---:|" * (len(HEADINGS) - 2)]
-    for data, (task, given) in DATASETS.items():
-        features = prepare_training_features(task, args.model, given)
-        size, tokens = args.batch_size, args.batch_size * given["max_length"]
-        for name, lay_out in list_batch_orders(features, size, tokens).items():
-            lines.append(format_row(data, name, lay_out, features))
+    for data, (task, settings) in DATASETS.items():
+        features = prepare_training_features(task, args.model, settings)
+        size, tokens = args.batch_size, args.batch_size * settings["max_length"]
+        for name, plan_epoch in list_batch_orders(features, size, tokens).items():
+            lines.append(format_row(data, name, plan_epoch, features))
     about = (
-        "The training split of each, whole. A batch's places are its longest sequence times its sequences; a "
-        "budget is what as many examples of the greatest length would take. Examples a batch are of 98 % "
-        "of the batches."
+        "The complete training splits. The size of a batch is the number of its sequences times the longest "
+        "length. A token budget is the size of a batch of examples of the maximum length. The range of "
+        "examples per batch covers 98% of the batches."
     )
     flags = f"--model {args.model} --batch-size {args.batch_size}"
     own = f"BERTKIT_DATA_DIR=DATA python benchmarks/padding.py {flags}"

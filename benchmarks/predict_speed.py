@@ -1,10 +1,10 @@
-"""Compare the rows per second of transformers' pipeline and of bertkit on one finished run of classify.
+"""Compare the rows per second of transformers' pipeline and of bertkit on a finished run of classify.
 
     python benchmarks/predict_speed.py RUN --data DATA/SST-2/dev.tsv --out predict.md
 
-The same model in one process: the pipeline row by row, as it is called on a stream; the pipeline with batches
-of 32, padded as rows come; and bertkit, which is given the rows as they come too. Reading them is not timed.
-The report goes to standard output.
+All use the same model in one process: the pipeline row by row, the pipeline with batches of 32 in the order
+of the rows, and bertkit with the rows in the same order. Reading the rows is not timed. The report goes to
+standard output.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", help="a finished run of classify on single texts")
-    parser.add_argument("--data", type=Path, required=True, help="rows in any form that training reads")
+    parser.add_argument("--data", type=Path, required=True, help="rows in any format that training reads")
     parser.add_argument("--column", default="sentence", help="the column of the texts (default: sentence)")
-    parser.add_argument("--rows", type=int, default=500, help="how many of them, from the first on")
+    parser.add_argument("--rows", type=int, default=500, help="number of rows, from the first row")
     parser.add_argument("--rounds", type=int, default=3, help="passes over the rows, in turn")
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     return parser.parse_args(argv)
 
 
 def list_calls(run: str, texts: list[str]) -> dict[str, Callable[[], object]]:
-    """What is timed, by the name of its row."""
+    """Return row name -> function to time."""
     pipe = pipeline("text-classification", run, top_k=None)
     predictor = bertkit.load(run)
     rows = [{"text": text} for text in texts]
@@ -51,8 +51,8 @@ def list_calls(run: str, texts: list[str]) -> dict[str, Callable[[], object]]:
 
 
 def format_table(seconds: dict[str, list[float]], rows: int) -> list[str]:
-    """Rows a second, ratios to the first way, and every round."""
-    lines = ["| | rows/s | times as fast |", "|---|---:|---:|"]
+    """Return the rows per second, the speedup over the pipeline row by row, and every round."""
+    lines = ["| | rows/s | speedup |", "|---|---:|---:|"]
     for name, runs in seconds.items():
         ratio = compute_median_ratio(seconds[ROW_BY_ROW], runs)
         lines.append(f"| {name} | {rows / statistics.median(runs):,.1f} | {ratio:.2f} |")
@@ -67,8 +67,8 @@ def main() -> None:
     with silence_libraries():
         seconds = time_alternating(list_calls(args.run, texts), args.rounds)
     about = (
-        f"{len(texts):,} rows of {args.data.name}, medians of {args.rounds} rounds in turn. Ratios are taken "
-        "round by round."
+        f"{len(texts):,} rows of {args.data.name}, medians of {args.rounds} rounds. The speedup is the "
+        "median of the ratios per round."
     )
     own = f"python benchmarks/predict_speed.py RUN --data {args.data.name} --rounds {args.rounds}"
     publish(format_report("Speed of predicting", about, format_table(seconds, len(texts)), [own]), args.out)

@@ -1,11 +1,11 @@
-"""Compare a step of pre-training in bertkit with one of `transformers.BertForPreTraining`.
+"""Compare a pre-training step in bertkit with one of `transformers.BertForPreTraining`.
 
     python benchmarks/pretrain_step.py --out pretrain_step.md
 
-Both train a BERT of the same shape, from the same weights, on the same random pairs with the same masked
-tokens, with the same optimizer, each in a process of its own. The stock model takes labels for all places and
-its own attention; bertkit's computes the vocabulary at the masked places, and attends by parts. Progress goes
-to standard error, the table to standard output.
+Both train the same BERT from the same weights on the same random pairs and masked tokens, with the same
+optimizer, each in a separate process. The stock model computes logits for all positions, with its own
+attention. bertkit computes logits only for the masked positions, with chunked attention. Progress goes to
+standard error, the table to standard output.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Step = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
 @dataclass(frozen=True)
 class Measurements:
-    """What one run measured; the losses tell that both compute the same."""
+    """Measurements of one run; equal losses show that both compute the same."""
 
     examples_per_second: float
     peak_memory_mb: float
@@ -61,11 +61,11 @@ class Measurements:
 
 
 def generate_batches(steps: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Pairs without padding, `MASKED` places of each to predict; [MASK] would change no arithmetic."""
+    """Yield batches of random pairs without padding; masked tokens keep their ids, at the same cost."""
     generator = torch.Generator().manual_seed(SEED)
     for _ in range(steps):
         ids = torch.randint(5, VOCAB_SIZE, (BATCH_SIZE, SEQ_LEN), generator=generator)
-        places = (
+        positions = (
             torch.rand(BATCH_SIZE, SEQ_LEN, generator=generator)
             .argsort(1)[:, :MASKED_PER_EXAMPLE]
             .sort(1)
@@ -74,24 +74,24 @@ def generate_batches(steps: int) -> Iterator[dict[str, torch.Tensor]]:
         yield {
             "input_ids": ids, "attention_mask": torch.ones_like(ids),
             "token_type_ids": (torch.arange(SEQ_LEN) >= SEQ_LEN // 2).long().expand(BATCH_SIZE, SEQ_LEN),
-            "masked_lm_positions": places, "masked_lm_labels": ids.gather(1, places),
+            "masked_lm_positions": positions, "masked_lm_labels": ids.gather(1, positions),
             "next_sentence_label": torch.randint(0, 2, (BATCH_SIZE,), generator=generator),
         }  # fmt: skip
 
 
 def build_stock_step(model: Any) -> Step:
-    """All places have labels, -100 where nothing is predicted."""
+    """Return the training step of the stock model, with labels for all positions (-100 if not masked)."""
 
-    def loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        places, words = batch.pop("masked_lm_positions"), batch.pop("masked_lm_labels")
-        labels = torch.full_like(batch["input_ids"], -100).scatter(1, places, words)
+    def compute_loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        positions, token_ids = batch.pop("masked_lm_positions"), batch.pop("masked_lm_labels")
+        labels = torch.full_like(batch["input_ids"], -100).scatter(1, positions, token_ids)
         return model(**batch, labels=labels).loss
 
-    return loss
+    return compute_loss
 
 
 def build_bertkit_step(model: Any) -> Step:
-    """As a session makes it."""
+    """Return the training step of bertkit, with the model changes of a session."""
     from bertkit.modeling.attention import enable_chunked_attention
     from bertkit.modeling.dropout import enable_fast_dropout
     from bertkit.modeling.forward import compute_logits
@@ -100,17 +100,17 @@ def build_bertkit_step(model: Any) -> Step:
 
     enable_chunked_attention(gather_masked_positions(model))
     enable_fast_dropout(model)
-    rule = PretrainingLoss()
+    loss = PretrainingLoss()
 
-    def loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        sums, counts = rule.sum_losses(compute_logits(model, batch), batch), rule.count_items(batch)
+    def compute_loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        sums, counts = loss.sum_losses(compute_logits(model, batch), batch), loss.count_items(batch)
         return torch.stack([sums[part] / counts[part] for part in sums]).sum()
 
-    return loss
+    return compute_loss
 
 
 def measure(kind: str, steps: int, dropout: float) -> Measurements:
-    """Train in this process."""
+    """Train in this process, and return the measurements."""
     from transformers import BertForPreTraining
 
     from bertkit.modeling.dropout import set_dropout
@@ -137,39 +137,40 @@ def measure(kind: str, steps: int, dropout: float) -> Measurements:
 
 
 def describe_system(name: str, kind: str, args: argparse.Namespace) -> System[Measurements]:
-    """One row."""
+    """Describe the runs of one model."""
     options = ["--kind", kind, "--steps", str(args.steps), "--dropout", str(args.dropout)]
     command = [sys.executable, str(Path(__file__).resolve()), *options]
     return System(name, lambda *_: command, lambda printed, _: Measurements(**printed))
 
 
 def format_table(measurements: dict[str, list[Measurements]]) -> list[str]:
-    """Medians, ratios to the stock model, and every round."""
+    """Format the medians, the ratios to the stock model, and every round."""
     (_, base), *_ = measurements.items()
-    lines = ["| | examples/s | times as fast | peak MB | of the stock model's |", "|---|---:|---:|---:|---:|"]
+    lines = [
+        "| | examples/s | speedup | peak MB | fraction of the stock model |",
+        "|---|---:|---:|---:|---:|",
+    ]
     for name, runs in measurements.items():
         speeds, peaks = (
             [getattr(run, key) for run in runs] for key in ("examples_per_second", "peak_memory_mb")
         )
-        faster = compute_median_ratio(speeds, [run.examples_per_second for run in base])
+        speedup = compute_median_ratio(speeds, [run.examples_per_second for run in base])
         memory_ratio = compute_median_ratio(peaks, [run.peak_memory_mb for run in base])
         speed, peak = statistics.median(speeds), statistics.median(peaks)
-        row = f"{speed:.1f} | {faster:.2f} | {peak:.0f} | {memory_ratio:.0%}"
+        row = f"{speed:.1f} | {speedup:.2f} | {peak:.0f} | {memory_ratio:.0%}"
         lines.append(f"| {name} | {row} |")
     rounds = {name: [str(run) for run in runs] for name, runs in measurements.items()}
     return [*lines, *list_rounds("Runs", rounds, separator="; ")]
 
 
 def main() -> None:
-    """Run both in turn and report, or be one of the two."""
+    """Run both in turn and report; with --kind, measure one of them in this process."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=20, help="that are timed")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each, medians are shown")
-    parser.add_argument("--dropout", type=float, default=0.1, help="0 shows that the losses are equal")
+    parser.add_argument("--steps", type=int, default=20, help="number of timed steps")
+    parser.add_argument("--rounds", type=int, default=3, help="runs per model; the report shows medians")
+    parser.add_argument("--dropout", type=float, default=0.1, help="dropout; with 0 the losses are equal")
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
-    parser.add_argument(
-        "--kind", choices=[STOCK, BERTKIT], help="measure this one, here, and print its measurements"
-    )
+    parser.add_argument("--kind", choices=[STOCK, BERTKIT], help="measure only this one, in this process")
     args = parser.parse_args()
     if args.kind:
         print(json.dumps(vars(measure(args.kind, args.steps, args.dropout))))
@@ -177,15 +178,14 @@ def main() -> None:
     entries = [describe_system("BertForPreTraining", STOCK, args), describe_system("bertkit", BERTKIT, args)]
     measurements = run_systems(entries, Path(), Path(), args.rounds, alternate=True)
     about = (
-        f"{NUM_LAYERS} layers, {HIDDEN_SIZE} wide, {NUM_HEADS} heads, {VOCAB_SIZE:,} tokens; {BATCH_SIZE} "
-        f"pairs of {SEQ_LEN} "
-        f"tokens, {MASKED_PER_EXAMPLE} of each to predict, dropout {args.dropout:g}, fp32; {args.steps} "
-        f"steps, "
-        f"{torch.get_num_threads()} threads, medians of {args.rounds} rounds. Memory: the process's peak."
+        f"{NUM_LAYERS} layers, hidden size {HIDDEN_SIZE}, {NUM_HEADS} heads, vocabulary {VOCAB_SIZE:,}; "
+        f"batches of {BATCH_SIZE} pairs of {SEQ_LEN} tokens, {MASKED_PER_EXAMPLE} of them masked; dropout "
+        f"{args.dropout:g}, fp32; {args.steps} steps, {torch.get_num_threads()} threads, medians of "
+        f"{args.rounds} rounds. Memory: the peak of the process."
     )
     own = f"pretrain_step.py --steps {args.steps} --rounds {args.rounds} --dropout {args.dropout:g}"
     commands = format_commands(own, entries)
-    publish(format_report("A step of pre-training", about, format_table(measurements), commands), args.out)
+    publish(format_report("Pre-training step", about, format_table(measurements), commands), args.out)
 
 
 if __name__ == "__main__":

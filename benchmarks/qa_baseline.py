@@ -1,6 +1,6 @@
-"""Answers from the scores of starts and ends as question answering scripts usually find them.
+"""Answer extraction from start and end logits as in the question answering scripts of transformers.
 
-Window by window, the best starts meet the best ends in Python loops. `qa_speed.py` sets it beside bertkit's.
+Python loops combine the best starts and the best ends of each window. `qa_speed.py` compares it with bertkit.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-Offsets = list[tuple[int, int] | None]  # the characters of each token; None beside the paragraph
+Offsets = list[tuple[int, int] | None]  # the characters of each token; None outside the context
 Span = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of all questions, as the tokenizer's `return_overflowing_tokens` leaves them.
+    """The windows of all questions, as returned by the tokenizer with `return_overflowing_tokens`.
 
     Attributes:
-        question: [windows] the number of the question of each.
-        offsets: [windows] the places of its tokens.
+        question: `[num_windows]` index of the question.
+        offsets: `[num_windows]` offsets of the tokens.
     """
 
     question: Sequence[int]
@@ -32,7 +32,7 @@ class Windows:
 
 @dataclass
 class BaselineAnswers:
-    """What was found, by the questions' ids; `scores` are those of the best spans, -inf where none was."""
+    """Answers by question id; `scores` are those of the best spans, -inf for questions without a span."""
 
     predictions: dict[str, str] = field(default_factory=dict)
     nbest: dict[str, list[Span]] = field(default_factory=dict)
@@ -40,37 +40,40 @@ class BaselineAnswers:
     scores: list[float] = field(default_factory=list)
 
     def format_files(self) -> list[str]:
-        """The three files, not indented: that is much the slower way to write JSON."""
-        found = (self.predictions, self.nbest, self.null_odds)
-        return [json.dumps(values, ensure_ascii=False) for values in found]
+        """Return the contents of the three files as JSON without indentation, which is faster to write."""
+        files = (self.predictions, self.nbest, self.null_odds)
+        return [json.dumps(values, ensure_ascii=False) for values in files]
 
 
 def find_answers(
     logits: np.ndarray, windows: Windows, ids: Sequence[str], contexts: Sequence[str],
     n_best: int, max_answer_length: int,
 ) -> BaselineAnswers:  # fmt: skip
-    """The answers by SQuAD 2.0's rules, with a threshold of 0.
+    """Return the answers by the rules of SQuAD 2.0, with a threshold of 0.
 
     Args:
-        logits: [windows, 2, length] of starts and ends; [CLS] is the first token.
-        ids, contexts: [questions].
+        logits: `[num_windows, 2, seq_len]` of starts and ends; [CLS] is the first token.
+        ids: `[num_questions]`.
+        contexts: `[num_questions]`.
     """
-    of_question: dict[int, list[int]] = defaultdict(list)
+    windows_of_question: dict[int, list[int]] = defaultdict(list)
     for window, question in enumerate(windows.question):
-        of_question[question].append(window)
-    found = BaselineAnswers()
+        windows_of_question[question].append(window)
+    answers = BaselineAnswers()
     for number, (name, context) in enumerate(zip(ids, contexts, strict=True)):
         spans, null = [], np.inf
-        for window in of_question[number]:
+        for window in windows_of_question[number]:
             start, end = logits[window]
             null = min(null, start[0] + end[0])
-            spans += _spans(start, end, windows.offsets[window], n_best, max_answer_length)
-        _decide(found, name, context, spans, null, n_best)
-    return found
+            spans += _list_spans(start, end, windows.offsets[window], n_best, max_answer_length)
+        _choose_answer(answers, name, context, spans, null, n_best)
+    return answers
 
 
-def _spans(start: np.ndarray, end: np.ndarray, offsets: Offsets, n_best: int, longest: int) -> list[Span]:
-    """The spans of one window between its best starts and its best ends."""
+def _list_spans(
+    start: np.ndarray, end: np.ndarray, offsets: Offsets, n_best: int, longest: int
+) -> list[Span]:
+    """List the valid spans between the best starts and the best ends of a window."""
     spans = []
     starts = np.argsort(start)[-1 : -n_best - 1 : -1].tolist()
     ends = np.argsort(end)[-1 : -n_best - 1 : -1].tolist()
@@ -83,33 +86,38 @@ def _spans(start: np.ndarray, end: np.ndarray, offsets: Offsets, n_best: int, lo
                 continue
             if last < first or last - first + 1 > longest:
                 continue
-            one, other = start[first], end[last]
-            spans.append({"place": (begin[0], stop[1]), "score": one + other, "start": one, "end": other})
+            start_logit, end_logit = start[first], end[last]
+            spans.append(
+                {
+                    "offsets": (begin[0], stop[1]), "score": start_logit + end_logit,
+                    "start": start_logit, "end": end_logit,
+                }
+            )  # fmt: skip
     return spans
 
 
-def _decide(
-    found: BaselineAnswers, name: str, context: str, spans: list[Span], null: float, n_best: int
+def _choose_answer(
+    answers: BaselineAnswers, name: str, context: str, spans: list[Span], null: float, n_best: int
 ) -> None:  # fmt: skip
-    """Sort the spans of one question, give each its probability, and put the best against no answer."""
+    """Sort the spans of a question, compute probabilities, and compare the best span with no answer."""
     best = sorted(spans, key=lambda span: span["score"], reverse=True)[:n_best]
     top = float(best[0]["score"]) if best else -np.inf
-    listed = [{**span, "text": context[slice(*span["place"])]} for span in best]
-    listed.append({"text": "", "score": null, "start": null / 2, "end": null / 2})
-    listed.sort(key=lambda span: span["score"], reverse=True)
-    scores = np.array([span["score"] for span in listed])
+    candidates = [{**span, "text": context[slice(*span["offsets"])]} for span in best]
+    candidates.append({"text": "", "score": null, "start": null / 2, "end": null / 2})
+    candidates.sort(key=lambda span: span["score"], reverse=True)
+    scores = np.array([span["score"] for span in candidates])
     probabilities = np.exp(scores - scores.max())
     probabilities /= probabilities.sum()
-    found.nbest[name] = [
+    answers.nbest[name] = [
         {
             "text": span["text"],
             "probability": float(probability),
             "start_logit": float(span["start"]),
             "end_logit": float(span["end"]),
         }
-        for span, probability in zip(listed, probabilities, strict=True)
+        for span, probability in zip(candidates, probabilities, strict=True)
     ]
-    span = next((span["text"] for span in listed if span["text"]), "")
-    found.null_odds[name] = float(null) - top
-    found.predictions[name] = "" if found.null_odds[name] > 0 else span
-    found.scores.append(top)
+    span = next((span["text"] for span in candidates if span["text"]), "")
+    answers.null_odds[name] = float(null) - top
+    answers.predictions[name] = "" if answers.null_odds[name] > 0 else span
+    answers.scores.append(top)

@@ -1,10 +1,10 @@
-"""Draw questions of SQuAD's development files: of eight articles to score, of the others to learn from.
+"""Sample training and validation questions from the development file of SQuAD, from different articles.
 
     python benchmarks/qa_data.py SETS/squad/dev-v1.1.json FOLDER
 
-writes FOLDER/train.json (1,500 questions) and FOLDER/dev.json (400), in the form of SQuAD; --train and --dev
-give other numbers. Version 2.0 has some of the same articles and is split by the same names, so that a model
-may learn from both.
+writes FOLDER/train.json (1,500 questions) and FOLDER/dev.json (400) in the format of SQuAD; --train and
+--dev change the numbers. Both versions of SQuAD are split by the same article titles, so that a model can be
+trained on both.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ DEV_ARTICLES = {
 
 
 def sample_questions(articles: list[dict[str, Any]], size: int, rng: random.Random) -> list[dict[str, Any]]:
-    """Keep `size` questions of the articles, sampled by seed, with their paragraphs."""
+    """Sample `size` questions; return their articles and paragraphs without the other questions."""
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
-    ids = set(rng.sample([question["id"] for some in paragraphs for question in some["qas"]], size))
-    kept = []
+    ids = set(rng.sample([question["id"] for paragraph in paragraphs for question in paragraph["qas"]], size))
+    sampled = []
     for article in articles:
-        some = [
+        remaining = [
             {"context": paragraph["context"], "qas": questions}
             for paragraph in article["paragraphs"]
             if (questions := [question for question in paragraph["qas"] if question["id"] in ids])
         ]
-        kept.append({"title": article["title"], "paragraphs": some})
-    return [article for article in kept if article["paragraphs"]]
+        sampled.append({"title": article["title"], "paragraphs": remaining})
+    return [article for article in sampled if article["paragraphs"]]
 
 
 def write_splits(source: Path, folder: Path, train: int, dev: int) -> None:
@@ -45,17 +45,17 @@ def write_splits(source: Path, folder: Path, train: int, dev: int) -> None:
         parts["dev" if article["title"] in DEV_ARTICLES else "train"].append(article)
     folder.mkdir(parents=True, exist_ok=True)
     for (name, articles), size in zip(parts.items(), (train, dev), strict=True):
-        some = {"version": content["version"], "data": sample_questions(articles, size, rng)}
-        (folder / f"{name}.json").write_text(json.dumps(some), "utf-8")
+        squad = {"version": content["version"], "data": sample_questions(articles, size, rng)}
+        (folder / f"{name}.json").write_text(json.dumps(squad), "utf-8")
 
 
 def main() -> None:
-    """Read, draw and write."""
+    """Sample questions from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--train", type=int, default=1500, help="questions to learn from")
-    parser.add_argument("--dev", type=int, default=400, help="questions to score")
+    parser.add_argument("--train", type=int, default=1500, help="number of training questions")
+    parser.add_argument("--dev", type=int, default=400, help="number of validation questions")
     args = parser.parse_args()
     write_splits(args.source, args.folder, args.train, args.dev)
 

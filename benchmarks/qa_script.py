@@ -1,11 +1,11 @@
 """Fine-tune a model to answer questions with a plain `transformers.Trainer`.
 
-This is a yardstick of `training.py`: windows by the tokenizer, the answer looked for in each with Python
-loops, and every window padded to the maximum length, as such scripts do by default. It does not
-use bertkit, and scores nothing: both sides' answers are scored by the same rule.
+This is a baseline of `training.py`. As in similar scripts, the tokenizer builds the windows, Python loops
+find the answer in each, and every window is padded to the maximum length by default. The script does not use
+bertkit and computes no scores: `training.py` scores the answers of all systems.
 
-The last thing it does is to print one line of JSON with measurements and answers on standard output; all else
-goes to standard error.
+Finally it prints one line of JSON with measurements and answers to standard output. Everything else goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ Question = dict[str, Any]
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--train_file", type=Path, required=True, help="in the form of SQuAD")
-    parser.add_argument("--validation_file", type=Path, required=True, help="the same")
-    parser.add_argument("--doc_stride", type=int, default=128, help="tokens that two windows share")
+    parser.add_argument("--train_file", type=Path, required=True, help="in the format of SQuAD")
+    parser.add_argument("--validation_file", type=Path, required=True, help="in the format of SQuAD")
+    parser.add_argument(
+        "--doc_stride", type=int, default=128, help="tokens that consecutive windows have in common"
+    )
     add_training_options(parser, length=384, batch_size=12)
     return parser.parse_args(argv)
 
 
 def load_questions(path: Path) -> list[Question]:
-    """Each question with its paragraph."""
+    """Load all questions with their contexts."""
     return [
         {**question, "context": paragraph["context"]}
         for article in json.loads(path.read_text("utf-8"))["data"]
@@ -49,7 +51,7 @@ def load_questions(path: Path) -> list[Question]:
 
 
 def tokenize_windows(questions: list[Question], tokenizer: Any, args: argparse.Namespace) -> Any:
-    """The windows of all questions, with offsets and the number of the question of each."""
+    """Return the windows of all questions, with offsets and the index of the question of each window."""
     return tokenizer(
         [question["question"].lstrip() for question in questions],
         [question["context"] for question in questions],
@@ -72,13 +74,15 @@ def find_answer_tokens(
 
 
 def build_training_rows(questions: list[Question], windows: Any) -> list[dict[str, Any]]:
-    """What the model reads of each window, and where the answer begins and ends."""
+    """Return the model inputs of each window, and the first and last token of the answer."""
     rows = []
     for number, question in enumerate(windows["overflow_to_sample_mapping"]):
         answer = questions[question]["answers"][0]
-        place = find_answer_tokens(answer, windows["offset_mapping"][number], windows.sequence_ids(number))
+        first, last = find_answer_tokens(
+            answer, windows["offset_mapping"][number], windows.sequence_ids(number)
+        )
         inputs = {name: windows[name][number] for name in ("input_ids", "attention_mask", "token_type_ids")}
-        rows.append({**inputs, "start_positions": place[0], "end_positions": place[1]})
+        rows.append({**inputs, "start_positions": first, "end_positions": last})
     return rows
 
 
@@ -92,7 +96,7 @@ def build_trainer(args: argparse.Namespace) -> Trainer:
         set_seed,
     )
 
-    set_seed(args.seed)  # before the model, whose head starts at random
+    set_seed(args.seed)  # before the random initialization of the head
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
     questions = load_questions(args.train_file)
     return Trainer(
@@ -104,21 +108,22 @@ def build_trainer(args: argparse.Namespace) -> Trainer:
 
 
 def predict_answers(trainer: Trainer, args: argparse.Namespace) -> dict[str, str]:
-    """The answer to each question by its id, found the usual way."""
+    """Return question id -> answer."""
     questions = load_questions(args.validation_file)
     windows = tokenize_windows(questions, trainer.processing_class, args)
     rows = [{name: windows[name][n] for name in ("input_ids", "attention_mask", "token_type_ids")}
             for n in range(len(windows["input_ids"]))]  # fmt: skip
-    found = trainer.predict(rows).predictions
+    logits = trainer.predict(rows).predictions
     sides = [windows.sequence_ids(number) for number in range(len(rows))]
     offsets = [
-        [place if side == 1 else None for place, side in zip(places, of_each, strict=True)]
-        for places, of_each in zip(windows["offset_mapping"], sides, strict=True)
+        [pair if side == 1 else None for pair, side in zip(pairs, window_sides, strict=True)]
+        for pairs, window_sides in zip(windows["offset_mapping"], sides, strict=True)
     ]
-    of = qa_baseline.Windows(windows["overflow_to_sample_mapping"], offsets)
-    ids, contexts = [one["id"] for one in questions], [one["context"] for one in questions]
-    listed = qa_baseline.find_answers(np.stack(found[:2], 1), of, ids, contexts, 20, 30).nbest
-    return {name: next((span["text"] for span in listed[name] if span["text"]), "") for name in ids}
+    baseline_windows = qa_baseline.Windows(windows["overflow_to_sample_mapping"], offsets)
+    ids, contexts = ([question[key] for question in questions] for key in ("id", "context"))
+    scores = np.stack(logits[:2], 1)
+    nbest = qa_baseline.find_answers(scores, baseline_windows, ids, contexts, 20, 30).nbest
+    return {name: next((span["text"] for span in nbest[name] if span["text"]), "") for name in ids}
 
 
 def main() -> None:

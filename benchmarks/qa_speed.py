@@ -1,12 +1,12 @@
-"""Measure what `bertkit qa` does around the model: features, answers from scores, memory.
+"""Measure `bertkit qa` without the model: building features, extracting answers, memory.
 
     python benchmarks/qa_speed.py --data-dir SETS --out qa.md
 
-features: compared with a bare call of the tokenizer.
-answers: from start and end scores to predictions and n-best lists, compared with the usual loops in
-`qa_baseline.py`, on the same random scores.
-memory: how much scoring many windows adds to the peak.
-Everything runs in this process, and nothing is trained.
+features: building features, compared with a call of the tokenizer.
+answers: from logits to predictions and n-best lists, compared with the loops in `qa_baseline.py` on the same
+random logits.
+memory: how much the prediction of many windows increases the peak memory.
+Everything runs in this process, without training.
 
 SETS is a directory that contains squad/dev-v1.1.json. Progress goes to standard error, the report to standard
 output.
@@ -51,18 +51,20 @@ from ner_data import time_alternating
 
 LIMITS = Limits(max_length=384, max_query_length=64, doc_stride=128, max_answer_length=30, n_best=20)
 BATCH_SIZE = 24
-PARAGRAPHS_JOINED = 10  # paragraphs of an article that make one long one
+PARAGRAPHS_JOINED = 10  # paragraphs that are joined to a long one
 PROC_STATUS = Path("/proc/self/status")
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line and check what can be checked at once."""
+    """Read and validate the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, "squad/", (2000, "questions, from the first on (default: 2000)"), rounds=5)
+    add_options(parser, "squad/", (2000, "number of questions, from the first one (default: 2000)"), rounds=5)
     parser.add_argument(
         "--part", choices=list(PARTS), action="append", help="repeatable (default: all three)"
     )
-    parser.add_argument("--windows", type=int, default=100_000, help="about how many, in memory")
+    parser.add_argument(
+        "--windows", type=int, default=100_000, help="approximate number of windows in the memory part"
+    )
     args = parser.parse_args(argv)
     if args.data_dir is None or not (args.data_dir / "squad" / "dev-v1.1.json").is_file():
         parser.error("no squad/dev-v1.1.json found: give the folder of squad/ with --data-dir")
@@ -73,16 +75,16 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def iterate_squad(folder: Path) -> Iterator[tuple[str, str, str, str]]:
-    """The questions: id, article, paragraph, question."""
+    """Yield id, title, context and question of each question."""
     text = (folder / "squad" / "dev-v1.1.json").read_text(encoding="utf-8")
     for article in json.loads(text)["data"]:
         for paragraph in article["paragraphs"]:
-            for asked in paragraph["qas"]:
-                yield asked["id"], article["title"], paragraph["context"], asked["question"]
+            for question in paragraph["qas"]:
+                yield question["id"], article["title"], paragraph["context"], question["question"]
 
 
 def load_questions(args: argparse.Namespace) -> tuple[list[str], list[str], list[str]]:
-    """Ids, questions and paragraphs of the first questions."""
+    """Load ids, questions and contexts of the first questions."""
     rows = list(islice(iterate_squad(args.data_dir), args.rows))
     return [row[0] for row in rows], [row[3] for row in rows], [row[2] for row in rows]
 
@@ -91,27 +93,27 @@ def load_questions(args: argparse.Namespace) -> tuple[list[str], list[str], list
 
 
 def compare_features(args: argparse.Namespace, tokenizer: Any) -> list[str]:
-    """Compare `build_questions` with a bare call of the tokenizer."""
+    """Compare `build_question_features` with a call of the tokenizer."""
     _, questions, contexts = load_questions(args)
-    alone = copy.deepcopy(tokenizer)  # the bare call leaves its truncation behind in the tokenizer
-    unlike = [f"{context} {number}" for number, context in enumerate(contexts)]
+    tokenizer_copy = copy.deepcopy(tokenizer)  # the call changes the truncation of its tokenizer
+    distinct = [f"{context} {number}" for number, context in enumerate(contexts)]
 
-    def bare(contexts: list[str]) -> Callable[[], object]:
-        return lambda: alone(
+    def call_tokenizer(contexts: list[str]) -> Callable[[], object]:
+        return lambda: tokenizer_copy(
             questions, contexts, truncation="only_second", max_length=384, stride=128,
             return_overflowing_tokens=True, return_offsets_mapping=True,
         )  # fmt: skip
 
-    def built(contexts: list[str]) -> Callable[[], object]:
+    def build_features(contexts: list[str]) -> Callable[[], object]:
         return lambda: build_question_features(questions, contexts, None, tokenizer, LIMITS, cache=False)
 
-    lines = [f"{len(questions):,} questions, nothing cached. The ratio is of seconds."]
-    for name, paragraphs in (("as they are", contexts), ("all different", unlike)):
+    lines = [f"{len(questions):,} questions, without a cache. The ratio compares seconds."]
+    for name, paragraphs in (("unchanged", contexts), ("all different", distinct)):
         calls = {
-            "tokenizer(questions, contexts, ...)": bare(paragraphs),
-            "build_questions": built(paragraphs),
+            "tokenizer(questions, contexts, ...)": call_tokenizer(paragraphs),
+            "build_question_features": build_features(paragraphs),
         }
-        lines += ["", f"Paragraphs {name}, {len(set(paragraphs)):,} of them:", ""]
+        lines += ["", f"Paragraphs {name}, {len(set(paragraphs)):,} distinct:", ""]
         lines += compare_calls(calls, args, 1, "s")
     return ["## Features", "", *lines]
 
@@ -120,36 +122,44 @@ def compare_features(args: argparse.Namespace, tokenizer: Any) -> list[str]:
 
 
 def compare_answers(args: argparse.Namespace, tokenizer: Any) -> list[str]:
-    """Compare the way from scores to files with the usual one, and the answers of both."""
+    """Compare the time from logits to files and the answers with those of the baseline."""
     ids, questions, contexts = load_questions(args)
     built = build_question_features(questions, contexts, None, tokenizer, LIMITS, cache=False)
     logits, windows = make_peaked_logits(built), to_baseline_windows(built)
     rows = Rows.from_columns({"id": ids, "context": contexts}, "dev-v1.1.json")
 
-    def usual() -> qa_baseline.BaselineAnswers:
+    def find_baseline_answers() -> qa_baseline.BaselineAnswers:
         return qa_baseline.find_answers(
             logits, windows, ids, contexts, LIMITS.n_best, LIMITS.max_answer_length
         )
 
-    def ours() -> Outputs:
+    def reduce_outputs() -> Outputs:
         return Outputs(reduce_logits(logits, built), built, rows)
 
     calls: dict[str, Callable[[], object]] = {
-        "the usual loops": lambda: usual().format_files(),
-        "bertkit": lambda: ["".join(lines) for lines in evaluate(ours()).files().values()],
-        "of which: kept": ours,
-        "of which: kept and merge": lambda: evaluate(ours()).nbest,
+        "baseline loops": lambda: find_baseline_answers().format_files(),
+        "bertkit": lambda: ["".join(lines) for lines in evaluate(reduce_outputs()).files().values()],
+        "of which: reducing the logits": reduce_outputs,
+        "of which: reducing the logits and merging windows": lambda: evaluate(reduce_outputs()).nbest,
     }
     about = (
-        f"{len(ids):,} questions in {len(built):,} windows, random scores with peaks, batches of "
-        f"{BATCH_SIZE}. From scores to the text of the three files. The ratio is of time."
+        f"{len(ids):,} questions in {len(built):,} windows, random logits with peaks, batches of "
+        f"{BATCH_SIZE}. The time from logits to the text of the three files. The ratio compares times."
     )
-    shown = compare_calls(calls, args, len(ids) / 1e6, "µs per question")
-    return ["## Answers", "", about, "", *shown, "", *describe_agreement(usual(), ours())]
+    table = compare_calls(calls, args, len(ids) / 1e6, "µs per question")
+    return [
+        "## Answers",
+        "",
+        about,
+        "",
+        *table,
+        "",
+        *describe_agreement(find_baseline_answers(), reduce_outputs()),
+    ]
 
 
 def make_peaked_logits(built: QuestionFeatures) -> np.ndarray:
-    """[windows, 2, 384] noise with some likely answers in each window and a likely [CLS]; -inf is padding."""
+    """Return random logits `[num_windows, 2, 384]` with peaks at some spans and at [CLS]; padding is -inf."""
     generator, n = np.random.default_rng(SEED), len(built)
     logits = generator.normal(0, 2, (n, 2, LIMITS.max_length)).astype(np.float32)
     every, place, size = np.arange(n), built.get_context_positions(np.arange(n)), built.stop - built.start
@@ -165,7 +175,7 @@ def make_peaked_logits(built: QuestionFeatures) -> np.ndarray:
 
 
 def to_baseline_windows(built: QuestionFeatures) -> qa_baseline.Windows:
-    """The windows as the usual way has them before it looks for answers."""
+    """Convert the features to the windows of `qa_baseline.py`."""
     places = list(zip(built.contexts.start.tolist(), built.contexts.stop.tolist(), strict=True))
     begins = built.get_context_positions(np.arange(len(built))).tolist()
     bounds = zip(begins, built.start.tolist(), built.stop.tolist(), strict=True)
@@ -174,15 +184,16 @@ def to_baseline_windows(built: QuestionFeatures) -> qa_baseline.Windows:
 
 
 def reduce_logits(logits: np.ndarray, built: QuestionFeatures) -> np.ndarray:
-    """What scoring keeps, batch by batch, longest first, each as long as its longest window."""
+    """Reduce the logits as prediction does: in batches, longest windows first, padded per batch."""
     lengths = built.sequence_lengths
     order = np.argsort(-lengths, kind="stable")
-    parts = [order[first : first + BATCH_SIZE] for first in range(0, len(order), BATCH_SIZE)]
-    found = [
-        built.reduce_logits(torch.from_numpy(logits[rows, :, : lengths[rows[0]]]), rows, {}) for rows in parts
+    batches = [order[first : first + BATCH_SIZE] for first in range(0, len(order), BATCH_SIZE)]
+    reduced = [
+        built.reduce_logits(torch.from_numpy(logits[rows, :, : lengths[rows[0]]]), rows, {})
+        for rows in batches
     ]
-    result = np.empty((len(order), found[0].shape[1]), np.float32)
-    result[order] = torch.cat(found).numpy()
+    result = np.empty((len(order), reduced[0].shape[1]), np.float32)
+    result[order] = torch.cat(reduced).numpy()
     return result
 
 
@@ -191,20 +202,20 @@ def evaluate(outputs: Outputs) -> QaEvaluation:
     return QaEvaluation(outputs, "v2", 0.0)
 
 
-def describe_agreement(usual: qa_baseline.BaselineAnswers, ours: Outputs) -> list[str]:
-    """Count the questions with the same answer, and whose best span scores higher."""
-    evaluation = evaluate(ours)
+def describe_agreement(baseline: qa_baseline.BaselineAnswers, outputs: Outputs) -> list[str]:
+    """Count the questions with the same answer, and compare the scores of the best spans."""
+    evaluation = evaluate(outputs)
     nbest = evaluation.nbest
-    same = np.equal(evaluation.answers, list(usual.predictions.values()))
-    best, other = nbest.score[nbest.offsets[:-1]], np.array(usual.scores, np.float32)
+    same = np.equal(evaluation.answers, list(baseline.predictions.values()))
+    best, other = nbest.score[nbest.offsets[:-1]], np.array(baseline.scores, np.float32)
     higher, lower, n = best > other, best < other, len(same)
     return [
-        f"- the same answer: {same.sum()} of {n}, {sum(map(bool, usual.predictions.values()))} of the usual "
-        "way's not empty",
-        f"- another answer: {(~same & higher).sum()} where bertkit's best span has the higher score, "
-        f"{(~same & lower).sum()} where it has the lower, {(~same & (best == other)).sum()} the same",
-        f"- best span, answered or not: bertkit's higher {higher.sum()}, lower {lower.sum()}; no span at all "
-        f"by the usual way {np.isinf(other).sum()}",
+        f"- same answer: {same.sum()} of {n}; {sum(map(bool, baseline.predictions.values()))} answers of the "
+        "baseline are not empty",
+        f"- other answer: bertkit's best span scores higher for {(~same & higher).sum()} questions, "
+        f"lower for {(~same & lower).sum()}, and equally for {(~same & (best == other)).sum()}",
+        f"- best span of all questions: bertkit scores higher for {higher.sum()}, lower for {lower.sum()}; "
+        f"the baseline finds no span for {np.isinf(other).sum()}",
     ]
 
 
@@ -212,49 +223,52 @@ def describe_agreement(usual: qa_baseline.BaselineAnswers, ours: Outputs) -> lis
 
 
 class RandomScorer(torch.nn.Module):
-    """Random scores in place of a model's."""
+    """A model with random logits."""
 
     def __init__(self) -> None:
         super().__init__()
         self.scale = torch.nn.Parameter(torch.ones(()))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> QuestionAnsweringModelOutput:
-        """Of starts and ends, [sequences, length] each."""
+        """Return random start and end logits, each `[batch, seq_len]`."""
         start, end = self.scale * torch.rand(2, *attention_mask.shape)
         return QuestionAnsweringModelOutput(start_logits=start, end_logits=end)
 
 
 def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
-    """Measure how far features and scores of many windows raise the peak of this process."""
+    """Measure how much building features and predicting many windows increases the peak memory."""
     questions, contexts = build_long_rows(args, tokenizer)
     before = read_process_memory_mb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, which an earlier one would hide
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory
     built = build_question_features(questions, contexts, None, tokenizer, LIMITS, cache=False)
     after = read_process_memory_mb("VmHWM")
     started = time.perf_counter()
     pad = PaddingCollator(tokenizer.pad_token_id, return_token_type_ids=False)
-    found = predict_logits(RandomScorer(), built, pad, BATCH_SIZE, Reporter())
+    logits = predict_logits(RandomScorer(), built, pad, BATCH_SIZE, Reporter())
     took, raised = time.perf_counter() - started, read_process_memory_mb("VmHWM") - before
     return [
         *("## Memory", ""),
         f"{len(questions):,} questions over {len(set(contexts)):,} paragraphs in {len(built):,} windows of "
-        f"{built.sequence_lengths.mean():.0f} tokens on average, scored by a stand-in for a model.",
+        f"{built.sequence_lengths.mean():.0f} tokens on average, with random logits in place of a model.",
         *("", "| | MB |", "|---|---:|"),
-        f"| peak, above what was there before | {raised:.0f} |",
-        f"| of which, while features were made | {after - before:.0f} |",
-        f"| what is kept of the scores | {found.nbytes / 1e6:.0f} |",
-        *("", f"Scoring took {took:.0f} s, {took / len(built) * 1e6:.0f} us a window."),
+        f"| increase of the peak | {raised:.0f} |",
+        f"| of which: building features | {after - before:.0f} |",
+        f"| reduced logits | {logits.nbytes / 1e6:.0f} |",
+        *("", f"Prediction took {took:.0f} s, {took / len(built) * 1e6:.0f} µs per window."),
     ]
 
 
 def build_long_rows(args: argparse.Namespace, tokenizer: Any) -> tuple[list[str], list[str]]:
-    """Questions and long paragraphs, over and over, until they make as many windows as asked."""
+    """Repeat questions with long contexts until they have the requested number of windows."""
     rows: list[tuple[str, str]] = []
     for _, article in groupby(iterate_squad(args.data_dir), key=lambda row: row[1]):
-        some = list(article)
-        texts = list(dict.fromkeys(row[2] for row in some))
-        part = {text: at // PARAGRAPHS_JOINED * PARAGRAPHS_JOINED for at, text in enumerate(texts)}
-        rows += [(row[3], " ".join(texts[part[row[2]] : part[row[2]] + PARAGRAPHS_JOINED])) for row in some]
+        questions_of_article = list(article)
+        texts = list(dict.fromkeys(row[2] for row in questions_of_article))
+        first = {text: at // PARAGRAPHS_JOINED * PARAGRAPHS_JOINED for at, text in enumerate(texts)}
+        rows += [
+            (row[3], " ".join(texts[first[row[2]] : first[row[2]] + PARAGRAPHS_JOINED]))
+            for row in questions_of_article
+        ]
     questions, contexts = map(list, zip(*rows, strict=True))
     built = build_question_features(questions, contexts, None, tokenizer, LIMITS, cache=False)
     counts = accumulate(cycle(np.diff(built.window_offsets).tolist()))
@@ -263,7 +277,7 @@ def build_long_rows(args: argparse.Namespace, tokenizer: Any) -> tuple[list[str]
 
 
 def read_process_memory_mb(name: str) -> float:
-    """What Linux says of this process: `VmRSS` is the memory it has, `VmHWM` the most it has had."""
+    """Return a value of /proc/self/status: `VmRSS` is the current memory, `VmHWM` the peak."""
     lines = (line.split() for line in PROC_STATUS.read_text(encoding="ascii").splitlines())
     return next(int(words[1]) / 1024 for words in lines if words and words[0] == f"{name}:")
 
@@ -277,10 +291,10 @@ PARTS = {"features": compare_features, "answers": compare_answers, "memory": mea
 def compare_calls(
     calls: dict[str, Callable[[], object]], args: argparse.Namespace, divisor: float, unit: str
 ) -> list[str]:
-    """Time the calls in turn; a table of the medians beside the first, and every round."""
+    """Time the calls in turn; return a table of medians and ratios to the first call, and every round."""
     seconds = time_alternating(calls, args.rounds)
     base = next(iter(seconds.values()))
-    lines = [f"| | {unit} | ratio | times as fast |", "|---|---:|---:|---:|"]
+    lines = [f"| | {unit} | ratio | speedup |", "|---|---:|---:|---:|"]
     for name, runs in seconds.items():
         took, ratio = statistics.median(runs) / divisor, compute_median_ratio(runs, base)
         lines.append(f"| {name} | {took:.3g} | {ratio:.3f} | {1 / ratio:.1f} |")
@@ -291,16 +305,15 @@ def compare_calls(
 def main() -> None:
     """Run the parts and report."""
     args = parse_args()
-    torch.set_num_threads(1)  # the tensors are small, and on a busy machine threads wait for one another
+    torch.set_num_threads(1)  # the tensors are small, and threads would wait for each other on a busy machine
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     tokenizer.backend_tokenizer.no_truncation()  # as bertkit loads it
     tokenizer.backend_tokenizer.no_padding()
     parts = [PARTS[name](args, tokenizer) for name in args.part or PARTS]
     about = (
-        f"SQuAD 1.1, dev set; {LIMITS.max_length} tokens, a window every {LIMITS.doc_stride}; "
-        f"{describe_model_and_rounds(args.model, args.rounds)}. Ratios are to the first row, taken round "
-        f"by round, of "
-        "which the median is shown."
+        f"SQuAD 1.1, dev set; windows of {LIMITS.max_length} tokens, doc stride {LIMITS.doc_stride}; "
+        f"{describe_model_and_rounds(args.model, args.rounds)}. Ratios are medians of the "
+        "ratios to the first row per round."
     )
     own = f"qa_speed.py --data-dir SETS --rows {args.rows} --rounds {args.rounds} --windows {args.windows}"
     own += "".join(f" --part {name}" for name in args.part or [])

@@ -1,4 +1,4 @@
-"""Made-up text, its tokenizer and a model with random weights, for benchmarks that need no meaning."""
+"""Create synthetic text, its tokenizer, and a model with random weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from harness import SEED
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
-SENTENCES_PER_DOCUMENT = 12  # in a document
+SENTENCES_PER_DOCUMENT = 12
 
 
 def build_tokenizer(vocabulary: int) -> Any:
@@ -32,7 +32,7 @@ def build_tokenizer(vocabulary: int) -> Any:
 
 
 def write_model(folder: Path, vocabulary: int, shape: tuple[int, int, int]) -> Path:
-    """Write a BERT of these layers, width and heads with random weights, and its tokenizer."""
+    """Write a BERT with random weights and its tokenizer; `shape` is (num_layers, hidden_size, num_heads)."""
     import torch
     from transformers import BertModel
 
@@ -45,7 +45,7 @@ def write_model(folder: Path, vocabulary: int, shape: tuple[int, int, int]) -> P
 
 
 def write_rows(path: Path, rows: int, length: int, vocabulary: int) -> Path:
-    """Write labeled texts of realistic lengths: many short ones, a few truncated at `length` tokens."""
+    """Write labeled texts of realistic lengths: many are short, a few have `length` tokens."""
     from bertkit.utils.files import write_jsonl
 
     rng = np.random.default_rng(SEED)
@@ -57,7 +57,7 @@ def write_rows(path: Path, rows: int, length: int, vocabulary: int) -> Path:
 
 
 def write_text(path: Path, tokens: int, vocabulary: int) -> Path:
-    """Write at least as many tokens in sentences of 5 to 40 words, a sentence a line, in documents."""
+    """Write documents with at least this number of tokens, one sentence of 5 to 40 words per line."""
     rng = np.random.default_rng(SEED)
     lines: list[str] = []
     written = 0

@@ -12,9 +12,9 @@ from harness import SEED, System
 from workloads import Workload, compute_squad_f1
 
 HERE = Path(__file__).resolve().parent
-BASELINE = "Trainer, padded per batch"  # the row that ratios are to
-OVERLAP = 128  # tokens that two windows share, as in the example scripts
-DOC_STRIDE = 240  # about the same from one window to the next, as bertkit counts: 384 - 128 - a question
+BASELINE = "Trainer, padded per batch"  # the reference of the ratios
+OVERLAP = 128  # tokens that consecutive windows have in common, as in the example scripts
+DOC_STRIDE = 240  # about the same in bertkit: 384 - 128 - the length of a question
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Measurements:
 
 
 def list_systems(work: Workload, folder: Path, simpletransformers: str | None) -> list[System[Measurements]]:
-    """List the rows of the table of the work whose rows lie in `folder`.
+    """List the systems for a workload whose data is in `folder`.
 
     Args:
-        simpletransformers: the interpreter that has it, if any.
+        simpletransformers: an interpreter with simpletransformers, if any.
     """
     from bertkit.training.defaults import is_bf16_faster
 
@@ -50,13 +50,13 @@ def list_systems(work: Workload, folder: Path, simpletransformers: str | None) -
         describe_script("Trainer, its best flags", work, folder, [*trainer, dynamic, *best]),
     ]
     if simpletransformers and work.task == "classify":
-        named = [simpletransformers, str(HERE / "simpletransformers_script.py")]
-        entries.append(describe_script("simpletransformers", work, folder, named))
+        command = [simpletransformers, str(HERE / "simpletransformers_script.py")]
+        entries.append(describe_script("simpletransformers", work, folder, command))
     return [*entries, describe_bertkit("bertkit", work), describe_bertkit("bertkit --pack", work, "--pack")]
 
 
 def describe_script(name: str, work: Workload, folder: Path, start: Sequence[str]) -> System[Measurements]:
-    """Describe a run of a script that prints what `trainer_options.measurements` gives."""
+    """Describe a run of a script that prints the result of `trainer_options.summarize_training`."""
 
     def command(data: Path, model: Path, output: Path) -> list[str]:
         return [
@@ -79,8 +79,8 @@ def describe_script(name: str, work: Workload, folder: Path, start: Sequence[str
 
 
 def describe_bertkit(name: str, work: Workload, *options: str) -> System[Measurements]:
-    """Describe a run of bertkit's command."""
-    of_task = ["--squad", "v1", "--doc-stride", str(DOC_STRIDE)] if work.task == "qa" else []
+    """Describe a run of a bertkit command."""
+    qa_options = ["--squad", "v1", "--doc-stride", str(DOC_STRIDE)] if work.task == "qa" else []
 
     def command(data: Path, model: Path, output: Path) -> list[str]:
         return [
@@ -91,7 +91,7 @@ def describe_bertkit(name: str, work: Workload, *options: str) -> System[Measure
             *("--max-length", str(work.max_length), "--epochs", "1"),
             *("--batch-size", str(work.batch_size)),
             *("--learning-rate", str(work.learning_rate), "--seed", str(SEED)),
-            *(*of_task, *options, "--json"),
+            *(*qa_options, *options, "--json"),
         ]
 
     def read(printed: dict[str, Any], seconds: float) -> Measurements:
@@ -102,5 +102,5 @@ def describe_bertkit(name: str, work: Workload, *options: str) -> System[Measure
 
 
 def _read_measurements(printed: dict[str, Any], score: float, seconds: float) -> Measurements:
-    named = ("examples_per_second", "tokens_per_second", "first_step_seconds", "peak_memory_mb", "precision")
-    return Measurements(score=score, process_seconds=seconds, **{name: printed[name] for name in named})
+    names = ("examples_per_second", "tokens_per_second", "first_step_seconds", "peak_memory_mb", "precision")
+    return Measurements(score=score, process_seconds=seconds, **{name: printed[name] for name in names})

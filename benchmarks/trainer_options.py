@@ -1,6 +1,6 @@
 """Shared code of the plain `Trainer` scripts: training options, and the measurements they print.
 
-The scripts show what users write without bertkit, so nothing here imports it.
+The scripts show code without bertkit, so this module does not import it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_training_options(parser: argparse.ArgumentParser, length: int, batch_size: int) -> None:
-    """Add what every script takes, by the names of the transformers examples; `length` is their default."""
+    """Add the options of all scripts, with the names of the transformers examples and these defaults."""
     parser.add_argument("--model_name_or_path", required=True)
     parser.add_argument("--output_dir", required=True)
     parser.add_argument("--max_seq_length", type=int, default=length)
@@ -40,7 +40,7 @@ def add_training_options(parser: argparse.ArgumentParser, length: int, batch_siz
 
 
 def build_training_arguments(args: argparse.Namespace) -> TrainingArguments:
-    """Hand the command line on; what is not on it keeps the defaults of `Trainer`."""
+    """Convert the command line to training arguments; other arguments keep the defaults of `Trainer`."""
     import torch
     from transformers import TrainingArguments
 
@@ -54,20 +54,20 @@ def build_training_arguments(args: argparse.Namespace) -> TrainingArguments:
         seed=args.seed,
         save_strategy="no",  # the model is saved once, after the timed training
         report_to="none",
-        use_cpu=not torch.cuda.is_available(),  # asked for where bf16 meets no accelerator
+        use_cpu=not torch.cuda.is_available(),  # required for bf16 without an accelerator
     )
 
 
 class FirstStepTimer:
-    """Sees the end of this process's first optimizer step, whoever takes it; make it before training."""
+    """A timer from the start of the process to its first optimizer step; create it before training."""
 
     def __init__(self) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.seconds: float | None = None
-        self._hook = register_optimizer_step_post_hook(self._ended)
+        self._hook = register_optimizer_step_post_hook(self._record)
 
-    def _ended(self, *_: Any) -> None:
+    def _record(self, *_: Any) -> None:
         import psutil
 
         self.seconds = time.time() - psutil.Process().create_time()
@@ -77,11 +77,11 @@ class FirstStepTimer:
 def summarize_training(
     masks: Iterable[Sequence[int]], args: argparse.Namespace, seconds: float, first: FirstStepTimer
 ) -> dict[str, Any]:
-    """Return what every script prints of its training; call it when that is over.
+    """Return the measurements that every script prints after training.
 
     Args:
-        masks: the attention mask of each example, which is 0 at padding.
-        seconds: of training.
+        masks: the attention mask of each example.
+        seconds: training time.
     """
     lengths = [sum(mask) for mask in masks]
     return {
@@ -94,7 +94,7 @@ def summarize_training(
 
 
 def get_peak_memory_mb() -> float:
-    """Return the most memory used so far: the device's where there is one, else this process's."""
+    """Return the peak memory of the GPU, or of this process if there is no GPU."""
     import torch
 
     if torch.cuda.is_available():

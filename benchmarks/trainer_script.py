@@ -1,11 +1,10 @@
 """Fine-tune a classifier of single texts with a plain `transformers.Trainer`.
 
-This is a yardstick of `training.py`: what somebody gets who wires `datasets`, a tokenizer and `Trainer`
-together as usual. It does not use bertkit. By default every text is padded to the maximum length;
-`--no_pad_to_max_length` pads each batch to its longest.
+This is a baseline of `training.py`, which combines `datasets`, a tokenizer and `Trainer` as in the
+transformers examples. It does not use bertkit. By default every text is padded to the maximum length;
+`--no_pad_to_max_length` pads each batch to its longest text.
 
-The last thing it does is to print one line of JSON on standard output; all else, progress and warnings,
-goes to standard error.
+Finally it prints one line of JSON to standard output. Everything else goes to standard error.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--train_file", required=True, help="JSON lines with text and label")
-    parser.add_argument("--validation_file", required=True, help="the same")
+    parser.add_argument("--validation_file", required=True, help="JSON lines with the same columns")
     add_training_options(parser, length=128, batch_size=32)
     return parser.parse_args(argv)
 
@@ -38,7 +37,7 @@ def tokenize(
     classes: list[Any],
     args: argparse.Namespace,
 ) -> DatasetDict:
-    """Turn texts into token ids, and labels into positions in `classes`."""
+    """Convert texts to token ids, and labels to their indices in `classes`."""
     padding = "max_length" if args.pad_to_max_length else False
     class_ids = {name: number for number, name in enumerate(classes)}
 
@@ -51,8 +50,8 @@ def tokenize(
 
 def compute_accuracy(prediction: Any) -> dict[str, float]:
     """Return the fraction of texts that are classified correctly."""
-    chosen = prediction.predictions.argmax(axis=-1)
-    return {"accuracy": float((chosen == prediction.label_ids).mean())}
+    predicted = prediction.predictions.argmax(axis=-1)
+    return {"accuracy": float((predicted == prediction.label_ids).mean())}
 
 
 def build_trainer(args: argparse.Namespace) -> Trainer:
@@ -67,7 +66,7 @@ def build_trainer(args: argparse.Namespace) -> Trainer:
         set_seed,
     )
 
-    set_seed(args.seed)  # before the model, whose classification head starts at random
+    set_seed(args.seed)  # before the random initialization of the head
     files = {"train": args.train_file, "validation": args.validation_file}
     tables = load_dataset("json", data_files=files)
     classes = sorted(tables["train"].unique("label"))

@@ -4,8 +4,8 @@
 
 All systems fine-tune the same model on the same rows with the same settings for one epoch, in turn, each in
 a separate process. DATA is a directory that contains SST-2/ as GLUE distributes it, and squad/dev-v1.1.json.
-The reviews of IMDB come with a package. Progress goes to standard error, the tables to standard output;
---write puts them into docs/benchmarks.md, with a picture.
+The reviews of IMDB are part of a package. Progress goes to standard error, the tables to standard output;
+--write puts them into docs/benchmarks.md, with a chart.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from harness import (
 from systems import BASELINE, Measurements, list_systems
 from workloads import WORKLOADS, Workload, write_data
 
-COLUMNS = {  # of the medians of the rounds: name, how it is shown
+COLUMNS = {  # heading -> attribute of Measurements, format of its median
     "examples/s": ("examples_per_second", "{:.1f}"),
     "tokens/s": ("tokens_per_second", "{:,.0f}"),
     "first step, s": ("first_step_seconds", "{:.1f}"),
@@ -44,22 +44,25 @@ Runs = Mapping[str, list[Measurements]]
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line and check what can be checked at once."""
+    """Read and validate the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(
-        parser, "SST-2/ and squad/", (None, "training rows of each (default: its own number)"), rounds=1
+        parser,
+        "SST-2/ and squad/",
+        (None, "training rows per workload (default: its own)"),
+        rounds=1,
     )
     parser.add_argument(
         "--work",
         default=",".join(WORKLOADS),
-        help="workloads, each with its training rows if you like: sst2=6000,imdb=600,squad=300",
+        help="workloads, optionally with their training rows: sst2=6000,imdb=600,squad=300",
     )
     parser.add_argument(
         "--simpletransformers",
         metavar="PYTHON",
-        help="the interpreter of an environment that has simpletransformers; without it, it is left out",
+        help="interpreter of an environment with simpletransformers (default: leave it out)",
     )
-    parser.add_argument("--write", action="store_true", help="write tables and picture to docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write tables and chart to docs/benchmarks.md")
     args = parser.parse_args(argv)
     try:
         args.work = parse_workloads(args.work, args.rows)
@@ -74,59 +77,61 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def parse_workloads(text: str, rows: int | None) -> list[Workload]:
-    """Read `NAME[=ROWS],...`; `rows` are of those that do not say.
+    """Parse `NAME[=ROWS],...`; `rows` is the number for names without one.
 
     Raises:
-        ValueError: there is no such workload, or a number that is none.
+        ValueError: a name or a number is invalid.
     """
-    found = []
+    workloads = []
     for part in text.split(","):
-        name, _, own = part.partition("=")
-        if name not in WORKLOADS or not (own.isdecimal() or part == name):
-            raise ValueError(f"--work {part}: one of {', '.join(WORKLOADS)}, with =ROWS if you like")
-        found.append(WORKLOADS[name].resize(int(own) if own else rows))
-    return found
+        name, _, number = part.partition("=")
+        if name not in WORKLOADS or not (number.isdecimal() or part == name):
+            raise ValueError(f"--work {part}: pass one of {', '.join(WORKLOADS)}, optionally with =ROWS")
+        workloads.append(WORKLOADS[name].resize(int(number) if number else rows))
+    return workloads
 
 
 # ---- the report
 
 
 def compute_ratios(runs: Runs) -> dict[str, float]:
-    """Return how many times as fast each trains as Trainer with batches padded to their longest, in fp32."""
+    """Return the training speed of each system relative to Trainer with dynamic padding in fp32."""
     base = [run.examples_per_second for run in runs[BASELINE]]
     return {
-        name: compute_median_ratio([run.examples_per_second for run in some], base)
-        for name, some in runs.items()
+        name: compute_median_ratio([run.examples_per_second for run in measurements], base)
+        for name, measurements in runs.items()
     }
 
 
 def format_section(work: Workload, runs: Runs) -> list[str]:
-    """Lay out the measurements of a workload."""
-    faster, rows = compute_ratios(runs), {}
-    for name, some in runs.items():
-        middle = [
-            shown.format(statistics.median(getattr(run, key) for run in some))
-            for key, shown in COLUMNS.values()
+    """Format the measurements of a workload."""
+    ratios, rows = compute_ratios(runs), {}
+    for name, measurements in runs.items():
+        medians = [
+            template.format(statistics.median(getattr(run, key) for run in measurements))
+            for key, template in COLUMNS.values()
         ]
-        rows[name] = [f"{faster[name]:.2f}", *middle, some[0].precision]
+        rows[name] = [f"{ratios[name]:.2f}", *medians, measurements[0].precision]
     score = {"f1": "F1"}.get(work.metric, f"{work.metric}, %")
     columns = ["ratio", *(score if column == "score" else column for column in COLUMNS), "precision"]
-    rounds = {name: [f"{run.examples_per_second:.1f}" for run in some] for name, some in runs.items()}
-    several = len(next(iter(rounds.values()))) > 1
-    listed = list_rounds("Examples a second", rounds) if several else []
-    return [f"**{work.title}**: {work}.", "", *format_table(columns, rows), *listed, ""]
+    rounds = {
+        name: [f"{run.examples_per_second:.1f}" for run in measurements]
+        for name, measurements in runs.items()
+    }
+    has_several_rounds = len(next(iter(rounds.values()))) > 1
+    per_round = list_rounds("Examples per second", rounds) if has_several_rounds else []
+    return [f"**{work.title}**: {work}.", "", *format_table(columns, rows), *per_round, ""]
 
 
 def format_text(args: argparse.Namespace, results: Mapping[str, Runs]) -> str:
     """Return the section of the docs page about the runs."""
-    named = ",".join(f"{work.name}={work.rows}" for work in args.work)
-    more = " --simpletransformers PYTHON" if args.simpletransformers else ""
-    own = f"python benchmarks/training.py --data-dir DATA --work {named} --rounds {args.rounds}{more}"
+    workloads = ",".join(f"{work.name}={work.rows}" for work in args.work)
+    option = " --simpletransformers PYTHON" if args.simpletransformers else ""
+    own = f"python benchmarks/training.py --data-dir DATA --work {workloads} --rounds {args.rounds}{option}"
     about = (
-        f"One epoch; {describe_model_and_rounds(args.model, args.rounds)}. The ratio is of examples a "
-        f"second, to the "
-        "second row. Tokens do not count padding. The first step is counted from the start of the process. "
-        "The whole process includes imports, features, scoring and saving the model."
+        f"One epoch; {describe_model_and_rounds(args.model, args.rounds)}. The ratio compares examples/s "
+        "with the second row. Tokens exclude padding. The time of the first step begins with the process. "
+        "The whole process includes imports, features, evaluation and saving the model."
     )
     sections = [line for work in args.work for line in format_section(work, results[work.name])]
     return "\n".join([about, "", *sections, *describe_machine(), "", "```sh", own, "```"]) + "\n"
@@ -135,7 +140,7 @@ def format_text(args: argparse.Namespace, results: Mapping[str, Runs]) -> str:
 def write_docs(args: argparse.Namespace, results: Mapping[str, Runs], report: str) -> None:
     """Write the report and its chart into the docs page."""
     groups = {work.title: compute_ratios(results[work.name]) for work in args.work}
-    title = "Times as fast as Trainer with each batch padded to its longest"
+    title = "Training speed relative to Trainer with dynamic padding"
     (IMAGES / CHART).write_text(draw_bars(title, groups) + "\n", "utf-8")
     replace_section("training", f"![{title}](images/{CHART})\n\n{report}")
 

@@ -1,4 +1,4 @@
-"""The workloads of `training.py`, and their rows, which are sampled once for all systems."""
+"""Define the workloads of `training.py`, and sample their rows once for all systems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness import SEED
 
 @dataclass(frozen=True)
 class Workload:
-    """A dataset and the settings of all systems; `rows` are for training, `eval_rows` for validation."""
+    """A dataset and the common settings of all systems; `rows` is the number of training rows."""
 
     name: str
     title: str
@@ -71,9 +71,9 @@ def write_data(work: Workload, data_dir: Path, folder: Path) -> None:
         "seed": SEED,
     }
     task = create_task(work.task, ClassifyConfig(data=work.name, data_dir=str(data_dir), **sampled))
-    found = task.load_data(Reporter())
-    task.config = dataclasses.replace(task.config, **select_dataset_defaults(found, Classify))
-    splits, _ = split_and_sample(task, task.parse_dataset(found).splits)
+    dataset = task.load_data(Reporter())
+    task.config = dataclasses.replace(task.config, **select_dataset_defaults(dataset, Classify))
+    splits, _ = split_and_sample(task, task.parse_dataset(dataset).splits)
     for split in ("train", "validation"):
         texts, labels = (
             splits[split][getattr(task.config, f"{column}_column")] for column in ("text", "label")
@@ -83,7 +83,7 @@ def write_data(work: Workload, data_dir: Path, folder: Path) -> None:
 
 
 def compute_squad_f1(folder: Path, answers: dict[str, str]) -> float:
-    """Score answers by SQuAD 1.1's rule."""
+    """Compute the F1 of SQuAD 1.1."""
     from bertkit.metrics.squad import average_scores_v1, score_answers_v1
 
     articles = json.loads((folder / "validation.json").read_text("utf-8"))["data"]

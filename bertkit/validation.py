@@ -8,6 +8,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,6 +77,19 @@ def convert_value(value: Any, kind: Any, setting: Setting, where: str) -> Any:
     raise UserError(f"{where}: {value!r} is not {expected}{_suggest_choice(value, members)}")
 
 
+def parse_flag(text: str, kind: Any, setting: Setting, where: str) -> Any:
+    """Return the value of a flag; unlike a recipe or a Python call, the command line writes integers as text.
+
+    Raises:
+        UserError: See `convert_value`.
+    """
+    value: Any = text
+    if int in _list_members(kind):
+        with suppress(ValueError):
+            value = int(text)
+    return convert_value(value, kind, setting, where)
+
+
 def get_choices(kind: Any) -> tuple[str, ...]:
     """Return the values of a `Literal`, also of an optional one; none for other types."""
     literals = (member for member in _list_members(kind) if typing.get_origin(member) is Literal)
@@ -110,7 +124,7 @@ def _convert_list(value: Any, item_kind: Any) -> list[Any] | None:
 
 def _convert_number(value: Any, kind: type) -> Any:
     """Convert a number or a string: flags are strings, and YAML 1.1 reads `2e-5` as a string."""
-    if kind is int and isinstance(value, float):
+    if kind is int and not isinstance(value, int):
         return None
     if not isinstance(value, (int, float, str)):
         return None

@@ -263,7 +263,7 @@ def assert_refused(cli, tmp_path, args, words, command="classify"):
     lines = [line for line in err.splitlines() if line.startswith("bertkit:")]
     assert status == 2, err
     assert (len(lines), err.splitlines()[-1], out) == (1, lines[-1], "")
-    assert [word for word in words if word not in lines[0]] == []
+    assert [word for word in words if word not in lines[0]] == [], lines[0]
     made = {path for path in set(tmp_path.rglob("*")) - set(before) if "cache" not in path.parts}
     assert made == set()
     return lines[0]

@@ -1,4 +1,4 @@
-"""The half of the Hub that takes: accounts, new repositories, and commits with large files by way of LFS."""
+"""Uploads to the local Hub of the tests: accounts, new repositories, and commits with LFS files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-_POSTED = {
+_ROUTES = {
     r"/api/whoami-v2": "_whoami",
     r"/api/repos/create": "_create",
     r"/api/validate-yaml": "_validate",
@@ -22,56 +22,60 @@ _POSTED = {
     r"/lfs/(?P<oid>[0-9a-f]{64})": "_store",
     r"/api/models/(?P<repo>[^/]+/[^/]+)/commit/main": "_commit",
 }
-_NO_TOKEN_NEEDED = ("_store",)  # its address is the permission, as that of a bucket
-_LARGE = (".safetensors", ".bin")  # as a new repository's .gitattributes say
+_PUBLIC = ("_store",)  # needs no token, like the signed address of a bucket
+_LARGE = (".safetensors", ".bin")  # as in the .gitattributes of a new repository
 
 
 class _RefusedError(Exception):
-    """An answer other than 200."""
+    """A response with an error status."""
 
-    def __init__(self, status: int, message: str, **more: str) -> None:
+    def __init__(self, status: int, message: str, **fields: str) -> None:
         super().__init__(message)
         self.status = status
-        self.content = {"error": message, "errors": [{"message": message}], **more}
+        self.content = {"error": message, "errors": [{"message": message}], **fields}
 
 
 class UploadHandler:
-    """Takes models below ``root`` from the owners of its tokens.
+    """A handler of uploads that stores models below ``root``.
 
-    ``tokens`` has the account and the role of each token, ``organizations`` those that every account
-    may write to.  ``made`` is what was asked for each new repository, ``commits`` the message and the paths
-    of each commit.  ``fails`` names what to refuse with an error of the server: ``_commit``, say.
+    Attributes:
+        tokens: token -> account and role.
+        organizations: organizations that every account may write to.
+        created: new repository -> the request that created it.
+        commits: message and paths of each commit.
+        fails: name of the method that responds with a server error, such as ``_commit``.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.tokens: dict[str, tuple[str, str]] = {}
         self.organizations = {"team"}
-        self.made: dict[str, dict[str, Any]] = {}
+        self.created: dict[str, dict[str, Any]] = {}
         self.commits: list[tuple[str, list[str]]] = []
         self.fails = ""
         self._large: dict[str, bytes] = {}
 
-    def asked_for(self, path: str) -> bool:
-        """Whether a GET is one of these."""
+    def handles(self, path: str) -> bool:
+        """Return whether this class handles a GET request."""
         return path == "/api/whoami-v2" or "/auth-check" in path
 
     def answer(self, path: str, authorization: str | None, body: bytes, url: str) -> tuple[int, Any]:
-        """Status and content."""
-        found = next(
-            ((match, name) for form, name in _POSTED.items() if (match := re.fullmatch(form, path))), None
+        """Return status and content of the response."""
+        route = next(
+            ((match, name) for pattern, name in _ROUTES.items() if (match := re.fullmatch(pattern, path))),
+            None,
         )
-        if found is None:
+        if route is None:
             return 404, {"error": f"no {path}"}
-        match, name = found
+        match, name = route
         account = self.tokens.get((authorization or "").removeprefix("Bearer "))
-        if account is None and name not in _NO_TOKEN_NEEDED:
+        if account is None and name not in _PUBLIC:
             return 401, {"error": "Invalid username or password."}
         if name == self.fails:
             return 500, {"error": "the server fails"}
-        do: Callable[..., Any] = getattr(self, name)
+        respond: Callable[..., Any] = getattr(self, name)
         try:
-            return 200, do(body=body, url=url, account=account, **match.groupdict())
+            return 200, respond(body=body, url=url, account=account, **match.groupdict())
         except _RefusedError as error:
             return error.status, error.content
 
@@ -86,12 +90,12 @@ class UploadHandler:
         }
 
     def _create(self, body: bytes, account: tuple[str, str], url: str, **_: Any) -> dict[str, Any]:
-        asked = json.loads(body)
-        repo = f"{asked['organization'] or account[0]}/{asked['name']}"
+        request = json.loads(body)
+        repo = f"{request['organization'] or account[0]}/{request['name']}"
         self._require_right(repo, account)
-        if repo in self.made:
+        if repo in self.created:
             raise _RefusedError(409, "You already created this model repo", url=f"{url}/{repo}")
-        self.made[repo] = asked
+        self.created[repo] = request
         (self.root / "models" / repo).mkdir(parents=True)
         return {"url": f"{url}/{repo}", "name": repo}
 
@@ -104,11 +108,11 @@ class UploadHandler:
         return {}
 
     def _validate(self, body: bytes, **_: Any) -> dict[str, Any]:
-        """The metadata before a card: YAML, with names of repositories where there must be such."""
+        """Check the YAML metadata of a model card, including the names of repositories."""
         content = json.loads(body)["content"]
         metadata = yaml.safe_load(content.split("---")[1]) if content.startswith("---") else {}
-        named = [metadata.get("base_model"), *metadata.get("datasets", [])]
-        for name in filter(None, named):
+        repositories = [metadata.get("base_model"), *metadata.get("datasets", [])]
+        for name in filter(None, repositories):
             if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
                 raise _RefusedError(400, f"{name!r} is not a valid repository")
         return {"errors": [], "warnings": []}
@@ -128,15 +132,18 @@ class UploadHandler:
         }
 
     def _batch(self, body: bytes, url: str, **_: Any) -> dict[str, Any]:
-        def wanted(file: dict[str, Any]) -> dict[str, Any]:
+        def add_upload_action(file: dict[str, Any]) -> dict[str, Any]:
             action = {"actions": {"upload": {"href": f"{url}/lfs/{file['oid']}"}}}
             return file if file["oid"] in self._large else file | action
 
-        return {"transfer": "basic", "objects": [wanted(file) for file in json.loads(body)["objects"]]}
+        return {
+            "transfer": "basic",
+            "objects": [add_upload_action(file) for file in json.loads(body)["objects"]],
+        }
 
     def _store(self, body: bytes, oid: str, **_: Any) -> dict[str, Any]:
         if hashlib.sha256(body).hexdigest() != oid:
-            raise _RefusedError(400, "other bytes than were announced")
+            raise _RefusedError(400, "the content does not match its checksum")
         self._large[oid] = body
         return {}
 
@@ -144,9 +151,11 @@ class UploadHandler:
         self._require_right(repo, account)
         header, *operations = map(json.loads, body.splitlines())
         for operation in operations:
-            about, kind = operation["value"], operation["key"]
-            content = base64.b64decode(about["content"]) if kind == "file" else self._large[about["oid"]]
-            (self.root / "models" / repo / about["path"]).write_bytes(content)
-        self.commits.append((header["value"]["summary"], [one["value"]["path"] for one in operations]))
+            file, kind = operation["value"], operation["key"]
+            content = base64.b64decode(file["content"]) if kind == "file" else self._large[file["oid"]]
+            (self.root / "models" / repo / file["path"]).write_bytes(content)
+        self.commits.append(
+            (header["value"]["summary"], [operation["value"]["path"] for operation in operations])
+        )
         oid = hashlib.sha1(body).hexdigest()
         return {"success": True, "commitOid": oid, "commitUrl": f"{url}/{repo}/commit/{oid}"}

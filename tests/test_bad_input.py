@@ -30,7 +30,7 @@ def to_csv(rows):
 
 # name: (content of data.csv, further arguments, words of the error line)
 FILES = {
-    "empty file": (b"", [], ["data.csv", "empty", "name another"]),
+    "empty file": (b"", [], ["data.csv", "empty", "pass another file"]),
     "missing column": (to_csv(GOOD_ROWS), ["--text-column", "txt"],
                        ["txt", "did you mean 'text'", "--text-column"]),
     "no text column": ("a,label\nx,y\nz,w\n", [], ["looks like the text", "--text-column", "a, label"]),
@@ -42,9 +42,9 @@ FILES = {
         to_csv([{**row, "label": "three" if n == 4 else n / 7} for n, row in enumerate(GOOD_ROWS)]),
         ["--problem", "regression"], ["row 5", "'three'", "not a number"],
     ),
-    "a broken CSV row": (to_csv(GOOD_ROWS) + "a,b,c\n", [], ["row 61", "3 fields"]),
-    "an unclosed quote": (to_csv(GOOD_ROWS) + '"a,b\n', [], ["row 61", "broken CSV", "twice in it"]),
-    "lines that end in CR": ("text,label\ra,b\rc,d\r", [], ["end in CR alone", "tr '\\r' '\\n'"]),
+    "a broken CSV row": (to_csv(GOOD_ROWS) + "a,b,c\n", [], ["row 61", "expected 2 fields (text, label), found 3"]),
+    "an unclosed quote": (to_csv(GOOD_ROWS) + '"a,b\n', [], ["row 61", "broken CSV", "a quote in it twice"]),
+    "lines that end in CR": ("text,label\ra,b\rc,d\r", [], ["end in CR only", "tr '\\r' '\\n'"]),
     "a broken JSON row": (json.dumps(GOOD_ROWS[0]) + "\n{broken\n", [], ["row 2", "broken JSON"]),
     "a text that is a number": (json.dumps(with_row({"text": 5})), [], ["row 8", "holds 5, not a text"]),
     "a text missing": (json.dumps(with_row({"text": None})), [], ["row 8", "has no text"]),
@@ -53,7 +53,7 @@ FILES = {
     "a truncated gzip": (gzip.compress(to_csv(GOOD_ROWS).encode())[:-20], [], ["data.csv", "cannot be read"]),
     "too few rows": ("text,label\nx,y\nz,w\n", [], ["2 rows", "too few", "--validation"]),
     "too many labels": (to_csv([{**r, "label": n} for n, r in enumerate(GOOD_ROWS)]),
-                              ["--problem", "multi-class"], ["60 different labels", "is it the label"]),
+                              ["--problem", "multi-class"], ["60 different labels", "--label-column"]),
     "unknown positive label": (to_csv(GOOD_ROWS), ["--positive-label", "nice"],
                                ["--positive-label", "negative, positive"]),
     "max-length beyond the positions": (to_csv(GOOD_ROWS), ["--max-length", 129],
@@ -108,12 +108,12 @@ def test_pipes_and_devices_are_named_as_such(cli, tmp_path, typed):
     os.mkfifo(tmp_path / "pipe")
     command, *args = typed.split()
     for path, kind in ((tmp_path / "pipe", "a pipe"), ("/dev/null", "a device")):
-        words = [f"{path}: is {kind}, no file; write what it gives to a file"]
+        words = [f"{path}: is {kind}, not a file; write its content to a file"]
         assert_refused(cli, tmp_path, [*args, path], words, command)
 
 
 def test_missing_data_flag_is_reported(cli, tmp_path):
-    assert_refused(cli, tmp_path, [], ["--data is missing"])
+    assert_refused(cli, tmp_path, [], ["--data: is required"])
 
 
 def test_empty_values_are_not_the_current_directory(cli, toy, tmp_path):
@@ -155,7 +155,7 @@ USAGE_ERRORS = {  # command line: words of the error line
     ],
     "classify --epoch 3": ["bertkit: --epoch: no such option of bertkit classify; did you mean '--epochs'?"],
     "recipes ls --foo": ["bertkit: --foo: no such option of bertkit recipes ls"],
-    "recipes cp imdb": ["bertkit: FILE: is empty", "name the file"],
+    "recipes cp imdb": ["bertkit: FILE: is empty", "pass a file"],
     "export nosuch": [
         "nosuch: is not a finished run (the directory does not exist)",
         "runs/classify-imdb-minilm",
@@ -176,7 +176,7 @@ def test_usage_errors_name_the_argument_as_typed(cli, tmp_path, typed):
     [
         ("no/such/file.csv", ["no/such/file.csv", "no such file"]),
         ("imbd", ["imbd", "did you mean 'imdb'", "bertkit data ls"]),
-        ("xyzzy", ["neither a file nor a known data set"]),
+        ("xyzzy", ["neither a file nor a known dataset"]),
     ],
 )
 def test_unknown_data_is_reported_with_a_suggestion(cli, tmp_path, data, words):
@@ -214,11 +214,11 @@ RECIPES = {
     "no settings": ("epochs: 3", ["'task' and 'settings'"]),
     "unknown top-level key": ("settings: {}\nsetings: {}", ["unknown key 'setings'"]),
     "another task": ("task: nli\nsettings: {}", ["a recipe for nli"]),
-    "not yaml": ("settings: {a", ["not YAML", "recipes show imdb"]),
+    "not yaml": ("settings: {a", ["cannot parse it as YAML", "recipes show imdb"]),
     "empty key": (":", ["is not a recipe", "recipes show imdb"]),
-    "number of processes": ("settings: {nproc: 2}", ["nproc", "on the command line alone", "--nproc"]),
+    "number of processes": ("settings: {nproc: 2}", ["nproc", "is not a setting of recipes", "--nproc"]),
     "not a mapping": ("a, b", ["is not a recipe", "recipes show imdb"]),
-    "invalid date": ("settings: {data: 2026-99-99}", ["not YAML", "recipes show imdb"]),
+    "invalid date": ("settings: {data: 2026-99-99}", ["cannot parse it as YAML", "recipes show imdb"]),
 }
 
 
@@ -306,11 +306,11 @@ def test_validation_fraction_with_validation_rows_is_reported(cli, tiny, toy, tm
     dev = write_rows(tmp_path / "dev.jsonl", make_toy_rows(20, seed=1))
     args = ["--model", tiny, "--validation-fraction", 0.2, "--output-dir", tmp_path / "run"]
     both = [*args, "--data", toy, "--validation", dev]
-    assert_refused(cli, tmp_path, both, ["--validation-fraction", "--validation", "leave one"])
+    assert_refused(cli, tmp_path, both, ["--validation-fraction", "--validation", "leave out one"])
     own = write_rows(tmp_path / "folder" / "dev.jsonl", make_toy_rows(20, seed=1)).parent
     shutil.copy(toy, own / "train.jsonl")
     status, _, err = cli("classify", *args, "--data", own, "--dry-run")
-    assert (status, "--validation-fraction is not used" in err) == (0, True)
+    assert (status, "--validation-fraction has no effect" in err) == (0, True)
 
 
 def test_overwrite_is_needed_to_replace_a_run_and_keeps_other_files(cli, tiny, toy, tmp_path):
@@ -366,7 +366,9 @@ def test_texts_in_a_script_that_the_vocabulary_lacks_are_reported(cli, tiny, tmp
     rows = [{**row, "text": "한국어 " * (n + 3)} for n, row in enumerate(GOOD_ROWS)]
     data = write_rows(tmp_path / "korean.jsonl", rows)
     monkeypatch.setattr("bertkit.modeling.loading.choose_default_model", lambda: str(tiny))
-    assert_refused(cli, tmp_path, ["--data", data], ["does not know 100% of the pieces", "--model"])
+    assert_refused(
+        cli, tmp_path, ["--data", data], ["100% of the tokens of these texts are [UNK]", "--model"]
+    )
     status, _, err = cli("classify", "--data", data, "--model", tiny, "--max-steps", 1)
     assert (status, "warning:" in err) == (0, True)
 

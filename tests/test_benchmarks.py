@@ -1,4 +1,4 @@
-"""Benchmarks: their commands can be parsed, and their reports are correct. None is run here."""
+"""Test that commands of the benchmarks can be parsed, and that reports are correct; no benchmark runs."""
 
 import dataclasses
 import json
@@ -24,25 +24,28 @@ SMALL = gpu.list_setups(gpu.parse_args(["--small"]))
 PACKED = f"bertkit, {'bf16' if is_bf16_faster() else 'fp32'}, pack"
 
 
-def made_up(speed, score=50.0):
+def make_measurements(speed, score=50.0):
     """Return measurements of an imaginary run."""
     return Measurements(speed, 20 * speed, 8.25, 1234.5, score, 60.0, "fp32")
 
 
-RUNS = {BASELINE: [made_up(10.0), made_up(30.0)], "bertkit": [made_up(20.0), made_up(61.0)]}
+RUNS = {
+    BASELINE: [make_measurements(10.0), make_measurements(30.0)],
+    "bertkit": [make_measurements(20.0), make_measurements(61.0)],
+}
 
 
 # ---- training
 
 
 def test_workloads_have_their_own_row_counts():
-    by_default, own, of_all = (
+    default, with_number, with_rows = (
         training.parse_workloads("sst2", None),
         training.parse_workloads("imdb=7", 40),
         training.parse_workloads("squad", 40),
     )
-    assert [work.rows for work in by_default + own + of_all] == [6000, 7, 40]
-    assert (of_all[0].eval_rows, WORKLOADS["squad"].eval_rows) == (40, 100)
+    assert [work.rows for work in default + with_number + with_rows] == [6000, 7, 40]
+    assert (with_rows[0].eval_rows, WORKLOADS["squad"].eval_rows) == (40, 100)
 
 
 @pytest.mark.parametrize("text", ["sst3", "sst2=", "sst2=many", ""])
@@ -61,25 +64,29 @@ def test_missing_data_is_refused_before_anything_runs(tmp_path, capsys):
 def test_commands_of_all_systems_can_be_parsed(name, tmp_path):
     work = WORKLOADS[name]
     entries = systems.list_systems(work, tmp_path, "other/python")
-    report = {entry.name: entry.build_command(Path("DATA"), Path("MODEL"), Path("OUT")) for entry in entries}
-    for entry, words in report.items():
+    commands = {
+        entry.name: entry.build_command(Path("DATA"), Path("MODEL"), Path("OUT")) for entry in entries
+    }
+    for entry, command in commands.items():
         if entry.startswith("bertkit"):
-            given = parse(words[words.index("bertkit") + 1 :]).params
-            assert (given["max_length"], given["batch_size"]) == (work.max_length, work.batch_size)
-            assert given["pack"] == ("--pack" in entry)
+            options = parse(command[command.index("bertkit") + 1 :]).params
+            assert (options["max_length"], options["batch_size"]) == (work.max_length, work.batch_size)
+            assert options["pack"] == ("--pack" in entry)
         else:
             script = qa_script if work.task == "qa" else trainer_script
-            given = script.parse_args(words[words.index("--train_file") - len(options_before(words)) :])
-            assert (given.max_seq_length, given.learning_rate) == (work.max_length, work.learning_rate)
-            assert given.pad_to_max_length == ("--no_pad_to_max_length" not in words)
-    assert len(report) == (6 if work.task == "classify" else 5)
-    assert report.get("simpletransformers", ["other/python"])[0] == "other/python"
+            options = script.parse_args(
+                command[command.index("--train_file") - len(list_own_options(command)) :]
+            )
+            assert (options.max_seq_length, options.learning_rate) == (work.max_length, work.learning_rate)
+            assert options.pad_to_max_length == ("--no_pad_to_max_length" not in command)
+    assert len(commands) == (6 if work.task == "classify" else 5)
+    assert commands.get("simpletransformers", ["other/python"])[0] == "other/python"
 
 
-def options_before(words):
+def list_own_options(command):
     """Return the options before those that all systems share."""
-    start = next(place for place, word in enumerate(words) if word.startswith("--"))
-    return words[start : words.index("--train_file")]
+    start = next(index for index, argument in enumerate(command) if argument.startswith("--"))
+    return command[start : command.index("--train_file")]
 
 
 def test_ratios_are_computed_per_round():
@@ -98,13 +105,13 @@ def test_the_table_has_the_medians():
 
 
 def test_section_of_the_docs_page_is_replaced(tmp_path):
-    some = tmp_path / "page.md"
-    some.write_text("# Before\n\n<!-- gpu -->\nold\n<!-- /gpu -->\n\nafter\n")
-    docs_page.replace_section("gpu", "new\n", some)
-    docs_page.replace_section("gpu", "newer\n", some)
-    assert some.read_text() == "# Before\n\n<!-- gpu -->\nnewer\n<!-- /gpu -->\n\nafter\n"
+    page = tmp_path / "page.md"
+    page.write_text("# Before\n\n<!-- gpu -->\nold\n<!-- /gpu -->\n\nafter\n")
+    docs_page.replace_section("gpu", "new\n", page)
+    docs_page.replace_section("gpu", "newer\n", page)
+    assert page.read_text() == "# Before\n\n<!-- gpu -->\nnewer\n<!-- /gpu -->\n\nafter\n"
     with pytest.raises(SystemExit, match="<!-- training -->"):
-        docs_page.replace_section("training", "new", some)
+        docs_page.replace_section("training", "new", page)
 
 
 @pytest.mark.parametrize("name", ["training", "gpu"])
@@ -118,7 +125,7 @@ def test_docs_page_has_all_sections(name, tmp_path):
 @pytest.mark.parametrize("titles", [["SST-2"], ["SST-2", "SQuAD v1.1"]])
 def test_chart_is_standalone_in_light_and_dark(titles):
     svg = docs_page.draw_bars("Speed", {title: {BASELINE: 1.0, "bertkit --pack": 2.5} for title in titles})
-    texts = {found.text for found in ElementTree.fromstring(svg).iter() if found.tag.endswith("}text")}
+    texts = {element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("}text")}
     assert {*titles, BASELINE, "bertkit --pack", "2.50"} <= texts
     light, dark = svg.split("@media(prefers-color-scheme:dark)")
     assert "--ink: #1d2127" in light
@@ -130,14 +137,14 @@ def test_chart_is_standalone_in_light_and_dark(titles):
 # ---- GPU
 
 
-@pytest.mark.parametrize("way", ["Trainer, fp32", PACKED])
+@pytest.mark.parametrize("variant", ["Trainer, fp32", PACKED])
 @pytest.mark.parametrize("work", ["pre-training", "fine-tuning"])
-def test_both_trainers_are_measured(work, way):
-    setup = next(setup for setup in SMALL if (setup.workload, str(setup)) == (work, way))
-    found = gpu_step.measure(setup)
-    assert found.sequences_per_second > 0
-    assert 0 < found.tokens_per_second <= setup.length * found.sequences_per_second
-    assert found.mfu > 0
+def test_both_trainers_are_measured(work, variant):
+    setup = next(setup for setup in SMALL if (setup.workload, str(setup)) == (work, variant))
+    measurements = gpu_step.measure(setup)
+    assert measurements.sequences_per_second > 0
+    assert 0 < measurements.tokens_per_second <= setup.length * measurements.sequences_per_second
+    assert measurements.mfu > 0
 
 
 def test_flops_count_layers_and_attention():
@@ -152,12 +159,12 @@ def test_flops_count_layers_and_attention():
     assert count_training_flops(model, torch.tensor([3, 5])) == 6 * 2 * layer * 8 + 12 * 2 * 4 * (9 + 25)
 
 
-def test_ratio_uses_the_same_number_format_and_failures_are_shown():
-    of = {str(setup): setup for setup in SMALL if setup.workload == "fine-tuning"}
+def test_ratio_uses_the_same_precision_and_failures_are_shown():
+    setups = {str(setup): setup for setup in SMALL if setup.workload == "fine-tuning"}
     results = {
-        of["Trainer, fp32"]: gpu_step.Measurements(10.0, 200.0, 0.1, 50.0),
-        of["bertkit, fp32"]: gpu_step.Measurements(25.0, 500.0, 0.25, 40.0),
-        of[PACKED]: "out of memory",
+        setups["Trainer, fp32"]: gpu_step.Measurements(10.0, 200.0, 0.1, 50.0),
+        setups["bertkit, fp32"]: gpu_step.Measurements(25.0, 500.0, 0.25, 40.0),
+        setups[PACKED]: "out of memory",
     }
     report = gpu.format_text(gpu.parse_args(["--small"]), results)
     assert "| bertkit, fp32 | 25.0 | 2.50 | 500 | 25.0% | 40 |" in report
@@ -165,14 +172,14 @@ def test_ratio_uses_the_same_number_format_and_failures_are_shown():
 
 
 def test_setup_is_passed_to_its_process_unchanged(monkeypatch, capsys):
-    found = gpu_step.Measurements(10.0, 200.0, 0.1, 50.0)
+    measurements = gpu_step.Measurements(10.0, 200.0, 0.1, 50.0)
     setup = SMALL[-1]
-    seen = []
-    monkeypatch.setattr(gpu_step, "measure", lambda report: seen.append(report) or found)
+    setups = []
+    monkeypatch.setattr(gpu_step, "measure", lambda report: setups.append(report) or measurements)
     monkeypatch.setattr("sys.argv", ["gpu_step.py", json.dumps(dataclasses.asdict(setup))])
     gpu_step.main()
-    assert seen == [setup]
-    assert gpu_step.Measurements(**json.loads(capsys.readouterr().out)) == found
+    assert setups == [setup]
+    assert gpu_step.Measurements(**json.loads(capsys.readouterr().out)) == measurements
 
 
 def test_timeout_is_reported():

@@ -339,7 +339,7 @@ def test_a_small_corpus_is_a_warning(run_check):
 def test_few_documents_are_split_into_sections_as_in_training(run_check, tmp_path):
     book = write_rows(tmp_path / "book.jsonl", [{"text": "It was good. " * 50}])
     report = bertkit.check("pretrain-mlm-nsp", data=str(book))
-    assert any("cut into 20 stretches" in finding.message for finding in report.findings)
+    assert any("split into 20 parts" in finding.message for finding in report.findings)
     assert sum(statistics["rows"] for statistics in report.splits.values()) == 20
 
 

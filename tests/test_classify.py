@@ -345,5 +345,5 @@ def test_predicting_does_not_read_labels(learned):
     rows = [{"text": "a good film", "label": "unheard of"}, {"text": "a bad film"}]
     found = list(bertkit.load(learned.output_dir).predict(rows))
     assert [(r["id"], r["label"]) for r in found] == [(0, "unheard of"), (1, None)]  # as any other column
-    with pytest.raises(UserError, match="rows must be dictionaries"):
+    with pytest.raises(UserError, match="rows: expected dictionaries"):
         list(bertkit.load(learned.output_dir).predict(["a good film"]))

@@ -262,7 +262,7 @@ def test_running_text_is_not_taken_for_rows(file, prose):
         "json": ('{"text": "a"}\n{"text": \n', "row 2: broken JSON"),
         "number": ('{"text": "a"}\n{"text": 3}\n', "row 2: the text is '3', not a text"),
         "list": ('{"text": "a"}\n[1]\n', "row 2: not a JSON object"),
-        "document": ('[{"text": "a"}]', "give one a line"),
+        "document": ('[{"text": "a"}]', "write one object per line"),
         "fields": (b"id,text\n" + b"1,a\n" * 30 + b"2\n", "row 31: expected 2 fields"),
         "zero": (b"some text\0", "a zero byte at offset 9"),
         "pdf": (b"%PDF-1.4", "not a text file but a PDF"),

@@ -184,7 +184,7 @@ def test_standard_input_holds_lines_or_json_objects(cli, tiny, monkeypatch, tmp_
     [
         (["--output", "a.npy"], ["no texts", "--data, --text"]),
         (["--text", "a"], ["--output is missing"]),
-        (["--text", "a", "-o", "a.csv"], ["must end in .npy"]),
+        (["--text", "a", "-o", "a.csv"], ["a.csv", ".npy"]),
         (["--text", "a", "-o", "none/a.npy"], ["directory none does not exist"]),
         (["--text", "a", "--data", "sample", "-o", "a.npy"], ["--data", "pass one of them"]),
         (["--data", "sample", "--split", "dev", "-o", "a.npy"], ["--split dev", "train"]),

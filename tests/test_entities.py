@@ -94,7 +94,7 @@ def test_any_tags_score_as_in_seqevals_default_mode(lengths, seed):
         assert_equal_to_seqeval(gold, predicted, offsets)
 
 
-def test_scores_of_a_known_case():
+def test_scores_of_a_small_example():
     gold, predicted = [["B-PER", "I-PER", "O", "B-LOC"], []], [["B-PER", "I-PER", "O", "B-PER"], []]
     counts = counted(gold, predicted, compute_offsets(gold))
     assert score_entities(counts) == {"precision": 0.5, "recall": 0.5, "f1": 0.5}

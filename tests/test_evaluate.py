@@ -129,7 +129,7 @@ def test_runs_with_different_column_names_are_compared(runs, cli, tmp_path, tiny
     assert status == 0, err
 
 
-def test_without_its_training_rows_there_are_no_baselines(runs, cli, tmp_path):
+def test_without_the_training_rows_no_baselines_are_computed(runs, cli, tmp_path):
     run = shutil.copytree(runs / "classify", tmp_path / "moved")
     text = (run / "run.yaml").read_text("utf-8").replace("classify.jsonl", "gone.jsonl")
     (run / "run.yaml").write_text(text, "utf-8")
@@ -149,7 +149,10 @@ def test_without_its_training_rows_there_are_no_baselines(runs, cli, tmp_path):
         (["--data", "strange.jsonl"], ["strange.jsonl: row 2", "'odd'"]),
         (["--compare", "RUNS/ner"], ["--compare", "ner", "classify"]),
         (["--compare", "nowhere"], ["nowhere: is not a finished run"]),
-        (["-o", "RUNS/classify", "--overwrite"], ["holds a trained run", "another directory"]),
+        (
+            ["-o", "RUNS/classify", "--overwrite"],
+            ["model.safetensors", "not part of an evaluation", "another directory"],
+        ),
     ],
 )
 def test_invalid_input_is_refused(runs, cli, tmp_path, flags, words):
@@ -230,7 +233,7 @@ def test_a_report_replaces_only_html_pages(runs, cli, tmp_path):
     mine.write_text("text,label\n")
     os.mkfifo(pipe)
     assert_refused(cli, tmp_path, [runs / "classify", "-o", mine], ["mine.csv", "not an HTML page"], "report")
-    assert_refused(cli, tmp_path, [runs / "classify", "-o", pipe], ["pipe", "is no file"], "report")
+    assert_refused(cli, tmp_path, [runs / "classify", "-o", pipe], ["pipe", "not a file"], "report")
     assert (mine.read_text(), pipe.is_fifo()) == ("text,label\n", True)
 
 

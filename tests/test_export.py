@@ -213,7 +213,7 @@ def test_a_signal_during_a_finalizer_is_not_lost(run, cli, monkeypatch, name):
 def test_an_export_is_replaced_only_with_overwrite(run, cli, tmp_path):
     bertkit.export(run, quantize="int8")
     assert_refused(cli, run, [run], ["onnx", "--overwrite"], "export")
-    assert_refused(cli, run, [run, "-o", run], ["not an export"], "export")
+    assert_refused(cli, run, [run, "-o", run], ["not part of an exported model"], "export")
     assert_refused(cli, run, [run / "onnx"], ["exported model"], "export")
     assert_refused(cli, run, [tmp_path / "none"], ["not a finished run"], "export")
     bertkit.export(run, overwrite=True)

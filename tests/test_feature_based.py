@@ -195,7 +195,7 @@ def test_overwrite_replaces_the_rows(cli, four_layer_model, toy, tmp_path):
 
 def test_a_model_with_too_few_layers_is_refused_before_the_first_run(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "-o", tmp_path / "run"]
-    words = ["--features sum-last-4: needs 4 layers and the model has 2"]
+    words = ["--features sum-last-4: requires 4 layers, and the model has 2"]
     assert_refused(cli, tmp_path, args, words, "feature-based")
 
 

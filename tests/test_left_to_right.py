@@ -114,7 +114,7 @@ def test_preview_shows_that_nothing_is_masked(cli, text, tiny):
 # ---- runs
 
 
-def test_training_learns_and_the_checkpoint_loads_elsewhere(text, tmp_path):
+def test_training_learns_and_transformers_loads_the_checkpoint(text, tmp_path):
     run = pretrained(
         text, tmp_path / "run", objective="ltr", size="tiny", vocab_size=120, epochs=20, batch_size=16,
         learning_rate=1e-3,

@@ -24,7 +24,7 @@ def write_case(folder: Path, reader: str, name: str) -> Path:
     return folder / case.name
 
 
-def test_number_of_cases():
+def test_enough_malformed_cases_exist():
     assert len(NAMES) >= 200
     assert all(sum(case.num_rows is None for case in cases.values()) >= 30 for cases in CASES.values())
 
@@ -51,7 +51,7 @@ def test_malformed_file_is_refused_or_read(quick, tiny, tmp_path, reader, name):
 
 
 @pytest.mark.parametrize("reader", [name for name in CASES if name in COMMANDS])
-def test_command_refuses_it_in_one_line(cli, tiny, tmp_path, reader):
+def test_a_command_refuses_a_damaged_file_in_one_line(cli, tiny, tmp_path, reader):
     """Check the command line: one line, status 2, and no files."""
     path = write_case(tmp_path, reader, "gzip cut short")
     args = ["--data", path, "--model", tiny, "--output-dir", tmp_path / "run"]

@@ -73,7 +73,7 @@ def test_run_equals_a_run_with_half_the_batch(error, tiny, toy, tmp_path, limit_
     assert made["provenance"]["out_of_memory_at"] == {"batch_size": 8, "gradient_accumulation_steps": 1}
     warnings = [line for line in reporter.messages if "out of memory" in line]
     assert warnings == [
-        "out of memory at batch_size 8, gradient_accumulation_steps 1: training begins again with "
+        "out of memory at batch_size 8, gradient_accumulation_steps 1: training restarts with "
         "batch_size 4, gradient_accumulation_steps 2 (same effective batch size)"
     ]
 
@@ -112,7 +112,7 @@ def test_second_failure_or_single_example_ends_the_run(cli, tiny, toy, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
-def test_dry_run_reports_it(cli, tiny, toy, limit_memory):
+def test_a_dry_run_reports_insufficient_memory_with_fixes(cli, tiny, toy, limit_memory):
     limit_memory(0)
     status, _, err = cli("classify", "--data", toy, "--model", tiny, "--dry-run")
     assert (status, FIXES in err) == (2, True)

@@ -405,7 +405,7 @@ def test_refused_lines_of_column_files(cli, tiny, tmp_path):
     words = ["dev.conll: line 5", "'B-NIC'", "MEAN, NICE", "did you mean 'NICE'"]
     assert_refused(cli, tmp_path, args, words, "ner")
     dev.write_text("new O\nfilm\n\nold O\nfilm O\n")
-    assert_refused(cli, tmp_path, args, ["dev.conll: line 2", "1 column"], "ner")
+    assert_refused(cli, tmp_path, args, ["dev.conll: line 2", "found 1"], "ner")
     dev.write_text("new\nfilm\n")
     assert_refused(cli, tmp_path, args, ["dev.conll", "no tags", "score"], "ner")
 

@@ -112,10 +112,10 @@ def test_a_head_without_label_names_is_reinitialized_with_a_note(cli, learned, t
     model = reordered(learned, tmp_path / "m", ["LABEL_0", "LABEL_1", "LABEL_2"], permute_weights=False)
     data = write_rows(tmp_path / "rows.jsonl", make_nli_rows(60, seed=7))
     status, _, err = cli("nli", "--data", data, "--model", model, "--max-steps", 1, "--no-bf16")
-    assert (status, "model: m; a new head in place of its own" in err) == (0, True), err
+    assert (status, "model: m; re-initialized head" in err) == (0, True), err
 
 
-def test_label_numbers_of_another_convention_are_refused(learned, tmp_path):
+def test_label_ids_of_another_convention_are_refused(learned, tmp_path):
     backwards = {"contradiction": 0, "neutral": 1, "entailment": 2}
     rows = [{**row, "label": backwards[row["label"]]} for row in make_nli_rows(400, seed=7)]
     data = write_rows(tmp_path / "rows.jsonl", rows)
@@ -123,7 +123,7 @@ def test_label_numbers_of_another_convention_are_refused(learned, tmp_path):
         bertkit.nli(data=str(data), model=str(learned.output_dir), **STILL)
 
 
-def test_label_numbers_get_the_standard_names(cli, learned, tmp_path):
+def test_label_ids_become_standard_label_names(cli, learned, tmp_path):
     number = {"entailment": 0, "neutral": 1, "contradiction": 2}
     rows = [{**row, "label": number[row["label"]]} for row in make_nli_rows(60, seed=8)]
     data = write_rows(tmp_path / "rows.jsonl", [*rows, {**rows[0], "premise": "the film", "label": -1}])

@@ -173,7 +173,11 @@ def test_documents_are_never_split_across_chunks():
         ("classify", ["--data", "none.csv"], ["none.csv", "no such file"]),
         ("classify", ["--text", "x", "-o", "out.txt"], ["out.txt", ".jsonl"]),
         ("classify", ["--text", "x", "-o", "no/out.csv"], ["no/out.csv", "does not exist"]),
-        ("classify", ["--text", "x", "--format", "conll", "-o", "out.jsonl"], ["conll", "does not tag words"]),
+        (
+            "classify",
+            ["--text", "x", "--format", "conll", "-o", "out.jsonl"],
+            ["conll", "does not tag words"],
+        ),
     ],
 )  # fmt: skip
 def test_invalid_input_is_refused(runs, cli, tmp_path, monkeypatch, task, flags, words):

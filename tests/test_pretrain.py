@@ -106,7 +106,7 @@ def test_model_sizes_have_the_parameter_counts_of_the_paper(size, millions):
 # ---- runs
 
 
-def test_training_learns_and_the_checkpoint_loads_elsewhere(text, tmp_path):
+def test_training_learns_and_transformers_loads_the_checkpoint(text, tmp_path):
     run = pretrained(
         text, tmp_path / "run", size="tiny", vocab_size=120, epochs=60, batch_size=16, learning_rate=1e-3
     )
@@ -505,7 +505,7 @@ def test_examples_are_not_reported_as_truncated(cli, text, tiny, tmp_path):
     status, out, err = cli(COMMAND, *args)
     assert (status, "of the training texts" in out + err) == (0, False)
     run = pretrained(text, tmp_path / "run", model=str(tiny), max_steps=1)
-    assert "examples of up to 32 pieces" in (run.output_dir / "README.md").read_text()
+    assert "up to 32 tokens" in (run.output_dir / "README.md").read_text()
 
 
 def write_text_files(tmp_path, **counts):
@@ -537,7 +537,7 @@ def test_a_directory_without_a_training_file_is_all_training_text(cli, tmp_path)
     assert (
         "no file is named after training: all 2 files are training text, including test.txt, valid.txt" in err
     )
-    assert "set aside" in err
+    assert "held out" in err
 
 
 def test_book_titles_are_not_mistaken_for_splits(cli, tmp_path):

@@ -54,7 +54,7 @@ def test_the_uploaded_model_gives_the_same_logits(cli, account, toy, tiny, tmp_p
     [(message, paths)] = account.commits
     assert (message, set(paths)) == ("bertkit classify", UPLOADED)
     assert "uploaded to http" in err
-    assert "visibility" not in account.made["team/good-or-bad"]  # the account decides
+    assert "visibility" not in account.created["team/good-or-bad"]  # the account decides
     np.testing.assert_array_equal(logits("team/good-or-bad"), logits(run))
     [record] = bertkit.load(snapshot_download("team/good-or-bad")).predict([{"text": "lovely"}])
     assert record == next(bertkit.load(run).predict([{"text": "lovely"}]))
@@ -110,7 +110,7 @@ def test_every_task_can_be_uploaded(account, tiny, tmp_path, task, tag):
     more = {"squad": "v1"} if task == "qa" else {}
     getattr(bertkit, task)(data=str(rows), model=str(tiny), push_to_hub=True, hub_private_repo=True,
                            output_dir=str(tmp_path / task), **SHORT, **more)  # fmt: skip
-    assert account.made[f"somebody/{task}"]["visibility"] == "private"
+    assert account.created[f"somebody/{task}"]["visibility"] == "private"
     assert ModelCard.load(f"somebody/{task}").data.pipeline_tag == tag
     assert bertkit.load(snapshot_download(f"somebody/{task}")).task.spec.name == task
 
@@ -142,7 +142,7 @@ def test_a_pretrained_model_can_be_uploaded(account, tiny, tmp_path, objective, 
 def test_refused_before_training(cli, account, toy, tiny, tmp_path, monkeypatch, flags, token, words):
     monkeypatch.setenv("HF_TOKEN", token or "")
     assert_refused(cli, tmp_path, [*arguments(toy, tiny, tmp_path / "run"), *flags], words)
-    assert (account.made, account.commits) == ({}, [])
+    assert (account.created, account.commits) == ({}, [])
 
 
 def test_an_unreachable_hub_is_reported_before_training(cli, no_hub, toy, tiny, tmp_path):
@@ -152,7 +152,7 @@ def test_an_unreachable_hub_is_reported_before_training(cli, no_hub, toy, tiny, 
 
 def test_a_dry_run_creates_no_repository(cli, account, toy, tiny, tmp_path):
     assert cli("classify", *arguments(toy, tiny, tmp_path / "run"), "--push-to-hub", "--dry-run")[0] == 0
-    assert (account.made, account.commits) == ({}, [])
+    assert (account.created, account.commits) == ({}, [])
 
 
 # ---- afterwards

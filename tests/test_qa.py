@@ -472,7 +472,7 @@ def test_a_dry_run_reports_windows(tiny, tmp_path, cli):
     assert "0.0%" not in out
 
 
-def test_articles_are_held_out_whole(tiny, tmp_path, cli):
+def test_whole_articles_are_held_out(tiny, tmp_path, cli):
     articles = [
         {
             "title": f"t{n}",

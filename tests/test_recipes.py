@@ -17,12 +17,12 @@ from bertkit.tasks import task_class
 ROOT = Path(__file__).parent.parent
 
 
-def test_there_are_recipes():
+def test_shipped_recipes_are_listed():
     assert {"classify/imdb", "classify/rotten-tomatoes"} <= list_shipped_recipes().keys()
 
 
 @pytest.mark.parametrize("name", sorted(list_shipped_recipes()))
-def test_each_is_read_and_parsed(cli, name):
+def test_every_recipe_is_valid(cli, name):
     content = yaml.safe_load(list_shipped_recipes()[name].read_text())
     recipe = read_recipe(name, content["task"], task_class(content["task"]).spec.config)
     assert recipe.settings.keys() == content["settings"].keys()
@@ -31,7 +31,7 @@ def test_each_is_read_and_parsed(cli, name):
 
 
 @pytest.mark.parametrize("name", sorted(list_shipped_recipes()))
-def test_its_header_is_its_manual(name):
+def test_the_header_of_a_recipe_describes_its_use(name):
     content = list_shipped_recipes()[name].read_text()
     header = [line for line in content.splitlines() if line.startswith("#")]
     text, task = " ".join(header), yaml.safe_load(content)["task"]
@@ -63,13 +63,13 @@ def test_ls_show_and_cp(cli, tmp_path):
 
 @pytest.mark.parametrize("content", ["text,label\ngood,yes\n", ":", "- a\n- b\n", "task: classify\n"])
 @pytest.mark.parametrize("args", [["show"], ["cp"]], ids=["show", "cp"])
-def test_a_file_that_is_no_recipe_is_not_shown_or_copied(cli, tmp_path, content, args):
+def test_files_other_than_recipes_are_neither_shown_nor_copied(cli, tmp_path, content, args):
     (tmp_path / "my.csv").write_text(content)
     more = ["other.yaml"] * (args == ["cp"])
     assert_refused(cli, tmp_path, [*args, "my.csv", *more], ["my.csv: is not a recipe"], "recipes")
 
 
-def test_flags_go_before_the_recipe(cli, tiny, tmp_path):
+def test_flags_override_the_recipe(cli, tiny, tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("task: classify\nsettings: {data: sample, epochs: 7, batch_size: 4, max_steps: 1}\n")
     status, _, _ = cli("classify", "-r", recipe, "--batch-size", 16, "--model", tiny, "-o", tmp_path / "run")
@@ -87,7 +87,7 @@ RIVALS = {
 
 
 @pytest.mark.parametrize("case", RIVALS)
-def test_a_flag_goes_before_what_it_takes_the_place_of_in_a_recipe(case, cli, tmp_path, monkeypatch):
+def test_a_flag_replaces_the_conflicting_setting_of_a_recipe(case, cli, tmp_path, monkeypatch):
     recipe, flags, wanted = RIVALS[case]
     seen = []
 
@@ -100,14 +100,14 @@ def test_a_flag_goes_before_what_it_takes_the_place_of_in_a_recipe(case, cli, tm
     assert {name: getattr(seen[0], name) for name in wanted} == wanted
 
 
-def test_what_goes_with_nothing_is_refused_in_one_recipe(cli, tiny, tmp_path):
+def test_conflicting_settings_within_a_recipe_are_refused(cli, tiny, tmp_path):
     recipe = tmp_path / "both.yaml"
     recipe.write_text("task: pretrain-mlm-nsp\nsettings: {phases: '8:0.5,16:0.5', max_length: 32}\n")
     args = ["--data", "sample", "--model", tiny, "--recipe", recipe]
     assert_refused(cli, tmp_path, args, ["--max-length 32", "--phases"], "pretrain-mlm-nsp")
 
 
-def test_a_wheel_carries_recipes_samples_and_known_sets(tmp_path):
+def test_a_wheel_contains_recipes_samples_and_known_datasets(tmp_path):
     build = [
         sys.executable,
         "-m",
@@ -139,7 +139,9 @@ def test_a_wheel_carries_recipes_samples_and_known_sets(tmp_path):
         "from bertkit.data.loading import load_dataset\n"
         "of_rows = [name for name in TASKS if task_class(name).load_data is Task.load_data]\n"
         "assert len(of_rows) > 4 and all(load_dataset('sample', task).splits for task in of_rows)\n"
-        "from bertkit.data.registry import load_dataset_specs; assert load_dataset_specs(); print('\\n'.join(names))"
+        "from bertkit.data.registry import load_dataset_specs\n"
+        "assert load_dataset_specs()\n"
+        "print('\\n'.join(names))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Nothing that is read runs code, and no name that is read becomes a path or markup."""
+"""Test that loading files never executes their code, and that names become neither paths nor markup."""
 
 import json
 import pickle
@@ -20,20 +20,20 @@ CODE = "from pathlib import Path\nPath({0!r}).touch()\n\nclass Config:\n    pass
 
 
 @pytest.fixture
-def mark(tmp_path):
-    """The file that is there once something read has run."""
-    return tmp_path / "it ran"
+def marker(tmp_path):
+    """Return the file that exists if code of an input was executed."""
+    return tmp_path / "executed"
 
 
 @pytest.fixture
-def bomb(mark):
-    """A pickle that makes it."""
-    return pickle.dumps(TouchOnUnpickle(mark))
+def malicious_pickle(marker):
+    """Return a pickle that creates the marker when it is loaded."""
+    return pickle.dumps(TouchOnUnpickle(marker))
 
 
 @pytest.fixture
-def stopped(cli, tiny, toy, tmp_path, stop_at):
-    """A run with a checkpoint to go on from."""
+def interrupted_run(cli, tiny, toy, tmp_path, stop_at):
+    """Interrupt a run, and return its directory, which contains a checkpoint."""
     stop_at(3)
     args = [
         "--data",
@@ -51,126 +51,133 @@ def stopped(cli, tiny, toy, tmp_path, stop_at):
     return tmp_path / "run"
 
 
-def test_the_bomb_goes_off(mark, bomb):
-    pickle.loads(bomb)
-    assert mark.exists()
+def test_the_malicious_pickle_runs_code_when_unpickled(marker, malicious_pickle):
+    pickle.loads(malicious_pickle)
+    assert marker.exists()
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "pytorch_model-00001-of-00002.bin"])
-def test_pickled_weights(cli, tiny, toy, tmp_path, mark, bomb, name):
+def test_a_model_with_only_pickled_weights_is_refused(
+    cli, tiny, toy, tmp_path, marker, malicious_pickle, name
+):
     folder = tmp_path / "model"
     shutil.copytree(tiny, folder)
     (folder / "model.safetensors").unlink()
-    (folder / name).write_bytes(bomb)
+    (folder / name).write_bytes(malicious_pickle)
     words = ["only pickled weights", name, "*.safetensors", "save_pretrained"]
     assert_refused(cli, tmp_path, ["--data", toy, "--model", folder], words)
     assert_refused(cli, tmp_path, [folder, "it was [MASK]"], words, "fill-mask")
     assert_refused(cli, tmp_path, [folder, "--data", toy, "--output", "a.npy"], words, "embed")
-    assert not mark.exists()
+    assert not marker.exists()
 
 
-def test_pickled_weights_beside_others(tiny, toy, tmp_path, mark, bomb):
+def test_pickled_weights_are_ignored_if_there_are_safetensors(tiny, toy, tmp_path, marker, malicious_pickle):
     folder = tmp_path / "model"
     shutil.copytree(tiny, folder)
-    (folder / "pytorch_model.bin").write_bytes(bomb)
-    (folder / "training_args.bin").write_bytes(bomb)
+    (folder / "pytorch_model.bin").write_bytes(malicious_pickle)
+    (folder / "training_args.bin").write_bytes(malicious_pickle)
     run = bertkit.classify(data=toy, model=folder, output_dir=tmp_path / "run", max_steps=1)
-    (run.output_dir / "pytorch_model.bin").write_bytes(bomb)
+    (run.output_dir / "pytorch_model.bin").write_bytes(malicious_pickle)
     assert list(bertkit.load(run.output_dir).predict([{"text": "good"}]))
-    assert not mark.exists()
+    assert not marker.exists()
 
 
 @pytest.mark.parametrize(
     "name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "pytorch_model.bin"]
 )
-@pytest.mark.parametrize("form", ["pickle", "torch"])
-def test_a_pickle_in_a_checkpoint(cli, stopped, mark, bomb, name, form):
-    """Whoever puts it there can seal it again too: that is no lock."""
-    folder = last_checkpoint(stopped)
-    if form == "pickle":
-        (folder / name).write_bytes(bomb)
+@pytest.mark.parametrize("writer", ["pickle", "torch"])
+def test_a_pickle_in_a_checkpoint_is_never_executed(
+    cli, interrupted_run, marker, malicious_pickle, name, writer
+):
+    """An attacker can update the checksums too, so they are no protection."""
+    folder = last_checkpoint(interrupted_run)
+    if writer == "pickle":
+        (folder / name).write_bytes(malicious_pickle)
     else:
-        torch.save({"state": TouchOnUnpickle(mark)}, folder / name)
-    status, _, err = cli("classify", "--resume", "-o", stopped)
-    assert (status, f"{folder}: {name} is" in err.splitlines()[-1]) == (2, True)
+        torch.save({"state": TouchOnUnpickle(marker)}, folder / name)
+    status, _, err = cli("classify", "--resume", "-o", interrupted_run)
+    assert (status, f"{folder}: {name} " in err.splitlines()[-1]) == (2, True)
     write_checksums(folder)
-    status, _, err = cli("classify", "--resume", "-o", stopped)
-    assert not mark.exists()
+    status, _, err = cli("classify", "--resume", "-o", interrupted_run)
+    assert not marker.exists()
     if name in (
         "training_args.bin",
         "pytorch_model.bin",
-    ):  # Trainer reads neither where there are safetensors
+    ):  # Trainer ignores both if there are safetensors
         assert status == 0
     else:
         line = err.splitlines()[-1]
         assert (status, "pickle of more than tensors" in line, "--overwrite" in line) == (2, True, True)
 
 
-def test_pickled_weights_alone_in_a_checkpoint(cli, stopped, mark, bomb):
-    folder = last_checkpoint(stopped)
+def test_a_checkpoint_with_only_pickled_weights_is_refused(cli, interrupted_run, marker, malicious_pickle):
+    folder = last_checkpoint(interrupted_run)
     (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(bomb)
+    (folder / "pytorch_model.bin").write_bytes(malicious_pickle)
     write_checksums(folder)
-    status, _, err = cli("classify", "--resume", "-o", stopped)
-    assert (status, mark.exists()) == (2, False), err
+    status, _, err = cli("classify", "--resume", "-o", interrupted_run)
+    assert (status, marker.exists()) == (2, False), err
 
 
-def test_an_array_of_objects_in_a_cache_is_made_again(cli, tiny, toy, tmp_path, mark):
+def test_an_object_array_in_the_cache_is_replaced_and_never_unpickled(cli, tiny, toy, tmp_path, marker):
     args = ["--data", toy, "--model", tiny, "--max-steps", 1, "--overwrite", "-o", tmp_path / "run"]
     assert cli("classify", *args)[0] == 0
     arrays = list(get_cache_directory().rglob("*.npy"))
     assert arrays
     for path in arrays:
-        np.save(path, np.array([TouchOnUnpickle(mark)], object), allow_pickle=True)
+        np.save(path, np.array([TouchOnUnpickle(marker)], object), allow_pickle=True)
     before = read_predictions(tmp_path / "run")
     assert cli("classify", *args)[0] == 0
-    assert (read_predictions(tmp_path / "run"), mark.exists()) == (before, False)
+    assert (read_predictions(tmp_path / "run"), marker.exists()) == (before, False)
 
 
-@pytest.mark.parametrize("kind", ["bert", "mine"])
-def test_code_that_comes_with_a_model(cli, tiny, toy, tmp_path, mark, monkeypatch, kind):
-    """Also where transformers knows an architecture of that name: the weights are of another one."""
+@pytest.mark.parametrize("model_type", ["bert", "mine"])
+def test_a_model_with_its_own_code_is_refused(cli, tiny, toy, tmp_path, marker, monkeypatch, model_type):
+    """A model type that transformers supports is refused too: the weights belong to another architecture."""
     folder = tmp_path / "model"
     shutil.copytree(tiny, folder)
-    about = json.loads((folder / "config.json").read_text())
-    about |= {"model_type": kind, "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Config"}}
-    (folder / "config.json").write_text(json.dumps(about))
-    (folder / "code.py").write_text(CODE.format(str(mark)))
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": model_type,
+        "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Config"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(CODE.format(str(marker)))
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     words = ["auto_map", "never runs", "architecture is part of transformers"]
     assert_refused(cli, tmp_path, ["--data", toy, "--model", folder], words)
     assert_refused(cli, tmp_path, [folder, "it was [MASK]"], words, "fill-mask")
-    assert not mark.exists()
+    assert not marker.exists()
 
 
-def test_code_that_comes_with_a_tokenizer(cli, tiny, toy, tmp_path, mark, monkeypatch):
+def test_code_of_a_tokenizer_is_never_executed(cli, tiny, toy, tmp_path, marker, monkeypatch):
     folder = tmp_path / "model"
     shutil.copytree(tiny, folder)
-    about = json.loads((folder / "tokenizer_config.json").read_text())
-    about |= {"auto_map": {"AutoTokenizer": ["code.Config", "code.Config"]}, "tokenizer_class": "Mine"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(about))
-    (folder / "code.py").write_text(CODE.format(str(mark)))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config |= {"auto_map": {"AutoTokenizer": ["code.Config", "code.Config"]}, "tokenizer_class": "Mine"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(CODE.format(str(marker)))
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     cli("classify", "--data", toy, "--model", folder, "--max-steps", 1)
-    assert not mark.exists()
+    assert not marker.exists()
 
 
-def test_nothing_in_bertkit_trusts_code_or_pickles():
-    """What would load either is nowhere said."""
+def test_the_source_code_never_allows_remote_code_or_pickles():
+    """Search the package for options and functions that would load either."""
     from pathlib import Path
 
     files = list(Path(bertkit.__file__).parent.rglob("*.py"))
     assert len(files) > 100
-    bad = re.compile(
+    unsafe = re.compile(
         r"trust_remote_code=True|allow_pickle=True|import pickle\b|torch\.load\(|weights_only=False"
     )
-    assert [path.name for path in files if bad.search(path.read_text("utf-8"))] == []
+    assert [path.name for path in files if unsafe.search(path.read_text("utf-8"))] == []
 
 
 NAMES = ["../../x", "/etc/x", "<script>alert(1)</script>", "[red]", "a\nb", "</style>", "{{ 1 }}", "`x`|y"]
 
 
-def test_labels_become_no_paths_and_no_markup(cli, tiny, tmp_path):
+def test_labels_become_neither_paths_nor_markup(cli, tiny, tmp_path):
     rows = [{**row, "label": NAMES[n % len(NAMES)]} for n, row in enumerate(make_toy_rows(80))]
     data = write_rows(tmp_path / "toy.jsonl", rows)
     before = set(tmp_path.iterdir()) | {tmp_path / "run", get_cache_directory()}
@@ -182,10 +189,10 @@ def test_labels_become_no_paths_and_no_markup(cli, tiny, tmp_path):
     assert {record["gold"] for record in read_predictions(tmp_path / "run")} == set(NAMES)
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "<script>alert" not in page
-    assert "[red]" in err  # the reporter names the classes
+    assert "[red]" in err  # the console output contains the labels
 
 
-def test_ids_and_titles_become_no_paths(cli, tiny, tmp_path):
+def test_ids_and_titles_become_neither_paths_nor_markup(cli, tiny, tmp_path):
     from conftest import make_qa_rows
 
     rows = [{**row, "id": f"{NAMES[n % len(NAMES)]}{n}"} for n, row in enumerate(make_qa_rows(60))]
@@ -196,12 +203,12 @@ def test_ids_and_titles_become_no_paths(cli, tiny, tmp_path):
     assert status == 0, err
     assert set(tmp_path.iterdir()) <= before
     assert "<script>alert" not in (tmp_path / "run" / "report.html").read_text("utf-8")
-    answered = json.loads((tmp_path / "run" / "predictions.json").read_text("utf-8"))
-    assert set(answered) <= {row["id"] for row in rows}
+    answers = json.loads((tmp_path / "run" / "predictions.json").read_text("utf-8"))
+    assert set(answers) <= {row["id"] for row in rows}
 
 
 @pytest.mark.parametrize("name", ["..", "[red] x", "a b;c", "-rf", "x\ny", "<script>"])
-def test_a_data_set_by_any_name_gives_a_run_in_runs(cli, tiny, tmp_path, name):
+def test_dataset_names_become_safe_names_of_run_directories(cli, tiny, tmp_path, name):
     folder = tmp_path / "in" / name if name != ".." else tmp_path / "in" / "a" / ".."
     write_rows(tmp_path / "in" / "a" / "train.csv", [])
     data = write_rows(folder / "train.jsonl", make_toy_rows(60))
@@ -212,7 +219,7 @@ def test_a_data_set_by_any_name_gives_a_run_in_runs(cli, tiny, tmp_path, name):
     assert re.fullmatch(r"classify-[\w.-]*tiny", run.name)
 
 
-def test_an_archive_with_a_path_in_it_writes_nothing(cli, tiny, tmp_path):
+def test_paths_in_an_archive_are_never_written(cli, tiny, tmp_path):
     from malformed.case import make_zip
 
     rows = "".join(json.dumps(row) + "\n" for row in make_toy_rows(60)).encode()
@@ -222,7 +229,7 @@ def test_an_archive_with_a_path_in_it_writes_nothing(cli, tiny, tmp_path):
     assert list(tmp_path.rglob("x.jsonl")) == []
 
 
-def test_a_seal_tells_every_change(tmp_path):
+def test_checksums_detect_every_change(tmp_path):
     from bertkit.utils.files import verify_checksums
 
     (tmp_path / "part").mkdir()

@@ -141,7 +141,7 @@ def test_normalization(text, wanted):
     assert normalize_answer(text) == wanted
 
 
-def test_marks_of_version_1():
+def test_answers_are_scored_by_the_rules_of_version_1():
     gold = [["the red cat", "a dog"], ["The!"], ["x"], ["red red cat"]]
     marks = score_answers_v1(gold, ["Cat red", "an", None, "red cat cat"])
     assert marks.exact.tolist() == [0, 1, 0, 0]
@@ -150,7 +150,7 @@ def test_marks_of_version_1():
     assert average_scores_v1(marks) == {"exact": 25.0, "f1": 100.0 * (1 + 2 / 3) / 4}
 
 
-def test_marks_of_version_2():
+def test_answers_are_scored_by_the_rules_of_version_2():
     gold = [["the", "red cat"], ["the", "?"], [], [], ["x"], ["y"]]
     marks = score_answers_v2(gold, ["the", "", "", "z", "the x", None])
     assert marks.exact.tolist() == [0, 1, 1, 0, 1, 0]
@@ -203,7 +203,7 @@ def test_korquads_f1_equals_its_rule_to_the_last_bit():
         assert compute_char_f1(gold, answers).tolist() == wanted, seed
 
 
-def test_korquads_f1_is_of_characters():
+def test_korquads_f1_compares_characters():
     gold = [["《한국》의 서울", "부산"], ["the"], ["ΑΣ'Α"], ["서울"]]
     found = compute_char_f1(gold, ["한국의 ‘서울’은", "a", "ας α", None])
     assert found.tolist() == [2 * (5 / 6) / (5 / 6 + 1), 0, 1, 0]
@@ -269,7 +269,7 @@ def test_tau_between_adjacent_floats_is_the_lower():
         assert one <= fit_threshold(swept) < other
 
 
-def test_no_answer_is_right_where_nothing_is_left_of_the_gold():
+def test_no_answer_is_correct_if_normalization_empties_the_gold_answer():
     gold, spans = [["The"], ["."], ["cat"], []], ["x", "x", "cat", "x"]
     nothing = score_answers_v2(gold, [""] * 4)
     swept = sweep_thresholds(score_answers_v2(gold, spans), np.array([4.0, 3.0, 1.0, 2.0]), nothing.exact)

@@ -75,7 +75,7 @@ def real(model, given):
 
 @pytest.mark.parametrize("head", ["bilstm", "linear"])
 @pytest.mark.parametrize("features", [None, *FEATURE_LAYERS])
-def test_one_row_of_logits_per_token(folder, features, head):
+def test_the_tagger_returns_logits_for_each_token(folder, features, head):
     model, given = tagger(folder, features, head), batch()
     wanted = JOINED.get(features, 1)
     assert model.compute_hidden_states(**given).shape == (3, 9, wanted, 32)
@@ -88,7 +88,7 @@ def test_one_row_of_logits_per_token(folder, features, head):
 
 
 @pytest.mark.parametrize("features", FEATURE_LAYERS)
-def test_the_layers_are_those_named(bert, features):
+def test_features_combine_the_named_layers(bert, features):
     model, given = tagger(bert, features), batch()
     with torch.no_grad():
         states = AutoModel.from_pretrained(bert).eval()(**given, output_hidden_states=True).hidden_states
@@ -139,14 +139,14 @@ def test_trains_in_bf16(bert, features):
     assert model.bilstm.lstm.weight_ih_l0.grad.isfinite().all()
 
 
-def test_without_features_the_encoder_is_trained_along(folder):
+def test_without_features_the_encoder_is_trained_too(folder):
     model = tagger(folder)
     before = bits(model.base_model)
     assert not same(before, bits(trained(model, batch()).base_model))
 
 
 @pytest.mark.parametrize("head", ["bilstm", "linear"])
-def test_padding_changes_no_logit(folder, head):
+def test_padding_does_not_change_logits(folder, head):
     model = tagger(folder, None, head)
     wanted = real(model, batch())
     sides = [False] if model.config.model_type != "roberta" else [False, True]  # others count padding
@@ -156,7 +156,7 @@ def test_padding_changes_no_logit(folder, head):
 
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("features", ["last", "sum-last-4", "concat-last-4"])
-def test_padding_is_nothing_to_the_head(bert, features, left):
+def test_the_head_ignores_padding(bert, features, left):
     model, layers = tagger(bert, features), JOINED[features]
     vectors = torch.randn(2, 9, layers, 32)
     mask = torch.ones(2, 9, dtype=torch.long)
@@ -173,7 +173,7 @@ def test_padding_is_nothing_to_the_head(bert, features, left):
 
 
 @pytest.mark.parametrize("features", FEATURE_LAYERS)
-def test_vectors_give_the_scores_of_ids(folder, features):
+def test_cached_vectors_give_the_same_scores_as_input_ids(folder, features):
     model, given = tagger(folder, features), batch()
     vectors = model.compute_hidden_states(**given)
     kept = vectors.half()  # as the cache has them
@@ -196,7 +196,7 @@ def test_a_weighted_sum_starts_as_the_mean_and_learns(bert):
 
 @pytest.mark.parametrize("head", ["bilstm", "linear"])
 @pytest.mark.parametrize("features", [None, "last", "sum-all", "concat-last-4"])
-def test_saved_and_loaded(folder, features, head, tmp_path):
+def test_a_saved_tagger_is_loaded_unchanged(folder, features, head, tmp_path):
     model, given = trained(tagger(folder, features, head), batch()).eval(), batch()
     model.save_pretrained(tmp_path / "run")
     again = tagger(tmp_path / "run", features, head, new_head=False)
@@ -206,7 +206,7 @@ def test_saved_and_loaded(folder, features, head, tmp_path):
     assert not same(bits(model.output), bits(tagger(tmp_path / "run", features, head).output))  # a new head
 
 
-def test_several_files_of_weights(bert, tmp_path):
+def test_sharded_weights_are_loaded(bert, tmp_path):
     from safetensors.torch import load_file, save_file
 
     model = tagger(bert, "sum-all")
@@ -230,14 +230,14 @@ def test_several_files_of_weights(bert, tmp_path):
         ("last", "bilstm", 6, "--model tiny: its head does not match .*output.bias"),
     ],
 )
-def test_a_head_that_does_not_fit_is_refused(bert, tmp_path, features, head, num_labels, error):
+def test_a_mismatched_head_is_refused(bert, tmp_path, features, head, num_labels, error):
     tagger(bert, "last").save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path, num_labels=num_labels)
     with pytest.raises(bertkit.UserError, match=error):
         load_tagger(ModelSource("tiny", tmp_path), config, features, head, False)
 
 
-def test_a_head_that_is_not_there_is_refused(bert, tmp_path):
+def test_a_missing_head_is_refused(bert, tmp_path):
     with pytest.raises(bertkit.UserError, match=r"--model tiny: has no head of this kind; .* --new-head"):
         tagger(bert, "last", new_head=False)
     model = tagger(bert, "last")
@@ -251,8 +251,11 @@ def test_a_head_that_is_not_there_is_refused(bert, tmp_path):
 
 @pytest.mark.parametrize("features", ["sum-last-4", "concat-last-4"])
 def test_too_few_layers_are_refused(tiny, features):
-    with pytest.raises(bertkit.UserError, match=f"--features {features}: requires 4 layers, and the model has 2; "
-                       "use one of last, second-to-last, sum-all, embeddings"):  # fmt: skip
+    message = (
+        f"--features {features}: requires 4 layers, and the model has 2; "
+        "use one of last, second-to-last, sum-all, embeddings"
+    )
+    with pytest.raises(bertkit.UserError, match=message):
         tagger(tiny, features)
 
 
@@ -266,7 +269,7 @@ def test_selected_layers_give_different_logits(folder):
 
 
 @pytest.mark.parametrize("features", [None, "sum-last-4"])
-def test_trainer_trains_checkpoints_and_resumes_it(bert, tmp_path, features):
+def test_trainer_trains_and_resumes_a_tagger(bert, tmp_path, features):
     from transformers import Trainer, TrainingArguments
 
     class Squares(Trainer):
@@ -329,7 +332,7 @@ class Words(StoredFeatures):
         return [len(self), "words"]
 
 
-def test_features_of_vectors_keep_all_else():
+def test_vector_features_keep_all_other_fields():
     some = Words(**vars(make_features(windows=True)))
     vectors = np.arange(len(some.input_ids.values) * 6, dtype=np.float16).reshape(-1, 2, 3)
     found = VectorFeatures(some, vectors)
@@ -374,7 +377,7 @@ def test_vectors_are_computed_once(bert, calls):
 
 
 @pytest.mark.parametrize("what", ["weights", "layers", "tokens"])
-def test_what_vectors_depend_on_is_in_the_key(bert, what, calls):
+def test_the_cache_key_covers_everything_that_vectors_depend_on(bert, what, calls):
     kept(tagger(bert, "last"), make_features())
     model, computed = tagger(bert, "second-to-last" if what == "layers" else "last"), len(calls)
     if what == "weights":
@@ -383,7 +386,7 @@ def test_what_vectors_depend_on_is_in_the_key(bert, what, calls):
     assert len(calls) > computed
 
 
-def test_a_pooler_made_at_random_is_not_in_the_key(bert, calls):
+def test_a_randomly_initialized_pooler_is_not_part_of_the_cache_key(bert, calls):
     kept(tagger(bert, "last"), make_features())
     model, computed = tagger(bert, "last"), len(calls)
     torch.nn.init.normal_(model.base_model.pooler.dense.weight)
@@ -391,7 +394,7 @@ def test_a_pooler_made_at_random_is_not_in_the_key(bert, calls):
     assert len(calls) == computed
 
 
-def test_without_a_cache_they_are_kept_in_memory(bert, monkeypatch, tmp_path):
+def test_without_a_cache_vectors_are_kept_in_memory(bert, monkeypatch, tmp_path):
     wanted = kept(tagger(bert, "last"), make_features())
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BERTKIT_CACHE_DIR", str(tmp_path / "file"))
@@ -404,7 +407,7 @@ def test_full_disk_is_reported_before_computation(bert, monkeypatch, tmp_path, c
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     with pytest.raises(
         bertkit.UserError,
-        match=f"BERTKIT_CACHE_DIR {tmp_path}/cache: the encoder's vectors require .* 0 MB are free",
+        match=f"BERTKIT_CACHE_DIR {tmp_path}/cache: the encoder's outputs need 0 MB, but only 0 MB are free",
     ):
         kept(tagger(bert, "last"), make_features())
     assert not calls

@@ -80,7 +80,7 @@ def test_separators_and_tags_without_types():
 
 
 @given(sentences=st.lists(entities, max_size=5), scheme=schemes)
-def test_legal_tags_come_back(sentences, scheme):
+def test_legal_tags_survive_a_round_trip(sentences, scheme):
     if scheme.name == "IO":  # touching entities of one type are one
         sentences = [
             [
@@ -149,7 +149,7 @@ def test_scheme_description_shows_its_tags():
     assert str(Scheme("IO", "")) == "IO (TYPE, O)"
 
 
-def test_numbers_follow_the_models_order():
+def test_tag_ids_follow_the_order_of_the_model():
     tags = TagSet(["I-PER", "O", "B-LOC", "I-LOC", "B-PER"])
     assert tags.types == ["LOC", "PER"]
     assert tags.outside_id == 1
@@ -185,7 +185,7 @@ def test_legal_sequences_are_those_without_faults():
             assert apart[a, b] == (pair[a, b] and not (same and tags.is_begin[b]))
 
 
-def test_a_type_that_has_no_b_may_begin_with_i():
+def test_an_entity_type_without_b_tags_may_begin_with_i():
     initial, pair = TagSet(["O", "I-PER", "B-LOC", "I-LOC"]).build_transitions()
     assert initial.tolist() == [True, True, True, False]
     assert np.flatnonzero(~pair[:, 1]).tolist() == []

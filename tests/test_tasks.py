@@ -8,8 +8,8 @@ from conftest import make_ner_rows, make_qa_rows, write_rows
 import bertkit
 from bertkit.checks import CHECKS, checks_class
 from bertkit.checks.base import TaskChecks
-from bertkit.data.ner import viterbi
-from bertkit.data.qa import nbest
+from bertkit.data.ner import decoding
+from bertkit.data.qa import spans
 from bertkit.pipeline.session import Session
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import InputSchema, Task, TaskSpec
@@ -69,7 +69,7 @@ def test_rows_from_flags_combine_a_single_text_with_every_other():
 
 
 def test_a_finished_ner_run_decodes_the_validation_split_once(tiny, tmp_path, monkeypatch):
-    calls = count_calls_after_training(monkeypatch, viterbi, "viterbi_decode")
+    calls = count_calls_after_training(monkeypatch, decoding, "viterbi_decode")
     data = write_rows(tmp_path / "rows.jsonl", make_ner_rows(60))
     run = bertkit.ner(data=str(data), model=str(tiny), output_dir=str(tmp_path / "run"), **FAST)
     assert calls == ["viterbi_decode"]
@@ -78,7 +78,7 @@ def test_a_finished_ner_run_decodes_the_validation_split_once(tiny, tmp_path, mo
 
 
 def test_a_finished_squad_v2_run_merges_the_windows_of_each_split_once(tiny, tmp_path, monkeypatch):
-    calls = count_calls_after_training(monkeypatch, nbest, "merge_windows")
+    calls = count_calls_after_training(monkeypatch, spans, "merge_windows")
     data = write_rows(tmp_path / "rows.jsonl", make_qa_rows(60, unanswerable=20))
     run = bertkit.qa(data=str(data), model=str(tiny), output_dir=str(tmp_path / "run"), **FAST)
     assert calls == ["merge_windows"]

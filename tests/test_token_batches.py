@@ -141,7 +141,7 @@ def test_pretraining_batch_fills_the_budget(tiny, tmp_path):
 
 def test_budget_below_the_longest_phase_is_refused(tiny, tmp_path):
     text = write_text(tmp_path / "text.txt")
-    with pytest.raises(UserError, match="--tokens-per-batch 20: less than"):
+    with pytest.raises(UserError, match="--tokens-per-batch 20: is smaller than"):
         bertkit.pretrain_mlm_nsp(data=text, model=str(tiny), phases="32:0.5,16:0.5", tokens_per_batch=20)
 
 
@@ -150,7 +150,7 @@ def test_incompatible_settings_are_refused(cli, tiny, toy, tmp_path):
     wrong = {
         ("--batch-size", 8): "--batch-size",
         ("--set", "train_sampling_strategy=random"): "train_sampling_strategy",
-        ("--max-length", 128): "--tokens-per-batch 100: less than --max-length 128",
+        ("--max-length", 128): "--tokens-per-batch 100: is smaller than --max-length 128",
     }
     for options, message in wrong.items():
         status, _, err = cli(*args, "--tokens-per-batch", 100, *options)
@@ -182,7 +182,7 @@ def test_padding_is_measured_on_training_batches(tiny, tmp_path):
     assert run.metrics["training"]["padding"] == pytest.approx(30 * (11 - 3) / (60 * 11))
 
 
-def test_long_waiting_for_data_is_reported(cli, tiny, toy, tmp_path, monkeypatch):
+def test_slow_data_loading_is_reported(cli, tiny, toy, tmp_path, monkeypatch):
     import time
 
     from bertkit.data.collator import PaddingCollator

@@ -236,7 +236,7 @@ def test_data_can_be_files_directories_patterns_and_the_sample(cli, tmp_path):
     assert (status, "runs/tokenizer-sample" in out, "accents are stripped" in err) == (0, True, True)
 
 
-def test_text_is_read_as_in_pre_training(cli, tmp_path):
+def test_the_text_is_read_as_in_pre_training(cli, tmp_path):
     """Column, encoding and document separator are those of the settings."""
     rows = [json.dumps({"lyrics": text, "note": "Zzz"}) for text in ENGLISH]
     files = {
@@ -260,7 +260,7 @@ def test_a_tokenizer_is_replaced_only_with_overwrite(cli, tmp_path):
     args = ["--data", file, "-o", folder]
     assert cli("train-tokenizer", *args)[0] == 0
     before = (folder / "vocab.txt").read_text("utf-8")
-    assert_refused(cli, tmp_path, args, ["holds a tokenizer", "--overwrite"], "train-tokenizer")
+    assert_refused(cli, tmp_path, args, ["contains a tokenizer", "--overwrite"], "train-tokenizer")
     assert cli("train-tokenizer", *args, "--cased", "--overwrite")[0] == 0
     assert (folder / "vocab.txt").read_text("utf-8") != before
 
@@ -274,7 +274,7 @@ def test_a_tokenizer_is_replaced_only_with_overwrite(cli, tmp_path):
         (ENGLISH[0], ["--vocab-size", 10], ["--vocab-size 10", "--character-coverage"]),
         (ENGLISH[0], ["--data", "missing.txt"], ["missing.txt", "no such file"]),
         (ENGLISH[0], ["-o", "text.txt"], ["text.txt", "is a file"]),
-        (ENGLISH[0], ["-o", "."], ["do not belong to a tokenizer", "text.txt", "pass another directory"]),
+        (ENGLISH[0], ["-o", "."], ["not part of a tokenizer", "text.txt", "choose another directory"]),
     ],
 )
 def test_refusals(cli, tmp_path, content, args, words):

@@ -182,7 +182,7 @@ def test_words_of_a_text(text):
 
 
 @given(st.text(CHARACTERS))
-def test_words_leave_nothing_out(text):
+def test_words_cover_the_whole_text(text):
     words = split_words(text)
     assert "".join(words) == regex.sub(r"\s", "", text)
     sentence = WordSpans.from_words([words], [text])
@@ -212,7 +212,7 @@ def test_each_token_is_predicted_once_where_it_has_most_context(lengths, budget)
 @given(
     st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=6), min_size=1, max_size=3), st.integers(4, 30)
 )
-def test_context_is_whole_sentences_of_the_same_document_as_far_as_they_fit(documents, budget):
+def test_context_consists_of_whole_sentences_of_the_same_document(documents, budget):
     lengths = [length for document in documents for length in document]
     bounds = np.cumsum([0, *lengths])
     ends = np.cumsum([0, *map(len, documents)])

@@ -187,7 +187,7 @@ REPORT_DAMAGES: dict[str, Damage] = {
     f"{CONFIG}: tags of an unknown scheme": set_key(CONFIG, "tag_scheme", {"name": "x", "separator": "-"}, CONFIG, "tag_scheme", task="ner"),
     f"{NBEST}: an answer has no text": set_key(NBEST, "x", [{"probability": 0.5}], NBEST, "`text`", task="qa"),
     f"{SAMPLES}: a place outside": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"positions": [2]}), f"{SAMPLES}:1", "position 2", task=PRETRAIN),
-    f"{SAMPLES}: a piece too many": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"tokens": ["a", "b"]}), f"{SAMPLES}:1", "found 2", task=PRETRAIN),
+    f"{SAMPLES}: a piece too many": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"tokens": ["a", "b"]}), f"{SAMPLES}:1", "2 tokens", task=PRETRAIN),
     f"{SAMPLES}: a loss that is none": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"mlm_loss": None}), f"{SAMPLES}:1", "mlm_loss", task=PRETRAIN),
     f"{LOG}: a line without its step": overwrite_file(LOG, '{"step": 1}\n{"loss": 0.5}\n', f"{LOG}:2", "`step`"),
     f"{LOG}: a step is a word": overwrite_file(LOG, '{"step": "one"}\n', f"{LOG}:1", "step"),

@@ -33,7 +33,7 @@ FILES = {
     "a text that is missing": expect_rows(replace_row({}), NUM_ROWS - 1),
     "a text of half a surrogate pair": expect_rows(replace_row({"text": "It was \ud83d good. " * 2}), NUM_ROWS),
     "columns of other names": expect_error('{"a": "b", "c": "d"}\n' * 9, "--text-column"),
-    "CSV with a row too long": expect_error("text,label\n" + "good food,a\n" * 12 + "a,b,c\n" * 3, "row 13", "3 fields"),
+    "CSV with a row too long": expect_error("text,label\n" + "good food,a\n" * 12 + "a,b,c\n" * 3, "row 13", "expected 2 fields", "found 3"),
     "CSV with a quote that does not close": expect_error("text,label\n" + "good food,a\n" * 30 + '"a,b\n', "row 31", "broken CSV"),
     "a word of a hundred thousand letters": expect_rows(PROSE + "\n" + "a" * 100_000 + " b.\nIt was good.\n", NUM_ROWS + 1),
     "lines that end in CR alone": expect_rows(PROSE.replace("\n", "\r"), 20),

@@ -1,4 +1,4 @@
-"""Two ranks on this machine: runs in processes that have found each other, and the ranks of a command."""
+"""Run training on two ranks on this machine: in one process group, or with the ranks of a command."""
 
 import json
 import os
@@ -13,10 +13,10 @@ NUM_RANKS = 2
 
 
 def run_on_two_ranks(jobs, folder):
-    """Run jobs one after the other on two ranks of one process group; gives the outcomes of each rank.
+    """Run jobs one after the other on two ranks of one process group; return the outcomes of each rank.
 
-    A job is {"task", "settings"}, with "stop": [rank, step] to have a signal reach that rank alone. An
-    outcome is a run's metrics, or {"error": its kind, "said": its words}.
+    A job is {"task", "settings"}; the optional "stop": [rank, step] sends a signal to that rank only. An
+    outcome is the metrics of a run, or {"error": class name, "message", "should_report"}.
     """
     (folder / "jobs.json").write_text(json.dumps(jobs))
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -34,7 +34,7 @@ def run_on_two_ranks(jobs, folder):
 
 
 def find_rank_process(launcher, rank):
-    """The process id of a rank of `bertkit ... --nproc N`, or None where there is none (yet)."""
+    """Return the process id of a rank of `bertkit ... --nproc N`, or None if it does not exist (yet)."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     for child in children:
         if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
@@ -45,25 +45,25 @@ def find_rank_process(launcher, rank):
 def kill_rank(command, run, rank=1, timeout=300):
     """Start a command with --nproc, kill one rank once there is a checkpoint, and wait for the end.
 
-    Gives the status, what was said, and the seconds from the one's end to that of all.
+    Return the status, standard error, and the seconds from the kill to the end of all processes.
     """
-    launched = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "bertkit", *map(str, command)], stderr=subprocess.PIPE, text=True
     )
-    stop = time.monotonic() + timeout
-    while not list((run / "checkpoints").glob("checkpoint-*")) and time.monotonic() < stop:
+    deadline = time.monotonic() + timeout
+    while not list((run / "checkpoints").glob("checkpoint-*")) and time.monotonic() < deadline:
         time.sleep(0.02)
-    os.kill(find_rank_process(launched.pid, rank), signal.SIGKILL)
+    os.kill(find_rank_process(process.pid, rank), signal.SIGKILL)
     killed = time.monotonic()
-    said = launched.communicate(timeout=timeout)[1]
-    return launched.returncode, said, time.monotonic() - killed
+    stderr = process.communicate(timeout=timeout)[1]
+    return process.returncode, stderr, time.monotonic() - killed
 
 
-# ---- in a rank
+# ---- code that runs in a rank
 
 
 def run_job(job):
-    """What a job came to."""
+    """Run a job, and return its outcome."""
     import bertkit
     from bertkit.errors import UserError
     from bertkit.utils import distributed
@@ -76,35 +76,35 @@ def run_job(job):
             return {}
         return getattr(bertkit, job["task"])(**job["settings"]).metrics
     except UserError as error:
-        return {"error": type(error).__name__, "said": str(error), "here": error.should_report}
+        return {"error": type(error).__name__, "message": str(error), "should_report": error.should_report}
 
 
 def send_sigterm_at(rank, step):
-    """Have SIGTERM come once, to one rank alone, at a step."""
+    """Send SIGTERM to one rank at a step; return a function that undoes the change."""
     from bertkit.training.callbacks import ReporterCallback
 
-    told = ReporterCallback.on_step_end
+    on_step_end = ReporterCallback.on_step_end
 
-    def interrupt(self, args, state, control, **more):
-        told(self, args, state, control, **more)
+    def interrupt(self, args, state, control, **kwargs):
+        on_step_end(self, args, state, control, **kwargs)
         if state.global_step == step and os.environ["RANK"] == str(rank):
             os.kill(os.getpid(), signal.SIGTERM)
 
     ReporterCallback.on_step_end = interrupt
-    return lambda: setattr(ReporterCallback, "on_step_end", told)
+    return lambda: setattr(ReporterCallback, "on_step_end", on_step_end)
 
 
 def main(folder):
-    """All jobs, in a process group that stays."""
+    """Run all jobs in one process group."""
     from torch import distributed
 
     distributed.init_process_group("gloo")
-    found = []
+    outcomes = []
     for job in json.loads((folder / "jobs.json").read_text()):
         undo = send_sigterm_at(*job["stop"]) if "stop" in job else lambda: None
-        found.append(run_job(job))
+        outcomes.append(run_job(job))
         undo()
-    (folder / f"outcomes{os.environ['RANK']}.json").write_text(json.dumps(found))
+    (folder / f"outcomes{os.environ['RANK']}.json").write_text(json.dumps(outcomes))
     distributed.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Of two runs in one directory the second is refused; the lock leaves nothing and ends with its process."""
+"""Test locks: a second run in a directory is refused, and the lock ends with its process."""
 
 import os
 import signal
@@ -14,74 +14,75 @@ from bertkit.errors import UserError
 from bertkit.utils import locks
 from bertkit.utils.files import open_atomic
 
-HOLDER = "import sys, pathlib\nfrom bertkit.utils import locks\n" + (
-    "with locks.lock_directory(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+LOCK_AND_WAIT = "import sys, pathlib\nfrom bertkit.utils import locks\n" + (
+    "with locks.lock_directory(pathlib.Path(sys.argv[1])):\n    print('locked', flush=True)\n"
+    "    sys.stdin.read()\n"
 )
 
 
 @pytest.fixture
-def other(tmp_path):
-    """Another process that holds the directory `run`."""
-    command = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
+def lock_holder(tmp_path):
+    """Start another process that locks the directory `run`."""
+    command = [sys.executable, "-c", LOCK_AND_WAIT, str(tmp_path / "run")]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "held\n"
+    assert process.stdout.readline() == "locked\n"
     yield process
     process.kill()
     process.communicate()
 
 
 @pytest.fixture
-def finished(cli, tiny, toy, tmp_path):
-    """The arguments of a finished run in `run`."""
+def finished_run_args(cli, tiny, toy, tmp_path):
+    """Finish a run in the directory `run`, and return its arguments."""
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--max-steps", 1]
     assert cli("classify", *args)[0] == 0
     return args
 
 
-@pytest.mark.parametrize("further", [[], ["--overwrite"], ["--dry-run"]])
-def test_a_second_run_is_refused(cli, tiny, toy, tmp_path, other, further):
-    args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", *further]
+@pytest.mark.parametrize("options", [[], ["--overwrite"], ["--dry-run"]])
+def test_a_second_run_is_refused_in_a_locked_directory(cli, tiny, toy, tmp_path, lock_holder, options):
+    args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", *options]
     line = assert_refused(cli, tmp_path, args, ["another run is using this directory"])
     assert str(tmp_path / "run") in line
 
 
 @pytest.mark.parametrize("command", ["glue", "feature-based"])
-def test_suites_are_refused_in_a_locked_directory(cli, tiny, tmp_path, other, command):
+def test_suites_are_refused_in_a_locked_directory(cli, tiny, tmp_path, lock_holder, command):
     args = ["--model", tiny, "--output-dir", tmp_path / "run"]
     assert_refused(cli, tmp_path, args, ["another run is using this directory"], command)
 
 
-def test_train_tokenizer_is_refused_in_a_locked_directory(cli, tmp_path, other):
+def test_train_tokenizer_is_refused_in_a_locked_directory(cli, tmp_path, lock_holder):
     data = tmp_path / "text.txt"
     data.write_text("warm food\n" * 50)
     args = ["--data", data, "--output-dir", tmp_path / "run"]
     assert_refused(cli, tmp_path, args, ["another run is using this directory"], "train-tokenizer")
 
 
-def test_a_run_locks_its_directory_also_the_default_one(cli, tiny, toy, tmp_path, monkeypatch):
-    """From within the training, the same directory is refused to `--resume`."""
-    seen = []
+def test_a_run_locks_its_default_or_given_directory_until_it_ends(cli, tiny, toy, tmp_path, monkeypatch):
+    """While a run writes its metrics, `--resume` in the same directory is refused."""
+    statuses = []
     write_metrics = run_directory.write_metrics
 
-    def look(folder, metrics):
+    def resume_and_write(folder, metrics):
         with pytest.raises(UserError, match="another run is using"), locks.lock_directory(Path(folder)):
             pass
-        seen.append(cli("classify", "--resume", "--output-dir", folder)[0])
+        statuses.append(cli("classify", "--resume", "--output-dir", folder)[0])
         write_metrics(folder, metrics)
 
-    monkeypatch.setattr(run_directory, "write_metrics", look)
+    monkeypatch.setattr(run_directory, "write_metrics", resume_and_write)
     args = ["--data", toy, "--model", tiny, "--max-steps", 1]
     assert cli("classify", *args)[0] == cli("classify", *args, "--output-dir", tmp_path / "run")[0] == 0
-    assert seen == [2, 2]
+    assert statuses == [2, 2]
 
 
-def test_the_lock_ends_with_its_process(cli, finished, other, tmp_path):
-    os.kill(other.pid, signal.SIGKILL)
-    other.wait()
-    assert cli("classify", *finished, "--overwrite")[0] == 0
+def test_a_lock_is_released_when_its_process_is_killed(cli, finished_run_args, lock_holder, tmp_path):
+    os.kill(lock_holder.pid, signal.SIGKILL)
+    lock_holder.wait()
+    assert cli("classify", *finished_run_args, "--overwrite")[0] == 0
 
 
-def test_an_empty_created_directory_is_removed_and_others_are_not(tmp_path):
+def test_a_directory_created_for_the_lock_is_removed_if_it_stays_empty(tmp_path):
     with locks.lock_directory(tmp_path / "a" / "b"):
         assert list(tmp_path.rglob("*")) == [tmp_path / "a", tmp_path / "a" / "b"]
     assert list(tmp_path.iterdir()) == []
@@ -97,7 +98,7 @@ def test_an_empty_created_directory_is_removed_and_others_are_not(tmp_path):
     ]
 
 
-def test_a_refused_run_keeps_the_locked_directory(tmp_path):
+def test_a_refused_run_does_not_remove_the_locked_directory(tmp_path):
     with locks.lock_directory(tmp_path / "run"):
         with (
             pytest.raises(UserError, match="is using this directory"),
@@ -113,9 +114,9 @@ def test_partial_files_of_a_killed_process_are_removed(tmp_path):
             file.write("half")
             os._exit(9)
     os.waitpid(pid, 0)
-    [left] = tmp_path.iterdir()
+    [partial] = tmp_path.iterdir()
     (tmp_path / ".notes-of-mine").write_text("kept")
     with locks.lock_directory(tmp_path):
         pass
-    assert not left.exists()
+    assert not partial.exists()
     assert [path.name for path in tmp_path.iterdir()] == [".notes-of-mine"]
