@@ -42,7 +42,7 @@ class Predictor:
             yield from self.iter_records(chunk, self.evaluate_unlabeled(chunk))
 
     def map_columns(self, rows: Rows, reporter: Reporter | None = None) -> None:
-        """Read the columns that new rows have, and report those whose names differ from training."""
+        """Make the task read the columns of new rows, and report them if they differ from training."""
         trained_columns = self.task.inputs.text_columns
         self.task.map_columns(rows)
         if reporter and self.task.inputs.text_columns != trained_columns:
@@ -54,7 +54,7 @@ class Predictor:
     def evaluate_unlabeled(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
     ) -> Evaluation:
-        """Predict rows; labels that they have are ignored."""
+        """Predict rows without using their labels."""
         gold = self.task.inputs.gold_columns
         inputs = {name: values for name, values in rows.columns.items() if name not in gold}
         parsed, _ = self.task.parse_rows(rows.replace_columns(inputs))
@@ -63,7 +63,7 @@ class Predictor:
     def compute_outputs(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
     ) -> Outputs:
-        """Compute the logits of normalized rows; gold labels that they have are kept for scoring."""
+        """Compute the logits of normalized rows. The outputs include the gold labels of labeled rows."""
         features = self.task.featurize(rows, self.tokenizer)
         collator = self.task.collator(self.tokenizer, self.model)
         batch_size = self.task.config.eval_batch_size
@@ -73,13 +73,13 @@ class Predictor:
         return Outputs(logits, features, rows)
 
     def use_columns_of(self, other: Task) -> "Predictor":
-        """Take over the column names of another task, and return this predictor."""
+        """Read the same columns as another task; return this predictor."""
         self.task.config = dataclasses.replace(self.task.config, **get_column_settings(other.config))
         self.task.load_state(self.model.config)
         return self
 
     def use_batch_size(self, batch_size: int | None) -> "Predictor":
-        """Set the number of rows per batch (None keeps that of training), and return this predictor."""
+        """Set the number of rows per batch, unless it is None; return this predictor."""
         if batch_size:
             self.task.config = dataclasses.replace(self.task.config, eval_batch_size=batch_size)
         return self
@@ -93,7 +93,7 @@ class Predictor:
 
         Args:
             rows: The rows before they were normalized.
-            evaluation: The predictions of these rows.
+            evaluation: The predictions for these rows.
             scores: See `Evaluation.records`.
         """
         inputs = self.task.inputs
@@ -101,7 +101,7 @@ class Predictor:
         first_id = int(rows.row_numbers[0]) - 1 if len(rows) else 0
         gold = {name: rows[name] for name in inputs.gold_columns if name in rows.columns}
         output_rows = parsed
-        if len(rows) == len(parsed):  # otherwise one input row has become several, or several have become one
+        if len(rows) == len(parsed):  # unless normalization has changed the number of rows
             columns = {**parsed.columns, **gold}
             output_rows = rows.replace_columns(
                 {name: columns[name] for name in [*rows.columns, *columns] if name in columns}
@@ -119,13 +119,15 @@ def get_column_settings(config: Any) -> dict[str, Any]:
 
 
 def rename_columns(rows: Rows, old_config: Any, new_config: Any) -> Rows:
-    """Copy columns from their names in `old_config` to their names in `new_config`; the old ones remain."""
+    """Add copies of the columns that `old_config` names, under the names in `new_config`."""
     columns = dict(rows.columns)
     new_settings = get_column_settings(new_config)
-    for setting_name, old in get_column_settings(old_config).items():
-        new = new_settings[setting_name]
-        # A setting such as `ending_columns` is a list of column names.
-        name_pairs = zip(old, new, strict=False) if isinstance(old, list) and new else [(old, new)]
+    for setting_name, old_value in get_column_settings(old_config).items():
+        new_value = new_settings[setting_name]
+        if isinstance(old_value, list):  # a setting such as `ending_columns`
+            name_pairs = list(zip(old_value, new_value or [], strict=False))
+        else:
+            name_pairs = [(old_value, new_value)]
         for old_name, new_name in name_pairs:
             if old_name in rows.columns and new_name:
                 columns[new_name] = rows[old_name]

@@ -51,7 +51,7 @@ def render_page(run: FinishedRun) -> str:
 
 
 def compute_interval_bar(metrics: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """Return where a score, its interval and its baselines lie on a bar, in percent of the bar's length.
+    """Return the positions of a score, its interval and its baselines on a bar, in percent of its length.
 
     Returns:
         `score`, `low` and `high`, and `baselines` by name. None if the metric has no interval or no upper
@@ -64,7 +64,7 @@ def compute_interval_bar(metrics: Mapping[str, Any], name: str) -> dict[str, Any
         baseline: scores[name] for baseline, scores in metrics["baselines"].items() if name in scores
     }
     values = [value, *interval, *baselines.values()]
-    # The scores of SQuAD are percentages; all others are fractions.
+    # Scores are fractions, except those of SQuAD, which are percentages and usually exceed 1.
     upper_bound = 100.0 if max(values) > 1 else 1.0
     if min(values) < 0 or max(values) > upper_bound:
         return None
