@@ -113,7 +113,7 @@ def _load_row_inputs(config: EvaluateConfig, reporter: Reporter) -> EvaluationIn
     from bertkit.pipeline.prepare import reload_run_rows
 
     predictor = load_predictor(config.run).use_batch_size(config.batch_size)
-    trained_config = predictor.task.config
+    trained_config = predictor.task.config  # before the columns of new data are mapped
     new_data = _load_new_rows(predictor, config, reporter) if config.data else None
     try:
         dataset, run_splits = reload_run_rows(Path(config.run))
@@ -146,7 +146,9 @@ def _load_new_rows(
     splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
     labeled: Splits = {}
     errors: list[UserError] = []
-    for name, rows in (splits or {"validation": dataset.splits["train"]}).items():
+    if not splits:
+        splits = {"validation": dataset.splits["train"]}
+    for name, rows in splits.items():
         predictor.map_columns(rows, reporter)
         try:
             labeled[name], notes = task.parse_rows(rows, name, require_labels=True)
@@ -199,7 +201,7 @@ def _score(
     }
     if other:
         metrics["compared"] = _compare(config, predictor, other, evaluations["validation"], reporter)
-    folder = _write(config, task, evaluations, fingerprints, metrics)
+    folder = _write_results(config, task, evaluations, fingerprints, metrics)
     return Run(folder, metrics)
 
 
@@ -228,7 +230,7 @@ def _compare(
     }
 
 
-def _write(
+def _write_results(
     config: EvaluateConfig,
     task: "Task",
     evaluations: Mapping[str, "Evaluation"],
