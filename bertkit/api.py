@@ -1,4 +1,4 @@
-"""The Python API: one function per command, with the command's settings as keyword arguments."""
+"""The Python API: one function for each command, with the settings of the command as keyword arguments."""
 
 import inspect
 from collections.abc import Callable
@@ -43,7 +43,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class _ApiFunction(Protocol[P, R_co]):
-    """A function with the settings of a config as keyword arguments, as type checkers and IDEs see it."""
+    """The signature that type checkers and IDEs see: the settings of a config as keyword arguments."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
@@ -54,16 +54,16 @@ class _ApiFunction(Protocol[P, R_co]):
 def _accepts(
     config: Callable[P, Settings], hidden: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., R_co]], _ApiFunction[P, R_co]]:
-    """Return a decorator that shows the settings of `config` in the signature and in `help()`.
+    """Return a decorator that adds the settings of `config` to the signature and to the docstring.
 
     Args:
-        config: the settings class of the command.
-        hidden: settings that only the command accepts.
+        config: Settings class of the command.
+        hidden: Settings of the command that the function does not accept.
     """
 
     def decorate(function: Callable[..., R_co]) -> Any:
         signature = inspect.signature(function)
-        own = [
+        own_parameters = [
             parameter
             for parameter in signature.parameters.values()
             if parameter.kind != parameter.VAR_KEYWORD
@@ -74,7 +74,7 @@ def _accepts(
             for name, (_, setting, _) in get_settings(config).items()  # type: ignore[arg-type]
             if name not in hidden and name not in signature.parameters
         }
-        parameters = [*own, *(fields[name] for name in settings)]
+        parameters = [*own_parameters, *(fields[name] for name in settings)]
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         lines = "\n".join(f"    {name}: {setting.help}" for name, setting in settings.items())
         function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nSettings:\n{lines}\n"
@@ -99,15 +99,15 @@ def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, *
     `classify(data="imdb", model="minilm")` trains on the IMDB reviews.
 
     Args:
-        recipe: a shipped recipe or a file; settings override it.
-        reporter: receives messages and progress; by default, nothing is printed.
-        **settings: the settings of the command, listed below.
+        recipe: Name of a shipped recipe, or a file; settings override the recipe.
+        reporter: Receives messages and progress; by default, nothing is printed.
+        **settings: Settings of the command; see the list below.
 
     Returns:
-        A `Run` with `.metrics` (the content of `metrics.json`) and `.output_dir`.
+        A `Run`. Its `.metrics` are the content of `metrics.json` in `.output_dir`.
 
     Raises:
-        UserError: the caller can fix the problem; the message is one line.
+        UserError: The caller can fix the problem; the message says how.
     """
     return _train("classify", settings, recipe, reporter)
 
@@ -172,13 +172,13 @@ def glue(*, recipe: str | None = None, reporter: "Reporter | None" = None, **set
 
 @_accepts(FeatureBasedConfig)
 def feature_based(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
-    """Train entity taggers on layers of a frozen encoder, like `bertkit feature-based`."""
+    """Train entity taggers on different layers of a frozen encoder, like `bertkit feature-based`."""
     return _run_suite("feature-based", settings, recipe, reporter)
 
 
 @_accepts(AblationConfig)
 def ablation(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
-    """Pre-train variants and fine-tune each of them, like `bertkit ablation`."""
+    """Pre-train variants of a model and fine-tune each variant, like `bertkit ablation`."""
     return _run_suite("ablation", settings, recipe, reporter)
 
 
@@ -191,12 +191,12 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
     `check("classify", data="reviews.csv")` returns a `CheckReport` with `.splits` and `.findings`.
 
     Args:
-        task: the task that the data is for.
-        reporter: receives messages and progress; by default, nothing is printed.
-        **settings: the settings of the task that concern data and model.
+        task: Name of the task, such as "classify".
+        reporter: Receives messages and progress; by default, nothing is printed.
+        **settings: Settings of the task that concern the data and the model.
 
     Raises:
-        UserError: there is no data to check.
+        UserError: There is no data to check.
     """
     from bertkit.checks.engine import check as check_data
 
@@ -207,12 +207,12 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
 
 
 def load(run: "str | Path") -> "Predictor":
-    """Load a finished run, or the directory it was exported to.
+    """Load a finished run or an exported model for prediction.
 
     `load(RUN).predict([{"text": "..."}])` yields one record per row. An exported model runs in onnxruntime.
 
     Raises:
-        UserError: `run` is not a finished run.
+        UserError: `run` is neither a finished run nor an exported model, or does not predict rows.
     """
     from bertkit.infer.predictor import load_predictor
 
@@ -223,7 +223,8 @@ def load(run: "str | Path") -> "Predictor":
 def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Predictions":
     """Predict with a finished run, like `bertkit predict`.
 
-    `for record in predict(RUN, data="new.csv")` reads files of any size; for rows in memory, see `load`.
+    `for record in predict(RUN, data="new.csv")` reads a file of any size in chunks. For rows in memory, see
+    `load`.
 
     Raises:
         UserError: `run` is not a finished run, or a row cannot be predicted.
@@ -232,13 +233,15 @@ def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
 
     for name in PREDICT_OUTPUT_SETTINGS:
         if name in settings:
-            raise UserError(f"predict(): {name}: only the command accepts it; write the records yourself")
+            raise UserError(
+                f"predict(): {name}: only the command accepts this setting; write the records in your code"
+            )
     return predict_with_run({"run": str(run), **settings}, reporter)
 
 
 @_accepts(EvaluateConfig)
 def evaluate(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
-    """Score a finished run on other data, like `bertkit evaluate`; returns a `Run` as `classify` does."""
+    """Score a finished run on labeled data, like `bertkit evaluate`; see `classify` for the result."""
     from bertkit.infer.evaluate import evaluate as evaluate_run
 
     return evaluate_run({"run": str(run), **settings}, reporter)
@@ -270,9 +273,9 @@ def report(*, reporter: "Reporter | None" = None, **settings: Any) -> "Report":
 def embed(*, reporter: "Reporter | None" = None, **settings: Any) -> "EmbedResult":
     """Embed texts, or one word in its contexts, like `bertkit embed`.
 
-    `embed(model="minilm", text=["..."])` returns an `EmbedResult` with float32 `.vectors` `[rows, dim]`.
-    With `output` they are also written to a file. With `query`, `.results` has the nearest rows. With
-    `word`, `.word_comparison` has the word's occurrences and their similarities.
+    `embed(model="minilm", text=["..."])` returns an `EmbedResult` with fp32 `.vectors`
+    `[rows, dimensions]`. With `output`, the vectors are also written to a file. With `query`, `.results` has
+    the nearest rows. With `word`, `.word_comparison` has the occurrences of the word and their similarities.
     """
     from bertkit.infer.embed import embed as embed_texts
 
@@ -281,9 +284,10 @@ def embed(*, reporter: "Reporter | None" = None, **settings: Any) -> "EmbedResul
 
 @_accepts(FillMaskConfig)
 def fill_mask(*, reporter: "Reporter | None" = None, **settings: Any) -> "FillMaskResult":
-    """Predict the words behind each [MASK], like `bertkit fill-mask`.
+    """Predict the most probable words for each [MASK], like `bertkit fill-mask`.
 
-    `fill_mask(model="bert-base-uncased", text=["It was [MASK]."])` returns a `FillMaskResult` with `.texts`.
+    `fill_mask(model="bert-base-uncased", text=["It was [MASK]."])` returns a `FillMaskResult`,
+    whose `.texts` have the words.
     """
     from bertkit.infer.fill_mask import fill_mask as fill_texts
 

@@ -118,10 +118,10 @@ def test_examples_are_sorted_worst_first_and_paged(shown, hostile):
     first = [head for head, _ in rows(driver)]
     assert len(first) == 20
     assert first == sorted(first, key=lambda head: -float(head.split("confidence ")[1][:5]))
-    driver.find_element("id", "on").click()
+    driver.find_element("id", "next").click()
     assert len(rows(driver)) == 10
-    assert driver.find_element("id", "place").text == "21 to 30"
-    assert driver.find_element("id", "on").get_attribute("disabled")
+    assert driver.find_element("id", "shown-range").text == "21 to 30"
+    assert driver.find_element("id", "next").get_attribute("disabled")
 
 
 def test_a_click_on_a_confusion_cell_shows_its_examples(shown, hostile):

@@ -253,5 +253,5 @@ def test_occurrences_after_the_maximum_length_are_reported(cli, tiny):
     text = "film " + "good " * 7 + "film"  # the text has eight of the ten tokens
     status, out, err = cli("embed", tiny, "--text", text, "--word", "film", "--max-length", "10")
     assert status == 0
-    assert "1 occurrence skipped: after token 10" in err
+    assert "skipped 1 occurrence after token 10" in err
     assert "static" in out

@@ -55,7 +55,7 @@ def test_rows_of_another_file_are_scored(runs, cli, tmp_path, task):
 def test_overlap_with_training_rows_is_reported(runs, cli, tmp_path):
     rows = [json.loads(line) for line in (runs / "classify.jsonl").read_text("utf-8").splitlines()]
     _, _, err = cli("evaluate", runs / "classify", "--data", write_rows(tmp_path / "new.jsonl", rows))
-    assert "54 of 60 rows also in the training rows" in err
+    assert "54 of 60 rows are also training rows" in err
 
 
 def test_labels_are_matched_by_name(runs, cli, tmp_path):
@@ -172,7 +172,7 @@ def test_columns_with_common_names_are_mapped(runs, cli, tmp_path):
         flags = ["--data", write_rows(tmp_path / f"{name}.jsonl", some), "--json"]
         _, out, err = cli("evaluate", runs / "classify", *flags)
         found.append(json.loads(out))
-    assert "columns sentence used as text of training" in err
+    assert "reading columns sentence in place of the training columns text" in err
     assert [found[0][part] for part in ("validation", "baselines")] == [
         found[1][part] for part in ("validation", "baselines")
     ]

@@ -71,7 +71,7 @@ def test_the_page_has_the_table_and_names_another_dataset(complete_run):
         + " |"
         in page
     )
-    assert "on the development set of CoNLL-2003; ours: on toy." in page
+    assert "on the development set of CoNLL-2003; our scores are on toy." in page
     paper_metrics = {**complete_run.metrics, "data": {"name": "conll2003"}}
     assert "ours" not in FeatureBasedSuite.build_table(paper_metrics, complete_run.output_dir).caption
 

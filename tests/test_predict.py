@@ -228,7 +228,7 @@ def test_an_empty_line_is_a_row(runs, cli, monkeypatch):
 def test_the_python_function_yields_records_and_refuses_output(runs):
     [record] = bertkit.predict(runs / "classify", text=["a good film"])
     assert record["text"] == "a good film"
-    with pytest.raises(UserError, match="output: only the command accepts it"):
+    with pytest.raises(UserError, match="output: only the command accepts this setting"):
         bertkit.predict(runs / "classify", text=["a good film"], output="x.csv")
 
 

@@ -12,7 +12,7 @@ from conftest import ROW_MAKERS, make_document_rows, write_rows
 
 import bertkit
 from bertkit.reports.charts import plot_curves
-from bertkit.reports.examples import MAX_BYTES, Example, Field, Mark, build_browser, overlay_spans
+from bertkit.reports.examples import MAX_BYTES, Example, Field, Mark, build_error_browser, overlay_spans
 from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import render_page
 from bertkit.reports.views.registry import VIEWS, create_view
@@ -139,7 +139,7 @@ def test_the_page_loads_nothing_and_allows_no_other_script(run):
 
 def test_the_worst_errors_come_first_and_correct_examples_last(run):
     view = create_view(load_finished_run(run))
-    data = json.loads(build_browser(view.build_examples(), view.measure_name, view.filter_names).data)
+    data = json.loads(build_error_browser(view.build_examples(), view.measure_name, view.filter_names).data)
     assert [row["id"] for row in data["rows"]] == ["2", "1", "0"]
     assert [row["correct"] for row in data["rows"]] == [False, False, True]
 
@@ -166,7 +166,7 @@ def test_a_page_of_ten_thousand_long_examples_has_at_most_5_mb(tmp_path):
 def test_a_text_is_shortened_around_its_marks():
     field = Field("paragraph", "a" * 5000 + "b" * 10 + "a" * 5000, [Mark(5000, 5010, "gold")])
     examples = [Example(0, [], [], None, None, 0.0, [replace_start(field, n)]) for n in range(2000)]
-    data = json.loads(build_browser(examples, "", ("", "")).data)
+    data = json.loads(build_error_browser(examples, "", ("", "")).data)
     [_, number, [[start, end, *_]]] = data["rows"][0]["fields"][0]
     assert data["texts"][number][start:end] == "b" * 10
     assert len(data["texts"][number]) < 3100
@@ -325,7 +325,7 @@ def test_runs_on_different_rows_are_compared_without_a_test(cli, tmp_path, run):
     other = write_run(tmp_path / "other", [labelled(0, "another text", "good", "good")])
     status, out, err = cli("report", run, other, "--json")
     assert (status, json.loads(out)["differences"]) == (0, [{}])
-    assert "other: not scored on the same rows as run" in err
+    assert "other: was not scored on the same rows as run" in err
 
 
 def test_runs_of_different_tasks_are_refused(cli, tmp_path, run):

@@ -1,1 +1,1 @@
-"""The command line; no module imports torch, transformers or datasets when it is loaded."""
+"""The command line. Importing its modules does not import torch, transformers or datasets."""

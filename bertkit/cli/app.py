@@ -1,4 +1,4 @@
-"""The Typer app, its commands by help panel, and the exit codes."""
+"""The Typer app with its commands by help panel, and the exit statuses."""
 
 import io
 import sys
@@ -27,15 +27,14 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-FINE_TUNE, PRE_TRAIN, BEFORE_TRAINING, AFTER_TRAINING = (
-    "Fine-tune",
-    "Pre-train",
-    "Before training",
-    "After training",
-)
+# Help panels.
+FINE_TUNE = "Fine-tune"
+PRE_TRAIN = "Pre-train"
+BEFORE_TRAINING = "Before training"
+AFTER_TRAINING = "After training"
 
 
-def _version(is_requested: bool) -> None:
+def _print_version(is_requested: bool) -> None:
     if is_requested:
         typer.echo(f"bertkit {__version__}")
         raise typer.Exit
@@ -45,10 +44,10 @@ def _version(is_requested: bool) -> None:
 def _root(
     context: typer.Context,
     version: bool = typer.Option(  # noqa: ARG001
-        False, "--version", is_eager=True, callback=_version, help="Print the version and exit."
+        False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
     ),
 ) -> None:
-    """Check the options that belong to no command."""
+    """Handle the options before a command, and refuse a launcher for commands that run in one process."""
     command = context.invoked_subcommand
     if distributed.get_launched_world_size() > 1 and command not in (*TASKS, None):
         raise UserError(
@@ -57,14 +56,16 @@ def _root(
 
 
 def _list_commands() -> dict[str, dict[str, Any]]:
-    """Return the commands by help panel; tasks with one prediction per row are fine-tuning tasks."""
+    """Return the commands by help panel. Tasks that predict rows are fine-tuning tasks."""
     fine_tuning = {name: TASK_COMMANDS[name] for name in TASKS if task_class(name).spec.row_level}
     pretraining = {name: TASK_COMMANDS[name] for name in TASKS if name not in fine_tuning}
-    suites = dict(SUITE_COMMANDS)
-    ablation = {"ablation": suites.pop("ablation")}
+    fine_tuning_suites = {name: command for name, command in SUITE_COMMANDS.items() if name != "ablation"}
     return {
-        FINE_TUNE: {**fine_tuning, **suites},
-        PRE_TRAIN: {**pretraining, "train-tokenizer": model_commands.train_tokenizer, **ablation},
+        FINE_TUNE: {**fine_tuning, **fine_tuning_suites},
+        PRE_TRAIN: {
+            **pretraining, "train-tokenizer": model_commands.train_tokenizer,
+            "ablation": SUITE_COMMANDS["ablation"],
+        },
         BEFORE_TRAINING: {
             "check": check.app, "recipes": info_commands.recipes, "data": info_commands.data,
             "env": info_commands.env,
@@ -88,11 +89,11 @@ def main() -> None:
     """Run the app and exit.
 
     The exit status is 0 for success, 1 for a bug (with its traceback) and 2 for an error that the user can
-    fix. It is 130 for an interrupt, and 141 if the reader of the output is gone.
+    fix. It is 130 after an interrupt, and 141 if the reader of the output has closed the pipe.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Printing must not fail on a terminal without UTF-8. Lone surrogates are escaped as in JSON.
+            # Characters that the encoding of the terminal lacks must not raise an error.
             stream.reconfigure(errors="backslashreplace" if stream.encoding.lower() == "utf-8" else "replace")
     with guard_streams(), handle_signals():
         status = _run_app()
@@ -103,7 +104,7 @@ def _run_app() -> int:
     try:
         status = app(standalone_mode=False) or 0
         print(end="", flush=True)
-        # Typer itself returns 130 for an interrupt that it caught.
+        # Typer returns 130 if it caught an interrupt itself.
         return _report_error("interrupted; nothing was saved", 130) if status == 130 else status
     except UserError as error:
         return _report_error(str(error), error.exit_code, error.should_report)
@@ -114,15 +115,15 @@ def _run_app() -> int:
 
 
 def _report_error(message: str, status: int, should_report: bool | None = None) -> int:
-    """Print an error line and return `status`.
+    """Print an error message as one line, and return `status`.
 
     Args:
-        message: the line; empty if help was printed instead.
-        status: the exit status.
-        should_report: whether this process prints the line; by default, one process on each machine does.
+        message: The message; empty if help was printed instead.
+        status: The exit status.
+        should_report: Whether this process prints the message; by default, one process per machine does.
     """
     should_report = distributed.is_local_main_process() if should_report is None else should_report
     if message and should_report:
-        with suppress(UserError):  # standard error cannot be written; the status still reports the failure
+        with suppress(UserError):  # standard error is closed; the exit status still reports the failure
             print(f"bertkit: {replace_control_characters(' '.join(message.split()))}", file=sys.stderr)
     return status

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from bertkit.checks.base import Finding
     from bertkit.checks.engine import CheckReport
 
-MAX_LABELS = 12
+MAX_LABELS = 12  # rows of the table of labels
 MAX_BAR_WIDTH = 20  # characters
-MIN_SCRIPT_FRACTION = 0.0005  # smaller fractions would be printed as 0.0%
+MIN_SCRIPT_FRACTION = 0.0005  # smaller fractions are rounded to 0.0%
 LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 app = typer.Typer(cls=CommandGroup, help=CHECK_HELP, no_args_is_help=True)
@@ -57,11 +57,11 @@ for _task_name in TASKS:
     )
 
 
-# ---- the page
+# ---- the printed report
 
 
 def print_check_report(report: "CheckReport") -> None:
-    """Print sizes and lengths by split, the labels, and the findings."""
+    """Print a table of splits, a table of labels, and the findings."""
     from bertkit.cli.console import out_console
 
     source = f"{report.data['name']} from {report.data['source']}"
@@ -69,23 +69,26 @@ def print_check_report(report: "CheckReport") -> None:
     if report.summary:
         out_console.print(report.summary, markup=False, soft_wrap=True)
     out_console.print(_build_split_table(report))
-    counts = {
+    label_counts = {
         name: statistics["labels"] for name, statistics in report.splits.items() if statistics.get("labels")
     }
-    if counts:
-        out_console.print(_build_label_table(counts))
+    if label_counts:
+        out_console.print(_build_label_table(label_counts))
     for finding in report.findings:
         _print_finding(finding)
-    levels = [
+    level_counts = [
         format_count(count, level)
         for level in LEVEL_STYLES
         if (count := report.count(level))  # type: ignore[arg-type]
     ]
-    out_console.print(", ".join(levels) or "no problems found")
+    out_console.print(", ".join(level_counts) or "no problems found")
 
 
 def _build_split_table(report: "CheckReport") -> "Table":
-    """Return rows, lengths in tokens, [UNK] tokens and scripts of each split; empty columns are left out."""
+    """Build a table of the rows, token lengths, [UNK] tokens and scripts of each split.
+
+    Columns without any value are left out.
+    """
     from rich.table import Table
 
     from bertkit.cli.console import to_plain_text
@@ -105,7 +108,7 @@ def _build_split_table(report: "CheckReport") -> "Table":
     table = Table()
     table.add_column(to_plain_text(f"in tokens of {report.model}" if report.model else ""))
     for heading in columns:
-        # A heading such as [UNK] must not be read as markup.
+        # As plain text, because [UNK] looks like markup.
         table.add_column(to_plain_text(heading), justify="left" if heading == "script" else "right")
     for name, *cells in zip(report.splits, *columns.values(), strict=True):
         table.add_row(name, *cells)
@@ -121,7 +124,7 @@ def _format_fraction_of(name: str, statistics: Mapping[str, Any]) -> str:
 
 
 def _format_scripts(statistics: Mapping[str, Any]) -> str:
-    """Return `Latin 99.8%, Greek 0.2%`; whole percents where a decimal would be zero."""
+    """Format the fractions of scripts: `Latin 99.8%, Greek 0.2%`, or `Latin 100%`."""
     scripts = {
         name: fraction
         for name, fraction in statistics.get("scripts", {}).items()
@@ -134,10 +137,10 @@ def _format_scripts(statistics: Mapping[str, Any]) -> str:
 
 
 def _build_label_table(counts: Mapping[str, Mapping[str, int]]) -> "Table":
-    """Return count and fraction of each label in each split, with a bar for the first split.
+    """Build a table with the count and the fraction of each label, and with bars for the first split.
 
     Args:
-        counts: split -> label -> number of rows.
+        counts: Number of rows by split and label.
     """
     from rich.table import Table
     from rich.text import Text
@@ -149,9 +152,9 @@ def _build_label_table(counts: Mapping[str, Mapping[str, int]]) -> "Table":
     for split in counts:
         table.add_column(split, justify="right")
     first_split = next(iter(counts.values()))
-    longest_bar = max(first_split.values())
+    max_count = max(first_split.values())
     for label in labels[:MAX_LABELS]:
-        width = max(1, round(MAX_BAR_WIDTH * first_split.get(label, 0) / longest_bar))
+        width = max(1, round(MAX_BAR_WIDTH * first_split.get(label, 0) / max_count))
         bar = Text("█" * width if label in first_split else "", "cyan")
         cells = [_format_label_count(label, split_counts) for split_counts in counts.values()]
         table.add_row(to_plain_text(label), bar, *cells)
@@ -173,19 +176,20 @@ def _print_finding(finding: "Finding") -> None:
     line = Text(finding.level, LEVEL_STYLES[finding.level])
     line.append(f"  {replace_control_characters(finding.message)}", "default")
     out_console.print(line, soft_wrap=True)
-    are_in_message = all(row in finding.message for row in finding.rows)
-    if not are_in_message:
-        omitted = finding.count - len(finding.rows)
-        rest = f", and {omitted:,} more" if omitted > 0 else ""
-        rows = f"    {_format_rows(finding.rows)}{rest}"
-        out_console.print(rows, markup=False, soft_wrap=True, style="dim")
+    names_all_rows = all(row in finding.message for row in finding.rows)
+    if not names_all_rows:
+        num_omitted = finding.count - len(finding.rows)
+        suffix = f", and {num_omitted:,} more" if num_omitted > 0 else ""
+        rows_line = f"    {_format_rows(finding.rows)}{suffix}"
+        out_console.print(rows_line, markup=False, soft_wrap=True, style="dim")
     if finding.fix:
         out_console.print(f"    {finding.fix}", markup=False, soft_wrap=True)
 
 
 def _format_rows(rows: Sequence[str]) -> str:
-    """Return `train.csv: row 3, row 9`, where each file is named once and without its directory."""
-    parts, previous_file = [], None
+    """Format row locations as `train.csv: row 3, row 9`; each file is named once, without its directory."""
+    parts = []
+    previous_file = None
     for location in rows:
         file, separator, row = location.partition(": ")
         parts.append(row if file == previous_file else f"{Path(file).name}{separator}{row}")

@@ -1,7 +1,7 @@
-"""Shell completion of values, by the source that a setting declares as `values`.
+"""Shell completion of values. A setting declares the source of its completions as `completion`.
 
-Completion must be fast: this module reads file names and small files, and imports no heavy package.
-It completes names only. If no name matches, the shell completes files itself.
+Completion must be fast, so this module imports no heavy package. It reads only file names and small files.
+If it returns no completion, the shell itself completes file names.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,15 +11,15 @@ import typer
 
 from bertkit.recipes import list_shipped_recipes, read_recipe_task, read_recipe_title
 
-SAMPLE_DESCRIPTION = "about 40 rows for each task, to try commands with"
+SAMPLE_DESCRIPTION = "about 40 rows for each task, for trying commands"
 Completions = Iterator[tuple[str, str]]  # (value, description)
 
 
 def make_completer(source: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
-    """Return the function that Typer calls with the incomplete value.
+    """Return the function that Typer calls to complete a value.
 
     Args:
-        source: a key of `COMPLETION_SOURCES`.
+        source: A key of `COMPLETION_SOURCES`.
     """
 
     def complete(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -28,7 +28,7 @@ def make_completer(source: str) -> Callable[[typer.Context, str], list[tuple[str
             for value, description in COMPLETION_SOURCES[source](context, incomplete)
             if value.startswith(incomplete)
         ]
-        # The shell adds no files once there is a completion.
+        # The shell does not add file names if there is any completion.
         return (
             completions + _list_files(incomplete)
             if completions and source in SOURCES_WITH_FILES
@@ -50,14 +50,15 @@ def _complete_shipped_recipes(*_: object) -> Completions:
 
 
 def _complete_task_recipes(context: typer.Context, incomplete: str) -> Completions:
-    """Yield the recipes of the task on the command line, those in the task's own folder first."""
+    """Yield the recipes of the task on the command line; those in the folder `TASK/` come first."""
     recipes, task = list_shipped_recipes(), str(context.info_name)
     names = [name for name, path in recipes.items() if read_recipe_task(path) == task]
     for name in sorted(names, key=lambda name: not name.startswith(f"{task}/")):
         short_name = name.rpartition("/")[2]
-        same_short_name = [other for other in recipes if other.endswith(f"/{short_name}")]
-        is_unique = name == f"{task}/{short_name}" or len(same_short_name) == 1
-        yield short_name if is_unique and "/" not in incomplete else name, read_recipe_title(recipes[name])
+        names_with_short_name = [other for other in recipes if other.endswith(f"/{short_name}")]
+        is_unambiguous = name == f"{task}/{short_name}" or len(names_with_short_name) == 1
+        value = short_name if is_unambiguous and "/" not in incomplete else name
+        yield value, read_recipe_title(recipes[name])
 
 
 def _complete_data(*_: object) -> Completions:

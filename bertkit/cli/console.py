@@ -1,4 +1,4 @@
-"""Output for people: progress and messages on standard error, results as tables on standard output."""
+"""Console output for people: progress and messages on standard error, tables on standard output."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,15 +24,14 @@ if TYPE_CHECKING:
     from bertkit.pipeline.run import Run
 
 T = TypeVar("T")
-EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")
 MIN_REPORTED_DATA_WAIT = 0.02  # fraction of the training time
 
 
 class SafeConsole(Console):
-    """A console that prints no control characters of the data; for table cells, see `to_plain_text`."""
+    """A console that replaces control characters in strings; for table cells, see `to_plain_text`."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print strings with their control characters replaced, and other objects as rich does."""
+        """Print objects as rich does, after replacing the control characters of strings."""
         safe_objects = (
             replace_control_characters(item) if isinstance(item, str) else item for item in objects
         )
@@ -44,11 +43,11 @@ out_console = SafeConsole(highlight=False)
 
 
 def to_plain_text(text: str, single_line: bool = False) -> Text:
-    """Return a text of the data as a table cell or title, without markup and control characters.
+    """Convert a string to a table cell or title without markup and control characters.
 
     Args:
-        text: the text.
-        single_line: shorten a text that does not fit with an ellipsis instead of wrapping it.
+        text: A string, usually from the data.
+        single_line: Whether a text that is too long ends in an ellipsis instead of being wrapped.
     """
     text = replace_control_characters(text)
     return Text(text, no_wrap=True, overflow="ellipsis") if single_line else Text(text)
@@ -67,68 +66,74 @@ class ConsoleReporter(Reporter):
     """A reporter that prints messages as lines and progress as live bars."""
 
     def __init__(self) -> None:
-        self._bar: Progress | None = None
-        self._task: Any = None
+        self._progress: Progress | None = None
+        self._task_id: Any = None
 
     def info(self, message: str) -> None:
-        """Print a line; square brackets are not markup."""
+        """Print a message; square brackets in it are not markup."""
         err_console.print(message, markup=False)
 
     def warn(self, message: str) -> None:
-        """Print a yellow line."""
+        """Print a warning in yellow."""
         err_console.print(f"warning: {message}", style="yellow", markup=False)
 
     def on_train_begin(self, total: int, done: int) -> None:
-        """Show a bar with loss, speed and remaining time."""
-        self._bar = Progress(
+        """Show a progress bar with loss, speed and remaining time."""
+        self._progress = Progress(
             TextColumn("training"), BarColumn(), MofNCompleteColumn(),
             TextColumn("loss {task.fields[loss]}"), TextColumn("{task.fields[speed]} steps/s"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=err_console,
         )  # fmt: skip
-        self._bar.start()
-        self._task = self._bar.add_task("training", total=total, completed=done, loss="-", speed="-")
+        self._progress.start()
+        self._task_id = self._progress.add_task("training", total=total, completed=done, loss="-", speed="-")
 
     def on_step_end(self, step: int, **metrics: Any) -> None:
-        """Advance the bar."""
-        if self._bar is None:
+        """Advance the progress bar, and show the latest loss and speed."""
+        if self._progress is None:
             return
-        task = self._bar.tasks[self._task]
+        task = self._progress.tasks[self._task_id]
         fields: dict[str, Any] = {"loss": _format_loss(**metrics)} if "loss" in metrics else {}
         if task.speed:
             fields["speed"] = f"{task.speed:.2f}"
-        self._bar.update(self._task, completed=step, **fields)
+        self._progress.update(self._task_id, completed=step, **fields)
 
     def on_train_end(self) -> None:
-        """Stop the bar, and leave it on the screen."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        """Stop the progress bar, which remains on the screen."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
 
     def track(self, batches: Iterable[T], total: int, description: str) -> Iterator[T]:
-        """Yield `batches` with a transient bar; without one while training or if not on a terminal."""
-        if self._bar is not None or not err_console.is_terminal:
+        """Yield `batches`, and show a progress bar that disappears at the end.
+
+        No bar is shown during training, or if standard error is not a terminal.
+        """
+        if self._progress is not None or not err_console.is_terminal:
             yield from batches
             return
         columns = (
             TextColumn(description), BarColumn(), MofNCompleteColumn(), TextColumn("left"),
             TimeRemainingColumn(),
         )  # fmt: skip
-        with Progress(*columns, console=err_console, transient=True) as bar:
-            yield from bar.track(batches, total=total, description=description)
+        with Progress(*columns, console=err_console, transient=True) as progress:
+            yield from progress.track(batches, total=total, description=description)
 
 
 def _format_loss(loss: float, parts: Mapping[str, float]) -> str:
-    """Return `6.931 (mlm 6.238, nsp 0.693)`."""
-    summands = ", ".join(f"{name} {value:.3f}" for name, value in parts.items())
-    return f"{loss:.3f} ({summands})" if len(parts) > 1 else f"{loss:.3f}"
+    """Format the total loss and its components: `6.931 (mlm 6.238, nsp 0.693)`."""
+    components = ", ".join(f"{name} {value:.3f}" for name, value in parts.items())
+    return f"{loss:.3f} ({components})" if len(parts) > 1 else f"{loss:.3f}"
 
 
 # ---- scores
 
 
 def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
-    """Print validation scores with intervals and baselines, the other scores, and the run directory."""
-    sizes, unit = metrics["data"], task_class(metrics["task"]).spec.unit
+    """Print the scores of all splits, the comparison, the training statistics, and the run directory."""
+    from bertkit.reports.finished_run import EXTRA_SPLITS
+
+    sizes = metrics["data"]
+    unit = task_class(metrics["task"]).spec.unit
     _print_validation_scores(metrics, format_count(sizes["validation"], unit))
     _print_details(metrics)
     for split in EXTRA_SPLITS:
@@ -143,13 +148,14 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     out_console.print(f"run: {output_dir}", markup=False, soft_wrap=True)
 
 
-def _print_validation_scores(metrics: Mapping[str, Any], size: str) -> None:
+def _print_validation_scores(metrics: Mapping[str, Any], row_count: str) -> None:
+    """Print the validation scores, their intervals, and the scores of the baselines."""
     from bertkit.reports.model_card import format_score_rows
 
     title = f"{metrics['task']} · {metrics['data']['name']} · {metrics['model']}"
     table = Table(title=to_plain_text(title), title_justify="left")
-    table.add_column(f"validation ({size})")
-    for heading in (metrics["model"], "95% interval", *metrics["baselines"]):
+    table.add_column(f"validation ({row_count})")
+    for heading in (metrics["model"], "95 % interval", *metrics["baselines"]):
         table.add_column(to_plain_text(heading), justify="right")
     for name, value, interval, baselines in format_score_rows(metrics):
         table.add_row(name, value, interval, *baselines.values())
@@ -157,7 +163,7 @@ def _print_validation_scores(metrics: Mapping[str, Any], size: str) -> None:
 
 
 def _print_details(metrics: Mapping[str, Any]) -> None:
-    """Print the scores by entity type or label."""
+    """Print the validation scores of each entity type or label, if the task has them."""
     from bertkit.reports.model_card import format_detail_rows
 
     rows = format_detail_rows(metrics)
@@ -172,20 +178,20 @@ def _print_details(metrics: Mapping[str, Any]) -> None:
 
 
 def _print_comparison(metrics: Mapping[str, Any]) -> None:
-    """Print the scores of the other run, and the differences with intervals and p-values."""
+    """Print the scores of the other run, and their differences with intervals and p-values."""
     from bertkit.reports.model_card import format_comparison_rows
 
     title = f"compared with {metrics['compared']['with']} on the same rows"
     table = Table(title=to_plain_text(title), title_justify="left")
-    for heading in ("validation", "other run", "difference", "95% interval", "p-value"):
+    for heading in ("validation", "other run", "difference", "95 % interval", "p-value"):
         table.add_column(heading, justify="left" if heading == "validation" else "right")
     for row in format_comparison_rows(metrics):
         table.add_row(*row)
     out_console.print(table)
 
 
-def _print_training(training: Mapping[str, Any], rows: str) -> None:
-    """Print the training time and what explains it."""
+def _print_training(training: Mapping[str, Any], row_count: str) -> None:
+    """Print one line with training time, throughput, precision, peak memory, padding and data wait."""
     statistics = [
         f"{training['examples_per_second']:.1f} examples/s",
         f"{training['tokens_per_second']:,.0f} tokens/s",
@@ -197,8 +203,8 @@ def _print_training(training: Mapping[str, Any], rows: str) -> None:
     if (data_wait := training.get("data_wait", 0.0)) > MIN_REPORTED_DATA_WAIT:
         statistics.append(f"{data_wait:.1%} of the time waiting for data")
     resumed_from = training.get("resumed_from")
-    since = "" if resumed_from is None else f" since step {resumed_from}"
-    line = f"trained on {rows} in {training['seconds']:.0f} s{since}: {', '.join(statistics)}"
+    since_step = "" if resumed_from is None else f" since step {resumed_from}"
+    line = f"trained on {row_count} in {training['seconds']:.0f} s{since_step}: {', '.join(statistics)}"
     out_console.print(line, markup=False, soft_wrap=True)
 
 
@@ -206,8 +212,8 @@ def _print_training(training: Mapping[str, Any], rows: str) -> None:
 
 
 def print_dry_run(estimate: Mapping[str, Any]) -> None:
-    """Print what a run would do as a table of two columns."""
-    rows, length = estimate["longest_batch"]
+    """Print the data, the settings and the estimated cost of a run that was not started."""
+    num_rows, length = estimate["longest_batch"]
     sizes = {name: size for name, size in estimate["data"].items() if isinstance(size, int)}
     lines = {
         "data": f"{estimate['data']['name']} from {estimate['data']['source']}",
@@ -218,7 +224,7 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
         "model": f"{estimate['model']}, {estimate['precision']}",
         **_describe_long_texts(estimate),
         "steps": f"{estimate['steps']:,}",
-        "longest batch": f"{rows} x {length} tokens, loss {estimate['loss']:.3f}",
+        "longest batch": f"{num_rows} x {length} tokens, loss {estimate['loss']:.3f}",
         "training time": f"about {format_duration(estimate['estimated_seconds'])}",
         "peak memory": f"{estimate['peak_memory_mb']:,.0f} MB",
     }
@@ -229,42 +235,45 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
 
 
 def _describe_long_texts(estimate: Mapping[str, Any]) -> dict[str, str]:
-    """Return the line about texts above `max_length`, if the task truncates texts or splits them."""
+    """Return the table row on texts longer than `max_length`; empty if no text can be longer."""
     if estimate["windowed"] is None:
         heading, fraction = "truncated", estimate["truncated"]
     else:
         heading, fraction = "split into windows", estimate["windowed"]
-    if fraction is None:  # examples are sampled to fit max_length
+    if fraction is None:  # the task builds examples that fit into max_length
         return {}
     return {heading: f"{fraction:.1%} of the training texts, at {estimate['max_length']} tokens"}
 
 
-def print_preview(rates: Mapping[str, float], samples: Iterable[Mapping[str, Any]]) -> None:
-    """Print masked examples with the original tokens after the predicted positions, and the rates."""
+def print_preview(statistics: Mapping[str, float], samples: Iterable[Mapping[str, Any]]) -> None:
+    """Print masked examples, with the original token after each masked position, and the statistics."""
     for sample in samples:
         label = Text(replace_control_characters(sample.get("pair", "")), "bold")
         out_console.print(label, _format_masked_text(sample), soft_wrap=True)
     table = Table(title="preview: nothing was written", show_header=False, title_justify="left")
-    for name, value in rates.items():
+    for name, value in statistics.items():
         table.add_row(name, f"{value:g}" if name == "examples" else f"{value:.4f}")
     out_console.print(table)
 
 
 def _format_masked_text(sample: Mapping[str, Any]) -> Text:
-    text, targets = Text(), dict(zip(sample["positions"], sample["tokens"], strict=True))
+    """Return the masked tokens, with the original token in parentheses after each masked position."""
+    text = Text()
+    original_tokens = dict(zip(sample["positions"], sample["tokens"], strict=True))
     for position, token in enumerate(sample["masked"].split(" ")):
-        is_predicted = position in targets
-        text.append(f"{replace_control_characters(token)} ", "bold red" if is_predicted else "")
-        if is_predicted:
-            text.append(f"({replace_control_characters(targets[position])}) ", "green")
+        is_masked = position in original_tokens
+        text.append(f"{replace_control_characters(token)} ", "bold red" if is_masked else "")
+        if is_masked:
+            text.append(f"({replace_control_characters(original_tokens[position])}) ", "green")
     return text
 
 
 def format_duration(seconds: float) -> str:
-    """Return `45 s`, `12 min` or `3.4 h`."""
+    """Format a duration in seconds, minutes or hours: `45 s`, `12 min` or `3.4 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 # ---- predictions
@@ -276,7 +285,7 @@ def print_records(records: Sequence[Mapping[str, Any]]) -> None:
     table = Table()
     for name in names:
         table.add_column(to_plain_text(name, single_line=True))
-    # Cells do not wrap but columns may: rich then shrinks the widest column first.
+    # With `no_wrap` on cells instead of columns, rich shrinks the widest column first.
     for record in records:
         table.add_row(*(to_plain_text(_format_cell(record.get(name)), single_line=True) for name in names))
     out_console.print(table)

@@ -1,4 +1,4 @@
-"""`bertkit embed`: vectors in a file, nearest rows to a query, and one word in different contexts."""
+"""`bertkit embed`: write vectors, search for similar rows, and compare a word in its contexts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,10 @@ from bertkit.cli.streams import get_piped_stdin, print_json
 from bertkit.errors import UserError, format_count
 from bertkit.infer.configs import EMBED_HELP, EmbedConfig
 
-RESULT_SETTINGS = {"output", "query", "word", "index"}  # the command has no result without one of them
-MAX_OCCURRENCES = 12  # rows and columns of the printed matrix; --json has all
-MIN_TEXT_WIDTH, NUMBERS_WIDTH = 20, 36  # characters
+RESULT_SETTINGS = {"output", "query", "word", "index"}  # the command requires one of them
+MAX_OCCURRENCES = 12  # rows and columns of the printed matrix; --json prints more
+# Widths in characters: the text column, and all other columns of the table of hits.
+MIN_TEXT_WIDTH, NUMBERS_WIDTH = 20, 36
 
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:
@@ -63,7 +64,7 @@ def _print_hits(query_result: Mapping[str, Any]) -> None:
 
 
 def _print_word_comparison(comparison: Mapping[str, Any]) -> None:
-    """Print the cosine similarities of a word's vectors, and those of its static embeddings."""
+    """Print the cosine similarities of the vectors of a word, and those of its static embeddings."""
     from rich.table import Table
 
     from bertkit.cli.console import out_console, to_plain_text

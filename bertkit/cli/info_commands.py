@@ -1,4 +1,4 @@
-"""Commands that show what is available: recipes, data and env."""
+"""Commands that print information: `recipes`, `data` and `env`."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ from bertkit.utils.output_paths import check_output_file
 
 recipes = typer.Typer(
     cls=CommandGroup,
-    help="List, show and copy recipes: files of settings to start from.",
+    help="List, print and copy recipes: files with recommended settings.",
     no_args_is_help=True,
 )
 data = typer.Typer(cls=CommandGroup, help="List the known datasets.", no_args_is_help=True)
@@ -74,7 +74,7 @@ def copy_recipe(
     name: RecipeName,
     file: Annotated[str, typer.Argument(help="Target file or directory; existing files are kept.")],
 ) -> None:
-    """Copy a recipe, to be edited."""
+    """Copy a recipe to edit it."""
     source = _find_recipe(name)
     if not file:
         raise UserError("FILE: is empty; pass a file or a directory (. for the current one)")
@@ -124,7 +124,7 @@ def list_datasets(
 
 
 def env(as_json: JsonFlag = False) -> None:
-    """Print what a bug report needs: versions, device, access to the Hub, and caches."""
+    """Print the environment for a bug report: versions, device, access to the Hub, and caches."""
     environment = {**_get_versions(), **_describe_device(), **_describe_hub_and_caches()}
     if as_json:
         print_json(environment)

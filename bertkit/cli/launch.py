@@ -1,7 +1,7 @@
-"""`--nproc`: several copies of the command on this machine, with one error line if a process fails.
+"""`--nproc`: run a command in several processes on this machine.
 
-torchrun launches processes in the same way, but prints a page of traceback. This module imports only what
-starting processes needs.
+torchrun does the same, but prints a long traceback if a process fails; this launcher prints one line. The
+module has few imports, so that processes start quickly.
 """
 
 import ctypes
@@ -19,10 +19,10 @@ from bertkit.errors import UserError
 from bertkit.utils.distributed import LAUNCHER_VARIABLE
 
 POLL_SECONDS = 0.05
-# After one rank fails, the others may end by themselves, then on SIGTERM, before they are killed.
+# Seconds after the failure of a rank: until the other ranks get SIGTERM, and then until they are killed.
 GRACE_SECONDS = (3.0, 6.0)
-PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
-EXIT_RANK_LOST = 1  # the status of a rank that lost the connection to another rank
+PR_SET_PDEATHSIG = 1  # constant of <linux/prctl.h>
+EXIT_LOST_CONNECTION = 1  # exit status of a rank that lost the connection to another rank
 EXIT_INTERRUPTED = 130
 
 
@@ -30,21 +30,22 @@ def launch(processes: int) -> int:
     """Run the current command line in `processes` processes and return the exit status.
 
     Raises:
-        UserError: this machine has fewer GPUs, or fewer cores if it has no GPU.
+        UserError: There are more processes than GPUs or, without a GPU, than cores.
     """
     check_process_count(processes)
-    children, interrupts = _start_processes(processes), []
+    children = _start_processes(processes)
+    received_signals: list[int] = []
     original_handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def interrupt(*_: Any) -> None:
-        interrupts.append(True)
+    def forward_signal(number: int, _: Any) -> None:
+        received_signals.append(number)
         _send_signal(children, signal.SIGTERM)
 
-    # The children have their own process groups, so only this process receives Ctrl-C.
+    # Each child has its own process group. Ctrl-C therefore reaches only this process.
     for number in original_handlers:
-        signal.signal(number, interrupt)
+        signal.signal(number, forward_signal)
     try:
-        return _wait(children, interrupts)
+        return _wait(children, received_signals)
     finally:
         _send_signal(children, signal.SIGKILL)
         for number, handler in original_handlers.items():
@@ -52,12 +53,12 @@ def launch(processes: int) -> int:
 
 
 def check_process_count(processes: int) -> None:
-    """Raise `UserError` for more processes than GPUs, or than cores on a machine without a GPU."""
-    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    available = gpus or _count_cores()
-    if processes > available:
-        devices = f"{gpus} GPUs" if gpus else f"{available} cores and no GPU"
-        raise UserError(f"--nproc {processes}: this machine has {devices}; pass at most {available}")
+    """Raise `UserError` if there are more processes than GPUs or, without a GPU, than cores."""
+    num_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    max_processes = num_gpus or _count_cores()
+    if processes > max_processes:
+        devices = f"{num_gpus} GPUs" if num_gpus else f"{max_processes} cores and no GPU"
+        raise UserError(f"--nproc {processes}: this machine has {devices}; pass at most {max_processes}")
 
 
 def _count_cores() -> int:
@@ -68,11 +69,11 @@ def _start_processes(processes: int) -> list[subprocess.Popen]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     threads = max(1, _count_cores() // processes)
-    shared: dict[str, Any] = {
+    shared_variables: dict[str, Any] = {
         "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port, LAUNCHER_VARIABLE: os.getpid(),
     }  # fmt: skip
-    environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | _to_strings(shared)
+    environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | _to_strings(shared_variables)
     command = [sys.executable, "-m", "bertkit", *sys.argv[1:]]
     return [
         subprocess.Popen(  # noqa: S603
@@ -92,12 +93,12 @@ def _send_signal(children: Sequence[subprocess.Popen], number: int) -> None:
             child.send_signal(number)
 
 
-def _wait(children: Sequence[subprocess.Popen], interrupts: Sequence[bool]) -> int:
-    """Wait until all processes end, or end the others after one fails; return the exit status.
+def _wait(children: Sequence[subprocess.Popen], received_signals: Sequence[int]) -> int:
+    """Wait until all processes end, and return the exit status; if one fails, terminate the others.
 
     Args:
-        children: the processes, by rank.
-        interrupts: not empty once this process received a signal.
+        children: The processes in the order of their ranks.
+        received_signals: Signals that this process received; a signal handler adds them.
     """
     while (rank := _find_failed_rank(children)) is None:
         if all(child.returncode == 0 for child in children):
@@ -105,14 +106,15 @@ def _wait(children: Sequence[subprocess.Popen], interrupts: Sequence[bool]) -> i
         time.sleep(POLL_SECONDS)
     status = children[rank].returncode
     _terminate(children)
-    if interrupts and status in (-signal.SIGTERM, EXIT_INTERRUPTED):
+    if received_signals and status in (-signal.SIGTERM, EXIT_INTERRUPTED):
         return _report_interrupt(children)
-    if status < 0 or status == EXIT_RANK_LOST:
+    if status < 0 or status == EXIT_LOST_CONNECTION:
         return _report_failed_rank(rank, status)
-    return status  # the failed rank has printed its own error
+    return status  # the failed rank has printed an error message
 
 
 def _terminate(children: Sequence[subprocess.Popen]) -> None:
+    """Wait for the processes to end, then send SIGTERM, wait again, and kill those that remain."""
     for number, grace in zip((signal.SIGTERM, signal.SIGKILL), GRACE_SECONDS, strict=True):
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and any(child.poll() is None for child in children):
@@ -121,20 +123,20 @@ def _terminate(children: Sequence[subprocess.Popen]) -> None:
 
 
 def _find_failed_rank(children: Sequence[subprocess.Popen]) -> int | None:
-    """Return the rank that failed first, as far as the exit statuses show it.
+    """Return the rank that most likely failed first; None if no rank has failed.
 
-    A rank that was killed comes before a rank that ended by itself. A rank that lost another one comes last.
+    Ranks that were killed come first, and ranks that lost the connection to another rank come last.
     """
     statuses = {rank: status for rank, child in enumerate(children) if (status := child.poll())}
     return min(
         statuses,
-        key=lambda rank: (statuses[rank] > 0, statuses[rank] == EXIT_RANK_LOST),
+        key=lambda rank: (statuses[rank] > 0, statuses[rank] == EXIT_LOST_CONNECTION),
         default=None,
     )
 
 
 def _report_interrupt(children: Sequence[subprocess.Popen]) -> int:
-    """Return the status of an interrupted run; print a message if rank 0 could not print its own."""
+    """Return the exit status of an interrupted run; print a message if rank 0 did not print one."""
     if children[0].returncode != EXIT_INTERRUPTED:
         print("bertkit: interrupted before training began; nothing was saved", file=sys.stderr)
     return EXIT_INTERRUPTED
@@ -149,10 +151,10 @@ def _report_failed_rank(rank: int, status: int) -> int:
         "if there is a checkpoint, resume with --resume",
         file=sys.stderr,
     )
-    return EXIT_RANK_LOST
+    return EXIT_LOST_CONNECTION
 
 
 def exit_with_launcher() -> None:
-    """Have the kernel send SIGTERM to a launched process if its launcher is killed (Linux only)."""
+    """Make this process receive SIGTERM when its launcher is killed (Linux only)."""
     if LAUNCHER_VARIABLE in os.environ and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Commands on one model or run: evaluate, report, export, fill-mask and train-tokenizer."""
+"""The commands `evaluate`, `report`, `export`, `fill-mask` and `train-tokenizer`."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -77,9 +77,9 @@ def _print_candidates(text: Mapping[str, Any]) -> None:
     table.add_column("word")
     table.add_column("probability", justify="right")
     table.add_column("filled")
-    for number, candidates in enumerate(text["masks"], start=1):
+    for mask_number, candidates in enumerate(text["masks"], start=1):
         for candidate in candidates:
-            cells: list[str | Text] = [str(number)] if has_several_masks else []
+            cells: list[str | Text] = [str(mask_number)] if has_several_masks else []
             cells += [
                 to_plain_text(candidate["word"]),
                 f"{candidate['probability']:.3f}",
@@ -102,7 +102,7 @@ def _export(settings: dict[str, Any], as_json: bool) -> None:
 
 
 def _print_variants(measurements: Mapping[str, Any], output_dir: object) -> None:
-    """Print scores, speed and size of each variant of the model, and how far their logits differ."""
+    """Print the scores, speed and size of each variant, and the largest differences of logits."""
     from rich.table import Table
 
     from bertkit.cli.console import out_console
@@ -130,12 +130,14 @@ def _print_variants(measurements: Mapping[str, Any], output_dir: object) -> None
 
 
 def _format_int8_effect(measurements: Mapping[str, Any]) -> str:
-    """Return how int8 quantization changes scores, speed and size."""
+    """Describe how int8 quantization changes scores, speed and size."""
     scores, sizes = measurements["scores"], measurements["megabytes"]
     speeds = measurements["rows_per_second"]
-    changes = ", ".join(f"{name} {scores[INT8][name] - value:+.3f}" for name, value in scores[FP32].items())
+    score_changes = ", ".join(
+        f"{name} {scores[INT8][name] - value:+.3f}" for name, value in scores[FP32].items()
+    )
     return (
-        f"int8 compared with ONNX fp32: {changes or 'not scored'}; "
+        f"int8 compared with ONNX fp32: {score_changes or 'not scored'}; "
         f"{speeds[INT8] / speeds[FP32]:.2f} times the speed "
         f"({speeds[INT8] / speeds[PYTORCH]:.2f} times that of PyTorch), "
         f"{sizes[INT8] / sizes[FP32]:.0%} of the size"

@@ -1,4 +1,4 @@
-"""Typer commands from declared settings: no flag is written twice."""
+"""Build Typer commands from settings classes, in which each flag is declared once."""
 
 import dataclasses
 import inspect
@@ -24,7 +24,7 @@ def build_training_command(
 ) -> Callable[..., None]:
     """Return a Typer command with a flag for each setting of `config`, and `--recipe`.
 
-    It calls `run(name, overrides, recipe, json)`. `overrides` has only the settings that the user passed.
+    The command calls `run(name, overrides, recipe, json)`. `overrides` has only settings that were passed.
     """
 
     def run_with_recipe(overrides: dict[str, Any], as_json: bool, recipe: str | None) -> None:
@@ -38,7 +38,7 @@ def build_command(
 ) -> Callable[..., None]:
     """Return a Typer command with a flag for each setting of `config`.
 
-    It calls `run(overrides, json)`, with the values of `extra_parameters` as keyword arguments.
+    The command calls `run(overrides, json)` with the values of `extra_parameters` as keyword arguments.
     """
 
     def command(typer_context: typer.Context, **values: Any) -> None:
@@ -95,7 +95,7 @@ def _build_argument(name: str, kind: Any, setting: Setting, default: Any) -> ins
 
 
 def _build_parser(name: str, kind: Any, setting: Setting) -> dict[str, Any]:
-    """Return Typer's `parser` and `metavar`, so that flags are validated like recipes and Python calls."""
+    """Return `parser` and `metavar` for Typer. Flags are thus validated like recipes and Python calls."""
     item_kind = _get_item_kind(kind)
     if item_kind is bool:
         return {}
@@ -104,7 +104,7 @@ def _build_parser(name: str, kind: Any, setting: Setting) -> dict[str, Any]:
 
 
 def _get_item_kind(kind: Any) -> Any:
-    """Return the type without None; of a list, the type of its items, which Typer parses one by one."""
+    """Return the type of a single value: the type of list items, and the type without None."""
     if typing.get_origin(kind) is typing.Literal:
         return kind
     if typing.get_origin(kind) is list:
@@ -137,7 +137,7 @@ def _build_completer(kind: Any, setting: Setting) -> Callable[..., Any] | None:
 def _build_recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Parameter:
     """Return the option `--recipe`.
 
-    It is eager, so that Typer itself lets flags override the recipe, and `--help` shows the recipe's values.
+    Typer processes this option first. Flags then override the recipe, and `--help` shows its values.
     """
 
     def load(context: typer.Context, value: str | None) -> str | None:
@@ -145,7 +145,7 @@ def _build_recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Param
             context.default_map = read_recipe(value, task, config).settings
             for parameter in context.command.params:
                 if isinstance(parameter, TyperOption) and parameter.name in context.default_map:
-                    parameter.show_default = True  # the recipe's value instead of `default_text`
+                    parameter.show_default = True  # the value of the recipe instead of `default_text`
         return value
 
     option = typer.Option(
@@ -162,5 +162,5 @@ def _build_json_parameter() -> inspect.Parameter:
 
 
 def list_flags(config: type[Settings]) -> list[str]:
-    """Return every flag of a config; the documentation is tested against them."""
+    """Return all flags of a config. A test compares them with the documentation."""
     return [get_flag(name, setting) for name, (_, setting, _) in get_settings(config).items()]

@@ -1,4 +1,4 @@
-"""`bertkit predict`: predictions as a table, JSON lines, CSV or CoNLL columns."""
+"""`bertkit predict`: print or write predictions as a table, JSON lines, CSV or CoNLL columns."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from bertkit.errors import UserError, format_count
 from bertkit.infer.configs import PREDICT_HELP, PredictConfig
 
 if TYPE_CHECKING:
-    from bertkit.infer.predict import PredictionBatch, Predictions
+    from bertkit.infer.predict import PredictionChunk, Predictions
 
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:
@@ -33,9 +33,9 @@ def _run(settings: dict[str, Any], as_json: bool) -> None:
 
 
 def _choose_format(settings: dict[str, Any], as_json: bool) -> Any:
-    """Return the format of `--format`, else by the file's suffix, else a table on a terminal or jsonl.
+    """Return the format from `--format`, or from the suffix of `--output`.
 
-    `--json` without a file has no format.
+    Otherwise, it is a table on a terminal and jsonl elsewhere. `--json` without `--output` has no format.
     """
     from bertkit.infer.predict import infer_format
 
@@ -56,17 +56,17 @@ def _choose_format(settings: dict[str, Any], as_json: bool) -> Any:
 
 
 def _write_file(predictions: "Predictions", path: Path, file_format: Any) -> int:
-    """Write predictions batch by batch, and return how many were written."""
+    """Write predictions in chunks, and return their number."""
     from bertkit.infer.predict import serialize_predictions
     from bertkit.utils.files import write_chunks
 
     count = 0
 
-    def count_records() -> "Iterator[PredictionBatch]":
+    def count_records() -> "Iterator[PredictionChunk]":
         nonlocal count
-        for batch in predictions.batches:
-            count += len(batch.records)
-            yield batch
+        for chunk in predictions.chunks:
+            count += len(chunk.records)
+            yield chunk
 
     write_chunks(path, serialize_predictions(count_records(), file_format))
     typer.echo(f"{path}: {format_count(count, 'prediction')}", err=True)
@@ -78,11 +78,11 @@ def _print_predictions(predictions: "Predictions", file_format: Any) -> None:
     from bertkit.infer.predict import flatten_record, serialize_predictions
 
     if file_format != "table":
-        for text in serialize_predictions(predictions.batches, file_format):
+        for text in serialize_predictions(predictions.chunks, file_format):
             sys.stdout.write(text)
         return
-    for batch in predictions.batches:
-        print_records([flatten_record(record) for record in batch.records])
+    for chunk in predictions.chunks:
+        print_records([flatten_record(record) for record in chunk.records])
 
 
 predict = build_command(PredictConfig, PREDICT_HELP, _run)

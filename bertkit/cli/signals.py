@@ -13,11 +13,11 @@ RETRY_SECONDS = 0.05
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` for SIGTERM as for Ctrl-C, and lose neither signal.
+    """Raise `KeyboardInterrupt` for SIGTERM as for Ctrl-C, and do not lose any interrupt.
 
-    Python prints and drops an exception that is raised inside a finalizer (`__del__`, a weak reference's
-    callback). An interrupt that is dropped there is sent again until it reaches ordinary code. Threads other
-    than the main thread leave the signal handlers unchanged.
+    Python prints and drops an exception that is raised in a finalizer (`__del__`, or the callback of a weak
+    reference). A dropped interrupt is sent again until it reaches ordinary code. Outside of the main thread,
+    this function does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

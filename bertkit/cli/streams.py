@@ -1,4 +1,4 @@
-"""Standard input, output and error, and the text that is safe to print on a terminal."""
+"""Standard input, output and error, and the replacement of control characters in printed text."""
 
 import json
 import os
@@ -12,8 +12,8 @@ import typer
 
 from bertkit.errors import UserError
 
-# Each control character is printed as its Unicode picture (U+241B for escape).
-# The C1 controls of 8-bit terminals have no pictures.
+# Each control character is replaced by its Unicode picture (U+241B for escape). The C1 controls of 8-bit
+# terminals have no pictures and become U+FFFD. White space becomes a space.
 CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}
 CONTROL_PICTURES |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 CONTROL_PICTURES |= dict.fromkeys(map(ord, "\t\n\v\f\r\x85\u2028\u2029"), ord(" "))
@@ -22,8 +22,8 @@ CONTROL_PICTURES |= dict.fromkeys(map(ord, "\t\n\v\f\r\x85\u2028\u2029"), ord(" 
 def replace_control_characters(text: str) -> str:
     """Return `text` with each control character replaced by one visible character.
 
-    A terminal would obey control characters in the data. Only printed text is changed; JSON, CSV and
-    other files keep the original.
+    A terminal would execute control characters in the data. Only printed text is changed; JSON, CSV and
+    other files keep the original text.
     """
     return text.translate(CONTROL_PICTURES)
 
@@ -39,15 +39,15 @@ def get_piped_stdin() -> BinaryIO | None:
 
 
 class OutputClosedError(UserError):
-    """Error for a closed reader, as behind `| head`; the program ends without a message."""
+    """Error for a pipe whose reader is closed, as with `| head`; the program ends without a message."""
 
     exit_code = 128 + signal.SIGPIPE  # the status of a program that SIGPIPE ends
 
 
 class GuardedStream:
-    """A stream that raises `UserError` instead of `OSError` when it cannot be written.
+    """A stream that raises `UserError` instead of `OSError` if writing fails.
 
-    An `OSError` would be reported as a bug. For a closed reader, Typer and rich would exit with status 1.
+    An `OSError` would be reported as a bug, and Typer and rich would exit with status 1 for a closed reader.
     """
 
     def __init__(self, stream: Any, name: str) -> None:
@@ -78,22 +78,22 @@ class GuardedStream:
 
 @contextmanager
 def guard_streams() -> Iterator[None]:
-    """Replace standard output and standard error by guarded streams; either may be missing."""
-    original_streams = out, err = sys.stdout, sys.stderr
+    """Replace standard output and standard error with guarded streams; either may be missing."""
+    out, err = sys.stdout, sys.stderr
     sys.stdout = GuardedStream(out, "standard output") if out else out  # type: ignore[assignment]
     sys.stderr = GuardedStream(err, "standard error") if err else err  # type: ignore[assignment]
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = original_streams
-        for stream in filter(None, original_streams):
-            _discard_unwritable(stream)
+        sys.stdout, sys.stderr = out, err
+        for stream in filter(None, (out, err)):
+            _discard_unwritable_text(stream)
 
 
-def _discard_unwritable(stream: Any) -> None:
-    """Send buffered text that cannot be written to the null device.
+def _discard_unwritable_text(stream: Any) -> None:
+    """Redirect a stream to the null device if its buffered text cannot be written.
 
-    Python would otherwise write it again at exit, and print the error.
+    Otherwise Python would try to write the text again at exit, and would print the error.
     """
     try:
         stream.flush()

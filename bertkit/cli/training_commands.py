@@ -1,4 +1,4 @@
-"""The commands that train: one for each task, and one for each suite of runs."""
+"""The training commands: one for each task, and one for each suite."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ def run_suite_command(name: str, settings: dict[str, Any], recipe: str | None, a
 
 
 def _print_plan(metrics: Mapping[str, Any]) -> None:
-    """Print the runs of a dry run, one to a line; lines are not wrapped, so that paths can be copied."""
+    """Print one line for each planned run. Lines are not wrapped, so paths can be copied."""
     from bertkit.cli.console import out_console
 
     plan: Sequence[Mapping[str, str]] = metrics["runs"]
@@ -75,14 +75,14 @@ def _print_plan(metrics: Mapping[str, Any]) -> None:
 
 
 def _print_table(result: "ResultTable") -> None:
-    """Print our scores and the paper's."""
+    """Print the table of a suite, its caption and its notes."""
     from rich.table import Table
 
     from bertkit.cli.console import out_console
 
     table = Table(title=result.title, title_justify="left", caption=result.caption, caption_justify="left")
-    for number, column in enumerate(zip(result.headings, *result.rows, strict=True)):
-        justify: JustifyMethod = "left" if number < result.text_columns else "right"
+    for index, column in enumerate(zip(result.headings, *result.rows, strict=True)):
+        justify: JustifyMethod = "left" if index < result.text_columns else "right"
         longest_word = max(len(word) for cell in column for word in cell.split() or [""])
         table.add_column(column[0], justify=justify, overflow="fold", min_width=longest_word)
     for cells in result.rows:

@@ -1,4 +1,4 @@
-"""Messages for unknown commands and flags: Typer does not say what exists or what was meant."""
+"""Messages for unknown commands and flags, with the valid names and with suggestions."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from bertkit.errors import UserError, format_list, suggest_similar
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands whose error for an unknown command lists those that exist."""
+    """A group of commands; the error for an unknown command lists all commands."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that `args` start with.
@@ -26,7 +26,7 @@ class CommandGroup(TyperGroup):
 
 
 def format_usage_error(error: TyperException) -> str:
-    """Return one line that names the flag, and which flag or command the user may have meant."""
+    """Format an error of Typer as one line; for an unknown flag, suggest a similar flag or command."""
     if hasattr(error, "possibilities"):  # only NoSuchOption has it
         return _format_unknown_flag(error)
     return str(getattr(error, "format_message", error.__str__)())
@@ -34,9 +34,9 @@ def format_usage_error(error: TyperException) -> str:
 
 def _format_unknown_flag(error: Any) -> str:
     flag, context = error.option_name, error.ctx
-    known = [name for param in context.command.params for name in (*param.opts, *param.secondary_opts)]
-    others = _find_commands_with(flag, context)
-    hint = f"; it is a flag of {format_list(others)}" if others else suggest_similar(flag, known)
+    known_flags = [name for param in context.command.params for name in (*param.opts, *param.secondary_opts)]
+    commands = _find_commands_with(flag, context)
+    hint = f"; it is a flag of {format_list(commands)}" if commands else suggest_similar(flag, known_flags)
     return f"{flag}: no such option of {context.command_path}{hint}"
 
 

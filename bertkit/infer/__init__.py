@@ -1,1 +1,1 @@
-"""Commands that use a finished run or a model: predict, evaluate, embed, fill-mask, export."""
+"""Commands that use a finished run or a model: predict, evaluate, embed, fill-mask and export."""

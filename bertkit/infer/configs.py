@@ -1,4 +1,4 @@
-"""Settings of the commands that use a finished run or a model, without importing PyTorch."""
+"""Settings of the commands that use a finished run or a model. Importing this module is fast."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ FILL_MASK_HELP = "Print the most probable words for each [MASK] in a text."
 PREDICT_HELP = "Predict with a finished run: rows of a file, texts, or lines on standard input."
 
 SEARCH_PANEL = "Search"
-PREDICT_OUTPUT_SETTINGS = ("output", "overwrite", "format")  # bertkit.predict() does not take them
-PREDICT_TEXT_SETTINGS = ("text", "text_pair", "question", "context", "ending")  # together they form rows
+PREDICT_OUTPUT_SETTINGS = ("output", "overwrite", "format")  # not accepted by bertkit.predict()
+PREDICT_TEXT_SETTINGS = ("text", "text_pair", "question", "context", "ending")  # the texts of rows
 
 # Variants of a model that `export` measures.
 PYTORCH, FP32, INT8 = "pytorch", "onnx", "int8"
@@ -31,7 +31,7 @@ def _data_dir_setting() -> Any:
 
 def _eval_batch_size_setting() -> Any:
     return setting(
-        None, "Rows per batch; the predictions do not depend on it.", OUTPUT, min=1,
+        None, "Rows per batch; predictions do not depend on this number.", OUTPUT, min=1,
         default_text="as in training",
     )  # fmt: skip
 
@@ -61,8 +61,8 @@ class EmbedConfig(Settings):
     data_dir: str | None = _data_dir_setting()
     pooling: Literal["cls", "mean"] | None = setting(
         None,
-        "Vector of a text: cls is the vector of [CLS]; mean averages all tokens except padding, [CLS] and "
-        "[SEP] included.",
+        "Vector of a text: cls is the vector of [CLS]; mean is the average over all tokens except padding, "
+        "so it includes [CLS] and [SEP].",
         MODEL,
         default_text="the pooling of a sentence-transformers model, otherwise cls",
     )
@@ -83,11 +83,11 @@ class EmbedConfig(Settings):
     normalize: bool = setting(False, "Scale each vector to length 1.", MODEL)
     batch_size: int = setting(32, "Texts per batch.", MODEL, min=1)
     query: list[str] = setting(
-        (), "Show the rows most similar to this text, by cosine similarity. Repeatable.", SEARCH_PANEL
+        (), "Show the rows that are most similar to this text (cosine similarity). Repeatable.", SEARCH_PANEL
     )
     top: int = setting(10, "Number of rows to show per query.", SEARCH_PANEL, min=1)
     index: str | None = setting(
-        None, "Search this file, written by bertkit embed, instead of embedding rows.", SEARCH_PANEL
+        None, "Search this file, which bertkit embed wrote, instead of embedding rows.", SEARCH_PANEL
     )
     word: str | None = setting(
         None, "Embed each occurrence of this word in the texts, and compare the vectors.", SEARCH_PANEL
@@ -114,7 +114,7 @@ class EvaluateConfig(Settings):
         None, "Score at most this many rows of each split, sampled with the run's seed.", DATA, min=1
     )
     compare: str | None = setting(
-        None, "Another finished run of the same task, scored on the same rows and compared.", DATA
+        None, "Another finished run of the same task, to score on the same rows and compare with.", DATA
     )
     batch_size: int | None = _eval_batch_size_setting()
     output_dir: str | None = setting(
@@ -134,7 +134,7 @@ class ExportConfig(Settings):
         None, "Also write a model with 8-bit weights, and measure its scores, speed and size.", OUTPUT
     )
     max_eval_samples: int | None = setting(
-        None, "Compare and score on this many validation rows, sampled with the run's seed.", DATA, min=1,
+        None, "Compare on at most this many validation rows, sampled with the run's seed.", DATA, min=1,
         default_text="all",
     )  # fmt: skip
     output_dir: str | None = setting(
@@ -150,14 +150,13 @@ class FillMaskConfig(Settings):
 
     model: str = setting(
         dataclasses.MISSING,
-        "Pre-trained model with its language modeling head: a path, a run of pretrain-mlm-nsp, or a Hub "
-        "model.",
+        "Pre-trained model with a language modeling head: a path, a run of pretrain-mlm-nsp, or a Hub model.",
         MODEL,
         is_positional=True,
         completion="models",
     )
     text: list[str] = setting(
-        (), "Texts with [MASK] or the model's own mask token; default: lines on standard input.", DATA,
+        (), "Texts with [MASK] or the mask token of the model; default: lines on standard input.", DATA,
         is_positional=True,
     )  # fmt: skip
     top: int = setting(5, "Number of words for each mask.", OUTPUT, min=1)
@@ -175,14 +174,12 @@ class PredictConfig(Settings):
         None, "Rows to predict, in any format that training reads.", DATA, completion="data"
     )
     data_dir: str | None = _data_dir_setting()
-    text: list[str] = setting((), "Text to predict. Repeatable, like the flags below.", DATA)
-    text_pair: list[str] = setting((), "Second text, for runs trained on text pairs.", DATA)
-    question: list[str] = setting((), "Question, for runs of qa.", DATA)
-    context: list[str] = setting((), "Paragraph, for runs of qa; or context, for runs of swag.", DATA)
-    ending: list[str] = setting((), "One ending, for runs of swag.", DATA)
-    all_scores: bool = setting(
-        False, "Also write the scores of the alternatives that are not predicted.", OUTPUT
-    )
+    text: list[str] = setting((), "Text to predict. This flag and the four below are repeatable.", DATA)
+    text_pair: list[str] = setting((), "Second text, for runs on text pairs.", DATA)
+    question: list[str] = setting((), "Question, for qa.", DATA)
+    context: list[str] = setting((), "Paragraph, for qa; context, for swag.", DATA)
+    ending: list[str] = setting((), "One ending, for swag.", DATA)
+    all_scores: bool = setting(False, "Also write the scores of alternatives to the prediction.", OUTPUT)
     output: str | None = setting(
         None, "File for the predictions: .jsonl, .csv or .conll.", OUTPUT, flags=("--output", "-o"),
         default_text="standard output",
@@ -192,6 +189,6 @@ class PredictConfig(Settings):
         None,
         "Format of the predictions.",
         OUTPUT,
-        default_text="by the suffix of --output; otherwise a table on a terminal, else jsonl",
+        default_text="the suffix of --output; without --output, a table on a terminal and jsonl elsewhere",
     )
     batch_size: int | None = _eval_batch_size_setting()

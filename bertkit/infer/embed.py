@@ -1,4 +1,4 @@
-"""`embed`: compute vectors of texts or of one word, write them to a file, and search them."""
+"""`embed`: compute vectors of texts or of one word, write the vectors to a file, and search them."""
 
 import sys
 import time
@@ -39,8 +39,8 @@ from bertkit.utils.output_paths import check_output_file
 from bertkit.utils.reporting import Reporter, silence_libraries
 from bertkit.validation import validate_settings
 
-INDEX_SETTINGS = ("layer", "pooling", "max_length")  # a query takes them from the index unless they are set
-MAX_COMPARED_OCCURRENCES = 100  # of a word
+INDEX_SETTINGS = ("layer", "pooling", "max_length")  # their defaults for a query come from the index
+MAX_COMPARED_OCCURRENCES = 100  # first occurrences of a word that are compared
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class EmbedResult:
     """Vectors, and the results of a search.
 
     Attributes:
-        vectors: float32 `[n, dimensions]` in the order of the rows or of the occurrences of the word;
-            memory-mapped if they were read from or written to a file.
-        metadata: `rows`, `dimensions`, `model`, `layer`, `pooling`, ...
-        results: the `hits` of each query.
-        word_comparison: the `occurrences` of the word, the `similarities` of the first of them, and those of
-            their `static` word embeddings.
-        output: the file that was written.
+        vectors: `[n, dimensions]` in fp32, one for each row or for each occurrence of the word. The array is
+            memory-mapped if it was read from a file or written to one.
+        metadata: The keys `rows`, `dimensions`, `model`, `layer`, `pooling` and more.
+        results: Each `query` with its `hits`.
+        word_comparison: The `occurrences` of the word. For the first occurrences, also the `similarities` of
+            the vectors and of the `static` word embeddings. None without a word.
+        output: The file that was written, if any.
     """
 
     vectors: np.ndarray
@@ -70,12 +70,12 @@ def embed(
     """Embed texts, write their vectors, and search them.
 
     Args:
-        settings: settings of `EmbedConfig`.
-        reporter: receives progress and notes.
-        stdin: standard input, read if no other texts are named.
+        settings: Settings of `EmbedConfig`.
+        reporter: Receives progress and notes.
+        stdin: Standard input; read if the settings name no texts.
 
     Raises:
-        UserError: a problem that the caller can fix, in one line; no file is written then.
+        UserError: The caller can fix the problem; no file was written.
     """
     values = validate_settings(EmbedConfig, settings, "embed()")
     if not values.get("model"):
@@ -90,31 +90,33 @@ def embed(
 
 
 def _check_settings(config: EmbedConfig) -> None:
-    """Refuse contradictory settings and an unusable output file before any work."""
+    """Raise `UserError` for contradictory settings or an unusable output file."""
     if config.index:
         for name in ("data", "text", "word", "output"):
             if getattr(config, name):
                 raise UserError(
-                    f"--{name}: cannot be combined with --index, which holds the vectors; pass one of them"
+                    f"--{name}: cannot be combined with --index, which provides the vectors; pass one of them"
                 )
         if not config.query:
-            raise UserError("--index: nothing to search for; pass --query TEXT")
+            raise UserError("--index: requires a query; pass --query TEXT")
     if config.word is not None and not config.word.strip():
         raise UserError("--word: is empty; pass a word")
     if config.word and (config.query or config.text_pair_column):
         other = "--query" if config.query else "--text-pair-column"
-        raise UserError(f"--word: {other} applies to whole texts; pass one of them")
+        raise UserError(
+            f"--word: cannot be combined with {other}, which applies to whole texts; pass one of them"
+        )
     if config.output:
         check_output_file(Path(config.output).expanduser(), config.overwrite, suffixes=SUFFIXES)
 
 
 class Embedder:
-    """A model with its resolved settings; the weights are loaded at first use.
+    """A model with resolved settings, whose weights are loaded at first use.
 
-    Settings that are not set are taken from the index, if there is one.
+    The index, if there is one, provides the defaults of `INDEX_SETTINGS`.
 
     Raises:
-        UserError: the model or layer does not exist, `max_length` exceeds the model's positions, or the index
+        UserError: The model or layer does not exist, `max_length` exceeds the model's positions, or the index
             was written with another model.
     """
 
@@ -123,7 +125,7 @@ class Embedder:
         self.source = find_model(config.model, "MODEL")
         if index is not None:
             self._check_index_model(index.provenance, str(config.index))
-            config = fill_unset(config, {key: getattr(index.provenance, key) for key in INDEX_SETTINGS})
+            config = fill_unset(config, {name: getattr(index.provenance, name) for name in INDEX_SETTINGS})
         self.config = config
         self.model_config = load_config(self.source)
         if getattr(self.model_config, "is_encoder_decoder", False):
@@ -138,7 +140,7 @@ class Embedder:
         pooling = read_pooling_mode(self.source)
         if pooling in ("cls", "mean"):
             if not self.config.word:
-                self.reporter.info(f"pooling: {pooling}, as {self.source.name} was trained")
+                self.reporter.info(f"pooling: {pooling}, with which {self.source.name} was trained")
             return pooling
         if pooling:
             self.reporter.warn(
@@ -147,17 +149,17 @@ class Embedder:
         return "cls"
 
     def _resolve_max_length(self) -> int:
-        limit = get_max_positions(self.model_config) or sys.maxsize
+        max_positions = get_max_positions(self.model_config) or sys.maxsize
         max_length = self.config.max_length
-        if max_length is not None and max_length > limit:
+        if max_length is not None and max_length > max_positions:
             raise UserError(
-                f"--max-length {max_length}: exceeds the {limit} positions of {self.source.name}; "
+                f"--max-length {max_length}: exceeds the {max_positions} positions of {self.source.name}; "
                 "use a smaller value"
             )
-        return max_length or min(self.tokenizer.model_max_length, limit)
+        return max_length or min(self.tokenizer.model_max_length, max_positions)
 
     def run(self, stdin: BinaryIO | None) -> EmbedResult:
-        """Search the index, or embed the texts that the settings name."""
+        """Search the index, or embed texts and search their vectors."""
         if self.index:
             self._check_index_settings(self.index.provenance)
             hits = self._search(self.index.vectors, self.index.texts)
@@ -189,51 +191,51 @@ class Embedder:
 
     @property
     def layer_name(self) -> str:
-        """One name for each layer: -1 and 6 are the same layer of a model with six layers."""
+        """Unique name of the layer: -1 becomes 6 in a model with six layers."""
         return CONCAT_LAST_4 if self.config.layer == CONCAT_LAST_4 else str(self.layers[0])
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The encoder with its weights."""
+        """The encoder with its weights, loaded at first use."""
         return Encoder(self.source, self.model_config, self.tokenizer, self.layers, self.config.normalize)
 
     def _featurize(self, texts: Sequence[Sequence[str]]) -> StoredFeatures:
         features = build_features(texts, None, self.tokenizer, self.max_length, cache=bool(self.config.data))
         if features.unk_fraction > UNK_WARNING_RATE:
             self.reporter.warn(
-                f"{features.unk_fraction:.0%} of the tokens of these texts are [UNK] in {self.source.name}"
+                f"{features.unk_fraction:.0%} of the tokens of these texts are [UNK] for {self.source.name}"
             )
         return features
 
     def _featurize_texts(self, texts: TextInputs) -> tuple[StoredFeatures, np.ndarray]:
-        """Return the features of whole texts, and the token spans `[n, 2]` that their vectors average."""
+        """Return the features of texts, and the token spans `[n, 2]` that are averaged to their vectors."""
         features = self._featurize([texts.rows[column] for column in texts.columns])
         truncation = TruncationCounter()
         truncation.add(features)
         truncation.report(self.max_length, self.reporter)
-        stop = features.sequence_lengths
+        lengths = features.sequence_lengths
         if self.pooling == "mean":
-            return features, np.stack([np.zeros_like(stop), stop], 1)
-        # Only the last token of a causal model attends to the whole text.
-        first = stop - 1 if is_causal(self.model_config) else np.zeros_like(stop)
-        return features, np.stack([first, first + 1], 1)
+            return features, np.stack([np.zeros_like(lengths), lengths], 1)
+        # In a causal model, only the last token attends to the whole text.
+        token = lengths - 1 if is_causal(self.model_config) else np.zeros_like(lengths)
+        return features, np.stack([token, token + 1], 1)
 
     def _compute_vectors(
         self, features: StoredFeatures, spans: np.ndarray, rows: Rows, columns: tuple[str, ...]
     ) -> np.ndarray:
-        """Return vectors `[n, dimensions]`, in the output file or in memory."""
+        """Compute vectors `[n, dimensions]` in the output file, or in memory if there is no output file."""
         shape = (len(features), self.encoder.dimension)
-        encode, batch_size = self.encoder.encode_into, self.config.batch_size
+        batch_size = self.config.batch_size
         started = time.perf_counter()
         if self.config.output is None:
             vectors = np.empty(shape, np.float32)
-            encode(vectors, features, spans, batch_size, self.reporter)
+            self.encoder.encode_into(vectors, features, spans, batch_size, self.reporter)
         else:
             path = Path(self.config.output).expanduser()
             with open_vector_file(path, shape, rows, self._build_provenance(columns)) as vectors:
-                encode(vectors, features, spans, batch_size, self.reporter)
+                self.encoder.encode_into(vectors, features, spans, batch_size, self.reporter)
         seconds = time.perf_counter() - started
-        self.throughput = {"seconds": round(seconds, 3), "rows_per_second": round(shape[0] / seconds, 1)}
+        self.throughput = {"seconds": round(seconds, 3), "rows_per_second": round(len(features) / seconds, 1)}
         return vectors
 
     def _build_provenance(self, columns: tuple[str, ...] = ()) -> VectorProvenance:
@@ -245,32 +247,33 @@ class Embedder:
     # ---- search
 
     def _check_index_model(self, provenance: VectorProvenance, path: str) -> None:
-        """Refuse vectors of another model, or of one word."""
+        """Raise `UserError` for an index of another model or of one word."""
         if provenance.word is not None:
             raise UserError(
-                f"--index {path}: holds vectors of the word {provenance.word!r}, not of texts; "
+                f"--index {path}: has vectors of the word {provenance.word!r}, not of texts; "
                 "use a file of text vectors"
             )
         if provenance.weights != fingerprint_weights(self.source):
-            model = provenance.model
-            if model == self.source.name:
-                model = f"other weights named {model}"
+            index_model = provenance.model
+            if index_model == self.source.name:
+                index_model = f"another model with the name {index_model}"
             raise UserError(
-                f"--index {path}: was created with {model}, but MODEL is {self.source.name}; "
+                f"--index {path}: was created with {index_model}, but MODEL is {self.source.name}; "
                 "pass the model of the index"
             )
 
     def _check_index_settings(self, provenance: VectorProvenance) -> None:
-        """Refuse query settings that differ from those of the index."""
-        for flag, value in {"layer": self.layer_name, "pooling": self.pooling}.items():
-            indexed = getattr(provenance, flag)
-            if indexed != value:
+        """Raise `UserError` if a setting of the query differs from the index."""
+        for name, value in {"layer": self.layer_name, "pooling": self.pooling}.items():
+            index_value = getattr(provenance, name)
+            if index_value != value:
                 raise UserError(
-                    f"--{flag} {value}: --index {self.config.index} was created with {indexed}; "
-                    f"remove --{flag}"
+                    f"--{name} {value}: --index {self.config.index} was created with {index_value}; "
+                    f"remove --{name}"
                 )
 
     def _search(self, vectors: np.ndarray, texts: list[str] | None) -> list[dict[str, Any]]:
+        """Return the nearest rows of each query, with their texts if there are texts."""
         queries = list(self.config.query)
         if not queries:
             return []
@@ -286,24 +289,24 @@ class Embedder:
     # ---- a word
 
     def _embed_word(self, word: str, texts: TextInputs) -> EmbedResult:
-        """Embed each occurrence of a word: the mean of the tokens that share a character with it."""
+        """Embed each occurrence of a word as the mean of all tokens that share a character with it."""
         column = texts.rows[texts.columns[0]]
         occurrences = find_word_occurrences(word, column, self.tokenizer)
         template = SequenceTemplate.from_tokenizer(self.tokenizer, pair=False)
         fits = occurrences.token_spans[:, 1] <= self.max_length - template.num_special_tokens
         if not fits.all():
             self.reporter.info(
-                f"{format_count(int((~fits).sum()), 'occurrence')} skipped: after token {self.max_length}"
+                f"skipped {format_count(int((~fits).sum()), 'occurrence')} after token {self.max_length}"
             )
         occurrences = occurrences.select(np.flatnonzero(fits))
-        rows_without = np.setdiff1d(np.arange(len(column)), occurrences.row)
+        rows_without_word = np.setdiff1d(np.arange(len(column)), occurrences.row)
         if not len(occurrences):
             raise UserError(
                 f"--word {word}: does not occur in {format_count(len(column), 'text')}; "
                 "pass texts that contain it"
             )
-        if len(rows_without):
-            self.reporter.info(f"rows without {word!r}: {format_list(rows_without)}")
+        if len(rows_without_word):
+            self.reporter.info(f"rows without {word!r}: {format_list(rows_without_word)}")
         columns = {
             "row": occurrences.row.tolist(),
             "start": occurrences.start.tolist(),
@@ -312,15 +315,14 @@ class Embedder:
         }
         rows = Rows.from_columns(columns, "--word")
         features = self._featurize([rows["text"]])
-        spans = occurrences.token_spans + template.count_special_tokens_before(~0)
+        text_slot = ~0  # the first text in the template
+        spans = occurrences.token_spans + template.count_special_tokens_before(text_slot)
         vectors = self._compute_vectors(features, spans, rows, ("text",))
-        compared = range(min(len(occurrences), MAX_COMPARED_OCCURRENCES))
-        static = np.stack(
-            [self.encoder.average_word_embeddings(occurrences.token_ids[index]) for index in compared]
-        )
+        compared_ids = occurrences.token_ids[:MAX_COMPARED_OCCURRENCES]
+        static_vectors = np.stack([self.encoder.average_word_embeddings(ids) for ids in compared_ids])
         comparison = {
-            "word": word, "occurrences": list(rows), "without": rows_without.tolist(),
-            "similarities": compute_cosine_similarities(vectors[: len(compared)]),
-            "static": compute_cosine_similarities(static),
+            "word": word, "occurrences": list(rows), "without": rows_without_word.tolist(),
+            "similarities": compute_cosine_similarities(vectors[: len(compared_ids)]),
+            "static": compute_cosine_similarities(static_vectors),
         }  # fmt: skip
         return self._build_result(vectors, [], comparison)

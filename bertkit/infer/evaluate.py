@@ -25,9 +25,10 @@ class EvaluationInputs:
     """A run and the rows to score.
 
     Attributes:
-        dataset: the dataset that the rows come from.
-        splits: the rows to score, split by split; `validation` is among them.
-        train: the rows that the run was trained on, to fit baselines; None if they are not available.
+        predictor: The run.
+        dataset: The dataset that has the rows.
+        splits: The rows to score, by split; there is always a `validation` split.
+        train: The training rows of the run, which baselines are fitted on; None if they are not available.
     """
 
     predictor: "Predictor"
@@ -37,10 +38,10 @@ class EvaluationInputs:
 
 
 def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "Run":
-    """Score a run, and write `metrics.json`, the predictions, the run's settings and a report.
+    """Score a run on labeled rows, and write `metrics.json`, the predictions, the settings and a report.
 
     Raises:
-        UserError: the run is not finished, rows have no labels or unknown labels, or the runs belong to
+        UserError: The run is not finished, labels are missing or unknown, or the compared runs belong to
             different tasks.
     """
     from bertkit import run_directory
@@ -60,11 +61,11 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
         else:
             inputs = _load_text_inputs(task, config, reporter)
         other = _load_compared_run(inputs.predictor, config) if config.compare else None
-        sampled = {
+        sampled_splits = {
             name: sample_rows(rows, config.max_eval_samples, task.config.seed)
             for name, rows in inputs.splits.items()
         }
-        return _score(config, dataclasses.replace(inputs, splits=sampled), other, reporter)
+        return _score(config, dataclasses.replace(inputs, splits=sampled_splits), other, reporter)
 
 
 def _load_compared_run(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
@@ -73,8 +74,8 @@ def _load_compared_run(predictor: "Predictor", config: EvaluateConfig) -> "Predi
     task_name = predictor.task.spec.name
     if not predictor.task.spec.row_level:
         raise UserError(
-            f"--compare {config.compare}: runs of {task_name} mask different tokens, so their scores cannot "
-            "be compared; remove --compare"
+            f"--compare {config.compare}: runs of {task_name} predict different masked tokens, so their "
+            "scores cannot be compared; remove --compare"
         )
     other = load_predictor(str(config.compare)).use_batch_size(config.batch_size)
     if other.task.spec.name != task_name:
@@ -89,7 +90,7 @@ def _load_compared_run(predictor: "Predictor", config: EvaluateConfig) -> "Predi
 
 
 def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
-    """Load the inputs of a pre-training run: prepare it again, with `--data` as its validation split."""
+    """Prepare a pre-training run again; `--data` replaces its validation text."""
     from bertkit.infer.predictor import Predictor
     from bertkit.pipeline.prepare import prepare
 
@@ -107,46 +108,47 @@ def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) 
 
 
 def _load_row_inputs(config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
-    """Load the rows to score and, for the baselines, the rows that the run was trained on."""
+    """Load the rows to score, and the training rows of the run for the baselines."""
     from bertkit.infer.predictor import load_predictor, rename_columns
     from bertkit.pipeline.prepare import reload_run_rows
 
     predictor = load_predictor(config.run).use_batch_size(config.batch_size)
-    trained_config = predictor.task.config
-    other = _load_other_rows(predictor, config, reporter) if config.data else None
+    trained_config = predictor.task.config  # before the columns of new data are mapped
+    new_data = _load_new_rows(predictor, config, reporter) if config.data else None
     try:
         dataset, run_splits = reload_run_rows(Path(config.run))
         train = run_splits["train"]
     except UserError as error:
-        if not other:
+        if not new_data:
             raise UserError(f"{error}; pass --data to score the run on other rows") from error
-        reporter.warn(
-            f"no baselines: the training rows, which they are fitted on, cannot be loaded ({error})"
-        )
+        reporter.warn(f"no baselines: cannot load the training rows that they are fitted on ({error})")
         train = None
-    if not other:
+    if not new_data:
         splits = {name: rows for name, rows in run_splits.items() if name != "train"}
         return EvaluationInputs(predictor, dataset, splits, train)
-    dataset, splits = other
+    dataset, splits = new_data
     if train is not None:
         train = rename_columns(train, trained_config, predictor.task.config)
         _warn_about_overlap(predictor.task, train, splits["validation"], reporter)
     return EvaluationInputs(predictor, dataset, splits, train)
 
 
-def _load_other_rows(
+def _load_new_rows(
     predictor: "Predictor", config: EvaluateConfig, reporter: Reporter
 ) -> tuple["LoadedDataset", "Splits"]:
-    """Load the labeled splits of `--data` except train; a dataset with only a train split is scored whole."""
+    """Load the labeled splits of `--data`, without `train` unless it is the only split."""
     from bertkit.data.loading import load_dataset
     from bertkit.data.readers.files import Dialect
 
-    task, dialect = predictor.task, Dialect(conll=True) if predictor.task.spec.reads_word_lines else None
+    task = predictor.task
+    dialect = Dialect(conll=True) if task.spec.reads_word_lines else None
     dataset = load_dataset(str(config.data), task.spec.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
     labeled: Splits = {}
     errors: list[UserError] = []
-    for name, rows in (splits or {"validation": dataset.splits["train"]}).items():
+    if not splits:
+        splits = {"validation": dataset.splits["train"]}
+    for name, rows in splits.items():
         predictor.map_columns(rows, reporter)
         try:
             labeled[name], notes = task.parse_rows(rows, name, require_labels=True)
@@ -157,8 +159,8 @@ def _load_other_rows(
             reporter.info(note)
     if not labeled:
         raise errors[0]
-    for skipped in errors:
-        reporter.warn(f"split skipped: {skipped}")
+    for split_error in errors:
+        reporter.warn(f"split skipped: {split_error}")
     if "validation" not in labeled:
         labeled = {"validation": labeled.pop(next(iter(labeled))), **labeled}
     reporter.info(f"data: {dataset.name} from {dataset.source}; {format_list(labeled)}")
@@ -166,12 +168,12 @@ def _load_other_rows(
 
 
 def _warn_about_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter) -> None:
-    """Warn about scored rows that are also training rows: they make the scores too good."""
+    """Warn about scored rows that are also training rows, which makes the scores too high."""
     train_keys = set(task.split_keys(train).identity)
     overlap = sum(key in train_keys for key in task.split_keys(rows).identity)
     if overlap:
         reporter.warn(
-            f"{overlap:,} of {format_count(len(rows), 'row')} also in the training rows: scores are too high"
+            f"{overlap:,} of {format_count(len(rows), 'row')} are also training rows: the scores are too high"
         )
 
 
@@ -199,7 +201,7 @@ def _score(
     }
     if other:
         metrics["compared"] = _compare(config, predictor, other, evaluations["validation"], reporter)
-    folder = _write(config, task, evaluations, fingerprints, metrics)
+    folder = _write_results(config, task, evaluations, fingerprints, metrics)
     return Run(folder, metrics)
 
 
@@ -210,7 +212,7 @@ def _compare(
     evaluation: "Evaluation",
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """Return the other run's scores on the validation rows, and the differences of this run from them."""
+    """Score the other run on the validation rows, and test how the scores of this run differ."""
     from bertkit.metrics.significance import compare_scorers
 
     try:
@@ -228,7 +230,7 @@ def _compare(
     }
 
 
-def _write(
+def _write_results(
     config: EvaluateConfig,
     task: "Task",
     evaluations: Mapping[str, "Evaluation"],
@@ -239,10 +241,10 @@ def _write(
     from bertkit.pipeline.results import write_predictions
     from bertkit.reports.page import write_page
 
-    name_parts = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
     if config.output_dir:
         folder = Path(config.output_dir)
     else:
+        name_parts = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
         folder = run_directory.create_default_directory(*name_parts)
     run_directory.create_run_directory(folder, config.overwrite, with_checkpoints=False)
     run_directory.write_settings(folder, task.spec.name, task.config, fingerprints)

@@ -24,32 +24,34 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows
     from bertkit.tasks.base import Scores, Task
 
-TOLERANCE = 1e-4  # of logits
-MAX_BATCH_SIZE = 32  # larger batches are no faster on a CPU, and logits over a vocabulary are large
+TOLERANCE = 1e-4  # maximum absolute difference of a logit
+# Larger batches are not faster on a CPU, and logits over a vocabulary need much memory.
+MAX_BATCH_SIZE = 32
 REQUIRED_PACKAGES = ["onnx", "onnxruntime", "onnxscript"]
-INPUT_PREFIX = "input_"  # of an input column in predictions whose name clashes with a prediction key
+# Prediction records add this prefix to input columns whose names clash with prediction keys.
+INPUT_PREFIX = "input_"
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """An exported model: its directory, and the measurements of the comparison."""
+    """The directory of an exported model, and the measurements that compare it with PyTorch."""
 
     output_dir: Path
     measurements: dict[str, Any]
 
 
 class ExportMismatchError(UserError):
-    """The exported model computes other logits. This is a bug, so the exit status is that of a bug."""
+    """Error for an exported model that computes different logits; its exit status is that of a bug."""
 
     exit_code = 1
 
 
 def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> ExportResult:
-    """Export a run.
+    """Export a finished run to ONNX, and compare the exported model with PyTorch.
 
     Raises:
-        UserError: a problem that the caller can fix, in one line, before the work; nothing is written then.
-        ExportMismatchError: a logit differs by more than 1e-4; the exported files are removed.
+        UserError: The caller can fix the problem; nothing was written.
+        ExportMismatchError: A logit differs by more than `TOLERANCE`; nothing was written.
     """
     from bertkit import run_directory
     from bertkit.infer.onnx_runtime import require_packages
@@ -69,7 +71,7 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
 
 
 def _check_output_directory(run: Path, folder: Path, overwrite: bool) -> None:
-    """Refuse to export an export, and a directory that cannot be written or holds other files."""
+    """Raise `UserError` if `run` is an exported model, or if `folder` cannot be used for the export."""
     from bertkit.infer.onnx_runtime import ONNX_FILE
 
     if (run / ONNX_FILE).exists():
@@ -119,7 +121,7 @@ def _build_graph_metadata(validation: "ValidationSet", metrics: Mapping[str, Any
         "bertkit_version": __version__, "task": metrics["task"], "opset": str(OPSET),
         "max_length": str(validation.task.config.max_length),
     }  # fmt: skip
-    has_label_names = any(name != f"LABEL_{number}" for number, name in config.id2label.items())
+    has_label_names = any(name != f"LABEL_{label_id}" for label_id, name in config.id2label.items())
     if has_label_names:
         metadata["labels"] = json.dumps(config.id2label, ensure_ascii=False)
     return metadata | {name: json.dumps(value) for name, value in validation.task.fitted_params.items()}
@@ -132,50 +134,52 @@ def _measure(
     metrics: Mapping[str, Any],
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """Measure differences, scores, speed and size of PyTorch and the exported variants on the same rows.
+    """Measure logit differences, scores, speed and size of all variants on the same rows.
 
     Raises:
-        ExportMismatchError: the logits of the fp32 variant differ from PyTorch's.
+        ExportMismatchError: The logits of the fp32 variant differ from PyTorch's.
     """
     from bertkit.infer.onnx_graph import OPSET
     from bertkit.infer.onnx_runtime import ONNX_FILE, OnnxModel
     from bertkit.modeling.loading import WEIGHTS_FILE
 
-    task, files = validation.task, {name: folder / ONNX_FILE for name, folder in folders.items()}
+    task = validation.task
+    files = {name: folder / ONNX_FILE for name, folder in folders.items()}
     models = {PYTORCH: validation.model, **{name: OnnxModel(path) for name, path in files.items()}}
     collator = task.collator(validation.tokenizer, validation.model)
-    size = min(MAX_BATCH_SIZE, task.config.eval_batch_size)
-    measured, logits = compare_variants(models, validation.features, collator, size, reporter)
-    if not measured[FP32].max_difference <= TOLERANCE:  # also true for NaN
+    batch_size = min(MAX_BATCH_SIZE, task.config.eval_batch_size)
+    variants, logits = compare_variants(models, validation.features, collator, batch_size, reporter)
+    difference = variants[FP32].max_difference
+    if difference > TOLERANCE:  # inf if a logit is not a number
         raise ExportMismatchError(
             f"{run}: the logits of the exported model differ from PyTorch's by "
-            f"{measured[FP32].max_difference:.1e}, more than {TOLERANCE:g}; nothing was written. Please "
+            f"{difference:.1e}, more than {TOLERANCE:g}; nothing was written. Please "
             f"report this bug in the export of {validation.model.config.model_type}"
         )
-    counted = "examples" if task.spec.dynamic_examples else f"{task.spec.unit}s"
+    unit = "examples" if task.spec.dynamic_examples else f"{task.spec.unit}s"
     count = len(validation.features)
     scores = {"metrics.json": metrics["validation"]} if validation.matches_metrics else {}
     scores |= {name: validation.compute_metrics(variant_logits) for name, variant_logits in logits.items()}
-    weights = {PYTORCH: run / WEIGHTS_FILE, **files}
+    weight_files = {PYTORCH: run / WEIGHTS_FILE, **files}
     return {
         "format": "onnx", "opset": OPSET, "rows": count, "rows_from": validation.rows_source,
-        "counted": counted,
+        "counted": unit,
         "greatest_difference": {
-            name: variant.max_difference for name, variant in measured.items() if name != PYTORCH
+            name: variant.max_difference for name, variant in variants.items() if name != PYTORCH
         },
         "scores": scores,
-        "rows_per_second": {name: count / variant.seconds for name, variant in measured.items()},
-        "megabytes": {name: _compute_megabytes(path) for name, path in weights.items()},
+        "rows_per_second": {name: count / variant.seconds for name, variant in variants.items()},
+        "megabytes": {name: _compute_megabytes(path) for name, path in weight_files.items()},
     }  # fmt: skip
 
 
 def _compute_megabytes(path: Path) -> float:
-    """Return the size of a file, including external data files that share its stem."""
+    """Return the size of a model file and of its external data files, which share its stem."""
     return sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}*{path.suffix}*")) / 1e6
 
 
 def _copy_run_files(folder: Path, run: Path, tokenizer: Any, metrics: dict[str, Any]) -> None:
-    """Write the files that `bertkit.load` reads besides the model, with `metrics.json` last."""
+    """Write the other files that `bertkit.load` reads; `metrics.json` is written last."""
     from bertkit import run_directory
 
     for name in ("config.json", run_directory.SETTINGS_FILE):
@@ -189,11 +193,12 @@ def _copy_run_files(folder: Path, run: Path, tokenizer: Any, metrics: dict[str, 
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """Task and model of a run, with the features of the rows to compare on.
+    """The task and the model of a run, and the rows to compare variants on.
 
     Attributes:
-        rows_source: description of where the rows come from.
-        matches_metrics: whether `metrics.json` holds scores of exactly these rows.
+        features: Tokenized `rows`.
+        rows_source: Split or file that has the rows.
+        matches_metrics: Whether the scores in `metrics.json` were computed on exactly these rows.
     """
 
     task: "Task"
@@ -205,7 +210,7 @@ class ValidationSet:
     matches_metrics: bool = False
 
     def compute_metrics(self, logits: Any) -> "Scores":
-        """Return the scores of all rows; empty if they have no labels."""
+        """Return the scores of all rows; empty if the rows have no labels."""
         from bertkit.tasks.evaluation import Outputs
 
         if self.features.labels is None:
@@ -216,16 +221,16 @@ class ValidationSet:
 def load_validation_set(
     folder: Path, metrics: dict[str, Any], max_rows: int | None, reporter: Reporter
 ) -> ValidationSet:
-    """Load the run's validation rows; if they are not available, the texts in its predictions.
+    """Load the validation rows of a run or, if they are not available, the texts in its predictions.
 
     Args:
-        folder: run directory.
-        metrics: content of its `metrics.json`.
-        max_rows: number of rows, sampled with the run's seed; None loads all.
-        reporter: receives warnings.
+        folder: The run directory.
+        metrics: Content of `metrics.json`.
+        max_rows: Maximum number of rows, which are sampled with the run's seed; None loads all rows.
+        reporter: Receives warnings.
 
     Raises:
-        UserError: neither is available.
+        UserError: Neither the rows nor predictions with texts are available.
     """
     from bertkit.pipeline.prepare import load_run_task
 
@@ -257,7 +262,7 @@ def _reload_validation_rows(
     is_same = combine_fingerprints(prepared.fingerprints) == metrics["data"]["fingerprint"]
     if not is_same and max_rows is None:
         reporter.warn(
-            f"the data changed after {folder} was trained: the scores in its metrics.json are of other rows"
+            f"the data changed after {folder} was trained: its metrics.json has the scores of different rows"
         )
     model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
     if prepared.task.spec.row_level:
@@ -282,7 +287,7 @@ def _load_predicted_rows(folder: Path, path: Path, max_rows: int | None) -> Vali
 
 
 def _extract_inputs(record: dict[str, Any], task: "Task") -> dict[str, Any]:
-    """Return the input columns of a prediction record, under their own names."""
+    """Return the input columns of a prediction record under their original names, without gold labels."""
     columns = {name: value for name, value in record.items() if not name.startswith(INPUT_PREFIX)}
     for name, value in record.items():
         if name.startswith(INPUT_PREFIX):
@@ -298,10 +303,10 @@ class VariantMeasurement:
     """Measurements of one variant of the model.
 
     Attributes:
-        max_difference: greatest absolute difference from the logits of the first variant; inf if a logit is
-            not a number.
-        seconds: time in forward passes.
-        batch_logits: reduced logits, batch by batch.
+        max_difference: Largest absolute difference of a logit from the first variant; inf if a logit is not a
+            number.
+        seconds: Total time of the forward passes.
+        batch_logits: Reduced logits of each batch.
     """
 
     max_difference: float = 0.0
@@ -318,8 +323,8 @@ def compare_variants(
 ) -> tuple[dict[str, VariantMeasurement], "dict[str, np.ndarray]"]:
     """Return the measurements of each variant, and its logits as `predict_logits` returns them.
 
-    The variants compute each batch in turn, and a different one starts each time. So a change in the load of
-    the machine affects all of them. One extra batch serves as warm-up.
+    Each batch is computed by all variants, in an order that rotates from batch to batch. Changes in the load
+    of the machine therefore affect all variants equally. One extra batch serves as warm-up.
     """
     import numpy as np
     import torch
@@ -327,37 +332,39 @@ def compare_variants(
     from bertkit.modeling.forward import batch_by_length, compute_logits
     from bertkit.training.scoring import restore_order
 
-    batches, names = batch_by_length(features, batch_size), list(models)
-    measured = {name: VariantMeasurement() for name in names}
+    batches = batch_by_length(features, batch_size)
+    names = list(models)
+    variants = {name: VariantMeasurement() for name in names}
     with torch.no_grad():
         for model in models.values():
             compute_logits(model, collator([features[row] for row in batches[-1]]))
-        for number, rows in enumerate(reporter.track(batches, len(batches), "comparing")):
-            batch, batch_logits = collator([features[row] for row in rows]), {}
-            for name in np.roll(names, number).tolist():
+        for batch_index, rows in enumerate(reporter.track(batches, len(batches), "comparing")):
+            batch = collator([features[row] for row in rows])
+            batch_logits = {}
+            for name in np.roll(names, batch_index).tolist():
                 started = time.perf_counter()
                 batch_logits[name] = compute_logits(models[name], batch)
-                measured[name].seconds += time.perf_counter() - started
+                variants[name].seconds += time.perf_counter() - started
             for name, logits in batch_logits.items():
-                variant = measured[name]
+                variant = variants[name]
                 difference = _compute_max_difference(batch_logits[names[0]], logits)
                 variant.max_difference = max(variant.max_difference, difference)
                 variant.batch_logits.append(features.reduce_logits(logits.float(), rows, batch).numpy())
     all_logits = {
-        name: restore_order(features, batches, variant.batch_logits) for name, variant in measured.items()
+        name: restore_order(features, batches, variant.batch_logits) for name, variant in variants.items()
     }
-    return measured, all_logits
+    return variants, all_logits
 
 
 def _compute_max_difference(reference: Any, other: Any) -> float:
-    """Return the greatest absolute difference; masked logits are -inf in both."""
+    """Return the largest absolute difference; logits that are masked with -inf must be so in both."""
     import torch
 
     if not isinstance(reference, torch.Tensor):  # a model with several outputs
         pairs = zip(reference, other, strict=True)
-        return max(_compute_max_difference(left, right) for left, right in pairs if left is not None)
-    is_finite = reference != -torch.inf
-    if not torch.equal(is_finite, other != -torch.inf):
+        return max(_compute_max_difference(*pair) for pair in pairs if pair[0] is not None)
+    is_unmasked = reference != -torch.inf
+    if not torch.equal(is_unmasked, other != -torch.inf):
         return float("inf")
-    difference = (reference - other)[is_finite].abs().nan_to_num(torch.inf)
+    difference = (reference - other)[is_unmasked].abs().nan_to_num(torch.inf)
     return float(difference.max()) if difference.numel() else 0.0

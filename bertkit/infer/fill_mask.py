@@ -1,4 +1,4 @@
-"""`fill-mask`: predict the words that a pre-trained model expects in place of each [MASK]."""
+"""`fill-mask`: predict the most probable words for each [MASK] with a pre-trained model."""
 
 import sys
 from collections.abc import Mapping
@@ -39,9 +39,9 @@ class FillMaskResult:
     """Predicted words for the masks of some texts.
 
     Attributes:
-        model: name of the model.
-        texts: for each `text` its `masks`. Each mask is a list of `word`, `probability` and `filled`. The
-            last is the text with this word; its other masks hold their most probable words.
+        model: Name of the model.
+        texts: Each `text` with its `masks`. A mask is a list of candidates with `word`, `probability` and
+            `filled`. `filled` is the text with this word, and with the most probable word at each other mask.
     """
 
     model: str
@@ -54,12 +54,12 @@ def fill_mask(
     """Predict the most probable words for each mask.
 
     Args:
-        settings: settings of `FillMaskConfig`.
-        reporter: receives progress and notes.
-        stdin: standard input, read if no text is passed.
+        settings: Settings of `FillMaskConfig`.
+        reporter: Receives progress and notes.
+        stdin: Standard input; read if no text is passed.
 
     Raises:
-        UserError: a text has no mask or is too long, or the model has no mask token or no trained head.
+        UserError: A text has no mask or is too long, or the model has no mask token or no trained head.
     """
     reporter = reporter or Reporter()
     values = validate_settings(FillMaskConfig, settings, "fill_mask()")
@@ -73,7 +73,10 @@ def fill_mask(
 
 
 def _load_rows(config: FillMaskConfig, stdin: BinaryIO | None, reporter: Reporter) -> Rows:
-    """Return the texts of the command line or the non-empty texts of standard input, in the column `text`."""
+    """Return the column `text` with the texts of the command line or of standard input.
+
+    Empty lines of standard input are skipped.
+    """
     if config.text:
         return Rows.from_columns({"text": list(config.text)}, "TEXT")
     rows = read_stdin_texts(stdin, "TEXT")
@@ -86,10 +89,10 @@ def _load_rows(config: FillMaskConfig, stdin: BinaryIO | None, reporter: Reporte
 
 
 class MaskFiller:
-    """A masked language model that fills masks; texts are validated before its weights are loaded.
+    """A masked language model that fills masks. The weights are loaded after the texts are validated.
 
     Raises:
-        UserError: the model is causal, or its tokenizer has no mask token.
+        UserError: The model is causal, or its tokenizer has no mask token.
     """
 
     def __init__(self, model: str) -> None:
@@ -104,37 +107,38 @@ class MaskFiller:
             raise UserError(f"MODEL {self.source.name}: its tokenizer has no mask token; {MODEL_HINT}")
 
     def fill(self, rows: Rows, top: int, reporter: Reporter) -> FillMaskResult:
-        """Predict the `top` words for each mask of each text.
+        """Predict the `top` most probable words for each mask of each text.
 
         Raises:
-            UserError: a text has no mask, or is too long.
+            UserError: A text has no mask, or is too long.
         """
-        texts, features = rows["text"], self._featurize(rows)
+        texts = rows["text"]
+        features = self._featurize(rows)
         input_ids = [features.get_sequence(index)[0] for index in range(len(features))]
         positions = [np.flatnonzero(ids == self.tokenizer.mask_token_id) for ids in input_ids]
-        for index, (text, masks) in enumerate(zip(texts, positions, strict=True)):
-            if not len(masks):
+        for index, (text, mask_positions) in enumerate(zip(texts, positions, strict=True)):
+            if not len(mask_positions):
                 location = rows.format_location(index)
                 raise UserError(f"{location}: no {MASK} in {text!r}; write {MASK} where a word is missing")
         predictions = self._predict(features, positions, top, reporter)
-        filled = [
-            {"text": text, "masks": self._build_masks(ids, masks, probabilities, token_ids)}
-            for text, ids, masks, (probabilities, token_ids) in zip(
+        results = [
+            {"text": text, "masks": self._build_masks(ids, mask_positions, probabilities, token_ids)}
+            for text, ids, mask_positions, (probabilities, token_ids) in zip(
                 texts, input_ids, positions, predictions, strict=True
             )
         ]
-        return FillMaskResult(self.source.name, filled)
+        return FillMaskResult(self.source.name, results)
 
     def _featurize(self, rows: Rows) -> StoredFeatures:
-        limit = min(get_max_positions(self.config) or sys.maxsize, self.tokenizer.model_max_length)
+        max_length = min(get_max_positions(self.config) or sys.maxsize, self.tokenizer.model_max_length)
         texts = [text.replace(MASK, self.tokenizer.mask_token) for text in rows["text"]]
-        features = build_features([texts], None, self.tokenizer, limit, cache=False)
+        features = build_features([texts], None, self.tokenizer, max_length, cache=False)
         if features.num_truncated:
             longest = int(features.sequence_lengths.argmax())
             raise UserError(
                 f"{rows.format_location(longest)}: {rows['text'][longest][:40]!r}... has "
-                f"{features.max_untruncated_length:,} tokens, more than the {limit} of {self.source.name}; "
-                "shorten the text"
+                f"{features.max_untruncated_length:,} tokens, more than the {max_length} of "
+                f"{self.source.name}; shorten the text"
             )
         return features
 
@@ -142,7 +146,7 @@ class MaskFiller:
     def _predict(
         self, features: StoredFeatures, positions: list[np.ndarray], top: int, reporter: Reporter
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return for each text `[masks, top]` probabilities and token ids, best first."""
+        """Return the probabilities and token ids `[masks, top]` of each text, the most probable first."""
         from transformers import AutoModelForMaskedLM
 
         model = load_with_trained_head(
@@ -162,28 +166,28 @@ class MaskFiller:
             best = logits.float().softmax(-1).topk(min(top, logits.shape[-1]))
             probabilities, token_ids = best.values.cpu().numpy(), best.indices.cpu().numpy()
             for index, row in enumerate(batch_rows):
-                count = len(positions[row])
-                predictions.append((probabilities[index, :count], token_ids[index, :count]))
+                num_masks = len(positions[row])
+                predictions.append((probabilities[index, :num_masks], token_ids[index, :num_masks]))
         return predictions
 
     def _build_masks(
         self, input_ids: np.ndarray, positions: np.ndarray, probabilities: np.ndarray, token_ids: np.ndarray
     ) -> list[list[dict[str, Any]]]:
-        """Return for each mask its words; the other masks of a filled text hold their best words."""
-        best_filled = input_ids.copy()
-        best_filled[positions] = token_ids[:, 0]
+        """Return the candidates of each mask, with the best words at all other masks."""
+        best_input_ids = input_ids.copy()
+        best_input_ids[positions] = token_ids[:, 0]
         masks = []
         for position, mask_probabilities, mask_ids in zip(
             positions, probabilities.tolist(), token_ids.tolist(), strict=True
         ):
-            words = []
+            candidates = []
             for probability, token_id in zip(mask_probabilities, mask_ids, strict=True):
-                filled = best_filled.copy()
-                filled[position] = token_id
+                filled_ids = best_input_ids.copy()
+                filled_ids[position] = token_id
                 word = self.tokenizer.decode([token_id]).strip()
-                text = self.tokenizer.decode(filled, skip_special_tokens=True)
-                words.append({"word": word, "probability": probability, "filled": text})
-            masks.append(words)
+                filled = self.tokenizer.decode(filled_ids, skip_special_tokens=True)
+                candidates.append({"word": word, "probability": probability, "filled": filled})
+            masks.append(candidates)
         return masks
 
 

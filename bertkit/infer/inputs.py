@@ -1,4 +1,4 @@
-"""Rows to predict or texts to embed: from `--data`, from flags such as `--text`, or from standard input."""
+"""Load rows to predict or texts to embed from `--data`, from flags such as `--text`, or from stdin."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,27 +21,33 @@ TEXT_SEPARATOR = " | "  # between the texts of a pair, on the console
 
 @dataclass(frozen=True)
 class TextInputs:
-    """Rows with the names of their text column and, if they are pairs, of the second text column."""
+    """Rows, and the names of one text column or, for text pairs, of two."""
 
     rows: Rows
     columns: list[str]
 
     @property
     def display_texts(self) -> list[str]:
-        """[n] the text of each row for the console; the texts of a pair are joined."""
+        """Text of each row for the console; the two texts of a pair are joined."""
         return [TEXT_SEPARATOR.join(texts) for texts in self.rows.zip_columns(self.columns)]
 
 
 @dataclass
 class TruncationCounter:
-    """Number of truncated texts, added up chunk by chunk."""
+    """Statistics on truncated texts, added up over chunks.
+
+    Attributes:
+        total: Number of texts.
+        truncated: Number of truncated texts.
+        longest: Length of the longest text in tokens, before truncation.
+    """
 
     total: int = 0
     truncated: int = 0
     longest: int = 0
 
     def add(self, features: Features) -> None:
-        """Add the texts of one chunk."""
+        """Count the texts of one chunk."""
         self.total += len(features)
         self.truncated += features.num_truncated
         self.longest = max(self.longest, features.max_untruncated_length)
@@ -62,12 +68,12 @@ def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextI
     """Load the texts of `--data`, of `--text`, or of standard input.
 
     Args:
-        config: settings with `data`, `data_dir`, `split`, `text` and the text columns.
-        stdin: standard input, unless it is a terminal; read only without `--data` and `--text`.
-        reporter: receives the notes on the data.
+        config: Settings with `data`, `data_dir`, `split`, `text`, `text_column` and `text_pair_column`.
+        stdin: Standard input, or None if it is a terminal; read only without `--data` and `--text`.
+        reporter: Receives notes on the data.
 
     Raises:
-        UserError: there are no texts, a column does not exist, or a row has no text (its number).
+        UserError: There are no texts, a column does not exist, or a row has no text.
     """
     if config.data and config.text:
         raise UserError("--text: cannot be combined with --data; pass one of them")
@@ -78,14 +84,14 @@ def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextI
         rows = Rows.from_columns({"text": list(config.text)}, "--text")
     else:
         rows = read_stdin_texts(stdin, "--data, --text")
-    requested = {key: getattr(config, key) for key in TEXT_COLUMN_SETTINGS}
-    columns = _resolve_text_columns(rows, requested, dataset_columns)
+    columns_by_setting = {name: getattr(config, name) for name in TEXT_COLUMN_SETTINGS}
+    columns = _resolve_text_columns(rows, columns_by_setting, dataset_columns)
     require_texts(rows, columns)
     return TextInputs(rows, columns)
 
 
 def _load_split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
-    """Load one split, with the column settings of a known dataset."""
+    """Load one split, and the column settings of the dataset if it is a known one."""
     has_columns = config.text_column or config.text_pair_column
     if not has_columns and (texts := read_text_lines(config.data, None, reporter)):
         return Rows.from_columns({"text": list(texts)}, config.data), {}
@@ -98,8 +104,8 @@ def _load_split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
     for note in dataset.notes:
         reporter.info(note)
     rows = dataset.splits[config.split]
-    others = [name for name in dataset.splits if name != config.split]
-    split = f", split {config.split} (other splits: {format_list(others)})" if others else ""
+    other_splits = [name for name in dataset.splits if name != config.split]
+    split = f", split {config.split} (other splits: {format_list(other_splits)})" if other_splits else ""
     reporter.info(f"data: {dataset.name} from {dataset.source}{split}; {format_count(len(rows), 'row')}")
     return rows, dataset.defaults
 
@@ -111,22 +117,24 @@ def read_stdin_texts(stdin: BinaryIO | None, alternatives: str) -> Rows:
 
 
 def _resolve_text_columns(
-    rows: Rows, requested: dict[str, str | None], dataset_columns: dict[str, Any]
+    rows: Rows, columns_by_setting: dict[str, str | None], dataset_columns: dict[str, Any]
 ) -> list[str]:
-    """Return the requested columns, else those of the known dataset, else columns with common names."""
-    for key, column in requested.items():
+    """Return the text columns: those in the settings, of the known dataset, or with a common name."""
+    for name, column in columns_by_setting.items():
         if column:
-            require_column(rows, column, format_flag(key))
-    if not requested["text_column"]:
+            require_column(rows, column, format_flag(name))
+    if not columns_by_setting["text_column"]:
         detected = {
-            key: dataset_columns[key]
-            for key in TEXT_COLUMN_SETTINGS
-            if dataset_columns.get(key) in rows.columns
+            name: dataset_columns[name]
+            for name in TEXT_COLUMN_SETTINGS
+            if dataset_columns.get(name) in rows.columns
         }
         if "text_column" not in detected:
             detected = dict(zip(TEXT_COLUMN_SETTINGS, guess_text_columns(rows), strict=True))
-        requested = {key: column or detected.get(key) for key, column in requested.items()}
-    columns = [column for key in TEXT_COLUMN_SETTINGS if (column := requested[key])]
+        columns_by_setting = {
+            name: column or detected.get(name) for name, column in columns_by_setting.items()
+        }
+    columns = [column for name in TEXT_COLUMN_SETTINGS if (column := columns_by_setting[name])]
     if len(set(columns)) < len(columns):
         raise UserError(
             f"--text-pair-column {columns[1]}: is already the first text; pass the name of another column"
@@ -138,7 +146,7 @@ def _resolve_text_columns(
 
 
 def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Reporter) -> Iterator[Rows]:
-    """Yield the rows of a file in chunks, or those of one split of a directory or dataset."""
+    """Yield the rows of a file, or of one split of a directory or dataset, in chunks."""
     dialect = Dialect(conll=True) if task.spec.reads_word_lines else None
     path = Path(data).expanduser()
     if path.is_file():
@@ -152,7 +160,7 @@ def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Report
 
 
 def _iter_text_lines(task: Task, data: str, reporter: Reporter) -> Iterator[Rows] | None:
-    """Yield the lines of a text file as rows; None if rows of the task have several texts."""
+    """Yield the lines of a text file as rows; None for other files and for rows with several texts."""
     columns = list(task.inputs.flags.values())
     if len(columns) != 1:
         return None
@@ -161,10 +169,10 @@ def _iter_text_lines(task: Task, data: str, reporter: Reporter) -> Iterator[Rows
 
 
 def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterator[Rows]:
-    """Yield the rows that `--text` and similar flags form.
+    """Yield rows with the texts of `--text` and similar flags.
 
     Raises:
-        UserError: a flag belongs to another task, or a required flag is missing.
+        UserError: A flag belongs to another task, or a required flag is missing.
     """
     task_flags = [format_flag(name) for name in task.inputs.flags]
     for name in texts_by_flag:
@@ -175,27 +183,28 @@ def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterat
             )
     missing = [format_flag(name) for name in task.inputs.flags if name not in texts_by_flag]
     if missing:
-        raise UserError(f"{missing[0]}: is missing; a row of this run needs {' and '.join(task_flags)}")
+        raise UserError(f"{missing[0]}: is missing; a row of this run requires {' and '.join(task_flags)}")
     return Rows.from_dicts(task.inputs.rows_from_flags(texts_by_flag), "the command line").iter_chunks()
 
 
 def iter_stdin_rows(task: Task, stdin: BinaryIO | None) -> Iterator[Rows]:
-    """Yield the rows of standard input: JSON objects, or lines of texts separated by tabs."""
+    """Yield the rows of standard input; a line is a JSON object, or texts that tabs separate."""
     alternatives = ", ".join(["--data FILE", *(format_flag(name) for name in task.inputs.flags)])
     return chunk_records(read_stdin_rows(stdin, alternatives, partial(_parse_line, task)), STANDARD_INPUT)
 
 
-def _parse_line(task: Task, number: int, line: str) -> dict[str, Any]:
+def _parse_line(task: Task, line_number: int, line: str) -> dict[str, Any]:
+    """Parse a line with one text for each flag; the last flag may have several texts."""
     *first_flags, last_flag = task.inputs.flags
     texts = line.split("\t") if first_flags else [line]
     texts_by_flag = {flag: [text] for flag, text in zip(first_flags, texts, strict=False)}
     texts_by_flag[last_flag] = texts[len(first_flags) :]
     rows = task.inputs.rows_from_flags(texts_by_flag) if len(texts) > len(first_flags) else []
     if len(rows) != 1:
-        expected = f"{', a TAB, '.join(task.inputs.flags)}"
+        expected = ", a TAB, ".join(task.inputs.flags)
         raise UserError(
-            f"{STANDARD_INPUT}: line {number}: found {format_count(len(texts), 'text')}; write {expected}, "
-            "or a JSON object"
+            f"{STANDARD_INPUT}: line {line_number}: found {format_count(len(texts), 'text')}; "
+            f"write {expected}, or a JSON object"
         )
     return rows[0]
 

@@ -13,9 +13,10 @@ from bertkit.errors import UserError
 from bertkit.modeling.loading import get_max_positions, takes_token_type_ids
 
 OPSET = 18  # the version that PyTorch's exporter writes without conversion
-TRACE_SHAPE = (3, 4, 7)  # sequences, choices, tokens: distinct, and never 1, which would become static
+# Example inputs: examples, choices, tokens. All sizes differ, and none is 1, which would become static.
+TRACE_SHAPE = (3, 4, 7)
 MAX_SINGLE_FILE_BYTES = 2**31 - 2**27  # larger weights are stored in a second file
-# Known reasons why an architecture cannot be exported; others are detected during the export.
+# Architectures that are known to fail, with the reason; other failures are detected during the export.
 UNSUPPORTED_ARCHITECTURES = {
     "longformer": "its attention splits a text into chunks by its length, which PyTorch cannot trace",
     "big_bird": "its attention selects random blocks of the text",
@@ -23,7 +24,7 @@ UNSUPPORTED_ARCHITECTURES = {
 
 
 class TupleOutputModel(nn.Module):
-    """A model that returns a tuple of the outputs named in `output_names`."""
+    """A model that returns its outputs as a tuple, in the order of `output_names`."""
 
     def __init__(self, model: Any, output_names: list[str]) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class TupleOutputModel(nn.Module):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        """Compute the outputs of a batch, in the order of `output_names`."""
+        """Return the outputs of a batch."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
@@ -42,10 +43,10 @@ class TupleOutputModel(nn.Module):
 
 
 def check_architecture(config: Any) -> None:
-    """Refuse an architecture that is known not to export.
+    """Check that the export of an architecture is not known to fail.
 
     Raises:
-        UserError: with the architecture and the reason.
+        UserError: The export is known to fail; the message has the reason.
     """
     has_full_attention = getattr(config, "attention_type", "") == "original_full"
     if config.model_type in UNSUPPORTED_ARCHITECTURES and not has_full_attention:
@@ -55,16 +56,16 @@ def check_architecture(config: Any) -> None:
 
 
 def write_graph(model: Any, has_choices: bool, path: Path, metadata: Mapping[str, str]) -> None:
-    """Write an ONNX file with dynamic batch size, number of choices and length.
+    """Write an ONNX file whose batch size, number of choices and length are dynamic.
 
     Args:
-        model: model in evaluation mode, in fp32.
-        has_choices: whether inputs are `[batch, choices, seq_len]` instead of `[batch, seq_len]`.
-        path: file to write.
-        metadata: strings to store in the file.
+        model: Model in evaluation mode, in fp32.
+        has_choices: Whether inputs are `[batch, choices, seq_len]` instead of `[batch, seq_len]`.
+        path: File to write.
+        metadata: Strings to store in the file.
 
     Raises:
-        UserError: PyTorch cannot export the model, or only for inputs of one size.
+        UserError: PyTorch cannot export the model, or can export it only for inputs of one size.
     """
     inputs, dims = _build_example_inputs(model, has_choices)
     with torch.no_grad():
@@ -90,15 +91,20 @@ def write_graph(model: Any, has_choices: bool, path: Path, metadata: Mapping[str
             f"{model.config.model_type}: cannot be exported; its graph would accept inputs of one size only"
         )
     program.model.metadata_props.update(metadata)
-    size = sum(parameter.numel() * 4 for parameter in model.parameters())
-    program.save(path, external_data=size > MAX_SINGLE_FILE_BYTES)
+    num_bytes = sum(parameter.numel() * 4 for parameter in model.parameters())  # fp32
+    program.save(path, external_data=num_bytes > MAX_SINGLE_FILE_BYTES)
 
 
 def _build_example_inputs(model: Any, has_choices: bool) -> tuple[dict[str, torch.Tensor], list[Any]]:
-    """Return inputs to trace with, and the names of their dynamic dimensions."""
-    dims = [torch.export.Dim("batch"), torch.export.Dim("choices")]
-    dims = [*dims[: 1 + has_choices], torch.export.Dim("length", max=get_max_positions(model.config))]
-    shape = TRACE_SHAPE if has_choices else TRACE_SHAPE[::2]
+    """Return example inputs for tracing, and their dynamic dimensions."""
+    num_examples, _, length = TRACE_SHAPE
+    batch_dim = torch.export.Dim("batch")
+    length_dim = torch.export.Dim("length", max=get_max_positions(model.config))
+    shape: tuple[int, ...] = TRACE_SHAPE
+    dims = [batch_dim, torch.export.Dim("choices"), length_dim]
+    if not has_choices:
+        shape = (num_examples, length)
+        dims = [batch_dim, length_dim]
     inputs = {
         "input_ids": torch.full(shape, model.config.vocab_size - 1),
         "attention_mask": torch.ones(shape, dtype=torch.long),
@@ -117,23 +123,23 @@ def _get_root_cause(error: BaseException) -> str:
 
 
 def quantize(source: Path, target: Path) -> None:
-    """Write the graph in `source` with 8-bit weights; activations are quantized dynamically.
+    """Write the graph in `source` to `target` with 8-bit weights and dynamically quantized activations.
 
-    There is one scale per output channel. Weights use 7 of the 8 bits, because processors without VNNI
+    Each output channel has its own scale. Weights use 7 of the 8 bits, because processors without VNNI
     accumulate products in 16 bits, which would overflow.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(source)
-    del model.graph.value_info[:]  # the exporter transposes weights but keeps their old shapes here
+    del model.graph.value_info[:]  # has outdated shapes of weights that the exporter transposed
     with _silence_logging():
         quantize_dynamic(model, target, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
 
 
 @contextmanager
 def _silence_logging() -> Iterator[None]:
-    """Silence the exporter and the quantizer; the latter logs through the root logger."""
+    """Silence the exporter and the quantizer, which logs through the root logger."""
     previous_level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -17,18 +17,18 @@ LOG_SEVERITY_ERROR = 3  # onnxruntime's log level for errors
 
 
 class OnnxOutput(dict[str, torch.Tensor]):
-    """Tensors under the names that transformers gives them, also as attributes."""
+    """Output tensors that, as in transformers, are both items and attributes."""
 
     __getattr__ = dict.__getitem__
 
 
 class OnnxModel(nn.Module):
-    """A model whose forward pass runs an ONNX graph; it can be used like any PyTorch model for inference.
+    """A model for inference whose forward pass runs an ONNX graph.
 
-    It computes on the CPU, with as many threads as PyTorch.
+    The graph runs on the CPU with as many threads as PyTorch uses.
 
     Args:
-        path: ONNX file. Inputs that the graph does not have are ignored.
+        path: ONNX file. Inputs of `forward` that the graph does not have are ignored.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,19 +41,19 @@ class OnnxModel(nn.Module):
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.input_names = [value.name for value in self.session.get_inputs()]
         self.output_names = [value.name for value in self.session.get_outputs()]
-        # Callers read the device from the parameters.
+        # Callers read the device of a model from its parameters.
         self.device_anchor = nn.Parameter(torch.empty(0), requires_grad=False)
 
     @property
     def base_model(self) -> "OnnxModel":
-        """The model itself: the graph includes the encoder."""
+        """The model itself, because the graph includes the encoder."""
         return self
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor | None = None, **_: Any,
     ) -> OnnxOutput:  # fmt: skip
-        """Compute the outputs; logits over the vocabulary only at the masked positions, if these are set."""
+        """Compute the outputs; if masked positions are set, vocabulary logits are reduced to them."""
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(input_ids)
         inputs = {
@@ -80,7 +80,7 @@ def load_onnx_model(source: ModelSource) -> OnnxModel:
     """Load the model that `find_onnx_model` returned.
 
     Raises:
-        UserError: onnxruntime is not installed, or cannot read the file.
+        UserError: The package onnxruntime is not installed, or cannot read the file.
     """
     require_packages(["onnxruntime"], f"{source.folder}")
     from onnxruntime.capi import onnxruntime_pybind11_state as errors
@@ -95,7 +95,7 @@ def load_onnx_model(source: ModelSource) -> OnnxModel:
 
 
 def require_packages(packages: list[str], purpose: str) -> None:
-    """Raise `UserError` if packages that `purpose` needs are not installed."""
+    """Raise `UserError` if a package that `purpose` requires is not installed."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise UserError(f"{purpose}: {format_list(missing)} not installed; run pip install 'bertkit[onnx]'")

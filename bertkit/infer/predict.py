@@ -1,4 +1,4 @@
-"""`predict`: predict rows chunk by chunk, and serialize the predictions as JSON lines, CSV or CoNLL."""
+"""`predict`: predict rows in chunks, and serialize the predictions as JSON lines, CSV or CoNLL."""
 
 import csv
 import io
@@ -25,12 +25,12 @@ PredictionFormat = Literal["jsonl", "csv", "conll"]
 FORMAT_BY_SUFFIX: dict[str, PredictionFormat] = {
     ".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".conll": "conll",
 }  # fmt: skip
-CONLL_FILE = "predictions.conll"  # among the prediction files of a task that tags words
+CONLL_FILE = "predictions.conll"  # written only by tasks that tag words
 
 
 @dataclass(frozen=True)
-class PredictionBatch:
-    """Records of one chunk of rows, with the evaluation that they come from."""
+class PredictionChunk:
+    """Prediction records of one chunk of rows, and the evaluation that they were made from."""
 
     records: list[dict[str, Any]]
     evaluation: "Evaluation"
@@ -39,16 +39,16 @@ class PredictionBatch:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions that are computed while they are iterated over.
+    """An iterable of prediction records, which are computed during the iteration.
 
     Attributes:
-        batches: the records chunk by chunk.
+        chunks: The records in chunks.
     """
 
-    batches: Iterator[PredictionBatch]
+    chunks: Iterator[PredictionChunk]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (record for batch in self.batches for record in batch.records)
+        return (record for chunk in self.chunks for record in chunk.records)
 
 
 def predict(
@@ -57,13 +57,13 @@ def predict(
     """Predict rows with a finished run.
 
     Args:
-        settings: settings of `PredictConfig`.
-        reporter: receives progress and notes.
-        stdin: standard input, read if no other rows are named.
+        settings: Settings of `PredictConfig`.
+        reporter: Receives progress and notes.
+        stdin: Standard input; read if the settings name no rows.
 
     Raises:
-        UserError: the run is not finished, there are no rows, or rows come from two sources. While the
-            predictions are iterated over: a row cannot be predicted.
+        UserError: The run is not finished, there are no rows, or rows come from two sources. During the
+            iteration: a row cannot be predicted.
     """
     from bertkit.infer.predictor import load_predictor
 
@@ -76,11 +76,11 @@ def predict(
     if config.output is not None:
         check_output_file(Path(config.output), config.overwrite)
     predictor = load_predictor(config.run).use_batch_size(config.batch_size)
-    chunks = _iter_chunks(predictor.task, config, texts_by_flag, stdin, reporter)
-    return Predictions(_iter_batches(predictor, chunks, config.all_scores, reporter))
+    row_chunks = _iter_row_chunks(predictor.task, config, texts_by_flag, stdin, reporter)
+    return Predictions(_iter_prediction_chunks(predictor, row_chunks, config.all_scores, reporter))
 
 
-def _iter_chunks(
+def _iter_row_chunks(
     task: "Task",
     config: PredictConfig,
     texts_by_flag: Mapping[str, list[str]],
@@ -99,21 +99,21 @@ def _iter_chunks(
     return align_chunks_to_groups(task, chunks)
 
 
-def _iter_batches(
-    predictor: "Predictor", chunks: Iterable["Rows"], all_scores: bool, reporter: Reporter
-) -> Iterator[PredictionBatch]:
+def _iter_prediction_chunks(
+    predictor: "Predictor", row_chunks: Iterable["Rows"], all_scores: bool, reporter: Reporter
+) -> Iterator[PredictionChunk]:
     from bertkit.infer.inputs import TruncationCounter
     from bertkit.utils.reporting import silence_libraries
 
     truncation = TruncationCounter()
-    for rows in chunks:
+    for rows in row_chunks:
         predictor.map_columns(rows, reporter)
         description = f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}"
         with silence_libraries():
             evaluation = predictor.evaluate_unlabeled(rows, reporter, description)
         truncation.add(evaluation.outputs.features)
         records = list(predictor.iter_records(rows, evaluation, "all" if all_scores else "compact"))
-        yield PredictionBatch(records, evaluation, predictor.task.spec.name)
+        yield PredictionChunk(records, evaluation, predictor.task.spec.name)
     truncation.report(predictor.task.config.max_length, reporter)
 
 
@@ -121,53 +121,57 @@ def _iter_batches(
 
 
 def infer_format(output: str) -> PredictionFormat:
-    """Return the format of a file name's suffix. Raises `UserError` for an unknown suffix."""
+    """Return the format for the suffix of a file name. Raises `UserError` for an unknown suffix."""
     suffix = PurePath(output).suffix.lower()
     if suffix not in FORMAT_BY_SUFFIX:
         raise UserError(
-            f"--output {output}: has an unknown suffix; end it in {format_list(FORMAT_BY_SUFFIX)}, "
-            "or pass --format"
+            f"--output {output}: has an unknown suffix; use {format_list(FORMAT_BY_SUFFIX)}, or pass --format"
         )
     return FORMAT_BY_SUFFIX[suffix]
 
 
 def serialize_predictions(
-    batches: Iterable[PredictionBatch], output_format: PredictionFormat
+    chunks: Iterable[PredictionChunk], output_format: PredictionFormat
 ) -> Iterator[str]:
-    """Yield the predictions as text, chunk by chunk.
+    """Yield the predictions as text, in chunks.
 
     Raises:
-        UserError: the format cannot hold these predictions.
+        UserError: The format cannot represent these predictions.
     """
-    return WRITERS[output_format](batches)
+    return WRITERS[output_format](chunks)
 
 
-def _serialize_jsonl(batches: Iterable[PredictionBatch]) -> Iterator[str]:
-    for batch in batches:
-        for record in batch.records:
+def _serialize_jsonl(chunks: Iterable[PredictionChunk]) -> Iterator[str]:
+    for chunk in chunks:
+        for record in chunk.records:
             yield _to_json(replace_non_finite(record)) + "\n"
 
 
-def _serialize_csv(batches: Iterable[PredictionBatch]) -> Iterator[str]:
-    """Yield CSV with the columns of the first chunk: a column for each probability, lists as JSON."""
+def _serialize_csv(chunks: Iterable[PredictionChunk]) -> Iterator[str]:
+    """Yield CSV; the first chunk determines the columns."""
     columns: list[str] = []
-    for batch in batches:
-        rows, file = [flatten_record(record) for record in batch.records], io.StringIO()
+    for chunk in chunks:
+        rows = [flatten_record(record) for record in chunk.records]
+        file = io.StringIO()
         if not columns:
             columns = list(dict.fromkeys(name for row in rows for name in row))
             csv.writer(file, lineterminator="\n").writerow(columns)
         try:
             csv.DictWriter(file, columns, lineterminator="\n").writerows(rows)
-        except ValueError as error:  # dict contains fields not in fieldnames
+        except ValueError as error:  # from csv: "dict contains fields not in fieldnames"
             raise UserError(
-                f"--format csv: row {batch.records[0]['id'] + 1} or a later one has a column that the first "
+                f"--format csv: row {chunk.records[0]['id'] + 1} or a later one has a column that the first "
                 "rows lack; use --format jsonl"
             ) from error
         yield file.getvalue()
 
 
 def flatten_record(record: dict[str, Any]) -> dict[str, Any]:
-    """Flatten a record into table cells: one probability as `probability`, several in a cell each."""
+    """Flatten a record into table cells.
+
+    Each probability becomes a cell: `probability` if there is only one, else `probability of LABEL`. Other
+    lists and dictionaries become JSON.
+    """
     cells: dict[str, Any] = {}
     for name, value in record.items():
         if name == "probabilities" and isinstance(value, dict) and isinstance(record["predicted"], str):
@@ -183,14 +187,14 @@ def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _serialize_conll(batches: Iterable[PredictionBatch]) -> Iterator[str]:
-    for batch in batches:
-        files = batch.evaluation.files()
+def _serialize_conll(chunks: Iterable[PredictionChunk]) -> Iterator[str]:
+    for chunk in chunks:
+        files = chunk.evaluation.files()
         if CONLL_FILE not in files:
-            raise UserError(f"--format conll: {batch.task_name} does not tag words; use jsonl or csv")
+            raise UserError(f"--format conll: {chunk.task_name} does not tag words; use jsonl or csv")
         yield from files[CONLL_FILE]
 
 
-WRITERS: dict[PredictionFormat, Callable[[Iterable[PredictionBatch]], Iterator[str]]] = {
+WRITERS: dict[PredictionFormat, Callable[[Iterable[PredictionChunk]], Iterator[str]]] = {
     "jsonl": _serialize_jsonl, "csv": _serialize_csv, "conll": _serialize_conll,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Predict new rows with a finished run, loaded from its directory alone."""
+"""Predict new rows with a finished run, whose directory has everything that is needed."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ from bertkit.utils.reporting import Reporter, silence_libraries
 class Predictor:
     """A task with its model and tokenizer.
 
-    Truncation, windows, pooling and decoding are those of training: the same code runs.
+    Truncation, windows, pooling and decoding are the same as in training, because the same code runs.
     """
 
     task: Task
@@ -29,12 +29,12 @@ class Predictor:
     tokenizer: Any
 
     def predict(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield a record for each row, in order, with the keys of `predictions.jsonl`.
+        """Yield one record for each row, in the order of the rows, with the keys of `predictions.jsonl`.
 
-        Rows are read in chunks, so there may be any number of them.
+        Rows are read in chunks, so `rows` may be an iterator of any length.
 
         Raises:
-            UserError: a row has no text column.
+            UserError: A row is not a dictionary, or has no text column.
         """
         chunks = chunk_records(map(_validate_row, rows), "rows", CHUNK_ROWS)
         for chunk in align_chunks_to_groups(self.task, chunks):
@@ -42,17 +42,19 @@ class Predictor:
             yield from self.iter_records(chunk, self.evaluate_unlabeled(chunk))
 
     def map_columns(self, rows: Rows, reporter: Reporter | None = None) -> None:
-        """Map the column names of new rows to those of training, and report the mapping."""
+        """Make the task read the columns of new rows, and report them if they differ from training."""
         trained_columns = self.task.inputs.text_columns
         self.task.map_columns(rows)
         if reporter and self.task.inputs.text_columns != trained_columns:
             columns = format_list(self.task.inputs.text_columns)
-            reporter.info(f"columns {columns} used as {format_list(trained_columns)} of training")
+            reporter.info(
+                f"reading columns {columns} in place of the training columns {format_list(trained_columns)}"
+            )
 
     def evaluate_unlabeled(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
     ) -> Evaluation:
-        """Return the predictions of rows, ignoring their labels if there are any."""
+        """Predict rows without using their labels."""
         gold = self.task.inputs.gold_columns
         inputs = {name: values for name, values in rows.columns.items() if name not in gold}
         parsed, _ = self.task.parse_rows(rows.replace_columns(inputs))
@@ -61,20 +63,23 @@ class Predictor:
     def compute_outputs(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
     ) -> Outputs:
-        """Compute the outputs of normalized rows, with their gold labels if there are any."""
+        """Compute the logits of normalized rows. The outputs include the gold labels of labeled rows."""
         features = self.task.featurize(rows, self.tokenizer)
-        collator, size = self.task.collator(self.tokenizer, self.model), self.task.config.eval_batch_size
-        logits = predict_logits(self.model, features, collator, size, reporter or Reporter(), description)
+        collator = self.task.collator(self.tokenizer, self.model)
+        batch_size = self.task.config.eval_batch_size
+        logits = predict_logits(
+            self.model, features, collator, batch_size, reporter or Reporter(), description
+        )
         return Outputs(logits, features, rows)
 
     def use_columns_of(self, other: Task) -> "Predictor":
-        """Read the columns that another task reads."""
+        """Read the same columns as another task; return this predictor."""
         self.task.config = dataclasses.replace(self.task.config, **get_column_settings(other.config))
         self.task.load_state(self.model.config)
         return self
 
     def use_batch_size(self, batch_size: int | None) -> "Predictor":
-        """Score this many rows per batch; None keeps the size of training."""
+        """Set the number of rows per batch, unless it is None; return this predictor."""
         if batch_size:
             self.task.config = dataclasses.replace(self.task.config, eval_batch_size=batch_size)
         return self
@@ -84,27 +89,28 @@ class Predictor:
     ) -> Iterator[dict[str, Any]]:
         """Yield records as in `predictions.jsonl`: an id, the input columns and the prediction.
 
-        A gold label appears only if it is a column of the input.
+        A record has a gold label only if the input has a column of gold labels.
 
         Args:
-            rows: the rows as they were read.
-            evaluation: the predictions of these rows.
-            scores: see `Evaluation.records`.
+            rows: The rows before they were normalized.
+            evaluation: The predictions for these rows.
+            scores: See `Evaluation.records`.
         """
-        inputs, parsed = self.task.inputs, evaluation.outputs.rows
+        inputs = self.task.inputs
+        parsed = evaluation.outputs.rows
         first_id = int(rows.row_numbers[0]) - 1 if len(rows) else 0
         gold = {name: rows[name] for name in inputs.gold_columns if name in rows.columns}
-        written = parsed
-        if len(rows) == len(parsed):
+        output_rows = parsed
+        if len(rows) == len(parsed):  # unless normalization has changed the number of rows
             columns = {**parsed.columns, **gold}
-            written = rows.replace_columns(
+            output_rows = rows.replace_columns(
                 {name: columns[name] for name in [*rows.columns, *columns] if name in columns}
             )
         hidden = inputs.hidden_columns - set(gold)
-        predictions = zip(written, evaluation.records(scores), strict=True)
-        for number, (row, prediction) in enumerate(predictions, first_id):
+        predictions = zip(output_rows, evaluation.records(scores), strict=True)
+        for row_id, (row, prediction) in enumerate(predictions, first_id):
             prediction.pop("gold", None)
-            yield merge_prediction(number, row, hidden, prediction)
+            yield merge_prediction(row_id, row, hidden, prediction)
 
 
 def get_column_settings(config: Any) -> dict[str, Any]:
@@ -113,25 +119,28 @@ def get_column_settings(config: Any) -> dict[str, Any]:
 
 
 def rename_columns(rows: Rows, old_config: Any, new_config: Any) -> Rows:
-    """Rename columns from the names in one config to the names in another."""
+    """Add copies of the columns that `old_config` names, under the names in `new_config`."""
     columns = dict(rows.columns)
     new_settings = get_column_settings(new_config)
-    for setting_name, old in get_column_settings(old_config).items():
-        new = new_settings[setting_name]
-        pairs = zip(old, new, strict=False) if isinstance(old, list) and new else [(old, new)]
-        columns |= {
-            new_name: rows[old_name] for old_name, new_name in pairs if old_name in rows.columns and new_name
-        }
+    for setting_name, old_value in get_column_settings(old_config).items():
+        new_value = new_settings[setting_name]
+        if isinstance(old_value, list):  # a setting such as `ending_columns`
+            name_pairs = list(zip(old_value, new_value or [], strict=False))
+        else:
+            name_pairs = [(old_value, new_value)]
+        for old_name, new_name in name_pairs:
+            if old_name in rows.columns and new_name:
+                columns[new_name] = rows[old_name]
     return rows.replace_columns(columns)
 
 
 def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield the same rows in chunks that never split a group, such as a document."""
+    """Regroup rows into chunks that never split a group, such as the sentences of a document."""
     pending: Rows | None = None
     for chunk in chunks:
         pending = chunk if pending is None else Rows.concatenate([pending, chunk])
         groups = task.inputs.group_ids(pending)
-        end = len(pending) if groups is None else _find_last_group(groups)
+        end = len(pending) if groups is None else _find_last_group_start(groups)
         if end:
             yield pending.select(range(end))
             pending = pending.select(range(end, len(pending)))
@@ -139,7 +148,7 @@ def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]
         yield pending
 
 
-def _find_last_group(groups: list[Any]) -> int:
+def _find_last_group_start(groups: list[Any]) -> int:
     """Return the index of the first row of the last group."""
     return next((index for index in range(len(groups) - 1, 0, -1) if groups[index] != groups[index - 1]), 0)
 
@@ -153,10 +162,10 @@ def _validate_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_predictor(run: str | Path) -> Predictor:
-    """Load the predictor of a finished run or of an exported model.
+    """Load a finished run or an exported model for prediction.
 
     Raises:
-        UserError: the directory holds neither, or its task does not predict rows.
+        UserError: The directory is neither a run nor an exported model, or its task does not predict rows.
     """
     run_dir, task = Path(run), load_run_task(Path(run))
     if not task.spec.row_level:

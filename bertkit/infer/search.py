@@ -1,4 +1,4 @@
-"""Search in vectors by cosine similarity, and vector files read as a search index."""
+"""Search vectors by cosine similarity, find occurrences of a word, and read vector files as an index."""
 
 import json
 import tokenize
@@ -29,10 +29,10 @@ from bertkit.infer.vector_files import (
 )
 
 T = TypeVar("T")
-SEARCH_CHUNK_SIZE = 10_000  # vectors of an index in memory
+SEARCH_CHUNK_SIZE = 10_000  # vectors of an index that are in memory at a time
 # An empty array raises EOFError; a damaged zip archive raises BadZipFile.
 READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError, pa.ArrowException)
-# Raised, besides ValueError, when numpy evaluates a damaged array header as a Python literal.
+# In addition to ValueError, numpy raises these errors for a damaged array header.
 HEADER_ERRORS = (SyntaxError, tokenize.TokenError, TypeError, OverflowError)
 FIX_HINT = "create it with bertkit embed --output"
 
@@ -49,16 +49,22 @@ def l2_normalize(vectors: np.ndarray) -> np.ndarray:
 def find_nearest_rows(
     query: np.ndarray, vectors: np.ndarray, top: int, texts: Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    """Return the `top` rows of `[n, dimensions]` by cosine similarity to a query `[dimensions]`, best first.
+    """Return the `top` rows that are most similar to a query; the most similar row comes first.
 
-    Of rows with equal similarity, the earlier comes first.
+    Rows with equal similarity keep their order.
+
+    Args:
+        query: Vector `[dimensions]`.
+        vectors: `[n, dimensions]`, one for each row.
+        top: Number of rows to return.
+        texts: Text of each row, if known.
     """
     query = l2_normalize(query)
-    chunks = [
+    chunk_cosines = [
         l2_normalize(vectors[start : start + SEARCH_CHUNK_SIZE]) @ query
         for start in range(0, len(vectors), SEARCH_CHUNK_SIZE)
     ]
-    cosines = np.concatenate(chunks)
+    cosines = np.concatenate(chunk_cosines)
     hits: list[dict[str, Any]] = []
     for rank, row in enumerate(np.argsort(-cosines, kind="stable")[:top].tolist(), start=1):
         hit: dict[str, Any] = {"rank": rank, "cosine": float(cosines[row]), "row": row}
@@ -82,11 +88,11 @@ class WordOccurrences:
     """Occurrences of a word in texts.
 
     Attributes:
-        row: `[n]` number of the text.
-        start: `[n]` first character in the text.
-        stop: `[n]` end of the characters, exclusive.
-        token_spans: `[n, 2]` first and end token in the text, without special tokens; the end is exclusive.
-        token_ids: `[n]` ids of the tokens.
+        row: Index of the text, `[n]`.
+        start: First character in the text, `[n]`.
+        stop: End of the characters in the text, exclusive, `[n]`.
+        token_spans: Start and exclusive end in the tokens of the text without special tokens, `[n, 2]`.
+        token_ids: Token ids of each occurrence.
     """
 
     row: np.ndarray
@@ -98,20 +104,20 @@ class WordOccurrences:
     def __len__(self) -> int:
         return len(self.row)
 
-    def select(self, index: np.ndarray) -> "WordOccurrences":
-        """Return the occurrences at `index`."""
-        token_ids = [self.token_ids[number] for number in index]
+    def select(self, indices: np.ndarray) -> "WordOccurrences":
+        """Return the occurrences at `indices`."""
+        token_ids = [self.token_ids[index] for index in indices]
         return WordOccurrences(
-            self.row[index], self.start[index], self.stop[index], self.token_spans[index], token_ids
+            self.row[indices], self.start[indices], self.stop[indices], self.token_spans[indices], token_ids
         )
 
 
 def find_word_occurrences(word: str, texts: Sequence[str], tokenizer: Any) -> WordOccurrences:
     """Find every occurrence of a word or phrase, ignoring case.
 
-    An occurrence begins and ends at word boundaries. Two exceptions: in Korean, where particles follow
-    without a space, the word may continue (`배` occurs in `배가`). In scripts without spaces, there are no
-    boundaries.
+    An occurrence begins and ends at word boundaries, with two exceptions. In Korean, an occurrence may end
+    within a word, because particles follow without a space (`배` occurs in `배가`). In scripts without
+    spaces, word boundaries are not required.
     """
     pattern = regex.compile(_build_word_pattern(word), regex.IGNORECASE)
     matches = [
@@ -120,13 +126,13 @@ def find_word_occurrences(word: str, texts: Sequence[str], tokenizer: Any) -> Wo
         for match in pattern.finditer(text)
     ]
     rows, start, stop = np.array(matches, np.int64).reshape(-1, 3).T
-    matching_rows, text_index = np.unique(rows, return_inverse=True)
+    matching_rows, text_indices = np.unique(rows, return_inverse=True)
     encoded = encode_with_offsets([texts[row] for row in matching_rows], tokenizer, cache=False)
-    first, last = encoded.find_token_ranges(text_index, start, stop)
+    first, last = encoded.find_token_ranges(text_indices, start, stop)
     bounds = np.stack([first, last + 1], 1)
     token_ids = [encoded.ids.values[begin:end] for begin, end in bounds]
-    spans = bounds - encoded.ids.offsets[text_index][:, None]
-    has_tokens = np.flatnonzero(first >= 0)  # tokenizers drop some characters
+    spans = bounds - encoded.ids.offsets[text_indices][:, None]
+    has_tokens = np.flatnonzero(first >= 0)  # some characters become no token
     return WordOccurrences(rows, start, stop, spans, token_ids).select(has_tokens)
 
 
@@ -142,7 +148,13 @@ def _build_word_pattern(word: str) -> str:
 
 @dataclass(frozen=True)
 class VectorIndex:
-    """Vectors `[n, dimensions]` read from a file, with the text of each if the file has texts."""
+    """Content of a vector file.
+
+    Attributes:
+        vectors: `[n, dimensions]`.
+        texts: Text of each vector; None if the file has no texts.
+        provenance: Model and settings of the vectors.
+    """
 
     vectors: np.ndarray
     texts: list[str] | None
@@ -151,11 +163,11 @@ class VectorIndex:
 
 @dataclass(frozen=True)
 class VectorFormat:
-    """Readers of one file format.
+    """Functions that read one file format.
 
     Attributes:
-        read_metadata: returns the JSON text with the provenance; None if the file has none.
-        read_content: returns the vectors, and the texts column by column.
+        read_metadata: Returns the provenance as JSON; None if the file has none.
+        read_content: Returns the vectors and the text columns.
     """
 
     read_metadata: Callable[[Path], str | None]
@@ -163,10 +175,10 @@ class VectorFormat:
 
 
 def read_index(path: Path) -> VectorIndex:
-    """Read a file that `bertkit embed` wrote.
+    """Read a vector file as a search index.
 
     Raises:
-        UserError: the file does not exist, has another format, or has no provenance.
+        UserError: The file does not exist, cannot be read, or has no provenance.
     """
     require_file(path, f"--index {path}")
     if path.suffix not in SUFFIXES:
@@ -192,7 +204,7 @@ def _read(path: Path, read: Callable[..., T], *args: Any) -> T:
 
 
 def _parse_provenance(path: Path, text: str | None) -> VectorProvenance:
-    """Parse the provenance of a file, and check that every key has the expected type."""
+    """Parse the provenance of a file. Raises `UserError` if a key is missing or has an unexpected type."""
     try:
         metadata = json.loads(text or "null")
     except (ValueError, RecursionError):
@@ -226,7 +238,7 @@ def _read_parquet(path: Path, provenance: VectorProvenance) -> tuple[Any, list[l
     table = pq.read_table(path)
     column = table.column(VECTOR_COLUMN).combine_chunks() if VECTOR_COLUMN in table.column_names else None
     if not isinstance(column, pa.FixedSizeListArray) or column.null_count:
-        raise ValueError(f"its column {VECTOR_COLUMN!r} does not hold vectors")
+        raise ValueError(f"its column {VECTOR_COLUMN!r} does not contain vectors")
     texts = [table.column(name).to_pylist() for name in provenance.texts if name in table.column_names]
     return column.flatten().to_numpy().reshape(len(table), -1), texts
 

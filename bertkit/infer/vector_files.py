@@ -12,25 +12,29 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError
 from bertkit.modeling.frozen_vectors import allocate_memmap
 from bertkit.utils.files import write_text
 
 SUFFIXES = (".npy", ".parquet", ".safetensors")
-METADATA_KEY, TENSOR_NAME, VECTOR_COLUMN = "bertkit", "embeddings", "embedding"
-ROW_GROUP_SIZE = 10_000  # rows of Parquet written at a time
+METADATA_KEY = "bertkit"  # in Parquet and safetensors files
+TENSOR_NAME = "embeddings"  # in safetensors files
+VECTOR_COLUMN = "embedding"  # in Parquet files
+ROW_GROUP_SIZE = 10_000  # rows that are written to Parquet at a time
 
 
 @dataclass(frozen=True)
 class VectorProvenance:
-    """Model and settings that vectors were computed with; a query must use the same.
+    """The model and the settings that vectors were computed with; a query must use the same.
 
     Attributes:
-        model: name of the model.
-        weights: fingerprint of its weights.
-        layer: number of the layer, where 0 is the embedding layer; or concat-last-4.
-        word: the word whose vectors these are; None for vectors of whole texts.
-        texts: columns of the file that hold the texts.
+        model: Name of the model.
+        weights: Fingerprint of the model's weights.
+        layer: Index of the layer (0 is the embedding layer), or `concat-last-4`.
+        pooling: `cls`, `mean`, or `word` for vectors of one word.
+        max_length: Maximum sequence length in tokens.
+        word: The word that was embedded; None for vectors of whole texts.
+        texts: Names of the text columns in the file.
     """
 
     model: str
@@ -43,24 +47,12 @@ class VectorProvenance:
 
 
 def get_sidecar_path(path: Path) -> Path:
-    """Return the path of the metadata of a .npy file, which itself holds only numbers: `vectors.npy.json`."""
+    """Return the path of the file with the provenance of a .npy file, such as `vectors.npy.json`."""
     return path.with_name(path.name + ".json")
 
 
-def check_output(path: Path, overwrite: bool) -> None:
-    """Refuse an output file that cannot be written or exists. Raises `UserError`."""
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"--output {path}: must end in {format_list(SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path}: directory {path.parent} does not exist; create it first")
-    if path.is_dir():
-        raise UserError(f"--output {path}: is a directory; pass the path of a file in it")
-    if path.exists() and not overwrite:
-        raise UserError(f"--output {path}: already exists; pass --overwrite to replace it")
-
-
 def get_output_column(column: str) -> str:
-    """Return the name of an input column in the file; a clashing name becomes `input_NAME`."""
+    """Return the name of an input column in the file; a name that clashes becomes `input_NAME`."""
     return f"input_{column}" if column == VECTOR_COLUMN else column
 
 
@@ -68,7 +60,7 @@ def build_arrow_table(rows: Rows) -> Any:
     """Convert rows to an Arrow table for Parquet.
 
     Raises:
-        UserError: a column holds values of several types.
+        UserError: A column cannot be stored, for example because its values have several types.
     """
     import pyarrow as pa
 
@@ -88,10 +80,10 @@ def build_arrow_table(rows: Rows) -> Any:
 def open_vector_file(
     path: Path, shape: tuple[int, int], rows: Rows, provenance: VectorProvenance
 ) -> Iterator[np.ndarray]:
-    """Yield memory-mapped fp32 vectors `[n, dimensions]` to fill in, then write the file atomically.
+    """Yield a memory-mapped fp32 array `[n, dimensions]` to fill in, then write the file atomically.
 
     Raises:
-        UserError: the file cannot be written (full disk, no permission); no partial file remains.
+        UserError: The file cannot be written, for example because the disk is full; no partial file remains.
     """
     table = build_arrow_table(rows) if path.suffix == ".parquet" else None
     temp_dir = None

@@ -1,6 +1,6 @@
-"""Draw charts as inline SVG whose text is selectable and whose colors follow the page's theme.
+"""Draw charts as inline SVG with selectable text and colors that follow the theme of the page.
 
-matplotlib draws with placeholder colors that no other chart uses; each is replaced by a CSS variable.
+matplotlib draws with placeholder colors. Each placeholder is then replaced by a CSS variable.
 """
 
 import io
@@ -39,17 +39,21 @@ STYLE = {
     "lines.solid_capstyle": "round",
 }  # fmt: skip
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-MAX_NAME_LENGTH = 18
-MAX_SCORES = 4  # in one chart
+MAX_NAME_LENGTH = 18  # characters
+CHARACTER_WIDTH = 6.1  # points, on average
+MAX_SCORES = 4  # curves in the chart of validation scores
 STEP = "step"
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with its title and a note on how to read it.
+    """A chart as inline SVG.
 
     Attributes:
-        names: labels of the cells of a matrix, by their numbers.
+        title: Heading of the chart.
+        svg: The `<svg>` element.
+        note: How to read the chart.
+        names: Labels of a confusion matrix, in the order of its rows and columns.
     """
 
     title: str
@@ -65,17 +69,19 @@ def render_chart(
     height_ratios: Sequence[float] = (1,),
     height: int = HEIGHT,
 ) -> Chart:
-    """Render what `draw` draws on axes.
+    """Draw a chart and convert it to SVG.
 
     Args:
-        title: heading of the chart.
-        draw: receives the axes; an array of axes if there are several `height_ratios`.
-        note: text below the chart.
-        height_ratios: relative heights of axes above each other.
-        height: height in points.
+        title: Heading of the chart.
+        draw: Function that draws on its argument: the axes, or an array of axes if there are several.
+        note: Text below the chart.
+        height_ratios: Relative heights of the axes, from top to bottom.
+        height: Height in points.
     """
     with mpl.rc_context(STYLE), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the browser draws characters that matplotlib's font lacks
+        warnings.simplefilter(
+            "ignore"
+        )  # about characters that matplotlib's font lacks; the browser draws them
         figure = Figure((WIDTH / 72, height / 72))
         FigureCanvasSVG(figure)
         figure.subplots_adjust(left=0.12, right=0.96, top=0.96, bottom=0.19 * HEIGHT / height, hspace=0.12)
@@ -87,7 +93,7 @@ def render_chart(
 
 
 def _inline(svg: str, title: str) -> Markup:
-    """Return the `<svg>` element with unique ids, the page's colors and font, and no fixed size."""
+    """Return the `<svg>` element with unique ids, and with the colors, font and width of the page."""
     prefix = re.sub(r"\W+", "-", title)
 
     def rewrite_tag(match: re.Match[str]) -> str:
@@ -95,13 +101,13 @@ def _inline(svg: str, title: str) -> Markup:
         text = re.sub(r"font-family:[^;\"]*;?", "", text)
         return re.sub(r"#0102[0-9a-f]{2}", lambda color: f"var(--{CSS_VARIABLES[color[0]]})", text)
 
-    svg = re.sub(r"<[^>]+>", rewrite_tag, svg[svg.index("<svg") :])  # text between tags stays as it is
+    svg = re.sub(r"<[^>]+>", rewrite_tag, svg[svg.index("<svg") :])  # only tags, not the text between them
     svg = re.sub(r'(<svg[^>]*) width="\S+" height="\S+"', r"\1", svg, count=1)
     return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1))  # noqa: S704
 
 
 def shorten_name(name: str) -> str:
-    """Shorten a name so that it fits next to an axis."""
+    """Shorten a name to fit next to an axis."""
     name = " ".join(name.split())
     return name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 1] + "…"
 
@@ -109,7 +115,14 @@ def shorten_name(name: str) -> str:
 def plot_curves(
     title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], x_label: str, note: str = ""
 ) -> Chart:
-    """Plot a line of x and y for each name; short lines also show their points."""
+    """Plot one curve for each name.
+
+    Args:
+        title: Heading of the chart.
+        series: x and y values by name. Curves with few points show them as markers.
+        x_label: Label of the x axis.
+        note: Text below the chart.
+    """
 
     def draw(axes: Any) -> None:
         for number, (name, (x, y)) in enumerate(series.items()):
@@ -129,7 +142,7 @@ def plot_curves(
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         longest = max(len(f"{tick:g}") for tick in axes.get_yticks())
-        axes.figure.subplots_adjust(left=max(0.12, (18 + 6.1 * longest) / WIDTH))
+        axes.figure.subplots_adjust(left=max(0.12, (18 + CHARACTER_WIDTH * longest) / WIDTH))
         if len(series) > 1:
             axes.legend(loc="best", fontsize=9.5)
 
@@ -137,9 +150,9 @@ def plot_curves(
 
 
 def plot_confusion_matrix(title: str, counts: np.ndarray, names: Sequence[str], note: str = "") -> Chart:
-    """Plot counts of gold by predicted labels; cell ids are `cell-GOLD-PREDICTED`.
+    """Plot the counts of gold labels (rows) by predicted labels (columns).
 
-    Cells are shaded by the fraction of their row.
+    Each cell is shaded by its fraction of the row, and has the id `cell-ROW-COLUMN`.
     """
     fractions = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     size = len(names)
@@ -156,20 +169,20 @@ def plot_confusion_matrix(title: str, counts: np.ndarray, names: Sequence[str], 
         axes.set(xlim=(0, size), ylim=(size, 0), xlabel="predicted", ylabel="gold")
         positions, labels = np.arange(size) + 0.5, [shorten_name(name) for name in names]
         longest = max(map(len, labels))
-        if longest * size < 55:
+        if longest * size < 55:  # characters of all labels that fit side by side
             rotation, alignment, extra_bottom = 0, "center", 0.0
         else:
             rotation, alignment, extra_bottom = 40, "right", 3.6 * longest / HEIGHT
         axes.set_xticks(positions, labels, rotation=rotation, ha=alignment, rotation_mode="anchor")
         axes.set_yticks(positions, labels)
         axes.spines[:].set_visible(False)
-        axes.figure.subplots_adjust(left=(34 + 6.1 * longest) / WIDTH, bottom=0.19 + extra_bottom)
+        axes.figure.subplots_adjust(left=(34 + CHARACTER_WIDTH * longest) / WIDTH, bottom=0.19 + extra_bottom)
 
     return replace(render_chart(title, draw, note), names=names)
 
 
 def plot_bars(title: str, values: Mapping[str, float], remarks: Sequence[str], note: str = "") -> Chart:
-    """Plot a bar from 0 to 1 for each name, followed by its value and a remark."""
+    """Plot one bar for each name. Bars range from 0 to 1; the value and a remark follow each bar."""
     names = list(values)
     height = 30 + 21 * len(names)
 
@@ -184,38 +197,46 @@ def plot_bars(title: str, values: Mapping[str, float], remarks: Sequence[str], n
         axes.set_yticks(positions, [shorten_name(name) for name in names])
         axes.tick_params(axis="y", labelcolor=INK)
         axes.spines[:].set_visible(False)
-        left = (16 + 6.1 * max(len(shorten_name(name)) for name in names)) / WIDTH
+        left = (16 + CHARACTER_WIDTH * max(len(shorten_name(name)) for name in names)) / WIDTH
         axes.figure.subplots_adjust(left=left, right=0.68, top=1 - 4 / height, bottom=4 / height)
 
     return render_chart(title, draw, note, height=height)
 
 
 def plot_reliability_diagram(calibration: Calibration, unit: str = "decisions") -> Chart:
-    """Plot accuracy by confidence, above the number of decisions with each confidence."""
-    num_bins, used = len(calibration.count), calibration.count > 0
-    left = np.arange(num_bins)[used] / num_bins
+    """Plot accuracy by confidence (top), and the number of predictions by confidence (bottom).
+
+    Args:
+        calibration: Statistics of each confidence bin.
+        unit: What is predicted, in the plural; label of the bottom axis.
+    """
+    num_bins = len(calibration.count)
+    used = calibration.count > 0
+    left_edges = np.arange(num_bins)[used] / num_bins
 
     def draw(axes: Any) -> None:
-        upper, lower = axes
-        upper.bar(left, calibration.accuracy[used], 0.9 / num_bins, align="edge", color=ACCENT, alpha=0.75)
-        upper.plot([0, 1], [0, 1], color=MUTED, linewidth=1, dashes=(4, 3))
-        upper.plot(calibration.confidence[used], calibration.accuracy[used], "o", color=INK, markersize=3)
-        upper.set(ylim=(0, 1), ylabel="accuracy", yticks=[0, 0.5, 1])
-        upper.grid(axis="y")
-        lower.bar(left, calibration.count[used], 0.9 / num_bins, align="edge", color=MUTED, alpha=0.5)
-        lower.set(xlim=(0, 1), xlabel="confidence", ylabel=unit)
-        lower.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+        top, bottom = axes
+        top.bar(
+            left_edges, calibration.accuracy[used], 0.9 / num_bins, align="edge", color=ACCENT, alpha=0.75
+        )
+        top.plot([0, 1], [0, 1], color=MUTED, linewidth=1, dashes=(4, 3))
+        top.plot(calibration.confidence[used], calibration.accuracy[used], "o", color=INK, markersize=3)
+        top.set(ylim=(0, 1), ylabel="accuracy", yticks=[0, 0.5, 1])
+        top.grid(axis="y")
+        bottom.bar(left_edges, calibration.count[used], 0.9 / num_bins, align="edge", color=MUTED, alpha=0.5)
+        bottom.set(xlim=(0, 1), xlabel="confidence", ylabel=unit)
+        bottom.yaxis.set_major_locator(MaxNLocator(2, integer=True))
 
     note = (
         f"Accuracy of the predictions by their confidence, in {num_bins} bins of equal width. Below the"
         " diagonal, the model is overconfident. ECE, the expected calibration error, is the mean distance"
-        " from it."
+        " from the diagonal."
     )
     return render_chart(f"Reliability: ECE {calibration.ece:.3f}", draw, note, height_ratios=(2.6, 1))
 
 
 def plot_scatter(title: str, gold: np.ndarray, predicted: np.ndarray, note: str = "") -> Chart:
-    """Plot predicted over gold values, with the diagonal where both are equal."""
+    """Plot predicted against gold values, and the diagonal, on which both are equal."""
     values = np.concatenate([gold, predicted])
     low, high = values.min(), values.max()
 
@@ -235,7 +256,7 @@ def plot_threshold_curves(
     current_threshold: float | None,
     note: str,
 ) -> Chart:
-    """Plot scores over a threshold, and mark the threshold in use."""
+    """Plot scores against a threshold, and mark the threshold that the model uses."""
 
     def draw(axes: Any) -> None:
         for number, (name, values) in enumerate(scores.items()):
@@ -255,11 +276,11 @@ def plot_threshold_curves(
 
 
 def build_training_charts(log: TrainingLog) -> list[Chart]:
-    """Plot loss, its components, validation scores and learning rate; empty without a log."""
+    """Plot the loss, its components, validation scores and the learning rate; empty without a log."""
     names = list(dict.fromkeys(name for line in log for name in line))
     components = [name for name in names if name.endswith("_loss") and not name.startswith("eval_")]
     loss_names = {"loss": "training", "eval_loss": "validation"}
-    charts = [_plot_log("Loss", log, loss_names, "Training loss, as logged.")]
+    charts = [_plot_log("Loss", log, loss_names, "Training loss as logged.")]
     if len(components) > 1:
         component_names = {name: f"training {_format_component(name)}" for name in components}
         component_names |= {f"eval_{name}": f"validation {_format_component(name)}" for name in components}
@@ -271,12 +292,13 @@ def build_training_charts(log: TrainingLog) -> list[Chart]:
 
 
 def extract_series(log: TrainingLog, name: str) -> tuple[list[float], list[float]]:
-    """Return the steps at which a value was logged, and the values."""
+    """Return the steps at which `name` was logged, and the logged values."""
     lines = [line for line in log if isinstance(line.get(name), (int, float))]
     return [line[STEP] for line in lines], [line[name] for line in lines]
 
 
 def _plot_log(title: str, log: TrainingLog, labels: Mapping[str, str], note: str = "") -> Chart | None:
+    """Plot the logged values under the names in `labels`; None if none of them was logged."""
     series = {label: extract_series(log, name) for name, label in labels.items()}
     series = {label: line for label, line in series.items() if line[0]}
     return plot_curves(title, series, STEP, note) if series else None
@@ -287,7 +309,12 @@ def _format_component(name: str) -> str:
 
 
 def _is_score(name: str) -> bool:
-    """Return whether this is a score of all rows: no loss, no score of a subset or of another threshold."""
+    """Return whether a logged value is a score of all rows.
+
+    Losses are not scores. SQuAD also logs scores of subsets (such as `HasAns_f1`) and scores with the best
+    threshold (such as `best_f1`).
+    """
     score = name[len("eval_") :]
     is_loss = score.endswith("loss") or score == "perplexity"
-    return not is_loss and score == score.lower().removeprefix("best_")
+    is_for_subset = score != score.lower()
+    return not (is_loss or is_for_subset or score.startswith("best_"))

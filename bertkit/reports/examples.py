@@ -1,4 +1,4 @@
-"""Examples of the error browser, and their JSON within the size limit of a page."""
+"""Examples of the error browser, and their JSON, whose size is limited."""
 
 import json
 from collections.abc import Sequence
@@ -11,19 +11,22 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 MAX_EXAMPLES = 10_000
-MAX_BYTES = 4_500_000  # of the examples, so that a page stays below 5 MB
-TEXT_LENGTHS = [None, 3000, 2000, 1400, 1000, 700, 500, 350, 250, 150, 80]  # characters
-CHARACTERS_BEFORE_MARK = 60  # shown before the first mark of a shortened text
+MAX_BYTES = 4_500_000  # size of the JSON; the whole page stays below 5 MB
+# Maximum lengths of a text in characters, tried in this order until the JSON fits; None keeps whole texts.
+TEXT_LENGTHS = [None, 3000, 2000, 1400, 1000, 700, 500, 350, 250, 150, 80]
+CHARACTERS_BEFORE_MARK = 60  # context that a shortened text keeps before its first mark
 ELLIPSIS = "… "
 dump_compact_json = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
 
 
 class Mark(NamedTuple):
-    """A highlighted span of a text: characters `start` to `end`.
+    """A highlighted span of a text.
 
     Attributes:
+        start: First character.
+        end: End of the characters, exclusive.
         kind: CSS class: "gold", "predicted", "both", "masked", or "type0" to "type7".
-        label: text shown after the span.
+        label: Text shown after the span.
     """
 
     start: int
@@ -34,7 +37,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Field:
-    """One text of an example, with its marks in order; marks do not overlap."""
+    """One text of an example, with its name and its marks. Marks are sorted and do not overlap."""
 
     name: str
     text: str
@@ -46,12 +49,12 @@ class Example:
     """One row of the error browser.
 
     Attributes:
-        gold: gold labels to filter by.
-        predicted: predicted labels to filter by.
-        is_correct: whether the prediction is correct; None without gold labels.
-        measure: confidence of the model, or the other measure of the view.
-        priority: examples with a higher priority come first.
-        display_labels: gold and predicted label as shown, if they differ from the labels to filter by.
+        gold: Gold labels to filter by.
+        predicted: Predicted labels to filter by.
+        is_correct: Whether the prediction is correct; None without gold labels.
+        measure: Confidence of the model, or the other measure of the view.
+        priority: Examples with a higher priority come first.
+        display_labels: Gold and predicted label to display, if they differ from the labels to filter by.
     """
 
     id: Any
@@ -65,14 +68,14 @@ class Example:
 
 
 def format_value(value: Any) -> str:
-    """Format the value of a column as text; None is empty."""
+    """Format the value of a column as text; None becomes an empty string."""
     if isinstance(value, (list, tuple)):
         return " · ".join(map(format_value, value))
     return "" if value is None else str(value)
 
 
 def get_mark_kind(is_gold: bool, is_predicted: bool) -> str | None:
-    """Return the kind of mark of a span that is gold, predicted, or both; None if it is neither."""
+    """Return the kind of mark for a span; None if the span is neither gold nor predicted."""
     if is_gold and is_predicted:
         return "both"
     if is_gold:
@@ -100,29 +103,35 @@ def overlay_spans(gold: list[tuple[int, int]], predicted: list[tuple[int, int]])
 
 
 @dataclass(frozen=True)
-class ExampleBrowser:
-    """Data of the page's script.
+class ErrorBrowser:
+    """Examples for the script of a page.
 
     Attributes:
-        data: JSON in which no text can end the script element.
-        notes: what was left out.
+        data: JSON that is escaped for a script element.
+        notes: Clauses that say which examples or parts of texts are missing.
     """
 
     data: Markup
     notes: list[str]
 
 
-def build_browser(
+def build_error_browser(
     examples: Sequence[Example], measure_name: str, filter_names: tuple[str, str]
-) -> ExampleBrowser:
-    """Serialize the worst examples for the script, with texts shortened to fit into the size limit."""
+) -> ErrorBrowser:
+    """Serialize the worst examples; long texts are shortened until the JSON is within the size limit.
+
+    Args:
+        examples: One example for each row, in the order of the rows.
+        measure_name: Name of `Example.measure`.
+        filter_names: Names of the gold and predicted labels to filter by.
+    """
     order = sorted(
         range(len(examples)), key=lambda row: (examples[row].is_correct is True, -examples[row].priority)
     )
     worst = [(row, examples[row]) for row in order[:MAX_EXAMPLES]]
     notes = []
     if len(worst) < len(examples):
-        notes.append(f"the {MAX_EXAMPLES:,} worst of {len(examples):,} examples")
+        notes.append(f"only the {MAX_EXAMPLES:,} worst of {len(examples):,} examples are shown")
     names = {"measure": measure_name, "filter_names": filter_names}
     for length in TEXT_LENGTHS[_estimate_length_index(worst) :]:
         content, num_shortened = _pack(worst, length)
@@ -131,26 +140,31 @@ def build_browser(
             break
     if num_shortened:
         notes.append(f"{num_shortened:,} texts are shortened to {length:,} characters")
-    return ExampleBrowser(data, notes)
+    return ErrorBrowser(data, notes)
 
 
 def _estimate_length_index(examples: Sequence[tuple[int, Example]]) -> int:
-    """Return the index of the first of `TEXT_LENGTHS` at which the texts alone fit, approximately."""
+    """Return the index of the first length in `TEXT_LENGTHS` at which the texts alone probably fit."""
     texts = {field.text for _, example in examples for field in example.fields}
-    sizes = [(len(text), len(text.encode(errors="replace"))) for text in texts]
+    sizes = [(len(text), len(text.encode(errors="replace"))) for text in texts]  # characters, bytes
 
     def estimate_size(length: int | None) -> float:
         return sum(
-            size if length is None or characters <= length else size * length / characters
-            for characters, size in sizes
+            num_bytes if length is None or num_characters <= length else num_bytes * length / num_characters
+            for num_characters, num_bytes in sizes
         )
 
-    fitting = (index for index, length in enumerate(TEXT_LENGTHS) if estimate_size(length) <= MAX_BYTES)
-    return next(fitting, len(TEXT_LENGTHS) - 1)
+    fitting_indices = (
+        index for index, length in enumerate(TEXT_LENGTHS) if estimate_size(length) <= MAX_BYTES
+    )
+    return next(fitting_indices, len(TEXT_LENGTHS) - 1)
 
 
 def _pack(examples: Sequence[tuple[int, Example]], length: int | None) -> tuple[dict[str, object], int]:
-    """Return the content of the JSON, where each distinct text is stored once, and the number shortened."""
+    """Return the content of the JSON, and the number of shortened texts.
+
+    Each distinct text is stored once, and fields refer to it by its index.
+    """
     texts: dict[str, int] = {}
     rows, num_shortened = [], 0
     for row, example in examples:
@@ -158,8 +172,8 @@ def _pack(examples: Sequence[tuple[int, Example]], length: int | None) -> tuple[
         for original in example.fields:
             short = _shorten(original, length)
             num_shortened += short is not original
-            numbers = [texts.setdefault(text, len(texts)) for text in (short.name, short.text)]
-            fields.append([*numbers, *([short.marks] if short.marks else [])])
+            text_indices = [texts.setdefault(text, len(texts)) for text in (short.name, short.text)]
+            fields.append([*text_indices, *([short.marks] if short.marks else [])])
         rows.append({
             "id": str(example.id), "row": row, "gold": example.gold, "predicted": example.predicted,
             "correct": example.is_correct,
@@ -170,7 +184,7 @@ def _pack(examples: Sequence[tuple[int, Example]], length: int | None) -> tuple[
 
 
 def _shorten(field: Field, length: int | None) -> Field:
-    """Shorten a text to `length` characters; start before its first mark if marks would be lost."""
+    """Shorten a text to `length` characters; if marks would be lost, begin shortly before the first mark."""
     if length is None or len(field.text) <= length:
         return field
     start = 0

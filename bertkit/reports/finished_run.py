@@ -16,8 +16,8 @@ from bertkit.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
 from bertkit.utils.serialization import validate
 
-EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # scored besides validation
-PREDICTION_FILES = ("predictions.jsonl", "masked_samples.jsonl")  # of the validation split
+EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # in addition to validation
+PREDICTION_FILES = ("predictions.jsonl", "masked_samples.jsonl")  # for the validation split
 
 
 class _Data(TypedDict):
@@ -56,7 +56,7 @@ class _Metrics(TypedDict):
 
 
 class _Step(TypedDict):
-    """A line of the training log; its other keys are any values."""
+    """A line of the training log; further keys may have any values."""
 
     step: Annotated[int, Meta(ge=0, le=2**53)]
 
@@ -66,7 +66,7 @@ class FinishedRun:
     """A run directory whose files are read at first use.
 
     Attributes:
-        metrics: content of `metrics.json`; at the end of training the file itself is written after the page.
+        metrics: Content of `metrics.json`. When a run ends, the page is written before this file exists.
     """
 
     folder: Path
@@ -74,16 +74,14 @@ class FinishedRun:
 
     @property
     def name(self) -> str:
-        """Name of the run: its directory name."""
+        """Name of the run directory."""
         return self.folder.absolute().name
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Settings that differ from their defaults."""
-        kind = task_class(self.metrics["task"])
-        return read_recipe(
-            str(self.folder / run_directory.SETTINGS_FILE), kind.spec.name, kind.spec.config
-        ).settings
+        spec = task_class(self.metrics["task"]).spec
+        return read_recipe(str(self.folder / run_directory.SETTINGS_FILE), spec.name, spec.config).settings
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
@@ -100,12 +98,12 @@ class FinishedRun:
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """Predictions of the validation split, or samples of it."""
+        """Predictions for the validation split, or masked samples from it."""
         return list(self._lines(self.predictions_path.name))
 
     @property
     def predictions_path(self) -> Path:
-        """Path of the predictions or samples, whether or not the file exists."""
+        """Path of `records`, whether or not the file exists."""
         paths = [self.folder / name for name in PREDICTION_FILES]
         return next((path for path in paths if path.exists()), paths[0])
 
@@ -114,15 +112,17 @@ class FinishedRun:
         path = self.folder / name
         return validate(_parse_json(path.read_bytes(), path), schema, path) if path.exists() else {}
 
-    def make_record_error(self, number: int, problem: str) -> UserError:
-        """Build the error for an invalid record, numbered from 0."""
-        return UserError(f"{self.predictions_path}:{number + 1}: {problem}; run the training again")
+    def make_record_error(self, index: int, problem: str) -> UserError:
+        """Build the error for an invalid record; `index` is its position in `records`."""
+        return UserError(f"{self.predictions_path}:{index + 1}: {problem}; run the training again")
 
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
         path = self.folder / name
         if not path.exists():
             return
-        with path.open("rb") as file:  # bytes, so that only newlines separate lines
+        with path.open(
+            "rb"
+        ) as file:  # binary mode: other separators, such as U+2028, may occur in a JSON string
             for number, line in enumerate(file, 1):
                 yield _parse_json(line, f"{path}:{number}")
 
@@ -131,12 +131,12 @@ def load_finished_run(folder: Path) -> FinishedRun:
     """Load a finished run.
 
     Raises:
-        UserError: the directory holds no finished run, or several.
+        UserError: The directory has no finished run, has several runs, or has an invalid `metrics.json`.
     """
     metrics = run_directory.require_metrics(folder)
     if metrics["task"] not in TASKS:
         runs = sorted(str(path.parent) for path in folder.glob(f"*/**/{run_directory.METRICS_FILE}"))
-        raise UserError(f"{folder}: contains several runs; pass some of them: {format_list(runs)}")
+        raise UserError(f"{folder}: contains several runs; choose from them: {format_list(runs)}")
     validate(metrics, _Metrics, folder / run_directory.METRICS_FILE)
     if missing := _find_missing_keys(metrics):
         raise UserError(
@@ -147,7 +147,8 @@ def load_finished_run(folder: Path) -> FinishedRun:
 
 def _find_missing_keys(metrics: Mapping[str, Any]) -> list[str]:
     """Return keys that are missing although another part of `metrics.json` refers to them."""
-    sizes, compared = metrics["data"], metrics.get("compared", {})
+    sizes = metrics["data"]
+    compared = metrics.get("compared", {})
     compared_scores = compared.get("validation", {})
     return [
         *(f"data.{split}" for split in EXTRA_SPLITS if metrics.get(split) and split not in sizes),

@@ -1,4 +1,4 @@
-"""The model card of a run: `README.md` in the run directory, and its version for the Hub."""
+"""Model cards: the file `README.md` of a run directory, and its version for the Hub."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,11 +7,12 @@ from typing import Any
 
 from bertkit.config import serialize_settings
 from bertkit.errors import format_count
+from bertkit.reports.finished_run import EXTRA_SPLITS
 from bertkit.tasks.base import Task
 from bertkit.utils.serialization import dump_yaml
 
-BERTKIT_ONLY_LONG_TEXTS = ("windows", "head+tail")  # not supported by the pipelines of transformers
-OTHER_SPLITS = ("test", "validation_mismatched", "test_mismatched")
+# Values of --long-texts that the pipelines of transformers do not support.
+BERTKIT_ONLY_LONG_TEXTS = ("windows", "head+tail")
 
 PIPELINE_TEMPLATE = """from transformers import pipeline
 
@@ -22,7 +23,7 @@ LOAD_TEMPLATE = """import bertkit
 model = bertkit.load({path!r})
 list(model.predict([{example}]))"""
 
-# These match the templates above.
+# These patterns find the path of the run in code that was made from the templates above.
 QUOTED_STRING = r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""  # as `repr` writes it
 PIPELINE_CALL = re.compile(rf"(pipeline\('[\w-]+', ){QUOTED_STRING}")
 LOAD_CALL = re.compile(rf"bertkit\.load\({QUOTED_STRING}\)")
@@ -31,7 +32,7 @@ LOAD_CALL = re.compile(rf"bertkit\.load\({QUOTED_STRING}\)")
 def build_model_card(
     folder: Path, metrics: Mapping[str, Any], task: Task, provenance: Mapping[str, Any]
 ) -> str:
-    """Return the model card in Markdown: data, scores, how to use the model, settings and versions.
+    """Return the model card in Markdown: data, scores, usage, settings and versions.
 
     Args:
         folder: The run directory.
@@ -67,7 +68,7 @@ def format_markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def format_score_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, dict[str, str]]]:
-    """Return (name, value, interval, baseline -> value) of each score of the validation split."""
+    """Return (name, value, interval, values by baseline) for each score of the validation split."""
     rows = []
     for name, value in metrics["validation"].items():
         low, high = metrics["intervals"].get(name, (None, None))
@@ -81,14 +82,14 @@ def format_score_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, d
 
 
 def format_score_table(metrics: Mapping[str, Any]) -> str:
-    """Return the validation scores with those of the baselines as a Markdown table, then other splits."""
+    """Return a Markdown table of the validation scores and baselines, and a line for each other split."""
     header = ["validation", "score", "95 % interval", *metrics["baselines"]]
     rows = [
         [name, value, interval, *baselines.values()]
         for name, value, interval, baselines in format_score_rows(metrics)
     ]
     parts = [format_markdown_table(header, rows)]
-    for split in OTHER_SPLITS:
+    for split in EXTRA_SPLITS:
         if metrics.get(split):
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
             parts.append(f"\n{split}: {scores}")
@@ -96,10 +97,10 @@ def format_score_table(metrics: Mapping[str, Any]) -> str:
 
 
 def format_comparison_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the comparison with another run, one row per score; nothing if there is no comparison.
+    """Return one row for each score that was compared with another run; empty without a comparison.
 
     Returns:
-        (name, score of the other run, difference, its interval, p value with the test).
+        Rows of (name, score of the other run, difference, interval of the difference, p-value and test).
     """
     comparison = metrics.get("compared", {})
     rows: list[tuple[str, ...]] = []
@@ -114,9 +115,12 @@ def format_comparison_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def format_detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """Return (name, score -> value) of each part of the validation split; counts are whole numbers."""
+    """Return (name, values by score) for each label or entity type; counts are whole numbers."""
     return [
-        (name, {key: f"{v:,}" if isinstance(v, int) else f"{v:.3f}" for key, v in scores.items()})
+        (
+            name,
+            {key: f"{v:,}" if isinstance(v, int) else f"{v:.3f}" for key, v in scores.items()},
+        )
         for name, scores in metrics.get("details", {}).get("validation", {}).items()
     ]
 
@@ -135,19 +139,19 @@ def format_detail_table(metrics: Mapping[str, Any]) -> str:
 
 
 def _format_usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
-    """Return Python code that loads the model, with transformers if its predictions are the same."""
+    """Return Python code that loads the model; the code uses transformers if its predictions are the same."""
     load_code = LOAD_TEMPLATE.format(path=str(folder), example=task.inputs.example_row())
     pipeline = task.spec.pipeline
     if pipeline.caveat is not None or settings.get("long_texts") in BERTKIT_ONLY_LONG_TEXTS:
         return load_code
     is_pair = len(task.inputs.text_columns) == 2
-    text = "{'text': '...', 'text_pair': '...'}" if is_pair else repr(pipeline.example_input)
+    inputs = "{'text': '...', 'text_pair': '...'}" if is_pair else repr(pipeline.example_input)
     options = [repr(pipeline.task), repr(str(folder)), *_format_kwargs(pipeline.init_kwargs)]
-    call = [text, *_format_kwargs(pipeline.call_kwargs)]
+    call = [inputs, *_format_kwargs(pipeline.call_kwargs)]
     pipeline_code = PIPELINE_TEMPLATE.format(options=", ".join(options), call=", ".join(call))
     if not task.spec.uses_windows:
         return pipeline_code
-    return f"{load_code}\n\n# without bertkit, for texts that fit into one window\n{pipeline_code}"
+    return f"{load_code}\n\n# without bertkit: only for texts that fit into one window\n{pipeline_code}"
 
 
 def _format_kwargs(kwargs: Mapping[str, Any]) -> list[str]:
@@ -155,7 +159,7 @@ def _format_kwargs(kwargs: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
-    """Return what happens to texts that exceed the maximum length, in bertkit and in transformers."""
+    """Describe how bertkit and transformers handle texts that are longer than the maximum length."""
     max_length, long_texts = settings["max_length"], settings.get("long_texts", "head")
     if task.spec.dynamic_examples:
         return f"Training examples had up to {max_length} tokens."
@@ -164,15 +168,18 @@ def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
         return f"`transformers.pipeline` {caveat}. Texts longer than {max_length} tokens are {treatment}."
     if long_texts in BERTKIT_ONLY_LONG_TEXTS:
         return (
-            f"`bertkit.load` handles texts longer than {max_length} tokens as in training (`--long-texts "
-            f"{long_texts}`). `transformers.pipeline` would truncate them."
+            f"With `bertkit.load`, texts longer than {max_length} tokens are handled as in training "
+            f"(`--long-texts {long_texts}`). `transformers.pipeline` would truncate them."
         )
     if task.spec.uses_windows:
         return (
-            f"`bertkit.load` splits texts longer than {max_length} tokens into windows, merges the "
-            "predictions and keeps them valid. `transformers.pipeline` does neither."
+            f"`bertkit.load` splits texts longer than {max_length} tokens into windows, and merges the "
+            "predictions into valid ones. `transformers.pipeline` does neither."
         )
-    return f"Texts longer than {max_length} tokens are truncated; `truncation=True` truncates as in training."
+    return (
+        f"Texts longer than {max_length} tokens are truncated. In the pipeline, `truncation=True` truncates "
+        "them as in training."
+    )
 
 
 # ---- for the Hub
@@ -184,7 +191,7 @@ def uses_pipeline(card: str) -> bool:
 
 
 def rewrite_for_hub(card: str, repo: str) -> str:
-    """Return the card of a run with the repository `ORG/NAME` in place of the run directory."""
+    """Return the card with the repository `ORG/NAME` in place of the run directory."""
     _, _, body = card.partition("\n")  # the title is the name of the run directory
     body = PIPELINE_CALL.sub(lambda match: match[1] + repr(repo), body)
     body = LOAD_CALL.sub(f"bertkit.load(snapshot_download({repo!r}))", body)

@@ -1,4 +1,4 @@
-"""Render the page of one run as a single HTML file that loads nothing."""
+"""Render the page of one run as a single HTML file that loads no other file."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ from markupsafe import Markup
 from bertkit._version import __version__
 from bertkit.errors import format_count
 from bertkit.reports.charts import build_training_charts
-from bertkit.reports.examples import build_browser
+from bertkit.reports.examples import build_error_browser
 from bertkit.reports.finished_run import EXTRA_SPLITS, FinishedRun
 from bertkit.reports.model_card import format_comparison_rows, format_detail_rows, format_score_rows
 from bertkit.reports.views.registry import create_view
@@ -22,20 +22,20 @@ from bertkit.run_directory import REPORT_FILE
 from bertkit.utils.files import write_text
 
 TEMPLATE_DIR = Path(__file__).parent / "templates"
-UNBOUNDED_METRICS = ("loss", "perplexity")
+UNBOUNDED_METRIC_SUFFIXES = ("loss", "perplexity")  # metrics without an upper bound
 
 
 def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:
-    """Write the page of a run whose other files exist, except `metrics.json`, which is written last."""
+    """Write the page of a run. All other files must exist, except `metrics.json`, which is written last."""
     write_text(folder / REPORT_FILE, render_page(FinishedRun(folder, metrics)))
 
 
 def render_page(run: FinishedRun) -> str:
-    """Render scores, settings, data, training curves and examples of a run as HTML."""
+    """Render the scores, settings, data, training curves and examples of a run as HTML."""
     view = create_view(run)
-    browser = None
+    error_browser = None
     if view:
-        browser = build_browser(view.build_examples(), view.measure_name, view.filter_names)
+        error_browser = build_error_browser(view.build_examples(), view.measure_name, view.filter_names)
     return render_template(
         "page.html",
         title=run.name,
@@ -44,38 +44,40 @@ def render_page(run: FinishedRun) -> str:
         compared=format_comparison_rows(run.metrics),
         details=format_detail_rows(run.metrics),
         extra_splits={split: run.metrics[split] for split in EXTRA_SPLITS if run.metrics.get(split)},
-        training=build_training_charts(run.log),
-        results=view.build_charts() if view else [],
-        browser=browser,
+        training_charts=build_training_charts(run.log),
+        result_charts=view.build_charts() if view else [],
+        error_browser=error_browser,
     )
 
 
 def compute_interval_bar(metrics: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """Return the positions of a score, its interval and its baselines in percent of the scale.
+    """Return the positions of a score, its interval and its baselines on a bar, in percent of its length.
 
     Returns:
-        `at`, `low` and `high`, and `baselines` by name; None for a metric without an upper bound, such as a
-        loss.
+        `score`, `low` and `high`, and `baselines` by name. None if the metric has no interval or no upper
+        bound (such as a loss), or if a value is outside of the scale.
     """
     value, interval = metrics["validation"][name], metrics["intervals"].get(name)
-    if interval is None or name.endswith(UNBOUNDED_METRICS):
+    if interval is None or name.endswith(UNBOUNDED_METRIC_SUFFIXES):
         return None
     baselines = {
         baseline: scores[name] for baseline, scores in metrics["baselines"].items() if name in scores
     }
     values = [value, *interval, *baselines.values()]
-    scale = 100.0 if max(values) > 1 else 1.0
-    if min(values) < 0 or max(values) > scale:
+    # Scores are fractions, except those of SQuAD, which are percentages and usually exceed 1.
+    upper_bound = 100.0 if max(values) > 1 else 1.0
+    if min(values) < 0 or max(values) > upper_bound:
         return None
-    bar = {"at": value, "low": interval[0], "high": interval[1]}
-    return {
-        **{key: round(100 * position / scale, 2) for key, position in bar.items()},
-        "baselines": {key: round(100 * position / scale, 2) for key, position in baselines.items()},
-    }
+
+    def to_percent(scores: Mapping[str, float]) -> dict[str, float]:
+        return {key: round(100 * score / upper_bound, 2) for key, score in scores.items()}
+
+    bar = to_percent({"score": value, "low": interval[0], "high": interval[1]})
+    return {**bar, "baselines": to_percent(baselines)}
 
 
 def render_template(template: str, **values: Any) -> str:
-    """Render a page with inline style and script; its security policy allows no other script or resource."""
+    """Render a page with inline style and script; its security policy allows nothing else to be loaded."""
     style, script = (Markup((TEMPLATE_DIR / name).read_text("utf-8")) for name in ("page.css", "browser.js"))  # noqa: S704
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _get_environment().get_template(template).render(
@@ -95,7 +97,7 @@ def _get_environment() -> jinja2.Environment:
 
 
 def _format_value(value: Any) -> str:
-    """Format a number with separators or four significant digits, and other values as JSON."""
+    """Format a number with thousands separators or four digits; return text as it is, the rest as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -1,4 +1,4 @@
-"""`report`: write the page of a finished run, or compare several runs, from their directories alone."""
+"""`report`: write the page of one finished run or the comparison of several, from their directories."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class ReportConfig(Settings):
 
     runs: list[str] = setting(
         dataclasses.MISSING,
-        "Finished runs. If there are several, the others are compared with the first.",
+        "Finished runs; if there are several, each is compared with the first.",
         OUTPUT,
         is_positional=True,
     )
@@ -35,7 +35,7 @@ class ReportConfig(Settings):
 
 @dataclass(frozen=True)
 class Report:
-    """A page that was written: its path, and a summary of its content as plain values."""
+    """The path of a page that was written, and a summary of its content as plain values."""
 
     path: Path
     summary: dict[str, Any]
@@ -45,7 +45,7 @@ def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Rep
     """Write the page of one run, or the comparison of several.
 
     Raises:
-        UserError: a run is not finished, the runs belong to different tasks, or the page cannot be written.
+        UserError: A run is not finished, the runs cannot be compared, or the page cannot be written.
     """
     from bertkit.reports.comparison import compare_runs
     from bertkit.reports.finished_run import load_finished_run

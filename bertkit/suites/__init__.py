@@ -1,4 +1,4 @@
-"""Suites: several runs that reproduce one table of the paper. `SUITES` is the only list of them."""
+"""Suites: groups of runs that reproduce a table of the paper. `SUITES` is the only list of suites."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteSpec:
-    """The settings and the help text of a suite, and the class that runs it.
+    """Settings, help text and class of a suite.
 
     Attributes:
-        config: the settings of the command.
-        help: the help text of the command.
-        target: the class, as `module:name`; it is imported only to run the suite.
+        config: The settings of the command.
+        help: The help text of the command.
+        target: The class as `module:name`. It is imported only when the suite runs.
     """
 
     config: type[RunConfig]

@@ -1,4 +1,4 @@
-"""`bertkit ablation`: variants pre-trained on the same text and fine-tuned on the same tasks."""
+"""`bertkit ablation`: pre-train variants on the same text, and fine-tune them on the same tasks."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,13 +16,15 @@ from bertkit.tasks.pretrain import Pretrain
 from bertkit.utils.reporting import Reporter
 
 PRETRAINED_DIR = "pretrained"  # the directory of the pre-training runs
+# Settings of the suite that also apply to fine-tuning.
 MACHINE_SETTINGS = ("data_dir", "seed", "fp16", "bf16", "compile", "gradient_checkpointing", "report_to")
 MODEL_SIZE_SETTINGS = ("size", "num_layers", "hidden_size", "num_heads")
-DEFAULT_MAX_LENGTH = 128  # tokens; applies to fine-tuning if neither a flag nor the recipe sets max_length
+# Maximum length in fine-tuning, in tokens, if neither a flag nor the recipe sets `max_length`.
+DEFAULT_MAX_LENGTH = 128
 
 
 class AblationSuite(Suite):
-    """The selected rows, with runs in `pretrained/RECIPE` and `ROW/TASK`."""
+    """Runs for the selected rows of a table, in the directories `pretrained/RECIPE` and `ROW/TASK`."""
 
     name = "ablation"
     output_names = [PRETRAINED_DIR, *(row.name for table in TABLES.values() for row in table.rows)]
@@ -40,32 +42,33 @@ class AblationSuite(Suite):
         self.config = fill_unset(self.config, {"data": dataset})
 
     def resolve_inputs(self) -> list[str]:
-        """Find the text and the data of the tasks. Raises `UserError` for missing data."""
+        """Find the pre-training text and the data of the tasks. Raises `UserError` if data is missing."""
         self.text = find_text(self.config.data, self.config.data_dir, self.config.text_column)
         self.data_sources = self._find_task_data()
         self.tasks = [task for task in [*self.table.tasks, FALLBACK_TASK] if task.name in self.data_sources]
         return [self.text.name, self.config.table]
 
     def _find_task_data(self) -> dict[str, str]:
-        """Return the data of the tasks in `--tasks`; by default, of the tasks whose data is found.
+        """Return the location of the data of each task in `--tasks`.
 
-        The fallback task is used if it is in `--tasks`, or if no data of the table's tasks is found.
+        By default, all tasks of the table whose data is found are used, or else the fallback task.
         """
         table_names = [task.name for task in self.table.tasks]
         choices = [*table_names, FALLBACK_TASK.name]
         names = select_names("--tasks", self.config.tasks, choices, "task of the table")
-        is_explicit = bool(self.config.tasks)
+        has_tasks_flag = bool(self.config.tasks)
         sources = self._find_data([task for task in self.table.tasks if task.name in names])
         found, missing, reason = sources.found, sources.missing, sources.reason
-        if FALLBACK_TASK.name in names and (is_explicit or not found):
-            fallback = self._find_data([FALLBACK_TASK])
-            found, missing = found | fallback.found, missing + fallback.missing
-            reason = reason or fallback.reason
+        if FALLBACK_TASK.name in names and (has_tasks_flag or not found):
+            fallback_sources = self._find_data([FALLBACK_TASK])
+            found = found | fallback_sources.found
+            missing = missing + fallback_sources.missing
+            reason = reason or fallback_sources.reason
         titles = format_list(
             task.title for task in [*self.table.tasks, FALLBACK_TASK] if task.name in missing
         )
-        if missing and (is_explicit or not found):
-            flag = f"--tasks {','.join(self.config.tasks)}: " if is_explicit else ""
+        if missing and (has_tasks_flag or not found):
+            flag = f"--tasks {','.join(self.config.tasks)}: " if has_tasks_flag else ""
             raise UserError(f"{flag}no data for {titles} ({reason})")
         if missing:
             self.reporter.info(f"no data for {titles}: left out of the table")
@@ -75,7 +78,7 @@ class AblationSuite(Suite):
         return find_data([(task.name, task.command) for task in tasks], self.config.data_dir)
 
     def plan_runs(self) -> list[dict[str, Any]]:
-        """Return a pre-training run for each recipe, and a fine-tuning run for each task of each row."""
+        """Return one pre-training run for each recipe, and one fine-tuning run for each row and task."""
         pretraining = {
             row.pretraining_recipe: {
                 "folder": f"{PRETRAINED_DIR}/{row.pretraining_recipe}",
@@ -92,7 +95,7 @@ class AblationSuite(Suite):
         return [*pretraining.values(), *fine_tuning]
 
     def execute_runs(self, folder: Path) -> dict[str, dict[str, Run]]:
-        """Return the runs of each row, the pre-training run first."""
+        """Return the runs of each row by task; the pre-training run comes first."""
         return {row.name: self._run_row(row, folder) for row in self.rows}
 
     def _run_row(self, row: AblationRow, folder: Path) -> dict[str, Run]:
@@ -109,7 +112,7 @@ class AblationSuite(Suite):
     def _get_finetuning_settings(
         self, row: AblationRow, task: DownstreamTask, pretrained: Path
     ) -> dict[str, Any]:
-        """Return the settings of a fine-tuning run; the others follow from data and model size."""
+        """Return the settings of a fine-tuning run; other settings have their usual defaults."""
         max_length = self.config.max_length or _read_recipe_settings(row).get(
             "max_length", DEFAULT_MAX_LENGTH
         )
@@ -126,14 +129,14 @@ class AblationSuite(Suite):
         }
 
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
-        """Return all settings but the suite's own for pre-training, and those of the machine otherwise."""
+        """Return the settings that apply to pre-training, or only `MACHINE_SETTINGS` for fine-tuning."""
         shared = super().select_shared_settings(task_name)
         if task_name == Pretrain.spec.name:
             return shared
         return {name: value for name, value in shared.items() if name in MACHINE_SETTINGS}
 
     def compute_metrics(self, folder: Path, results: dict[str, dict[str, Run]]) -> dict[str, Any]:
-        """Return scores and intervals of the runs of each row."""
+        """Return the scores, intervals and training times of the runs of each row."""
         first = next(iter(results.values()))[PRETRAINED_DIR].metrics
         return {
             "task": self.name,
@@ -147,7 +150,7 @@ class AblationSuite(Suite):
 
     @staticmethod
     def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:  # noqa: ARG004
-        """Return our scores with the paper's in parentheses."""
+        """Return a table of our scores, with the paper's scores in parentheses."""
         tasks = _list_tasks(metrics)
         return ResultTable(
             title=f"ablation · {metrics['table']} · {metrics['data']['name']}",
@@ -159,7 +162,7 @@ class AblationSuite(Suite):
 
 
 def _refuse_model_size(config: AblationConfig) -> None:
-    """Raise `UserError` for a setting of the model's size, which each row of `--table sizes` sets itself."""
+    """Raise `UserError` if a setting changes the model size, which the rows of `--table sizes` define."""
     for name in MODEL_SIZE_SETTINGS:
         if getattr(config, name):
             flag = get_flag(name, get_settings(AblationConfig)[name][1])
@@ -182,7 +185,7 @@ def _summarize(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_tasks(metrics: Mapping[str, Any]) -> list[DownstreamTask]:
-    """Return the tasks that were run."""
+    """Return the tasks that the variants were fine-tuned on."""
     runs = next(iter(metrics["rows"].values()))
     return [task for task in [*TABLES[metrics["table"]].tasks, FALLBACK_TASK] if task.name in runs]
 
@@ -191,13 +194,16 @@ def _build_rows(metrics: Mapping[str, Any], tasks: list[DownstreamTask]) -> list
     paper_scores = {row.name: row.paper_scores for row in TABLES[metrics["table"]].rows}
     rows = []
     for name, runs in metrics["rows"].items():
-        pretraining, paper = runs[PRETRAINED_DIR]["validation"], paper_scores[name]
+        pretraining_scores = runs[PRETRAINED_DIR]["validation"]
+        row_paper_scores = paper_scores[name]
         cells = [
             name,
-            _format_cell(pretraining["perplexity"], paper.get("perplexity"), 2),
-            format_score(pretraining.get("nsp_accuracy"), 3),
+            _format_cell(pretraining_scores["perplexity"], row_paper_scores.get("perplexity"), 2),
+            format_score(pretraining_scores.get("nsp_accuracy"), 3),
         ]
-        cells += [_format_cell(_get_score(task, runs[task.name]), paper.get(task.name)) for task in tasks]
+        cells += [
+            _format_cell(_get_score(task, runs[task.name]), row_paper_scores.get(task.name)) for task in tasks
+        ]
         rows.append(cells)
     return rows
 
@@ -218,8 +224,9 @@ def _get_baseline(task: DownstreamTask, run: Mapping[str, Any]) -> float:
     return float(baseline[task.metric]) * task.scale
 
 
-def _format_cell(ours: float, paper: float | None, digits: int = 1) -> str:
-    return format_score(ours, digits) + ("" if paper is None else f" ({format_score(paper, digits)})")
+def _format_cell(our_score: float, paper_score: float | None, digits: int = 1) -> str:
+    ours = format_score(our_score, digits)
+    return ours if paper_score is None else f"{ours} ({format_score(paper_score, digits)})"
 
 
 def _format_minutes(runs: Mapping[str, Any]) -> str:
@@ -228,7 +235,7 @@ def _format_minutes(runs: Mapping[str, Any]) -> str:
 
 def _build_caption(metrics: Mapping[str, Any]) -> str:
     return (
-        "Perplexity of the predicted tokens: the masked tokens, or for ltr every token after the first of an "
-        "example. Tasks: accuracy (SQuAD: F1) in percent on validation rows. Baseline: the majority label "
-        f"(SQuAD: word overlap). In parentheses: {TABLES[metrics['table']].source}."
+        "Perplexity is that of the predicted tokens: the masked tokens or, for ltr, all tokens but the first "
+        "of an example. Task scores are accuracy (SQuAD: F1) in percent on the validation rows. The baseline "
+        f"is the majority label (SQuAD: word overlap). In parentheses: {TABLES[metrics['table']].source}."
     )

@@ -1,4 +1,4 @@
-"""The paper's two ablation tables: their rows, their fine-tuning tasks, and the paper's scores."""
+"""The two ablation tables of the paper: rows, fine-tuning tasks and scores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,15 +7,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class DownstreamTask:
-    """A task that every row is fine-tuned on.
+    """A task that the model of every row is fine-tuned on.
 
     Attributes:
-        name: the task as `--tasks` calls it, which is also the name of its dataset.
-        title: the paper's name.
-        command: the bertkit task.
-        metric: the validation score in the table.
-        settings: settings of the run.
-        scale: the factor from the metric to percent.
+        name: Name of the task in `--tasks`, and of its dataset.
+        title: Name of the task in the paper.
+        command: The bertkit command that fine-tunes on the task.
+        metric: Name of the validation score in the table.
+        settings: Settings of the fine-tuning run.
+        scale: Factor that converts the metric to percent.
     """
 
     name: str
@@ -31,10 +31,10 @@ class AblationRow:
     """A row of a table.
 
     Attributes:
-        name: the row as `--rows` calls it.
-        pretraining_recipe: the recipe `pretrain/PRETRAINING_RECIPE`; rows may share one.
-        finetuning_settings: settings of the fine-tuning runs.
-        paper_scores: task -> the paper's score in percent; for model sizes, the perplexity too.
+        name: Name of the row in `--rows`.
+        pretraining_recipe: Name of the recipe without `pretrain/`. Rows with the same recipe share the run.
+        finetuning_settings: Settings of all fine-tuning runs of the row.
+        paper_scores: The paper's scores in percent by task; for model sizes, also the perplexity.
     """
 
     name: str
@@ -44,37 +44,37 @@ class AblationRow:
 
     @property
     def recipe(self) -> str:
-        """The shipped recipe that pre-trains the row's model."""
+        """Name of the shipped recipe that pre-trains the model of the row."""
         return f"pretrain/{self.pretraining_recipe}"
 
 
 @dataclass(frozen=True)
 class AblationTable:
-    """One of the paper's tables."""
+    """One of the paper's ablation tables; `source` cites it."""
 
     rows: list[AblationRow]
     tasks: list[DownstreamTask]
     source: str
 
 
-def _task(name: str, title: str, command: str) -> DownstreamTask:
+def _make_task(name: str, title: str, command: str) -> DownstreamTask:
     return DownstreamTask(name, title, command, "accuracy", {"data": name})
 
 
-MNLI, QNLI = _task("mnli", "MNLI-m", "nli"), _task("qnli", "QNLI", "classify")
-MRPC, SST2 = _task("mrpc", "MRPC", "classify"), _task("sst2", "SST-2", "classify")
+MNLI, QNLI = _make_task("mnli", "MNLI-m", "nli"), _make_task("qnli", "QNLI", "classify")
+MRPC, SST2 = _make_task("mrpc", "MRPC", "classify"), _make_task("sst2", "SST-2", "classify")
 SQUAD = DownstreamTask("squad", "SQuAD", "qa", "f1", {"squad": "v1"}, 1.0)
-FALLBACK_TASK = _task("imdb", "IMDB", "classify")  # not in the paper, but available without a download
+FALLBACK_TASK = _make_task("imdb", "IMDB", "classify")  # not in the paper, but available without a download
 
 
-def _objective(
+def _make_objective_row(
     name: str, recipe_suffix: str, *paper_scores: float, **finetuning_settings: Any
 ) -> AblationRow:
     scores = dict(zip(("mnli", "qnli", "mrpc", "sst2", "squad"), paper_scores, strict=False))
     return AblationRow(name, f"objective-{recipe_suffix}", finetuning_settings, scores)
 
 
-def _size(layers: int, hidden_size: int, heads: int, *paper_scores: float) -> AblationRow:
+def _make_size_row(layers: int, hidden_size: int, heads: int, *paper_scores: float) -> AblationRow:
     name = f"{layers}-{hidden_size}-{heads}"
     scores = dict(zip(("perplexity", "mnli", "mrpc", "sst2"), paper_scores, strict=False))
     return AblationRow(name, f"size-{name}", {}, scores)
@@ -82,25 +82,25 @@ def _size(layers: int, hidden_size: int, heads: int, *paper_scores: float) -> Ab
 
 OBJECTIVES = AblationTable(
     [
-        _objective("mlm+nsp", "mlm-nsp", 84.4, 88.4, 86.7, 92.7, 88.5),
-        _objective("mlm", "mlm", 83.9, 84.9, 86.5, 92.6, 87.9),
-        _objective("ltr", "ltr", 82.1, 84.3, 77.5, 92.1, 77.8),
-        _objective("ltr+bilstm", "ltr", 82.1, 84.1, 75.7, 91.6, 84.9, head="bilstm"),
-        _objective("mlm+sop", "mlm-sop"),
+        _make_objective_row("mlm+nsp", "mlm-nsp", 84.4, 88.4, 86.7, 92.7, 88.5),
+        _make_objective_row("mlm", "mlm", 83.9, 84.9, 86.5, 92.6, 87.9),
+        _make_objective_row("ltr", "ltr", 82.1, 84.3, 77.5, 92.1, 77.8),
+        _make_objective_row("ltr+bilstm", "ltr", 82.1, 84.1, 75.7, 91.6, 84.9, head="bilstm"),
+        _make_objective_row("mlm+sop", "mlm-sop"),
     ],
     [MNLI, QNLI, MRPC, SST2, SQUAD],
     "Devlin et al. 2018, table 5 (BERT-BASE)",
 )
 SIZES = AblationTable(
     [
-        _size(2, 128, 2),
-        _size(4, 256, 4),
-        _size(3, 768, 12, 5.84, 77.9, 79.8, 88.4),
-        _size(6, 768, 3, 5.24, 80.6, 82.2, 90.7),
-        _size(6, 768, 12, 4.68, 81.9, 84.8, 91.3),
-        _size(12, 768, 12, 3.99, 84.4, 86.7, 92.9),
-        _size(12, 1024, 16, 3.54, 85.7, 86.9, 93.3),
-        _size(24, 1024, 16, 3.23, 86.6, 87.8, 93.7),
+        _make_size_row(2, 128, 2),
+        _make_size_row(4, 256, 4),
+        _make_size_row(3, 768, 12, 5.84, 77.9, 79.8, 88.4),
+        _make_size_row(6, 768, 3, 5.24, 80.6, 82.2, 90.7),
+        _make_size_row(6, 768, 12, 4.68, 81.9, 84.8, 91.3),
+        _make_size_row(12, 768, 12, 3.99, 84.4, 86.7, 92.9),
+        _make_size_row(12, 1024, 16, 3.54, 85.7, 86.9, 93.3),
+        _make_size_row(24, 1024, 16, 3.23, 86.6, 87.8, 93.7),
     ],
     [MNLI, MRPC, SST2],
     "Devlin et al. 2018, table 6",

@@ -1,4 +1,4 @@
-"""The base class of suites, their result tables, and the functions that run them.
+"""The base class of suites, the table of their results, and the functions that run a suite.
 
 A suite executes several runs in one directory. An interrupted suite can be resumed.
 """
@@ -30,17 +30,17 @@ from bertkit.utils.reporting import Reporter
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table with its caption and notes.
+    """The table of a suite, with its caption and notes.
 
     Attributes:
-        title: the title of the printed table.
-        headings: the column headings.
-        rows: the cells of each row.
-        caption: the metrics and their source.
-        run_notes: one line for each row or task about its runs.
-        text_columns: how many of the first columns hold text instead of numbers.
-        page_title: the Markdown title of the page; empty for `title`.
-        notes: lines below the printed table.
+        title: The title of the printed table.
+        headings: The column headings.
+        rows: The cells of each row.
+        caption: Explanation of the scores and their sources.
+        run_notes: One line about the runs of each row or task.
+        text_columns: Number of columns at the left that contain text instead of numbers.
+        page_title: The title of the Markdown page; if empty, `title` is used.
+        notes: Lines below the printed table.
     """
 
     title: str
@@ -53,7 +53,7 @@ class ResultTable:
     notes: Sequence[str] = ()
 
     def to_markdown(self) -> str:
-        """Return the table, its caption and the notes on runs as Markdown."""
+        """Return the title, the table, its caption and the notes on runs as Markdown."""
         lines = [self.headings, ["---"] * len(self.headings), *self.rows]
         table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
         runs = "\n".join(f"* {line}" for line in self.run_notes)
@@ -61,12 +61,12 @@ class ResultTable:
 
 
 def format_score(percent: float | None, digits: int = 1) -> str:
-    """Return a score that is in percent already (`84.6`), or an empty string for None."""
+    """Format a score that is already in percent (`84.6`); None becomes an empty string."""
     return "" if percent is None else f"{percent:.{digits}f}"
 
 
 def format_percent(value: float | None, std: float | None = None) -> str:
-    """Return a fraction in percent (`84.6` or `84.6 ± 0.3`), or an empty string for None."""
+    """Format a fraction in percent (`84.6` or `84.6 ± 0.3`); None becomes an empty string."""
     if value is None:
         return ""
     return format_score(100 * value) + ("" if std is None else f" ± {format_score(100 * std)}")
@@ -77,12 +77,12 @@ def format_percent(value: float | None, std: float | None = None) -> str:
 
 @dataclass(frozen=True)
 class DataSources:
-    """Where the data of a suite's tasks was found.
+    """Datasets of a suite that were found, and datasets that are missing.
 
     Attributes:
-        found: dataset -> its location.
-        missing: the datasets that were not found.
-        reason: the error message for the first missing dataset.
+        found: Location of each dataset that was found, by name.
+        missing: Names of the datasets that were not found.
+        reason: The error message for the first missing dataset; empty if none is missing.
     """
 
     found: dict[str, str]
@@ -91,11 +91,11 @@ class DataSources:
 
 
 def find_data(datasets: Iterable[tuple[str, str]], data_dir: str | None) -> DataSources:
-    """Find datasets before any run needs them.
+    """Find datasets, so that missing ones are reported before the first run.
 
     Args:
-        datasets: (dataset, task) pairs.
-        data_dir: the directory of `--data-dir`.
+        datasets: Pairs of a dataset and the task that it is loaded for.
+        data_dir: The directory of `--data-dir`.
     """
     found: dict[str, str] = {}
     missing: list[str] = []
@@ -110,17 +110,17 @@ def find_data(datasets: Iterable[tuple[str, str]], data_dir: str | None) -> Data
 
 
 class Suite(ABC):
-    """Several runs and the table that they make.
+    """A group of runs and the table of their results.
 
-    `run_suite` calls `resolve_inputs` first. A dry run then calls `plan_runs`. Otherwise `execute_runs`,
-    `compute_metrics` and `build_table` follow.
+    `run_suite` first calls `resolve_inputs`. After that, a dry run calls `plan_runs`; otherwise
+    `execute_runs`, `compute_metrics` and `build_table` are called.
 
     Attributes:
-        name: the command.
-        suite_settings: settings that are not passed on to the runs.
-        output_names: files and directories that a suite may write in addition to those of a run.
-            `--overwrite` removes them.
-        run_dirs: the directories of the runs, or of groups of runs.
+        name: Name of the command.
+        suite_settings: Names of the settings that are not passed to the runs.
+        output_names: Files and directories that the suite may write in addition to those of every run
+            directory. `--overwrite` removes them.
+        run_dirs: Directories that contain the selected runs.
     """
 
     name: ClassVar[str]
@@ -135,19 +135,19 @@ class Suite(ABC):
 
     @abstractmethod
     def resolve_inputs(self) -> list[str]:
-        """Find data and models, and return the parts of the default directory's name.
+        """Find data and models, and return name parts for the default output directory.
 
         Raises:
-            UserError: an input that all runs need does not exist.
+            UserError: An input that all runs need does not exist.
         """
 
     @abstractmethod
     def plan_runs(self) -> list[dict[str, Any]]:
-        """Return the `folder`, the `recipe` and the `data` of each run."""
+        """Return the `folder`, the `recipe` and the `data` of each planned run."""
 
     @abstractmethod
     def execute_runs(self, folder: Path) -> dict[str, Any]:
-        """Execute the runs that are not finished yet, and return the results of all runs by group."""
+        """Execute the unfinished runs, and return the results of all runs by row or task of the table."""
 
     @abstractmethod
     def compute_metrics(self, folder: Path, results: dict[str, Any]) -> dict[str, Any]:
@@ -156,10 +156,10 @@ class Suite(ABC):
     @staticmethod
     @abstractmethod
     def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
-        """Return the table for the content of `folder/metrics.json`."""
+        """Return the table for `metrics`, the content of `folder/metrics.json`."""
 
     def run(self, name_parts: list[str]) -> Run:
-        """Execute the unfinished runs and write the table."""
+        """Execute the unfinished runs, and write the table and the metrics."""
         output_dir = self.config.output_dir
         if output_dir is None:
             output_dir = run_directory.create_default_directory(self.name, *name_parts)
@@ -186,7 +186,7 @@ class Suite(ABC):
         return Run(folder, metrics)
 
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
-        """Return the settings of the suite that apply to its runs of a task."""
+        """Return the settings of the suite that apply to its runs of this task."""
         return {
             name: value
             for name, value in serialize_settings(self.config).items()
@@ -196,13 +196,13 @@ class Suite(ABC):
     def train(
         self, task_name: str, recipe: str | None, run_settings: Mapping[str, Any], output_dir: Path
     ) -> Run:
-        """Train one run, resume it, or return it if it is finished.
+        """Train a run, resume an interrupted run, or return a finished run.
 
         Args:
-            task_name: the task.
-            recipe: the recipe of the run, if any.
-            run_settings: settings of this run; they override those of the suite.
-            output_dir: the run directory.
+            task_name: The task.
+            recipe: The recipe of the run, if it has one.
+            run_settings: Settings of this run, which override those of the suite.
+            output_dir: The run directory.
         """
         if metrics := run_directory.read_metrics(output_dir):
             self.reporter.info(f"{output_dir}: already finished")
@@ -216,12 +216,12 @@ class Suite(ABC):
                 "output_dir": str(output_dir),
             }
             run = train(task_name, settings, recipe, self.reporter)
-        # A finished run is never resumed, and the checkpoints of all runs would fill the disk.
+        # A finished run needs no checkpoints, and those of all runs could fill the disk.
         shutil.rmtree(output_dir / run_directory.CHECKPOINTS_DIR, ignore_errors=True)
         return run
 
     def _clean_up(self, folder: Path) -> None:
-        """Delete the replaced suite, or restore it if no run of this one has started."""
+        """Delete the backup of the replaced suite, or restore the backup if no new run has started."""
         if self._has_runs(folder):
             run_directory.delete_backup(folder)
             return
@@ -230,21 +230,19 @@ class Suite(ABC):
         run_directory.discard_unstarted_run(folder)
 
     def _has_runs(self, folder: Path) -> bool:
-        return any(
-            path
-            for run_dir in self.run_dirs
-            for path in folder.glob(f"{run_dir}/**/{run_directory.SETTINGS_FILE}")
-        )
+        """Return whether a run of the suite has started."""
+        patterns = [f"{run_dir}/**/{run_directory.SETTINGS_FILE}" for run_dir in self.run_dirs]
+        return any(any(folder.glob(pattern)) for pattern in patterns)
 
 
 def run_suite(
     name: str, settings: Mapping[str, Any], recipe: str | None = None, reporter: Reporter | None = None
 ) -> Run:
-    """Execute the runs of a suite that are not finished yet, and return the suite's metrics.
+    """Execute the unfinished runs of a suite, and return the suite with its metrics.
 
     Raises:
-        UserError: the user can fix the problem; what all runs need is checked before the first run.
-        RunInterrupted: Ctrl-C or SIGTERM; finished runs are kept, and `--resume` continues.
+        UserError: The user can fix the problem; data and models are checked before the first run.
+        RunInterrupted: Ctrl-C or SIGTERM interrupted the suite; finished runs are kept for `--resume`.
     """
     reporter = reporter or Reporter()
     config, _ = resolve_settings(name, SUITES[name].config, settings, recipe, Reporter())
@@ -263,13 +261,14 @@ def select_names(flag: str, values: Sequence[str] | None, choices: Sequence[str]
     """Return the choices that a flag names, in the order of `choices`.
 
     Args:
-        flag: the flag, for error messages.
-        values: its values, each with one or more names separated by commas; None or empty for all choices.
-        choices: the known names.
-        noun: what a choice is, for error messages.
+        flag: Name of the flag for error messages.
+        values: Values of the flag, each with one or more names separated by commas. Without values, all
+            choices are returned.
+        choices: All valid names.
+        noun: Noun for a choice in error messages, such as "GLUE task".
 
     Raises:
-        UserError: a name is unknown, or there is no name at all.
+        UserError: A name is unknown, or the values contain no name.
     """
     names = [name.strip() for value in values or choices for name in value.split(",") if name.strip()]
     known = [normalize_name(choice) for choice in choices]

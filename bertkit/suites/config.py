@@ -1,4 +1,4 @@
-"""The settings of suites: those of a run, without what the suite decides, and a few of their own."""
+"""The settings of suites: most settings of a single run, and settings that only suites have."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,12 +7,12 @@ from bertkit.config import DATA, MODEL, OUTPUT, SINGLE_RUN_SETTINGS, TRAINING, R
 from bertkit.tasks.ner import NerConfig
 from bertkit.tasks.pretrain_config import PretrainConfig
 
-DRY_RUN_HELP = "Find the data and the model and list the planned runs; write nothing."
+DRY_RUN_HELP = "Find the data and the model, list the planned runs, and write nothing."
 
 
 @dataclass(frozen=True, kw_only=True)
 class GlueConfig(RunConfig):
-    """The settings of `bertkit glue`. They override those of the recipes `glue/TASK`."""
+    """The settings of `bertkit glue`. They override the recipes `glue/TASK`."""
 
     excluded_settings = SINGLE_RUN_SETTINGS | {
         "data", "validation", "test", "validation_fraction", "split_seed",
@@ -31,7 +31,8 @@ class GlueConfig(RunConfig):
     )
     seeds: int = setting(
         1,
-        "Runs of each task, with seeds --seed, --seed + 1, ...; mean and standard deviation are reported.",
+        "Runs of each task, with the seeds --seed, --seed + 1, ...; their mean and standard deviation are "
+        "reported.",
         min=1,
     )
     dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
@@ -39,10 +40,10 @@ class GlueConfig(RunConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureBasedConfig(NerConfig):
-    """The settings of `bertkit feature-based`. They override those of its recipes.
+    """The settings of `bertkit feature-based`. They override the recipes `ner/feature-based/FEATURES`.
 
-    Runs do not receive settings that have their default value. Every default is therefore None, or equal to
-    the value in the recipes `ner/feature-based/FEATURES`.
+    A setting with its default value is not passed to the runs. Every default is therefore None or equal to
+    the value in the recipes.
     """
 
     excluded_settings = SINGLE_RUN_SETTINGS | {"head", "freeze", "layer_decay"}
@@ -66,7 +67,7 @@ class FeatureBasedConfig(NerConfig):
     )
     context: Literal["sentence", "document"] = setting(
         "document",
-        "Text that the encoder reads with each sentence: none, or its document, up to --max-length tokens.",
+        "Context of each sentence: only the sentence, or its document up to --max-length tokens.",
         MODEL,
     )
     features: list[str] | None = setting(  # type: ignore[assignment]  # a single run has one value
@@ -77,9 +78,9 @@ class FeatureBasedConfig(NerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class AblationConfig(PretrainConfig):
-    """The settings of `bertkit ablation`. They override those of the recipes `pretrain/...`.
+    """The settings of `bertkit ablation`. They override the recipes `pretrain/...`.
 
-    They apply to pre-training, except for `tasks`, `task_train_samples` and `task_eval_samples`.
+    All settings apply to pre-training, except `tasks`, `task_train_samples` and `task_eval_samples`.
     """
 
     excluded_settings = (
@@ -104,7 +105,7 @@ class AblationConfig(PretrainConfig):
         None,
         "Tasks to fine-tune each row on, separated by commas. Repeatable.",
         DATA,
-        default_text="those of the table whose data is found, else imdb",
+        default_text="those of the table whose data is found, or else imdb",
     )
     task_train_samples: int | None = setting(
         None, "Fine-tune on at most this many rows of each task, sampled by seed.", DATA, min=1

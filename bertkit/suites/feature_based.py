@@ -1,4 +1,4 @@
-"""`bertkit feature-based`: `ner` on layers of a frozen encoder, with a run for each row of the table."""
+"""`bertkit feature-based`: run `ner` on layers of a frozen encoder, once for each row of the table."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,22 +16,23 @@ from bertkit.suites.config import FeatureBasedConfig
 from bertkit.tasks.ner import Ner
 from bertkit.utils.reporting import Reporter
 
-# Features -> F1 of BERT-BASE on the development set of CoNLL-2003, in percent, in the paper's order.
+# F1 of BERT-BASE on the development set of CoNLL-2003 in percent, by features, in the order of the paper.
 PAPER_F1 = {
     "embeddings": 91.0, "second-to-last": 95.6, "last": 94.9, "sum-last-4": 95.9, "concat-last-4": 96.1,
     "sum-all": 95.5,
 }  # fmt: skip
-PAPER_DATASET, BASELINE = "conll2003", "frequent_tag"
-HEADINGS = ("features", "ours (dev)", "95% interval", "ours (test)", "BERT-BASE (dev)")
+PAPER_DATASET = "conll2003"
+BASELINE = "frequent_tag"
+HEADINGS = ("features", "ours (dev)", "95 % interval", "ours (test)", "BERT-BASE (dev)")
 
 
 def get_recipe_name(features: str) -> str:
-    """Return the name of the recipe of a row."""
+    """Return the name of the recipe for these features."""
     return f"ner/feature-based/{features}"
 
 
 class FeatureBasedSuite(Suite):
-    """The selected rows of the table, with a run in each directory `FEATURES`."""
+    """Runs for the selected rows of the table, in the directories `FEATURES`."""
 
     name = "feature-based"
     suite_settings = frozenset({"features"})
@@ -41,10 +42,10 @@ class FeatureBasedSuite(Suite):
         super().__init__(config, reporter)
         self.run_dirs = select_names("--features", config.features, list(PAPER_F1), "row of the table")
         recipe = read_recipe(get_recipe_name(self.run_dirs[0]), Ner.spec.name, Ner.spec.config)
-        self.config = fill_unset(self.config, {key: recipe.settings[key] for key in ("data", "model")})
+        self.config = fill_unset(self.config, {name: recipe.settings[name] for name in ("data", "model")})
 
     def resolve_inputs(self) -> list[str]:
-        """Find the data and the model. Raises `UserError` if one is missing or has too few layers."""
+        """Find the data and the model. Raises `UserError` if either is missing, or for too few layers."""
         self.model_source = loading.find_model(str(self.config.model))
         model_config = loading.load_config(self.model_source)
         for features in self.run_dirs:
@@ -59,7 +60,7 @@ class FeatureBasedSuite(Suite):
         return [dataset.name, self.model_source.name]
 
     def plan_runs(self) -> list[dict[str, Any]]:
-        """Return a run for each row."""
+        """Return one run for each row."""
         return [
             {"folder": features, "recipe": get_recipe_name(features), "data": self.data_source}
             for features in self.run_dirs
@@ -86,7 +87,7 @@ class FeatureBasedSuite(Suite):
 
     @staticmethod
     def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:  # noqa: ARG004
-        """Return our scores beside the paper's."""
+        """Return a table of our scores and the paper's scores."""
         return ResultTable(
             title=f"feature-based · {metrics['data']['name']} · {metrics['model']}",
             headings=HEADINGS,
@@ -122,7 +123,7 @@ def _build_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def _build_caption(metrics: Mapping[str, Any]) -> str:
     dataset = metrics["data"]["name"]
-    note = "" if dataset == PAPER_DATASET else f"; ours: on {dataset}"
+    note = "" if dataset == PAPER_DATASET else f"; our scores are on {dataset}"
     return (
         "Entity F1 in percent. BERT-BASE: Devlin et al. 2018, table 7, on the development set of "
         f"CoNLL-2003{note}."

@@ -1,4 +1,4 @@
-"""`bertkit glue`: the runs of each GLUE task, over learning rates and seeds."""
+"""`bertkit glue`: run each GLUE task with several learning rates and seeds."""
 
 import statistics
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from bertkit.utils.reporting import Reporter
 
 @dataclass(frozen=True)
 class Trial:
-    """One finished run of a task."""
+    """A finished run of a task with one learning rate and one seed."""
 
     learning_rate: float
     seed: int
@@ -28,7 +28,7 @@ class Trial:
     metrics: dict[str, Any]
 
     def get_selection_score(self, task: GlueTask) -> float:
-        """Return the score that selects the best run of a task."""
+        """Return the validation score by which the best run of the task is selected."""
         reported = task.scores[0]
         return self.metrics[reported.split][reported.metric]
 
@@ -40,7 +40,7 @@ def select_tasks(names: list[str] | None) -> list[GlueTask]:
 
 
 def parse_learning_rates(config: GlueConfig) -> list[float | None]:
-    """Return the learning rates to try; None leaves the choice to the run.
+    """Return the learning rates to try; None means the default of the run.
 
     Raises:
         UserError: `--learning-rates` cannot be parsed, or `--learning-rate` is set too.
@@ -48,7 +48,7 @@ def parse_learning_rates(config: GlueConfig) -> list[float | None]:
     if config.learning_rates is None:
         return [config.learning_rate]
     if config.learning_rate is not None:
-        raise UserError("--learning-rate and --learning-rates: exclude each other; pass one of them")
+        raise UserError("--learning-rate and --learning-rates: cannot be combined; pass one of them")
     if config.learning_rates == "paper":
         return list(PAPER_LEARNING_RATES)
     try:
@@ -64,7 +64,7 @@ def parse_learning_rates(config: GlueConfig) -> list[float | None]:
 
 
 class GlueSuite(Suite):
-    """The selected GLUE tasks, with a run in each `TASK/seed0` or `TASK/lr5e-05-seed0`."""
+    """Runs for the selected GLUE tasks, in the directories `TASK/seed0` or `TASK/lr5e-05-seed0`."""
 
     name = "glue"
     suite_settings = frozenset({"tasks", "learning_rates", "seeds", "seed"})
@@ -77,7 +77,7 @@ class GlueSuite(Suite):
         self.config = fill_unset(self.config, {"model": loading.choose_default_model()})
 
     def resolve_inputs(self) -> list[str]:
-        """Find the model and the data of every task. Raises `UserError` with the names of missing data."""
+        """Find the model and the data of every task. Raises `UserError` if data is missing."""
         self.model_source = loading.find_model(str(self.config.model))
         datasets = [(task.name, read_recipe_task(task.recipe)) for task in self.tasks]
         sources = find_data(datasets, self.config.data_dir)
@@ -88,9 +88,9 @@ class GlueSuite(Suite):
         return [self.model_source.name]
 
     def plan_runs(self) -> list[dict[str, Any]]:
-        """Return a run for each learning rate, and one for each further seed at the best rate."""
-        trials = [(rate, self.config.seed) for rate in self.learning_rates]
-        trials += [(None, self.config.seed + offset) for offset in range(1, self.config.seeds)]
+        """Return a run of each task for each learning rate, and for each further seed at the best rate."""
+        rates_and_seeds = [(rate, self.config.seed) for rate in self.learning_rates]
+        rates_and_seeds += [(None, self.config.seed + offset) for offset in range(1, self.config.seeds)]
         return [
             {
                 "folder": f"{task.name}/{self._name_run(rate, seed)}",
@@ -98,11 +98,11 @@ class GlueSuite(Suite):
                 "data": self.data_sources[task.name],
             }
             for task in self.tasks
-            for rate, seed in trials
+            for rate, seed in rates_and_seeds
         ]
 
     def execute_runs(self, folder: Path) -> dict[str, list[Trial]]:
-        """Return the runs of each task at its best learning rate."""
+        """Execute all runs, and return those of each task at its best learning rate."""
         return {task.name: self._run_task(task, folder) for task in self.tasks}
 
     def _run_task(self, task: GlueTask, folder: Path) -> list[Trial]:
@@ -126,13 +126,13 @@ class GlueSuite(Suite):
         return Trial(learning_rate, seed, output_dir, run.metrics)
 
     def _name_run(self, rate: float | None, seed: int) -> str:
-        """Return `seed0`, or `lr5e-05-seed0` in a search; a rate of None is the best rate of the search."""
+        """Return `seed0`, or `lr5e-05-seed0` with --learning-rates; a rate of None means the best one."""
         if self.config.learning_rates is None:
             return f"seed{seed}"
         return f"lr{'BEST' if rate is None else format(rate, 'g')}-seed{seed}"
 
     def compute_metrics(self, folder: Path, results: dict[str, list[Trial]]) -> dict[str, Any]:
-        """Return the scores of each task, and write the leaderboard's files of the best runs."""
+        """Return the scores of each task, and write the leaderboard files with the best runs."""
         best = {
             task.name: max(results[task.name], key=lambda trial: trial.get_selection_score(task))
             for task in self.tasks
@@ -154,12 +154,15 @@ class GlueSuite(Suite):
 
     @staticmethod
     def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
-        """Return our scores beside the paper's."""
+        """Return a table of our scores and the paper's scores."""
         return build_glue_table(metrics, folder)
 
 
 def _summarize(task: GlueTask, trials: list[Trial], best: Trial, folder: Path) -> dict[str, Any]:
-    """Return the entry of a task in `metrics.json`; standard deviations are over the seeds (n - 1)."""
+    """Return the entry of a task in `metrics.json`.
+
+    `SPLIT_std` has the sample standard deviations over the seeds.
+    """
     summary: dict[str, Any] = {}
     for split in dict.fromkeys([*(reported.split for reported in task.scores), "test"]):
         scores = [trial.metrics[split] for trial in trials if trial.metrics.get(split)]

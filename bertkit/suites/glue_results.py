@@ -1,4 +1,4 @@
-"""The results of GLUE: the table with the paper's scores, and the files of the leaderboard."""
+"""The results of GLUE: the table with our scores and the paper's, and the leaderboard files."""
 
 import json
 import zipfile
@@ -16,7 +16,7 @@ from bertkit.utils.files import write_text
 HEADINGS = (
     "task", "score", "ours (dev)", "majority (dev)", "ours (test)", "BERT-BASE (test)", "BERT-LARGE (test)",
 )  # fmt: skip
-CAPTION = "In percent. BERT-BASE and BERT-LARGE: Devlin et al. 2018, table 1, on the test sets."
+CAPTION = "Scores in percent. BERT-BASE and BERT-LARGE: Devlin et al. 2018, table 1, on the test sets."
 SUBMISSION_DIR, SUBMISSION_ARCHIVE = "submission", "submission.zip"
 
 
@@ -37,7 +37,7 @@ class ScoreRow:
 
 
 def build_glue_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
-    """Return the table for the metrics of a finished suite."""
+    """Build the table from the metrics of a finished suite."""
     files = metrics["submission"]
     return ResultTable(
         title=f"GLUE · {metrics['model']}",
@@ -55,12 +55,12 @@ def build_glue_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
 
 
 def build_score_rows(metrics: Mapping[str, Any]) -> list[ScoreRow]:
-    """Return a row for each score of each task that was run.
+    """Return one row for each score of the tasks that were run.
 
-    The average follows if every score that the paper averages is available.
+    A row with the average follows if we have all scores that the paper averages.
     """
     rows: list[ScoreRow] = []
-    averaged: list[tuple[float | None, float, float]] = []  # ours, BERT-BASE, BERT-LARGE
+    averaged: list[tuple[float | None, float, float]] = []  # scores of ours, BERT-BASE and BERT-LARGE
     for task in GLUE_TASKS:
         scores = metrics["tasks"].get(task.name, {})
         for title, reported in zip(task.titles, task.scores, strict=True):
@@ -69,13 +69,13 @@ def build_score_rows(metrics: Mapping[str, Any]) -> list[ScoreRow]:
                 averaged.append((ours, reported.bert_base, reported.bert_large))
             if ours is not None:
                 rows.append(_build_row(title, reported, scores))
-    values = [ours for ours, _, _ in averaged if ours is not None]
-    if len(values) < len(averaged):
+    our_scores = [ours for ours, _, _ in averaged if ours is not None]
+    if len(our_scores) < len(averaged):
         return rows
     count = len(averaged)
     bert_base = sum(base for _, base, _ in averaged) / count
     bert_large = sum(large for _, _, large in averaged) / count
-    average = format_percent(sum(values) / count)
+    average = format_percent(sum(our_scores) / count)
     cells = ("average", "without WNLI", average, "", "", format_score(bert_base), format_score(bert_large))
     return [*rows, ScoreRow(*cells)]
 
@@ -87,7 +87,7 @@ def _build_row(title: str, reported: ReportedScore, scores: Mapping[str, Any]) -
         means, stds = scores.get(split, {}), scores.get(f"{split}_std", {})
         return format_percent(means.get(metric), stds.get(metric))
 
-    # The majority baseline and labeled test sets belong to the first validation split alone.
+    # Only the main validation split has a majority baseline and a corresponding labeled test set.
     is_main_split = reported.split == "validation"
     return ScoreRow(
         title=title,
@@ -102,22 +102,22 @@ def _build_row(title: str, reported: ReportedScore, scores: Mapping[str, Any]) -
 
 def _describe_seeds(summary: Mapping[str, Any]) -> str:
     rate, seeds = f"learning rate {summary['learning_rate']:g}", len(summary["seeds"])
-    scores = "mean and standard deviation of " if seeds > 1 else ""
-    return f"{rate}, {scores}{format_count(seeds, 'seed')}"
+    statistics = "mean and standard deviation over " if seeds > 1 else ""
+    return f"{rate}, {statistics}{format_count(seeds, 'seed')}"
 
 
 # ---- the leaderboard
 
 
 def write_submission(folder: Path, runs: Sequence[tuple[GlueTask, Path]]) -> list[str]:
-    """Write `submission/FILE.tsv` for each test set that was predicted, and the archive once all exist.
+    """Write a leaderboard file for each predicted test set; zip the files if all tasks have theirs.
 
     Args:
-        folder: the directory of the suite.
-        runs: each task with its best run directory.
+        folder: The directory of the suite.
+        runs: Each task and the directory of its best run.
 
     Returns:
-        The names of the files, in the leaderboard's order.
+        The names of the files, in the order of the tasks.
     """
     names = []
     for task, run_dir in runs:
@@ -136,9 +136,9 @@ def write_submission(folder: Path, runs: Sequence[tuple[GlueTask, Path]]) -> lis
 
 
 def format_submission(task: GlueTask, records: list[dict[str, Any]]) -> str:
-    """Return one leaderboard file: tab-separated `index` and `prediction`.
+    """Return the content of a leaderboard file: `index` and `prediction`, separated by tabs.
 
-    The index is the test file's own. For files without one, it is the row number, from 0.
+    The index comes from the test file. If the test file has none, rows are counted from 0.
     """
     lines = ["index\tprediction"]
     for record in records:
@@ -148,7 +148,7 @@ def format_submission(task: GlueTask, records: list[dict[str, Any]]) -> str:
 
 
 def format_label(task: GlueTask, predicted: Any) -> str:
-    """Return a label as the leaderboard writes it; scores are clipped to 0 to 5."""
+    """Return a label in the format of the leaderboard; scores are clipped to the range from 0 to 5."""
     if task.label_format == "score":
         return f"{min(5.0, max(0.0, predicted)):.3f}"
     if task.label_format == "number":

@@ -1,4 +1,4 @@
-"""The GLUE tasks, with the paper's scores and the leaderboard's file formats."""
+"""The GLUE tasks, with the scores of the paper and the file formats of the leaderboard."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,14 @@ LabelFormat = Literal["number", "name", "score"]
 
 @dataclass(frozen=True)
 class ReportedScore:
-    """A score of one split, and the paper's scores on the corresponding test set (table 1, percent)."""
+    """A score in our table, and the scores of the paper.
+
+    Attributes:
+        split: Validation split.
+        metric: Name of the score.
+        bert_base: Score of BERT-BASE on the corresponding test set in percent (table 1 of the paper).
+        bert_large: The same of BERT-LARGE.
+    """
 
     split: str
     metric: str
@@ -19,14 +26,14 @@ class ReportedScore:
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A GLUE task. Its dataset is called `name`, and its recipe `glue/NAME`.
+    """A GLUE task.
 
     Attributes:
-        name: the task as `--tasks` calls it.
-        titles: the paper's names, one for each score.
-        scores: the scores in the table; the first one selects the learning rate.
-        submission_files: split -> file of the leaderboard.
-        label_format: how the leaderboard writes a label: its number, its name, or a score from 0 to 5.
+        name: Name of the task in `--tasks`, and of its dataset.
+        titles: Names of the task in the paper, one for each score.
+        scores: The scores in the table; the first score selects the learning rate.
+        submission_files: Names of the leaderboard files by split.
+        label_format: What a leaderboard file contains: label numbers, label names, or scores from 0 to 5.
     """
 
     name: str
@@ -37,11 +44,11 @@ class GlueTask:
 
     @property
     def recipe(self) -> str:
-        """The shipped recipe of the task."""
+        """Name of the shipped recipe of the task."""
         return f"glue/{self.name}"
 
 
-def _task(name: str, title: str, *scores: tuple, label_format: LabelFormat) -> GlueTask:
+def _make_task(name: str, title: str, *scores: tuple, label_format: LabelFormat) -> GlueTask:
     reported = tuple(ReportedScore("validation", *score) for score in scores)
     return GlueTask(name, (title,) * len(reported), reported, {"test": f"{title}.tsv"}, label_format)
 
@@ -58,12 +65,12 @@ MNLI = GlueTask(
 )
 GLUE_TASKS = [
     MNLI,
-    _task("qqp", "QQP", ("positive_f1", 71.2, 72.1), ("accuracy",), label_format="number"),
-    _task("qnli", "QNLI", ("accuracy", 90.5, 92.7), label_format="name"),
-    _task("sst2", "SST-2", ("accuracy", 93.5, 94.9), label_format="number"),
-    _task("cola", "CoLA", ("matthews", 52.1, 60.5), label_format="number"),
-    _task("stsb", "STS-B", ("spearman", 85.8, 86.5), ("pearson",), label_format="score"),
-    _task("mrpc", "MRPC", ("positive_f1", 88.9, 89.3), ("accuracy",), label_format="number"),
-    _task("rte", "RTE", ("accuracy", 66.4, 70.1), label_format="name"),
-    _task("wnli", "WNLI", ("accuracy",), label_format="number"),
+    _make_task("qqp", "QQP", ("positive_f1", 71.2, 72.1), ("accuracy",), label_format="number"),
+    _make_task("qnli", "QNLI", ("accuracy", 90.5, 92.7), label_format="name"),
+    _make_task("sst2", "SST-2", ("accuracy", 93.5, 94.9), label_format="number"),
+    _make_task("cola", "CoLA", ("matthews", 52.1, 60.5), label_format="number"),
+    _make_task("stsb", "STS-B", ("spearman", 85.8, 86.5), ("pearson",), label_format="score"),
+    _make_task("mrpc", "MRPC", ("positive_f1", 88.9, 89.3), ("accuracy",), label_format="number"),
+    _make_task("rte", "RTE", ("accuracy", 66.4, 70.1), label_format="name"),
+    _make_task("wnli", "WNLI", ("accuracy",), label_format="number"),
 ]

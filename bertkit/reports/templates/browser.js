@@ -1,19 +1,19 @@
 "use strict";
-// The error browser and the theme button. Texts are inserted as text, never as HTML.
+// The error browser and the theme button. Texts are always inserted as text nodes, never as HTML.
 
 const ROWS_PER_PAGE = 20;
 const $ = (id) => document.getElementById(id);
 
-function element(name, className, text) {
-  const node = document.createElement(name);
+function createElement(tag, className, text) {
+  const node = document.createElement(tag);
   if (className) node.className = className;
   if (text !== undefined) node.textContent = text;
   return node;
 }
 
-// An element whose text direction does not affect its surroundings.
-function isolated(name, className, text) {
-  const node = element(name, className, text);
+// Creates an element whose text direction does not affect its surroundings.
+function createIsolatedElement(tag, className, text) {
+  const node = createElement(tag, className, text);
   node.dir = "auto";
   return node;
 }
@@ -32,7 +32,7 @@ function isolated(name, className, text) {
 
 // ---- examples
 
-class Browser {
+class ErrorBrowser {
   constructor(data) {
     this.data = data;
     this.form = $("filters");
@@ -42,25 +42,25 @@ class Browser {
     this.form.addEventListener("input", () => this.filter());
     this.form.addEventListener("submit", (event) => event.preventDefault());
     this.form.addEventListener("reset", () => setTimeout(() => this.filter()));
-    $("back").addEventListener("click", () => this.turn(-1));
-    $("on").addEventListener("click", () => this.turn(1));
+    $("previous").addEventListener("click", () => this.turnPage(-1));
+    $("next").addEventListener("click", () => this.turnPage(1));
     this.filter();
   }
 
-  // Shows only filters that can exclude examples.
+  // Hides the filters that cannot exclude any example.
   setUpFilters() {
     const [gold, predicted] = this.data.filter_names;
     this.addChoices("gold", gold);
     this.addChoices("predicted", predicted);
     const hasMeasure = this.data.rows.some((row) => row.measure !== null);
-    this.show("measure", hasMeasure, this.data.measure);
-    this.show("wrong", this.hasGold);
+    this.setUpControl("measure", hasMeasure, this.data.measure);
+    this.setUpControl("wrong", this.hasGold);
     const rows = this.data.rows;
     this.form.wrong.defaultChecked = this.form.wrong.checked = rows.some((row) => row.correct === false);
     this.searchTexts = rows.map((row) => row.fields.map(([, text]) => this.data.texts[text]).join("\n").toLowerCase());
   }
 
-  show(name, isShown, label) {
+  setUpControl(name, isShown, label) {
     const control = this.form.querySelector(`[data-for="${name}"]`);
     control.hidden = !isShown;
     if (label) control.querySelector("span").textContent = label;
@@ -72,7 +72,7 @@ class Browser {
     const select = this.form[name];
     select.append(new Option("any", ""));
     for (const value of [...counts.keys()].sort()) select.append(new Option(`${value} (${counts.get(value)})`, `=${value}`));
-    this.show(name, counts.size > 1, label);
+    this.setUpControl(name, counts.size > 1, label);
   }
 
   filter() {
@@ -80,22 +80,22 @@ class Browser {
     const gold = form.gold.value, predicted = form.predicted.value;
     const low = parseBound(form.low, -Infinity), high = parseBound(form.high, Infinity);
     const words = form.words.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const numbers = [...this.data.rows.keys()].filter((number) => {
-      const row = this.data.rows[number];
+    const indices = [...this.data.rows.keys()].filter((index) => {
+      const row = this.data.rows[index];
       return (!gold || row.gold.includes(gold.slice(1))) &&
         (!predicted || row.predicted.includes(predicted.slice(1))) &&
         (!form.wrong.checked || row.correct !== true) &&
         (row.measure === null ? form.low.value === "" && form.high.value === "" : row.measure >= low && row.measure <= high) &&
-        words.every((word) => this.searchTexts[number].includes(word));
+        words.every((word) => this.searchTexts[index].includes(word));
     });
-    if (form.order.value === "best") numbers.reverse();
-    if (form.order.value === "row") numbers.sort((left, right) => this.data.rows[left].row - this.data.rows[right].row);
-    this.matches = numbers;
+    if (form.order.value === "best") indices.reverse();
+    if (form.order.value === "row") indices.sort((left, right) => this.data.rows[left].row - this.data.rows[right].row);
+    this.matches = indices;
     this.page = 0;
     this.draw();
   }
 
-  // Shows the examples of one gold and one predicted label; labels without a choice are ignored.
+  // Shows only examples with these labels; a label that is not among the choices is ignored.
   showOnly(gold, predicted) {
     this.form.reset();
     this.form.wrong.checked = false;
@@ -106,47 +106,47 @@ class Browser {
     this.form.scrollIntoView({ behavior: "smooth", block: "start" });
   }
 
-  turn(pages) {
-    this.page += pages;
+  turnPage(offset) {
+    this.page += offset;
     this.draw();
     $("filters").scrollIntoView({ block: "start" });
   }
 
   draw() {
-    const first = this.page * ROWS_PER_PAGE, last = Math.min(first + ROWS_PER_PAGE, this.matches.length);
+    const start = this.page * ROWS_PER_PAGE, end = Math.min(start + ROWS_PER_PAGE, this.matches.length);
     const total = this.data.rows.length.toLocaleString("en");
     $("count").textContent = `${this.matches.length.toLocaleString("en")} of ${total} examples`;
-    $("place").textContent = last ? `${first + 1} to ${last}` : "";
-    $("back").disabled = first === 0;
-    $("on").disabled = last >= this.matches.length;
+    $("shown-range").textContent = end ? `${start + 1} to ${end}` : "";
+    $("previous").disabled = start === 0;
+    $("next").disabled = end >= this.matches.length;
     $("pager").hidden = this.matches.length <= ROWS_PER_PAGE;
-    $("examples").replaceChildren(...this.matches.slice(first, last).map((number) => this.row(this.data.rows[number])));
+    $("examples").replaceChildren(...this.matches.slice(start, end).map((index) => this.createItem(this.data.rows[index])));
   }
 
-  row(row) {
-    const item = element("li", row.correct === null ? "" : row.correct ? "correct" : "wrong");
-    const head = element("div", "labels");
+  createItem(row) {
+    const item = createElement("li", row.correct === null ? "" : row.correct ? "correct" : "wrong");
+    const head = createElement("div", "labels");
     const labels = row.labels || [row.gold.join(", "), row.predicted.join(", ")];
     this.data.filter_names.forEach((name, side) => {
       if (labels[side] === "") return;
-      const label = element("span", "", `${name} `);
-      label.append(isolated("b", side ? "predicted" : "", labels[side]));
+      const label = createElement("span", "", `${name} `);
+      label.append(createIsolatedElement("b", side ? "predicted" : "", labels[side]));
       head.append(label);
     });
-    if (row.measure !== null) head.append(element("span", "", `${this.data.measure} ${row.measure.toFixed(3)}`));
-    head.append(isolated("span", "id", row.id));
-    item.append(head, ...row.fields.map((field) => this.field(field, row.fields.length > 1)));
+    if (row.measure !== null) head.append(createElement("span", "", `${this.data.measure} ${row.measure.toFixed(3)}`));
+    head.append(createIsolatedElement("span", "id", row.id));
+    item.append(head, ...row.fields.map((field) => this.createField(field, row.fields.length > 1)));
     return item;
   }
 
-  field([name, text, marks], hasName) {
-    const line = element("div", "field"), content = isolated("span", "text");
-    if (hasName) line.append(isolated("span", "name", this.data.texts[name]));
-    const characters = marks ? Array.from(this.data.texts[text]) : [this.data.texts[text]];  // by code point
+  createField([name, text, marks], showName) {
+    const line = createElement("div", "field"), content = createIsolatedElement("span", "text");
+    if (showName) line.append(createIsolatedElement("span", "name", this.data.texts[name]));
+    const characters = marks ? Array.from(this.data.texts[text]) : [this.data.texts[text]];  // offsets count code points
     let position = 0;
     for (const [start, end, kind, label] of marks || []) {
-      const mark = element("mark", kind, characters.slice(start, end).join(""));
-      if (label) mark.append(isolated("small", "", label));
+      const mark = createElement("mark", kind, characters.slice(start, end).join(""));
+      if (label) mark.append(createIsolatedElement("small", "", label));
       content.append(characters.slice(position, start).join(""), mark);
       position = end;
     }
@@ -156,16 +156,16 @@ class Browser {
   }
 }
 
-// ---- a click on a cell of a matrix shows its examples
+// ---- a click on a cell of a confusion matrix shows the examples of the cell
 
-function linkCells(browser) {
+function linkCells(errorBrowser) {
   for (const figure of document.querySelectorAll("figure[data-names]")) {
     const names = JSON.parse(figure.dataset.names);
     figure.addEventListener("click", (event) => {
       const cell = /cell-(\d+)-(\d+)$/.exec(event.target.closest("g[id*='cell-']")?.id ?? "");
-      if (cell) browser.showOnly(names[cell[1]], names[cell[2]]);
+      if (cell) errorBrowser.showOnly(names[cell[1]], names[cell[2]]);
     });
   }
 }
 
-if ($("data")) linkCells(new Browser(JSON.parse($("data").textContent)));
+if ($("data")) linkCells(new ErrorBrowser(JSON.parse($("data").textContent)));

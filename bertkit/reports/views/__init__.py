@@ -1,1 +1,1 @@
-"""Views: how the predictions of each kind of record are shown in a report."""
+"""Views: the examples and charts of a report, with one view for each kind of prediction record."""

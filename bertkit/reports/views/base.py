@@ -1,4 +1,4 @@
-"""Base class of views, with the charts and statistics that several views share."""
+"""The base class of views, and the charts and statistics that several views share."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from bertkit.reports.examples import Example, Field, format_value
 from bertkit.reports.finished_run import FinishedRun
 from bertkit.utils.serialization import validate
 
-MAX_BARS = 24
+MAX_BARS = 24  # in a bar chart
 
 FiniteNumber = Annotated[float, Meta(ge=-1e300, le=1e300)]  # excludes NaN too
 Probability = Annotated[float, Meta(ge=0, le=1.001)]  # rounding may exceed 1
@@ -29,19 +29,19 @@ class Record(TypedDict):
 
 
 class View(ABC):
-    """How records of one kind are shown.
+    """Examples and charts for one kind of prediction record.
 
-    The kind is detected from a record, not from the name of the task. So a new task needs no view if its
-    records have the keys of an existing one.
+    The view is chosen by the keys of a record, not by the name of the task. A new task therefore needs no new
+    view if its records have the keys that an existing view expects.
 
     Attributes:
-        schema: the keys of a record that the view reads; records may have others.
-        predicted_keys: keys that depend on the model; the others are inputs.
-        measure_name: name of `Example.measure`.
-        filter_names: names of the gold and predicted labels by which examples are filtered.
+        schema: The keys of a record that the view reads; records may have more keys.
+        predicted_keys: Keys that depend on the model. All other keys are inputs.
+        measure_name: Name of `Example.measure` on the page.
+        filter_names: Names of the two filters for gold and predicted labels.
 
     Raises:
-        UserError: a record is invalid (its line).
+        UserError: A record is invalid; the message has its line number.
     """
 
     schema: ClassVar[type]
@@ -51,11 +51,10 @@ class View(ABC):
 
     def __init__(self, run: FinishedRun, records: Sequence[Mapping[str, Any]]) -> None:
         self.run, self.records = run, records
-        path = run.predictions_path
-        for number, record in enumerate(records):
-            validate(record, self.schema, f"{path}:{number + 1}")
+        for index, record in enumerate(records):
+            validate(record, self.schema, f"{run.predictions_path}:{index + 1}")
             if problem := self.find_error(record):
-                raise run.make_record_error(number, problem)
+                raise run.make_record_error(index, problem)
 
     @classmethod
     @abstractmethod
@@ -63,27 +62,27 @@ class View(ABC):
         """Return whether the view can show this record."""
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:  # noqa: B027 (optional)
-        """Return a problem that the schema cannot express, such as unequal lengths; None if there is none."""
+        """Return a description of an error that the schema cannot express; None if the record is valid."""
 
     @abstractmethod
     def build_examples(self) -> list[Example]:
-        """Return an example for each record, in order."""
+        """Return one example for each record, in the same order."""
 
     def build_charts(self) -> list[Chart]:
         """Return charts that summarize all records."""
         return []
 
     def scorer(self) -> Scorer | None:
-        """Return a scorer of any sample of the rows; None if records do not suffice to compute scores."""
+        """Return a scorer of resampled rows; None if scores cannot be computed from the records."""
         return None
 
     def build_input_fields(self, record: Mapping[str, Any]) -> list[Field]:
-        """Return the input columns of a record."""
+        """Return the input columns of a record as fields; empty values are left out."""
         return [Field(name, text) for name in self._columns if (text := format_value(record.get(name)))]
 
     @cached_property
     def _columns(self) -> list[str]:
-        """Names of the input columns, without columns that are equal in all rows."""
+        """Names of the input columns that differ between rows, or of all input columns if none differs."""
         excluded = self.predicted_keys | {"id", "gold"}
         names = [name for name in self.records[0] if name not in excluded]
         varying = [
@@ -92,17 +91,17 @@ class View(ABC):
         return varying or names
 
     def get_column(self, name: str) -> np.ndarray:
-        """Return the `[n]` values of all records under a key."""
+        """Return the `[n]` values that the records have under a key."""
         return np.array([record[name] for record in self.records])
 
 
 def negative_log_likelihood(probability: float) -> float:
-    """Return the negative log of a probability, finite also for 0."""
+    """Return the negative logarithm of a probability; it is finite even for probability 0."""
     return -math.log(max(probability, 1e-12))
 
 
 def count_confusions(gold: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:
-    """Return the `[num_classes, num_classes]` counts of gold by predicted class."""
+    """Return the confusion matrix `[num_classes, num_classes]`, with gold classes as rows."""
     counts = np.bincount(gold * num_classes + predicted, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)
 
@@ -110,14 +109,14 @@ def count_confusions(gold: np.ndarray, predicted: np.ndarray, num_classes: int) 
 def plot_f1_bars(
     names: Sequence[str], correct: np.ndarray, predicted: np.ndarray, gold: np.ndarray, unit: str
 ) -> Chart:
-    """Plot F1 for each name, the most frequent first.
+    """Plot the F1 of each label or entity type; the most frequent gold labels come first.
 
     Args:
-        names: labels or entity types.
-        correct: `[names]` number of correct predictions.
-        predicted: `[names]` number of predictions.
-        gold: `[names]` number of gold labels.
-        unit: what a name is, for the title.
+        names: Labels or entity types.
+        correct: Number of correct predictions for each name, `[n]`.
+        predicted: Number of predictions for each name, `[n]`.
+        gold: Number of gold labels for each name, `[n]`.
+        unit: Noun for a name in the title, such as "label".
     """
     total = predicted + gold
     f1 = np.divide(2.0 * correct, total, out=np.zeros(len(names)), where=total > 0)

@@ -1,4 +1,4 @@
-"""View of masked language modeling: samples of pre-training."""
+"""View of masked language modeling: masked samples from pre-training."""
 
 from collections.abc import Mapping
 from itertools import accumulate
@@ -31,20 +31,22 @@ class MlmView(View):
         return "masked" in record and "positions" in record
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a problem if positions are outside of the text, or differ in number from the tokens."""
-        positions, num_originals = record["positions"], len(record["tokens"])
+        """Return a description of the error if a position is outside of the text or has no token."""
+        positions = record["positions"]
+        num_originals = len(record["tokens"])
         if len(positions) != num_originals:
             return (
                 f"expected a masked position for each original token, found "
                 f"{format_count(len(positions), 'position')} and {format_count(num_originals, 'token')}"
             )
-        num_tokens, last = record["masked"].count(" ") + 1, max(positions, default=0)
-        if last >= num_tokens:
-            return f"position {last} is outside of {format_count(num_tokens, 'token')}"
+        num_tokens = record["masked"].count(" ") + 1
+        last_position = max(positions, default=0)
+        if last_position >= num_tokens:
+            return f"position {last_position} is outside of {format_count(num_tokens, 'token')}"
         return None
 
     def build_examples(self) -> list[Example]:
-        """Return examples; those with a high mean loss of the masked tokens have priority."""
+        """Return examples; a high mean loss of the masked tokens gives a high priority."""
         return [
             Example(
                 record["id"], [record["pair"]] if "pair" in record else [], [], None, record["mlm_loss"],

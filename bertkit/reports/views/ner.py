@@ -68,7 +68,7 @@ class NerView(View):
         return "tokens" in record and "entities" in record
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a problem if words, tags or entities do not fit the text."""
+        """Return a description of the error if words, tags or entities do not match the text."""
         words, text = record["tokens"], record["text"]
         if not matches_text(words, text):
             return "its tokens do not form its text"
@@ -78,10 +78,10 @@ class NerView(View):
                 return f"{key}: found {format_count(len(tags), 'tag')} for {format_count(len(words), 'word')}"
         offsets = [0, *(offset for span in _get_spans(record) for offset in span[:2]), len(text)]
         is_ordered = all(offset <= following for offset, following in pairwise(offsets))
-        return None if is_ordered else "its entities overlap or are outside of its text"
+        return None if is_ordered else "its entities overlap, are not sorted, or lie outside of its text"
 
     def _build_gold(self) -> list[list[Span]]:
-        """Return the gold entities of each sentence, by the rules of conlleval."""
+        """Return the gold entities of each sentence, extracted from the tags as conlleval does."""
         words, texts = ([record[key] for record in self.records] for key in ("tokens", "text"))
         tags = [record["gold"] for record in self.records]
         configured = self.run.read_json("config.json", _Config).get("tag_scheme")
@@ -94,7 +94,8 @@ class NerView(View):
         types = {tag[2:] for sentence_tags in iob2 for tag in sentence_tags if tag != OUTSIDE}
         offsets, tag_set = compute_offsets(words), TagSet(build_iob2_labels(types))
         tag_ids = tag_set.encode(iob2)
-        first, last = (np.flatnonzero(bounds) for bounds in tag_set.find_entity_bounds(tag_ids, offsets))
+        is_first, is_last = tag_set.find_entity_bounds(tag_ids, offsets)
+        first, last = np.flatnonzero(is_first), np.flatnonzero(is_last)  # words of each entity
         spans = WordSpans.from_words(words, texts)
         entities: list[list[Span]] = [[] for _ in self.records]
         for sentence, start, stop, type_id in zip(
@@ -105,7 +106,7 @@ class NerView(View):
         return entities
 
     def build_examples(self) -> list[Example]:
-        """Return examples; those with many wrong entities have priority, then those with high confidence."""
+        """Return examples. Many wrong entities give a high priority; confidence breaks ties."""
         return [
             self._build_example(record, gold) for record, gold in zip(self.records, self.gold, strict=True)
         ]
@@ -133,7 +134,7 @@ class NerView(View):
         ]
 
     def build_charts(self) -> list[Chart]:
-        """Return F1 by type, and the reliability of predicted entities."""
+        """Return charts of F1 by entity type, and of the reliability of predicted entities."""
         gold = [(row, *span) for row, spans in enumerate(self.gold) for span in spans]
         predicted = [(row, *span) for row, record in enumerate(self.records) for span in _get_spans(record)]
         gold_spans = set(gold)
@@ -151,12 +152,12 @@ class NerView(View):
         return charts
 
     def _count_types(self, spans: list[tuple[int, int, int, str]]) -> np.ndarray:
-        """Return the `[types]` number of entities of each type."""
+        """Return the number of entities of each type, in the order of `self.types`."""
         counts = Counter(type for *_, type in spans)
         return np.array([counts[type] for type in self.types])
 
     def scorer(self) -> Scorer:
-        """Return a scorer of entity scores and word accuracy."""
+        """Return a scorer of entity precision, recall and F1, and of word accuracy."""
         spans = [
             (set(gold), set(_get_spans(record))) for gold, record in zip(self.gold, self.records, strict=True)
         ]

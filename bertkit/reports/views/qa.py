@@ -37,7 +37,7 @@ class _Config(TypedDict, total=False):
 
 
 class QaView(View):
-    """Records with a question, its paragraph, gold answers, and the predicted answer ("" for no answer)."""
+    """Records with a question, a paragraph, gold answers, and the predicted answer ("" for no answer)."""
 
     schema = _QaRecord
     predicted_keys = frozenset({"answer", "start", "end", "score", "null_odds"})
@@ -55,7 +55,7 @@ class QaView(View):
         return "answer" in record and "context" in record
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a problem if the answer is not at its offsets in the context."""
+        """Return a description of the error if the answer is not at its offsets in the context."""
         start, end, answer = record["start"], record["end"], record["answer"]
         if not answer or (None not in (start, end) and record["context"][start:end] == answer):
             return None
@@ -65,7 +65,7 @@ class QaView(View):
         return (score_answers_v2 if self.allows_no_answer else score_answers_v1)(self.gold, answers)
 
     def build_examples(self) -> list[Example]:
-        """Return examples; those with a low F1 have priority, then those with high confidence."""
+        """Return examples. A low F1 gives a high priority; confidence breaks ties."""
         exact, f1 = self.scores.exact.tolist(), self.scores.f1.tolist()
         rows = zip(self.records, exact, f1, self._compute_confidence(), strict=True)
         return [self._build_example(*row) for row in rows]
@@ -85,7 +85,7 @@ class QaView(View):
         return self.nbest.get(str(record["id"]), [])
 
     def _compute_confidence(self) -> list[float | None]:
-        """Return the probability of each predicted answer among the n-best answers."""
+        """Return the probability of each predicted answer; None if it is not among the n-best answers."""
         return [
             next(
                 (
@@ -99,7 +99,7 @@ class QaView(View):
         ]
 
     def build_charts(self) -> list[Chart]:
-        """Return reliability and, for SQuAD v2, the scores by threshold."""
+        """Return a reliability diagram and, for SQuAD v2, the scores by threshold."""
         confidence = np.array([np.nan if p is None else p for p in self._compute_confidence()])
         is_known = ~np.isnan(confidence)
         charts = [self._plot_thresholds()] if self.allows_no_answer and self.nbest else []
@@ -117,29 +117,38 @@ class QaView(View):
         )
 
     def _plot_thresholds(self) -> Chart:
+        """Plot the scores that the best non-empty answers reach with each threshold."""
         answers = [
             next((candidate["text"] for candidate in self._get_candidates(record) if candidate["text"]), "")
             for record in self.records
         ]
-        no_answers = self._score([""] * len(answers)).exact
-        sweep = sweep_thresholds(self._score(answers), self.get_column("null_odds"), no_answers)
+        no_answer_scores = self._score([""] * len(answers)).exact
+        sweep = sweep_thresholds(self._score(answers), self.get_column("null_odds"), no_answer_scores)
         points = np.unique(np.linspace(0, len(sweep.threshold) - 1, MAX_POINTS).round().astype(int))
         threshold = self.run.read_json("config.json", _Config).get("null_odds_threshold")
-        note = "A question gets no answer if its null odds exceed τ. Training selects the τ with the best F1."
+        note = (
+            "The model gives no answer if the null odds of a question exceed τ. Training selects the τ with "
+            "the best F1."
+        )
         scores = {"F1": sweep.f1[points], "exact": sweep.exact[points]}
         return plot_threshold_curves("Threshold", sweep.threshold[points], scores, threshold, note)
 
 
 def _build_paragraph(record: Mapping[str, Any]) -> Field:
-    """Return the marked paragraph; of several matches of a gold answer, the nearest to the prediction."""
-    context, predicted = record["context"], [(record["start"], record["end"])] if record["answer"] else []
+    """Return the paragraph with marked answers.
+
+    If a gold answer occurs several times, the occurrence nearest to the prediction is marked.
+    """
+    context = record["context"]
+    predicted = [(record["start"], record["end"])] if record["answer"] else []
     position = predicted[0][0] if predicted else 0
-    gold = {span for text in record["gold"] if text and (span := _find_nearest(context, text, position))}
+    matches = [_find_nearest(context, text, position) for text in record["gold"] if text]
+    gold = {span for span in matches if span}
     return Field("paragraph", context, overlay_spans(sorted(gold), predicted))
 
 
 def _find_nearest(context: str, text: str, position: int) -> tuple[int, int] | None:
-    """Return the span of a text that is nearest to a position; None if the text does not occur."""
+    """Return the occurrence of a text that is nearest to a position; None if there is none."""
     before, after = context.rfind(text, 0, position + len(text)), context.find(text, position)
     starts = [start for start in (before, after) if start >= 0]
     start = min(starts, key=lambda start: abs(start - position), default=None)

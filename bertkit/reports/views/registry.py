@@ -1,4 +1,4 @@
-"""The list of views, and the choice of the view that fits the records of a run."""
+"""The list of all views, and the choice of the view for a run."""
 
 from bertkit.reports.finished_run import FinishedRun
 from bertkit.reports.views.base import View
@@ -20,10 +20,10 @@ VIEWS: list[type[View]] = [
 
 
 def create_view(run: FinishedRun) -> View | None:
-    """Create the view of a run's records; None if no view fits them.
+    """Create the view for the records of a run; None if no view matches them.
 
     Raises:
-        UserError: a record is invalid (its line).
+        UserError: A record is invalid; the message has its line number.
     """
     view = next((view for record in run.records for view in VIEWS if view.matches(record)), None)
     return view(run, run.records) if view else None

@@ -1,5 +1,6 @@
 """Views of sequence classification: single-label, multi-label, and regression."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -25,9 +26,9 @@ from bertkit.reports.views.base import (
 )
 
 MAX_CLASSES = 14  # in a confusion matrix
-OTHER_LABELS = "others"
+OTHER_LABELS = "others"  # name of the merged class
 NO_LABELS = ["(none)"]
-NUM_RANGES = 5  # of gold values, to filter examples by
+NUM_RANGES = 5  # ranges of values that examples of a regression are filtered by
 MAX_POINTS = 800  # in a scatter plot
 
 
@@ -49,22 +50,21 @@ class ClassificationView(View):
     def __init__(self, run: FinishedRun, records: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(run, records)
         self.labels = list(records[0]["probabilities"])
-        label_ids = {label: number for number, label in enumerate(self.labels)}
-        self.gold, self.predicted = (
-            np.array([label_ids[record[key]] for record in records]) for key in ("gold", "predicted")
-        )
+        label_ids = {label: index for index, label in enumerate(self.labels)}
+        self.gold = np.array([label_ids[record["gold"]] for record in records])
+        self.predicted = np.array([label_ids[record["predicted"]] for record in records])
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Return whether one label is predicted, with probabilities by label."""
+        """Return whether the prediction is one label, with probabilities by label."""
         return isinstance(record.get("predicted"), str) and isinstance(record.get("probabilities"), dict)
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a problem with the labels of the probabilities."""
+        """Return a description of the error if a label has no probability, or if the labels differ."""
         return find_label_error(record, self.records[0], [record["gold"], record["predicted"]])
 
     def build_examples(self) -> list[Example]:
-        """Return examples; those with an improbable gold label have priority."""
+        """Return examples; an improbable gold label gives a high priority."""
         return [self._build_example(record) for record in self.records]
 
     def _build_example(self, record: Mapping[str, Any]) -> Example:
@@ -75,7 +75,7 @@ class ClassificationView(View):
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:
-        """Return confusion matrix, F1 by class if there are more than two, and reliability."""
+        """Return a confusion matrix, F1 by class if there are more than two, and a reliability diagram."""
         labels, gold, predicted = self.labels, self.gold, self.predicted
         counts = count_confusions(gold, predicted, len(labels))
         confidence = np.array([record["probabilities"][record["predicted"]] for record in self.records])
@@ -85,7 +85,7 @@ class ClassificationView(View):
         return [*charts, plot_reliability_diagram(compute_calibration(confidence, gold == predicted))]
 
     def scorer(self) -> Scorer:
-        """Return a scorer of accuracy, F1 and the other single-label scores."""
+        """Return a scorer of accuracy, F1 and all other single-label scores."""
         positive = self.run.settings.get("positive_label")
         if positive not in (None, *self.labels):
             path = self.run.folder / run_directory.SETTINGS_FILE
@@ -102,31 +102,40 @@ class ClassificationView(View):
 
 
 def find_label_error(
-    record: Mapping[str, Any], first: Mapping[str, Any], labels: Iterable[str]
+    record: Mapping[str, Any], first_record: Mapping[str, Any], labels: Iterable[str]
 ) -> str | None:
-    """Return a problem if probabilities lack some `labels`, or differ in labels from the first record."""
+    """Return a description of the error in the probabilities of a record; None if they are valid.
+
+    Args:
+        record: The record.
+        first_record: The first record, which has a probability for the same labels.
+        labels: Gold and predicted labels of the record; each needs a probability.
+    """
     probabilities = record["probabilities"]
-    if list(probabilities) != list(first["probabilities"]):
-        return "its probabilities have other labels than those of line 1"
-    missing = (label for label in labels if label not in probabilities)
-    return next((f"{shorten_repr(label)} has no probability" for label in missing), None)
+    if list(probabilities) != list(first_record["probabilities"]):
+        return "its probabilities and those of line 1 have different labels"
+    for label in labels:
+        if label not in probabilities:
+            return f"{shorten_repr(label)} has no probability"
+    return None
 
 
 def plot_class_confusion(counts: np.ndarray, labels: list[str]) -> Chart:
-    """Plot the confusion matrix; of many classes, those with the most errors, and the others as one."""
+    """Plot the confusion matrix. If there are many classes, those with the fewest errors are merged."""
     note = (
-        "Rows are gold labels, columns predicted labels, shaded by the fraction of the row. "
-        "Click a cell to see its examples."
+        "Rows are gold labels and columns are predicted labels. Cells are shaded by their fraction of the "
+        "row. Click a cell to see its examples."
     )
     if len(labels) > MAX_CLASSES:
         errors = counts.sum(0) + counts.sum(1) - 2 * np.diag(counts)
         shown = np.sort(np.argsort(-errors, kind="stable")[: MAX_CLASSES - 1])
-        group = np.full(len(labels), len(shown))
-        group[shown] = np.arange(len(shown))
-        merged = np.zeros((MAX_CLASSES, MAX_CLASSES), counts.dtype)
-        np.add.at(merged, (group[:, None], group), counts)
+        merged_ids = np.full(len(labels), len(shown))
+        merged_ids[shown] = np.arange(len(shown))
+        merged_counts = np.zeros((MAX_CLASSES, MAX_CLASSES), counts.dtype)
+        np.add.at(merged_counts, (merged_ids[:, None], merged_ids), counts)
         note = f"The {len(shown)} of {len(labels)} classes with the most errors. {note}"
-        counts, labels = merged, [*(labels[index] for index in shown), OTHER_LABELS]
+        counts = merged_counts
+        labels = [*(labels[index] for index in shown), OTHER_LABELS]
     return plot_confusion_matrix("Confusion matrix", counts, labels, note)
 
 
@@ -140,7 +149,7 @@ class _MultiLabelRecord(Record):
 
 
 class MultiLabelView(View):
-    """Records with lists of labels, each label with its own probability."""
+    """Records with a list of gold labels, a list of predicted labels, and the probability of each label."""
 
     schema = _MultiLabelRecord
     predicted_keys = frozenset({"predicted", "probabilities"})
@@ -148,22 +157,24 @@ class MultiLabelView(View):
     def __init__(self, run: FinishedRun, records: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(run, records)
         self.labels = list(records[0]["probabilities"])
-        self.gold, self.predicted = (
-            np.array([[label in record[key] for label in self.labels] for record in records])
-            for key in ("gold", "predicted")
-        )
+        self.gold = self._build_indicators("gold")
+        self.predicted = self._build_indicators("predicted")
+
+    def _build_indicators(self, key: str) -> np.ndarray:
+        """Return whether each record has each label, `[n, num_labels]`."""
+        return np.array([[label in record[key] for label in self.labels] for record in self.records])
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Return whether a list of labels is predicted, with probabilities by label."""
+        """Return whether the prediction is a list of labels, with probabilities by label."""
         return isinstance(record.get("predicted"), list) and isinstance(record.get("probabilities"), dict)
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a problem with the labels of the probabilities."""
+        """Return a description of the error if a label has no probability, or if the labels differ."""
         return find_label_error(record, self.records[0], [*record["gold"], *record["predicted"]])
 
     def build_examples(self) -> list[Example]:
-        """Return examples; the confidence is that of the least confident decision."""
+        """Return examples. The confidence of a record is that of its least confident decision."""
         return [self._build_example(record) for record in self.records]
 
     def _build_example(self, record: Mapping[str, Any]) -> Example:
@@ -178,17 +189,18 @@ class MultiLabelView(View):
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:
-        """Return F1 by label, and the reliability of all decisions."""
+        """Return charts of F1 by label, and of the reliability of all decisions."""
         gold, predicted = self.gold, self.predicted
         probabilities = np.array([list(record["probabilities"].values()) for record in self.records])
-        confidence, correct = np.where(predicted, probabilities, 1 - probabilities), gold == predicted
+        confidence = np.where(predicted, probabilities, 1 - probabilities)
+        is_correct = gold == predicted
         return [
             plot_f1_bars(self.labels, (gold & predicted).sum(0), predicted.sum(0), gold.sum(0), "label"),
-            plot_reliability_diagram(compute_calibration(confidence.ravel(), correct.ravel())),
+            plot_reliability_diagram(compute_calibration(confidence.ravel(), is_correct.ravel())),
         ]
 
     def scorer(self) -> Scorer:
-        """Return a scorer of F1 over all decisions, and of the accuracy of whole label sets."""
+        """Return a scorer of the F1 of all decisions, and of the accuracy of whole label sets."""
         gold, predicted = self.gold.astype(int), self.predicted.astype(int)
         return Scorer(
             lambda rows: score_multi_label(gold[rows], predicted[rows]), len(gold), (gold == predicted).all(1)
@@ -212,11 +224,11 @@ class RegressionView(View):
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Return whether a number is predicted, without probabilities."""
+        """Return whether the prediction is a number, without probabilities."""
         return isinstance(record.get("predicted"), float) and "probabilities" not in record
 
     def build_examples(self) -> list[Example]:
-        """Return examples; those with a large error have priority."""
+        """Return examples; a large error gives a high priority."""
         gold = self.get_column("gold")
         bounds = np.linspace(gold.min(), gold.max(), NUM_RANGES + 1)
         return [self._build_example(record, bounds) for record in self.records]
@@ -230,21 +242,21 @@ class RegressionView(View):
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:
-        """Return a scatter plot of predicted over gold values."""
-        step = -(-len(self.records) // MAX_POINTS)
+        """Return a scatter plot of predicted against gold values."""
+        step = math.ceil(len(self.records) / MAX_POINTS)
         gold, predicted = self.get_column("gold")[::step], self.get_column("predicted")[::step]
-        note = "On the diagonal, both values are equal."
+        note = "Both values are equal on the diagonal."
         if step > 1:
-            note += f" {len(gold):,} of {len(self.records):,} examples."
+            note += f" The chart shows {len(gold):,} of {len(self.records):,} examples."
         return [plot_scatter("Predicted and gold", gold, predicted, note)]
 
     def scorer(self) -> Scorer:
-        """Return a scorer of correlations."""
+        """Return a scorer of the regression scores."""
         gold, predicted = self.get_column("gold"), self.get_column("predicted")
         return Scorer(lambda rows: score_regression(gold[rows], predicted[rows]), len(gold))
 
 
 def _format_range(number: float, bounds: np.ndarray) -> str:
-    """Return the range that contains a number; numbers outside of all ranges belong to the nearest."""
+    """Return the range that contains a number; a number outside of all ranges belongs to the nearest one."""
     index = int(np.clip(np.searchsorted(bounds, number, side="right") - 1, 0, NUM_RANGES - 1))
     return f"{bounds[index]:.3g} to {bounds[index + 1]:.3g}"
