@@ -84,7 +84,7 @@ def parse_flag(text: str, kind: Any, setting: Setting, where: str) -> Any:
         UserError: See `convert_value`.
     """
     value: Any = text
-    if int in _list_members(kind):
+    if int in _list_union_members(kind):
         with suppress(ValueError):
             value = int(text)
     return convert_value(value, kind, setting, where)

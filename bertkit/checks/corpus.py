@@ -13,7 +13,7 @@ from bertkit.data.corpus.rows import MIN_DOCUMENTS, split_few_documents
 from bertkit.data.corpus.source import TextSource
 from bertkit.data.corpus.store import Corpus
 from bertkit.data.loading import LoadedDataset
-from bertkit.data.readers.text_files import FileNotes, TextFile
+from bertkit.data.readers.text_files import FileNotes, InputFile
 from bertkit.data.rows import Rows
 from bertkit.tasks.pretrain_config import check_scratch_settings
 
@@ -95,7 +95,7 @@ def load_document_rows(text: TextSource, options: TextOptions, split_few: bool) 
 
 def _locate_documents(columns: dict[str, list[Any]], locations: Sequence[DocumentLocation]) -> Rows:
     """Return documents as rows with their files, and with the row or line numbers where they begin."""
-    files: dict[TextFile, int] = {}
+    files: dict[InputFile, int] = {}
     for location in locations:
         files.setdefault(location.file, len(files))
     line_numbered = frozenset(str(location.file) for location in locations if location.is_line)

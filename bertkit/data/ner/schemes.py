@@ -83,7 +83,7 @@ def detect_scheme(sentences: TagSequences, preferred: Scheme | None = None) -> S
         candidates.insert(0, preferred)
 
     def count_mismatches(scheme: Scheme) -> int:
-        return np.count_nonzero(parsed.expected_letters(scheme) != parsed.letters)
+        return int(np.count_nonzero(parsed.expected_letters(scheme) != parsed.letters))
 
     return min(candidates, key=count_mismatches)
 
