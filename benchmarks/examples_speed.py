@@ -41,7 +41,7 @@ def time_epochs(args: argparse.Namespace) -> list[tuple[int, float, float]]:
     prepared = prepare("pretrain-mlm-nsp", config, Reporter())
     model = prepared.task.build_model(prepared.model_config, prepared.model_source)
     features = prepared.features["train"].parts[0]  # type: ignore[attr-defined]
-    collate = prepared.task.collator(prepared.tokenizer, model)
+    collate = prepared.task.make_collator(prepared.tokenizer, model)
     epochs = []
     for epoch in range(1, args.rounds + 1):
         started = time.perf_counter()

@@ -168,7 +168,7 @@ def build_stock_trainer(setup: Setup, prepared: PreparedRun, folder: Path) -> An
         BertForPreTraining if setup.workload == "pre-training" else AutoModelForSequenceClassification
     )
     model = model_class.from_pretrained(prepared.model_source.folder)
-    collate = prepared.task.collator(prepared.tokenizer, model)
+    collate = prepared.task.make_collator(prepared.tokenizer, model)
     arguments = TrainingArguments(
         str(folder), per_device_train_batch_size=setup.batch_size, max_steps=setup.warmup_steps + setup.steps,
         bf16=setup.precision == "bf16", fp16=setup.precision == "fp16", seed=SEED, report_to="none",

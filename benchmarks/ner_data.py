@@ -144,7 +144,7 @@ def time_vectors_once(data_dir: Path, model_folder: Path, rows: int, name: str) 
         train: Any = sampled.features["train"]
         task = sampled.task
         model = task.build_model(sampled.model_config, sampled.model_source)
-        collator = task.collator(sampled.tokenizer, model)
+        collator = task.make_collator(sampled.tokenizer, model)
         started = time.perf_counter()
         computed = compute_vectors(model, train, collator, sampled.config.eval_batch_size, Reporter())
         computing = time.perf_counter() - started

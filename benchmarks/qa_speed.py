@@ -138,7 +138,7 @@ def compare_answers(args: argparse.Namespace, tokenizer: Any) -> list[str]:
 
     calls: dict[str, Callable[[], object]] = {
         "baseline loops": lambda: find_baseline_answers().format_files(),
-        "bertkit": lambda: ["".join(lines) for lines in evaluate(reduce_outputs()).files().values()],
+        "bertkit": lambda: ["".join(lines) for lines in evaluate(reduce_outputs()).format_files().values()],
         "of which: reducing the logits": reduce_outputs,
         "of which: reducing the logits and merging windows": lambda: evaluate(reduce_outputs()).nbest,
     }

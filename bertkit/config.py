@@ -351,11 +351,11 @@ class RunConfig(Settings):
         is_saved=False,
     )
 
-    def continued_from(self, run_dir: Path) -> Self:
+    def use_run_as_model(self, run_dir: Path) -> Self:
         """Return the settings for another run in fp32 that uses the model of a finished run."""
         return dataclasses.replace(self, model=str(run_dir), new_head=False, fp16=False, bf16=False)
 
-    def train_max_length(self) -> int:
+    def max_training_length(self) -> int:
         """Return the maximum length of a training sequence in tokens; `max_length` must be set."""
         assert self.max_length is not None
         return self.max_length

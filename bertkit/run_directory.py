@@ -171,7 +171,7 @@ def discard_unstarted_run(folder: Path) -> None:
 
     A run with a checkpoint is not changed.
     """
-    if last_checkpoint(folder):
+    if find_last_checkpoint(folder):
         return
     for part in (CHECKPOINTS_DIR, TENSORBOARD_DIR):
         shutil.rmtree(folder / part, ignore_errors=True)
@@ -185,7 +185,7 @@ def discard_unstarted_run(folder: Path) -> None:
             Path(DEFAULT_RUNS_DIR).rmdir()
 
 
-def last_checkpoint(folder: Path) -> Path | None:
+def find_last_checkpoint(folder: Path) -> Path | None:
     """Return the checkpoint with the highest step, or None if there is none."""
     steps: dict[Path, int] = {}
     for path in (folder / CHECKPOINTS_DIR).glob("checkpoint-*"):

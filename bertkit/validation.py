@@ -40,12 +40,12 @@ def validate_settings(
     converted = {}
     for key, value in values.items():
         kind, setting, _ = known[key]
-        where = f"{origin}: {key}" if origin else get_typed_name(key, setting)
+        where = f"{origin}: {key}" if origin else get_command_line_name(key, setting)
         converted[key] = convert_value(value, kind, setting, where)
     return converted
 
 
-def get_typed_name(name: str, setting: Setting) -> str:
+def get_command_line_name(name: str, setting: Setting) -> str:
     """Return the name of a setting on the command line: its flag, or its name in capitals if positional."""
     return name.upper() if setting.is_positional else get_flag(name, setting)
 

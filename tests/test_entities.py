@@ -11,7 +11,7 @@ from seqeval.scheme import IOB2
 
 from bertkit.data.ner.decoding import viterbi_decode
 from bertkit.data.ner.schemes import Scheme, to_iob2
-from bertkit.data.ner.tags import TagSet, build_iob2_labels, compute_offsets, split_by_offsets
+from bertkit.data.ner.tags import TagSet, build_iob2_labels, compute_sentence_offsets, split_by_offsets
 from bertkit.metrics.baselines import predict_frequent_tag
 from bertkit.metrics.entities import compute_word_accuracy, count_entities, score_entities, score_types
 
@@ -96,7 +96,7 @@ def test_any_tags_score_as_in_seqevals_default_mode(lengths, seed):
 
 def test_scores_of_a_small_example():
     gold, predicted = [["B-PER", "I-PER", "O", "B-LOC"], []], [["B-PER", "I-PER", "O", "B-PER"], []]
-    counts = counted(gold, predicted, compute_offsets(gold))
+    counts = counted(gold, predicted, compute_sentence_offsets(gold))
     assert score_entities(counts) == {"precision": 0.5, "recall": 0.5, "f1": 0.5}
     found = score_types(counts, TAGS)
     assert found["PER"] == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "entities": 1}

@@ -182,7 +182,7 @@ def test_each_layout_loads_texts_and_label_names(tmp_path, name, number):
         elif kind.spec.name not in ("qa", "swag"):
             assert task.labels == spec.labels
             texts = [spec.defaults.get(key) for key in ("text_column", "text_pair_column")]
-            assert task.inputs.text_columns == tuple(column for column in texts if column)
+            assert task.input_schema.text_columns == tuple(column for column in texts if column)
 
 
 def list_tasks(spec):

@@ -45,7 +45,7 @@ def load_features(text, tiny, phases=PHASES):
     model = BertForPreTraining(BertConfig.from_pretrained(tiny))
     return (
         task.featurize(rows, tokenizer, training=True),
-        task.collator(tokenizer, model),
+        task.make_collator(tokenizer, model),
         task.featurize(rows, tokenizer),
     )
 
@@ -133,7 +133,7 @@ def test_tokens_are_counted_by_phase(text, tiny):
     really = [sum(len(features[key]["input_ids"][0]) for key in batch)
               for some in batches_of_epochs(features, steps, 2) for batch in some]  # fmt: skip
     for begin, stop in ((0, steps), (0, 10), (steps - 20, steps)):
-        assert batches.count_tokens(begin, stop) == pytest.approx(sum(really[begin:stop]), rel=0.1)
+        assert batches.estimate_tokens(begin, stop) == pytest.approx(sum(really[begin:stop]), rel=0.1)
     costly = [len(features[key]["input_ids"][0]) for key in batches.get_longest_batch()]
     assert costly == [48] * 8
 

@@ -250,7 +250,7 @@ def load_features(text, tiny, **settings):
     found = task.load_data(Reporter())
     tokenizer = load_tokenizer(task.model_source)
     model = BertForPreTraining(BertConfig.from_pretrained(tiny))
-    return task.featurize(found.splits["train"], tokenizer), task.collator(tokenizer, model)
+    return task.featurize(found.splits["train"], tokenizer), task.make_collator(tokenizer, model)
 
 
 def test_epochs_have_different_examples_but_equally_many(text, tiny):

@@ -277,7 +277,7 @@ def written(tmp_path, contexts, logits, features):
         torch.as_tensor(logits, dtype=torch.float32), np.arange(len(features)), {}
     ).numpy()
     rows = Rows.from_columns({"id": [str(n) for n in range(len(contexts))], "context": contexts}, "rows")
-    files = QaEvaluation(Outputs(kept, features, rows), "v2", 0.0).files()
+    files = QaEvaluation(Outputs(kept, features, rows), "v2", 0.0).format_files()
     for name, parts in files.items():
         write_chunks(tmp_path / name, parts)
     return [json.loads((tmp_path / name).read_text()) for name in files]
@@ -331,7 +331,7 @@ def test_the_sweep_without_answers_equals_the_majority_baseline():
         {"id": ["a", "b", "c"], "question": contexts, "context": contexts, "answers": answers}, "f"
     )
     evaluation = QaEvaluation(Outputs(kept, features, rows), "v2")
-    first, *_ = evaluation.details().items()
+    first, *_ = evaluation.compute_details().items()
     baseline = score_baselines(rows, "v2")["majority"]
     assert first == ("nothing answered, tau -1.000 (in use)", {key: baseline[key] for key in ("exact", "f1")})
     assert baseline["f1"] == evaluation.scores["f1"] == pytest.approx(200 / 3)

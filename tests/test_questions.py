@@ -214,7 +214,9 @@ def test_a_column_of_another_split_has_only_one_role():
     other = Rows.from_dicts([{"question": "Where?", "text": "Oslo", "document": RAIN}], "dev.json")
     assert normalize_questions(other, names)["context"] == [RAIN]
     other = Rows.from_dicts([{"question": "Where?", "text": RAIN}], "dev.json")
-    with pytest.raises(UserError, match=r"dev\.json: no column looks like the context .*; name the column 'context'"):
+    with pytest.raises(
+        UserError, match=r"dev\.json: no column looks like the context .*; name the column 'context'"
+    ):
         normalize_questions(other, names)
 
 
@@ -444,7 +446,9 @@ def test_overlapping_occurrences_are_ambiguous():
     ],
 )
 def test_offset_outside_context_is_refused_however_often_text_occurs(text, start):
-    with pytest.raises(UserError, match=rf"row 1 \(id a\): the answer at offset {start} .* exceeds its context of 36"):
+    with pytest.raises(
+        UserError, match=rf"row 1 \(id a\): the answer at offset {start} .* exceeds its context of 36"
+    ):
         fix_offsets(read_questions(make_row([{"text": text, "answer_start": start}])), "validation")
 
 

@@ -12,7 +12,7 @@ from conftest import assert_refused, make_toy_rows, read_predictions, write_rows
 from malformed.folders import TouchOnUnpickle
 
 import bertkit
-from bertkit.run_directory import last_checkpoint
+from bertkit.run_directory import find_last_checkpoint
 from bertkit.utils.cache import get_cache_directory
 from bertkit.utils.files import CHECKSUMS_FILE, write_checksums
 
@@ -90,7 +90,7 @@ def test_a_pickle_in_a_checkpoint_is_never_executed(
     cli, interrupted_run, marker, malicious_pickle, name, writer
 ):
     """An attacker can update the checksums too, so they are no protection."""
-    folder = last_checkpoint(interrupted_run)
+    folder = find_last_checkpoint(interrupted_run)
     if writer == "pickle":
         (folder / name).write_bytes(malicious_pickle)
     else:
@@ -115,7 +115,7 @@ def test_a_pickle_in_a_checkpoint_is_never_executed(
 
 
 def test_a_checkpoint_with_only_pickled_weights_is_refused(cli, interrupted_run, marker, malicious_pickle):
-    folder = last_checkpoint(interrupted_run)
+    folder = find_last_checkpoint(interrupted_run)
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(malicious_pickle)
     write_checksums(folder)

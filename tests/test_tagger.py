@@ -238,7 +238,9 @@ def test_a_mismatched_head_is_refused(bert, tmp_path, features, head, num_labels
 
 
 def test_a_missing_head_is_refused(bert, tmp_path):
-    with pytest.raises(bertkit.UserError, match=r"--model tiny: has no head of the requested kind; .* --new-head"):
+    with pytest.raises(
+        bertkit.UserError, match=r"--model tiny: has no head of the requested kind; .* --new-head"
+    ):
         tagger(bert, "last", new_head=False)
     model = tagger(bert, "last")
     model.mix = torch.nn.Linear(1, 1)  # weights that no such head has

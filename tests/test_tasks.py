@@ -61,11 +61,11 @@ def test_checks_belong_to_tasks(name):
 
 
 def test_rows_from_flags_combine_a_single_text_with_every_other():
-    schema = InputSchema(text_columns=("q", "c"), flags={"question": "q", "context": "c"})
-    rows = schema.rows_from_flags({"question": ["a", "b"], "context": ["x"]})
+    schema = InputSchema(text_columns=("q", "c"), columns_by_flag={"question": "q", "context": "c"})
+    rows = schema.build_rows_from_flags({"question": ["a", "b"], "context": ["x"]})
     assert rows == [{"q": "a", "c": "x"}, {"q": "b", "c": "x"}]
     with pytest.raises(bertkit.UserError, match="2 of --question, 3 of --context: the numbers differ"):
-        schema.rows_from_flags({"question": ["a", "b"], "context": ["x", "y", "z"]})
+        schema.build_rows_from_flags({"question": ["a", "b"], "context": ["x", "y", "z"]})
 
 
 def test_a_finished_ner_run_decodes_the_validation_split_once(tiny, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from bertkit.data.rows import Rows
 from bertkit.data.token_counts import TokenCounts
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
-from bertkit.pipeline.prepare import UNK_ERROR_RATE, UNK_WARNING_RATE, resolve_max_length
+from bertkit.pipeline.prepare import UNK_ERROR_FRACTION, UNK_WARNING_FRACTION, resolve_max_length
 from bertkit.tasks.base import Task
 
 # Above these fractions of the rows, the finding is a warning instead of a note.
@@ -202,7 +202,7 @@ class TokenizerInfo:
 def summarize_lengths(task: Task, counts: TokenCounts) -> dict[str, Any]:
     """Return statistics of the lengths in tokens, and the fractions of long rows and of [UNK] tokens."""
     unknown = {"unknown": counts.unk_fraction}
-    if task.spec.dynamic_examples:
+    if task.spec.resamples_examples:
         return unknown
     median, percentile_95 = np.percentile(counts.lengths, [50, 95], method="nearest").tolist()
     lengths = {"median": int(median), "95%": int(percentile_95), "longest": int(counts.lengths.max())}
@@ -215,7 +215,7 @@ def find_long_rows(
     """Find rows that are longer than `--max-length`, except if examples are sampled to fit."""
     limit, longest = task.config.max_length, int(counts.lengths.max())
     long = (counts.lengths > limit).nonzero()[0]
-    if task.spec.dynamic_examples or not len(long):
+    if task.spec.resamples_examples or not len(long):
         return
     message = f"{format_fraction(len(long), len(rows))} {name} rows are over {limit} tokens and"
     locations = locate_rows(rows, long)
@@ -237,9 +237,9 @@ def find_unk_tokens(name: str, rows: Rows, counts: TokenCounts, info: TokenizerI
 
     As in training, a very high fraction is an error, unless the user chose the model.
     """
-    if counts.unk_fraction <= UNK_WARNING_RATE:
+    if counts.unk_fraction <= UNK_WARNING_FRACTION:
         return
-    is_error = name == "train" and counts.unk_fraction > UNK_ERROR_RATE and not info.is_model_requested
+    is_error = name == "train" and counts.unk_fraction > UNK_ERROR_FRACTION and not info.is_model_requested
     by_fraction = np.argsort(-counts.unk_counts / counts.lengths, kind="stable")  # highest first
     yield Finding(
         "error" if is_error else "warning", "unknown",

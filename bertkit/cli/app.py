@@ -57,7 +57,7 @@ def _root(
 
 def _list_commands() -> dict[str, dict[str, Any]]:
     """Return the commands by help panel. Tasks that predict rows are fine-tuning tasks."""
-    fine_tuning = {name: TASK_COMMANDS[name] for name in TASKS if task_class(name).spec.row_level}
+    fine_tuning = {name: TASK_COMMANDS[name] for name in TASKS if task_class(name).spec.predicts_rows}
     pretraining = {name: TASK_COMMANDS[name] for name in TASKS if name not in fine_tuning}
     fine_tuning_suites = {name: command for name, command in SUITE_COMMANDS.items() if name != "ablation"}
     return {

@@ -13,7 +13,7 @@ from typer.core import TyperOption
 from bertkit.cli.completion import make_completer
 from bertkit.config import OUTPUT, RunConfig, Setting, Settings, get_flag, get_settings
 from bertkit.recipes import read_recipe
-from bertkit.validation import get_choices, get_typed_name, parse_flag
+from bertkit.validation import get_choices, get_command_line_name, parse_flag
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 METAVARS = {int: "INTEGER", float: "FLOAT", str: "TEXT"}
@@ -99,7 +99,7 @@ def _build_parser(name: str, kind: Any, setting: Setting) -> dict[str, Any]:
     item_kind = _get_item_kind(kind)
     if item_kind is bool:
         return {}
-    parser = partial(parse_flag, kind=item_kind, setting=setting, where=get_typed_name(name, setting))
+    parser = partial(parse_flag, kind=item_kind, setting=setting, where=get_command_line_name(name, setting))
     return {"parser": parser, "metavar": _format_metavar(item_kind, setting)}
 
 

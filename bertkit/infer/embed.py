@@ -34,7 +34,7 @@ from bertkit.modeling.encoder import (
 )
 from bertkit.modeling.loading import find_model, get_max_positions, load_config, load_tokenizer
 from bertkit.modeling.pooling import is_causal
-from bertkit.pipeline.prepare import UNK_WARNING_RATE
+from bertkit.pipeline.prepare import UNK_WARNING_FRACTION
 from bertkit.utils.output_paths import check_output_file
 from bertkit.utils.reporting import Reporter, silence_libraries
 from bertkit.validation import validate_settings
@@ -201,7 +201,7 @@ class Embedder:
 
     def _featurize(self, texts: Sequence[Sequence[str]]) -> StoredFeatures:
         features = build_features(texts, None, self.tokenizer, self.max_length, cache=bool(self.config.data))
-        if features.unk_fraction > UNK_WARNING_RATE:
+        if features.unk_fraction > UNK_WARNING_FRACTION:
             self.reporter.warn(
                 f"{features.unk_fraction:.0%} of the tokens of these texts are [UNK] for {self.source.name}"
             )

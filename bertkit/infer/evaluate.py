@@ -56,7 +56,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
         check_output_directory(Path(config.output_dir), run_directory.EVALUATION, config.overwrite)
     task = load_run_task(Path(config.run))
     with silence_libraries():
-        if task.spec.row_level:
+        if task.spec.predicts_rows:
             inputs = _load_row_inputs(config, reporter)
         else:
             inputs = _load_text_inputs(task, config, reporter)
@@ -72,7 +72,7 @@ def _load_compared_run(predictor: "Predictor", config: EvaluateConfig) -> "Predi
     from bertkit.infer.predictor import load_predictor
 
     task_name = predictor.task.spec.name
-    if not predictor.task.spec.row_level:
+    if not predictor.task.spec.predicts_rows:
         raise UserError(
             f"--compare {config.compare}: runs of {task_name} predict different masked tokens, so their "
             "scores cannot be compared; remove --compare"
@@ -109,14 +109,14 @@ def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) 
 
 def _load_row_inputs(config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
     """Load the rows to score, and the training rows of the run for the baselines."""
-    from bertkit.infer.predictor import load_predictor, rename_columns
-    from bertkit.pipeline.prepare import reload_run_rows
+    from bertkit.infer.predictor import add_renamed_columns, load_predictor
+    from bertkit.pipeline.prepare import reload_run_data
 
     predictor = load_predictor(config.run).use_batch_size(config.batch_size)
     trained_config = predictor.task.config  # before the columns of new data are mapped
     new_data = _load_new_rows(predictor, config, reporter) if config.data else None
     try:
-        dataset, run_splits = reload_run_rows(Path(config.run))
+        dataset, run_splits = reload_run_data(Path(config.run))
         train = run_splits["train"]
     except UserError as error:
         if not new_data:
@@ -128,7 +128,7 @@ def _load_row_inputs(config: EvaluateConfig, reporter: Reporter) -> EvaluationIn
         return EvaluationInputs(predictor, dataset, splits, train)
     dataset, splits = new_data
     if train is not None:
-        train = rename_columns(train, trained_config, predictor.task.config)
+        train = add_renamed_columns(train, trained_config, predictor.task.config)
         _warn_about_overlap(predictor.task, train, splits["validation"], reporter)
     return EvaluationInputs(predictor, dataset, splits, train)
 
@@ -141,7 +141,7 @@ def _load_new_rows(
     from bertkit.data.readers.files import Dialect
 
     task = predictor.task
-    dialect = Dialect(conll=True) if task.spec.reads_word_lines else None
+    dialect = Dialect(conll=True) if task.spec.reads_conll else None
     dataset = load_dataset(str(config.data), task.spec.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
     labeled: Splits = {}
@@ -216,13 +216,13 @@ def _compare(
     from bertkit.metrics.significance import compare_scorers
 
     try:
-        other = other.use_columns_of(predictor.task)
+        other = other.copy_columns_from(predictor.task)
         other_outputs = other.compute_outputs(evaluation.outputs.rows, reporter, str(config.compare))
     except UserError as error:
         raise UserError(f"--compare {config.compare}: {error}; compare runs with the same labels") from error
     other_evaluation = other.task.evaluate(other_outputs)
     seed = predictor.task.config.seed
-    differences = compare_scorers(other_evaluation.scorer(), evaluation.scorer(), seed)
+    differences = compare_scorers(other_evaluation.make_scorer(), evaluation.make_scorer(), seed)
     return {
         "with": config.compare,
         "validation": other_evaluation.scores,

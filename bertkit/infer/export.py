@@ -146,7 +146,7 @@ def _measure(
     task = validation.task
     files = {name: folder / ONNX_FILE for name, folder in folders.items()}
     models = {PYTORCH: validation.model, **{name: OnnxModel(path) for name, path in files.items()}}
-    collator = task.collator(validation.tokenizer, validation.model)
+    collator = task.make_collator(validation.tokenizer, validation.model)
     batch_size = min(MAX_BATCH_SIZE, task.config.eval_batch_size)
     variants, logits = compare_variants(models, validation.features, collator, batch_size, reporter)
     difference = variants[FP32].max_difference
@@ -156,7 +156,7 @@ def _measure(
             f"{difference:.1e}, more than {TOLERANCE:g}; nothing was written. Please "
             f"report this bug in the export of {validation.model.config.model_type}"
         )
-    unit = "examples" if task.spec.dynamic_examples else f"{task.spec.unit}s"
+    unit = "examples" if task.spec.resamples_examples else f"{task.spec.unit}s"
     count = len(validation.features)
     scores = {"metrics.json": metrics["validation"]} if validation.matches_metrics else {}
     scores |= {name: validation.compute_metrics(variant_logits) for name, variant_logits in logits.items()}
@@ -239,7 +239,7 @@ def load_validation_set(
         return _reload_validation_rows(folder, task, metrics, max_rows, reporter)
     except UserError as error:
         predictions = folder / f"{task.spec.predictions_name}.jsonl"
-        if not task.spec.row_level or not predictions.exists():
+        if not task.spec.predicts_rows or not predictions.exists():
             raise
         reporter.warn(
             f"cannot load the validation rows ({error}); comparing on the texts in {predictions}, "
@@ -265,7 +265,7 @@ def _reload_validation_rows(
             f"the data changed after {folder} was trained: its metrics.json has the scores of different rows"
         )
     model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
-    if prepared.task.spec.row_level:
+    if prepared.task.spec.predicts_rows:
         prepared.task.load_state(load_config(prepared.model_source))
     features, rows = prepared.features["validation"], prepared.splits["validation"]
     return ValidationSet(prepared.task, model, prepared.tokenizer, features, rows, "validation", is_same)
@@ -292,7 +292,7 @@ def _extract_inputs(record: dict[str, Any], task: "Task") -> dict[str, Any]:
     for name, value in record.items():
         if name.startswith(INPUT_PREFIX):
             columns[name.removeprefix(INPUT_PREFIX)] = value
-    return {name: value for name, value in columns.items() if name not in task.inputs.gold_columns}
+    return {name: value for name, value in columns.items() if name not in task.input_schema.gold_columns}
 
 
 # ---- comparison of variants

@@ -147,10 +147,10 @@ def _resolve_text_columns(
 
 def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Reporter) -> Iterator[Rows]:
     """Yield the rows of a file, or of one split of a directory or dataset, in chunks."""
-    dialect = Dialect(conll=True) if task.spec.reads_word_lines else None
+    dialect = Dialect(conll=True) if task.spec.reads_conll else None
     path = Path(data).expanduser()
     if path.is_file():
-        text_lines = None if task.spec.reads_word_lines else _iter_text_lines(task, data, reporter)
+        text_lines = None if task.spec.reads_conll else _iter_text_lines(task, data, reporter)
         return text_lines or stream_rows(path, dialect)
     splits = load_dataset(data, task.spec.name, data_dir, dialect).splits
     split = next(name for name in ("test", "validation", *splits) if name in splits)
@@ -161,7 +161,7 @@ def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Report
 
 def _iter_text_lines(task: Task, data: str, reporter: Reporter) -> Iterator[Rows] | None:
     """Yield the lines of a text file as rows; None for other files and for rows with several texts."""
-    columns = list(task.inputs.flags.values())
+    columns = list(task.input_schema.columns_by_flag.values())
     if len(columns) != 1:
         return None
     texts = read_text_lines(data, columns[0], reporter)
@@ -174,34 +174,38 @@ def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterat
     Raises:
         UserError: A flag belongs to another task, or a required flag is missing.
     """
-    task_flags = [format_flag(name) for name in task.inputs.flags]
+    task_flags = [format_flag(name) for name in task.input_schema.columns_by_flag]
     for name in texts_by_flag:
-        if name not in task.inputs.flags:
+        if name not in task.input_schema.columns_by_flag:
             raise UserError(
                 f"{format_flag(name)}: does not apply to a run of {task.spec.name}; "
                 f"use {format_list(task_flags)}"
             )
-    missing = [format_flag(name) for name in task.inputs.flags if name not in texts_by_flag]
+    missing = [format_flag(name) for name in task.input_schema.columns_by_flag if name not in texts_by_flag]
     if missing:
         raise UserError(f"{missing[0]}: is missing; a row of this run requires {' and '.join(task_flags)}")
-    return Rows.from_dicts(task.inputs.rows_from_flags(texts_by_flag), "the command line").iter_chunks()
+    return Rows.from_dicts(
+        task.input_schema.build_rows_from_flags(texts_by_flag), "the command line"
+    ).iter_chunks()
 
 
 def iter_stdin_rows(task: Task, stdin: BinaryIO | None) -> Iterator[Rows]:
     """Yield the rows of standard input; a line is a JSON object, or texts that tabs separate."""
-    alternatives = ", ".join(["--data FILE", *(format_flag(name) for name in task.inputs.flags)])
+    alternatives = ", ".join(
+        ["--data FILE", *(format_flag(name) for name in task.input_schema.columns_by_flag)]
+    )
     return chunk_records(read_stdin_rows(stdin, alternatives, partial(_parse_line, task)), STANDARD_INPUT)
 
 
 def _parse_line(task: Task, line_number: int, line: str) -> dict[str, Any]:
     """Parse a line with one text for each flag; the last flag may have several texts."""
-    *first_flags, last_flag = task.inputs.flags
+    *first_flags, last_flag = task.input_schema.columns_by_flag
     texts = line.split("\t") if first_flags else [line]
     texts_by_flag = {flag: [text] for flag, text in zip(first_flags, texts, strict=False)}
     texts_by_flag[last_flag] = texts[len(first_flags) :]
-    rows = task.inputs.rows_from_flags(texts_by_flag) if len(texts) > len(first_flags) else []
+    rows = task.input_schema.build_rows_from_flags(texts_by_flag) if len(texts) > len(first_flags) else []
     if len(rows) != 1:
-        expected = ", a TAB, ".join(task.inputs.flags)
+        expected = ", a TAB, ".join(task.input_schema.columns_by_flag)
         raise UserError(
             f"{STANDARD_INPUT}: line {line_number}: found {format_count(len(texts), 'text')}; "
             f"write {expected}, or a JSON object"

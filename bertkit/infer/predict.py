@@ -110,7 +110,7 @@ def _iter_prediction_chunks(
         predictor.map_columns(rows, reporter)
         description = f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}"
         with silence_libraries():
-            evaluation = predictor.evaluate_unlabeled(rows, reporter, description)
+            evaluation = predictor.evaluate_without_labels(rows, reporter, description)
         truncation.add(evaluation.outputs.features)
         records = list(predictor.iter_records(rows, evaluation, "all" if all_scores else "compact"))
         yield PredictionChunk(records, evaluation, predictor.task.spec.name)
@@ -189,7 +189,7 @@ def _to_json(value: Any) -> str:
 
 def _serialize_conll(chunks: Iterable[PredictionChunk]) -> Iterator[str]:
     for chunk in chunks:
-        files = chunk.evaluation.files()
+        files = chunk.evaluation.format_files()
         if CONLL_FILE not in files:
             raise UserError(f"--format conll: {chunk.task_name} does not tag words; use jsonl or csv")
         yield from files[CONLL_FILE]

@@ -39,23 +39,23 @@ class Predictor:
         chunks = chunk_records(map(_validate_row, rows), "rows", CHUNK_ROWS)
         for chunk in align_chunks_to_groups(self.task, chunks):
             self.map_columns(chunk)
-            yield from self.iter_records(chunk, self.evaluate_unlabeled(chunk))
+            yield from self.iter_records(chunk, self.evaluate_without_labels(chunk))
 
     def map_columns(self, rows: Rows, reporter: Reporter | None = None) -> None:
         """Make the task read the columns of new rows, and report them if they differ from training."""
-        trained_columns = self.task.inputs.text_columns
+        trained_columns = self.task.input_schema.text_columns
         self.task.map_columns(rows)
-        if reporter and self.task.inputs.text_columns != trained_columns:
-            columns = format_list(self.task.inputs.text_columns)
+        if reporter and self.task.input_schema.text_columns != trained_columns:
+            columns = format_list(self.task.input_schema.text_columns)
             reporter.info(
                 f"reading columns {columns} in place of the training columns {format_list(trained_columns)}"
             )
 
-    def evaluate_unlabeled(
+    def evaluate_without_labels(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
     ) -> Evaluation:
         """Predict rows without using their labels."""
-        gold = self.task.inputs.gold_columns
+        gold = self.task.input_schema.gold_columns
         inputs = {name: values for name, values in rows.columns.items() if name not in gold}
         parsed, _ = self.task.parse_rows(rows.replace_columns(inputs))
         return self.task.evaluate(self.compute_outputs(parsed, reporter, description))
@@ -65,14 +65,14 @@ class Predictor:
     ) -> Outputs:
         """Compute the logits of normalized rows. The outputs include the gold labels of labeled rows."""
         features = self.task.featurize(rows, self.tokenizer)
-        collator = self.task.collator(self.tokenizer, self.model)
+        collator = self.task.make_collator(self.tokenizer, self.model)
         batch_size = self.task.config.eval_batch_size
         logits = predict_logits(
             self.model, features, collator, batch_size, reporter or Reporter(), description
         )
         return Outputs(logits, features, rows)
 
-    def use_columns_of(self, other: Task) -> "Predictor":
+    def copy_columns_from(self, other: Task) -> "Predictor":
         """Read the same columns as another task; return this predictor."""
         self.task.config = dataclasses.replace(self.task.config, **get_column_settings(other.config))
         self.task.load_state(self.model.config)
@@ -96,7 +96,7 @@ class Predictor:
             evaluation: The predictions for these rows.
             scores: See `Evaluation.records`.
         """
-        inputs = self.task.inputs
+        inputs = self.task.input_schema
         parsed = evaluation.outputs.rows
         first_id = int(rows.row_numbers[0]) - 1 if len(rows) else 0
         gold = {name: rows[name] for name in inputs.gold_columns if name in rows.columns}
@@ -107,7 +107,7 @@ class Predictor:
                 {name: columns[name] for name in [*rows.columns, *columns] if name in columns}
             )
         hidden = inputs.hidden_columns - set(gold)
-        predictions = zip(output_rows, evaluation.records(scores), strict=True)
+        predictions = zip(output_rows, evaluation.iter_records(scores), strict=True)
         for row_id, (row, prediction) in enumerate(predictions, first_id):
             prediction.pop("gold", None)
             yield merge_prediction(row_id, row, hidden, prediction)
@@ -118,7 +118,7 @@ def get_column_settings(config: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(config).items() if "_column" in name}
 
 
-def rename_columns(rows: Rows, old_config: Any, new_config: Any) -> Rows:
+def add_renamed_columns(rows: Rows, old_config: Any, new_config: Any) -> Rows:
     """Add copies of the columns that `old_config` names, under the names in `new_config`."""
     columns = dict(rows.columns)
     new_settings = get_column_settings(new_config)
@@ -139,7 +139,7 @@ def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]
     pending: Rows | None = None
     for chunk in chunks:
         pending = chunk if pending is None else Rows.concatenate([pending, chunk])
-        groups = task.inputs.group_ids(pending)
+        groups = task.input_schema.get_group_ids(pending)
         end = len(pending) if groups is None else _find_last_group_start(groups)
         if end:
             yield pending.select(range(end))
@@ -168,7 +168,7 @@ def load_predictor(run: str | Path) -> Predictor:
         UserError: The directory is neither a run nor an exported model, or its task does not predict rows.
     """
     run_dir, task = Path(run), load_run_task(Path(run))
-    if not task.spec.row_level:
+    if not task.spec.predicts_rows:
         raise UserError(
             f"{run}: is a run of {task.spec.name}, which does not predict rows; "
             f"use bertkit fill-mask {run} or bertkit embed {run}"

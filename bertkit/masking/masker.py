@@ -6,7 +6,7 @@ import numpy as np
 
 from bertkit.masking.hashing import hashed_bits, hashed_uniform
 from bertkit.masking.words import WordSpans
-from bertkit.utils.ragged import concat_ranges, position_in_group
+from bertkit.utils.ragged import compute_positions_in_groups, concat_ranges
 
 IGNORE_INDEX = -100  # the label of a position that is not predicted, as in PyTorch
 # Random streams of `hashed_uniform`. A change of these arbitrary numbers changes the masks of a seed.
@@ -85,7 +85,7 @@ class TokenMasker:
         rows, positions = np.divmod(token_indices, seq_len)
         chosen_counts = np.bincount(rows, minlength=batch_size)
         # Indices into the flattened arrays of shape [batch, P].
-        prediction_indices = rows * self.max_predictions_per_seq + position_in_group(chosen_counts)
+        prediction_indices = rows * self.max_predictions_per_seq + compute_positions_in_groups(chosen_counts)
         original_ids = input_ids.ravel()[token_indices]
         actions = self._choose_actions(keys, prediction_indices)
         masked = input_ids.copy()

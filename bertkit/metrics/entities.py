@@ -8,7 +8,7 @@ import numpy as np
 
 from bertkit.data.ner.tags import TagSet, find_sentence_indices
 from bertkit.metrics.classification import Scores
-from bertkit.utils.ragged import offsets_from_lengths
+from bertkit.utils.ragged import compute_offsets
 
 UNTYPED_LABEL = "entity"  # name under which the scores of entities without a type are reported
 
@@ -68,7 +68,7 @@ def count_by_sentence(
     Returns:
         The result of `count_entities` [n, types, 3], and the numbers of correct words and of words [n, 2].
     """
-    cumulative_correct = offsets_from_lengths(gold == predicted)[offsets]
+    cumulative_correct = compute_offsets(gold == predicted)[offsets]
     words = np.diff(np.stack([cumulative_correct, offsets], axis=1), axis=0)
     return count_entities(gold, predicted, offsets, tags), words
 

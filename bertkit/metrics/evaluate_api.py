@@ -8,7 +8,7 @@ import evaluate
 import numpy as np
 
 from bertkit.data.ner.schemes import detect_scheme, to_iob2
-from bertkit.data.ner.tags import OUTSIDE, TagSet, build_iob2_labels, compute_offsets
+from bertkit.data.ner.tags import OUTSIDE, TagSet, build_iob2_labels, compute_sentence_offsets
 from bertkit.metrics.classification import Scores, score_regression, score_single_label
 from bertkit.metrics.entities import compute_word_accuracy, count_entities, score_entities
 from bertkit.metrics.squad import (
@@ -59,8 +59,8 @@ class Entities(evaluate.Metric):
         return _build_info(description, datasets.List(datasets.Value("string")))
 
     def _compute(self, predictions: Any, references: Any) -> Scores:
-        offsets = compute_offsets(references)
-        if not np.array_equal(offsets, compute_offsets(predictions)):
+        offsets = compute_sentence_offsets(references)
+        if not np.array_equal(offsets, compute_sentence_offsets(predictions)):
             raise ValueError(
                 "predictions and references: sentence lengths differ; pass one tag per word on both sides"
             )

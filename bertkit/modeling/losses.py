@@ -50,19 +50,19 @@ class CrossEntropy:
         smoothing: Label smoothing, from 0 to 1.
     """
 
-    weights: torch.Tensor | None = None
+    class_weights: torch.Tensor | None = None
     smoothing: float = 0.0
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the number of labels, or their total class weight."""
         labels = batch["labels"]
-        if self.weights is None:
+        if self.class_weights is None:
             return {"loss": torch.tensor(float(labels.numel()), device=labels.device)}
-        return {"loss": self.weights.to(labels.device)[labels].sum()}
+        return {"loss": self.class_weights.to(labels.device)[labels].sum()}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the summed cross-entropy in nats."""
-        weights = None if self.weights is None else self.weights.to(logits.device)
+        weights = None if self.class_weights is None else self.class_weights.to(logits.device)
         loss = F.cross_entropy(
             logits.float().flatten(0, -2), batch["labels"].flatten(), weight=weights, reduction="sum",
             label_smoothing=self.smoothing,
@@ -79,7 +79,7 @@ class BinaryCrossEntropy:
         smoothing: Label smoothing, from 0 to 1.
     """
 
-    weights: torch.Tensor | None = None
+    pos_weights: torch.Tensor | None = None
     smoothing: float = 0.0
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -90,7 +90,7 @@ class BinaryCrossEntropy:
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the summed binary cross-entropy in nats."""
         targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
-        pos_weights = None if self.weights is None else self.weights.to(logits.device)
+        pos_weights = None if self.pos_weights is None else self.pos_weights.to(logits.device)
         loss = F.binary_cross_entropy_with_logits(
             logits.float(), targets, pos_weight=pos_weights, reduction="sum"
         )

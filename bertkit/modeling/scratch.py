@@ -14,7 +14,7 @@ from bertkit.errors import UserError
 from bertkit.modeling.loading import ModelSource, find_model, load_tokenizer
 from bertkit.modeling.pretraining import build_bert_config
 from bertkit.utils.cache import get_or_create
-from bertkit.utils.files import make_process_folder
+from bertkit.utils.files import create_process_directory
 from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def create_model_folder(
         tokenizer = _load_named_tokenizer(config)
     else:
         tokenizer = _load_trained_tokenizer(config, text, options, reporter)
-    folder = make_process_folder()
+    folder = create_process_directory()
     tokenizer.save_pretrained(folder)
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     build_bert_config(vocab_size, shape, tokenizer.pad_token_id).save_pretrained(folder)

@@ -39,7 +39,7 @@ def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[st
         started = time.perf_counter()
         loss = train_step()
     step_seconds = time.perf_counter() - started
-    tokens_per_rank = batch_sampler.count_tokens(0, total_steps) / distributed.get_world_size()
+    tokens_per_rank = batch_sampler.estimate_tokens(0, total_steps) / distributed.get_world_size()
     relative_cost = tokens_per_rank / sum(lengths)
     return {
         "task": prepared.task.spec.name,
@@ -49,7 +49,7 @@ def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[st
         },
         "model": prepared.model_source.name,
         "summary": prepared.task.describe(),
-        "truncated": None if prepared.task.spec.dynamic_examples else features.num_truncated / len(features),
+        "truncated": None if prepared.task.spec.resamples_examples else features.num_truncated / len(features),
         "windowed": features.windowed_fraction if prepared.task.spec.uses_windows else None,
         "max_length": config.max_length,
         "longest_batch": [len(longest_examples), max(lengths)],

@@ -24,7 +24,7 @@ from bertkit.utils.reporting import Reporter
 if TYPE_CHECKING:
     from bertkit.data.features import Features
 
-UNK_WARNING_RATE, UNK_ERROR_RATE = 0.05, 0.30  # of all tokens of the training texts
+UNK_WARNING_FRACTION, UNK_ERROR_FRACTION = 0.05, 0.30  # of all tokens of the training texts
 
 
 @dataclass
@@ -271,11 +271,11 @@ def _report_features(prepared: PreparedRun, reporter: Reporter) -> None:
     """
     train, task = prepared.features["train"], prepared.task
     problem = f"{prepared.model_source.name}: {train.unk_fraction:.0%} of the tokens of these texts are [UNK]"
-    if train.unk_fraction > UNK_ERROR_RATE and not prepared.is_model_requested:
+    if train.unk_fraction > UNK_ERROR_FRACTION and not prepared.is_model_requested:
         raise UserError(f"{problem}; choose a model for their language with --model")
-    if train.unk_fraction > UNK_WARNING_RATE:
+    if train.unk_fraction > UNK_WARNING_FRACTION:
         reporter.warn(problem)
-    if not task.spec.dynamic_examples:
+    if not task.spec.resamples_examples:
         long_fraction = (
             train.windowed_fraction if task.spec.uses_windows else train.num_truncated / len(train)
         )
@@ -342,7 +342,7 @@ def load_run_task(folder: Path) -> Task:
     return task_type(task_type.spec.config(**recipe.settings))
 
 
-def reload_run_rows(folder: Path) -> tuple[LoadedDataset, Splits]:
+def reload_run_data(folder: Path) -> tuple[LoadedDataset, Splits]:
     """Load the data of a finished run again, with the settings of the run.
 
     Returns:

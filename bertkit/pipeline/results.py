@@ -55,10 +55,10 @@ def compute_scores(task: Task, evaluations: Mapping[str, Evaluation], train: Row
         "validation": {},
         "test": {},
         **{split: evaluation.scores for split, evaluation in labeled.items()},
-        "intervals": validation.intervals(task.config.seed),
-        "baselines": {} if train is None else task.baselines(train, validation.outputs.rows),
+        "intervals": validation.compute_intervals(task.config.seed),
+        "baselines": {} if train is None else task.score_baselines(train, validation.outputs.rows),
     }
-    details = {split: evaluation.details() for split, evaluation in labeled.items()}
+    details = {split: evaluation.compute_details() for split, evaluation in labeled.items()}
     details = {split: split_details for split, split_details in details.items() if split_details}
     return results | ({"details": details} if details else {})
 
@@ -69,6 +69,6 @@ def write_predictions(folder: Path, task: Task, evaluations: Mapping[str, Evalua
         suffix = "" if split == "validation" else f"-{split}"
         records = iter_prediction_records(task, evaluation)
         write_jsonl(folder / f"{task.spec.predictions_name}{suffix}.jsonl", records)
-        for name, lines in evaluation.files().items():
+        for name, lines in evaluation.format_files().items():
             stem, dot, extension = name.partition(".")
             write_chunks(folder / f"{stem}{suffix}{dot}{extension}", lines)

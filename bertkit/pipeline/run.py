@@ -142,7 +142,7 @@ def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
             distributed.on_main_process(_create_directory, prepared, folder)
         return _finish(session, train_with_retry(session))
     except BaseException as error:
-        checkpoint = None if contains_previous_run else run_directory.last_checkpoint(folder)
+        checkpoint = None if contains_previous_run else run_directory.find_last_checkpoint(folder)
         if not contains_previous_run and distributed.is_main_process():
             run_directory.discard_unstarted_run(folder)
         if not isinstance(error, KeyboardInterrupt):

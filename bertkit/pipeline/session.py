@@ -77,7 +77,7 @@ def _choose_smaller_batches(session: "Session") -> RunConfig | None:
     of the epoch, so the steps after the checkpoint would not use the remaining examples.
     """
     config, task = session.prepared.config, session.prepared.task
-    has_checkpoint = run_directory.last_checkpoint(session.folder) is not None
+    has_checkpoint = run_directory.find_last_checkpoint(session.folder) is not None
     if session.training_args.world_size > 1 or (config.tokens_per_batch is not None and has_checkpoint):
         return None
     return halve_batch(config, min_tokens=task.config.train_max_length())
@@ -92,7 +92,7 @@ def _restart(session: "Session", config: RunConfig) -> None:
     session.set_up()
     reason = {"out_of_memory_at": get_batch_settings(previous_config)}
     run_directory.update_settings(session.folder, config, reason)
-    has_checkpoint = run_directory.last_checkpoint(session.folder) is not None
+    has_checkpoint = run_directory.find_last_checkpoint(session.folder) is not None
     action = "resumes from the last checkpoint" if has_checkpoint else "restarts"
     session.reporter.warn(
         f"out of memory at {_format_batch_settings(previous_config)}: training {action} with "
@@ -136,7 +136,7 @@ class Session:
         self.model = prepared.task.build_model(prepared.model_config, prepared.model_source)
         freeze_layers(self.model, prepared.config.freeze)
         self._optimize_model()
-        self.collator = prepared.task.collator(prepared.tokenizer, self.model)
+        self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
         self.trainer = self._create_trainer()
         if distributed.get_rank():  # all ranks start with the same weights, but use different dropout masks
             set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
@@ -161,7 +161,7 @@ class Session:
         config, train = self.prepared.config, self.prepared.features["train"]
         trainer = self._report_trainer_errors(lambda: BertkitTrainer(
             model=self.model, args=self.training_args, train_dataset=train, data_collator=self.collator,
-            loss=self.prepared.task.loss(train), evaluate_fn=self._evaluate_validation,
+            loss=self.prepared.task.make_loss(train), evaluate_fn=self._evaluate_validation,
             best_metric=self.prepared.task.spec.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
@@ -228,7 +228,7 @@ class Session:
             RunInterrupted: A signal interrupted training. `--resume` resumes it from the last checkpoint.
             OutOfMemory: The batches do not fit into memory.
         """
-        checkpoint = run_directory.last_checkpoint(self.folder) if resume else None
+        checkpoint = run_directory.find_last_checkpoint(self.folder) if resume else None
         self._precompute_features()
         started = time.perf_counter()
         try:
@@ -271,7 +271,7 @@ class Session:
         state, batch_sampler = self.trainer.state, self.trainer.build_batch_sampler()
         input_stats, world_size = self.trainer.input_stats, distributed.get_world_size()
         epochs = (state.global_step - steps_before_resume) / batch_sampler.steps_per_epoch
-        num_tokens = batch_sampler.count_tokens(steps_before_resume, state.global_step)
+        num_tokens = batch_sampler.estimate_tokens(steps_before_resume, state.global_step)
         return {
             "seconds": seconds,
             "steps": state.global_step,

@@ -140,11 +140,11 @@ def format_detail_table(metrics: Mapping[str, Any]) -> str:
 
 def _format_usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
     """Return Python code that loads the model; the code uses transformers if its predictions are the same."""
-    load_code = LOAD_TEMPLATE.format(path=str(folder), example=task.inputs.example_row())
+    load_code = LOAD_TEMPLATE.format(path=str(folder), example=task.input_schema.make_example_row())
     pipeline = task.spec.pipeline
     if pipeline.caveat is not None or settings.get("long_texts") in BERTKIT_ONLY_LONG_TEXTS:
         return load_code
-    is_pair = len(task.inputs.text_columns) == 2
+    is_pair = len(task.input_schema.text_columns) == 2
     inputs = "{'text': '...', 'text_pair': '...'}" if is_pair else repr(pipeline.example_input)
     options = [repr(pipeline.task), repr(str(folder)), *_format_kwargs(pipeline.init_kwargs)]
     call = [inputs, *_format_kwargs(pipeline.call_kwargs)]
@@ -161,7 +161,7 @@ def _format_kwargs(kwargs: Mapping[str, Any]) -> list[str]:
 def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
     """Describe how bertkit and transformers handle texts that are longer than the maximum length."""
     max_length, long_texts = settings["max_length"], settings.get("long_texts", "head")
-    if task.spec.dynamic_examples:
+    if task.spec.resamples_examples:
         return f"Training examples had up to {max_length} tokens."
     if caveat := task.spec.pipeline.caveat:
         treatment = "split into windows" if task.spec.uses_windows else "truncated"

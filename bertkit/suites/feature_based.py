@@ -54,7 +54,7 @@ class FeatureBasedSuite(Suite):
             str(self.config.data),
             Ner.spec.name,
             self.config.data_dir,
-            Dialect(conll=Ner.spec.reads_word_lines),
+            Dialect(conll=Ner.spec.reads_conll),
         )
         self.data_source = dataset.source
         return [dataset.name, self.model_source.name]

@@ -29,7 +29,7 @@ Scores = dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pipeline:
+class TransformersPipeline:
     """Arguments with which `transformers.pipeline()` makes the same predictions as bertkit.
 
     Attributes:
@@ -79,17 +79,17 @@ class TaskSpec:
     name: str
     help: str
     config: type[RunConfig]
-    pipeline: Pipeline
+    pipeline: TransformersPipeline
     best_metric: tuple[str, int] = ("accuracy", 1)
     unit: str = "row"
     default_max_length: int = 256
     default_hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     column_aliases: Mapping[str, str] = field(default_factory=dict)
-    reads_word_lines: bool = False
+    reads_conll: bool = False
     sequence_grouping: Literal["document", "choice"] | None = None
     uses_windows: bool = False
-    dynamic_examples: bool = False
-    row_level: bool = True
+    resamples_examples: bool = False
+    predicts_rows: bool = True
     predictions_name: str = "predictions"
     training_phrase: str = "fine-tuned for"
 
@@ -110,10 +110,10 @@ class InputSchema:
     text_columns: tuple[str, ...]
     gold_columns: frozenset[str] = frozenset()
     hidden_columns: frozenset[str] = frozenset()
-    flags: Mapping[str, str] = field(default_factory=dict)
+    columns_by_flag: Mapping[str, str] = field(default_factory=dict)
     group_columns: tuple[str, ...] = ()
 
-    def rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+    def build_rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
         """Return rows that combine the texts of several flags.
 
         A flag with a single text fills its column in all rows with this text.
@@ -131,16 +131,16 @@ class InputSchema:
             )
             raise UserError(f"{counts}: the numbers differ; pass equally many of each, or a single one")
         columns = {
-            self.flags[flag]: texts if len(texts) == num_rows else texts * num_rows
+            self.columns_by_flag[flag]: texts if len(texts) == num_rows else texts * num_rows
             for flag, texts in texts_by_flag.items()
         }
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
-    def example_row(self) -> dict[str, Any]:
+    def make_example_row(self) -> dict[str, Any]:
         """Return a row with placeholder texts, for the example code of the model card."""
         return dict.fromkeys(self.text_columns, "...")
 
-    def group_ids(self, rows: "Rows") -> list[Any] | None:
+    def get_group_ids(self, rows: "Rows") -> list[Any] | None:
         """Return the group of each row; None if rows can be predicted one by one."""
         from bertkit.data.columns import find_column
 
@@ -188,7 +188,7 @@ class Task(ABC):
 
     @property
     @abstractmethod
-    def inputs(self) -> InputSchema:
+    def input_schema(self) -> InputSchema:
         """The columns that the task reads; those that are not guessed yet are missing."""
 
     # ---- rows
@@ -202,7 +202,7 @@ class Task(ABC):
         from bertkit.data.readers.files import Dialect, read_file
 
         config = self.config
-        dialect = Dialect(conll=True) if self.spec.reads_word_lines else None
+        dialect = Dialect(conll=True) if self.spec.reads_conll else None
         dataset = load_dataset(str(config.data), self.spec.name, config.data_dir, dialect)
         paths = {"validation": config.validation, "test": config.test}
         return dataset.add_splits(
@@ -317,7 +317,7 @@ class Task(ABC):
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return the encoder with this task's head; weights that `source` lacks are initialized randomly."""
 
-    def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
+    def make_collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Return a function that pads a list of features to a batch."""
         from bertkit.data.collator import PaddingCollator
         from bertkit.modeling.loading import takes_token_type_ids
@@ -344,7 +344,7 @@ class Task(ABC):
         return
 
     @abstractmethod
-    def loss(self, features: "Features") -> "Loss":
+    def make_loss(self, features: "Features") -> "Loss":
         """Return the loss for these training features."""
 
     # ---- results
@@ -358,5 +358,5 @@ class Task(ABC):
         return
 
     @abstractmethod
-    def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
+    def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Return the scores of simple baselines by name; they are fitted on `train` and scored on `rows`."""

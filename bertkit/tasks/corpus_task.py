@@ -32,7 +32,7 @@ class CorpusTask(Task):
     tokenizer: Any
 
     @property
-    def inputs(self) -> InputSchema:
+    def input_schema(self) -> InputSchema:
         """The column of texts."""
         return InputSchema(text_columns=("text",))
 

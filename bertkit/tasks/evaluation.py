@@ -58,10 +58,10 @@ class Evaluation(ABC):
         """Return the scores by name; the split must have labels."""
 
     @abstractmethod
-    def scorer(self) -> "Scorer":
+    def make_scorer(self) -> "Scorer":
         """Return a function that scores any selection of the rows, for intervals and paired tests."""
 
-    def intervals(self, seed: int) -> dict[str, list[float]]:
+    def compute_intervals(self, seed: int) -> dict[str, list[float]]:
         """Return the 95 % interval of each score, as [low, high]; see `compute_intervals`.
 
         Args:
@@ -69,14 +69,14 @@ class Evaluation(ABC):
         """
         from bertkit.metrics.significance import compute_intervals
 
-        return compute_intervals(self.scorer(), seed)
+        return compute_intervals(self.make_scorer(), seed)
 
-    def details(self) -> "dict[str, Scores]":
+    def compute_details(self) -> "dict[str, Scores]":
         """Return the scores of parts of the predictions by name of the part, such as an entity type."""
         return {}
 
     @abstractmethod
-    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield the prediction for each row as a dictionary.
 
         Args:
@@ -84,7 +84,7 @@ class Evaluation(ABC):
                 only the scores of predicted labels; "all": also scores that `predictions.jsonl` lacks.
         """
 
-    def files(self) -> dict[str, Iterator[str]]:
+    def format_files(self) -> dict[str, Iterator[str]]:
         """Return the contents of further prediction files by file name, in chunks of text."""
         return {}
 
@@ -94,9 +94,9 @@ def iter_prediction_records(task: "Task", evaluation: Evaluation) -> Iterator[di
 
     A record has an id, the input columns if there is one prediction per row, and the prediction.
     """
-    has_rows, hidden_columns = task.spec.row_level, task.inputs.hidden_columns
+    has_rows, hidden_columns = task.spec.predicts_rows, task.input_schema.hidden_columns
     rows = iter(evaluation.outputs.rows) if has_rows else repeat(EMPTY_ROW)
-    pairs = zip(rows, evaluation.records(), strict=has_rows)
+    pairs = zip(rows, evaluation.iter_records(), strict=has_rows)
     for row_id, (row, prediction) in enumerate(pairs):
         yield merge_prediction(row_id, row, hidden_columns, prediction)
 

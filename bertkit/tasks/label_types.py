@@ -45,7 +45,7 @@ class LabelType(ABC):
         return normalize_label(value)
 
     @abstractmethod
-    def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
+    def make_loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """Return the loss.
 
         Args:
@@ -92,7 +92,7 @@ class SingleLabel(LabelType):
 
         return encode_labels(rows, column, self.labels)
 
-    def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
+    def make_loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """Return cross-entropy."""
         from bertkit.modeling.heads import compute_class_weights
         from bertkit.modeling.losses import CrossEntropy
@@ -146,7 +146,7 @@ class MultiLabel(LabelType):
         labels = parse_label_set(value, self.separator)
         return None if labels is None else tuple(sorted(labels))
 
-    def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
+    def make_loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """Return the mean binary cross-entropy over all rows and labels."""
         from bertkit.modeling.heads import compute_class_weights
         from bertkit.modeling.losses import BinaryCrossEntropy
@@ -193,7 +193,7 @@ class Regression(LabelType):
 
         return parse_number(value)
 
-    def loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
+    def make_loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """Return squared error."""
         from bertkit.modeling.losses import SquaredError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import DATA, MODEL, RunConfig, setting
 from bertkit.errors import UserError, format_list
-from bertkit.tasks.base import InputSchema, Pipeline, Scores, Task, TaskSpec
+from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.ner_predictions import NerEvaluation, score_baselines
 
@@ -69,9 +69,11 @@ class Ner(Task):
         name="ner",
         help="Fine-tune on named entities, or any tags of words.",
         config=NerConfig,
-        pipeline=Pipeline(task="token-classification", init_kwargs={"aggregation_strategy": "first"}),
+        pipeline=TransformersPipeline(
+            task="token-classification", init_kwargs={"aggregation_strategy": "first"}
+        ),
         best_metric=("f1", 1),
-        reads_word_lines=True,
+        reads_conll=True,
         uses_windows=True,
     )
     scheme: "Scheme"
@@ -93,7 +95,7 @@ class Ner(Task):
         return self.config.features is not None or self.config.head == "bilstm"
 
     @property
-    def inputs(self) -> InputSchema:
+    def input_schema(self) -> InputSchema:
         """The columns of words or text and of tags; with `--context document`, also the document column."""
         from bertkit.data.ner.documents import DOCUMENT_COLUMNS
 
@@ -101,7 +103,7 @@ class Ner(Task):
             text_columns=("tokens",),
             gold_columns=frozenset([self.config.tag_column]),
             hidden_columns=frozenset(["tokens", "text", "tags", "iob2", "context"]),
-            flags={"text": self.config.token_column},
+            columns_by_flag={"text": self.config.token_column},
             group_columns=tuple(DOCUMENT_COLUMNS) if self.config.context == "document" else (),
         )
 
@@ -269,7 +271,7 @@ class Ner(Task):
             type_names = [*self.types, "O"]
             verify_label_order(gold, predicted, type_names, str(self.config.model), "words in entities")
 
-    def loss(self, features: "Features") -> "Loss":
+    def make_loss(self, features: "Features") -> "Loss":
         """Return the mean cross-entropy over the words."""
         from bertkit.modeling.losses import CrossEntropy
 
@@ -281,6 +283,6 @@ class Ner(Task):
         """Return the predicted tags and entities."""
         return NerEvaluation(outputs, self.tags, self.scheme)
 
-    def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
+    def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Score baselines; see `bertkit.tasks.ner_predictions.score_baselines`."""
         return score_baselines(train, rows, self.tags)

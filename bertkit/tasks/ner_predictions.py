@@ -119,7 +119,7 @@ class NerEvaluation(Evaluation):
 
         return score_sentences(*self._counts)
 
-    def scorer(self) -> "Scorer":
+    def make_scorer(self) -> "Scorer":
         """Return a scorer of sentences, since the words of one sentence are not independent."""
         from bertkit.metrics.entities import score_sentences
         from bertkit.metrics.significance import Scorer
@@ -128,7 +128,7 @@ class NerEvaluation(Evaluation):
         entities = entities_by_type.sum(1)
         return Scorer(lambda rows: score_sentences(entities[rows], words[rows]), len(words))
 
-    def details(self) -> dict[str, Scores]:
+    def compute_details(self) -> dict[str, Scores]:
         """Return the scores of each entity type."""
         from bertkit.metrics.entities import score_types
 
@@ -137,7 +137,7 @@ class NerEvaluation(Evaluation):
 
     # ---- records
 
-    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield `tokens`, the `gold` and `predicted` tags, `text`, and `entities` with character offsets.
 
         `score_detail="all"` adds `probabilities`, with the probability of each word's predicted tag.
@@ -157,7 +157,7 @@ class NerEvaluation(Evaluation):
             }
             yield record | {"probabilities": probabilities} if score_detail == "all" else record
 
-    def files(self) -> dict[str, Iterator[str]]:
+    def format_files(self) -> dict[str, Iterator[str]]:
         """Return `predictions.conll`: word, gold tag if there is one, and predicted tag."""
         from bertkit.data.readers.conll import format_conll
 
@@ -176,7 +176,7 @@ def score_baselines(train: "Rows", rows: "Rows", tags: "TagSet") -> dict[str, Sc
     """
     import numpy as np
 
-    from bertkit.data.ner.tags import compute_offsets
+    from bertkit.data.ner.tags import compute_sentence_offsets
     from bertkit.metrics.baselines import predict_frequent_tag
     from bertkit.metrics.entities import count_by_sentence, score_sentences
 
@@ -186,7 +186,7 @@ def score_baselines(train: "Rows", rows: "Rows", tags: "TagSet") -> dict[str, Sc
         "majority": np.full(len(gold), tags.outside_id),
         "frequent_tag": predict_frequent_tag(train_words, train_tags, words, tags.outside_id),
     }
-    offsets = compute_offsets(rows["tokens"])
+    offsets = compute_sentence_offsets(rows["tokens"])
     return {
         name: score_sentences(*count_by_sentence(gold, predicted, offsets, tags))
         for name, predicted in predictions.items()

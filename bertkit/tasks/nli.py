@@ -106,11 +106,11 @@ class Nli(SequenceTask):
         The label of one pair would otherwise help to predict the labels of the others.
         """
         keys = super().split_keys(rows)
-        return dataclasses.replace(keys, group=rows[self.inputs.text_columns[0]])
+        return dataclasses.replace(keys, group=rows[self.input_schema.text_columns[0]])
 
     def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return a baseline that reads only the hypotheses."""
-        return "hypothesis_only", list(self.inputs.text_columns[1:])
+        return "hypothesis_only", list(self.input_schema.text_columns[1:])
 
     def _map_label_ids(self, rows: "Rows") -> "Rows":
         """Replace the ids 0, 1 and 2 by the standard names if the model predicts these names."""

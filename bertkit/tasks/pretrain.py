@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
-from bertkit.tasks.base import Pipeline, Preview, Scores, TaskSpec
+from bertkit.tasks.base import Preview, Scores, TaskSpec, TransformersPipeline
 from bertkit.tasks.corpus_task import CorpusTask
 from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
 from bertkit.tasks.pretrain_config import PretrainConfig, apply_phases
@@ -35,14 +35,14 @@ class Pretrain(CorpusTask):
         name="pretrain-mlm-nsp",
         help="Pre-train a BERT on plain text: masked language modeling and next sentence prediction.",
         config=PretrainConfig,
-        pipeline=Pipeline(task="fill-mask"),
+        pipeline=TransformersPipeline(task="fill-mask"),
         best_metric=("loss", -1),
         unit="text",  # a document, or a part of a document if there are few documents
         default_max_length=128,
         # As in Devlin et al. 2018, A.2, except for the smaller batch size.
         default_hyperparameters={"epochs": 1.0, "batch_size": 32, "learning_rate": 1e-4},
-        dynamic_examples=True,
-        row_level=False,
+        resamples_examples=True,
+        predicts_rows=False,
         predictions_name="masked_samples",
     )
     eval_collator: Any
@@ -52,7 +52,7 @@ class Pretrain(CorpusTask):
         if self.config.phases is not None:
             self.config = apply_phases(self.config)
         phrase = "further pre-trained by" if self.config.model else "pre-trained from scratch by"
-        pipeline = Pipeline(task=self.objective.hub_task)
+        pipeline = TransformersPipeline(task=self.objective.hub_task)
         self.spec = replace(self.spec, pipeline=pipeline, training_phrase=phrase)
 
     @property
@@ -184,11 +184,11 @@ class Pretrain(CorpusTask):
             notes.append(f"an epoch has only {len(features):,} examples: all are shown")
         return Preview(statistics, samples, notes)
 
-    def collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
+    def make_collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Return a collator that pads and masks examples with the settings of their phase."""
         from bertkit.data.corpus.features import PhasedCollator
 
-        pad, build_collator = super().collator(tokenizer, model), self.objective.build_collator
+        pad, build_collator = super().make_collator(tokenizer, model), self.objective.build_collator
         self.eval_collator = build_collator(self.config, tokenizer, pad, self.config.max_length)
         phase_collators = [build_collator(self.config, tokenizer, pad, phase.length) for phase in self.phases]
         return PhasedCollator(phase_collators, self.eval_collator)
@@ -207,7 +207,7 @@ class Pretrain(CorpusTask):
             set_dropout(model, self.config.dropout)
         return gather_masked_positions(model)
 
-    def loss(self, features: Any) -> "Loss":
+    def make_loss(self, features: Any) -> "Loss":
         """Return the sum of the mean loss over predicted tokens and the mean loss over pairs."""
         from bertkit.modeling.losses import PretrainingLoss
 
@@ -219,7 +219,7 @@ class Pretrain(CorpusTask):
         """Return the losses and a sample of masked examples."""
         return PretrainEvaluation(outputs, self.config.has_pairs, self.eval_collator, self.tokenizer)
 
-    def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
+    def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Score `unigram`, which predicts tokens by their frequency in the training text."""
         from bertkit.metrics.pretraining import score_unigram
 
@@ -251,7 +251,7 @@ class PretrainEvaluation(Evaluation):
 
         return score_pretraining(self.outputs.logits, self.has_pairs)
 
-    def scorer(self) -> "Scorer":
+    def make_scorer(self) -> "Scorer":
         """Return a scorer of examples."""
         from bertkit.metrics.pretraining import score_pretraining
         from bertkit.metrics.significance import Scorer
@@ -259,7 +259,7 @@ class PretrainEvaluation(Evaluation):
         logits = self.outputs.logits
         return Scorer(lambda rows: score_pretraining(logits[rows], self.has_pairs), len(logits))
 
-    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield a sample of masked examples; `mlm_loss` is the mean loss of the predicted tokens in nats."""
         from bertkit.masking.preview import decode_masked_samples, sample_indices
 

@@ -124,17 +124,17 @@ class PretrainConfig(TextConfig, RunConfig):
         """Whether an example has two texts."""
         return self.objective in ("mlm+nsp", "mlm+sop")
 
-    def continued_from(self, run_dir: Path) -> Self:
+    def use_run_as_model(self, run_dir: Path) -> Self:
         """Return the settings for training a finished run further, without those of a model from scratch."""
         unset: dict[str, Any] = dict.fromkeys(get_scratch_flags(type(self)))
-        return dataclasses.replace(super().continued_from(run_dir), **unset)
+        return dataclasses.replace(super().use_run_as_model(run_dir), **unset)
 
-    def train_max_length(self) -> int:
+    def max_training_length(self) -> int:
         """Return the length of the longest phase in tokens."""
         from bertkit.data.corpus.features import parse_phases
 
         if self.phases is None:
-            return super().train_max_length()
+            return super().max_training_length()
         return max(phase.length for phase in parse_phases(self.phases))
 
 

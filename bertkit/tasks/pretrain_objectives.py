@@ -6,7 +6,7 @@ from typing import Any
 
 from bertkit.config import get_flag, get_settings
 from bertkit.errors import UserError
-from bertkit.tasks.base import Pipeline
+from bertkit.tasks.base import TransformersPipeline
 from bertkit.tasks.pretrain_config import PretrainConfig
 
 # Model types whose `AutoModelForPreTraining` has a next sentence prediction head.
@@ -127,17 +127,17 @@ class Objective:
         """The task name on the Hub and in `transformers.pipeline()`."""
         return "text-generation" if self.is_causal else "fill-mask"
 
-    def build_pipeline(self, tokenizer: Any) -> Pipeline:
+    def build_pipeline(self, tokenizer: Any) -> TransformersPipeline:
         """Return the arguments of `transformers.pipeline()`.
 
         A causal model continues a text that starts with [CLS]. The text must not end with [SEP], so the
         pipeline adds no special tokens.
         """
         if not self.is_causal:
-            return Pipeline(task=self.hub_task, example_input=f"... {tokenizer.mask_token} ...")
+            return TransformersPipeline(task=self.hub_task, example_input=f"... {tokenizer.mask_token} ...")
         call_kwargs = {"add_special_tokens": False, "max_new_tokens": 20}
         example = f"{tokenizer.cls_token} ..."
-        return Pipeline(task=self.hub_task, call_kwargs=call_kwargs, example_input=example)
+        return TransformersPipeline(task=self.hub_task, call_kwargs=call_kwargs, example_input=example)
 
 
 _PAIRS = "AutoModelForPreTraining"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import DATA, MODEL, RunConfig, fill_unset, setting
 from bertkit.errors import UserError
-from bertkit.tasks.base import InputSchema, Pipeline, Scores, Task, TaskSpec
+from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.qa_predictions import QaEvaluation, score_baselines
 
@@ -77,7 +77,9 @@ class Qa(Task):
         name="qa",
         help="Fine-tune on extractive question answering: SQuAD v1.1, v2.0 and similar datasets.",
         config=QaConfig,
-        pipeline=Pipeline(task="question-answering", caveat="has no task for extractive questions"),
+        pipeline=TransformersPipeline(
+            task="question-answering", caveat="has no task for extractive questions"
+        ),
         best_metric=("f1", 1),
         uses_windows=True,
         default_max_length=384,
@@ -85,7 +87,7 @@ class Qa(Task):
     requires_full_coverage = True
 
     @property
-    def inputs(self) -> InputSchema:
+    def input_schema(self) -> InputSchema:
         """The columns of questions, paragraphs and answers, and the further answer columns of SQuAD."""
         from bertkit.data.qa.rows import ANSWER_COLUMNS
 
@@ -95,7 +97,7 @@ class Qa(Task):
             text_columns=("question", "context"),
             gold_columns=frozenset(answer_columns - {question, context}),
             hidden_columns=frozenset(["id", "answers"]),
-            flags={"question": question, "context": context},
+            columns_by_flag={"question": question, "context": context},
         )
 
     @property
@@ -271,7 +273,7 @@ class Qa(Task):
             AutoModelForQuestionAnswering, source, model_config, self.has_new_head, self.config.head
         )
 
-    def loss(self, features: Any) -> "Loss":
+    def make_loss(self, features: Any) -> "Loss":
         """Return the mean cross-entropy of the start and end positions in each window."""
         from bertkit.modeling.losses import CrossEntropy
 
@@ -288,6 +290,6 @@ class Qa(Task):
         if self.config.squad == "v2":
             self.fitted_params = {THRESHOLD_KEY: evaluation.find_best_threshold()}
 
-    def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
+    def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Score baselines; see `bertkit.tasks.qa_predictions.score_baselines`."""
         return score_baselines(rows, self.config.squad)

@@ -121,7 +121,7 @@ class QaEvaluation(Evaluation):
             scores["char_f1"] = 100.0 * float(char_f1.mean())
         return scores
 
-    def scorer(self) -> "Scorer":
+    def make_scorer(self) -> "Scorer":
         """Return a scorer of questions; all selections use the same threshold."""
         import numpy as np
 
@@ -144,7 +144,7 @@ class QaEvaluation(Evaluation):
 
         return Scorer(score, len(self.gold))
 
-    def details(self) -> dict[str, Scores]:
+    def compute_details(self) -> dict[str, Scores]:
         """Return the scores at some thresholds, including the threshold in use; empty with v1."""
         import numpy as np
 
@@ -168,7 +168,7 @@ class QaEvaluation(Evaluation):
 
     # ---- records
 
-    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield `id`, `gold`, `answer` with its `start` and `end` in the paragraph, `score` and `null_odds`.
 
         `score_detail="all"` adds `nbest`, the n-best list. The keys are explained in docs/qa.md.
@@ -192,7 +192,7 @@ class QaEvaluation(Evaluation):
             }
             yield record if nbest_lists is None else record | {"nbest": next(nbest_lists)}
 
-    def files(self) -> dict[str, Iterator[str]]:
+    def format_files(self) -> dict[str, Iterator[str]]:
         """Return files for the official scripts: answers, n-best lists and, with v2, null odds, all by id."""
         ids = self.outputs.rows["id"]
         files = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.config import DATA, MODEL, RunConfig, fill_unset, get_flag, get_settings, setting
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.tasks.base import InputSchema, Pipeline, Scores, Task
+from bertkit.tasks.base import InputSchema, Scores, Task, TransformersPipeline
 from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
 from bertkit.tasks.label_types import LabelType, SingleLabel
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
-SEQUENCE_PIPELINE = Pipeline(
+SEQUENCE_PIPELINE = TransformersPipeline(
     task="text-classification", init_kwargs={"top_k": None}, call_kwargs={"truncation": True}
 )
 TEXT_FLAGS = ("text", "text_pair")  # settings of `bertkit predict`
@@ -82,14 +82,14 @@ class SequenceTask(Task):
         return self.label_type.labels
 
     @property
-    def inputs(self) -> InputSchema:
+    def input_schema(self) -> InputSchema:
         """The columns of one or two texts and of the label."""
         columns = tuple(column for name in self.text_settings if (column := getattr(self.config, name)))
         return InputSchema(
             text_columns=columns,
             gold_columns=frozenset([self.config.label_column]),
             hidden_columns=frozenset([self.config.label_column]),
-            flags=dict(zip(TEXT_FLAGS, columns, strict=False)),
+            columns_by_flag=dict(zip(TEXT_FLAGS, columns, strict=False)),
         )
 
     # ---- rows
@@ -104,7 +104,7 @@ class SequenceTask(Task):
         self._guess_texts(train)
         if self.config.label_column is None:
             self.config = fill_unset(self.config, {"label_column": guess_label_column(train)})
-        columns = self.inputs.text_columns
+        columns = self.input_schema.text_columns
         if len(set(columns)) < len(columns):
             flag = self._get_flag(self.text_settings[1])
             raise UserError(f"{flag} {columns[1]}: is the column of the first text already; name another one")
@@ -151,7 +151,7 @@ class SequenceTask(Task):
         """Return keys that identify a row by its texts, and stratify rows by label."""
         from bertkit.data.split import SplitKeys
 
-        texts = rows.zip_columns(list(self.inputs.text_columns))
+        texts = rows.zip_columns(list(self.input_schema.text_columns))
         labels = rows.columns.get(self.config.label_column) if self.labels else None
         strata = [str(value) for value in labels] if labels else [0] * len(rows)
         return SplitKeys(identity=texts, group=texts, stratum=strata)
@@ -197,7 +197,7 @@ class SequenceTask(Task):
         """Check that the text columns exist and hold strings."""
         from bertkit.data.columns import require_column, require_texts
 
-        columns = list(self.inputs.text_columns)
+        columns = list(self.input_schema.text_columns)
         for column, role in zip(columns, ("the text", "the second text"), strict=False):
             require_column(rows, column, role)
         require_texts(rows, columns)
@@ -214,12 +214,12 @@ class SequenceTask(Task):
         """
         from bertkit.data.columns import guess_label_column
 
-        training_config, columns = self.config, self.inputs.text_columns
+        training_config, columns = self.config, self.input_schema.text_columns
         if not set(columns) <= set(rows.columns):
             with suppress(UserError):
                 self.config = dataclasses.replace(training_config, **dict.fromkeys(self.text_settings))
                 self._guess_texts(rows)
-            guessed = self.inputs.text_columns
+            guessed = self.input_schema.text_columns
             if len(guessed) != len(columns) or not set(guessed) <= set(rows.columns):
                 self.config = training_config
         with suppress(UserError):
@@ -248,7 +248,7 @@ class SequenceTask(Task):
     def describe(self) -> str:
         """Return the names of the columns and the classes."""
         classes = f", classes {format_list(self.labels)}" if self.labels else ""
-        return f"{' + '.join(self.inputs.text_columns)} by {self.config.label_column}{classes}"
+        return f"{' + '.join(self.input_schema.text_columns)} by {self.config.label_column}{classes}"
 
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Keep the head and the label order of a model that was trained on the same labels.
@@ -284,7 +284,7 @@ class SequenceTask(Task):
         from bertkit.data.features import build_features
 
         return build_features(
-            [rows[column] for column in self.inputs.text_columns], self.encode_labels(rows), tokenizer,
+            [rows[column] for column in self.input_schema.text_columns], self.encode_labels(rows), tokenizer,
             self.config.max_length, self.config.long_texts, cache=self.use_cache,
         )  # fmt: skip
 
@@ -306,11 +306,11 @@ class SequenceTask(Task):
             evaluation = self.evaluate(predict_sample())
             verify_label_order(evaluation.gold, evaluation.predicted, self.labels, str(self.config.model))
 
-    def loss(self, features: "Features") -> "Loss":
+    def make_loss(self, features: "Features") -> "Loss":
         """Return the loss for the kind of the labels."""
         assert features.labels is not None
         balanced = self.config.class_weights == "balanced"
-        return self.label_type.loss(features.labels, balanced, self.config.label_smoothing)
+        return self.label_type.make_loss(features.labels, balanced, self.config.label_smoothing)
 
     # ---- results
 
@@ -318,7 +318,7 @@ class SequenceTask(Task):
         """Return the predicted labels."""
         return SequenceEvaluation(outputs, self.label_type)
 
-    def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
+    def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Score two baselines: `majority`, and `tfidf` (or `hypothesis_only` for `nli`).
 
         The majority baseline predicts the same for all rows.
@@ -337,7 +337,7 @@ class SequenceTask(Task):
 
     def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return the name of the TF-IDF baseline, and the text columns that it reads."""
-        return "tfidf", list(self.inputs.text_columns)
+        return "tfidf", list(self.input_schema.text_columns)
 
 
 class SequenceEvaluation(Evaluation):
@@ -367,7 +367,7 @@ class SequenceEvaluation(Evaluation):
         """Return the scores that are usual for the kind of the labels."""
         return self.label_type.score(self.gold, self.predicted)
 
-    def scorer(self) -> "Scorer":
+    def make_scorer(self) -> "Scorer":
         """Return a scorer of rows; for single labels, it includes which rows are correct."""
         from bertkit.metrics.significance import Scorer
 
@@ -375,7 +375,7 @@ class SequenceEvaluation(Evaluation):
         is_correct = gold == predicted if isinstance(self.label_type, SingleLabel) else None
         return Scorer(lambda rows: score(gold[rows], predicted[rows]), len(gold), is_correct)
 
-    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield `gold`, `predicted` and, except for regression, `probabilities` by label.
 
         With `score_detail="compact"`, only the probabilities of the predicted labels are included.

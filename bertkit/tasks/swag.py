@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.config import DATA, RunConfig, fill_unset, setting
 from bertkit.errors import UserError, format_list
-from bertkit.tasks.base import InputSchema, Pipeline, Scores, Task, TaskSpec
+from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
 from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ChoiceSchema(InputSchema):
     context_columns: tuple[str, ...]
     ending_columns: tuple[str, ...]
 
-    def rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+    def build_rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
         """Return a single row with the context and all endings.
 
         Args:
@@ -82,9 +82,9 @@ class ChoiceSchema(InputSchema):
             return [{**row, columns[0]: endings}]
         return [row | dict(zip(columns, endings, strict=False))]
 
-    def example_row(self) -> dict[str, Any]:
+    def make_example_row(self) -> dict[str, Any]:
         """Return a row with placeholder texts; a single column of endings holds a list."""
-        row = super().example_row()
+        row = super().make_example_row()
         if len(self.ending_columns) == 1:
             row[self.ending_columns[0]] = ["...", "..."]
         return row
@@ -104,13 +104,13 @@ class Swag(Task):
         name="swag",
         help="Fine-tune on multiple choice: a context and any number of endings.",
         config=SwagConfig,
-        pipeline=Pipeline(task="multiple-choice", caveat="has no task for multiple choice"),
+        pipeline=TransformersPipeline(task="multiple-choice", caveat="has no task for multiple choice"),
         sequence_grouping="choice",
     )
     first_label: int = 0
 
     @property
-    def inputs(self) -> ChoiceSchema:
+    def input_schema(self) -> ChoiceSchema:
         """The columns of context, endings and label."""
         config = self.config
         contexts = tuple(column for column in (config.context_column, config.start_column) if column)
@@ -119,7 +119,7 @@ class Swag(Task):
             text_columns=(*contexts, *endings),
             gold_columns=frozenset([config.label_column]),
             hidden_columns=frozenset([config.label_column]),
-            flags={"context": config.context_column, "ending": endings[0]} if endings else {},
+            columns_by_flag={"context": config.context_column, "ending": endings[0]} if endings else {},
             context_columns=contexts,
             ending_columns=endings,
         )
@@ -162,7 +162,7 @@ class Swag(Task):
         """Return the endings of each row, without their common beginning."""
         from bertkit.data.choices import parse_endings
 
-        columns = [column for column in self.inputs.ending_columns if column in rows.columns]
+        columns = [column for column in self.input_schema.ending_columns if column in rows.columns]
         return parse_endings(rows, columns)
 
     def parse_full_endings(self, rows: "Rows") -> list[list[str]]:
@@ -180,7 +180,7 @@ class Swag(Task):
         """Return keys that ignore the order of the endings, and keep rows with the same context together."""
         from bertkit.data.split import SplitKeys
 
-        contexts = rows.zip_columns(list(self.inputs.context_columns))
+        contexts = rows.zip_columns(list(self.input_schema.context_columns))
         endings = self.parse_endings(rows)
         identity = [
             (*row_contexts, *sorted(row_endings))
@@ -221,14 +221,14 @@ class Swag(Task):
         """Require all columns of endings, since each may hold the correct ending."""
         from bertkit.data.columns import require_column
 
-        for column in self.inputs.ending_columns:
+        for column in self.input_schema.ending_columns:
             require_column(rows, column, "an ending")
 
     def _check_texts(self, rows: "Rows") -> None:
         """Require a context and at least two endings in every row; other ending columns may be missing."""
         from bertkit.data.columns import require_column, require_texts
 
-        inputs = self.inputs
+        inputs = self.input_schema
         for column in inputs.context_columns:
             require_column(rows, column, "the context")
         for column in inputs.ending_columns[:2]:
@@ -279,7 +279,7 @@ class Swag(Task):
 
     def describe(self) -> str:
         """Return the names of the columns."""
-        inputs = self.inputs
+        inputs = self.input_schema
         endings = format_list(inputs.ending_columns)
         return f"{' + '.join(inputs.context_columns)} with one of {endings} by {self.config.label_column}"
 
@@ -316,7 +316,7 @@ class Swag(Task):
             AutoModelForMultipleChoice, source, model_config, self.has_new_head, self.config.head
         )
 
-    def loss(self, features: "Features") -> "Loss":
+    def make_loss(self, features: "Features") -> "Loss":
         """Return cross-entropy over the endings of each row."""
         from bertkit.modeling.losses import CrossEntropy
 
@@ -328,7 +328,7 @@ class Swag(Task):
         """Return the predicted endings."""
         return ChoiceEvaluation(outputs)
 
-    def baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
+    def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Score two baselines: `majority`, and `ending_only`, a linear model that does not read the context.
 
         The majority baseline predicts the same ending index for all rows.
@@ -366,7 +366,7 @@ class ChoiceEvaluation(Evaluation):
         """Return `accuracy`."""
         return _compute_accuracy(self.gold, self.predicted)
 
-    def scorer(self) -> "Scorer":
+    def make_scorer(self) -> "Scorer":
         """Return a scorer of rows, which includes which rows are correct."""
         from bertkit.metrics.significance import Scorer
 
@@ -375,7 +375,7 @@ class ChoiceEvaluation(Evaluation):
             lambda rows: _compute_accuracy(gold[rows], predicted[rows]), len(gold), gold == predicted
         )
 
-    def records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield the indices `gold` and `predicted`, and the `scores` and `probabilities` of all endings."""
         import numpy as np
 

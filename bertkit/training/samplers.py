@@ -117,7 +117,7 @@ class LengthGroupedBatchSampler:
         longest = np.argsort(-lengths, kind="stable")[: self.batch_size]
         return self.features.example_keys_for_epoch(self.epoch, longest).tolist()
 
-    def count_tokens(self, start_step: int, stop_step: int) -> float:
+    def estimate_tokens(self, start_step: int, stop_step: int) -> float:
         """Return the expected number of tokens in a range of steps, from the mean number per step.
 
         Args:
@@ -295,11 +295,11 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
         lengths = [phase.length for phase in self.phases]
         return self._prepare_sampler(lengths.index(max(lengths)), 0).get_longest_batch()
 
-    def count_tokens(self, start_step: int, stop_step: int) -> float:
+    def estimate_tokens(self, start_step: int, stop_step: int) -> float:
         """Return the expected number of tokens in a range of steps, as the sum over the phases."""
         phase_ranges = self._split_by_phase(start_step, stop_step)
         return sum(
-            sampler.count_tokens(start, stop)
+            sampler.estimate_tokens(start, stop)
             for sampler, (start, stop) in zip(self.samplers, phase_ranges, strict=True)
         )
 

@@ -163,7 +163,7 @@ def _compute_crc(path: Path) -> int:
     return crc
 
 
-def make_process_folder() -> Path:
+def create_process_directory() -> Path:
     """Create a temporary directory that is removed when the process ends."""
     folder = tempfile.TemporaryDirectory(prefix="bertkit-")
     atexit.register(folder.cleanup)

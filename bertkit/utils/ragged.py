@@ -39,7 +39,7 @@ def slide_windows(
     uncovered = stops - starts - sizes  # positions that the first window does not cover
     counts = 1 + np.maximum(0, (uncovered + strides - 1) // strides)  # rounded up
     # From here on, arrays have one entry per window.
-    indices = position_in_group(counts)
+    indices = compute_positions_in_groups(counts)
     range_starts, range_stops = np.repeat(starts, counts), np.repeat(stops, counts)
     window_sizes = np.repeat(np.broadcast_to(sizes, counts.shape), counts)
     window_starts = range_starts + indices * np.repeat(np.broadcast_to(strides, counts.shape), counts)
@@ -65,7 +65,7 @@ class Ragged:
         cls, sequences: Sequence[Sequence[int] | np.ndarray], dtype: type = np.int32
     ) -> "Ragged":
         """Concatenate a list of sequences."""
-        offsets = offsets_from_lengths(np.fromiter(map(len, sequences), np.int64, len(sequences)))
+        offsets = compute_offsets(np.fromiter(map(len, sequences), np.int64, len(sequences)))
         values = np.empty(offsets[-1], dtype)
         for sequence, start, stop in zip(sequences, offsets[:-1], offsets[1:], strict=True):
             values[start:stop] = sequence
@@ -95,12 +95,12 @@ class Ragged:
         )
 
 
-def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
+def compute_offsets(lengths: np.ndarray) -> np.ndarray:
     """Return the starts of n concatenated sequences, followed by the total length [n + 1]."""
     return np.concatenate([[0], np.cumsum(lengths)])
 
 
-def position_in_group(counts: np.ndarray) -> np.ndarray:
+def compute_positions_in_groups(counts: np.ndarray) -> np.ndarray:
     """Return the position of each element in its group [total]: groups of 2 and 3 elements give 0 1 0 1 2."""
     group_starts = np.cumsum(counts) - counts
     return np.arange(counts.sum()) - np.repeat(group_starts, counts)

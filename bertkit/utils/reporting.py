@@ -56,7 +56,7 @@ class Reporter:
     def on_train_end(self) -> None:
         """Report that training has ended, been interrupted or failed."""
 
-    def track(self, batches: Iterable[T], total: int, what: str) -> Iterator[T]:
+    def track(self, batches: Iterable[T], total: int, description: str) -> Iterator[T]:
         """Yield `batches` unchanged, and report the progress.
 
         Args:

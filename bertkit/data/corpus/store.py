@@ -22,7 +22,7 @@ from bertkit.data.readers.contents import CHUNK_BYTES
 from bertkit.data.readers.text_files import FileNotes, InputFile, describe_files
 from bertkit.errors import UserError, format_list
 from bertkit.utils.cache import get_or_create
-from bertkit.utils.files import make_process_folder
+from bertkit.utils.files import create_process_directory
 from bertkit.utils.reporting import Reporter
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ def load_corpus(
 
 
 def _write_temporary(write: Callable[[Path], None]) -> Path:
-    folder = make_process_folder()
+    folder = create_process_directory()
     try:
         write(folder)
     except OSError as error:

@@ -10,7 +10,7 @@ import numpy as np
 from bertkit.data.columns import find_column
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
-from bertkit.utils.ragged import offsets_from_lengths
+from bertkit.utils.ragged import compute_offsets
 
 DOCUMENT_COLUMNS = ["document", "document_id", "doc_id", "doc"]
 
@@ -72,7 +72,7 @@ def collect_sentences(positions: Sequence[DocumentPosition]) -> tuple[list[Any],
         end of each position's document [n, 2]. Both are indices into the list of all sentences.
     """
     documents = {id(position.sentences): position.sentences for position in positions}
-    offsets = offsets_from_lengths(np.array([len(document) for document in documents.values()], np.int64))
+    offsets = compute_offsets(np.array([len(document) for document in documents.values()], np.int64))
     index_by_id = {key: index for index, key in enumerate(documents)}
     document = np.array([index_by_id[id(position.sentences)] for position in positions], np.int64)
     rows = offsets[document] + np.array([position.sentence_index for position in positions], np.int64)

@@ -12,9 +12,9 @@ from bertkit.data.ner.words import WordSpans, encode_words
 from bertkit.data.tokenization import SequenceTemplate, compute_unk_fraction
 from bertkit.utils.ragged import (
     Ragged,
+    compute_offsets,
+    compute_positions_in_groups,
     concat_ranges,
-    offsets_from_lengths,
-    position_in_group,
     slide_windows,
 )
 
@@ -92,7 +92,7 @@ def build_word_features(
     return WordFeatures(
         input_ids=input_ids, token_type_ids=token_type_ids, labels=labels,
         sequence_offsets=np.arange(len(windows.start) + 1), window_offsets=windows.window_offsets,
-        word_offsets=offsets_from_lengths(word_stops - word_starts),
+        word_offsets=compute_offsets(word_stops - word_starts),
         positions=Ragged(positions, predicted.offsets), prediction_index=prediction_index,
         max_untruncated_length=longest + template.num_special_tokens,
         unk_fraction=compute_unk_fraction([tokens.ids], tokenizer),
@@ -135,7 +135,7 @@ def _assign_predictions(first_token: np.ndarray, windows: "Windows") -> tuple[Ra
     # The last entry stays -1; words without tokens (-1) select it.
     prediction_by_token = np.full(tokens.max(initial=-1) + 2, -1)
     prediction_by_token[predicted] = np.arange(len(predicted))
-    return Ragged(predicted, offsets_from_lengths(stop - start)), prediction_by_token[first_token]
+    return Ragged(predicted, compute_offsets(stop - start)), prediction_by_token[first_token]
 
 
 # ---- windows
@@ -182,7 +182,7 @@ def _plan_windows(
     return expand_windows(windows, offsets, document_bounds, max_tokens)
 
 
-def build_windows(start: np.ndarray, stop: np.ndarray, budget: int) -> Windows:
+def build_windows(start: np.ndarray, stop: np.ndarray, max_tokens: int) -> Windows:
     """Build one window for each sentence, or several overlapping windows for a long sentence.
 
     The windows of a long sentence have `budget` tokens. Consecutive windows overlap by a quarter, and the
@@ -193,19 +193,19 @@ def build_windows(start: np.ndarray, stop: np.ndarray, budget: int) -> Windows:
         stop: [n] end of each sentence.
         budget: Maximum number of tokens of a window, without special tokens.
     """
-    stride = max(1, budget - budget // 4)
-    counts, window_start, window_stop = slide_windows(start, stop, budget, stride)
-    is_first = position_in_group(counts) == 0
+    stride = max(1, max_tokens - max_tokens // 4)
+    counts, window_start, window_stop = slide_windows(start, stop, max_tokens, stride)
+    is_first = compute_positions_in_groups(counts) == 0
     is_last = np.append(is_first[1:], True)
     # The middle of each window's overlap with the previous window; the first window has none.
     overlap_middle = np.append(0, (window_start[1:] + window_stop[:-1]) // 2)
     predict_start = np.where(is_first, window_start, overlap_middle)
     predict_stop = np.where(is_last, window_stop, np.append(predict_start[1:], 0))
-    return Windows(window_start, window_stop, predict_start, predict_stop, offsets_from_lengths(counts))
+    return Windows(window_start, window_stop, predict_start, predict_stop, compute_offsets(counts))
 
 
 def expand_windows(
-    windows: Windows, sentence_offsets: np.ndarray, document_bounds: np.ndarray, budget: int
+    windows: Windows, sentence_offsets: np.ndarray, document_bounds: np.ndarray, max_tokens: int
 ) -> Windows:
     """Expand windows by all neighboring sentences that fit as a whole (Devlin et al. 2018, 5.3).
 
@@ -218,7 +218,7 @@ def expand_windows(
         document_bounds: [windows, 2] first token and end of each window's document.
         budget: Maximum number of tokens of a window, without special tokens.
     """
-    free = np.maximum(0, budget - (windows.stop - windows.start))
+    free = np.maximum(0, max_tokens - (windows.stop - windows.start))
     document_start, document_stop = document_bounds[:, 0], document_bounds[:, 1]
     start = _expand_left(windows.start, free // 2, sentence_offsets, document_start)
     stop = _expand_right(windows.stop, free - (windows.start - start), sentence_offsets, document_stop)

@@ -9,7 +9,7 @@ import numpy as np
 from bertkit.data.ner.tags import (
     OUTSIDE,
     TagSequences,
-    compute_offsets,
+    compute_sentence_offsets,
     find_entity_bounds,
     find_first_position,
     format_tag,
@@ -191,7 +191,7 @@ class _ParsedTags:
         letters = np.array([LETTERS.index(letter) for letter, _ in parsed], np.int64)
         types = np.array([-1 if letter in "O?" else names.index(type) for letter, type in parsed], np.int64)
         index_by_tag = {tag: index for index, tag in enumerate(distinct)}
-        offsets = compute_offsets(sentences)
+        offsets = compute_sentence_offsets(sentences)
         flat = map(index_by_tag.__getitem__, chain.from_iterable(sentences))
         tag_index = np.fromiter(flat, np.int64, int(offsets[-1]))
         return cls(letters[tag_index], types[tag_index], names, offsets)

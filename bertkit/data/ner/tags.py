@@ -12,7 +12,7 @@ from itertools import chain, pairwise, repeat
 
 import numpy as np
 
-from bertkit.utils.ragged import offsets_from_lengths
+from bertkit.utils.ragged import compute_offsets
 
 OUTSIDE = "O"
 TagSequences = Sequence[Sequence[str]]  # tags of n sentences
@@ -28,10 +28,10 @@ def build_iob2_labels(types: Iterable[str]) -> list[str]:
     return [OUTSIDE, *(format_tag(letter, type) for type in sorted(set(types)) for letter in "BI")]
 
 
-def compute_offsets(sentences: Sequence[Sequence[object]]) -> np.ndarray:
+def compute_sentence_offsets(sentences: Sequence[Sequence[object]]) -> np.ndarray:
     """Return the index of each sentence's first word [n + 1]. The last entry is the number of words."""
     lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    return offsets_from_lengths(lengths)
+    return compute_offsets(lengths)
 
 
 def split_by_offsets(flat: Sequence[str], offsets: np.ndarray) -> list[list[str]]:
@@ -118,7 +118,7 @@ class TagSet:
         """Return the tag ids of all sentences [words]. The id of a tag that is not in the set is -1."""
         id_by_tag = {name: tag_id for tag_id, name in enumerate(self.names)}
         tag_ids = map(id_by_tag.get, chain.from_iterable(sentences), repeat(-1))
-        return np.fromiter(tag_ids, np.int64, int(compute_offsets(sentences)[-1]))
+        return np.fromiter(tag_ids, np.int64, int(compute_sentence_offsets(sentences)[-1]))
 
     def decode(self, tag_ids: np.ndarray) -> list[str]:
         """Return the tags for the ids as a flat list, which `split_by_offsets` splits into sentences."""
@@ -126,7 +126,7 @@ class TagSet:
 
     def find_first_unknown(self, sentences: TagSequences) -> tuple[int, int] | None:
         """Return the indices of sentence and word for the first tag that is not in the set, or None."""
-        return find_first_position(self.encode(sentences) < 0, compute_offsets(sentences))
+        return find_first_position(self.encode(sentences) < 0, compute_sentence_offsets(sentences))
 
     def find_entity_bounds(self, tag_ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the result of `find_entity_bounds` for flat tag ids."""

@@ -12,7 +12,7 @@ from bertkit.data.rows import Rows
 from bertkit.data.tokenization import encode_with_offsets
 from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.errors import UserError, format_count
-from bertkit.utils.ragged import Ragged, offsets_from_lengths
+from bertkit.utils.ragged import Ragged, compute_offsets
 
 # Scripts that write words without spaces, or attach particles to words. An entity may end at any character,
 # so each character is a word.
@@ -66,11 +66,11 @@ class WordSpans:
                 words must be the result of `split_words`.
         """
         counts = np.fromiter(map(len, words), np.int64, len(words))
-        offsets = offsets_from_lengths(counts)
+        offsets = compute_offsets(counts)
         lengths = np.fromiter(map(len, chain.from_iterable(words)), np.int64, offsets[-1])
         gaps = [_measure_gap(sentence, text) for sentence, text in zip(words, texts, strict=True)]
         gap_by_word = np.repeat(np.array([gap or 0 for gap in gaps], np.int64), counts)
-        ends = offsets_from_lengths(lengths + gap_by_word)
+        ends = compute_offsets(lengths + gap_by_word)
         start = ends[:-1] - np.repeat(ends[offsets[:-1]], counts)
         for row, gap in enumerate(gaps):
             if gap is None:

@@ -21,7 +21,7 @@ from bertkit.data.tokenization import (
     encode_with_offsets,
 )
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.utils.ragged import Ragged, offsets_from_lengths, slide_windows
+from bertkit.utils.ragged import Ragged, compute_offsets, slide_windows
 
 # Slots of the two texts of a pair in `SequenceTemplate.slots`.
 QUESTION_SLOT, CONTEXT_SLOT = ~0, ~1
@@ -86,11 +86,11 @@ class QuestionFeatures(Features):
     stop: np.ndarray
     answers_without_tokens: Sequence[int] = ()
 
-    def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def get_sequence(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return `input_ids` and `token_type_ids` of a window with its question and special tokens."""
-        question = self.question_index[number]
+        question = self.question_index[index]
         question_ids = self.question_ids[question][: self.question_lengths[question]]
-        context_ids = self.contexts.ids.values[self.start[number] : self.stop[number]]
+        context_ids = self.contexts.ids.values[self.start[index] : self.stop[index]]
         return self.template.fill([question_ids, context_ids])
 
     @property
@@ -219,7 +219,7 @@ def build_question_features(
         template=template, null_token_id=_find_null_token(template, tokenizer), limits=limits,
         question_ids=question_ids, question_lengths=question_lengths, contexts=tokenized,
         context_texts=context_texts,
-        window_offsets=offsets_from_lengths(counts), question_index=question_index, start=start, stop=stop,
+        window_offsets=compute_offsets(counts), question_index=question_index, start=start, stop=stop,
         sequence_offsets=np.arange(len(question_index) + 1), labels=None,
         max_untruncated_length=longest + template.num_special_tokens,
         unk_fraction=compute_unk_fraction([question_ids, tokenized.ids], tokenizer),

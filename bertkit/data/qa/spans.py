@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bertkit.data.tokenization import TokenizedTexts
-from bertkit.utils.ragged import offsets_from_lengths, position_in_group
+from bertkit.utils.ragged import compute_offsets, compute_positions_in_groups
 
 if TYPE_CHECKING:
     from bertkit.data.qa.features import QuestionFeatures
@@ -141,7 +141,7 @@ def _rank_spans(
         [num_windows, n].
     """
     order = np.argsort((window << 32) + compute_descending_keys(score))
-    rank = position_in_group(np.bincount(window, minlength=num_windows))
+    rank = compute_positions_in_groups(np.bincount(window, minlength=num_windows))
     is_kept = rank < n
     return order[is_kept], (window * n + rank)[is_kept]
 
@@ -274,8 +274,8 @@ def _build_n_best(
     answer_key = text_hash * np.uint64(TEXT_HASH_FACTOR) + question.astype(np.uint64)
     order = order[np.sort(np.unique(answer_key[order], return_index=True)[1])]
     counts = np.bincount(question[order], minlength=len(null_logits))
-    order = order[position_in_group(counts) < n]
-    offsets = offsets_from_lengths(np.minimum(counts, n))
+    order = order[compute_positions_in_groups(counts) < n]
+    offsets = compute_offsets(np.minimum(counts, n))
     return NBest(offsets, start[order], stop[order], start_logit[order], end_logit[order], null_logits)
 
 

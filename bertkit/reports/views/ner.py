@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from bertkit.data.ner.schemes import SCHEMES, Scheme, detect_scheme, find_invalid_tag, to_iob2
-from bertkit.data.ner.tags import OUTSIDE, TagSet, build_iob2_labels, compute_offsets, find_sentence_indices
+from bertkit.data.ner.tags import OUTSIDE, TagSet, build_iob2_labels, compute_sentence_offsets, find_sentence_indices
 from bertkit.data.ner.words import WordSpans, matches_text
 from bertkit.errors import format_count, shorten_repr
 from bertkit.metrics.calibration import compute_calibration
@@ -92,7 +92,7 @@ class NerView(View):
             raise self.run.make_record_error(sentence, problem)
         iob2 = to_iob2(tags, scheme)
         types = {tag[2:] for sentence_tags in iob2 for tag in sentence_tags if tag != OUTSIDE}
-        offsets, tag_set = compute_offsets(words), TagSet(build_iob2_labels(types))
+        offsets, tag_set = compute_sentence_offsets(words), TagSet(build_iob2_labels(types))
         tag_ids = tag_set.encode(iob2)
         is_first, is_last = tag_set.find_entity_bounds(tag_ids, offsets)
         first, last = np.flatnonzero(is_first), np.flatnonzero(is_last)  # words of each entity
