@@ -67,8 +67,8 @@ class TaskSpec:
             of the model.
         column_aliases: Settings of this task by the names that the dataset registry uses for them.
         reads_word_lines: Whether plain text files are in the CoNLL format, with one word per line.
-        sequence_grouping: "document" if the sequences of an example are windows of one text, "choice" if they
-            are the choices of one row; None if each example is one sequence.
+        sequence_grouping: What the sequences of an example are: "document" for the windows of a text,
+            "choice" for the choices of a row. None if each example is one sequence.
         uses_windows: Whether long inputs are split into windows; otherwise they are truncated.
         dynamic_examples: Whether examples of at most `max_length` tokens are sampled again in each epoch.
         row_level: Whether there is one prediction per row, which is written with the columns of the row.
