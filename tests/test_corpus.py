@@ -260,7 +260,7 @@ def test_running_text_is_not_taken_for_rows(file, prose):
     ("content", "message"),
     {
         "json": ('{"text": "a"}\n{"text": \n', "row 2: broken JSON"),
-        "number": ('{"text": "a"}\n{"text": 3}\n', "row 2: expected a text, found 3; "),
+        "number": ('{"text": "a"}\n{"text": 3}\n', "row 2: the text column holds 3, not a text"),
         "list": ('{"text": "a"}\n[1]\n', "row 2: not a JSON object"),
         "document": ('[{"text": "a"}]', "write one object per line"),
         "fields": (b"id,text\n" + b"1,a\n" * 30 + b"2\n", "row 31: expected 2 fields"),

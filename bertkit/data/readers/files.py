@@ -237,7 +237,7 @@ def read_text_column(
     for number, value in _iter_cells(path, row_format, column, decoding, notes):
         if value is not None and not isinstance(value, str):
             raise UserError(
-                f"{path}: row {number}: expected a text, found {shorten_repr(value)}; "
+                f"{path}: row {number}: the text column holds {shorten_repr(value)}, not a text; "
                 "write the text as a string, or remove the row"
             )
         text = value or ""
