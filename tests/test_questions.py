@@ -200,7 +200,8 @@ def test_a_column_of_another_split_has_one_role():
     other = Rows.from_dicts([{"question": "Where?", "text": "Oslo", "document": RAIN}], "dev.json")
     assert normalize_questions(other, names)["context"] == [RAIN]
     other = Rows.from_dicts([{"question": "Where?", "text": RAIN}], "dev.json")
-    with pytest.raises(UserError, match=r"dev\.json: no column looks like the context .*; name the column 'context'"):
+    message = r"dev\.json: no column looks like the context .*; name the column 'context'"
+    with pytest.raises(UserError, match=message):
         normalize_questions(other, names)
 
 
@@ -411,7 +412,8 @@ def test_places_that_overlap_are_two():
     ],
 )
 def test_offset_outside_context_is_refused_however_often_text_occurs(text, start):
-    with pytest.raises(UserError, match=rf"row 1 \(id a\): the answer at offset {start} .* exceeds its context of 36 characters"):
+    message = rf"row 1 \(id a\): the answer at offset {start} .* exceeds its context of 36 characters"
+    with pytest.raises(UserError, match=message):
         fix_offsets(read(row([{"text": text, "answer_start": start}])), "validation")
 
 
