@@ -21,7 +21,7 @@ PADDING_WORD_SIZE = np.iinfo(np.int32).max  # pads rows of word sizes; a word of
 class MaskedBatch:
     """A masked batch, with P = `max_predictions_per_seq` predictions for each example.
 
-    An example with fewer than P chosen tokens leaves its last predictions unused.
+    If fewer than P tokens of an example are chosen, its last predictions are unused.
 
     Attributes:
         input_ids: [batch, seq_len] copy of the input in which chosen tokens are replaced.
@@ -42,11 +42,11 @@ class TokenMasker:
 
     In an example of n non-special tokens, at most round(n * mlm_probability) tokens are chosen (Python's
     rounding), and never more than `max_predictions_per_seq`. Words are considered in random order; a word
-    that would exceed this maximum is skipped.
+    is skipped if the number of chosen tokens would exceed this maximum.
 
-    If every word of an example exceeds the maximum, one of the shortest words is chosen, so that something
-    is predicted. This word, too, must not exceed `max_predictions_per_seq`. Without whole-word masking,
-    each token counts as a word.
+    If every word of an example exceeds round(n * mlm_probability), one of the shortest words is chosen, so
+    that the example has a prediction. A word longer than `max_predictions_per_seq` is never chosen. Without
+    whole-word masking, each token counts as a word.
 
     Attributes:
         mask_token_id: Id of [MASK].

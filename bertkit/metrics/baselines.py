@@ -111,7 +111,7 @@ def predict_frequent_tag(
 
 
 def predict_overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:
-    """Predict the sentence of each context that shares the most distinct words with the question.
+    """Predict the sentence of each context that has the most distinct words in common with the question.
 
     The first sentence wins a tie. Words are those of `split_words`; in scripts without spaces, a word is a
     character.

@@ -27,7 +27,7 @@ class AnswerScores:
 
     Attributes:
         exact: [n] float, 1 if the answer equals a gold answer after normalization, else 0.
-        f1: [n] float from 0 to 1, F1 of the words that the answer shares with a gold answer.
+        f1: [n] float from 0 to 1, F1 of the words in the answer and a gold answer.
         is_answered: [n] bool, whether the predictions contain an answer to the question. The empty string is
             an answer. The scores of a question without an answer are 0.
     """
@@ -45,7 +45,7 @@ def normalize_answer(text: str) -> str:
 def score_answers_v1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> AnswerScores:
     """Score answers by the rule of SQuAD 1.1.
 
-    The F1 is 0 if the answers share no word, even if both are empty after normalization.
+    The F1 is 0 if the answers have no word in common, even if both are empty after normalization.
 
     Args:
         gold: [n] gold answers of each question.

@@ -160,7 +160,7 @@ def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool
     """Load the model in fp32. A head that the weights lack is newly initialized.
 
     Args:
-        auto_class: transformers' auto class for the task.
+        auto_class: Auto class of transformers for the task.
         source: The model whose weights are loaded.
         config: The model's config.
         new_head: Whether to re-initialize the output layer even if the weights contain one.
@@ -178,7 +178,7 @@ def load_with_trained_head(auto_class: Any, source: ModelSource, config: Any, he
     """Load the model with its trained head, in fp32.
 
     Args:
-        auto_class: transformers' auto class for the task.
+        auto_class: Auto class of transformers for the task.
         source: The model whose weights are loaded.
         config: The model's config.
         head: What the head predicts, for the error.

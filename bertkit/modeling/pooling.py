@@ -120,7 +120,7 @@ def load_with_pooling(auto_class: Any, source: ModelSource, config: Any, new_hea
     """Load a transformers model, and add a BiLSTM or the pooling of causal models if it needs them.
 
     Args:
-        auto_class: transformers' auto class for the task.
+        auto_class: Auto class of transformers for the task.
         source: The model whose weights are loaded.
         config: The model's config.
         new_head: Whether to re-initialize the head, including the BiLSTM.

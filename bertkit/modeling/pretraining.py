@@ -37,8 +37,8 @@ def build_bert_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id
     """Return the config of a BERT of any size, with intermediate size 4 * hidden and dropout 0.1.
 
     A model with a smaller hidden size than BERT-base gets initial weights with a larger standard deviation.
-    The outputs of its layers then vary as much as in BERT-base. With a standard deviation of 0.02, such a
-    model learns tasks that need several layers slowly, above all next sentence prediction.
+    The outputs of its layers then vary as much as in BERT-base. With a standard deviation of 0.02, a
+    narrow model is slow to learn tasks that need several layers, above all next sentence prediction.
 
     Args:
         vocab_size: Size of the vocabulary.

@@ -35,13 +35,13 @@ def compute_emissions(logits: np.ndarray, features: WordFeatures, tags: TagSet) 
     has_prediction = index >= 0
     log_probabilities = log_softmax(logits.astype(np.float64), axis=-1)
     emissions[has_prediction] = log_probabilities[index[has_prediction]]
-    shares_token = np.flatnonzero(has_prediction[1:] & (index[1:] == index[:-1])) + 1  # with the word before
+    same_token = np.flatnonzero(has_prediction[1:] & (index[1:] == index[:-1])) + 1  # with the word before
     for type_id in range(len(tags.types)):
         begin = (tags.type_ids == type_id) & tags.is_begin
         inside = (tags.type_ids == type_id) & ~tags.is_begin
-        begin_or_inside = np.logaddexp(emissions[shares_token][:, begin], emissions[shares_token][:, inside])
-        emissions[shares_token[:, None], inside] = begin_or_inside
-        emissions[shares_token[:, None], begin] = -FORBIDDEN_PENALTY
+        begin_or_inside = np.logaddexp(emissions[same_token][:, begin], emissions[same_token][:, inside])
+        emissions[same_token[:, None], inside] = begin_or_inside
+        emissions[same_token[:, None], begin] = -FORBIDDEN_PENALTY
     return emissions
 
 

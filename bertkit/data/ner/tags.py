@@ -101,8 +101,10 @@ class TagSet:
             ValueError: A name is not an IOB2 tag, a name occurs twice, or O is missing.
         """
         parts = [name.partition("-") for name in names]
-        others = [name for name, (letter, _, _) in zip(names, parts, strict=True) if letter not in ("B", "I")]
-        if others != [OUTSIDE] or len(set(names)) < len(names):
+        non_entity_names = [
+            name for name, (letter, _, _) in zip(names, parts, strict=True) if letter not in ("B", "I")
+        ]
+        if non_entity_names != [OUTSIDE] or len(set(names)) < len(names):
             raise ValueError(f"not a set of IOB2 tags: {list(names)}")
         self.names = list(names)
         self.types = sorted({type for letter, _, type in parts if letter != OUTSIDE})

@@ -136,8 +136,8 @@ def convert_spans_to_tags(rows: Rows, index: int, value: Any, text: str, words: 
         words: The words of the text.
 
     Raises:
-        UserError: The value is not a list of spans, or a span exceeds the text, contains no word, or shares a
-            word with another span.
+        UserError: The value is not a list of spans, or a span exceeds the text, contains no word, or overlaps
+            another span.
     """
     tags = ["O"] * len(words)
     spans = WordSpans.from_words([words], [text])
