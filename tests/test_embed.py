@@ -195,7 +195,7 @@ def test_standard_input_holds_lines_or_json_objects(cli, tiny, monkeypatch, tmp_
         (["--index", "a.npy", "--query", "a"], ["--index a.npy: no such file"]),
         (["--index", "a.npy"], ["--query"]),
         (["--text", "a", "--word", "film"], ["--word film: does not occur in 1 text;"]),
-        (["--text", "a", "--word", "film", "--query", "a"], ["--word: --query"]),
+        (["--text", "a", "--word", "film", "--query", "a"], ["--word: cannot be combined with --query"]),
     ],
 )
 def test_invalid_settings_are_refused(args, words, cli, tiny, tmp_path, monkeypatch):

@@ -200,7 +200,7 @@ def test_a_pre_trained_model_is_scored_on_other_text(cli, tmp_path):
     assert (status, found["data"]["name"], found["data"]["validation"]) == (0, "other", 60), err
     assert found["baselines"]["unigram"]["loss"] > 0
     assert_refused(
-        cli, tmp_path, ["run", "--compare", "run"], ["--compare", "mask different tokens"], "evaluate"
+        cli, tmp_path, ["run", "--compare", "run"], ["--compare", "predict different masked tokens"], "evaluate"
     )
     words = ["run: is a run of pretrain-mlm-nsp", "bertkit fill-mask run", "bertkit embed run"]
     assert_refused(cli, tmp_path, ["run", "--text", "a"], words, "predict")
@@ -233,7 +233,7 @@ def test_a_report_replaces_only_html_pages(runs, cli, tmp_path):
     mine.write_text("text,label\n")
     os.mkfifo(pipe)
     assert_refused(cli, tmp_path, [runs / "classify", "-o", mine], ["mine.csv", "not an HTML page"], "report")
-    assert_refused(cli, tmp_path, [runs / "classify", "-o", pipe], ["pipe", "not a file"], "report")
+    assert_refused(cli, tmp_path, [runs / "classify", "-o", pipe], ["pipe", "not an HTML page"], "report")
     assert (mine.read_text(), pipe.is_fifo()) == ("text,label\n", True)
 
 
