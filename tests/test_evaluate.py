@@ -200,7 +200,11 @@ def test_a_pre_trained_model_is_scored_on_other_text(cli, tmp_path):
     assert (status, found["data"]["name"], found["data"]["validation"]) == (0, "other", 60), err
     assert found["baselines"]["unigram"]["loss"] > 0
     assert_refused(
-        cli, tmp_path, ["run", "--compare", "run"], ["--compare", "predict different masked tokens"], "evaluate"
+        cli,
+        tmp_path,
+        ["run", "--compare", "run"],
+        ["--compare", "predict different masked tokens"],
+        "evaluate",
     )
     words = ["run: is a run of pretrain-mlm-nsp", "bertkit fill-mask run", "bertkit embed run"]
     assert_refused(cli, tmp_path, ["run", "--text", "a"], words, "predict")

@@ -10,7 +10,13 @@ import numpy as np
 from msgspec import Meta
 
 from bertkit.data.ner.schemes import SCHEMES, Scheme, detect_scheme, find_invalid_tag, to_iob2
-from bertkit.data.ner.tags import OUTSIDE, TagSet, build_iob2_labels, compute_sentence_offsets, find_sentence_indices
+from bertkit.data.ner.tags import (
+    OUTSIDE,
+    TagSet,
+    build_iob2_labels,
+    compute_sentence_offsets,
+    find_sentence_indices,
+)
 from bertkit.data.ner.words import WordSpans, matches_text
 from bertkit.errors import format_count, shorten_repr
 from bertkit.metrics.calibration import compute_calibration
