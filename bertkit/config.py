@@ -1,15 +1,11 @@
 """Declaration of settings, and the settings that several commands share.
 
-Each setting is declared once, as a field of a frozen dataclass. Settings of a single command are declared in
-the file of the command or task. Flags, recipe keys, `run.yaml` and the documentation are derived from these
-declarations.
-
-A setting without a fixed default is None until the user sets it. `fill_unset` then fills it in, first with
-the default of the dataset, then with a default by data and model size.
+Each setting is declared once, as a field of a frozen dataclass. Flags, recipe keys, `run.yaml` and the
+documentation are derived from it. A setting without a fixed default is None until the user sets it.
+`fill_unset` then fills it in, first with the default of the dataset, then with one by data and model size.
 """
 
 import dataclasses
-import glob
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -272,24 +268,18 @@ class RunConfig(Settings):
         default_text="on if the device computes faster in bf16",
     )
     nproc: int | None = setting(
-        None,
-        "Number of processes on this machine: one per GPU, or several on a CPU.",
-        min=1,
-        default_text="1",
-        is_saved=False,
-    )
+        None, "Number of processes on this machine: one per GPU, or several on a CPU.", min=1,
+        default_text="1", is_saved=False,
+    )  # fmt: skip
     compile: bool = setting(
         False,
         "Compile the encoder layers with torch.compile, once for all shapes; needs a C++ compiler on a CPU.",
     )
     pack: bool = setting(
-        False,
-        "Concatenate the examples of a batch into one row without padding; the loss does not change.",
+        False, "Concatenate the examples of a batch into one row without padding; the loss does not change."
     )
     optim: str = setting(
-        "adamw_torch_fused",
-        "Optimizer, by its name in TrainingArguments.",
-        training_argument="optim",
+        "adamw_torch_fused", "Optimizer, by its name in TrainingArguments.", training_argument="optim"
     )
     seed: int = setting(
         0,
@@ -407,28 +397,3 @@ def fill_unset(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:
     """Fill in `values` for those settings that are None in `config`."""
     unset = {key: value for key, value in values.items() if getattr(config, key) is None}
     return dataclasses.replace(config, **unset)
-
-
-def serialize_settings(config: RunConfig) -> dict[str, Any]:
-    """Return the settings for `run.yaml`, as plain values.
-
-    Defaults and settings of a single call are left out. Paths are absolute, because the file may be used from
-    another working directory.
-    """
-    serialized: dict[str, Any] = {}
-    for name, (_, metadata, default) in get_settings(type(config)).items():
-        value: Any = getattr(config, name)
-        value = list(value) if isinstance(value, (tuple, list)) else value
-        if metadata.is_saved and value != default and value not in (None, []):
-            serialized[name] = _make_absolute(value) if metadata.is_path else value
-    return serialized
-
-
-def _make_absolute(name: str) -> str:
-    """Return the absolute path of a file, a directory or a glob pattern, and other names unchanged."""
-    if "://" in name:
-        return name
-    path = Path(name).expanduser()
-    if path.exists():
-        return str(path.resolve())
-    return str(path.absolute()) if glob.has_magic(name) else name

@@ -3,6 +3,7 @@
 Some recipes are shipped with bertkit, and users write others. The `run.yaml` of a run is a recipe, too.
 """
 
+import glob
 import importlib.resources
 import re
 from collections.abc import Mapping
@@ -158,3 +159,28 @@ def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
     if "nproc" in settings:
         raise UserError(f"{path}: nproc: is not a setting of recipes; remove it and pass --nproc")
     return Recipe(path, task, settings, provenance)
+
+
+def serialize_settings(config: RunConfig) -> dict[str, Any]:
+    """Return the settings for `run.yaml`, as plain values.
+
+    Defaults and settings of a single call are left out. Paths are absolute, because the file may be used from
+    another working directory.
+    """
+    serialized: dict[str, Any] = {}
+    for name, (_, metadata, default) in get_settings(type(config)).items():
+        value: Any = getattr(config, name)
+        value = list(value) if isinstance(value, (tuple, list)) else value
+        if metadata.is_saved and value != default and value not in (None, []):
+            serialized[name] = _make_absolute(value) if metadata.is_path else value
+    return serialized
+
+
+def _make_absolute(name: str) -> str:
+    """Return the absolute path of a file, a directory or a glob pattern, and other names unchanged."""
+    if "://" in name:
+        return name
+    path = Path(name).expanduser()
+    if path.exists():
+        return str(path.resolve())
+    return str(path.absolute()) if glob.has_magic(name) else name

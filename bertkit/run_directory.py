@@ -12,8 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from bertkit.config import RunConfig, serialize_settings
+from bertkit.config import RunConfig
 from bertkit.errors import UserError
+from bertkit.recipes import serialize_settings
 from bertkit.utils import distributed
 from bertkit.utils.files import write_text
 from bertkit.utils.output_paths import OutputKind, create_directory, report_creation_errors

@@ -89,7 +89,7 @@ class TaskChecks:
 
     def extract_texts(self, rows: Rows) -> list[Sequence[str]]:
         """Return the columns of texts."""
-        return [rows[column] for column in self.task.inputs.text_columns]
+        return [rows[column] for column in self.task.input_schema.text_columns]
 
     def extract_gold(self, rows: Rows) -> list[Hashable] | None:
         """Return the label of each row; None if the rows or the task have no labels to compare."""

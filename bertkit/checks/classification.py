@@ -55,7 +55,7 @@ class SequenceChecks(TaskChecks):
         yield from super().check_rows(dataset, parsed, notes)
         task, label_type = self.task, self.task.label_type
         yield from find_similar_labels(task.labels)
-        text_columns, label_column = task.inputs.text_columns, task.config.label_column
+        text_columns, label_column = task.input_schema.text_columns, task.config.label_column
         for split, rows in parsed.splits.items():
             if len(text_columns) > 1:
                 yield from find_identical_pairs(split, rows, text_columns)
@@ -74,7 +74,7 @@ class ChoiceChecks(TaskChecks):
 
     def extract_texts(self, rows: Rows) -> list[Sequence[str]]:
         """Return the context columns, and a column with the endings of each row joined."""
-        contexts = [rows[column] for column in self.task.inputs.context_columns]
+        contexts = [rows[column] for column in self.task.input_schema.context_columns]
         return [*contexts, [" ".join(endings) for endings in self.task.parse_endings(rows)]]
 
     def extract_gold(self, rows: Rows) -> list[Hashable] | None:

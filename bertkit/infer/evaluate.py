@@ -94,7 +94,7 @@ def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) 
     from bertkit.infer.predictor import Predictor
     from bertkit.pipeline.prepare import prepare
 
-    settings = task.config.continued_from(Path(config.run))
+    settings = task.config.use_run_as_model(Path(config.run))
     if config.data:
         settings = dataclasses.replace(settings, validation=config.data, validation_fraction=None, test=None)
     prepared = prepare(task.spec.name, settings, reporter)

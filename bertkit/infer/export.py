@@ -255,7 +255,7 @@ def _reload_validation_rows(
     from bertkit.modeling.loading import load_config
     from bertkit.pipeline.prepare import prepare
 
-    config = task.config.continued_from(folder)
+    config = task.config.use_run_as_model(folder)
     if max_rows is not None:
         config = dataclasses.replace(config, max_eval_samples=max_rows)
     prepared = prepare(task.spec.name, config, Reporter())

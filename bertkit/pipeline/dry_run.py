@@ -49,7 +49,9 @@ def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[st
         },
         "model": prepared.model_source.name,
         "summary": prepared.task.describe(),
-        "truncated": None if prepared.task.spec.resamples_examples else features.num_truncated / len(features),
+        "truncated": (
+            None if prepared.task.spec.resamples_examples else features.num_truncated / len(features)
+        ),
         "windowed": features.windowed_fraction if prepared.task.spec.uses_windows else None,
         "max_length": config.max_length,
         "longest_batch": [len(longest_examples), max(lengths)],

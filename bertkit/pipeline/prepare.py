@@ -254,7 +254,7 @@ def resolve_max_length(task: Task, source: ModelSource, model_config: Any, reque
 
 def _check_token_budget(prepared: PreparedRun) -> None:
     """Check that a batch of `--tokens-per-batch` can hold the longest training sequence."""
-    max_length, token_budget = prepared.config.train_max_length(), prepared.config.tokens_per_batch
+    max_length, token_budget = prepared.config.max_training_length(), prepared.config.tokens_per_batch
     if token_budget is not None and token_budget < max_length:
         origin = "" if prepared.requested_max_length else " (the default)"
         raise UserError(
@@ -302,7 +302,7 @@ def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:
         del suggestions["batch_size"]
     chosen = {key: value for key, value in suggestions.items() if getattr(task.config, key) is None}
     task.config = fill_unset(task.config, chosen)
-    train_batch_size = task.config.batch_size or token_budget // task.config.train_max_length()
+    train_batch_size = task.config.batch_size or token_budget // task.config.max_training_length()
     task.config = fill_unset(task.config, {"eval_batch_size": 2 * train_batch_size})
     if chosen:
         values = ", ".join(f"{key} {value:g}" for key, value in chosen.items())

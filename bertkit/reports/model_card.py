@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import serialize_settings
 from bertkit.errors import format_count
+from bertkit.recipes import serialize_settings
 from bertkit.reports.finished_run import EXTRA_SPLITS
 from bertkit.tasks.base import Task
 from bertkit.utils.serialization import dump_yaml

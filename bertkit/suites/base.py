@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bertkit import run_directory
-from bertkit.config import serialize_settings
 from bertkit.data.loading import load_dataset
 from bertkit.data.registry import normalize_name
 from bertkit.errors import RunInterrupted, UserError, format_list, suggest_similar
 from bertkit.pipeline.run import Run, train
 from bertkit.pipeline.settings import fill_data_dir, resolve_settings
+from bertkit.recipes import serialize_settings
 from bertkit.suites import SUITES, suite_class
 from bertkit.training import defaults
 from bertkit.utils import locks

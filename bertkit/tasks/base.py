@@ -66,12 +66,12 @@ class TaskSpec:
         default_hyperparameters: Hyperparameters that replace those suggested from the sizes of the data and
             of the model.
         column_aliases: Settings of this task by the names that the dataset registry uses for them.
-        reads_word_lines: Whether plain text files are in the CoNLL format, with one word per line.
+        reads_conll: Whether plain text files are in the CoNLL format, with one word per line.
         sequence_grouping: What the sequences of an example are: "document" for the windows of a text,
             "choice" for the choices of a row. None if each example is one sequence.
         uses_windows: Whether long inputs are split into windows; otherwise they are truncated.
-        dynamic_examples: Whether examples of at most `max_length` tokens are sampled again in each epoch.
-        row_level: Whether there is one prediction per row, which is written with the columns of the row.
+        resamples_examples: Whether examples of at most `max_length` tokens are sampled again in each epoch.
+        predicts_rows: Whether there is one prediction per row, which is written with the columns of the row.
         predictions_name: File name of the predictions, without extension.
         training_phrase: Words between the initial model and the name of the task in the model card.
     """
@@ -102,7 +102,7 @@ class InputSchema:
         text_columns: Columns of texts, in reading order.
         gold_columns: Columns of labels, which prediction ignores.
         hidden_columns: Input columns that are not copied to the predictions.
-        flags: Column that each setting of `bertkit predict` fills, in the order of the columns.
+        columns_by_flag: Column that each setting of `bertkit predict` fills, in the order of the columns.
         group_columns: Possible names of the column whose value adjacent rows of one group share. The first
             name that exists is used. The rows of a group must be predicted together.
     """
