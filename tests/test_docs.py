@@ -111,3 +111,15 @@ def test_functions_on_the_architecture_page_exist():
         files = (ROOT / path).rglob("*.py") if (ROOT / path).is_dir() else [ROOT / path]
         source = "\n".join(file.read_text("utf-8") for file in files)
         assert re.search(rf"(?:def|class) {name.split('.')[-1]}\b", source), f"{path}: {name}"
+
+
+def test_methods_on_the_architecture_page_exist():
+    from bertkit.tasks.base import Task
+
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    table = page.split("| methods of `Task` |")[1].split("\n\n")[0]
+    named = {name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    public = {
+        name for name in vars(Task) if not name.startswith("_") and name not in ("has_new_head", "head_note")
+    }
+    assert named == public

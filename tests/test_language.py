@@ -118,6 +118,7 @@ FLAGS = r"--(?:long|form|mask-share|random-share|layers|hidden|heads|on-bad-byte
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("bertkit/hub/files.py", "readable"): "a method of io.RawIOBase",
     ("CHANGELOG.md", "`pieces` and `places`"): "keys that were renamed",
+    ("CHANGELOG.md", "`cut` is `truncated`"): "findings that were renamed",
 }
 
 

@@ -29,7 +29,7 @@ from bertkit.tasks.base import Task
 from bertkit.utils.reporting import Reporter, silence_libraries
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
-MAX_PASSES = 20  # `Task.parse_dataset` stops at an invalid row, so each takes a pass over all data
+MAX_PASSES = 20  # `Task.parse_dataset` stops at the first invalid row; each one costs a pass over all data
 CHUNK_SIZE = 256  # rows are validated one by one only in chunks with an error
 ROW_LOCATION = re.compile(r"(?P<file>.+?): (row|line) (?P<number>\d+)")
 VALUE_PATTERN = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
@@ -48,7 +48,7 @@ class CheckReport:
         summary: The result of `Task.describe`; empty if the data cannot be parsed.
         splits: Statistics by split. `rows` is the number of rows, `labels` the number of rows by label, and
             `scripts` the fraction of letters by script. `lengths` are statistics in tokens. `over` is the
-            fraction of rows over the maximum length, and `unknown` that of [UNK] tokens.
+            fraction of rows over the maximum length, and `unknown` the fraction of tokens that are [UNK].
         findings: The findings, sorted by level.
     """
 
@@ -107,7 +107,7 @@ def _sort_splits(splits: Splits) -> Splits:
 
 
 def _to_findings(notes: Iterable[str]) -> list[Finding]:
-    """Return notes on reading the data as findings."""
+    """Convert the notes from reading the data to findings."""
     return [Finding("note", "reading", note) for note in notes]
 
 

@@ -43,7 +43,7 @@ out_console = SafeConsole(highlight=False)
 
 
 def to_plain_text(text: str, single_line: bool = False) -> Text:
-    """Convert a string to a table cell or title without markup and control characters.
+    """Convert a string to a cell or title that shows markup literally and control characters as symbols.
 
     Args:
         text: A string, usually from the data.

@@ -63,7 +63,7 @@ class Predictor:
     def compute_outputs(
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
     ) -> Outputs:
-        """Compute the logits of normalized rows. The outputs include the gold labels of labeled rows."""
+        """Compute the logits of parsed rows. The outputs include the gold labels of labeled rows."""
         features = self.task.featurize(rows, self.tokenizer)
         collator = self.task.make_collator(self.tokenizer, self.model)
         batch_size = self.task.config.eval_batch_size
@@ -73,7 +73,7 @@ class Predictor:
         return Outputs(logits, features, rows)
 
     def copy_columns_from(self, other: Task) -> "Predictor":
-        """Read the same columns as another task; return this predictor."""
+        """Copy the column settings of another task; return this predictor."""
         self.task.config = dataclasses.replace(self.task.config, **get_column_settings(other.config))
         self.task.load_state(self.model.config)
         return self
@@ -89,12 +89,12 @@ class Predictor:
     ) -> Iterator[dict[str, Any]]:
         """Yield records as in `predictions.jsonl`: an id, the input columns and the prediction.
 
-        A record has a gold label only if the input has a column of gold labels.
+        The key `gold` is left out. Gold labels appear only as a column of the input.
 
         Args:
-            rows: The rows before they were normalized.
+            rows: The rows before parsing.
             evaluation: The predictions for these rows.
-            scores: See `Evaluation.records`.
+            scores: See `Evaluation.iter_records`.
         """
         inputs = self.task.input_schema
         parsed = evaluation.outputs.rows

@@ -188,7 +188,7 @@ def _scatter(array: np.ndarray, indices: np.ndarray, values: np.ndarray) -> np.n
 def measure_masking(
     masked: MaskedBatch, input_ids: np.ndarray, is_special: np.ndarray, is_continuation: np.ndarray | None
 ) -> dict[str, float]:
-    """Measure which fractions of a batch were chosen and replaced; a fraction of nothing is 0.
+    """Measure which fractions of a batch were chosen and replaced; 0 if the denominator is 0.
 
     Args:
         masked: The masked batch.

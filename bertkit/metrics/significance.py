@@ -16,8 +16,8 @@ class Scorer:
     """A function that scores any sample of a split's rows.
 
     Attributes:
-        score: Function that returns the scores of the rows at given indices. A sample may lack scores of the
-            whole split: without unanswerable questions, for example, it has no score for them.
+        score: Function that returns the scores of the rows at given indices. The scores of
+            a sample can be a subset: without unanswerable questions, a sample has no score for them.
         size: Number of rows of the split.
         is_correct: [size] bool, whether a row is correct, if the score "accuracy" is the fraction of correct
             rows. None for other tasks.

@@ -190,7 +190,7 @@ def _parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> 
 
 
 def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
-    """Hold out a validation split if there is none, make the splits disjoint, and sample rows.
+    """Hold out a validation split, remove training rows that are in another split, and sample rows.
 
     Returns:
         The splits, and notes that describe these changes.
@@ -234,7 +234,7 @@ def resolve_max_length(task: Task, source: ModelSource, model_config: Any, reque
     """Return the maximum sequence length in tokens.
 
     Args:
-        task: The task. Its own maximum length is reduced to the number of positions of the model.
+        task: The task. Its maximum length is used if `requested` is None, up to the positions of the model.
         source: Origin of the model.
         model_config: The transformers config of the model.
         requested: Value of `--max-length`, or None if it is not set.

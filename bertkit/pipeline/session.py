@@ -74,7 +74,7 @@ def _choose_smaller_batches(session: "Session") -> RunConfig | None:
 
     With several ranks, a retry is not possible because all ranks would have to choose the same settings.
     With `tokens_per_batch`, a retry is not possible after a checkpoint. A smaller budget changes the batches
-    of the epoch, so the steps after the checkpoint would not use the remaining examples.
+    of the epoch, so the steps after the checkpoint would repeat some examples and skip others.
     """
     config, task = session.prepared.config, session.prepared.task
     has_checkpoint = run_directory.find_last_checkpoint(session.folder) is not None
@@ -159,7 +159,7 @@ class Session:
         from bertkit.training.trainer import BertkitTrainer
 
         config, train = self.prepared.config, self.prepared.features["train"]
-        trainer = self._report_trainer_errors(lambda: BertkitTrainer(
+        trainer = self._convert_trainer_errors(lambda: BertkitTrainer(
             model=self.model, args=self.training_args, train_dataset=train, data_collator=self.collator,
             loss=self.prepared.task.make_loss(train), evaluate_fn=self._evaluate_validation,
             best_metric=self.prepared.task.spec.best_metric,
@@ -167,7 +167,7 @@ class Session:
             tokens_per_batch=config.tokens_per_batch,
             use_own_sampler="train_sampling_strategy" not in parse_extra_arguments(config),
         ))  # fmt: skip
-        self._report_trainer_errors(trainer.validate_optimizer)
+        self._convert_trainer_errors(trainer.validate_optimizer)
         trainer.remove_callback(PrinterCallback)
         set_tensorboard_dir(trainer, self.folder / run_directory.TENSORBOARD_DIR)
         self.first_step_timer = FirstStepTimer()
@@ -180,8 +180,8 @@ class Session:
         )
         return trainer
 
-    def _report_trainer_errors(self, create: Callable[[], T]) -> T:
-        """Call `create`, and turn its exceptions into a `UserError` that names the settings in question.
+    def _convert_trainer_errors(self, function: Callable[[], T]) -> T:
+        """Call `function`, and turn its exceptions into a `UserError` that names the settings in question.
 
         These are the settings that the user changed and that bertkit passes to Trainer without validation.
         """
@@ -190,7 +190,7 @@ class Session:
         defaults = {"--set": [], "--optim": type(config).optim, "--lr-scheduler": type(config).lr_scheduler}
         changed = [f"{flag} {value}" for flag, value in values.items() if value and value != defaults[flag]]
         try:
-            return create()
+            return function()
         except TRAINER_ERRORS as error:
             if not changed:
                 raise
@@ -325,8 +325,8 @@ class Session:
         """
         features = self.features[split]
         logits = self._compute_logits(features)
-        # Missing outputs are -inf, so only the maximum of a row must be finite; it is NaN if any logit is
-        # NaN.
+        # Padding positions and missing choices have the logit -inf, so only the maximum of a row must be
+        # finite. The maximum is NaN if any logit is NaN.
         if not np.isfinite(logits.max(-1)).all():
             step = self.trainer.state.global_step
             raise UserError(f"{split} split: logits are NaN or infinite at step {step}; {NAN_HINT}")

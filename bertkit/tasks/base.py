@@ -70,7 +70,7 @@ class TaskSpec:
         sequence_grouping: What the sequences of an example are: "document" for the windows of a text,
             "choice" for the choices of a row. None if each example is one sequence.
         uses_windows: Whether long inputs are split into windows; otherwise they are truncated.
-        resamples_examples: Whether examples of at most `max_length` tokens are sampled again in each epoch.
+        resamples_examples: Whether new examples of at most `max_length` tokens are sampled in each epoch.
         predicts_rows: Whether there is one prediction per row, which is written with the columns of the row.
         predictions_name: File name of the predictions, without extension.
         training_phrase: Words between the initial model and the name of the task in the model card.
@@ -102,9 +102,9 @@ class InputSchema:
         text_columns: Columns of texts, in reading order.
         gold_columns: Columns of labels, which prediction ignores.
         hidden_columns: Input columns that are not copied to the predictions.
-        columns_by_flag: Column that each setting of `bertkit predict` fills, in the order of the columns.
-        group_columns: Possible names of the column whose value adjacent rows of one group share. The first
-            name that exists is used. The rows of a group must be predicted together.
+        columns_by_flag: Column that each text flag of `bertkit predict` fills, in the order of the columns.
+        group_columns: Possible names of the column that defines groups; the first name that exists is used.
+            Adjacent rows with the same value form a group and must be predicted together.
     """
 
     text_columns: tuple[str, ...]
@@ -119,7 +119,7 @@ class InputSchema:
         A flag with a single text fills its column in all rows with this text.
 
         Args:
-            texts_by_flag: The texts that the user passed for each setting in `flags`.
+            texts_by_flag: The texts that the user passed, by flag; see `columns_by_flag`.
 
         Raises:
             UserError: The flags have different numbers of texts.
@@ -240,7 +240,7 @@ class Task(ABC):
 
     @abstractmethod
     def validate_splits(self, splits: "Splits") -> None:
-        """Check the values of all splits.
+        """Check the values of all splits. `bertkit check` calls this with one split, and with single rows.
 
         Raises:
             UserError: A value is invalid.
@@ -249,7 +249,7 @@ class Task(ABC):
     def map_columns(self, rows: "Rows") -> None:
         """Adapt the column settings to these rows.
 
-        If the rows lack a column of training, a column with another common name is used.
+        If the rows lack a column that training used, a column with another common name is used.
         """
         return
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 SEQUENCE_PIPELINE = TransformersPipeline(
     task="text-classification", init_kwargs={"top_k": None}, call_kwargs={"truncation": True}
 )
-TEXT_FLAGS = ("text", "text_pair")  # settings of `bertkit predict`
-MIN_CLASS_LIMIT = 20  # this many classes are never too many; beyond, at most half as many as training rows
+TEXT_FLAGS = ("text", "text_pair")  # flags of `bertkit predict`
+MIN_CLASS_LIMIT = 20  # more classes are accepted only with at least two training rows per class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class SequenceTask(Task):
             self._set_caveat("ignores the BiLSTM of this model")
 
     def _set_caveat(self, caveat: str) -> None:
-        """Set why `transformers.pipeline` makes other predictions; see `Pipeline.caveat`."""
+        """Set why `transformers.pipeline` makes other predictions; see `TransformersPipeline.caveat`."""
         pipeline = dataclasses.replace(self.spec.pipeline, caveat=caveat)
         self.spec = dataclasses.replace(self.spec, pipeline=pipeline)
 
@@ -203,7 +203,7 @@ class SequenceTask(Task):
         require_texts(rows, columns)
 
     def _map_label_ids(self, rows: "Rows") -> "Rows":
-        """Return the rows with label ids replaced by label names; `nli` implements this."""
+        """Return the rows with label ids replaced by label names; `Nli` overrides this."""
         return rows
 
     def map_columns(self, rows: "Rows") -> None:

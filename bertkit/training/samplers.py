@@ -127,7 +127,7 @@ class LengthGroupedBatchSampler:
         return float(self.features.lengths.sum()) * (stop_step - start_step) / self.steps_per_epoch
 
     def list_phase_changes(self) -> dict[int, str]:
-        """Return console messages by step, printed after that step; without phases there are none."""
+        """Return console messages by the step after which they are printed; without phases there are none."""
         return {}
 
 
@@ -155,7 +155,7 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
         self.max_sequence_lengths = np.maximum.reduceat(features.sequence_lengths, offsets[:-1])
         self.sequence_counts = np.diff(offsets)
         longest = int(self.max_sequence_lengths.max())
-        # A budget that holds all examples has the same effect as any larger one, which could overflow.
+        # Cap the budget: above the size of all examples it changes nothing, and a huge value could overflow.
         tokens_of_all = longest * int(self.sequence_counts.sum())
         self.tokens_per_batch = min(tokens_per_batch, tokens_of_all)
         self.batches_per_step = batches_per_step

@@ -21,7 +21,7 @@ from bertkit.utils.ragged import (
 
 @dataclass(frozen=True, kw_only=True)
 class WordFeatures(StoredFeatures):
-    """Tokenized sentences, `n` sequences with one prediction for each word.
+    """Tokenized sentences as `n` sequences, with predictions at the first tokens of the words.
 
     A sequence is a sentence, or a window of a sentence that exceeds the maximum length. Windows are
     independent examples in training and inference, so a long sentence does not need more memory. The label
@@ -185,13 +185,13 @@ def _plan_windows(
 def build_windows(start: np.ndarray, stop: np.ndarray, max_tokens: int) -> Windows:
     """Build one window for each sentence, or several overlapping windows for a long sentence.
 
-    The windows of a long sentence have `budget` tokens. Consecutive windows overlap by a quarter, and the
+    The windows of a long sentence have `max_tokens` tokens. Consecutive windows overlap by a quarter, and the
     last two windows possibly by more.
 
     Args:
         start: [n] first token of each sentence.
         stop: [n] end of each sentence.
-        budget: Maximum number of tokens of a window, without special tokens.
+        max_tokens: Maximum number of tokens of a window, without special tokens.
     """
     stride = max(1, max_tokens - max_tokens // 4)
     counts, window_start, window_stop = slide_windows(start, stop, max_tokens, stride)
@@ -216,7 +216,7 @@ def expand_windows(
         windows: Windows of single sentences.
         sentence_offsets: [sentences + 1] first token of each sentence of all documents.
         document_bounds: [windows, 2] first token and end of each window's document.
-        budget: Maximum number of tokens of a window, without special tokens.
+        max_tokens: Maximum number of tokens of a window, without special tokens.
     """
     free = np.maximum(0, max_tokens - (windows.stop - windows.start))
     document_start, document_stop = document_bounds[:, 0], document_bounds[:, 1]
