@@ -69,7 +69,7 @@ FILES = {
     "set a field with a flag": (to_csv(GOOD_ROWS), ["--set", "learning_rate=1"],
                            ["learning_rate", "--learning-rate"]),
     "set a field that bertkit sets": (to_csv(GOOD_ROWS), ["--set", "save_strategy=no"],
-                         ["save_strategy", "bertkit keeps"]),
+                         ["save_strategy", "by bertkit"]),
     "set an unknown field": (to_csv(GOOD_ROWS), ["--set", "adam_beta=1"],
                         ["adam_beta", "did you mean 'adam_beta"]),
     "set to a wrong value": (to_csv(GOOD_ROWS), ["--set", "optim_target_modules=[1", "--epochs", 1],
@@ -248,7 +248,7 @@ def test_predicting_rows_without_the_needed_columns_is_an_error(task, column):
     fitted = task_type(task_type.spec.config(data="sample"))
     fitted.parse_dataset(fitted.load_data(Reporter()))
     for rows in ([{}], [{}, {}], [{"label": "kept from it"}]):
-        with pytest.raises(UserError, match=rf"^rows: .*no column .*\b{column}\b"):
+        with pytest.raises(UserError, match=rf"^rows: .*column .*\b{column}\b"):
             list(Predictor(fitted, None, None).predict(rows))
     assert list(Predictor(fitted, None, None).predict([])) == []
 

@@ -256,7 +256,7 @@ def test_run_resumes_from_first_checkpoint_after_disk_was_full(cli, tiny, toy, t
 
     monkeypatch.setattr("bertkit.training.checkpoints.write_checksums", full)
     status, _, err = cli("classify", *options_for(tiny, toy), "-o", tmp_path / "run")
-    assert (status, "No space left on device); free disk space, then use --resume" in err) == (2, True)
+    assert (status, "No space left on device); free disk space and resume with --resume" in err) == (2, True)
     monkeypatch.undo()
     assert cli("classify", "--resume", "-o", tmp_path / "run")[0] == 0
 
@@ -283,7 +283,7 @@ def test_changed_data_or_settings_are_refused_on_resume(cli, tiny, toy, tmp_path
     assert (status, "epochs" in err) == (2, True)
     write_rows(toy, make_toy_rows(80, seed=5))
     status, _, err = cli("classify", "--resume", "-o", tmp_path / "run")
-    assert (status, "data has changed: train was 72 rows, " in err) == (2, True)
+    assert (status, "data has changed (train was 72 rows, " in err) == (2, True)
     assert "; validation was 8 rows, " in err
 
 

@@ -150,7 +150,7 @@ def test_streamed_rows_give_the_predictions_of_rows_loaded_at_once(runs, cli, mo
 
 
 def test_documents_are_never_split_across_chunks():
-    task = SimpleNamespace(inputs=InputSchema(text_columns=("text",), group_columns=("document",)))
+    task = SimpleNamespace(input_schema=InputSchema(text_columns=("text",), group_columns=("document",)))
     names = ["a", "a", "a", "b", "c", "c"]
     parts = [Rows.from_columns({"document": names[at : at + 2]}, "f", at + 1) for at in range(0, 6, 2)]
     assert [part["document"] for part in align_chunks_to_groups(task, parts)] == [

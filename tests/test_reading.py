@@ -209,7 +209,7 @@ def test_causal_model_learns_and_card_explains_missing_pipeline(tmp_path):
     stock = pipeline("text-classification", str(run.output_dir), top_k=None)
     glad, sad = stock(["a good film", "the food was awful"])
     assert glad == sad  # [CLS] has seen neither
-    assert "`transformers.pipeline` reads [CLS]" in (run.output_dir / "README.md").read_text()
+    assert "`transformers.pipeline` classifies by [CLS]" in (run.output_dir / "README.md").read_text()
 
 
 def test_bilstm_head_is_kept_and_linear_head_is_reinitialized(folders, tmp_path, cli):

@@ -160,7 +160,7 @@ RECORD_DAMAGES = {
         "predicted is no label": edit_records("nli", lambda r: r.update(predicted="x"), "'x' has no probability"),
         "a probability is a word": edit_records("classify", lambda r: r["probabilities"].update(positive="x"), "`float`"),
         "a probability is no number": edit_records("classify", lambda r: r["probabilities"].update(positive=float("nan")), "`float`"),
-        "a probability of a label that is none": edit_records("classify", lambda r: r["probabilities"].update(x=0), "other labels"),
+        "a probability of a label that is none": edit_records("classify", lambda r: r["probabilities"].update(x=0), "different labels"),
         "a tag is a number": edit_records("ner", lambda r: r["gold"].append(5), "gold[", "`str`"),
         "a tag too many": edit_records("ner", lambda r: r["gold"].append("O"), "gold", "tags for"),
         "a tag that is none": edit_records("ner", lambda r: r["gold"].__setitem__(0, ""), "gold", "'' is not a tag"),
