@@ -27,7 +27,8 @@ def validate_settings(
         config: Class that declares the settings.
         values: Values by setting.
         origin: Source of the values for error messages: the path of a recipe, or "classify()" for a call from
-            Python. None for the command line: messages then name the flag.
+            Python. None for the command line, which has
+            no unknown keys: messages then name the flag.
 
     Raises:
         UserError: A key is unknown, or a value has the wrong type or is out of bounds.
@@ -78,7 +79,9 @@ def convert_value(value: Any, kind: Any, setting: Setting, where: str) -> Any:
 
 
 def parse_flag(text: str, kind: Any, setting: Setting, where: str) -> Any:
-    """Return the value of a flag; unlike a recipe or a Python call, the command line writes integers as text.
+    """Return the value of a flag.
+
+    Integers are parsed here, because `convert_value` accepts floats as text, but not integers.
 
     Raises:
         UserError: See `convert_value`.

@@ -202,7 +202,7 @@ def test_documents_are_located_by_file_and_row_or_line(run_check, tmp_path):
         finding for finding in report.findings if finding.name == "duplicates" and "train" in finding.message
     ]
     files = [place.removeprefix(f"{tmp_path}/") for place in same.rows]
-    assert files[0] == f"b.txt: line 4 as {tmp_path}/a.txt: line 4"
+    assert files[0] == f"b.txt: line 4 copies {tmp_path}/a.txt: line 4"
     assert "train texts are copies" in same.message
 
 
@@ -420,7 +420,7 @@ def test_the_console_shows_counts_before_findings(command):
         for word in ("reviews from", "Latin 100%", "positive │ █", "another label", "2 warnings")
     ]
     assert places == sorted(places)
-    assert "reviews.jsonl: row 61 (negative) as row 4 (positive)" in out
+    assert "reviews.jsonl: row 61 (negative) copies row 4 (positive)" in out
 
 
 @pytest.mark.parametrize("task", TASKS)

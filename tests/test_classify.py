@@ -87,6 +87,21 @@ def test_the_model_card_has_data_scores_settings_and_versions(learned):
         assert words in card
 
 
+def test_labels_that_differ_only_in_case_do_not_share_an_output_of_the_head():
+    from transformers import BertConfig
+
+    from bertkit.modeling.heads import SEQUENCE_HEAD, match_labels
+
+    config = BertConfig(
+        architectures=["BertForSequenceClassification"],
+        id2label={0: "us", 1: "it"},
+        label2id={"us": 0, "it": 1},
+    )
+    assert match_labels(config, ["It", "US"], "tiny", SEQUENCE_HEAD) == (False, ["US", "It"])
+    with pytest.raises(UserError, match="its head was trained for us, it, the data has us, US, it"):
+        match_labels(config, ["us", "US", "it"], "tiny", SEQUENCE_HEAD)
+
+
 def test_continuing_from_a_run_keeps_its_head_and_label_order(learned, tmp_path):
     rows = [{**row, "label": "Zero" if row["label"] == "positive" else "Ätna"} for row in make_toy_rows(40)]
     data = write_rows(tmp_path / "other.jsonl", rows)

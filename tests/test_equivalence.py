@@ -302,7 +302,12 @@ def test_run_interrupted_in_final_evaluation_is_not_trained_further(
     status, _, err = cli("classify", *args, "-o", interrupted)
     assert (status, "--resume --output-dir" in err) == (130, True)
     monkeypatch.undo()
-    status, out, _ = cli("classify", "--resume", "-o", tmp_path / interrupted, "--json")
+    monkeypatch.setattr("bertkit.pipeline.session.Session.__init__", interrupt)
+    status, _, err = cli("classify", "--resume", "-o", interrupted)
+    assert status == 130
+    assert err.endswith(f"interrupted before training started; {interrupted} is unchanged\n")
+    monkeypatch.undo()
+    status, out, _ = cli("classify", "--resume", "-o", interrupted, "--json")
     original_on_step_end = json.loads((whole / "metrics.json").read_text())["training"]
     assert status == 0
     assert json.loads(out)["training"]["steps"] == original_on_step_end["steps"]

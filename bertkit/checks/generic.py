@@ -64,7 +64,7 @@ def find_empty_texts(split: CheckedSplit, texts: Sequence[Sequence[str]]) -> Ite
     if empty:
         yield Finding(
             "warning", "empty", f"{split.format_fraction(empty)} have an empty text",
-            "remove them, or fill in the text; they are learned from and scored as they are", len(empty),
+            "remove them, or fill in the text; training and evaluation use them unchanged", len(empty),
             locate_rows(split.rows, empty),
         )  # fmt: skip
 
@@ -81,8 +81,8 @@ def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
         yield Finding(
             "warning" if len(copies) > MAX_DUPLICATE_FRACTION * len(rows) else "note", "duplicates",
             f"{split.format_fraction(copies)} are copies of an earlier one",
-            "remove them, since they count double, unless short texts coincide by chance", len(copies),
-            _locate_pairs(rows, copies, originals),
+            "remove them, since copies count more than once; keep short texts that are equal by chance",
+            len(copies), _locate_pairs(rows, copies, originals),
         )  # fmt: skip
     if not gold:
         return
@@ -99,7 +99,7 @@ def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
 def _locate_pairs(
     rows: Rows, copies: Sequence[int], originals: Sequence[int], gold: Sequence[Hashable] | None = None
 ) -> list[str]:
-    """Return locations such as `train.csv: row 9 as row 3` for the first few pairs.
+    """Return locations such as `train.csv: row 9 copies row 3` for the first few pairs.
 
     Args:
         rows: The rows of the split.
@@ -117,7 +117,7 @@ def _locate_pairs(
         if gold:
             copy_location += f" ({_shorten_label(gold[copy])})"
             original_location += f" ({_shorten_label(gold[original])})"
-        locations.append(f"{copy_location} as {original_location}")
+        locations.append(f"{copy_location} copies {original_location}")
     return locations
 
 
@@ -217,7 +217,7 @@ def find_long_rows(
     long = (counts.lengths > limit).nonzero()[0]
     if task.spec.resamples_examples or not len(long):
         return
-    message = f"{format_fraction(len(long), len(rows))} {name} rows are over {limit} tokens and"
+    message = f"{format_fraction(len(long), len(rows))} {name} rows are longer than {limit} tokens and are"
     locations = locate_rows(rows, long)
     if task.spec.uses_windows:
         yield Finding("note", "windows", f"{message} split into windows", "", len(long), locations)
@@ -225,9 +225,9 @@ def find_long_rows(
     if info.max_positions and longest > info.max_positions:
         fixes = [f"--max-length {info.max_positions} is the maximum"]
     else:
-        fixes = [f"--max-length {longest} reads all of each"]
+        fixes = [f"--max-length {longest} avoids truncation"]
     if hasattr(task.config, "long_texts"):
-        fixes.append("--long-texts windows reads all of each")
+        fixes.append("--long-texts windows reads the whole texts")
     level: Level = "warning" if len(long) > MAX_TRUNCATED_FRACTION * len(rows) else "note"
     yield Finding(level, "truncated", f"{message} truncated", "; ".join(fixes), len(long), locations)
 

@@ -67,20 +67,20 @@ def _was_set(context: typer.Context, name: str) -> bool:
 def _build_parameter(name: str, kind: Any, setting: Setting, default: Any) -> inspect.Parameter:
     if setting.is_positional:
         return _build_argument(name, kind, setting, default)
-    has_no_default = default is None or default == ()
+    has_default = default is not None and default != ()
     option = typer.Option(
         *(setting.flags or (get_flag(name, setting),)),
         help=setting.help,
         rich_help_panel=setting.panel,
-        show_default=setting.default_text or (not has_no_default),
+        show_default=setting.default_text or has_default,
         autocompletion=_build_completer(kind, setting),
         **_build_parser(name, kind, setting),
     )
     return inspect.Parameter(
         name,
         KEYWORD_ONLY,
-        default=None if has_no_default else default,
-        annotation=Annotated[kind | None if has_no_default else kind, option],
+        default=default if has_default else None,
+        annotation=Annotated[kind if has_default else kind | None, option],
     )
 
 
@@ -104,7 +104,7 @@ def _build_parser(name: str, kind: Any, setting: Setting) -> dict[str, Any]:
 
 
 def _get_item_kind(kind: Any) -> Any:
-    """Return the type of a single value: the type of list items, and the type without None."""
+    """Return the type of a single value: without `list[...]` and without `| None`."""
     if typing.get_origin(kind) is typing.Literal:
         return kind
     if typing.get_origin(kind) is list:
@@ -137,7 +137,8 @@ def _build_completer(kind: Any, setting: Setting) -> Callable[..., Any] | None:
 def _build_recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Parameter:
     """Return the option `--recipe`.
 
-    Typer processes this option first. Flags then override the recipe, and `--help` shows its values.
+    Typer processes this option first. The values of the recipe become the defaults of the other flags, so
+    flags override them, and `--help` shows them.
     """
 
     def load(context: typer.Context, value: str | None) -> str | None:

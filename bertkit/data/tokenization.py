@@ -33,8 +33,8 @@ class TokenizedTexts:
         ids: Token ids of each text.
         start: [tokens] index of the first character of each token in its text.
         stop: [tokens] index of the character after each token in its text.
-        text_offsets: [n] index of the first character of each text if all texts are joined by single
-            separators.
+        text_offsets: [n] position of each text in the concatenation of all texts, with one character between
+            texts.
     """
 
     ids: Ragged
@@ -54,11 +54,10 @@ class TokenizedTexts:
 
         Returns:
             [m] first and [m] last token, as indices into the tokens of all texts. Both are -1 for a span
-            without tokens (control characters).
+            that overlaps no token, such as one of control characters only.
         """
         # The texts are treated as one long text, so a single binary search handles all spans. It needs sorted
-        # token bounds. They are made monotonic, because several tokens may share a character, and
-        # normalization may reorder characters.
+        # token bounds. They are made monotonic, because normalization may reorder characters.
         shift = np.repeat(self.text_offsets, self.ids.lengths)
         token_starts = self.start + shift
         sorted_stops = np.maximum.accumulate(self.stop + shift)
@@ -260,14 +259,14 @@ class SequenceTemplate:
 def truncate(
     texts: Sequence[TokenIds], max_tokens: int, long_texts: LongTextStrategy
 ) -> list[tuple[TokenIds, ...]]:
-    """Truncate a text or a pair to `max_tokens` tokens in total, or split it into windows.
+    """Truncate a text or a pair to `max_tokens` tokens without special tokens, or split it.
 
     With `head+tail`, a quarter of the tokens come from the start of a text and the others from the end.
     This follows Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1. Windows overlap by
     a quarter.
 
     Returns:
-        A list of one text or pair; of several if `long_texts` is `windows`.
+        A list with the truncated text or pair; with one element per window if `long_texts` is `windows`.
     """
     lengths = [len(text) for text in texts]
     if sum(lengths) <= max_tokens:

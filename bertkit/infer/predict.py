@@ -39,7 +39,7 @@ class PredictionChunk:
 
 @dataclass(frozen=True)
 class Predictions:
-    """An iterable of prediction records, which are computed during the iteration.
+    """Prediction records, which are computed during the iteration. They can be iterated only once.
 
     Attributes:
         chunks: The records in chunks.
@@ -138,7 +138,7 @@ def serialize_predictions(
     Raises:
         UserError: The format cannot represent these predictions.
     """
-    return WRITERS[output_format](chunks)
+    return SERIALIZERS[output_format](chunks)
 
 
 def _serialize_jsonl(chunks: Iterable[PredictionChunk]) -> Iterator[str]:
@@ -195,6 +195,6 @@ def _serialize_conll(chunks: Iterable[PredictionChunk]) -> Iterator[str]:
         yield from files[CONLL_FILE]
 
 
-WRITERS: dict[PredictionFormat, Callable[[Iterable[PredictionChunk]], Iterator[str]]] = {
+SERIALIZERS: dict[PredictionFormat, Callable[[Iterable[PredictionChunk]], Iterator[str]]] = {
     "jsonl": _serialize_jsonl, "csv": _serialize_csv, "conll": _serialize_conll,
 }  # fmt: skip

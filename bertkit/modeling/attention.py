@@ -75,7 +75,8 @@ def _chunked_sdpa(
 class ChunkedAttention(torch.autograd.Function):
     """Scaled dot-product attention with dropout (Vaswani et al. 2017, 3.2.1), a few examples at a time.
 
-    The forward pass saves one byte per score, the dropout mask. The backward pass recomputes the scores.
+    Of the scores, the forward pass saves only the dropout mask, one byte per score. The backward pass
+    recomputes the rest.
     """
 
     @staticmethod
@@ -93,6 +94,7 @@ class ChunkedAttention(torch.autograd.Function):
             dropout: Probability of dropping an attention weight.
             scaling: Factor that multiplies the scores.
         """
+        # dropout is rounded to a multiple of 1 / RANDOM_LEVELS: see `sample_keep_mask`
         dropped_levels = round(dropout * RANDOM_LEVELS)
         ctx.keep_prob, ctx.scaling = 1 - dropped_levels / RANDOM_LEVELS, scaling
         output, keep_masks = torch.empty_like(q), []

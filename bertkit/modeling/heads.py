@@ -49,9 +49,9 @@ def set_labels(config: Any, names: Sequence[str]) -> Any:
 
 
 def match_labels(config: Any, labels: Sequence[str], model: str, kind: str) -> tuple[bool, list[str]]:
-    """Decide whether the head of a checkpoint can be kept, and order the data's labels like its outputs.
+    """Decide whether to re-initialize the head of a checkpoint, and order the data's labels like its outputs.
 
-    A head with the data's labels is kept in any order and with any capitalization. A head whose labels are
+    A head with the data's labels is kept, whatever their order and capitalization. A head whose labels are
     LABEL_0, LABEL_1, ... is re-initialized, because these names do not say what the outputs mean.
 
     Args:
@@ -77,7 +77,7 @@ def match_labels(config: Any, labels: Sequence[str], model: str, kind: str) -> t
         return False, head_labels
     label_by_key = {label.casefold(): label for label in labels}
     head_keys = [label.casefold() for label in head_labels]
-    if sorted(head_keys) == sorted(label_by_key):
+    if len(label_by_key) == len(labels) and sorted(head_keys) == sorted(label_by_key):
         return False, [label_by_key[key] for key in head_keys]
     raise UserError(
         f"--model {model}: its head was trained for {format_list(head_labels)}, the data has "

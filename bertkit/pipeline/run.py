@@ -76,7 +76,7 @@ def train(
 def _run_or_load(
     task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | None, reporter: Reporter
 ) -> Run:
-    """Run the pipeline in a locked directory, or return the metrics of a finished run to resume."""
+    """Run the pipeline in a locked directory, or return the metrics if the run to resume is finished."""
     if config.output_dir is None:
         return _run(task_name, config, fingerprints, reporter)
     folder = Path(config.output_dir)
@@ -127,8 +127,8 @@ def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
     config = prepared.config
     if not config.resume:
         distributed.on_main_process(_check_directory, prepared, folder)
-    # With --overwrite, the directory contains a finished run until the new run replaces it. An error before
-    # the replacement must not change the finished run.
+    # With --overwrite, the directory contains a finished run until the new run replaces it; with --resume, it
+    # contains the run to resume. An error before training must not change this run.
     contains_previous_run = (folder / run_directory.SETTINGS_FILE).exists()
     try:
         with distributed.raise_on_all_ranks():
@@ -147,6 +147,8 @@ def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
             run_directory.discard_unstarted_run(folder)
         if not isinstance(error, KeyboardInterrupt):
             raise
+        if contains_previous_run:
+            raise RunInterrupted(f"interrupted before training started; {folder} is unchanged") from None
         if checkpoint is None:
             raise RunInterrupted("interrupted before the first checkpoint; nothing was saved") from None
         raise RunInterrupted(f"interrupted; {session.resume_hint}") from None

@@ -120,9 +120,7 @@ class FinishedRun:
         path = self.folder / name
         if not path.exists():
             return
-        with path.open(
-            "rb"
-        ) as file:  # binary mode: other separators, such as U+2028, may occur in a JSON string
+        with path.open("rb") as file:  # binary mode: the parser reports invalid UTF-8 with the line
             for number, line in enumerate(file, 1):
                 yield _parse_json(line, f"{path}:{number}")
 
@@ -136,7 +134,7 @@ def load_finished_run(folder: Path) -> FinishedRun:
     metrics = run_directory.require_metrics(folder)
     if metrics["task"] not in TASKS:
         runs = sorted(str(path.parent) for path in folder.glob(f"*/**/{run_directory.METRICS_FILE}"))
-        raise UserError(f"{folder}: contains several runs; choose from them: {format_list(runs)}")
+        raise UserError(f"{folder}: contains several runs; pass one of them: {format_list(runs)}")
     validate(metrics, _Metrics, folder / run_directory.METRICS_FILE)
     if missing := _find_missing_keys(metrics):
         raise UserError(

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
-SQUAD_DATASETS = {
-    "v1": "squad",
-    "v2": "squad_v2",
-}  # the dataset for each value of --squad if --data is not set
+# Datasets by value of --squad, if --data is not set.
+SQUAD_DATASETS = {"v1": "squad", "v2": "squad_v2"}
 DEFAULT_DOC_STRIDE = 128
 THRESHOLD_KEY = "null_odds_threshold"  # attribute of the model's config
 
@@ -32,7 +30,8 @@ class QaConfig(RunConfig):
 
     squad: Literal["v1", "v2"] | None = setting(
         None,
-        "Rules of SQuAD: in v1 every question has an answer, in v2 not. Without --data, also the dataset.",
+        "Rules of SQuAD: in v1 every question has an answer, in v2 some may have none. "
+        "Without --data, this also selects the dataset.",
         DATA,
         default_text="v2 if a question has no answer, else v1",
     )
@@ -202,7 +201,7 @@ class Qa(Task):
         return f"answers to {question} in {context}, SQuAD {self.config.squad}: {rules[self.config.squad]}"
 
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Keep the head of a model that was trained on another question answering dataset."""
+        """Decide whether to keep the model's head, and remove the threshold of an earlier run."""
         from bertkit.modeling.heads import QUESTION_HEAD, has_head, has_head_type
 
         keeps_head = has_head(model_config, QUESTION_HEAD) and has_head_type(model_config, self.config.head)

@@ -73,8 +73,8 @@ class ChoiceSchema(InputSchema):
                 "or many rows with --data"
             )
         has_list_column = len(columns) == 1
-        is_too_many = not has_list_column and len(endings) > len(columns)
-        if len(endings) < 2 or is_too_many:
+        has_too_many = not has_list_column and len(endings) > len(columns)
+        if len(endings) < 2 or has_too_many:
             limit = " or more" if has_list_column else f" to {len(columns)}, as in training"
             raise UserError(f"--ending: {len(endings)} endings; pass 2{limit}")
         row = dict.fromkeys(self.context_columns, "") | {self.context_columns[0]: contexts[0]}
@@ -278,7 +278,7 @@ class Swag(Task):
     # ---- model
 
     def describe(self) -> str:
-        """Return the names of the columns."""
+        """Describe the columns."""
         inputs = self.input_schema
         endings = format_list(inputs.ending_columns)
         return f"{' + '.join(inputs.context_columns)} with one of {endings} by {self.config.label_column}"
@@ -325,7 +325,7 @@ class Swag(Task):
     # ---- results
 
     def evaluate(self, outputs: Outputs) -> "ChoiceEvaluation":
-        """Return the predicted endings."""
+        """Return the evaluation of these outputs."""
         return ChoiceEvaluation(outputs)
 
     def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
@@ -367,7 +367,7 @@ class ChoiceEvaluation(Evaluation):
         return _compute_accuracy(self.gold, self.predicted)
 
     def make_scorer(self) -> "Scorer":
-        """Return a scorer of rows, which includes which rows are correct."""
+        """Return a scorer that also knows which rows are correct."""
         from bertkit.metrics.significance import Scorer
 
         gold, predicted = self.gold, self.predicted

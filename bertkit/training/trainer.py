@@ -30,7 +30,7 @@ from bertkit.training.samplers import (
 )
 from bertkit.utils import distributed
 
-# Key in a checkpoint's `trainer_state.json` of the statistics since the last log entry.
+# Key under which `trainer_state.json` stores the statistics since the last log entry.
 UNLOGGED_KEY = "unlogged"
 
 
@@ -42,7 +42,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         evaluate_fn: Returns the validation scores of the current weights.
         best_metric: Name of the score that selects the best checkpoint, and +1 if higher is better, else -1.
         early_stopping: Number of evaluations without a better score after which training stops.
-        layer_decay: Factor between the learning rates of a layer and the layer above it.
+        layer_decay: Ratio of a layer's learning rate to that of the layer above it.
         tokens_per_batch: Token budget of a batch, including padding; replaces the batch size.
         use_own_sampler: Whether to use bertkit's batch samplers instead of Trainer's
             `train_sampling_strategy`.
@@ -143,6 +143,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def load_weights(self, checkpoint: Path) -> None:
         """Load the weights of a checkpoint."""
         if self.is_sharded:
+            # of Trainer's methods, this one loads sharded weights; it reads the path from the state
             self.state.best_model_checkpoint = str(checkpoint)
             self._load_best_model()
         else:
@@ -232,7 +233,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     # ---- loss
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Any:
-        """Return the number of items by part of the loss, over an optimizer step of all ranks."""
+        """Return the number of items for each part of the loss, in one optimizer step of all ranks."""
         batch_counts = [
             _zero_if_dummy(self.loss.count_items(batch), DUMMY_BATCH in batch) for batch in batch_samples
         ]
@@ -286,7 +287,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
         Args:
             learning_rate: Learning rate of the head.
-            decay: Factor between the learning rates of a layer and the layer above it.
+            decay: Ratio of a layer's learning rate to that of the layer above it.
         """
         layer_of_parameter = map_parameters_to_layers(self.model, "--layer-decay")
         names_with_weight_decay = set(self.get_decay_parameter_names(self.model))

@@ -103,6 +103,7 @@ def iter_located_documents(
         for first in sentences:
             if first is not None:
                 is_empty = False
+                # None separates documents; `rest` ends at the next None or at the end of the file
                 rest = iter(partial(next, sentences, None), None)
                 yield DocumentLocation(path, previous_end + 1, not has_rows), chain([first], rest)
             previous_end = items.count
@@ -127,8 +128,8 @@ def _open_sentences(
     """Open a file.
 
     Returns:
-        Whether the file has rows, the iterable of its rows or lines, and the stream of its sentences. If the
-        sentences are consumed, the rows or lines are read and counted.
+        Whether the file has rows, the iterable of its rows or lines, and the stream of its sentences. The
+        rows or lines are read and counted lazily, as the sentences are consumed.
     """
     row_format = detect_row_format(path, options.text_column, options.decoding)
     text_format = options.text_format or ("prose" if options.document_separator else None)
@@ -196,14 +197,14 @@ def iter_raw_texts(
 ) -> Iterator[str]:
     """Yield texts without splitting them into sentences.
 
-    A text is a row of a file of rows, or a line of another file that is not a document separator.
+    In a file of rows, each row is a text. In other files, each line is a text, except document separators.
 
     Raises:
         UserError: As in `iter_documents`.
     """
     require_available(files)
     texts = chain.from_iterable(_open_raw_texts(path, options, notes) for path in files)
-    for text in texts:
+    for text in texts:  # until the first text that is not only white space; without one, raise an error
         yield text
         if text and not text.isspace():
             break

@@ -70,8 +70,8 @@ class WordSpans:
         lengths = np.fromiter(map(len, chain.from_iterable(words)), np.int64, offsets[-1])
         gaps = [_measure_gap(sentence, text) for sentence, text in zip(words, texts, strict=True)]
         gap_by_word = np.repeat(np.array([gap or 0 for gap in gaps], np.int64), counts)
-        ends = compute_offsets(lengths + gap_by_word)
-        start = ends[:-1] - np.repeat(ends[offsets[:-1]], counts)
+        word_offsets = compute_offsets(lengths + gap_by_word)
+        start = word_offsets[:-1] - np.repeat(word_offsets[offsets[:-1]], counts)
         for row, gap in enumerate(gaps):
             if gap is None:
                 matches = WORD_PATTERN.finditer(texts[row])

@@ -95,7 +95,7 @@ def find_best_spans(
     end_logits = np.full((num_windows, seq_len + max_answer_length - 1), -np.inf, np.float32)
     np.copyto(end_logits[:, :seq_len], logits[:, 1], where=allowed)
     best_scores = start_logits + _compute_sliding_max(end_logits, max_answer_length)
-    bound = np.full((num_windows, 1), np.finfo(np.float32).min)  # excludes scores of -inf, which are no spans
+    bound = np.full((num_windows, 1), np.finfo(np.float32).min)  # excludes scores of -inf: no valid span
     if n <= seq_len:
         bound = np.maximum(bound, np.partition(best_scores, -n, axis=1)[:, -n, None])
     # Candidates are the starts whose best span reaches the bound.
