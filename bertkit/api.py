@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
-from bertkit.config import Settings, get_settings
 from bertkit.errors import UserError
 from bertkit.infer.configs import (
     PREDICT_OUTPUT_SETTINGS,
@@ -16,6 +15,7 @@ from bertkit.infer.configs import (
 )
 from bertkit.pipeline.train_tokenizer import TokenizerConfig
 from bertkit.reports.report import ReportConfig
+from bertkit.setting import Settings, get_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
 from bertkit.tasks.classify import ClassifyConfig
 from bertkit.tasks.ner import NerConfig

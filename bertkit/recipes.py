@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import RunConfig, get_settings
+from bertkit.config import RunConfig
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
+from bertkit.setting import get_settings
 from bertkit.utils.serialization import read_yaml
 from bertkit.validation import validate_settings
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from bertkit.config import ConfigT, Setting, get_flag, get_settings
 from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.setting import ConfigT, Setting, get_flag, get_settings
 
 TYPE_DESCRIPTIONS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 

@@ -7,9 +7,9 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bertkit.config import fill_unset, get_flag, get_settings
 from bertkit.errors import UserError
 from bertkit.recipes import serialize_settings
+from bertkit.setting import fill_unset, get_flag, get_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.classify import ClassifyConfig

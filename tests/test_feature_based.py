@@ -7,9 +7,9 @@ import yaml
 from conftest import assert_refused, make_ner_rows, save_tiny_model, write_rows
 
 import bertkit
-from bertkit.config import get_settings
 from bertkit.modeling.tagger import FEATURE_LAYERS
 from bertkit.recipes import list_shipped_recipes, read_recipe
+from bertkit.setting import get_settings
 from bertkit.suites.config import FeatureBasedConfig
 from bertkit.suites.feature_based import PAPER_F1, FeatureBasedSuite, get_recipe_name
 from bertkit.tasks.ner import NerConfig

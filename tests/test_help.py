@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from bertkit.cli.app import app
-from bertkit.config import get_flag, get_settings
+from bertkit.setting import get_flag, get_settings
 from bertkit.tasks import TASKS, task_class
 
 HEAVY = [

@@ -19,11 +19,11 @@ from test_pretrain import COMMAND, pretrained
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import bertkit
-from bertkit.config import get_settings
 from bertkit.data.collator import PaddingCollator
 from bertkit.masking.collator import CausalLmCollator
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.pretraining import gather_masked_positions
+from bertkit.setting import get_settings
 from bertkit.tasks.pretrain_config import PretrainConfig
 from bertkit.tasks.pretrain_objectives import CAUSAL_ARCHITECTURES, OBJECTIVES
 

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, get_settings, setting
+from bertkit.config import RunConfig
+from bertkit.setting import DATA, MODEL, OUTPUT, get_settings, setting
 
 CHECK_HELP = "Check the data before training; exit with code 2 if training would refuse it."
 

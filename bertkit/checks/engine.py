@@ -17,13 +17,13 @@ import numpy as np
 from bertkit.checks import checks_class, generic
 from bertkit.checks.base import MAX_LOCATIONS, Finding, Level, TaskChecks
 from bertkit.checks.config import make_check_config
-from bertkit.config import fill_unset
 from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Rows, Splits
 from bertkit.data.unicode import measure_scripts
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.pipeline.prepare import create_task, select_dataset_defaults, split_and_sample
 from bertkit.pipeline.settings import resolve_settings
+from bertkit.setting import fill_unset
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
 from bertkit.utils.reporting import Reporter, silence_libraries

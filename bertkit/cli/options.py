@@ -11,8 +11,9 @@ import typer
 from typer.core import TyperOption
 
 from bertkit.cli.completion import make_completer
-from bertkit.config import OUTPUT, RunConfig, Setting, Settings, get_flag, get_settings
+from bertkit.config import RunConfig
 from bertkit.recipes import read_recipe
+from bertkit.setting import OUTPUT, Setting, Settings, get_flag, get_settings
 from bertkit.validation import get_choices, get_command_line_name, parse_flag
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY

@@ -4,7 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bertkit.config import DATA, MODEL, OUTPUT, Settings, setting
+from bertkit.config import data_dir_setting
+from bertkit.setting import DATA, MODEL, OUTPUT, Settings, setting
 
 EMBED_HELP = "Write vectors of texts, or of one word in its contexts, to a file; --query searches them."
 EVALUATE_HELP = (
@@ -21,12 +22,6 @@ PREDICT_TEXT_SETTINGS = ("text", "text_pair", "question", "context", "ending")  
 
 # Variants of a model that `export` measures.
 PYTORCH, FP32, INT8 = "pytorch", "onnx", "int8"
-
-
-def _data_dir_setting() -> Any:
-    return setting(
-        None, "Directory that holds the original dataset files (environment: BERTKIT_DATA_DIR).", DATA
-    )
 
 
 def _eval_batch_size_setting() -> Any:
@@ -58,7 +53,7 @@ class EmbedConfig(Settings):
     text_pair_column: str | None = setting(
         None, "Column with the second text, if rows are pairs.", DATA, default_text="detected"
     )
-    data_dir: str | None = _data_dir_setting()
+    data_dir: str | None = data_dir_setting()
     pooling: Literal["cls", "mean"] | None = setting(
         None,
         "Vector of a text: cls is the vector of [CLS]; mean is the average over all tokens except padding, "
@@ -109,7 +104,7 @@ class EvaluateConfig(Settings):
         DATA,
         default_text="the evaluation splits of the run",
     )
-    data_dir: str | None = _data_dir_setting()
+    data_dir: str | None = data_dir_setting()
     max_eval_samples: int | None = setting(
         None, "Score at most this many rows of each split, sampled with the run's seed.", DATA, min=1
     )
@@ -173,7 +168,7 @@ class PredictConfig(Settings):
     data: str | None = setting(
         None, "Rows to predict, in any format that training reads.", DATA, completion="data"
     )
-    data_dir: str | None = _data_dir_setting()
+    data_dir: str | None = data_dir_setting()
     text: list[str] = setting((), "Text to predict. This flag and the four below are repeatable.", DATA)
     text_pair: list[str] = setting((), "Second text, for runs on text pairs.", DATA)
     question: list[str] = setting((), "Question, for qa.", DATA)

@@ -10,7 +10,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bertkit.config import fill_unset
 from bertkit.data.features import StoredFeatures, build_features
 from bertkit.data.rows import Rows
 from bertkit.data.tokenization import SequenceTemplate
@@ -35,6 +34,7 @@ from bertkit.modeling.encoder import (
 from bertkit.modeling.loading import find_model, get_max_positions, load_config, load_tokenizer
 from bertkit.modeling.pooling import is_causal
 from bertkit.pipeline.prepare import UNK_WARNING_FRACTION
+from bertkit.setting import fill_unset
 from bertkit.utils.output_paths import check_output_file
 from bertkit.utils.reporting import Reporter, silence_libraries
 from bertkit.validation import validate_settings

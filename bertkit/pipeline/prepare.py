@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import run_directory
-from bertkit.config import RunConfig, fill_unset, get_settings
+from bertkit.config import RunConfig
 from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Splits, describe_changes, fingerprint_splits
 from bertkit.data.split import make_splits, sample_rows
@@ -16,6 +16,7 @@ from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
 from bertkit.pipeline.settings import fill_data_dir
 from bertkit.recipes import read_recipe
+from bertkit.setting import fill_unset, get_settings
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
 from bertkit.training.defaults import check_precision, choose_precision, suggest_hyperparameters

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertkit import run_directory
-from bertkit.config import RunConfig, fill_unset, get_settings
+from bertkit.config import RunConfig
 from bertkit.data.loading import resolve_data_dir
 from bertkit.errors import UserError, format_count
 from bertkit.recipes import Recipe, apply_overrides, read_recipe, serialize_settings
+from bertkit.setting import fill_unset, get_settings
 from bertkit.training.arguments import check_tracker, parse_extra_arguments
 from bertkit.utils import distributed, locks
 from bertkit.utils.output_paths import check_output_directory

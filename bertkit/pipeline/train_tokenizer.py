@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.config import OUTPUT, TextConfig, setting
+from bertkit.config import TextConfig
 from bertkit.errors import UserError
+from bertkit.setting import OUTPUT, setting
 from bertkit.utils.files import stage_files
 from bertkit.utils.output_paths import OutputKind, check_output_directory
 from bertkit.utils.reporting import Reporter

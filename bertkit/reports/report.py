@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import OUTPUT, Settings, setting
 from bertkit.run_directory import REPORT_FILE
+from bertkit.setting import OUTPUT, Settings, setting
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.config import DATA, MODEL, OUTPUT, SINGLE_RUN_SETTINGS, TRAINING, RunConfig, setting
+from bertkit.config import SINGLE_RUN_SETTINGS, RunConfig
+from bertkit.setting import DATA, MODEL, OUTPUT, TRAINING, setting
 from bertkit.tasks.ner import NerConfig
 from bertkit.tasks.pretrain_config import PretrainConfig
 

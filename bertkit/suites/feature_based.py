@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import fill_unset
 from bertkit.data.loading import load_dataset
 from bertkit.data.readers.files import Dialect
 from bertkit.modeling import loading
 from bertkit.modeling.tagger import select_layers
 from bertkit.pipeline.run import Run
 from bertkit.recipes import read_recipe
+from bertkit.setting import fill_unset
 from bertkit.suites.base import ResultTable, Suite, format_percent, format_score, select_names
 from bertkit.suites.config import FeatureBasedConfig
 from bertkit.tasks.ner import Ner

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import run_directory
-from bertkit.config import fill_unset
 from bertkit.errors import UserError, format_list
 from bertkit.modeling import loading
 from bertkit.recipes import read_recipe_task
+from bertkit.setting import fill_unset
 from bertkit.suites.base import ResultTable, Suite, find_data, select_names
 from bertkit.suites.config import GlueConfig
 from bertkit.suites.glue_results import SUBMISSION_ARCHIVE, SUBMISSION_DIR, build_glue_table, write_submission

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.config import DATA, fill_unset, setting
 from bertkit.errors import UserError, format_list
+from bertkit.setting import DATA, fill_unset, setting
 from bertkit.tasks.base import TaskSpec
 from bertkit.tasks.label_types import LabelType, MultiLabel, Regression, SingleLabel
 from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceConfig, SequenceTask

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.config import DATA, MODEL, RunConfig, setting
+from bertkit.config import RunConfig
 from bertkit.errors import UserError, format_list
+from bertkit.setting import DATA, MODEL, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.ner_predictions import NerEvaluation, score_baselines

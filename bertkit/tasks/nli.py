@@ -4,8 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.config import DATA, fill_unset, setting
 from bertkit.errors import UserError, format_list
+from bertkit.setting import DATA, fill_unset, setting
 from bertkit.tasks.base import Scores, TaskSpec
 from bertkit.tasks.label_types import LabelType, SingleLabel
 from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceConfig, SequenceTask

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from bertkit.config import DATA, MODEL, OUTPUT, RunConfig, TextConfig, get_flag, get_settings, setting
+from bertkit.config import RunConfig, TextConfig
 from bertkit.errors import UserError
+from bertkit.setting import DATA, MODEL, OUTPUT, get_flag, get_settings, setting
 
 MASKING = "Masking"
 # Numbers of layers, hidden units and heads. Base and large are from Devlin et al. 2018, 3; the other sizes

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.config import get_flag, get_settings
 from bertkit.errors import UserError
+from bertkit.setting import get_flag, get_settings
 from bertkit.tasks.base import TransformersPipeline
 from bertkit.tasks.pretrain_config import PretrainConfig
 

@@ -4,8 +4,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.config import DATA, MODEL, RunConfig, fill_unset, setting
+from bertkit.config import RunConfig
 from bertkit.errors import UserError
+from bertkit.setting import DATA, MODEL, fill_unset, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.qa_predictions import QaEvaluation, score_baselines

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bertkit.config import DATA, MODEL, RunConfig, fill_unset, get_flag, get_settings, setting
+from bertkit.config import RunConfig
 from bertkit.errors import UserError, format_count, format_list
+from bertkit.setting import DATA, MODEL, fill_unset, get_flag, get_settings, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TransformersPipeline
 from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
 from bertkit.tasks.label_types import LabelType, SingleLabel

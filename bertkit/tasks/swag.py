@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from bertkit.config import DATA, RunConfig, fill_unset, setting
+from bertkit.config import RunConfig
 from bertkit.errors import UserError, format_list
+from bertkit.setting import DATA, fill_unset, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
 from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from bertkit.config import RunConfig, get_flag, get_settings
+from bertkit.config import RunConfig
 from bertkit.errors import UserError, suggest_similar
 from bertkit.hub.client import summarize_error
+from bertkit.setting import get_flag, get_settings
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

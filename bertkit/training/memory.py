@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bertkit.config import ConfigT, RunConfig
+from bertkit.config import RunConfig
 from bertkit.errors import UserError
+from bertkit.setting import ConfigT
 
 # Parts of the messages of PyTorch's CPU allocator, which raises a plain RuntimeError.
 CPU_OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory")

@@ -1,0 +1,121 @@
+"""Declaration of settings: each setting is declared once, as a field of a frozen dataclass.
+
+Flags, recipe keys, `run.yaml` and the documentation are derived from the declaration. A setting without a
+fixed default is None until the user sets it. `fill_unset` then fills it in, first with the default of the
+dataset, then with one by data and model size.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Metadata of a setting. Its name, type and default are those of the dataclass field.
+
+    Attributes:
+        help: Help text of the flag.
+        panel: Heading in `--help` under which the flag is listed.
+        flags: Flags of the setting. If empty, the flag is derived from the name of the field.
+        min: Smallest valid value.
+        max: Largest valid value.
+        default_text: Default as shown in `--help`, if it differs from the default of the field.
+        training_argument: Field of `TrainingArguments` that receives the value unchanged.
+        replaces: Names of alternative settings. If the user sets one of two alternatives, a recipe's value
+            for the other one is dropped.
+        is_path: Whether the value may name files. `run.yaml` saves such a value as an absolute path.
+        is_positional: Whether the command line takes the value as an argument instead of a flag.
+        is_saved: Whether `run.yaml` saves the setting. Settings of a single call, such as `--resume`, are not
+            saved.
+        completion: Source of values for shell completion; see `bertkit.cli.completion`.
+    """
+
+    help: str
+    panel: str
+    flags: tuple[str, ...] = ()
+    min: float | None = None
+    max: float | None = None
+    default_text: str | None = None
+    training_argument: str | None = None
+    replaces: tuple[str, ...] = ()
+    is_path: bool = False
+    is_positional: bool = False
+    is_saved: bool = True
+    completion: str | None = None
+
+
+def setting(
+    default: Any,
+    help: str,
+    panel: str = TRAINING,
+    *,
+    flags: str | tuple[str, ...] = (),
+    min: float | None = None,
+    max: float | None = None,
+    default_text: str | None = None,
+    training_argument: str | None = None,
+    replaces: tuple[str, ...] = (),
+    is_path: bool = False,
+    is_positional: bool = False,
+    is_saved: bool = True,
+    completion: str | None = None,
+) -> Any:
+    """Declare a setting: return a dataclass field with a `Setting` as metadata.
+
+    The parameters are the default of the field and the attributes of `Setting`.
+    """
+    metadata = Setting(
+        help=help,
+        panel=panel,
+        flags=(flags,) if isinstance(flags, str) else flags,
+        min=min,
+        max=max,
+        default_text=default_text,
+        training_argument=training_argument,
+        replaces=replaces,
+        is_path=is_path,
+        is_positional=is_positional,
+        is_saved=is_saved,
+        completion=completion,
+    )
+    return dataclasses.field(default=default, metadata={"setting": metadata})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base class of the settings of a command.
+
+    Attributes:
+        excluded_settings: Names of inherited fields that are not settings of this command.
+    """
+
+    excluded_settings: ClassVar[frozenset[str]] = frozenset()
+
+
+ConfigT = TypeVar("ConfigT", bound=Settings)
+
+
+def get_settings(config: type[Settings]) -> dict[str, tuple[Any, Setting, Any]]:
+    """Return type, `Setting` and default of each setting by name, in the order of declaration."""
+    types = typing.get_type_hints(config)
+    return {
+        field.name: (types[field.name], field.metadata["setting"], field.default)
+        for field in dataclasses.fields(config)
+        if field.name not in config.excluded_settings
+    }
+
+
+def get_flag(name: str, metadata: Setting) -> str:
+    """Return the flag of a setting, such as `--batch-size`; of several flags, return the first one."""
+    return metadata.flags[0].split("/")[0] if metadata.flags else "--" + name.replace("_", "-")
+
+
+def fill_unset(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:
+    """Fill in `values` for those settings that are None in `config`."""
+    unset = {key: value for key, value in values.items() if getattr(config, key) is None}
+    return dataclasses.replace(config, **unset)
