@@ -159,7 +159,8 @@ def find_similar_labels(labels: Sequence[str]) -> Iterator[Finding]:
             yield Finding(
                 "warning", "spelling",
                 f"labels {format_list(map(repr, similar))} differ only in case or white space",
-                "write them alike; otherwise they are learned as different classes", len(similar),
+                "write them in the same way; otherwise training treats them as different classes",
+                len(similar),
             )  # fmt: skip
 
 

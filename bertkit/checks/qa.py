@@ -104,9 +104,9 @@ def find_lost_answers(split: str, rows: Rows, features: QuestionFeatures) -> Ite
     if len(truncated):
         yield Finding(
             "note", "question-truncated",
-            f"{format_fraction(len(truncated), len(rows))} {split} questions are over "
-            f"{features.question_lengths.max()} tokens and truncated",
-            f"--max-query-length {features.question_ids.lengths.max()} reads all of them",
+            f"{format_fraction(len(truncated), len(rows))} {split} questions are longer than "
+            f"{features.question_lengths.max()} tokens and are truncated",
+            f"--max-query-length {features.question_ids.lengths.max()} avoids truncation",
             len(truncated), locate_rows(rows, truncated),
         )  # fmt: skip
     if features.labels is None:
@@ -127,15 +127,15 @@ def find_lost_answers(split: str, rows: Rows, features: QuestionFeatures) -> Ite
         yield Finding(
             "warning" if len(lost) > MAX_LOST_FRACTION * num_answers else "note", "answer-lost",
             f"{format_fraction(len(lost), num_answers)} {split} answers are not complete in any window of "
-            f"{limits.max_length} tokens every {limits.doc_stride}; they are learned as having no answer",
+            f"{limits.max_length} tokens every {limits.doc_stride}; training treats them as unanswerable",
             "use a larger --max-length, or a smaller --doc-stride", len(lost), locate_rows(rows, lost),
         )  # fmt: skip
     long = np.flatnonzero(answer_lengths > limits.max_answer_length)
     if len(long):
         yield Finding(
             "note", "answer-long",
-            f"{format_fraction(len(long), num_answers)} {split} answers are over {limits.max_answer_length} "
-            f"tokens and cannot be predicted (the longest {answer_lengths.max()})",
+            f"{format_fraction(len(long), num_answers)} {split} answers are longer than "
+            f"{limits.max_answer_length} tokens and cannot be predicted (the longest {answer_lengths.max()})",
             f"use --max-answer-length {answer_lengths.max()} if such answers are intended",
             len(long), locate_rows(rows, long),
         )  # fmt: skip

@@ -39,7 +39,7 @@ FILES = {
     "a line without its tag": expect_error("lonely\n" + CONLL, "line 1", "found 1"),
     "a tag without its token": expect_rows(CONLL + "\n\tB-NICE\n", NUM_ROWS + 1),
     "an empty tag": expect_error(CONLL + "\nword\t\n", "is not a tag"),
-    "tags that are none": expect_error(CONLL + "\nword\tnonsense\n", "'nonsense' is not a tag of"),
+    "invalid tags": expect_error(CONLL + "\nword\tnonsense\n", "'nonsense' is not a tag of"),
     "a tag of no type": expect_error(CONLL + "\nword\tB-\n", "'B-' is not a tag of"),
     "tags of two schemes": expect_error(CONLL + "\nword\tX-NICE\n", "'X-NICE' is not a tag of"),
     "an I without a B": expect_rows(CONLL + "\nword\tI-NICE\n", NUM_ROWS + 1),

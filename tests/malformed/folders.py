@@ -76,7 +76,7 @@ def edit_records(task: str, change: Callable[[dict], object], *says: str) -> Dam
 
 
 def make_json_damages(file: str, *says: str, task: str = "classify") -> dict[str, Damage]:
-    """What is no JSON object in any file that should be one."""
+    """Contents that are not a JSON object, in any file that requires one."""
     contents = {
         "is empty": "", "is cut": '{"a": ', "is a list": "[]", "is a number": "5", "is null": "null",
         "is a page": HTML, "is a pointer": LFS_POINTER, "is nested too deeply": DEEPLY_NESTED, "is UTF-16": "{}".encode("utf-16"),
@@ -140,7 +140,7 @@ PREDICT_DAMAGES: dict[str, Damage] = {
     f"{METRICS} is gone": remove_file(METRICS, "not a finished run"),
     f"{METRICS} is cut": truncate_file(METRICS, METRICS, "cannot parse it as JSON"),
     f"{METRICS} has a task that is a list": set_key(METRICS, "task", ["classify"], METRICS),
-    f"{METRICS} has a task that is none": set_key(METRICS, "task", "../x", "run"),
+    f"{METRICS} has an unknown task": set_key(METRICS, "task", "../x", "run"),
 }  # fmt: skip
 JSONL_DAMAGES = {
     f"{file} {name}": overwrite_file(file, content, file)
@@ -156,14 +156,14 @@ RECORD_DAMAGES = {
         "no id": edit_records("classify", lambda r: r.pop("id"), "`id`"),
         "no gold label": edit_records("classify", lambda r: r.pop("gold"), "`gold`"),
         "gold is a number": edit_records("classify", lambda r: r.update(gold=1), "`str`", "gold"),
-        "gold is no label": edit_records("classify", lambda r: r.update(gold="x"), "'x' has no probability"),
-        "predicted is no label": edit_records("nli", lambda r: r.update(predicted="x"), "'x' has no probability"),
+        "gold is an unknown label": edit_records("classify", lambda r: r.update(gold="x"), "'x' has no probability"),
+        "predicted is an unknown label": edit_records("nli", lambda r: r.update(predicted="x"), "'x' has no probability"),
         "a probability is a word": edit_records("classify", lambda r: r["probabilities"].update(positive="x"), "`float`"),
-        "a probability is no number": edit_records("classify", lambda r: r["probabilities"].update(positive=float("nan")), "`float`"),
-        "a probability of a label that is none": edit_records("classify", lambda r: r["probabilities"].update(x=0), "different labels"),
+        "a probability is not a number": edit_records("classify", lambda r: r["probabilities"].update(positive=float("nan")), "`float`"),
+        "a probability of an unknown label": edit_records("classify", lambda r: r["probabilities"].update(x=0), "different labels"),
         "a tag is a number": edit_records("ner", lambda r: r["gold"].append(5), "gold[", "`str`"),
         "a tag too many": edit_records("ner", lambda r: r["gold"].append("O"), "gold", "tags for"),
-        "a tag that is none": edit_records("ner", lambda r: r["gold"].__setitem__(0, ""), "gold", "'' is not a tag"),
+        "an empty tag": edit_records("ner", lambda r: r["gold"].__setitem__(0, ""), "gold", "'' is not a tag"),
         "a predicted tag too many": edit_records("ner", lambda r: r["predicted"].append("O"), "predicted", "tags for"),
         "another text": edit_records("ner", lambda r: r.update(text=r["text"] + " and"), "tokens"),
         "an entity outside of the text": edit_records("ner", lambda r: r.update(entities=[{"start": 0, "end": 999, "label": "X", "score": 1.0}]), "entities"),
@@ -186,9 +186,9 @@ REPORT_DAMAGES: dict[str, Damage] = {
     f"{CONFIG}: a threshold is a word": set_key(CONFIG, "null_odds_threshold", "x", CONFIG, "null_odds_threshold", task="qa"),
     f"{CONFIG}: tags of an unknown scheme": set_key(CONFIG, "tag_scheme", {"name": "x", "separator": "-"}, CONFIG, "tag_scheme", task="ner"),
     f"{NBEST}: an answer has no text": set_key(NBEST, "x", [{"probability": 0.5}], NBEST, "`text`", task="qa"),
-    f"{SAMPLES}: a place outside": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"positions": [2]}), f"{SAMPLES}:1", "position 2", task=PRETRAIN),
-    f"{SAMPLES}: a piece too many": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"tokens": ["a", "b"]}), f"{SAMPLES}:1", "2 tokens", task=PRETRAIN),
-    f"{SAMPLES}: a loss that is none": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"mlm_loss": None}), f"{SAMPLES}:1", "mlm_loss", task=PRETRAIN),
+    f"{SAMPLES}: a position outside": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"positions": [2]}), f"{SAMPLES}:1", "position 2", task=PRETRAIN),
+    f"{SAMPLES}: too many tokens": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"tokens": ["a", "b"]}), f"{SAMPLES}:1", "2 tokens", task=PRETRAIN),
+    f"{SAMPLES}: a loss of null": overwrite_file(SAMPLES, json.dumps(SAMPLE | {"mlm_loss": None}), f"{SAMPLES}:1", "mlm_loss", task=PRETRAIN),
     f"{LOG}: a line without its step": overwrite_file(LOG, '{"step": 1}\n{"loss": 0.5}\n', f"{LOG}:2", "`step`"),
     f"{LOG}: a step is a word": overwrite_file(LOG, '{"step": "one"}\n', f"{LOG}:1", "step"),
     f"{METRICS}: a score is a word": set_key(METRICS, "validation", {"accuracy": "x"}, METRICS, "validation"),

@@ -54,7 +54,7 @@ def make_npy_with_header(header: str) -> bytes:
 # Each makes numpy raise an error of another kind.
 BAD_NPY_HEADERS = {
     "open": "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }  {",
-    "of a type that is no syntax": "{'descr': ',<f4', 'fortran_order': False, 'shape': (3, 4), }",
+    "of a type that cannot be parsed": "{'descr': ',<f4', 'fortran_order': False, 'shape': (3, 4), }",
     "of two kinds of keys": "{'descr': '<f4', 'fortran_order': False, b'shape': (3, 4), }",
     "of fewer than no rows": "{'descr': '<f4', 'fortran_order': False, 'shape': (-3, 4), }",
 }
@@ -88,7 +88,7 @@ FILES = {
     "safetensors cut short": expect_error(TENSORS[:-5], "cannot be read", name="a.safetensors"),
     "safetensors of nothing": expect_error(b"", "cannot be read", name="a.safetensors"),
     "safetensors with a header beyond the file": expect_error(replace_byte(TENSORS, 3, 255), "cannot be read", name="a.safetensors"),
-    "safetensors with a header that is no JSON": expect_error(make_safetensors_with_header(b"{{{{{{{{"), "cannot be read", name="a.safetensors"),
+    "safetensors with a header that is not JSON": expect_error(make_safetensors_with_header(b"{{{{{{{{"), "cannot be read", name="a.safetensors"),
     "safetensors with an empty header": expect_error(make_safetensors_with_header(b"{}      "), "created with", name="a.safetensors"),
     "safetensors that are a pointer": expect_error(LFS_POINTER, "cannot be read", name="a.safetensors"),
     "safetensors of another name": expect_error(save({"other": VECTORS}, {"bertkit": json.dumps(METADATA)}), "cannot be read", name="a.safetensors"),
@@ -97,7 +97,7 @@ FILES = {
     "safetensors of whole numbers": expect_error(make_safetensors(METADATA, embeddings=VECTORS.astype(np.int32)), "vectors", name="a.safetensors"),
     "an array": Case(make_npy(VECTORS), num_rows=3, name="a.npy", sidecar=SIDECAR_JSON),
     "an array of one number": expect_error(make_npy(np.float32(1)), "vectors", name="a.npy", sidecar=SIDECAR_JSON),
-    "an array with a note that is none": expect_error(make_npy(VECTORS), "created with", name="a.npy", sidecar="[1]"),
+    "an array with a note that is a list": expect_error(make_npy(VECTORS), "created with", name="a.npy", sidecar="[1]"),
     "an array without a note": expect_error(make_npy(VECTORS), "created with", name="a.npy"),
     "an array of objects": expect_error(make_npy(np.array([{}], object), allow_pickle=True), "cannot be read", name="a.npy", sidecar=SIDECAR_JSON),
     "an array cut short": expect_error(make_npy(VECTORS)[:-4], "cannot be read", name="a.npy", sidecar=SIDECAR_JSON),
