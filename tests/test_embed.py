@@ -13,6 +13,7 @@ from test_architectures import ARCHITECTURES, tiny_of
 from transformers import AutoModel, AutoTokenizer
 
 import bertkit
+from bertkit.cli import console
 from bertkit.infer.search import find_word_occurrences
 from bertkit.modeling.loading import find_model
 
@@ -130,6 +131,21 @@ def test_files_hold_vectors_in_row_order_and_can_be_searched(ending, cli, tiny, 
         1, 7, rows[7]["text"] if ending == "parquet" else None,
     )  # fmt: skip
     assert 1.0001 > first["cosine"] > max(0.9999, second["cosine"])
+
+
+def test_the_table_shortens_long_texts_and_queries_but_json_does_not(cli, tiny, tmp_path, monkeypatch):
+    document, query = "a good film " * 100, "the bad film " * 100
+    data = write_rows(tmp_path / "rows.jsonl", [{"text": document}, {"text": "bad"}])
+    monkeypatch.setattr(console.out_console, "width", 3000)
+    arguments = ("embed", tiny, "--data", data, "--query", query)
+    status, out, err = cli(*arguments)
+    assert status == 0, err
+    assert max(len(line.rstrip()) for line in out.splitlines()) < 150
+    assert out.startswith("the bad film")
+    assert "a good film a good film" in out
+    [result] = json.loads(cli(*arguments, "--json")[1])["results"]
+    assert result["query"] == query
+    assert {hit["text"] for hit in result["hits"]} == {document, "bad"}
 
 
 def test_clashing_input_columns_get_a_prefix_and_ids_are_stored(tiny, tmp_path):

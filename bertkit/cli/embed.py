@@ -12,8 +12,8 @@ from bertkit.infer.configs import EMBED_HELP, EmbedConfig
 
 RESULT_SETTINGS = {"output", "query", "word", "index"}  # the command requires one of them
 MAX_OCCURRENCES = 12  # rows and columns of the printed matrix; --json prints more
-# Widths in characters: the text column, and all other columns of the table of hits.
-MIN_TEXT_WIDTH, NUMBERS_WIDTH = 20, 36
+# Widths in characters: the limits of the text column, and all other columns of the table of hits.
+MIN_TEXT_WIDTH, MAX_TEXT_WIDTH, NUMBERS_WIDTH = 20, 100, 36
 
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:
@@ -45,22 +45,27 @@ def _describe_vectors(metadata: Mapping[str, Any]) -> str:
 
 
 def _print_hits(query_result: Mapping[str, Any]) -> None:
-    """Print the rows that are most similar to a query."""
+    """Print the rows that are most similar to a query. Queries and texts are shortened to one line."""
     from rich.table import Table
 
     from bertkit.cli.console import out_console, to_plain_text
 
-    hits = query_result["hits"]
-    table = Table(title=to_plain_text(query_result["query"]), title_justify="left")
+    hits, width = query_result["hits"], _get_text_width(out_console.width)
+    title = to_plain_text(" ".join(query_result["query"].split()))
+    title.truncate(width + NUMBERS_WIDTH, overflow="ellipsis")
+    table = Table(title=title, title_justify="left")
     for heading in ("rank", "cosine", "row"):
         table.add_column(heading, justify="right")
     if "text" in hits[0]:
-        width = max(MIN_TEXT_WIDTH, out_console.width - NUMBERS_WIDTH)
         table.add_column("text", no_wrap=True, max_width=width)
     for hit in hits:
         texts = [" ".join(hit["text"].split())] if "text" in hit else []
         table.add_row(str(hit["rank"]), f"{hit['cosine']:.3f}", str(hit["row"]), *map(to_plain_text, texts))
     out_console.print(table)
+
+
+def _get_text_width(console_width: int) -> int:
+    return min(MAX_TEXT_WIDTH, max(MIN_TEXT_WIDTH, console_width - NUMBERS_WIDTH))
 
 
 def _print_word_comparison(comparison: Mapping[str, Any]) -> None:
