@@ -40,7 +40,7 @@ def test_metrics_have_the_documented_keys(learned):
     assert set(metrics["training"]) == {
         "seconds", "steps", "examples_per_second", "tokens_per_second", "peak_memory_mb", "loss", "precision",
         "resumed_from", "first_step_seconds", "padding", "data_wait", "batch_size",
-        "gradient_accumulation_steps",
+        "gradient_accumulation_steps", "examples_seen", "examples_per_epoch",
     }  # fmt: skip
     assert metrics["training"]["steps"] == 8 * 23
     assert metrics["training"]["first_step_seconds"] > 0

@@ -59,6 +59,15 @@ def test_all_epochs_have_the_same_number_of_steps_and_batches(examples, tokens, 
         assert steps[-1] <= batches_per_step
 
 
+@given(examples=examples, tokens=st.integers(60, 500), batches_per_step=counts)
+def test_seen_examples_are_counted_by_steps(examples, tokens, batches_per_step):
+    batches = make_sampler(examples, tokens, batches_per_step)
+    first_step = list(batches)[:batches_per_step]
+    assert batches.count_seen_examples(1) == sum(map(len, first_step))
+    assert batches.count_seen_examples(batches.steps_per_epoch) == len(examples)
+    assert batches.count_seen_examples(batches.steps_per_epoch + 1) == len(examples)
+
+
 @given(examples=examples, tokens=st.integers(60, 500))
 def test_largest_batches_come_first(examples, tokens):
     batches = make_sampler(examples, tokens, batches_per_step=1)

@@ -144,7 +144,7 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     if "compared" in metrics:
         _print_comparison(metrics)
     if "training" in metrics:
-        _print_training(metrics["training"], format_count(sizes["train"], unit))
+        _print_training(metrics)
     out_console.print(f"run: {output_dir}", markup=False, soft_wrap=True)
 
 
@@ -190,8 +190,9 @@ def _print_comparison(metrics: Mapping[str, Any]) -> None:
     out_console.print(table)
 
 
-def _print_training(training: Mapping[str, Any], row_count: str) -> None:
+def _print_training(metrics: Mapping[str, Any]) -> None:
     """Print one line with training time, throughput, precision, peak memory, padding and data wait."""
+    training = metrics["training"]
     statistics = [
         f"{training['examples_per_second']:.1f} examples/s",
         f"{training['tokens_per_second']:,.0f} tokens/s",
@@ -204,8 +205,22 @@ def _print_training(training: Mapping[str, Any], row_count: str) -> None:
         statistics.append(f"{data_wait:.1%} of the time waiting for data")
     resumed_from = training.get("resumed_from")
     since_step = "" if resumed_from is None else f" since step {resumed_from}"
-    line = f"trained on {row_count} in {training['seconds']:.0f} s{since_step}: {', '.join(statistics)}"
+    extent = _describe_extent(training, metrics["data"]["train"], task_class(metrics["task"]).spec.unit)
+    line = f"trained {extent} in {training['seconds']:.0f} s{since_step}: {', '.join(statistics)}"
     out_console.print(line, markup=False, soft_wrap=True)
+
+
+def _describe_extent(training: Mapping[str, Any], num_rows: int, unit: str) -> str:
+    """Return the number of training rows. If training ended within the first epoch, also what it has seen."""
+    row_count = format_count(num_rows, unit)
+    num_examples = training.get("examples_per_epoch", 0)
+    num_seen = training.get("examples_seen", num_examples)
+    if num_seen == num_examples:
+        return f"on {row_count}"
+    steps = f"for {format_count(training['steps'], 'step')}"
+    if num_examples == num_rows:
+        return f"{steps} on {num_seen:,} of {row_count}"
+    return f"{steps} on {num_seen:,} of {num_examples:,} examples from {row_count}"  # pre-training
 
 
 # ---- dry run and preview

@@ -140,11 +140,14 @@ def compute_class_weights(labels: np.ndarray, num_classes: int) -> torch.Tensor:
 
     Args:
         labels: `[n]` label ids: the weight is n / (num_classes * count), as in scikit-learn. Or
-            `[n, num_classes]` with 0 and 1: the weight is the number of zeros per one.
+            `[n, num_classes]` with 0 and 1: the weight is the number of zeros per one, or 1 without zeros.
         num_classes: Number of classes.
     """
     if labels.ndim == 2:
-        positives = np.maximum(labels.sum(0), 1)
-        return torch.tensor((len(labels) - labels.sum(0)) / positives, dtype=torch.float32)
+        positives = labels.sum(0)
+        negatives = len(labels) - positives
+        # A label that every row has would get the weight 0, and the model would not learn it.
+        weights = np.where(negatives == 0, 1, negatives / np.maximum(positives, 1))
+        return torch.tensor(weights, dtype=torch.float32)
     counts = np.maximum(np.bincount(labels, minlength=num_classes), 1)
     return torch.tensor(len(labels) / (num_classes * counts), dtype=torch.float32)

@@ -287,6 +287,8 @@ def _report_features(prepared: PreparedRun, reporter: Reporter) -> None:
         )
     for note in train.describe_issues(prepared.splits["train"]):
         reporter.info(note)
+    for warning in task.collect_warnings(train):
+        reporter.warn(warning)
 
 
 def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:

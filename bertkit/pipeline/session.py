@@ -11,7 +11,7 @@ from bertkit import run_directory
 from bertkit.config import RunConfig
 from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
-from bertkit.errors import NAN_HINT, RunInterrupted, UserError
+from bertkit.errors import NAN_HINT, RunInterrupted, UserError, format_count
 from bertkit.modeling.attention import enable_chunked_attention, enable_packing
 from bertkit.modeling.dropout import enable_fast_dropout
 from bertkit.modeling.layers import compile_layers, freeze_layers
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bertkit.training.trainer import BertkitTrainer
 
 T = TypeVar("T")
+SCHEDULES_WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")  # transformers ignores their warmup
 HEAD_CHECK_ROWS = 200  # number of validation rows that verify the label order of an existing head
 # Exceptions that Trainer raises for an invalid value of an argument.
 TRAINER_ERRORS = (ValueError, TypeError, KeyError, ImportError, RuntimeError, OSError)
@@ -122,6 +123,7 @@ class Session:
         self.reporter = reporter
         self.stop_request = StopRequest()
         self.set_up()
+        self._warn_about_long_warmup()
 
     def set_up(self) -> None:
         """Create the model and the trainer in their state before the first step."""
@@ -151,6 +153,16 @@ class Session:
         if self.prepared.config.compile:
             compile_layers(self.model)
             self.reporter.info("the encoder is compiled during the first steps, which therefore take longer")
+
+    def _warn_about_long_warmup(self) -> None:
+        """Warn if training ends before the warmup, so that the learning rate never reaches its peak."""
+        args, config, total_steps = self.training_args, self.prepared.config, self.trainer.total_steps
+        has_warmup = args.lr_scheduler_type not in SCHEDULES_WITHOUT_WARMUP
+        if has_warmup and args.get_warmup_steps(total_steps) >= total_steps:
+            self.reporter.warn(
+                f"--warmup {config.warmup:g}: the run has only {format_count(total_steps, 'step')}, so "
+                f"the learning rate never reaches {config.learning_rate:g}; lower --warmup, or train longer"
+            )
 
     def _create_trainer(self) -> "BertkitTrainer":
         from transformers import PrinterCallback
@@ -275,6 +287,8 @@ class Session:
         return {
             "seconds": seconds,
             "steps": state.global_step,
+            "examples_seen": batch_sampler.count_seen_examples(state.global_step),
+            "examples_per_epoch": len(self.trainer.train_dataset),
             "examples_per_second": len(self.trainer.train_dataset) * epochs / seconds,
             "tokens_per_second": num_tokens / seconds,
             "first_step_seconds": self.first_step_timer.seconds,

@@ -343,6 +343,10 @@ class Task(ABC):
         """
         return
 
+    def collect_warnings(self, features: "Features") -> list[str]:
+        """Return warnings about settings that do not suit these training features."""
+        return []
+
     @abstractmethod
     def make_loss(self, features: "Features") -> "Loss":
         """Return the loss for these training features."""

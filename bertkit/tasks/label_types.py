@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bertkit.errors import format_list
 from bertkit.tasks.base import Scores
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ class LabelType(ABC):
             balanced: Whether to weight classes by the inverse of their frequency in `targets`.
             smoothing: Fraction of the target probability spread over all classes.
         """
+
+    def describe_class_weights(self, targets: "np.ndarray") -> list[str]:
+        """Return warnings about the class weights for these encoded training labels; by default none."""
+        return []
 
     @abstractmethod
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
@@ -153,6 +158,16 @@ class MultiLabel(LabelType):
 
         weights = compute_class_weights(targets, len(self.labels)) if balanced else None
         return BinaryCrossEntropy(weights, smoothing)
+
+    def describe_class_weights(self, targets: "np.ndarray") -> list[str]:
+        """Return a warning about labels that every row has."""
+        ubiquitous = [label for label, column in zip(self.labels, targets.T, strict=True) if column.all()]
+        if not ubiquitous:
+            return []
+        return [
+            "--class-weights balanced: labels that every training row has get the weight 1: "
+            f"{format_list(ubiquitous)}"
+        ]
 
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
         """Return 1 for each label with a probability above one half, else 0; [rows, labels]."""

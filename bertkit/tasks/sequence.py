@@ -2,18 +2,18 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.setting import DATA, MODEL, fill_unset, get_flag, get_settings, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TransformersPipeline
-from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
+from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.label_types import LabelType, SingleLabel
+from bertkit.tasks.sequence_predictions import SequenceEvaluation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
-    from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -307,6 +306,13 @@ class SequenceTask(Task):
             evaluation = self.evaluate(predict_sample())
             verify_label_order(evaluation.gold, evaluation.predicted, self.labels, str(self.config.model))
 
+    def collect_warnings(self, features: "Features") -> list[str]:
+        """Return a warning about labels that `--class-weights` cannot weight."""
+        if self.config.class_weights is None:
+            return []
+        assert features.labels is not None
+        return self.label_type.describe_class_weights(features.labels)
+
     def make_loss(self, features: "Features") -> "Loss":
         """Return the loss for the kind of the labels."""
         assert features.labels is not None
@@ -315,7 +321,7 @@ class SequenceTask(Task):
 
     # ---- results
 
-    def evaluate(self, outputs: Outputs) -> "SequenceEvaluation":
+    def evaluate(self, outputs: Outputs) -> SequenceEvaluation:
         """Return the predicted labels."""
         return SequenceEvaluation(outputs, self.label_type)
 
@@ -339,57 +345,3 @@ class SequenceTask(Task):
     def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return the name of the TF-IDF baseline, and the text columns that it reads."""
         return "tfidf", list(self.input_schema.text_columns)
-
-
-class SequenceEvaluation(Evaluation):
-    """Predicted labels and their probabilities.
-
-    Attributes:
-        label_type: Kind of the labels, and their names.
-    """
-
-    def __init__(self, outputs: Outputs, label_type: LabelType) -> None:
-        super().__init__(outputs)
-        self.label_type = label_type
-
-    @property
-    def gold(self) -> "np.ndarray":
-        """The gold labels as numbers, [rows] or [rows, labels]."""
-        labels = self.outputs.features.labels
-        assert labels is not None
-        return labels
-
-    @cached_property
-    def predicted(self) -> "np.ndarray":
-        """The predicted labels as numbers, in the shape of `gold`."""
-        return self.label_type.predict(self.outputs.logits)
-
-    def compute_scores(self) -> Scores:
-        """Return the scores that are usual for the kind of the labels."""
-        return self.label_type.score(self.gold, self.predicted)
-
-    def make_scorer(self) -> "Scorer":
-        """Return a scorer of rows; for single labels, it includes which rows are correct."""
-        from bertkit.metrics.significance import Scorer
-
-        gold, predicted, score = self.gold, self.predicted, self.label_type.score
-        is_correct = gold == predicted if isinstance(self.label_type, SingleLabel) else None
-        return Scorer(lambda rows: score(gold[rows], predicted[rows]), len(gold), is_correct)
-
-    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
-        """Yield `gold`, `predicted` and, except for regression, `probabilities` by label.
-
-        With `score_detail="compact"`, only the probabilities of the predicted labels are included.
-        """
-        gold, decode_label = self.outputs.features.labels, self.label_type.decode_label
-        probabilities = self.label_type.compute_probabilities(self.outputs.logits)
-        for index, encoded_label in enumerate(self.predicted):
-            predicted = decode_label(encoded_label)
-            record = {"gold": None if gold is None else decode_label(gold[index]), "predicted": predicted}
-            if probabilities is not None:
-                by_label = dict(zip(self.label_type.labels, probabilities[index].tolist(), strict=True))
-                if score_detail == "compact":
-                    predicted_labels = predicted if isinstance(predicted, list) else [predicted]
-                    by_label = {label: by_label[label] for label in predicted_labels}
-                record["probabilities"] = by_label
-            yield record

@@ -126,6 +126,10 @@ class LengthGroupedBatchSampler:
         """
         return float(self.features.lengths.sum()) * (stop_step - start_step) / self.steps_per_epoch
 
+    def count_seen_examples(self, step: int) -> int:
+        """Return the number of different examples in the first `step` steps: after an epoch, all."""
+        return min(step * self.effective_batch_size, len(self.features))
+
     def list_phase_changes(self) -> dict[int, str]:
         """Return console messages by the step after which they are printed; without phases there are none."""
         return {}
@@ -213,6 +217,10 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
             order.remove(largest)
             order.insert(0, largest)
         return [effective_batches[index] for index in order] + effective_batches[num_full:]
+
+    def count_seen_examples(self, step: int) -> int:
+        """Return the number of different examples in the first `step` steps: after an epoch, all."""
+        return sum(map(len, self.plan_effective_batches()[:step]))
 
     def _sort_by_length(self, rng: np.random.Generator) -> np.ndarray:
         """Return all example indices, longest first, with examples of equal length in random order."""

@@ -1,0 +1,68 @@
+"""The predictions of `classify` and `nli`."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from bertkit.tasks.base import Scores
+from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
+from bertkit.tasks.label_types import LabelType, SingleLabel
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.metrics.significance import Scorer
+
+
+class SequenceEvaluation(Evaluation):
+    """Predicted labels and their probabilities.
+
+    Attributes:
+        label_type: Kind of the labels, and their names.
+    """
+
+    def __init__(self, outputs: Outputs, label_type: LabelType) -> None:
+        super().__init__(outputs)
+        self.label_type = label_type
+
+    @property
+    def gold(self) -> "np.ndarray":
+        """The gold labels as numbers, [rows] or [rows, labels]."""
+        labels = self.outputs.features.labels
+        assert labels is not None
+        return labels
+
+    @cached_property
+    def predicted(self) -> "np.ndarray":
+        """The predicted labels as numbers, in the shape of `gold`."""
+        return self.label_type.predict(self.outputs.logits)
+
+    def compute_scores(self) -> Scores:
+        """Return the scores that are usual for the kind of the labels."""
+        return self.label_type.score(self.gold, self.predicted)
+
+    def make_scorer(self) -> "Scorer":
+        """Return a scorer of rows; for single labels, it includes which rows are correct."""
+        from bertkit.metrics.significance import Scorer
+
+        gold, predicted, score = self.gold, self.predicted, self.label_type.score
+        is_correct = gold == predicted if isinstance(self.label_type, SingleLabel) else None
+        return Scorer(lambda rows: score(gold[rows], predicted[rows]), len(gold), is_correct)
+
+    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+        """Yield `gold`, `predicted` and, except for regression, `probabilities` by label.
+
+        With `score_detail="compact"`, only the probabilities of the predicted labels are included.
+        """
+        gold, decode_label = self.outputs.features.labels, self.label_type.decode_label
+        probabilities = self.label_type.compute_probabilities(self.outputs.logits)
+        for index, encoded_label in enumerate(self.predicted):
+            predicted = decode_label(encoded_label)
+            record = {"gold": None if gold is None else decode_label(gold[index]), "predicted": predicted}
+            if probabilities is not None:
+                by_label = dict(zip(self.label_type.labels, probabilities[index].tolist(), strict=True))
+                if score_detail == "compact":
+                    predicted_labels = predicted if isinstance(predicted, list) else [predicted]
+                    by_label = {label: by_label[label] for label in predicted_labels}
+                record["probabilities"] = by_label
+            yield record
