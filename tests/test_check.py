@@ -122,6 +122,7 @@ TRAIN_CASES = {  # finding: (task, level, function that puts it into the rows, s
     ),
     "right-twice": ("swag", "warning", one(endings=TWICE, label=0), {}),
     "wrong-twice": ("swag", "note", one(endings=TWICE, label=1), {}),
+    "ambiguous-label": ("swag", "warning", one(endings=["1", "2", "3", "4"], label="2"), {}),
     "gaps": ("classify", "warning", each(label=star), {}),
     "one-sentence": ("pretrain-mlm-nsp", "warning", each(text=lambda at, _: f"It was good {at}"), {}),
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """`swag`: any number of endings, each scored by itself, masked where it is not there."""
 
+import json
 import random
 
 import numpy as np
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.data.choices import (
     encode_ending_labels,
+    find_ambiguous_labels,
     guess_ending_columns,
     infer_first_label,
     parse_column_names,
@@ -209,6 +211,41 @@ def test_labels_count_from_one_only_if_none_is_zero():
     assert [infer_first_label(labels, endings) for labels in ([1, 3], [0, 3], [1, 2])] == [1, 0, 0]
     with pytest.raises(UserError, match="row 2: label 3 is none of the 3 endings"):
         encode_ending_labels(table(label=[0, 3]), "label", endings, first_label=0)
+
+
+@pytest.mark.parametrize(
+    ("label", "endings", "is_ambiguous"),
+    [
+        ("2", ["1", "2", "3", "4"], True),  # "2" as a text, "3" as a number from 0
+        ("2", ["0", "1", "2", "3"], False),
+        (2, ["1", "2", "3", "4"], True),
+        ("9", ["1", "9"], False),  # no number of an ending, which is an error
+        ("A", ["B", "A"], True),
+        ("a", ["B", "A"], False),
+        ("A", ["A", "B"], False),
+        ("1", ["red", "green"], False),
+        (None, ["1", "2"], False),
+    ],
+)
+def test_labels_that_can_mean_two_endings_are_ambiguous(label, endings, is_ambiguous):
+    assert find_ambiguous_labels([label], [endings], first_label=0) == ([0] if is_ambiguous else [])
+
+
+def test_training_and_check_report_ambiguous_labels_once(cli, tiny, tmp_path):
+    rows = [{**row, "endings": ["1", "2", "3", "4"], "label": "1"} for row in make_swag_rows(40)]
+    data = write_rows(tmp_path / "quiz.jsonl", rows)
+    status, _, err = cli("swag", "--data", data, "--model", tiny, "--dry-run")
+    assert status == 0, err
+    assert "40 training rows with an ambiguous label" in err
+    found = json.loads(cli("check", "swag", "--data", data, "--model", tiny, "--json")[1])["findings"]
+    [finding] = [finding for finding in found if "ambiguous" in finding["message"]]
+    assert (finding["name"], finding["count"]) == ("ambiguous-label", 40)
+    assert "letters" in finding["fix"]
+
+
+def test_a_number_that_is_only_the_text_of_an_ending_is_refused_with_the_fix():
+    with pytest.raises(UserError, match=r"row 1: label '9' is none of the 2 .*write the letter"):
+        encode_ending_labels(table(label=["9"]), "label", [["1", "9"]], first_label=0)
 
 
 REFUSED = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.checks.base import Finding, Level, TaskChecks, find_unvalidated, format_fraction, locate_rows
+from bertkit.data.choices import AMBIGUOUS_LABEL, AMBIGUOUS_LABEL_FIX, find_ambiguous_labels
 from bertkit.data.labels import has_labels, is_missing_label, normalize_label, parse_number
 from bertkit.data.rows import Rows
 from bertkit.data.token_counts import TokenCounts
@@ -94,10 +95,17 @@ class ChoiceChecks(TaskChecks):
     def check_rows(
         self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
     ) -> Iterator[Finding]:
-        """Check the numbers of endings, and find repeated endings."""
-        yield from super().check_rows(dataset, parsed, notes)
+        """Check the numbers of endings, and find ambiguous labels and repeated endings."""
+        # The finding on ambiguous labels replaces the note on them.
+        yield from super().check_rows(
+            dataset, parsed, [note for note in notes if AMBIGUOUS_LABEL not in note]
+        )
         for split, rows in parsed.splits.items():
             endings = self.task.parse_endings(rows)
+            if self.task.config.label_column in rows.columns:
+                labels = rows[self.task.config.label_column]
+                ambiguous = find_ambiguous_labels(labels, endings, self.task.first_label)
+                yield from describe_ambiguous_labels(split, rows, ambiguous)
             yield from check_ending_counts(split, rows, endings)
             yield from find_duplicate_endings(split, rows, endings, self.extract_gold(rows))
 
@@ -207,6 +215,17 @@ def find_out_of_range(numbers: Mapping[str, np.ndarray], splits: Mapping[str, Ro
                 "models rarely predict numbers outside of it; check that the splits use the same scale",
                 len(outside), locate_rows(splits[split], outside),
             )  # fmt: skip
+
+
+def describe_ambiguous_labels(split: str, rows: Rows, ambiguous: Sequence[int]) -> Iterator[Finding]:
+    """Report the rows with these indices, whose labels can mean two endings."""
+    if ambiguous:
+        yield Finding(
+            "warning", "ambiguous-label",
+            f"{format_fraction(len(ambiguous), len(rows))} {split} rows have an ambiguous label: "
+            f"{AMBIGUOUS_LABEL}",
+            AMBIGUOUS_LABEL_FIX, len(ambiguous), locate_rows(rows, ambiguous),
+        )  # fmt: skip
 
 
 def check_ending_counts(split: str, rows: Rows, endings: Sequence[Sequence[str]]) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import numpy as np
 from bertkit.data.columns import find_column, guess_column, require_column
 from bertkit.data.labels import normalize_label
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, format_list, shorten_repr
+from bertkit.errors import UserError, format_count, format_list, shorten_repr
 
 ENDING_LIST_COLUMNS = ["endings", "choices", "options", "answers", "candidates"]
 NUMBERED_ENDING = re.compile(
@@ -20,6 +20,14 @@ CONTEXT_COLUMNS = [
 ]  # fmt: skip
 CONTEXT_START_COLUMNS = [("sent1", "sent2"), ("ctx_a", "ctx_b")]  # context, common start of the endings
 ENDING_COLUMNS_FLAG = "--ending-columns"
+AMBIGUOUS_LABEL = (
+    "the label is the text of one ending and the number or letter of another; numbers are read as numbers, "
+    "letters as texts"
+)
+AMBIGUOUS_LABEL_FIX = (
+    "if the labels are texts, replace them with letters (A is the first ending); if they are letters, "
+    "replace them with numbers"
+)
 
 
 def guess_context_columns(rows: Rows) -> dict[str, str]:
@@ -130,7 +138,7 @@ def encode_ending_labels(
     ]
     if None in indices:
         index = indices.index(None)
-        raise UserError(_describe_label_error(rows, index, column, len(endings[index]), first_label))
+        raise UserError(_describe_label_error(rows, index, column, endings[index], first_label))
     return np.array(indices, dtype=np.int64)
 
 
@@ -138,11 +146,43 @@ def _find_ending(value: Any, endings: Sequence[str], first_label: int) -> int | 
     text = normalize_label(value) or ""
     if text in endings and not _is_ending_number(text):
         return list(endings).index(text)
+    return _parse_position(text, len(endings), first_label)
+
+
+def _parse_position(text: str, num_endings: int, first_label: int) -> int | None:
+    """Return the index of the ending that a number or a letter names; None for other texts."""
     if re.fullmatch("[A-Za-z]", text):
         index = ord(text.upper()) - ord("A")
     else:
         index = int(text) - first_label if _is_ending_number(text) else -1
-    return index if 0 <= index < len(endings) else None
+    return index if 0 <= index < num_endings else None
+
+
+def find_ambiguous_labels(
+    values: Sequence[Any], endings: Sequence[Sequence[str]], first_label: int
+) -> list[int]:
+    """Return the indices of rows whose label is the text of one ending and the position of another.
+
+    Such a label is the number or the letter of an ending, and equals the text of another ending.
+    """
+    ambiguous = []
+    for index, (value, row_endings) in enumerate(zip(values, endings, strict=True)):
+        text = normalize_label(value) or ""
+        position = _parse_position(text, len(row_endings), first_label)
+        if position is not None and text in row_endings and row_endings[position] != text:
+            ambiguous.append(index)
+    return ambiguous
+
+
+def describe_labels(values: Sequence[Any], endings: Sequence[Sequence[str]], first_label: int) -> list[str]:
+    """Return notes on how the labels of the training rows are read."""
+    notes = ["labels are counted from 1"] if first_label else []
+    if count := len(find_ambiguous_labels(values, endings, first_label)):
+        notes.append(
+            f"{format_count(count, 'training row')} with an ambiguous label: {AMBIGUOUS_LABEL}; "
+            f"{AMBIGUOUS_LABEL_FIX}"
+        )
+    return notes
 
 
 def _is_ending_number(text: str) -> bool:
@@ -150,13 +190,18 @@ def _is_ending_number(text: str) -> bool:
     return text.isdecimal() and len(text) < 10  # a longer text cannot be an index
 
 
-def _describe_label_error(rows: Rows, index: int, column: str, num_endings: int, first_label: int) -> str:
+def _describe_label_error(
+    rows: Rows, index: int, column: str, endings: Sequence[str], first_label: int
+) -> str:
     value, location = rows[column][index], rows.format_location(index)
-    if normalize_label(value) is None:
+    if (text := normalize_label(value)) is None:
         return f"{location}: no label in column {column!r}; fill in the label, or remove the row"
+    # Endings that are numbers cannot be labels, so such a label is probably meant as a text.
+    hint = "; it is read as a number, so write the letter of the ending instead" if text in endings else ""
     return (
-        f"{location}: label {shorten_repr(value)} is none of the {num_endings} endings "
-        f"(a number from {first_label} to {num_endings - 1 + first_label}, a letter, or the ending itself)"
+        f"{location}: label {shorten_repr(value)} is none of the {len(endings)} endings "
+        f"(a number from {first_label} to {len(endings) - 1 + first_label}, a letter, or the ending itself)"
+        f"{hint}"
     )
 
 

@@ -145,12 +145,11 @@ class Swag(Task):
         else:
             endings = choices.guess_ending_columns(train)
         self.config = dataclasses.replace(config, ending_columns=endings)
-        self.first_label = choices.infer_first_label(
-            train[self.config.label_column], self.parse_endings(train)
-        )
-        notes = [*dataset.notes, "labels are counted from 1"] if self.first_label else dataset.notes
+        labels, all_endings = train[self.config.label_column], self.parse_endings(train)
+        self.first_label = choices.infer_first_label(labels, all_endings)
+        notes = choices.describe_labels(labels, all_endings, self.first_label)
         splits = {name: self._clear_missing_labels(rows) for name, rows in dataset.splits.items()}
-        return dataclasses.replace(dataset, splits=splits, notes=notes)
+        return dataclasses.replace(dataset, splits=splits, notes=[*dataset.notes, *notes])
 
     def _clear_missing_labels(self, rows: "Rows") -> "Rows":
         """Replace the label -1 by None. Datasets on the Hub mark missing labels by -1."""
