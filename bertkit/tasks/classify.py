@@ -29,8 +29,9 @@ class ClassifyConfig(SequenceConfig):
         None, "Kind of labels.", DATA, default_text="inferred from the labels"
     )
     positive_label: str | None = setting(
-        None, "Label that positive_f1 scores if there are two labels.", DATA, default_text="the second"
-    )
+        None, "Label that positive_f1 scores if there are two labels.", DATA,
+        default_text="inferred from the names of the labels",
+    )  # fmt: skip
 
 
 class Classify(SequenceTask):
@@ -72,6 +73,7 @@ class Classify(SequenceTask):
             known_labels: The labels in the order of the dataset registry; empty if it does not list them.
         """
         from bertkit.data.labels import detect_separator, sort_labels
+        from bertkit.data.positive_label import infer_positive_label
 
         problem = self.config.problem
         if problem == "regression":
@@ -87,7 +89,7 @@ class Classify(SequenceTask):
         if isinstance(self.label_type, MultiLabel):
             self.label_type.separator = separator
         elif isinstance(self.label_type, SingleLabel):
-            default_positive = labels[1] if problem == "binary" else None
+            default_positive = infer_positive_label(labels) if problem == "binary" else None
             self.config = fill_unset(self.config, {"positive_label": default_positive})
             self.label_type.positive_label = self.config.positive_label
 
@@ -127,8 +129,10 @@ class Classify(SequenceTask):
         return super().configure_model(model_config, source)
 
     def describe(self) -> str:
-        """Return the problem, the names of the columns and the classes."""
-        return f"{self.config.problem} of {super().describe()}"
+        """Return the problem, the names of the columns, the classes and the positive class, if any."""
+        summary = f"{self.config.problem} of {super().describe()}"
+        positive = getattr(self.label_type, "positive_label", None)
+        return summary if positive is None else f"{summary}; positive class: {positive}"
 
     def _load_label_type(self, model_config: Any) -> LabelType:
         if self.config.problem == "regression":

@@ -1,0 +1,20 @@
+"""Infer which of two labels is the positive class."""
+
+import re
+from collections.abc import Sequence
+
+NEGATIONS = ("not", "non", "un", "no")
+POSITIVE_NAMES = {"1", "positive", "pos", "true", "yes"}
+NEGATIVE_NAMES = {"0", "negative", "neg", "false", "no"}
+
+
+def infer_positive_label(labels: Sequence[str]) -> str:
+    """Return the positive one of two labels, the class that `positive_f1` scores.
+
+    It is the label that the other one negates (`duplicate` of `duplicate` and `not_duplicate`), or a name
+    such as `true` if the other one is a name such as `false`. If neither applies, it is the second label.
+    """
+    first, second = (re.sub(r"[_\-\s]+", "", label.casefold()) for label in labels)
+    is_negated = first != "" and second in {prefix + first for prefix in NEGATIONS}
+    has_positive_name = first in POSITIVE_NAMES and second in NEGATIVE_NAMES
+    return labels[0] if is_negated or has_positive_name else labels[1]
