@@ -1,10 +1,12 @@
 """Parse labels: infer their type, map names to ids, and drop rows without a gold label."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from bertkit.data.integer_labels import explain_integer_labels
 from bertkit.data.rows import Rows, Splits
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
 from bertkit.utils.text import has_lone_surrogate
@@ -13,7 +15,6 @@ LabelTypeName = Literal["binary", "multi-class", "multi-label", "regression"]
 SEPARATORS = ("|", ";", ",")
 # Texts that mean "no label". None, blanks and numbers that are not finite have the same meaning.
 MISSING_LABELS = {"n/a", "na", "#n/a", "none", "null", "-", "?"}
-MAX_NUMERIC_CLASSES = 20  # if there are more distinct integers, they are regression targets
 
 
 # ---- names and ids
@@ -118,25 +119,37 @@ def parse_number(value: Any) -> float | None:
 # ---- label columns
 
 
-def infer_label_type(values: Sequence[Any]) -> LabelTypeName:
-    """Return the type of the labels in a column.
+def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
+    """Return the type of the labels in a column, and a note on the reason if it is not obvious.
 
-    Lists, and texts of several separated names, are label sets. Decimal numbers, or more than
-    `MAX_NUMERIC_CLASSES` distinct integers, are regression targets. Missing values (`nan`, `N/A`) are ignored
-    in this decision. All other labels are classes.
+    Lists, and texts of several separated names, are label sets. Decimal numbers are regression targets.
+    Integers are classes or regression targets, see `explain_integer_labels`. Missing values (`nan`, `N/A`)
+    are ignored in this decision. All other labels are classes.
     """
     labels = [value for value in values if normalize_label(value) is not None]
     if any(isinstance(value, (list, tuple)) for value in labels):
-        return "multi-label"
-    distinct = {normalize_label(value) for value in labels}
-    numbers = [parse_number(text) for text in distinct if not is_missing_label(text)]
-    if numbers and all(number is not None for number in numbers):
-        are_integers = all(float(number or 0).is_integer() for number in numbers)
-        if not are_integers or len(numbers) > MAX_NUMERIC_CLASSES:
-            return "regression"
+        return "multi-label", ""
+    counts = Counter(map(normalize_label, labels))
+    numbers = {text: parse_number(text) for text in counts if not is_missing_label(text)}
+    note = ""
+    if numbers and all(number is not None for number in numbers.values()):
+        integer_counts: Counter[int] = Counter()
+        for text, number in numbers.items():
+            if not float(number or 0).is_integer():
+                return "regression", ""
+            integer_counts[int(number or 0)] += counts[text]
+        are_classes, reason = explain_integer_labels(integer_counts)
+        if not are_classes:
+            return "regression", _describe_integer_labels("numbers", reason, "multi-class", "classes")
+        if len(counts) > 2:
+            note = _describe_integer_labels("classes", reason, "regression", "numbers")
     if detect_separator(values, SEPARATORS[:2]):
-        return "multi-label"
-    return "binary" if len(distinct) == 2 else "multi-class"
+        return "multi-label", ""
+    return ("binary" if len(counts) == 2 else "multi-class"), note
+
+
+def _describe_integer_labels(kind: str, reason: str, other_problem: str, other_kind: str) -> str:
+    return f"labels are read as {kind} ({reason}); --problem {other_problem} reads them as {other_kind}"
 
 
 def detect_separator(values: Sequence[Any], separators: Sequence[str] = SEPARATORS) -> str | None:

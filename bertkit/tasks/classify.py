@@ -1,5 +1,6 @@
 """`classify`: predict one label, several labels or a number for a text or a pair of texts."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,7 +54,10 @@ class Classify(SequenceTask):
         if dataset.labels:  # The dataset is a registered one, in which "-" and -1 mark missing labels.
             dataset = self._drop_unlabeled(dataset)
         train = dataset.splits["train"]
-        self.config = fill_unset(self.config, {"problem": infer_label_type(train[self.config.label_column])})
+        if self.config.problem is None:
+            problem, note = infer_label_type(train[self.config.label_column])
+            self.config = dataclasses.replace(self.config, problem=problem)
+            dataset = dataclasses.replace(dataset, notes=[*dataset.notes, *filter(None, [note])])
         self._infer_labels(train, dataset.labels)
         self._set_best_metric(dataset.best_metric)
         return dataset
