@@ -250,11 +250,15 @@ def test_frozen_layers_are_unchanged_and_the_others_are_trained(tiny, toy, tmp_p
 
 
 def test_early_stopping_keeps_the_best_weights(tiny, toy, tmp_path):
+    swapped = {"negative": "positive", "positive": "negative"}  # validation scores get worse
+    rows = [row | {"label": swapped[row["label"]]} for row in make_toy_rows(40, seed=9)]
+    validation = write_rows(tmp_path / "validation.jsonl", rows)
     run = bertkit.classify(
-        data=str(toy), model=str(tiny), epochs=30, early_stopping=2, output_dir=str(tmp_path / "run"), **FAST
-    )
+        data=str(toy), validation=str(validation), model=str(tiny), epochs=30, early_stopping=2,
+        output_dir=str(tmp_path / "run"), **FAST,
+    )  # fmt: skip
     steps = run.metrics["training"]["steps"]
-    assert steps < 30 * 9
+    assert steps < 30 * 10
     kept = sorted(path.name for path in (run.output_dir / "checkpoints").iterdir())
     [best] = [name for name in kept if name != f"checkpoint-{steps}"]
     weights = run.output_dir / "model.safetensors"

@@ -1,7 +1,12 @@
 """Default settings and initial values, and warnings about settings that do not suit the data or the run."""
 
+import json
+
+import numpy as np
 import pytest
-from conftest import make_document_rows, make_toy_rows, write_rows
+from conftest import ROW_MAKERS, make_document_rows, make_toy_rows, read_predictions, write_rows
+
+import bertkit
 
 FAST = {"batch_size": 8, "bf16": False, "learning_rate": 1e-3}
 FLAGS = ["--batch-size", 8, "--no-bf16"]
@@ -82,9 +87,66 @@ def test_label_of_every_row_keeps_a_weight_in_balanced_training(cli, tiny, tmp_p
 
 
 def test_class_weights_of_label_sets():
-    import numpy as np
-
     from bertkit.modeling.heads import compute_class_weights
 
     labels = np.array([[1, 1, 0, 1], [1, 0, 0, 1], [1, 0, 0, 0], [1, 0, 0, 1]])
     assert compute_class_weights(labels, 4).tolist() == pytest.approx([1, 3, 4, 1 / 3])
+
+
+# ---- best checkpoint
+
+
+def read_best_step(run_dir):
+    """Return the best step as the last checkpoint states it, and the log entries with scores."""
+    last = max((run_dir / "checkpoints").iterdir(), key=lambda path: int(path.name.rpartition("-")[2]))
+    log = read_predictions(run_dir, "training_log.jsonl")
+    state = json.loads((last / "trainer_state.json").read_text())
+    return state["best_global_step"], [entry for entry in log if "eval_loss" in entry]
+
+
+def test_of_equal_scores_the_one_with_the_lowest_loss_is_kept(tiny, tmp_path):
+    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(160))
+    run = bertkit.classify(data=data, model=tiny, epochs=8, output_dir=tmp_path / "run", **FAST)
+    best_step, entries = read_best_step(run.output_dir)
+    highest = max(entry["eval_accuracy"] for entry in entries)
+    ties = [entry for entry in entries if entry["eval_accuracy"] == highest]
+    losses = {entry["step"]: entry["eval_loss"] for entry in ties}
+    assert min(losses, key=losses.get) == best_step > min(losses)
+    records = read_predictions(run.output_dir)
+    loss = -np.mean([np.log(record["probabilities"][record["gold"]]) for record in records])
+    assert losses[best_step] == pytest.approx(loss, abs=1e-5)
+
+
+def test_resumed_run_breaks_ties_like_an_uninterrupted_one(cli, tiny, tmp_path, stop_at):
+    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(160))
+    flags = ["--lr", 1e-3, "--epochs", 8, *FLAGS]
+    assert cli("classify", "--data", data, "--model", tiny, "-o", "whole", *flags)[0] == 0
+    stop_at(130)  # in the last epoch but one, long after the first tie
+    assert cli("classify", "--data", data, "--model", tiny, "-o", "resumed", *flags)[0] == 130
+    assert cli("classify", "--resume", "-o", "resumed")[0] == 0
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    assert read_best_step(whole) == read_best_step(resumed)
+    assert (whole / "model.safetensors").read_bytes() == (resumed / "model.safetensors").read_bytes()
+
+
+def test_early_stopping_ignores_a_lower_loss_with_an_equal_score(tiny, tmp_path):
+    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(160))
+    options = {"epochs": 30, "early_stopping": 2, "output_dir": tmp_path / "run"}
+    run = bertkit.classify(data=data, model=tiny, **options, **FAST)
+    best_step, entries = read_best_step(run.output_dir)
+    scores = [entry["eval_accuracy"] for entry in entries]
+    assert len(scores) < 30
+    assert scores.index(max(scores)) == len(scores) - 3
+    assert best_step > entries[scores.index(max(scores))]["step"]
+
+
+@pytest.mark.parametrize("task", ROW_MAKERS)
+def test_validation_loss_does_not_depend_on_the_batch_size(task, tiny, tmp_path):
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](60))
+
+    def train(name, batch_size):
+        options = FAST | {"max_steps": 1, "learning_rate": 0.0, "eval_batch_size": batch_size}
+        run = getattr(bertkit, task)(data=data, model=tiny, output_dir=tmp_path / name, **options)
+        return read_best_step(run.output_dir)[1][0]["eval_loss"]
+
+    assert train("one", 1) == pytest.approx(train("many", 100), rel=1e-5) != 0

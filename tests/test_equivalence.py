@@ -80,7 +80,7 @@ def test_weights_are_the_same_for_8x1_2x4_and_1x8(tiny_without_dropout, tmp_path
     assert (weights(whole)[f"bert.{query}"] != before[query]).any() == (kind != "frozen")
     for other in (run(2, 4), run(1, 8)):
         assert other.metrics["training"]["loss"] == pytest.approx(whole.metrics["training"]["loss"], rel=1e-5)
-        assert_close(weights(whole), weights(other), 1e-5)
+        assert_close(weights(whole), weights(other), 2e-5)
 
 
 def test_gradient_checkpointing_changes_only_memory(tiny, toy, tmp_path):

@@ -34,6 +34,7 @@ from bertkit.utils import distributed
 from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
+    from bertkit.training.scoring import MeanLoss
     from bertkit.training.trainer import BertkitTrainer
 
 T = TypeVar("T")
@@ -312,10 +313,14 @@ class Session:
     # ---- evaluation
 
     def _evaluate_validation(self) -> Scores:
-        """Return the validation scores of the current weights, and keep the logits of the best scores."""
-        outputs = self._compute_outputs("validation")
-        task = self.prepared.task
-        scores = distributed.on_main_process(lambda: task.evaluate(outputs).scores)
+        """Return the validation scores and loss of the current weights, and keep the logits of the best."""
+        from bertkit.training.scoring import MeanLoss
+
+        task, mean_loss = self.prepared.task, MeanLoss(self.trainer.loss)
+        outputs = self._compute_outputs("validation", mean_loss)
+        loss = mean_loss.compute()
+        # pre-training has its own score named "loss"
+        scores = {"loss": loss} | distributed.on_main_process(lambda: task.evaluate(outputs).scores)
         if self.trainer.is_new_best(scores):
             self.best_logits = {self.trainer.state.global_step: outputs.logits}
         return scores
@@ -331,14 +336,18 @@ class Session:
             return Outputs(logits, self.features[split], self.prepared.splits[split])
         return self._compute_outputs(split)
 
-    def _compute_outputs(self, split: str) -> Outputs:
+    def _compute_outputs(self, split: str, mean_loss: "MeanLoss | None" = None) -> Outputs:
         """Run the model with its current weights on a split.
+
+        Args:
+            split: Name of the split.
+            mean_loss: Receives the losses.
 
         Raises:
             UserError: Logits are NaN or infinite.
         """
         features = self.features[split]
-        logits = self._compute_logits(features)
+        logits = self._compute_logits(features, mean_loss)
         # Padding positions and missing choices have the logit -inf, so only the maximum of a row must be
         # finite. The maximum is NaN if any logit is NaN.
         if not np.isfinite(logits.max(-1)).all():
@@ -346,7 +355,7 @@ class Session:
             raise UserError(f"{split} split: logits are NaN or infinite at step {step}; {NAN_HINT}")
         return Outputs(logits, features, self.prepared.splits[split])
 
-    def _compute_logits(self, features: Features) -> np.ndarray:
+    def _compute_logits(self, features: Features, mean_loss: "MeanLoss | None" = None) -> np.ndarray:
         """Return the logits of the model with its current weights."""
         from bertkit.training.scoring import predict_logits
 
@@ -354,5 +363,6 @@ class Session:
         is_sharded = self.trainer.is_sharded
         model = self.trainer.model_wrapped if is_sharded else self.model
         return predict_logits(
-            model, features, self.collator, batch_size, self.reporter, is_sharded=is_sharded
-        )
+            model, features, self.collator, batch_size, self.reporter, is_sharded=is_sharded,
+            mean_loss=mean_loss,
+        )  # fmt: skip

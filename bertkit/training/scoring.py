@@ -9,10 +9,47 @@ import torch
 from bertkit.data.features import Features
 from bertkit.errors import UserError
 from bertkit.modeling.forward import batch_by_length, compute_logits
+from bertkit.modeling.losses import Loss
 from bertkit.training.memory import OutOfMemory, release_memory, report_out_of_memory
 from bertkit.utils import distributed
 from bertkit.utils.ragged import concat_ranges
 from bertkit.utils.reporting import Reporter
+
+
+class MeanLoss:
+    """Mean loss over all examples that `predict_logits` scores, on all ranks.
+
+    Args:
+        loss: The loss function.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+        # By the first example of a batch: sum and number of items of each part. A repeated batch counts once.
+        self._batches: dict[int, dict[str, tuple[float, float]]] = {}
+
+    def add(self, examples: np.ndarray, logits: Any, batch: dict[str, torch.Tensor]) -> None:
+        """Add a batch.
+
+        Args:
+            examples: Example indices of the batch.
+            logits: Output of `compute_logits` for the batch.
+            batch: The batch with its labels.
+        """
+        sums, counts = self.loss.sum_losses(logits, batch), self.loss.count_items(batch)
+        self._batches[int(examples[0])] = {part: (float(sums[part]), float(counts[part])) for part in sums}
+
+    def compute(self) -> float:
+        """Return the sum of the means of all parts; all ranks must call this."""
+        batches: dict[int, dict[str, tuple[float, float]]] = {}
+        for rank_batches in distributed.gather_object(self._batches):
+            batches |= rank_batches
+        totals: dict[str, tuple[float, float]] = {}
+        for _, parts in sorted(batches.items()):  # sorted: the result does not depend on the number of ranks
+            for part, (loss, count) in parts.items():
+                total_loss, total_count = totals.get(part, (0.0, 0.0))
+                totals[part] = total_loss + loss, total_count + count
+        return sum(loss / (count or 1.0) for loss, count in totals.values())
 
 
 def predict_logits(
@@ -23,6 +60,7 @@ def predict_logits(
     reporter: Reporter,
     what: str = "scoring",
     is_sharded: bool = False,
+    mean_loss: MeanLoss | None = None,
 ) -> np.ndarray:
     """Return the logits of all examples in fp32.
 
@@ -38,6 +76,7 @@ def predict_logits(
         what: Name of the progress bar.
         is_sharded: Whether the weights are distributed over all ranks. If so, `model` must be the wrapped
             model, which gathers them. All ranks must call it the same number of times.
+        mean_loss: Receives the loss of each batch, if the examples have labels.
 
     Returns:
         Logits [total, outputs]; rows `logit_offsets[i]` to `logit_offsets[i + 1]` belong to example i. If
@@ -57,7 +96,10 @@ def predict_logits(
     def score(examples: np.ndarray) -> np.ndarray:
         batch = collator([features[index] for index in examples])
         batch = {name: tensor.to(device) for name, tensor in batch.items()}
-        return features.reduce_logits(compute_logits(forward, batch).float(), examples, batch).cpu().numpy()
+        logits = compute_logits(forward, batch).float()
+        if mean_loss is not None:
+            mean_loss.add(examples, logits, batch)
+        return features.reduce_logits(logits, examples, batch).cpu().numpy()
 
     scored: list[tuple[np.ndarray, np.ndarray]] = []  # example indices and logits of each batch
     try:

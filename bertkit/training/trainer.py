@@ -326,18 +326,37 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         return scores
 
     def is_new_best(self, metrics: dict[str, float]) -> bool:
-        """Return whether `metrics` are better than those of all previous evaluations."""
+        """Return whether `metrics` are better than those of all previous evaluations.
+
+        Of two equal scores, the one with the lower validation loss is better.
+        """
         name, sign = self.best_metric
-        best = self.state.best_metric
-        return best is None or sign * metrics[name] > sign * best
+        best_score = self.state.best_metric
+        if best_score is None or metrics[name] != best_score:
+            return best_score is None or sign * metrics[name] > sign * best_score
+        best_loss = self._get_logged_evaluations("loss")[self.state.best_global_step]
+        return metrics["loss"] < best_loss
+
+    def _get_logged_evaluations(self, name: str) -> dict[int, float]:
+        """Return a score of all evaluations by step, in order; checkpoints contain this history."""
+        key = f"eval_{name}"
+        return {entry["step"]: entry[key] for entry in self.state.log_history if key in entry}
 
     def _is_out_of_patience(self) -> bool:
-        """Return whether there were at least `early_stopping` evaluations after the best one."""
-        name, best_step = f"eval_{self.best_metric[0]}", self.state.best_global_step
-        if self.early_stopping is None or best_step is None:
+        """Return whether the last `early_stopping` evaluations had no better score than those before them.
+
+        Here, a lower loss does not make an equal score better. Otherwise, training would never stop after a
+        perfect score.
+        """
+        if self.early_stopping is None:
             return False
-        evaluated_steps = {entry["step"] for entry in self.state.log_history if name in entry}
-        return sum(step > best_step for step in evaluated_steps) >= self.early_stopping
+        name, sign = self.best_metric
+        best_score, patience = -math.inf, self.early_stopping
+        for score in self._get_logged_evaluations(name).values():
+            is_better = sign * score > best_score
+            best_score = max(best_score, sign * score)
+            patience = self.early_stopping if is_better else patience - 1
+        return patience <= 0
 
     # ---- checkpoints
 
