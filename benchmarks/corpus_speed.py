@@ -28,7 +28,8 @@ from bertkit.data.readers.contents import read_chunks
 from bertkit.data.readers.text_files import list_files
 from bertkit.modeling.loading import ModelSource, load_tokenizer
 from harness import add_options, describe_model_and_rounds, format_report, publish, validate_options
-from qa_speed import compare_calls, read_process_memory_mb
+from process_memory import read_memory_mb
+from qa_speed import compare_calls
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -75,11 +76,11 @@ def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
         large, folder = Path(scratch) / "large.txt", Path(scratch) / "corpus"
         folder.mkdir()
         write_repeated(list_files(str(args.data_dir)), large, args.megabytes * 1_000_000)
-        before = read_process_memory_mb("VmRSS")
+        before = read_memory_mb()["VmRSS"]
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory
         started = time.perf_counter()
         counts = write_corpus(iter_documents([large], TextOptions()), tokenizer, folder).counts
-        took, raised = time.perf_counter() - started, read_process_memory_mb("VmHWM") - before
+        took, raised = time.perf_counter() - started, read_memory_mb()["VmHWM"] - before
         disk = sum(path.stat().st_size for path in folder.iterdir())
     return [
         *("## Memory and disk", ""),

@@ -67,10 +67,15 @@ def add_options(
 
 def validate_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Refuse a model that does not exist, and numbers that are too small."""
-    if args.model is None or not (args.model / "config.json").is_file():
-        parser.error("no model found: give its folder with --model")
+    validate_model(parser, args)
     if args.rounds < 1 or (args.rows is not None and args.rows < 1):
         parser.error("--rows and --rounds must be at least 1")
+
+
+def validate_model(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse a model that does not exist."""
+    if args.model is None or not (args.model / "config.json").is_file():
+        parser.error("no model found: give its folder with --model")
 
 
 def find_packaged_model() -> Path | None:
@@ -201,3 +206,9 @@ def count_usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def limit_cores(cores: int) -> None:
+    """Limit the CPU cores of this process and its children."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])

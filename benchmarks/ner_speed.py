@@ -35,6 +35,7 @@ from harness import (
     describe_model_and_rounds,
     format_commands,
     format_report,
+    limit_cores,
     list_rounds,
     publish,
     run_systems,
@@ -88,12 +89,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     if args.cores < 1 or (args.epochs is not None and args.epochs < 1):
         parser.error("--cores and --epochs must be at least 1")
     return args
-
-
-def limit_cores(cores: int) -> None:
-    """Limit the CPU cores of this process and its children."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
 
 def write_data(folder: Path, data_dir: Path, sampled: PreparedRun) -> None:

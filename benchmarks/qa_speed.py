@@ -48,11 +48,11 @@ from harness import (
     validate_options,
 )
 from ner_data import time_alternating
+from process_memory import read_memory_mb
 
 LIMITS = Limits(max_length=384, max_query_length=64, doc_stride=128, max_answer_length=30, n_best=20)
 BATCH_SIZE = 24
 PARAGRAPHS_JOINED = 10  # paragraphs that are joined to a long one
-PROC_STATUS = Path("/proc/self/status")
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -238,14 +238,14 @@ class RandomScorer(torch.nn.Module):
 def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     """Measure how much building features and predicting many windows increases the peak memory."""
     questions, contexts = build_long_rows(args, tokenizer)
-    before = read_process_memory_mb("VmRSS")
+    before = read_memory_mb()["VmRSS"]
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory
     built = build_question_features(questions, contexts, None, tokenizer, LIMITS, cache=False)
-    after = read_process_memory_mb("VmHWM")
+    after = read_memory_mb()["VmHWM"]
     started = time.perf_counter()
     pad = PaddingCollator(tokenizer.pad_token_id, return_token_type_ids=False)
     logits = predict_logits(RandomScorer(), built, pad, BATCH_SIZE, Reporter())
-    took, raised = time.perf_counter() - started, read_process_memory_mb("VmHWM") - before
+    took, raised = time.perf_counter() - started, read_memory_mb()["VmHWM"] - before
     return [
         *("## Memory", ""),
         f"{len(questions):,} questions over {len(set(contexts)):,} paragraphs in {len(built):,} windows of "
@@ -274,12 +274,6 @@ def build_long_rows(args: argparse.Namespace, tokenizer: Any) -> tuple[list[str]
     counts = accumulate(cycle(np.diff(built.window_offsets).tolist()))
     n = 1 + next(at for at, count in enumerate(counts) if count >= args.windows)
     return list(islice(cycle(questions), n)), list(islice(cycle(contexts), n))
-
-
-def read_process_memory_mb(name: str) -> float:
-    """Return a value of /proc/self/status: `VmRSS` is the current memory, `VmHWM` the peak."""
-    lines = (line.split() for line in PROC_STATUS.read_text(encoding="ascii").splitlines())
-    return next(int(words[1]) / 1024 for words in lines if words and words[0] == f"{name}:")
 
 
 PARTS = {"features": compare_features, "answers": compare_answers, "memory": measure_memory}

