@@ -60,7 +60,8 @@ def write_data(work: Workload, data_dir: Path, folder: Path) -> None:
         qa_data.write_splits(data_dir / "squad" / "dev-v1.1.json", folder, work.rows, work.eval_rows)
         (folder / "dev.json").rename(folder / "validation.json")
         return
-    from bertkit.pipeline.prepare import create_task, select_dataset_defaults, split_and_sample
+    from bertkit.pipeline.prepare import create_task, select_dataset_defaults
+    from bertkit.pipeline.splitting import split_and_sample
     from bertkit.tasks.classify import Classify, ClassifyConfig
     from bertkit.utils.files import write_jsonl
     from bertkit.utils.reporting import Reporter

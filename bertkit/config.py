@@ -50,6 +50,11 @@ class RunConfig(Settings):
         default_text="0.1",
         replaces=("validation",),
     )
+    keep_overlap: bool = setting(
+        False,
+        "Keep training rows that also occur in an evaluation split; by default, they are left out.",
+        DATA,
+    )
     max_train_samples: int | None = setting(
         None, "Maximum number of training rows, sampled at random.", DATA, min=1
     )

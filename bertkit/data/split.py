@@ -99,7 +99,11 @@ def sample_rows(rows: Rows, size: int | None, seed: int) -> Rows:
 
 
 def make_splits(
-    splits: Splits, get_keys: Callable[[Rows], SplitKeys], fraction: float | None, seed: int
+    splits: Splits,
+    get_keys: Callable[[Rows], SplitKeys],
+    fraction: float | None,
+    seed: int,
+    keep_overlap: bool = False,
 ) -> tuple[Splits, list[str]]:
     """Return all splits, including a validation split, and notes on removed and held-out rows.
 
@@ -111,21 +115,31 @@ def make_splits(
         get_keys: Returns the split keys of the given rows.
         fraction: Fraction of the training rows to hold out if there is no validation split; None for 10%.
         seed: Seed of the random choice.
+        keep_overlap: Whether to keep training rows that also occur in another split.
 
     Raises:
         UserError: There are too few rows to hold some out, or no training row remains.
     """
     notes: list[str] = []
     splits = dict(splits)
-    splits["train"] = _remove_overlap(splits, get_keys, notes)
+    if not keep_overlap:
+        splits["train"] = _remove_overlap(splits, get_keys, notes)
     if "validation" not in splits:
         rows, keys = splits["train"], get_keys(splits["train"])
         fraction = DEFAULT_FRACTION if fraction is None else fraction
         splits["train"], splits["validation"] = _hold_out(rows, keys, fraction, seed)
         notes.append(_describe_held_out(keys, len(splits["validation"]), len(rows), fraction, seed))
+        if keys.group_unit and not keep_overlap:  # equal rows can be in different groups
+            splits["train"] = _remove_overlap(splits, get_keys, notes)
     elif fraction is not None:
         notes.append("--validation-fraction has no effect: the dataset has a validation split")
     return splits, notes
+
+
+def count_overlap(splits: Splits, get_keys: Callable[[Rows], SplitKeys]) -> int:
+    """Return the number of training rows that occur in another split."""
+    other_splits = [get_keys(rows).identity for name, rows in splits.items() if name != "train"]
+    return len(splits["train"]) - len(find_non_overlapping(get_keys(splits["train"]).identity, other_splits))
 
 
 def _remove_overlap(splits: Splits, get_keys: Callable[[Rows], SplitKeys], notes: list[str]) -> Rows:
@@ -136,12 +150,12 @@ def _remove_overlap(splits: Splits, get_keys: Callable[[Rows], SplitKeys], notes
     if not len(remaining):
         raise UserError(
             f"{train.files[0]}: every training {keys.unit} is also in an evaluation split; "
-            "pass another --validation FILE"
+            f"pass another --validation FILE, or keep the {keys.unit}s with --keep-overlap"
         )
     if len(remaining) == len(train):
         return train
     removed = format_count(len(train) - len(remaining), f"training {keys.unit}")
-    notes.append(f"{removed} left out: also in an evaluation split")
+    notes.append(f"{removed} left out: also in an evaluation split (--keep-overlap keeps them)")
     return train.select(remaining)
 
 

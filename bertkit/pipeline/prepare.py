@@ -10,11 +10,11 @@ from bertkit import run_directory
 from bertkit.config import RunConfig
 from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Splits, describe_changes, fingerprint_splits
-from bertkit.data.split import make_splits, sample_rows
 from bertkit.errors import UserError
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
 from bertkit.pipeline.settings import fill_data_dir
+from bertkit.pipeline.splitting import split_and_sample, warn_about_overlap
 from bertkit.recipes import read_recipe
 from bertkit.setting import fill_unset, get_settings
 from bertkit.tasks import TASKS, task_class
@@ -187,23 +187,9 @@ def _parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> 
     task.validate_splits(splits)
     for note in [*dataset.notes, *notes]:
         reporter.info(note)
+    if task.config.keep_overlap:
+        warn_about_overlap(task, splits, reporter)
     return dataset, splits
-
-
-def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
-    """Hold out a validation split, remove training rows that are in another split, and sample rows.
-
-    Returns:
-        The splits, and notes that describe these changes.
-    """
-    config = task.config
-    seed = config.seed if config.split_seed is None else config.split_seed
-    splits, notes = make_splits(splits, task.split_keys, config.validation_fraction, seed)
-    sampled = {}
-    for split, rows in splits.items():
-        max_samples = config.max_train_samples if split == "train" else config.max_eval_samples
-        sampled[split] = sample_rows(rows, max_samples, seed)
-    return sampled, notes
 
 
 # ---- features and hyperparameters

@@ -234,6 +234,10 @@ class Task(ABC):
             UserError: A row has no text, or a required label is invalid.
         """
 
+    def collect_classes(self, rows: "Rows") -> set[str]:
+        """Return the labels or entity types of parsed rows; empty if the task has no classes."""
+        return set()
+
     @abstractmethod
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys by which rows are split into training and validation rows."""

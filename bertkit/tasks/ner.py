@@ -161,11 +161,24 @@ class Ner(Task):
         # Without a document column, each sentence is a document.
         return (self._add_context(rows) if find_document_column(rows) else rows), []
 
+    def collect_classes(self, rows: "Rows") -> set[str]:
+        """Return the entity types of these rows."""
+        from bertkit.data.ner.rows import find_types
+
+        return find_types(rows)
+
     def split_keys(self, rows: "Rows") -> "SplitKeys":
-        """Return keys that identify a sentence by its words, and stratify by the presence of entities."""
+        """Return keys that identify a sentence by its words, and stratify by the presence of entities.
+
+        With `--context document`, a document stays in one split: the model reads its other sentences too.
+        """
+        from bertkit.data.ner.documents import get_document_keys
         from bertkit.data.split import SplitKeys
 
         sentences = [tuple(words) for words in rows["tokens"]]
+        documents = get_document_keys(rows) if self.config.context == "document" else []
+        if len(set(documents)) > 1:
+            return SplitKeys(sentences, group=documents, stratum=[0] * len(rows), group_unit="document")
         tags = rows.columns.get("iob2", [()] * len(rows))
         has_entity = [any(tag != "O" for tag in sentence_tags) for sentence_tags in tags]
         return SplitKeys(identity=sentences, group=sentences, stratum=has_entity)

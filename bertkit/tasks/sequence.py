@@ -147,6 +147,14 @@ class SequenceTask(Task):
                 "name the column of the labels with --label-column"
             )
 
+    def collect_classes(self, rows: "Rows") -> set[str]:
+        """Return the labels of these rows; empty for regression."""
+        if not self.labels:
+            return set()
+        values = rows.columns.get(self.config.label_column, ())
+        cells = {self.label_type.parse_label(value) for value in values} - {None}
+        return {str(label) for cell in cells for label in (cell if isinstance(cell, tuple) else [cell])}
+
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys that identify a row by its texts, and stratify rows by label."""
         from bertkit.data.split import SplitKeys

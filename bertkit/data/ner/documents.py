@@ -39,6 +39,12 @@ def find_document_column(rows: Rows) -> str | None:
     return next((column for column in columns if column), None)
 
 
+def get_document_keys(rows: Rows) -> list[tuple[int, Any]]:
+    """Return the file and the document id of each row; empty if the rows have no document boundaries."""
+    column = find_document_column(rows)
+    return list(zip(rows.file_index.tolist(), rows[column], strict=True)) if column else []
+
+
 def add_document_positions(rows: Rows) -> Rows:
     """Add the column `context` with the position of each row in its document.
 
@@ -47,13 +53,12 @@ def add_document_positions(rows: Rows) -> Rows:
     Raises:
         UserError: The rows have no document boundaries.
     """
-    column = find_document_column(rows)
-    if column is None:
+    document_keys = get_document_keys(rows)
+    if not document_keys:
         raise UserError(
             f"{rows.files[0]}: --context document: cannot find document boundaries; add -DOCSTART- lines or "
             "a column 'document', or pass --context sentence"
         )
-    document_keys = list(zip(rows.file_index.tolist(), rows[column], strict=True))
     positions: list[DocumentPosition] = []
     for _, group in groupby(range(len(rows)), key=document_keys.__getitem__):
         sentences = [(rows["tokens"][index], rows["text"][index]) for index in group]

@@ -270,13 +270,18 @@ def _reject_lone_surrogates(rows: Rows) -> None:
 # ---- entity types
 
 
+def find_types(rows: Rows) -> set[str]:
+    """Return the entity types of normalized rows; empty if they have no tags."""
+    return {tag[2:] for tag in set(chain.from_iterable(rows.columns.get("iob2", ()))) - {"O"}}
+
+
 def collect_types(rows: Rows, tag_column: str) -> list[str]:
     """Return the sorted entity types of normalized rows.
 
     Raises:
         UserError: There are no entities, or there are too many types to be entity types.
     """
-    types = sorted({tag[2:] for tag in set(chain.from_iterable(rows["iob2"])) - {"O"}})
+    types = sorted(find_types(rows))
     location = f"{rows.files[0]}: column {tag_column!r}"
     if not types:
         raise UserError(f"{location}: all tags are O, so there is nothing to learn; check --tag-column")
