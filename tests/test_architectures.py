@@ -5,6 +5,7 @@ import json
 import pytest
 from conftest import (
     ROW_MAKERS,
+    assert_refused,
     make_ner_rows,
     make_qa_rows,
     make_swag_rows,
@@ -155,6 +156,15 @@ def test_shared_layers_cannot_be_distinguished(tmp_path):
     with pytest.raises(bertkit.UserError, match="--layer-decay: albert has no separate encoder layers"):
         bertkit.classify(data=str(data), model=str(folder), layer_decay=0.9, output_dir=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("task", ["classify", "ner"])
+def test_missing_activation_checkpointing_is_refused_before_training(cli, task, tmp_path):
+    folder, _ = tiny_of("albert", tmp_path / "model")
+    data = write_rows(tmp_path / "toy.jsonl", ROW_MAKERS[task](40))
+    args = ["--data", data, "--model", folder, "--gradient-checkpointing", "-o", tmp_path / "run"]
+    words = ["--gradient-checkpointing: albert does not support it; leave it out"]
+    assert_refused(cli, tmp_path, args, words, command=task)
 
 
 @pytest.mark.parametrize("task", ["classify", "ner", "qa", "swag"])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import ROW_MAKERS, write_rows
-from test_architectures import few_steps
+from test_architectures import ARCHITECTURES, PAD, SIZE, few_steps
 from test_attention import untrained
 from test_equivalence import SGD, assert_close, weights
 from torch._dynamo.utils import counters
@@ -127,11 +127,19 @@ def test_pretraining_packs(tmp_path):
     assert_close(weights(run()), weights(run(pack=True)), 1e-5)
 
 
-@pytest.mark.parametrize("name", ["deberta-v2", "modernbert"])
+FURTHER_INPUTS = {
+    "xmod": SIZE | PAD | {"max_position_embeddings": 65, "languages": ["en_XX"], "default_language": "en_XX"},
+    "esm": SIZE | PAD | {"max_position_embeddings": 65, "position_embedding_type": "rotary",
+                         "mask_token_id": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["deberta-v2", "modernbert", *FURTHER_INPUTS])
 def test_architecture_that_cannot_be_packed_is_refused_by_name(name, tmp_path, monkeypatch):
     from functools import partial
 
-    with pytest.raises(UserError, match=f"--pack: {name} .*leave out --pack"):
+    monkeypatch.setattr("test_architectures.ARCHITECTURES", ARCHITECTURES | FURTHER_INPUTS)
+    with pytest.raises(UserError, match=f"--pack: .*{name} .*leave out --pack"):
         few_steps(partial(bertkit.classify, pack=True), name, ROW_MAKERS["classify"](40), tmp_path)
     assert not (tmp_path / "run").exists()
 

@@ -3,17 +3,20 @@
 Both are registered with transformers' `AttentionInterface`, so the encoder's own layers call them.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_leaves
 
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_list
 from bertkit.modeling.dropout import RANDOM_LEVELS, sample_keep_mask
 
 CHUNKED_SDPA = "sdpa_chunked"
 PACKED_PREFIX = "packed_"
+ATTENTION_MASKS = ("attention_mask", "attn_mask")  # names of the mask in the layers of an encoder
 MAX_SCORES_PER_CHUNK = 2**20  # attention scores; 4 MB in fp32, which fits in the processor's cache
 
 AttentionFunction = Callable[..., tuple[torch.Tensor, Any]]
@@ -188,8 +191,8 @@ def enable_packing(model: Any) -> None:
     transformers' flattening collator cannot replace packing, because BERT would attend across examples.
 
     Raises:
-        UserError: The architecture has an attention of its own (DeBERTa, Longformer), or no module that holds
-            all layers (ModernBERT).
+        UserError: The architecture has an attention of its own (DeBERTa, Longformer), no module that holds
+            all layers (ModernBERT), or layers with further inputs (X-MOD).
     """
     encoder = model.base_model
     layer_stack = getattr(encoder, "encoder", None) or getattr(encoder, "transformer", None)
@@ -198,12 +201,46 @@ def enable_packing(model: Any) -> None:
             f"--pack: {model.config.model_type} has its own attention, which cannot be packed; "
             "leave out --pack"
         )
+    if names := _find_further_inputs(encoder, layer_stack):
+        raise UserError(
+            f"--pack: the layers of {model.config.model_type} also read {format_list(names)}, which cannot "
+            "be packed; leave out --pack"
+        )
     _enable_packed_attention(encoder)
     _register_packing_hooks(encoder, layer_stack)
 
 
 def _can_set_attention(encoder: Any) -> bool:
     return encoder._can_set_attn_implementation() and encoder.config._attn_implementation != "eager"
+
+
+def _find_further_inputs(encoder: Any, layer_stack: Any) -> list[str]:
+    """Return the names of the tensors that the layers read, except hidden states and attention mask.
+
+    Such a tensor has a value for each example or position of the padded batch: the languages of X-MOD, or the
+    rotary embeddings of ESM.
+    """
+    names: list[str] = []
+
+    def find_tensors(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        bound = inspect.signature(layer_stack.forward).bind(*args, **kwargs)
+        inputs = dict(list(bound.arguments.items())[1:])  # the first input is the hidden states
+        inputs |= inputs.pop("kwargs", {})
+        names.extend(
+            name
+            for name, value in inputs.items()
+            if name not in ATTENTION_MASKS and any(map(torch.is_tensor, tree_leaves(value)))
+        )
+
+    hook = layer_stack.register_forward_pre_hook(find_tensors, with_kwargs=True)
+    was_training = encoder.training
+    encoder.eval()
+    ones = torch.ones(1, 2, dtype=torch.long, device=encoder.device)
+    with torch.no_grad():
+        encoder(input_ids=ones, attention_mask=ones)
+    encoder.train(was_training)
+    hook.remove()
+    return names
 
 
 def _register_packing_hooks(encoder: Any, layer_stack: Any) -> None:

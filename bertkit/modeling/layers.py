@@ -71,6 +71,19 @@ def freeze_layers(model: Any, count: int) -> int:
     return sum(parameter.numel() for parameter in frozen)
 
 
+def check_activation_checkpointing(model: Any) -> None:
+    """Check that the encoder can recompute its activations, which `--gradient-checkpointing` requires.
+
+    Raises:
+        UserError: transformers does not support this for the architecture (ALBERT).
+    """
+    if not model.base_model.supports_gradient_checkpointing:
+        raise UserError(
+            f"--gradient-checkpointing: {model.config.model_type} does not support it; leave it out, or save "
+            "memory with a smaller --batch-size and --gradient-accumulation-steps"
+        )
+
+
 def compile_layers(model: Any) -> None:
     """Compile the encoder's layers on first use.
 

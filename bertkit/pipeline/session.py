@@ -14,7 +14,7 @@ from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, UserError, format_count
 from bertkit.modeling.attention import enable_chunked_attention, enable_packing
 from bertkit.modeling.dropout import enable_fast_dropout
-from bertkit.modeling.layers import compile_layers, freeze_layers
+from bertkit.modeling.layers import check_activation_checkpointing, compile_layers, freeze_layers
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Scores
@@ -149,6 +149,8 @@ class Session:
         if not self.prepared.config.compile:
             enable_chunked_attention(self.model)
             enable_fast_dropout(self.model)
+        if self.prepared.config.gradient_checkpointing:
+            check_activation_checkpointing(self.model)
         if self.prepared.config.pack:
             enable_packing(self.model)
         if self.prepared.config.compile:
