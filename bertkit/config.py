@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from bertkit.setting import DATA, MODEL, OUTPUT, Settings, setting
+from bertkit.utils.codecs import describe_unknown_encoding
 
 MAX_SEED = 2**32 - 1  # the largest seed that NumPy accepts
 Head = Literal["linear", "bilstm"]
@@ -20,6 +21,17 @@ def data_dir_setting() -> Any:
         "Directory that holds the original dataset files (environment: BERTKIT_DATA_DIR).",
         DATA,
         is_path=True,
+    )
+
+
+def encoding_setting() -> Any:
+    """Declare `encoding`, which all commands that read data files have."""
+    return setting(
+        None,
+        "Encoding of text files, such as cp949 or latin-1; Parquet files have none.",
+        DATA,
+        default_text="UTF-8, or UTF-16 with a byte order mark",
+        describe_problem=describe_unknown_encoding,
     )
 
 
@@ -70,6 +82,7 @@ class RunConfig(Settings):
         default_text="--seed",
     )
     data_dir: str | None = data_dir_setting()
+    encoding: str | None = encoding_setting()
 
     model: str | None = setting(
         None,
@@ -288,7 +301,7 @@ class TextConfig(Settings):
         None, "Column of the texts in files of rows; each row is a document.", DATA, default_text="guessed"
     )
     document_separator: str | None = setting(None, "Line that separates two documents of prose.", DATA)
-    encoding: str | None = setting(None, "Encoding of text files.", DATA, default_text="utf-8")
+    encoding: str | None = encoding_setting()
     encoding_errors: Literal["stop", "skip"] = setting(
         "stop",
         "What to do with bytes that cannot be decoded: stop with an error, or skip and count them.",

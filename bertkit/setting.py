@@ -7,7 +7,7 @@ dataset, then with one by data and model size.
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -33,6 +33,7 @@ class Setting:
         is_saved: Whether `run.yaml` saves the setting. Settings of a single call, such as `--resume`, are not
             saved.
         completion: Source of values for shell completion; see `bertkit.cli.completion`.
+        describe_problem: Function that returns the problem with a value and the fix, or None if it is valid.
     """
 
     help: str
@@ -47,6 +48,7 @@ class Setting:
     is_positional: bool = False
     is_saved: bool = True
     completion: str | None = None
+    describe_problem: Callable[[Any], str | None] | None = None
 
 
 def setting(
@@ -64,6 +66,7 @@ def setting(
     is_positional: bool = False,
     is_saved: bool = True,
     completion: str | None = None,
+    describe_problem: Callable[[Any], str | None] | None = None,
 ) -> Any:
     """Declare a setting: return a dataclass field with a `Setting` as metadata.
 
@@ -82,6 +85,7 @@ def setting(
         is_positional=is_positional,
         is_saved=is_saved,
         completion=completion,
+        describe_problem=describe_problem,
     )
     return dataclasses.field(default=default, metadata={"setting": metadata})
 

@@ -61,7 +61,7 @@ def convert_value(value: Any, kind: Any, setting: Setting, where: str) -> Any:
         where: Start of the error message, which names the setting and the source of the value.
 
     Raises:
-        UserError: The value is empty, has another type, or is out of bounds.
+        UserError: The value is empty, has another type, is out of bounds, or is invalid for another reason.
     """
     members = _list_union_members(kind)
     if value is None and type(None) in members:
@@ -73,6 +73,8 @@ def convert_value(value: Any, kind: Any, setting: Setting, where: str) -> Any:
         converted = _convert(value, member)
         if converted is not None:
             _check_bounds(converted, setting, where)
+            if setting.describe_problem and (problem := setting.describe_problem(converted)):
+                raise UserError(f"{where} {converted}: {problem}")
             return converted
     expected = " or ".join(_describe_type(member) for member in members)
     raise UserError(f"{where}: {value!r} is not {expected}{_suggest_choice(value, members)}")

@@ -51,7 +51,7 @@ FILES = {
     "a text that is a number": (json.dumps(with_row({"text": 5})), [], ["row 8", "holds 5, not a text"]),
     "a text missing": (json.dumps(with_row({"text": None})), [], ["row 8", "has no text"]),
     "binary rubbish": (bytes(range(256)) * 20, [], ["data.csv", "not a text file"]),
-    "not utf-8": ("text,label\ncaf\xe9,x\n".encode("latin1"), [], ["line 2", "not UTF-8", "iconv"]),
+    "not utf-8": ("text,label\ncaf\xe9,x\n".encode("latin1"), [], ["not UTF-8", 'cp1252: "café,x"']),
     "a truncated gzip": (gzip.compress(to_csv(GOOD_ROWS).encode())[:-20], [], ["data.csv", "cannot be read"]),
     "too few rows": ("text,label\nx,y\nz,w\n", [], ["2 rows", "too few", "--validation"]),
     "too many labels": (to_csv([{**r, "label": n} for n, r in enumerate(GOOD_ROWS)]),

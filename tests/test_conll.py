@@ -160,7 +160,7 @@ def test_a_first_word_that_is_a_bracket_is_not_json(tmp_path, text):
 
 
 def test_files_that_are_not_utf_8_are_read_in_the_given_encoding(tmp_path):
-    latin = Dialect(conll=True, encoding="iso-8859-1")
+    latin = Dialect(conll=True, fallback_encoding="iso-8859-1")
     assert read_conll(tmp_path, "ñu O\n", "iso-8859-1", latin)["0"] == [["ñu"]]
     assert read_conll(tmp_path, "ñu O\n", "utf-8", latin)["0"] == [["ñu"]]
     with pytest.raises(UserError, match="line 1: not UTF-8"):

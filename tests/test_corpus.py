@@ -18,7 +18,8 @@ from bertkit.data.corpus.documents import TextOptions, iter_documents, iter_raw_
 from bertkit.data.corpus.formats import MAX_SENTENCE_CHARACTERS, detect_format, split_sentences
 from bertkit.data.corpus.source import find_text
 from bertkit.data.corpus.store import load_corpus, open_corpus, prefetch, write_corpus
-from bertkit.data.readers.text_files import Decoding, FileNotes, list_files, read_text, split_lines
+from bertkit.data.readers.decoding import Decoding
+from bertkit.data.readers.text_files import FileNotes, list_files, read_text, split_lines
 from bertkit.errors import UserError
 from bertkit.utils.reporting import Reporter
 

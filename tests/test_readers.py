@@ -146,7 +146,7 @@ BROKEN = {
     "json list broken": (b'[{"text": "a"},\n', "broken JSON"),
     "latin1": ("text,label\ncafé,1\n".encode("latin1"), "line 2: not UTF-8"),
     "zero byte": (b"text\0label", "zero byte"),
-    "utf-16": ("text,label".encode("utf-16"), "UTF-16"),
+    "utf-16 without its mark": ("text,label".encode("utf-16-le"), "zero byte"),
     "broken zip": (b"PK\x03\x04rest", r"cannot be read \(File is not a zip file\)"),
     "cut zip": (as_zip({"data.csv": as_csv(ROWS)})[:-30], "cannot be read"),
     "zip of none": (as_zip(BESIDE), "zip archive of one file, found no file; unpack it"),

@@ -8,9 +8,10 @@ from pathlib import Path, PurePath
 from typing import Protocol, TypeVar
 
 from bertkit.data.columns import require_column
+from bertkit.data.readers.decoding import Decoding
 from bertkit.data.readers.delimited import Dialect
 from bertkit.data.readers.files import read_file
-from bertkit.data.readers.text_files import UTF8_DECODING, read_text
+from bertkit.data.readers.text_files import read_text
 from bertkit.data.registry import ColumnMapping, Layout, SplitFile
 from bertkit.data.rows import Rows, Splits
 from bertkit.errors import UserError, format_list
@@ -43,8 +44,13 @@ def has_layout(folder: Path, layout: Layout) -> bool:
     return _find_split_file(folder, layout["train"]) is not None
 
 
-def read_layout(folder: Path, layout: Layout) -> tuple[Splits, list[str]]:
+def read_layout(folder: Path, layout: Layout, encoding: str | None = None) -> tuple[Splits, list[str]]:
     """Return those splits of a layout whose files exist.
+
+    Args:
+        folder: The folder of the dataset.
+        layout: The files of the splits.
+        encoding: Encoding of the files, as passed by the user; it takes precedence over those of the layout.
 
     Returns:
         The splits, and a note if the training file has the name of another split.
@@ -55,7 +61,8 @@ def read_layout(folder: Path, layout: Layout) -> tuple[Splits, list[str]]:
             paths[split] = path
     named_split = infer_split(Path(layout["train"].file))
     notes = [] if named_split in (None, "train") else [_describe_only_file([paths["train"]])]
-    return {split: _read_split_file(path, layout[split]) for split, path in paths.items()}, notes
+    files = {split: replace(layout[split], encoding=encoding) for split in paths}
+    return {split: _read_split_file(path, files[split]) for split, path in paths.items()}, notes
 
 
 def apply_column_mapping(rows: Rows, mapping: ColumnMapping) -> Rows:
@@ -88,7 +95,7 @@ def _describe_only_file(paths: list[Path]) -> str:
 def _read_split_file(path: Path, split_file: SplitFile) -> Rows:
     """Return the rows of a split; in files without a header, columns without a name are dropped."""
     if split_file.class_folders:
-        return _read_class_folders(path, split_file.class_folders)
+        return _read_class_folders(path, split_file.class_folders, split_file.encoding)
     rows = apply_column_mapping(read_file(path, split_file.dialect), split_file)
     if split_file.header and not split_file.conll:
         return rows
@@ -150,7 +157,7 @@ def read_folder(
         raise UserError(f"{folder}: no data files in this folder ({suffixes}); pass another folder or a file")
     is_conll = dialect is not None and dialect.conll
     if not is_conll and all(path.suffix == ".txt" and path.parent != folder for path in paths):
-        return _read_text_tree(folder, paths), []
+        return _read_text_tree(folder, paths, dialect.encoding if dialect else None), []
     by_split, unassigned = group_by_split({path: path.relative_to(folder) for path in paths})
     if not by_split:
         return {"train": _read_all(unassigned, dialect)}, []
@@ -209,28 +216,30 @@ def _read_all(paths: list[Path], dialect: Dialect | None) -> Rows:
     return Rows.concatenate([read_file(path, dialect) for path in paths])
 
 
-def _read_text_tree(folder: Path, paths: list[Path]) -> Splits:
+def _read_text_tree(folder: Path, paths: list[Path], encoding: str | None) -> Splits:
     """Return the splits of `{train,test}/{pos,neg}/*.txt`, or the training rows of `{pos,neg}/*.txt`."""
     roots = sorted({path.relative_to(folder).parts[0] for path in paths})
     splits = {root: SPLIT_KEYWORDS[root.lower()] for root in roots if root.lower() in SPLIT_KEYWORDS}
     if not splits:
-        return {"train": _read_class_folders(folder, {root: root for root in roots})}
+        return {"train": _read_class_folders(folder, {root: root for root in roots}, encoding)}
     rows_by_split = {}
     for root, split in splits.items():
         classes = {path.name: path.name for path in sorted((folder / root).iterdir()) if path.is_dir()}
-        rows_by_split[split] = _read_class_folders(folder / root, classes)
+        rows_by_split[split] = _read_class_folders(folder / root, classes, encoding)
     return rows_by_split
 
 
-def _read_class_folders(folder: Path, classes: dict[str, str]) -> Rows:
+def _read_class_folders(folder: Path, classes: dict[str, str], encoding: str | None) -> Rows:
     """Return one row per .txt file.
 
     Args:
         folder: The folder that contains the class folders.
         classes: Label by name of the class folder.
+        encoding: Encoding of the files, as passed by the user.
     """
+    decoding = Decoding(encoding)
     parts = [
-        Rows.from_columns({"text": ["".join(read_text(path, UTF8_DECODING))], "label": [label]}, str(path))
+        Rows.from_columns({"text": ["".join(read_text(path, decoding))], "label": [label]}, str(path))
         for name, label in classes.items()
         for path in sorted((folder / name).glob("*.txt"))
     ]

@@ -82,7 +82,8 @@ def load_dataset(
         data: A path, `sample`, a known dataset or a repository on the Hub.
         task: Name of the task, which selects the sample.
         data_dir: Value of --data-dir.
-        dialect: How to read text files for which the registry has no dialect.
+        dialect: How to read text files for which the registry has no dialect. Its encoding applies to all
+            text files.
 
     Raises:
         UserError: There is no such dataset, or it cannot be read.
@@ -200,7 +201,7 @@ def _read_known_folder(
     configuration.
     """
     if layout is not None:
-        return read_layout(folder, layout)
+        return read_layout(folder, layout, dialect.encoding if dialect else None)
     if spec.configs:
         files = " or ".join(layout["train"].file for layout in spec.layouts)
         raise UserError(f"{folder}: no training file of {spec.run_name}; put {files} into it")

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bertkit.config import data_dir_setting
+from bertkit.config import data_dir_setting, encoding_setting
 from bertkit.setting import DATA, MODEL, OUTPUT, Settings, setting
 
 EMBED_HELP = "Write vectors of texts, or of one word in its contexts, to a file; --query searches them."
@@ -54,6 +54,7 @@ class EmbedConfig(Settings):
         None, "Column with the second text, if rows are pairs.", DATA, default_text="detected"
     )
     data_dir: str | None = data_dir_setting()
+    encoding: str | None = encoding_setting()
     pooling: Literal["cls", "mean"] | None = setting(
         None,
         "Vector of a text: cls is the vector of [CLS]; mean is the average over all tokens except padding, "
@@ -105,6 +106,7 @@ class EvaluateConfig(Settings):
         default_text="the evaluation splits of the run",
     )
     data_dir: str | None = data_dir_setting()
+    encoding: str | None = encoding_setting()
     max_eval_samples: int | None = setting(
         None, "Score at most this many rows of each split, sampled with the run's seed.", DATA, min=1
     )
@@ -169,6 +171,7 @@ class PredictConfig(Settings):
         None, "Rows to predict, in any format that training reads.", DATA, completion="data"
     )
     data_dir: str | None = data_dir_setting()
+    encoding: str | None = encoding_setting()
     text: list[str] = setting((), "Text to predict. This flag and the four below are repeatable.", DATA)
     text_pair: list[str] = setting((), "Second text, for runs on text pairs.", DATA)
     question: list[str] = setting((), "Question, for qa.", DATA)

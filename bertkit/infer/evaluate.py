@@ -55,6 +55,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     if config.output_dir:
         check_output_directory(Path(config.output_dir), run_directory.EVALUATION, config.overwrite)
     task = load_run_task(Path(config.run))
+    _check_encoding(config, task)
     with silence_libraries():
         if task.spec.predicts_rows:
             inputs = _load_row_inputs(config, reporter)
@@ -66,6 +67,19 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
             for name, rows in inputs.splits.items()
         }
         return _score(config, dataclasses.replace(inputs, splits=sampled_splits), other, reporter)
+
+
+def _check_encoding(config: EvaluateConfig, task: "Task") -> None:
+    """Raise `UserError` if `--encoding` would have no effect: a run knows the encoding of its own data."""
+    if config.encoding is None:
+        return
+    if not config.data:
+        raise UserError(f"--encoding {config.encoding}: applies only to --data; pass both or neither")
+    if not task.spec.predicts_rows:
+        raise UserError(
+            f"--encoding {config.encoding}: a run of {task.spec.name} reads --data in its own encoding "
+            f"({task.config.encoding or 'utf-8'}); save the file in that encoding"
+        )
 
 
 def _load_compared_run(predictor: "Predictor", config: EvaluateConfig) -> "Predictor":
@@ -138,10 +152,9 @@ def _load_new_rows(
 ) -> tuple["LoadedDataset", "Splits"]:
     """Load the labeled splits of `--data`, without `train` unless it is the only split."""
     from bertkit.data.loading import load_dataset
-    from bertkit.data.readers.files import Dialect
 
     task = predictor.task
-    dialect = Dialect(conll=True) if task.spec.reads_conll else None
+    dialect = task.make_dialect(config.encoding)
     dataset = load_dataset(str(config.data), task.spec.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
     labeled: Splits = {}

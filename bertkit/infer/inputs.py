@@ -68,7 +68,7 @@ def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextI
     """Load the texts of `--data`, of `--text`, or of standard input.
 
     Args:
-        config: Settings with `data`, `data_dir`, `split`, `text`, `text_column` and `text_pair_column`.
+        config: Settings of `EmbedConfig`.
         stdin: Standard input, or None if it is a terminal; read only without `--data` and `--text`.
         reporter: Receives notes on the data.
 
@@ -83,7 +83,7 @@ def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextI
     elif config.text:
         rows = Rows.from_columns({"text": list(config.text)}, "--text")
     else:
-        rows = read_stdin_texts(stdin, "--data, --text")
+        rows = read_stdin_texts(stdin, "--data, --text", config.encoding)
     columns_by_setting = {name: getattr(config, name) for name in TEXT_COLUMN_SETTINGS}
     columns = _resolve_text_columns(rows, columns_by_setting, dataset_columns)
     require_texts(rows, columns)
@@ -93,10 +93,11 @@ def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextI
 def _load_split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
     """Load one split, and the column settings of the dataset if it is a known one."""
     has_columns = config.text_column or config.text_pair_column
-    if not has_columns and (texts := read_text_lines(config.data, None, reporter)):
+    if not has_columns and (texts := read_text_lines(config.data, None, reporter, config.encoding)):
         return Rows.from_columns({"text": list(texts)}, config.data), {}
     data_dir = resolve_data_dir(config.data_dir)
-    dataset = load_dataset(config.data, "classify", str(data_dir) if data_dir else None)
+    dialect = Dialect(encoding=config.encoding)
+    dataset = load_dataset(config.data, "classify", str(data_dir) if data_dir else None, dialect)
     if config.split not in dataset.splits:
         raise UserError(
             f"--split {config.split}: does not exist in {config.data}; use {format_list(dataset.splits)}"
@@ -110,9 +111,9 @@ def _load_split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
     return rows, dataset.defaults
 
 
-def read_stdin_texts(stdin: BinaryIO | None, alternatives: str) -> Rows:
+def read_stdin_texts(stdin: BinaryIO | None, alternatives: str, encoding: str | None = None) -> Rows:
     """Read all rows from standard input; a line that is not a JSON object is a text."""
-    rows = read_stdin_rows(stdin, alternatives, lambda _, line: {"text": line})
+    rows = read_stdin_rows(stdin, alternatives, lambda _, line: {"text": line}, encoding)
     return Rows.from_dicts(list(rows), STANDARD_INPUT)
 
 
@@ -145,12 +146,14 @@ def _resolve_text_columns(
 # ---- rows to predict
 
 
-def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Reporter) -> Iterator[Rows]:
+def iter_data_rows(
+    task: Task, data: str, data_dir: str | None, reporter: Reporter, encoding: str | None = None
+) -> Iterator[Rows]:
     """Yield the rows of a file, or of one split of a directory or dataset, in chunks."""
-    dialect = Dialect(conll=True) if task.spec.reads_conll else None
+    dialect = task.make_dialect(encoding)
     path = Path(data).expanduser()
     if path.is_file():
-        text_lines = None if task.spec.reads_conll else _iter_text_lines(task, data, reporter)
+        text_lines = None if task.spec.reads_conll else _iter_text_lines(task, data, reporter, encoding)
         return text_lines or stream_rows(path, dialect)
     splits = load_dataset(data, task.spec.name, data_dir, dialect).splits
     split = next(name for name in ("test", "validation", *splits) if name in splits)
@@ -159,12 +162,14 @@ def iter_data_rows(task: Task, data: str, data_dir: str | None, reporter: Report
     return splits[split].iter_chunks()
 
 
-def _iter_text_lines(task: Task, data: str, reporter: Reporter) -> Iterator[Rows] | None:
+def _iter_text_lines(
+    task: Task, data: str, reporter: Reporter, encoding: str | None
+) -> Iterator[Rows] | None:
     """Yield the lines of a text file as rows; None for other files and for rows with several texts."""
     columns = list(task.input_schema.columns_by_flag.values())
     if len(columns) != 1:
         return None
-    texts = read_text_lines(data, columns[0], reporter)
+    texts = read_text_lines(data, columns[0], reporter, encoding)
     return chunk_records(({columns[0]: text} for text in texts), data) if texts else None
 
 
@@ -189,12 +194,13 @@ def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterat
     ).iter_chunks()
 
 
-def iter_stdin_rows(task: Task, stdin: BinaryIO | None) -> Iterator[Rows]:
+def iter_stdin_rows(task: Task, stdin: BinaryIO | None, encoding: str | None = None) -> Iterator[Rows]:
     """Yield the rows of standard input; a line is a JSON object, or texts that tabs separate."""
     alternatives = ", ".join(
         ["--data FILE", *(format_flag(name) for name in task.input_schema.columns_by_flag)]
     )
-    return chunk_records(read_stdin_rows(stdin, alternatives, partial(_parse_line, task)), STANDARD_INPUT)
+    records = read_stdin_rows(stdin, alternatives, partial(_parse_line, task), encoding)
+    return chunk_records(records, STANDARD_INPUT)
 
 
 def _parse_line(task: Task, line_number: int, line: str) -> dict[str, Any]:

@@ -91,11 +91,11 @@ def _iter_row_chunks(
     from bertkit.infer.predictor import align_chunks_to_groups
 
     if config.data:
-        chunks = iter_data_rows(task, config.data, config.data_dir, reporter)
+        chunks = iter_data_rows(task, config.data, config.data_dir, reporter, config.encoding)
     elif texts_by_flag:
         chunks = iter_flag_rows(task, texts_by_flag)
     else:
-        chunks = iter_stdin_rows(task, stdin)
+        chunks = iter_stdin_rows(task, stdin, config.encoding)
     return align_chunks_to_groups(task, chunks)
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from bertkit import run_directory
 from bertkit.data.loading import load_dataset
+from bertkit.data.readers.delimited import Dialect
 from bertkit.data.registry import normalize_name
 from bertkit.errors import RunInterrupted, UserError, format_list, suggest_similar
 from bertkit.pipeline.run import Run, train
@@ -90,19 +91,23 @@ class DataSources:
     reason: str
 
 
-def find_data(datasets: Iterable[tuple[str, str]], data_dir: str | None) -> DataSources:
+def find_data(
+    datasets: Iterable[tuple[str, str]], data_dir: str | None, encoding: str | None = None
+) -> DataSources:
     """Find datasets, so that missing ones are reported before the first run.
 
     Args:
         datasets: Pairs of a dataset and the task that it is loaded for.
         data_dir: The directory of `--data-dir`.
+        encoding: The value of `--encoding`.
     """
+    dialect = Dialect(encoding=encoding)
     found: dict[str, str] = {}
     missing: list[str] = []
     reason = ""
     for name, task_name in datasets:
         try:
-            found[name] = load_dataset(name, task_name, data_dir).source
+            found[name] = load_dataset(name, task_name, data_dir, dialect).source
         except UserError as error:
             missing.append(name)
             reason = reason or str(error)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.loading import load_dataset
-from bertkit.data.readers.files import Dialect
 from bertkit.modeling import loading
 from bertkit.modeling.tagger import select_layers
 from bertkit.pipeline.run import Run
@@ -54,7 +53,7 @@ class FeatureBasedSuite(Suite):
             str(self.config.data),
             Ner.spec.name,
             self.config.data_dir,
-            Dialect(conll=Ner.spec.reads_conll),
+            Ner.make_dialect(self.config.encoding),
         )
         self.data_source = dataset.source
         return [dataset.name, self.model_source.name]

@@ -80,7 +80,7 @@ class GlueSuite(Suite):
         """Find the model and the data of every task. Raises `UserError` if data is missing."""
         self.model_source = loading.find_model(str(self.config.model))
         datasets = [(task.name, read_recipe_task(task.recipe)) for task in self.tasks]
-        sources = find_data(datasets, self.config.data_dir)
+        sources = find_data(datasets, self.config.data_dir, self.config.encoding)
         self.data_sources = sources.found
         if sources.missing:
             fix = f"; run the others with --tasks {','.join(sources.found)}" if sources.found else ""

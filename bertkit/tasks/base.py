@@ -18,6 +18,7 @@ from bertkit.errors import UserError
 if TYPE_CHECKING:
     from bertkit.data.features import Features
     from bertkit.data.loading import LoadedDataset
+    from bertkit.data.readers.delimited import Dialect
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
     from bertkit.modeling.loading import ModelSource
@@ -199,15 +200,22 @@ class Task(ABC):
         Files passed to `--validation` and `--test` replace the splits of these names.
         """
         from bertkit.data.loading import load_dataset
-        from bertkit.data.readers.files import Dialect, read_file
+        from bertkit.data.readers.files import read_file
 
         config = self.config
-        dialect = Dialect(conll=True) if self.spec.reads_conll else None
+        dialect = self.make_dialect(config.encoding)
         dataset = load_dataset(str(config.data), self.spec.name, config.data_dir, dialect)
         paths = {"validation": config.validation, "test": config.test}
         return dataset.add_splits(
             {split: read_file(Path(path), dialect) for split, path in paths.items() if path}
         )
+
+    @classmethod
+    def make_dialect(cls, encoding: str | None) -> "Dialect":
+        """Return how text files are read, given the value of `--encoding`."""
+        from bertkit.data.readers.delimited import Dialect
+
+        return Dialect(conll=cls.spec.reads_conll, encoding=encoding)
 
     @abstractmethod
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":

@@ -13,13 +13,15 @@ from typing import Generic, NamedTuple, TypeVar
 from bertkit.config import TextConfig
 from bertkit.data.corpus.formats import SentenceStream, TextFormat, detect_format, iter_sentences
 from bertkit.data.readers.contents import EMPTY_FILE
+from bertkit.data.readers.decoding import Decoding
 from bertkit.data.readers.files import detect_row_format, read_text_column
-from bertkit.data.readers.text_files import Decoding, FileNotes, InputFile, read_text, split_lines
+from bertkit.data.readers.text_files import FileNotes, InputFile, read_text, split_lines
 from bertkit.errors import UserError, format_list
 from bertkit.hub.files import require_available
 
 T = TypeVar("T")
 DocumentStream = Iterator[Iterator[str]]
+SKIP_BYTES_HINT = "drop such bytes with --encoding-errors skip"
 DETECTION_ROWS = 1_000  # rows from which the text format is detected
 ROWS_NOTE = "each row is a document"
 WIKITEXT_ROWS_NOTE = "rows are lines of WikiText; each ' = Title = ' starts a document, headings are left out"
@@ -68,7 +70,7 @@ class TextOptions:
         cls, config: TextConfig, column: str | None, text_format: TextFormat | None = None
     ) -> "TextOptions":
         """Return the options from the settings; `column` is the resolved text column."""
-        decoding = Decoding(config.encoding, config.encoding_errors)
+        decoding = Decoding(config.encoding, config.encoding_errors, SKIP_BYTES_HINT)
         return cls(text_format, config.document_separator, column, decoding)
 
 

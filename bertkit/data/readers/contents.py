@@ -20,13 +20,10 @@ SPREADSHEET_ENTRIES = {"[Content_Types].xml", "mimetype"}  # zip entries of Exce
 UNSUPPORTED_MAGIC = {
     b"PK\x03\x04": "a nested or remote zip archive; unpack it",
     b"%PDF": "a PDF; convert it to text",
-    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
-    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
     b"version https://git-lfs.": "a git LFS pointer; fetch the file with git lfs pull",
 }
 EMPTY_FILE = "the file is empty; check how it was written, or pass another file"
 HTML_PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype html|html[\s>])", re.IGNORECASE)
-CONVERT_HINT = "convert it, for example with iconv -f latin1 -t utf-8"
 # `zipfile` raises the last three for a bad name, a bad entry, and a password or an unknown compression.
 READ_ERRORS = (
     EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError, struct.error, RuntimeError,

@@ -4,7 +4,7 @@ import csv
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Literal
 
@@ -30,14 +30,22 @@ class Dialect:
         ragged: Whether rows may have more or fewer fields than the header. Surplus fields are dropped, and
             missing fields are empty.
         conll: Whether each line is a word, and a blank line ends a sentence.
-        encoding: Encoding to use if the bytes are not UTF-8.
+        fallback_encoding: Encoding to use if the bytes are not UTF-8.
+        encoding: Encoding of the file, as passed by the user; None for UTF-8, for the fallback encoding, or
+            for the encoding of a byte order mark.
     """
 
     header: bool = True
     quoting: bool | None = None
     ragged: bool = False
     conll: bool = False
+    fallback_encoding: str | None = None
     encoding: str | None = None
+
+    @property
+    def determines_format(self) -> bool:
+        """Whether the dialect determines the format of a file; otherwise its content does."""
+        return replace(self, encoding=None) != Dialect()
 
 
 def parse_delimited(

@@ -16,12 +16,12 @@ from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column, require_column
 from bertkit.data.readers.conll import parse_conll
 from bertkit.data.readers.contents import (
     CHUNK_BYTES,
-    CONVERT_HINT,
     EMPTY_FILE,
     PARQUET_MAGIC,
     read_chunks,
     require_file,
 )
+from bertkit.data.readers.decoding import Decoding
 from bertkit.data.readers.delimited import JSON_OBJECT_START, detect_delimiter, parse_delimited
 from bertkit.data.readers.delimited import Dialect as Dialect
 from bertkit.data.readers.json import parse_json_document, parse_json_lines, starts_with_json_lines
@@ -33,11 +33,10 @@ from bertkit.data.readers.parquet import (
 )
 from bertkit.data.readers.text_files import (
     UTF8_DECODING,
-    Decoding,
-    DecodingError,
     FileNotes,
     InputFile,
     StandardInput,
+    is_decodable,
     read_sample,
     read_text,
     split_lines,
@@ -150,9 +149,10 @@ def _is_parquet(file: InputFile) -> bool:
 def _detect_data_format(sample: str, dialect: Dialect | None) -> DataFormat:
     """Return the format of a data file, given its beginning.
 
-    A dialect describes delimited text or CoNLL files. JSON is accepted in place of CoNLL files.
+    A dialect that determines the format describes delimited text or CoNLL files. JSON is accepted in place of
+    CoNLL files.
     """
-    if dialect is None:
+    if dialect is None or not dialect.determines_format:
         return "json" if sample.lstrip()[:1] in ("{", "[") else "delimited"
     if dialect.conll:
         return "json" if JSON_OBJECT_START.match(sample) else "conll"
@@ -160,15 +160,12 @@ def _detect_data_format(sample: str, dialect: Dialect | None) -> DataFormat:
 
 
 def _resolve_decoding(path: Path, dialect: Dialect | None) -> Decoding:
-    """Return UTF-8, or the dialect's encoding if the file is not UTF-8."""
-    if dialect is None or dialect.encoding is None:
+    """Return the encoding passed by the user, or else the dialect's fallback if the file is not UTF-8."""
+    if dialect is None:
         return UTF8_DECODING
-    try:
-        for _ in read_text(path, UTF8_DECODING):
-            pass
-    except DecodingError:
-        return Decoding(dialect.encoding, hint=CONVERT_HINT)
-    return UTF8_DECODING
+    if dialect.encoding or not dialect.fallback_encoding or is_decodable(path, UTF8_DECODING):
+        return Decoding(dialect.encoding)
+    return Decoding(dialect.fallback_encoding)
 
 
 def _read_delimited(path: Path, text: str, dialect: Dialect) -> Rows:
@@ -291,28 +288,35 @@ def _choose_column(path: InputFile, column: str | None, names: list[str]) -> str
 # ---- one text per line
 
 
-def read_text_lines(data: str, column: str | None, reporter: Reporter) -> Iterator[str] | None:
+def read_text_lines(
+    data: str, column: str | None, reporter: Reporter, encoding: str | None = None
+) -> Iterator[str] | None:
     """Return an iterator over the lines of a `.txt` file; None if the file is a table or not a `.txt` file.
 
     Args:
         data: Value of --data.
         column: Name of the text column; None if the user passed none.
         reporter: Prints that each line is read as a text.
+        encoding: Encoding of the file, as passed by the user.
     """
+    decoding = Decoding(encoding)
     path = Path(data).expanduser()
     if not path.is_file() or not TEXT_FILE_NAME.fullmatch(path.name):
         return None
-    sample = next(read_text(path, UTF8_DECODING))
+    sample = next(read_text(path, decoding))
     if not sample.strip() or JSON_OBJECT_START.match(sample):
         return None
     if detect_delimiter(sample, column, DOCUMENT_COLUMNS) or detect_delimiter(sample, None, DOCUMENT_COLUMNS):
         return None
     reporter.info(f"--data {data}: reading one text per line")
-    return (line.rstrip("\r") for line in split_lines(read_text(path, UTF8_DECODING), max_chars=None))
+    return (line.rstrip("\r") for line in split_lines(read_text(path, decoding), max_chars=None))
 
 
 def read_stdin_rows(
-    stdin: BinaryIO | None, alternatives: str, parse_line: Callable[[int, str], dict[str, Any]]
+    stdin: BinaryIO | None,
+    alternatives: str,
+    parse_line: Callable[[int, str], dict[str, Any]],
+    encoding: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Return an iterator over the rows on standard input: one JSON object or one text per line.
 
@@ -322,11 +326,12 @@ def read_stdin_rows(
         stdin: Standard input; None if it is a terminal.
         alternatives: The flags that pass texts, for the error.
         parse_line: Converts the number and the content of a line that is not JSON into a row.
+        encoding: Encoding of the lines, as passed by the user.
 
     Raises:
         UserError: Standard input is empty. A broken line raises the error only when the iterator reaches it.
     """
-    parts = read_text(StandardInput(stdin), UTF8_DECODING) if stdin else iter(())
+    parts = read_text(StandardInput(stdin), Decoding(encoding)) if stdin else iter(())
     lines = (line.rstrip("\r") for line in split_lines(parts, max_chars=None))
     first = next(lines, None)
     if first is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.labels import map_tag_ids
-from bertkit.data.readers.contents import CHUNK_BYTES, CONVERT_HINT, PARQUET_MAGIC, read_chunks
+from bertkit.data.readers.contents import CHUNK_BYTES, PARQUET_MAGIC, read_chunks
 from bertkit.data.readers.json import JSON_ERRORS
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_list
@@ -126,7 +126,9 @@ def _convert_column(path: Path, name: str, column: Any) -> list[Any]:
     try:
         return column.to_pylist()
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: column {name!r} is not UTF-8 ({error.reason}); {CONVERT_HINT}") from error
+        raise UserError(
+            f"{path}: column {name!r} is not UTF-8 ({error.reason}); write it as UTF-8"
+        ) from error
 
 
 def _map_class_ids(

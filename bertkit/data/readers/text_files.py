@@ -1,27 +1,21 @@
 """List text files on disk, on the Hub or at a URL, and decode them as streams of bounded memory."""
 
-import codecs
 import glob
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO, Literal
+from typing import IO, Any, BinaryIO
 
-from bertkit.data.readers.contents import (
-    CONVERT_HINT,
-    detect_unsupported_format,
-    read_chunks,
-    require_file,
-)
+from bertkit.data.readers.contents import read_chunks, require_file
+from bertkit.data.readers.decoding import DecodedBytes, Decoding, DecodingError, decode_chunks
+from bertkit.data.readers.encodings import find_encodings, format_candidates
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.hub.files import HubFile
 
 MAX_LINE_CHARS = 1_000_000  # a longer line of running text is split
 NON_TEXT_PREFIXES = ("readme", "license", "licence")
-BOM = "\ufeff"
 
 
 @dataclass(frozen=True)
@@ -98,39 +92,7 @@ class FileNotes:
         ]
 
 
-class DecodingError(UserError):
-    """Error for bytes that cannot be decoded in the expected encoding."""
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How the bytes of a file are decoded.
-
-    Attributes:
-        encoding: Encoding of the file; None for UTF-8 with or without a byte order mark.
-        errors: "stop" raises an error for undecodable bytes; "skip" drops and counts them.
-        hint: End of the error message, which says how to fix undecodable bytes.
-    """
-
-    encoding: str | None = None
-    errors: Literal["stop", "skip"] = "stop"
-    hint: str = "pass --encoding, or drop such bytes with --encoding-errors skip"
-
-    def __post_init__(self) -> None:
-        try:
-            "".encode(self.codec)
-        except LookupError as error:
-            raise UserError(
-                f"--encoding {self.encoding}: no such encoding; use utf-8, latin-1 or another Python codec"
-            ) from error
-
-    @property
-    def codec(self) -> str:
-        """Name of the Python codec."""
-        return self.encoding or "utf-8"
-
-
-UTF8_DECODING = Decoding(hint=CONVERT_HINT)
+UTF8_DECODING = Decoding()
 
 
 # ---- finding files
@@ -232,67 +194,39 @@ def read_text(
         notes: Receives a note on the number of dropped bytes.
 
     Raises:
-        DecodingError: The file contains undecodable bytes. The message names the line and the offset in the
-            decompressed file.
+        DecodingError: The file contains undecodable bytes. The message names the line, the offset in the
+            decompressed file, and the encodings that decode the file if it can be read again.
         UserError: The file cannot be read, or is not text.
     """
-    errors = "ignore" if decoding.errors == "skip" else "strict"
-    decoder = codecs.getincrementaldecoder(decoding.codec)(errors)
-    encoder = codecs.getincrementalencoder(decoding.codec)("replace")
-    offset = line_offset = num_decoded = 0  # bytes and lines before the chunk; bytes that were not dropped
-    is_start = True
     chunks = file.read_chunks() if isinstance(file, StandardInput) else read_chunks(file)
-    for chunk in chain(chunks, [b""]):
-        if decoding.encoding is None:
-            _require_text(file, chunk, offset)
-        try:
-            part = decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
-            raise _make_decoding_error(file, decoding, error, offset, line_offset, len(chunk)) from error
-        num_decoded += len(encoder.encode(part)) if decoding.errors == "skip" else len(chunk)
-        yield part.removeprefix(BOM) if is_start else part
-        is_start = is_start and not part
-        offset += len(chunk)
-        line_offset += chunk.count(b"\n")
-    if notes and num_decoded != offset and not isinstance(file, StandardInput):
-        num_dropped = format_count(offset - num_decoded, "byte")
-        notes.add(file, f"{num_dropped} left out: not {decoding.codec.upper()}")
+    statistics = DecodedBytes()
+    try:
+        yield from decode_chunks(file, chunks, decoding, statistics)
+    except DecodingError as error:
+        raise DecodingError(f"{error}; {_describe_fix(file, decoding)}") from error
+    if notes and statistics.num_dropped and not isinstance(file, StandardInput):
+        num_dropped = format_count(statistics.num_dropped, "byte")
+        notes.add(file, f"{num_dropped} left out: not {statistics.codec.upper()}")
 
 
-def _require_text(file: object, chunk: bytes, offset: int) -> None:
-    if offset == 0 and (description := detect_unsupported_format(chunk)):
-        raise UserError(f"{file}: not a text file but {description}")
-    if b"\0" in chunk:
-        raise UserError(f"{file}: not a text file (a zero byte at offset {offset + chunk.index(0)})")
+def is_decodable(file: InputFile, decoding: Decoding) -> bool:
+    """Return whether a file can be decoded; the whole file is read."""
+    try:
+        for _ in decode_chunks(file, read_chunks(file), decoding):
+            pass
+    except DecodingError:
+        return False
+    return True
 
 
-def _make_decoding_error(
-    file: object,
-    decoding: Decoding,
-    error: UnicodeDecodeError,
-    offset: int,
-    line_offset: int,
-    chunk_size: int,
-) -> DecodingError:
-    """Return the error for undecodable bytes in a chunk.
-
-    Args:
-        file: The file.
-        decoding: How bytes become text.
-        error: Error of the decoder.
-        offset: Number of bytes before the chunk.
-        line_offset: Number of line breaks before the chunk.
-        chunk_size: Number of bytes in the chunk.
-    """
-    # The decoder keeps an incomplete character at the end of a chunk and decodes it with the next chunk.
-    num_kept = len(error.object) - chunk_size
-    bad_offset = offset - num_kept + error.start
-    line = line_offset + error.object.count(b"\n", num_kept, max(error.start, num_kept)) + 1
-    bad_byte = error.object[error.start]
-    return DecodingError(
-        f"{file}: line {line}: not {decoding.codec.upper()} (byte 0x{bad_byte:02x} at offset {bad_offset}); "
-        f"{decoding.hint}"
-    )
+def _describe_fix(file: InputFile | StandardInput, decoding: Decoding) -> str:
+    """Return the fix for undecodable bytes: the encodings that decode the file, if it is on disk."""
+    alternative = f"{decoding.alternative}, or " if decoding.alternative else ""
+    if not isinstance(file, Path):  # standard input cannot be read again, and a download can be large
+        return f"{alternative}pass --encoding NAME"
+    if candidates := find_encodings(lambda: read_chunks(file)):
+        return f"{alternative}pass --encoding NAME, with one of these: {format_candidates(candidates)}"
+    return f"{alternative}check how it was written: no common encoding decodes all of it"
 
 
 def read_sample(file: InputFile, decoding: Decoding = UTF8_DECODING) -> str:
