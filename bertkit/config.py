@@ -285,6 +285,33 @@ class RunConfig(Settings):
         return self.max_length
 
 
+def metric_setting() -> Any:
+    """Declare `metric`, which commands that score predictions have."""
+    return setting(
+        (),
+        "Also score with a module of the library evaluate: the path of its code, or a name on the Hub. "
+        "NAME:KEY=VALUE passes arguments (f1:average=macro). Repeatable.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuningConfig(RunConfig):
+    """Settings that all fine-tuning commands share."""
+
+    metric: list[str] = metric_setting()
+    metric_for_best_model: str | None = setting(
+        None,
+        "Score that selects the best checkpoint: one of bertkit's, or of a --metric module.",
+        default_text="by task and dataset",
+    )
+    greater_is_better: bool | None = setting(
+        None,
+        "Whether a higher --metric-for-best-model is better.",
+        flags=("--greater-is-better/--no-greater-is-better",),
+        default_text="yes, unless the name ends in loss, error, mse, rmse, mae, perplexity or brier",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextConfig(Settings):
     """Settings that commands for running text share."""

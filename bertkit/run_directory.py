@@ -222,6 +222,8 @@ def write_settings(folder: Path, task: str, config: RunConfig, data: Mapping[str
 def _write_settings(folder: Path, task: str, config: RunConfig, provenance: dict[str, Any]) -> None:
     content = {"task": task, "settings": serialize_settings(config), "provenance": provenance}
     command = f"bertkit {task} --recipe {shlex.quote(str(folder / SETTINGS_FILE))}"
+    for value in getattr(config, "metric", ()):
+        command += f" --metric {shlex.quote(value)}"
     if "processes" in provenance:
         command += f" --nproc {provenance['processes']}"
     write_text(folder / SETTINGS_FILE, f"# Repeat this run: {command}\n" + dump_yaml(content))

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bertkit.config import data_dir_setting, encoding_setting
+from bertkit.config import data_dir_setting, encoding_setting, metric_setting
 from bertkit.setting import DATA, MODEL, OUTPUT, Settings, setting
 
 EMBED_HELP = "Write vectors of texts, or of one word in its contexts, to a file; --query searches them."
@@ -113,6 +113,7 @@ class EvaluateConfig(Settings):
     compare: str | None = setting(
         None, "Another finished run of the same task, to score on the same rows and compare with.", DATA
     )
+    metric: list[str] = metric_setting()
     batch_size: int | None = _eval_batch_size_setting()
     output_dir: str | None = setting(
         None, "Directory for scores, predictions and the report.", OUTPUT, flags=("--output-dir", "-o"),

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.infer.predictor import Predictor
+    from bertkit.metrics.modules import LoadedModule
+    from bertkit.pipeline.metric_modules import MetricModules
     from bertkit.pipeline.run import Run
     from bertkit.tasks.base import Task
     from bertkit.tasks.evaluation import Evaluation
@@ -46,17 +48,22 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     """
     from bertkit import run_directory
     from bertkit.data.split import sample_rows
+    from bertkit.metrics.modules import make_absolute
+    from bertkit.pipeline.metric_modules import load_modules
     from bertkit.pipeline.prepare import load_run_task
     from bertkit.utils.output_paths import check_output_directory
     from bertkit.utils.reporting import silence_libraries
 
     config = EvaluateConfig(**validate_settings(EvaluateConfig, settings, "evaluate()"))
+    config = dataclasses.replace(config, metric=[make_absolute(value) for value in config.metric])
     reporter = reporter or Reporter()
     if config.output_dir:
         check_output_directory(Path(config.output_dir), run_directory.EVALUATION, config.overwrite)
     task = load_run_task(Path(config.run))
     _check_encoding(config, task)
+    _check_modules(config, task, reporter)
     with silence_libraries():
+        loaded_modules = load_modules(config.metric)
         if task.spec.predicts_rows:
             inputs = _load_row_inputs(config, reporter)
         else:
@@ -66,7 +73,33 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
             name: sample_rows(rows, config.max_eval_samples, task.config.seed)
             for name, rows in inputs.splits.items()
         }
-        return _score(config, dataclasses.replace(inputs, splits=sampled_splits), other, reporter)
+        inputs = dataclasses.replace(inputs, splits=sampled_splits)
+        modules = _bind_modules(loaded_modules, inputs, reporter)
+        return _score(config, inputs, modules, other, reporter)
+
+
+def _check_modules(config: EvaluateConfig, task: "Task", reporter: Reporter) -> None:
+    """Refuse modules for pre-training, and report modules of the run that are not executed again.
+
+    A run directory may come from somebody else, so only the user can name code to execute.
+    """
+    if config.metric and not task.spec.predicts_rows:
+        raise UserError(f"--metric: runs of {task.spec.name} do not predict rows; leave it out")
+    omitted = [value for value in getattr(task.config, "metric", ()) if value not in config.metric]
+    if omitted:
+        flags = " ".join(f"--metric {value}" for value in omitted)
+        reporter.info(f"scores of {format_list(omitted)} are left out; to execute this code, pass {flags}")
+
+
+def _bind_modules(
+    loaded_modules: "list[LoadedModule]", inputs: EvaluationInputs, reporter: Reporter
+) -> "MetricModules":
+    from bertkit.pipeline.metric_modules import MetricModules, bind_modules
+
+    if not loaded_modules:
+        return MetricModules()
+    modules, _ = bind_modules(loaded_modules, inputs.predictor.task, inputs.splits["validation"], reporter)
+    return modules
 
 
 def _check_encoding(config: EvaluateConfig, task: "Task") -> None:
@@ -194,7 +227,11 @@ def _warn_about_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Rep
 
 
 def _score(
-    config: EvaluateConfig, inputs: EvaluationInputs, other: "Predictor | None", reporter: Reporter
+    config: EvaluateConfig,
+    inputs: EvaluationInputs,
+    modules: "MetricModules",
+    other: "Predictor | None",
+    reporter: Reporter,
 ) -> "Run":
     from bertkit.data.rows import fingerprint_splits
     from bertkit.pipeline.results import compute_scores, summarize_data
@@ -210,19 +247,20 @@ def _score(
         "task": task.spec.name,
         "data": summarize_data(inputs.dataset, fingerprints, splits),
         "model": config.run,
-        **compute_scores(task, evaluations, inputs.train),
+        **compute_scores(task, evaluations, inputs.train, modules),
     }
     if other:
-        metrics["compared"] = _compare(config, predictor, other, evaluations["validation"], reporter)
+        metrics["compared"] = _compare(config, modules, other, evaluations["validation"], predictor, reporter)
     folder = _write_results(config, task, evaluations, fingerprints, metrics)
     return Run(folder, metrics)
 
 
 def _compare(
     config: EvaluateConfig,
-    predictor: "Predictor",
+    modules: "MetricModules",
     other: "Predictor",
     evaluation: "Evaluation",
+    predictor: "Predictor",
     reporter: Reporter,
 ) -> dict[str, Any]:
     """Score the other run on the validation rows, and test how the scores of this run differ."""
@@ -236,9 +274,10 @@ def _compare(
     other_evaluation = other.task.evaluate(other_outputs)
     seed = predictor.task.config.seed
     differences = compare_scorers(other_evaluation.make_scorer(), evaluation.make_scorer(), seed)
+    differences |= modules.compare(other_evaluation, evaluation, seed)
     return {
         "with": config.compare,
-        "validation": other_evaluation.scores,
+        "validation": modules.score(other_evaluation),
         "difference": {name: difference.to_dict() for name, difference in differences.items()},
     }
 
@@ -260,7 +299,10 @@ def _write_results(
         name_parts = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
         folder = run_directory.create_default_directory(*name_parts)
     run_directory.create_run_directory(folder, config.overwrite, with_checkpoints=False)
-    run_directory.write_settings(folder, task.spec.name, task.config, fingerprints)
+    run_config = task.config
+    if task.spec.predicts_rows:
+        run_config = dataclasses.replace(run_config, metric=config.metric)  # the modules of this evaluation
+    run_directory.write_settings(folder, task.spec.name, run_config, fingerprints)
     write_predictions(folder, task, evaluations)
     write_page(folder, metrics)
     run_directory.write_metrics(folder, metrics)

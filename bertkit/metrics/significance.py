@@ -21,21 +21,23 @@ class Scorer:
         size: Number of rows of the split.
         is_correct: [size] bool, whether a row is correct, if the score "accuracy" is the fraction of correct
             rows. None for other tasks.
+        num_resamples: Number of bootstrap samples.
     """
 
     score: Callable[[np.ndarray], Scores]
     size: int
     is_correct: np.ndarray | None = None
+    num_resamples: int = NUM_RESAMPLES
 
     def score_all(self) -> Scores:
         """Return the scores of all rows."""
         return self.score(np.arange(self.size))
 
 
-def resample_rows(size: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield `NUM_RESAMPLES` bootstrap samples, each with `size` row indices sampled with replacement."""
+def resample_rows(scorer: Scorer, seed: int) -> Iterator[np.ndarray]:
+    """Yield the bootstrap samples of a scorer: as many row indices as rows, sampled with replacement."""
     rng = np.random.default_rng(seed)
-    return (rng.integers(0, size, size) for _ in range(NUM_RESAMPLES))
+    return (rng.integers(0, scorer.size, scorer.size) for _ in range(scorer.num_resamples))
 
 
 def compute_central_interval(values: list[float] | np.ndarray) -> list[float]:
@@ -45,7 +47,7 @@ def compute_central_interval(values: list[float] | np.ndarray) -> list[float]:
 
 def bootstrap(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
     """Return the 95 % bootstrap interval of each score."""
-    samples = [scorer.score(rows) for rows in resample_rows(scorer.size, seed)]
+    samples = [scorer.score(rows) for rows in resample_rows(scorer, seed)]
     values = {name: [scores[name] for scores in samples if name in scores] for name in scorer.score_all()}
     return {name: compute_central_interval(column) for name, column in values.items() if column}
 
@@ -94,10 +96,12 @@ def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, S
     """
     assert first.size == second.size
     first_scores, second_scores = first.score_all(), second.score_all()
-    samples = [(first.score(rows), second.score(rows)) for rows in resample_rows(first.size, seed)]
+    samples = [(first.score(rows), second.score(rows)) for rows in resample_rows(first, seed)]
     differences = {}
     for name in (name for name in first_scores if name in second_scores):
         complete_samples = [(a, b) for a, b in samples if name in a and name in b]
+        if not complete_samples:
+            continue
         values = np.array([b[name] - a[name] for a, b in complete_samples])
         differences[name] = ScoreDifference(
             second_scores[name] - first_scores[name],

@@ -1,18 +1,21 @@
 """Preparation of a run: from settings to splits, features and a model config, without loading weights."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import run_directory
-from bertkit.config import RunConfig
+from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Splits, describe_changes, fingerprint_splits
 from bertkit.errors import UserError
+from bertkit.metrics.modules import LoadedModule
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
+from bertkit.pipeline.metric_modules import MetricModules, bind_modules, set_best_metric
 from bertkit.pipeline.settings import fill_data_dir
 from bertkit.pipeline.splitting import split_and_sample, warn_about_overlap
 from bertkit.recipes import read_recipe
@@ -43,6 +46,7 @@ class PreparedRun:
         is_model_requested: Whether the user chose the model.
         requested_max_length: Value of `--max-length`, or None if it is not set.
         features: Features by split.
+        metric_modules: The modules of `--metric`.
     """
 
     task: Task
@@ -55,6 +59,7 @@ class PreparedRun:
     is_model_requested: bool
     requested_max_length: int | None
     features: dict[str, "Features"] = field(default_factory=dict)
+    metric_modules: MetricModules = field(default_factory=MetricModules)
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
@@ -67,13 +72,20 @@ class PreparedRun:
         return self.task.config
 
 
-def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> PreparedRun:
+def prepare(
+    task_name: str,
+    config: RunConfig,
+    reporter: Reporter,
+    loaded_modules: Sequence[LoadedModule] | None = None,
+) -> PreparedRun:
     """Load, split and tokenize the data, resolve the model, and fill in settings that are not set.
 
     Args:
         task_name: Name of the task.
         config: Settings of the user, without defaults that depend on the data or the model.
         reporter: Receives the choices that are made, and warnings.
+        loaded_modules: The modules of `--metric`. None to ignore this setting and the metric for the best
+            model, for runs that are not trained.
 
     Raises:
         UserError: The data, the model or a setting is not usable.
@@ -104,6 +116,9 @@ def prepare(task_name: str, config: RunConfig, reporter: Reporter) -> PreparedRu
     details = [_describe_head(task, checkpoint_has_head), f"{precision} ({precision_reason})"]
     reporter.info(f"model: {source.name}; {', '.join(filter(None, details))}")
     _fill_model_settings(prepared)
+    if loaded_modules is not None and isinstance(config, FineTuningConfig):
+        prepared.metric_modules, names = bind_modules(loaded_modules, task, splits["validation"], reporter)
+        set_best_metric(task, names, reporter)
     prepared.features = _featurize(prepared)
     _report_features(prepared, reporter)
     _fill_hyperparameters(prepared, reporter)

@@ -6,6 +6,7 @@ from typing import Any
 
 from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Rows, Splits, combine_fingerprints
+from bertkit.pipeline.metric_modules import MetricModules
 from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, iter_prediction_records
 from bertkit.utils.files import write_chunks, write_jsonl
@@ -41,21 +42,27 @@ def evaluate_splits(task: Task, outputs: Mapping[str, Outputs]) -> dict[str, Eva
     }
 
 
-def compute_scores(task: Task, evaluations: Mapping[str, Evaluation], train: Rows | None) -> dict[str, Any]:
+def compute_scores(
+    task: Task, evaluations: Mapping[str, Evaluation], train: Rows | None, modules: MetricModules
+) -> dict[str, Any]:
     """Return the scores and details of each labeled split, and the intervals and baselines of validation.
 
     Args:
         task: The task.
         evaluations: Evaluations by split; "validation" is required.
         train: Rows to fit the baselines on, or None for no baselines.
+        modules: The modules of `--metric`.
     """
     labeled = {split: evaluation for split, evaluation in evaluations.items() if evaluation.has_gold}
     validation = evaluations["validation"]
     results: dict[str, Any] = {
         "validation": {},
         "test": {},
-        **{split: evaluation.scores for split, evaluation in labeled.items()},
-        "intervals": validation.compute_intervals(task.config.seed),
+        **{split: modules.score(evaluation) for split, evaluation in labeled.items()},
+        "intervals": {
+            **validation.compute_intervals(task.config.seed),
+            **modules.compute_intervals(validation, task.config.seed),
+        },
         "baselines": {} if train is None else task.score_baselines(train, validation.outputs.rows),
     }
     details = {split: evaluation.compute_details() for split, evaluation in labeled.items()}

@@ -11,6 +11,7 @@ from bertkit.data.rows import describe_changes
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.modeling.loading import takes_token_type_ids
 from bertkit.pipeline import upload
+from bertkit.pipeline.metric_modules import load_modules
 from bertkit.pipeline.prepare import PreparedRun, count_parameters, prepare
 from bertkit.pipeline.results import compute_scores, evaluate_splits, summarize_data, write_predictions
 from bertkit.pipeline.settings import resolve_settings
@@ -98,7 +99,9 @@ def _run(
         fingerprints: Fingerprints by split of the data of the run to resume, or None for a new run.
         reporter: Receives progress.
     """
-    prepared = distributed.main_process_first(prepare, task_name, config, reporter)
+    # only here, where the user started a run: a file of a finished run must not decide which code is executed
+    loaded_modules = distributed.main_process_first(load_modules, getattr(config, "metric", ()))
+    prepared = distributed.main_process_first(prepare, task_name, config, reporter, loaded_modules)
     if fingerprints is not None and (changes := describe_changes(fingerprints, prepared.fingerprints)):
         raise UserError(
             f"--resume {config.output_dir}: the data has changed ({changes}); restore it, or train from "
@@ -207,7 +210,7 @@ def _write_results(
         "task": task.spec.name,
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
-        **compute_scores(task, evaluations, splits["train"]),
+        **compute_scores(task, evaluations, splits["train"], prepared.metric_modules),
         "training": training_metrics,
     }
     _write_model(session, weights)

@@ -321,8 +321,9 @@ class Session:
         task, mean_loss = self.prepared.task, MeanLoss(self.trainer.loss)
         outputs = self._compute_outputs("validation", mean_loss)
         loss = mean_loss.compute()
+        modules = self.prepared.metric_modules
         # pre-training has its own score named "loss"
-        scores = {"loss": loss} | distributed.on_main_process(lambda: task.evaluate(outputs).scores)
+        scores = {"loss": loss} | distributed.on_main_process(lambda: modules.score(task.evaluate(outputs)))
         if self.trainer.is_new_best(scores):
             self.best_logits = {self.trainer.state.global_step: outputs.logits}
         return scores

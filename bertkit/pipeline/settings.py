@@ -9,6 +9,8 @@ from bertkit import run_directory
 from bertkit.config import RunConfig
 from bertkit.data.loading import resolve_data_dir
 from bertkit.errors import UserError, format_count
+from bertkit.metrics.modules import make_absolute
+from bertkit.pipeline.metric_modules import require_named_modules
 from bertkit.recipes import Recipe, apply_overrides, read_recipe, serialize_settings
 from bertkit.setting import fill_unset, get_settings
 from bertkit.training.arguments import check_tracker, parse_extra_arguments
@@ -47,10 +49,14 @@ def resolve_settings(
     values = validate_settings(config_class, overrides, f"{name.replace('-', '_')}()")
     if recipe is not None:
         loaded_recipe = read_recipe(recipe, name, config_class)
+        if loaded_recipe.provenance and not values.get("metric"):
+            require_named_modules(f"--recipe {recipe}", loaded_recipe.settings.get("metric", ()), ())
         values = apply_overrides(loaded_recipe.settings, values, config_class)
         _warn_about_processes(loaded_recipe, reporter)
     _check_processes(values)
     values |= _expand_paths(values)
+    if values.get("metric"):
+        values["metric"] = [make_absolute(value) for value in values["metric"]]
     if values.get("output_dir"):
         check_output_directory(Path(values["output_dir"]))
         locks.require_unlocked(Path(values["output_dir"]))
@@ -145,6 +151,9 @@ def _resume_settings(
     recipe = read_recipe(str(folder / run_directory.SETTINGS_FILE), name, config_class)
     saved = config_class(**recipe.settings)
     _check_resumed_processes(folder, recipe)
+    if not (folder / run_directory.METRICS_FILE).exists():  # a finished run is not scored again
+        named_modules = values.get("metric") or ()
+        require_named_modules(f"--resume {folder}", getattr(saved, "metric", ()), named_modules)
     for key, value in values.items():
         if key not in ("resume", "output_dir"):
             _check_unchanged(key, value, saved)

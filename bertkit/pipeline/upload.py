@@ -139,6 +139,8 @@ def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
     arguments = ["bertkit", task, "--resume", "--output-dir", str(folder)]
     if distributed.get_world_size() > 1:
         arguments += ["--nproc", str(distributed.get_world_size())]
+    for value in getattr(config, "metric", ()):
+        arguments += ["--metric", value]
     if config.push_to_hub:
         arguments.append(PUSH_FLAG)
         if config.hub_model_id:

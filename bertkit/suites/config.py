@@ -47,7 +47,9 @@ class FeatureBasedConfig(NerConfig):
     the value in the recipes.
     """
 
-    excluded_settings = SINGLE_RUN_SETTINGS | {"head", "freeze", "layer_decay"}
+    excluded_settings = SINGLE_RUN_SETTINGS | {
+        "head", "freeze", "layer_decay", "metric", "metric_for_best_model", "greater_is_better",
+    }  # fmt: skip
 
     data: str | None = setting(
         None,

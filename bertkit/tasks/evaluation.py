@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.rows import Rows
+    from bertkit.metrics.decoded import DecodedPredictions
     from bertkit.metrics.significance import Scorer
     from bertkit.tasks.base import Scores, Task
 
@@ -87,6 +88,22 @@ class Evaluation(ABC):
     def format_files(self) -> dict[str, Iterator[str]]:
         """Return the contents of further prediction files by file name, in chunks of text."""
         return {}
+
+
+class RowEvaluation(Evaluation):
+    """The predictions of a task with one prediction for each row, which modules of `evaluate` can score."""
+
+    @abstractmethod
+    def decode(self) -> "DecodedPredictions":
+        """Return the predictions and the gold labels in the form that modules expect."""
+
+    @abstractmethod
+    def make_examples(self) -> "DecodedPredictions":
+        """Return a few predictions in the form of `decode`, all correct; model outputs are not needed."""
+
+    @abstractmethod
+    def list_scores(self) -> list[str]:
+        """Return the names of the scores of `compute_scores`; model outputs are not needed."""
 
 
 def iter_prediction_records(task: "Task", evaluation: Evaluation) -> Iterator[dict[str, Any]]:

@@ -72,6 +72,10 @@ class LabelType(ABC):
         """Return the scores of encoded predictions."""
 
     @abstractmethod
+    def make_example_labels(self) -> "np.ndarray":
+        """Return encoded labels of a few rows, in which every label occurs."""
+
+    @abstractmethod
     def decode_label(self, value: Any) -> Any:
         """Return the JSON value of one row's encoded label or prediction."""
 
@@ -115,6 +119,12 @@ class SingleLabel(LabelType):
 
         positive_id = None if self.positive_label is None else self.labels.index(self.positive_label)
         return score_single_label(gold, predicted, len(self.labels), positive_id)
+
+    def make_example_labels(self) -> "np.ndarray":
+        """Return each label id once, [labels]."""
+        import numpy as np
+
+        return np.arange(len(self.labels))
 
     def decode_label(self, value: Any) -> str:
         """Return the name of the label."""
@@ -179,6 +189,12 @@ class MultiLabel(LabelType):
 
         return score_multi_label(gold, predicted)
 
+    def make_example_labels(self) -> "np.ndarray":
+        """Return one row for each label, [labels, labels]."""
+        import numpy as np
+
+        return np.eye(len(self.labels), dtype=int)
+
     def decode_label(self, value: Any) -> list[str]:
         """Return the names of the labels that are encoded as 1."""
         return [label for label, is_member in zip(self.labels, value, strict=True) if is_member]
@@ -223,6 +239,12 @@ class Regression(LabelType):
         from bertkit.metrics.classification import score_regression
 
         return score_regression(gold, predicted)
+
+    def make_example_labels(self) -> "np.ndarray":
+        """Return two numbers."""
+        import numpy as np
+
+        return np.array([0.0, 1.0])
 
     def decode_label(self, value: Any) -> float:
         """Return the number as a Python float."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.config import RunConfig
+from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.errors import UserError, format_list
 from bertkit.setting import DATA, MODEL, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
@@ -29,7 +29,7 @@ FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4",
 
 
 @dataclass(frozen=True, kw_only=True)
-class NerConfig(RunConfig):
+class NerConfig(FineTuningConfig):
     """The settings of `ner`."""
 
     token_column: str | None = setting(

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bertkit.tasks.base import Scores
-from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
+from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from bertkit.data.ner.schemes import Scheme
     from bertkit.data.ner.tags import TagSet
     from bertkit.data.rows import Rows
+    from bertkit.metrics.decoded import DecodedPredictions
     from bertkit.metrics.significance import Scorer
 
 
-class NerEvaluation(Evaluation):
+class NerEvaluation(RowEvaluation):
     """The most probable legal sequence of tags for each sentence.
 
     Attributes:
@@ -134,6 +135,28 @@ class NerEvaluation(Evaluation):
 
         entities_by_type, _ = self._counts
         return score_types(entities_by_type, self.tags)
+
+    def decode(self) -> "DecodedPredictions":
+        """Return the lists of tags of each sentence, in the scheme of this split."""
+        from bertkit.metrics.decoded import DecodedPredictions
+
+        return DecodedPredictions(self._tags_in_split_scheme, list(self.outputs.rows["tags"]))
+
+    def make_examples(self) -> "DecodedPredictions":
+        """Return the gold tags of two sentences as predictions and references."""
+        from bertkit.metrics.decoded import DecodedPredictions
+
+        rows = self.outputs.rows
+        sentences = list(rows.select(range(min(2, len(rows))))["tags"])
+        return DecodedPredictions(sentences, sentences)
+
+    def list_scores(self) -> list[str]:
+        """Return the names of the entity scores and the word accuracy."""
+        import numpy as np
+
+        from bertkit.metrics.entities import score_sentences
+
+        return list(score_sentences(np.zeros((1, 3), int), np.zeros((1, 2), int)))
 
     # ---- records
 

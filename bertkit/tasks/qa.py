@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.config import RunConfig
+from bertkit.config import FineTuningConfig
 from bertkit.errors import UserError
 from bertkit.setting import DATA, MODEL, fill_unset, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
@@ -26,7 +26,7 @@ THRESHOLD_KEY = "null_odds_threshold"  # attribute of the model's config
 
 
 @dataclass(frozen=True, kw_only=True)
-class QaConfig(RunConfig):
+class QaConfig(FineTuningConfig):
     """The settings of `qa`."""
 
     squad: Literal["v1", "v2"] | None = setting(

@@ -6,13 +6,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.tasks.base import Scores
-from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
+from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
 
 if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.qa.spans import NBest
     from bertkit.data.rows import Rows
+    from bertkit.metrics.decoded import DecodedPredictions
     from bertkit.metrics.significance import Scorer
     from bertkit.metrics.squad import AnswerScores, ThresholdSweep
 
@@ -20,7 +21,7 @@ Rules = Literal["v1", "v2"]
 NUM_TABLE_THRESHOLDS = 11  # rows of the table of thresholds, besides that of the threshold in use
 
 
-class QaEvaluation(Evaluation):
+class QaEvaluation(RowEvaluation):
     """The predicted answer to each question, and its n-best list.
 
     Attributes:
@@ -109,17 +110,68 @@ class QaEvaluation(Evaluation):
         With v2, also return both scores on the questions with and without answer, and the best scores that a
         threshold could reach on this split. For Korean answers, also return KorQuAD's `char_f1`.
         """
-        from bertkit.data.unicode import is_korean
         from bertkit.metrics.squad import compute_best_scores, compute_char_f1
 
         scores = average_scores(self._answer_scores, self.gold, self.rules)
         if self.rules == "v2":
             is_empty = _to_bool_array(not span for span in self.best_spans)
             scores |= compute_best_scores(self._span_scores, self.nbest.null_odds, self._has_answer, is_empty)
-        if is_korean([text for texts in self.gold for text in texts]):
+        if self._has_korean_answers:
             char_f1 = compute_char_f1([texts or [""] for texts in self.gold], self.answers)
             scores["char_f1"] = 100.0 * float(char_f1.mean())
         return scores
+
+    @property
+    def _has_korean_answers(self) -> bool:
+        from bertkit.data.unicode import is_korean
+
+        return is_korean([text for texts in self.gold for text in texts])
+
+    def list_scores(self) -> list[str]:
+        """Return the names of the scores by the rules of SQuAD and the gold answers."""
+        import numpy as np
+
+        from bertkit.metrics.squad import compute_best_scores
+
+        null_scores = score_answers(self.gold, [""] * len(self.gold), self.rules)
+        names = list(average_scores(null_scores, self.gold, self.rules))
+        if self.rules == "v2":
+            odds, is_empty = np.zeros(len(self.gold)), np.ones(len(self.gold), bool)
+            names += compute_best_scores(null_scores, odds, self._has_answer, is_empty)
+        return names + (["char_f1"] if self._has_korean_answers else [])
+
+    def decode(self) -> "DecodedPredictions":
+        """Return answers as the modules `squad` and `squad_v2` expect them.
+
+        The probability of no answer is computed from the null odds. Answers are already empty if the null
+        odds exceed the threshold.
+        """
+        from bertkit.metrics.classification import sigmoid
+        from bertkit.metrics.decoded import DecodedPredictions
+
+        null_odds = self.nbest.null_odds
+        probabilities = [0.0] * len(null_odds) if self.rules == "v1" else sigmoid(null_odds).tolist()
+        ids = [str(question_id) for question_id in self.outputs.rows["id"]]
+        predictions = [
+            _make_prediction(*values) for values in zip(ids, self.answers, probabilities, strict=True)
+        ]
+        gold = self.outputs.rows["answers"]
+        references = [_make_reference(*values) for values in zip(ids, gold, strict=True)]
+        return DecodedPredictions(predictions, references)
+
+    def make_examples(self) -> "DecodedPredictions":
+        """Return correct answers to one question with and, if there is one, one question without answer."""
+        from bertkit.metrics.decoded import DecodedPredictions
+
+        indices = [
+            index for index in (_find(self._has_answer), _find(~self._has_answer)) if index is not None
+        ]
+        gold = [self.outputs.rows["answers"][index] for index in indices]
+        predictions = [
+            _make_prediction(str(index), answers[0]["text"] if answers else "", float(not answers))
+            for index, answers in enumerate(gold)
+        ]
+        return DecodedPredictions(predictions, list(map(_make_reference, map(str, range(len(gold))), gold)))
 
     def make_scorer(self) -> "Scorer":
         """Return a scorer of questions; all selections use the same threshold."""
@@ -268,6 +320,24 @@ def score_baselines(rows: "Rows", rules: Rules) -> dict[str, Scores]:
         name: average_scores(score_answers(gold, answers, rules), gold, rules)
         for name, answers in predictions.items()
     }
+
+
+def _make_prediction(question_id: str, answer: str, null_probability: float) -> dict[str, Any]:
+    return {"id": question_id, "prediction_text": answer, "no_answer_probability": null_probability}
+
+
+def _make_reference(question_id: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the gold answers of a question; an unknown offset is -1."""
+    starts = [-1 if (start := answer["answer_start"]) is None else start for answer in answers]
+    return {
+        "id": question_id,
+        "answers": {"text": [answer["text"] for answer in answers], "answer_start": starts},
+    }
+
+
+def _find(mask: "np.ndarray") -> int | None:
+    """Return the index of the first True, or None."""
+    return int(mask.argmax()) if mask.any() else None
 
 
 def _make_nbest_entry(text: str, probability: float, start_logit: float, end_logit: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bertkit.config import RunConfig
+from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.setting import DATA, MODEL, fill_unset, get_flag, get_settings, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TransformersPipeline
@@ -33,7 +33,7 @@ MIN_CLASS_LIMIT = 20  # more classes are accepted only with at least two trainin
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceConfig(RunConfig):
+class SequenceConfig(FineTuningConfig):
     """The settings that `classify` and `nli` share."""
 
     label_column: str | None = setting(None, "Column of the label.", DATA, default_text="guessed")

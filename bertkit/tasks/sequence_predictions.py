@@ -5,16 +5,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bertkit.tasks.base import Scores
-from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
+from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
 from bertkit.tasks.label_types import LabelType, SingleLabel
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from bertkit.metrics.decoded import DecodedPredictions
     from bertkit.metrics.significance import Scorer
 
 
-class SequenceEvaluation(Evaluation):
+class SequenceEvaluation(RowEvaluation):
     """Predicted labels and their probabilities.
 
     Attributes:
@@ -48,6 +49,24 @@ class SequenceEvaluation(Evaluation):
         gold, predicted, score = self.gold, self.predicted, self.label_type.score
         is_correct = gold == predicted if isinstance(self.label_type, SingleLabel) else None
         return Scorer(lambda rows: score(gold[rows], predicted[rows]), len(gold), is_correct)
+
+    def decode(self) -> "DecodedPredictions":
+        """Return label ids, lists of 0 and 1, or numbers."""
+        from bertkit.metrics.decoded import DecodedPredictions
+
+        return DecodedPredictions(self.predicted.tolist(), self.gold.tolist(), self.label_type.labels)
+
+    def make_examples(self) -> "DecodedPredictions":
+        """Return a few labels of this kind as predictions and references."""
+        from bertkit.metrics.decoded import DecodedPredictions
+
+        labels = self.label_type.make_example_labels().tolist()
+        return DecodedPredictions(labels, labels, self.label_type.labels)
+
+    def list_scores(self) -> list[str]:
+        """Return the names of the scores of the label type."""
+        labels = self.label_type.make_example_labels()
+        return list(self.label_type.score(labels, labels))
 
     def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield `gold`, `predicted` and, except for regression, `probabilities` by label.

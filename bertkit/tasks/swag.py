@@ -1,17 +1,17 @@
 """`swag`: choose the ending that follows a context."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from bertkit.config import RunConfig
+from bertkit.config import FineTuningConfig
 from bertkit.errors import UserError, format_list
 from bertkit.setting import DATA, fill_unset, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
-from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
+from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.swag_predictions import ChoiceEvaluation, compute_accuracy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
-    from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -28,7 +27,7 @@ FIRST_LABEL_KEY = "first_ending"  # attribute of the model's config
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwagConfig(RunConfig):
+class SwagConfig(FineTuningConfig):
     """The settings of `swag`."""
 
     context_column: str | None = setting(None, "Column of the context.", DATA, default_text="guessed")
@@ -342,55 +341,6 @@ class Swag(Task):
             self.parse_endings(train), labels, self.parse_endings(rows), self.config.seed
         )
         return {
-            "majority": _compute_accuracy(gold, predict_majority(labels, len(gold))),
-            "ending_only": _compute_accuracy(gold, predicted),
+            "majority": compute_accuracy(gold, predict_majority(labels, len(gold))),
+            "ending_only": compute_accuracy(gold, predicted),
         }
-
-
-class ChoiceEvaluation(Evaluation):
-    """The ending with the highest score for each row."""
-
-    @property
-    def gold(self) -> "np.ndarray":
-        """The indices of the correct endings, [rows]."""
-        labels = self.outputs.features.labels
-        assert labels is not None
-        return labels
-
-    @cached_property
-    def predicted(self) -> "np.ndarray":
-        """The indices of the predicted endings, [rows]."""
-        return self.outputs.logits.argmax(-1)
-
-    def compute_scores(self) -> Scores:
-        """Return `accuracy`."""
-        return _compute_accuracy(self.gold, self.predicted)
-
-    def make_scorer(self) -> "Scorer":
-        """Return a scorer that also knows which rows are correct."""
-        from bertkit.metrics.significance import Scorer
-
-        gold, predicted = self.gold, self.predicted
-        return Scorer(
-            lambda rows: _compute_accuracy(gold[rows], predicted[rows]), len(gold), gold == predicted
-        )
-
-    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
-        """Yield the indices `gold` and `predicted`, and the `scores` and `probabilities` of all endings."""
-        import numpy as np
-
-        from bertkit.metrics.classification import softmax
-
-        features, logits = self.outputs.features, self.outputs.logits
-        probabilities, num_endings = softmax(logits), np.diff(features.sequence_offsets)
-        for index, (predicted, count) in enumerate(zip(self.predicted, num_endings, strict=True)):
-            yield {
-                "gold": None if features.labels is None else int(features.labels[index]),
-                "predicted": int(predicted),
-                "scores": logits[index, :count].tolist(),
-                "probabilities": probabilities[index, :count].tolist(),
-            }
-
-
-def _compute_accuracy(gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
-    return {"accuracy": float((gold == predicted).mean())}

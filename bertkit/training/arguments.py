@@ -27,10 +27,11 @@ OVERRIDABLE_ARGUMENTS = {"logging_steps"}  # fixed arguments that --set may chan
 # Arguments that --set refuses, with the fix. They would have no effect, or break a guarantee of bertkit.
 REFUSED_ARGUMENTS = {
     "label_smoothing_factor": "use --label-smoothing", "save_steps": "use --save-steps",
-    "torch_compile": "use --compile",
+    "torch_compile": "use --compile", "metric_for_best_model": "use --metric-for-best-model",
+    "greater_is_better": "use --greater-is-better",
     "resume_from_checkpoint": "use --resume", "accelerator_config": "is set by bertkit; leave it out",
     **dict.fromkeys([
-        "metric_for_best_model", "greater_is_better", "eval_steps", "eval_delay", "eval_on_start",
+        "eval_steps", "eval_delay", "eval_on_start",
         "save_total_limit", "save_only_model", "do_train", "do_eval", "do_predict", "dataloader_drop_last",
         "auto_find_batch_size", "length_column_name", "use_cpu", "activation_checkpointing_kwargs",
     ], "is set by bertkit; leave it out"),

@@ -331,6 +331,8 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         Of two equal scores, the one with the lower validation loss is better.
         """
         name, sign = self.best_metric
+        if name not in metrics:  # a module of --metric gave no finite score
+            return False
         best_score = self.state.best_metric
         if best_score is None or metrics[name] != best_score:
             return best_score is None or sign * metrics[name] > sign * best_score

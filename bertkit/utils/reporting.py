@@ -17,6 +17,7 @@ NOISY_LOGGERS = [
     "transformers",
     "accelerate",
     "datasets",
+    "evaluate",
     "huggingface_hub",
     "torch",
     "onnxscript",

@@ -1,0 +1,82 @@
+"""The chosen endings of `swag`, their scores, and the prediction records."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from bertkit.tasks.base import Scores
+from bertkit.tasks.evaluation import RowEvaluation, ScoreDetail
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.metrics.decoded import DecodedPredictions
+    from bertkit.metrics.significance import Scorer
+
+
+class ChoiceEvaluation(RowEvaluation):
+    """The ending with the highest score for each row."""
+
+    @property
+    def gold(self) -> "np.ndarray":
+        """The indices of the correct endings, [rows]."""
+        labels = self.outputs.features.labels
+        assert labels is not None
+        return labels
+
+    @cached_property
+    def predicted(self) -> "np.ndarray":
+        """The indices of the predicted endings, [rows]."""
+        return self.outputs.logits.argmax(-1)
+
+    def compute_scores(self) -> Scores:
+        """Return `accuracy`."""
+        return compute_accuracy(self.gold, self.predicted)
+
+    def make_scorer(self) -> "Scorer":
+        """Return a scorer that also knows which rows are correct."""
+        from bertkit.metrics.significance import Scorer
+
+        gold, predicted = self.gold, self.predicted
+        return Scorer(
+            lambda rows: compute_accuracy(gold[rows], predicted[rows]), len(gold), gold == predicted
+        )
+
+    def decode(self) -> "DecodedPredictions":
+        """Return the indices of the endings, counted from 0."""
+        from bertkit.metrics.decoded import DecodedPredictions
+
+        return DecodedPredictions(self.predicted.tolist(), self.gold.tolist())
+
+    def make_examples(self) -> "DecodedPredictions":
+        """Return the indices of the first two endings as predictions and references."""
+        from bertkit.metrics.decoded import DecodedPredictions
+
+        return DecodedPredictions([0, 1], [0, 1])
+
+    def list_scores(self) -> list[str]:
+        """Return `accuracy`."""
+        import numpy as np
+
+        return list(compute_accuracy(np.zeros(1), np.zeros(1)))
+
+    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+        """Yield the indices `gold` and `predicted`, and the `scores` and `probabilities` of all endings."""
+        import numpy as np
+
+        from bertkit.metrics.classification import softmax
+
+        features, logits = self.outputs.features, self.outputs.logits
+        probabilities, num_endings = softmax(logits), np.diff(features.sequence_offsets)
+        for index, (predicted, count) in enumerate(zip(self.predicted, num_endings, strict=True)):
+            yield {
+                "gold": None if features.labels is None else int(features.labels[index]),
+                "predicted": int(predicted),
+                "scores": logits[index, :count].tolist(),
+                "probabilities": probabilities[index, :count].tolist(),
+            }
+
+
+def compute_accuracy(gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
+    """Return the fraction of rows with the correct ending."""
+    return {"accuracy": float((gold == predicted).mean())}
