@@ -371,3 +371,18 @@ def test_a_recipe_sets_the_encoding(cli, tmp_path):
     assert_refused(cli, tmp_path, ["--recipe", recipe], ["recipe.yaml: encoding nonsense: no such encoding"])
     with pytest.raises(UserError, match=r"predict\(\): encoding undefined: no such encoding"):
         bertkit.predict("run", encoding="undefined")
+
+
+def test_known_text_is_decoded_once(tiny, cli, tmp_path, monkeypatch):
+    (tmp_path / "data" / "cola").mkdir(parents=True)
+    lines = [f"x\t{number % 2}\t\tun café {number}" for number in range(40)]
+    (tmp_path / "data" / "cola" / "train.tsv").write_text("\n".join(lines), "cp1252")
+    monkeypatch.setenv("BERTKIT_DATA_DIR", str(tmp_path / "data"))
+    for data in ("cola", "sample"):
+        args = ["--data", data, "--tokenizer", tiny, "--size", "tiny", "--max-length", 16, "--preview", 2]
+        status, out, err = cli("pretrain-mlm-nsp", *args, "--encoding", "cp1252", "--json")
+        assert status == 0, err
+        assert "Ã" not in out + err
+    args = ["train-tokenizer", "--data", "cola", "--vocab-size", 40, "-o", tmp_path / "tok", "--cased"]
+    assert cli(*args, "--encoding", "cp1252")[0] == 0
+    assert {"é", "##é"} & set((tmp_path / "tok" / "vocab.txt").read_text("utf-8").splitlines())

@@ -100,10 +100,11 @@ def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> TrainedTok
     from bertkit.data.readers.text_files import FileNotes
     from bertkit.data.wordpiece import evaluate_tokenizer, train_wordpiece
 
-    source, file_notes = find_text(data, column=config.text_column), FileNotes()
+    source = find_text(data, column=config.text_column, encoding=config.encoding)
+    file_notes = FileNotes()
     for note in source.notes:
         reporter.info(note)
-    options = TextOptions.from_config(config, source.column)
+    options = TextOptions.from_config(config, source)
     texts = partial(iter_raw_texts, source.files, options, file_notes)
     result = train_wordpiece(
         texts, config.vocab_size, not config.cased, config.strip_accents, config.character_coverage

@@ -43,7 +43,9 @@ class AblationSuite(Suite):
 
     def resolve_inputs(self) -> list[str]:
         """Find the pre-training text and the data of the tasks. Raises `UserError` if data is missing."""
-        self.text = find_text(self.config.data, self.config.data_dir, self.config.text_column)
+        self.text = find_text(
+            self.config.data, self.config.data_dir, self.config.text_column, encoding=self.config.encoding
+        )
         self.data_sources = self._find_task_data()
         self.tasks = [task for task in [*self.table.tasks, FALLBACK_TASK] if task.name in self.data_sources]
         return [self.text.name, self.config.table]

@@ -1,6 +1,7 @@
 """The base class of tasks on running text."""
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UserError
@@ -66,18 +67,21 @@ class CorpusTask(Task):
         from bertkit.data.corpus.source import find_text
 
         config = self.config
-        train = find_text(config.data, config.data_dir, config.text_column)
+        find = partial(
+            find_text, data_dir=config.data_dir, column=config.text_column, encoding=config.encoding
+        )
+        train = find(config.data)
         sources = {split: replace(train, splits={"train": files}) for split, files in train.splits.items()}
         for split in ("validation", "test"):
             if name := getattr(config, split):
-                sources[split] = find_text(name, config.data_dir, config.text_column, flag=f"--{split}")
+                sources[split] = find(name, flag=f"--{split}")
         return sources
 
     def build_text_options(self, text: "TextSource") -> "TextOptions":
         """Return the options for finding documents and sentences in the text."""
         from bertkit.data.corpus.documents import TextOptions
 
-        return TextOptions.from_config(self.config, text.column, self.config.text_format)
+        return TextOptions.from_config(self.config, text, self.config.text_format)
 
     def check_tokenizer(self) -> None:
         """Check that the tokenizer has the special tokens that the task needs.

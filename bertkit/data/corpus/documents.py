@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from bertkit.config import TextConfig
 from bertkit.data.corpus.formats import SentenceStream, TextFormat, detect_format, iter_sentences
@@ -18,6 +18,9 @@ from bertkit.data.readers.files import detect_row_format, read_text_column
 from bertkit.data.readers.text_files import FileNotes, InputFile, read_text, split_lines
 from bertkit.errors import UserError, format_list
 from bertkit.hub.files import require_available
+
+if TYPE_CHECKING:
+    from bertkit.data.corpus.source import TextSource
 
 T = TypeVar("T")
 DocumentStream = Iterator[Iterator[str]]
@@ -67,11 +70,11 @@ class TextOptions:
 
     @classmethod
     def from_config(
-        cls, config: TextConfig, column: str | None, text_format: TextFormat | None = None
+        cls, config: TextConfig, source: "TextSource", text_format: TextFormat | None = None
     ) -> "TextOptions":
-        """Return the options from the settings; `column` is the resolved text column."""
-        decoding = Decoding(config.encoding, config.encoding_errors, SKIP_BYTES_HINT)
-        return cls(text_format, config.document_separator, column, decoding)
+        """Return the options from the settings; column and encoding are those of the source."""
+        decoding = Decoding(source.encoding, config.encoding_errors, SKIP_BYTES_HINT)
+        return cls(text_format, config.document_separator, source.column, decoding)
 
 
 def iter_documents(

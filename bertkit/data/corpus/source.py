@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column
 from bertkit.data.layouts import describe_unassigned_files, group_by_split, is_data_file
 from bertkit.data.loading import SAMPLES_DIR, load_dataset, parse_hub_name, resolve_hub_dataset
+from bertkit.data.readers.delimited import Dialect
 from bertkit.data.readers.text_files import InputFile, is_url, list_files, list_remote_files
 from bertkit.data.registry import DatasetSpec, find_dataset_spec
 from bertkit.errors import UserError, format_list
@@ -32,6 +33,8 @@ class TextSource:
         splits: Files of each split; there is always a "train" split.
         column: Column of the texts in files of rows; None to guess it for each file.
         notes: Notes on how files were assigned to splits.
+        encoding: Encoding of the files, as passed by the user; None for UTF-8 or that of a byte order mark.
+            The files of the sample and of the cache are always UTF-8.
     """
 
     name: str
@@ -39,6 +42,7 @@ class TextSource:
     splits: SplitFiles
     column: str | None = None
     notes: list[str] = field(default_factory=list)
+    encoding: str | None = None
 
     @property
     def files(self) -> tuple[InputFile, ...]:
@@ -47,7 +51,12 @@ class TextSource:
 
 
 def find_text(
-    data: str, data_dir: str | None = None, column: str | None = None, *, flag: str = "--data"
+    data: str,
+    data_dir: str | None = None,
+    column: str | None = None,
+    *,
+    encoding: str | None = None,
+    flag: str = "--data",
 ) -> TextSource:
     """Return the text files that `--data` or a similar flag names.
 
@@ -59,6 +68,7 @@ def find_text(
         data: Value of the flag.
         data_dir: Directory that holds the original dataset files.
         column: Column of the texts in files of rows; None to guess it.
+        encoding: Encoding of the files, as passed by the user.
         flag: Name of the flag. For flags other than `--data`, all files form one split.
 
     Raises:
@@ -68,11 +78,14 @@ def find_text(
         files = tuple(list_files(str(SAMPLE_TEXT_DIR)))
         return TextSource("sample", "the sample shipped with bertkit", {"train": files})
     if is_url(data):
-        return _find_remote_text(data, column, flag)
-    if Path(data).expanduser().exists() or not (find_dataset_spec(data) or parse_hub_name(data)):
-        return _find_local_text(data, column, flag)
-    hub = resolve_hub_dataset(data, data_dir)
-    return _find_hub_text(data, *hub, column) if hub else _find_known_text(data, data_dir, column)
+        source = _find_remote_text(data, column, flag)
+    elif Path(data).expanduser().exists() or not (find_dataset_spec(data) or parse_hub_name(data)):
+        source = _find_local_text(data, column, flag)
+    elif hub := resolve_hub_dataset(data, data_dir):
+        source = _find_hub_text(data, *hub, column)
+    else:
+        return _find_known_text(data, data_dir, column, encoding)
+    return replace(source, encoding=encoding)
 
 
 def _find_local_text(data: str, column: str | None, flag: str) -> TextSource:
@@ -131,8 +144,8 @@ def _assign_splits(
     return {"train": tuple(names)}, [note]
 
 
-def _find_known_text(data: str, data_dir: str | None, column: str | None) -> TextSource:
-    dataset = load_dataset(data, "classify", data_dir)
+def _find_known_text(data: str, data_dir: str | None, column: str | None, encoding: str | None) -> TextSource:
+    dataset = load_dataset(data, "classify", data_dir, Dialect(encoding=encoding))
     train = dataset.splits["train"]
     column = column or dataset.defaults.get("text_column") or guess_column(train, DOCUMENT_COLUMNS, "text")
     splits: SplitFiles = {
