@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -188,6 +190,7 @@ def write_files(megabytes: Sequence[int], folder: Path) -> list[Path]:
 def measure_file(data: Path, args: argparse.Namespace, folder: Path) -> dict[str, Measurements]:
     """Measure all processes with one file, with empty caches."""
     measurements = {}
+    shutil.copyfile(data, os.devnull)  # reads the file, which the first process must not do from disk
     with tempfile.TemporaryDirectory(dir=folder) as caches:
         for start in list_starts(args.max_steps):
             print(f"{data.name}: {start.name} ...", file=sys.stderr, flush=True)
