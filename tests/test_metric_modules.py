@@ -1,8 +1,10 @@
 """`--metric`: modules of the library `evaluate` score decoded predictions, next to bertkit's own scores."""
 
 import json
+import re
 import shutil
 import sys
+from pathlib import Path
 
 import evaluate as evaluate_library
 import pytest
@@ -459,6 +461,21 @@ def test_a_cached_module_of_the_hub_is_loaded_without_network(tmp_path, monkeypa
 
 
 # ---- bertkit's own scores as modules
+
+METRICS_PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
+
+
+def read_example(name):
+    """Return the Python code on docs/metrics.md that follows the comment `name`."""
+    return re.search(rf"<!-- {name} -->\n```python\n(.*?)```", METRICS_PAGE.read_text("utf-8"), re.DOTALL)[1]
+
+
+def test_the_examples_in_the_docs_work(runs, cli, tmp_path):
+    exec(read_example("own metrics"), {})
+    (tmp_path / "my_metric.py").write_text(read_example("module"))
+    found, _ = evaluate_run(cli, runs / "classify", tmp_path, "--metric", tmp_path / "my_metric.py")
+    assert found["validation"]["my_metric"] == found["validation"]["accuracy"]
+
 
 OWN_METRICS = {"classify": "Classification", "ner": "Entities", "qa": "SquadV2"}
 
