@@ -4,7 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from conftest import ROW_MAKERS, make_document_rows, make_toy_rows, read_predictions, write_rows
+from conftest import (
+    ROW_MAKERS,
+    make_document_rows,
+    make_toy_rows,
+    read_predictions,
+    save_tiny_model,
+    write_rows,
+)
+from test_architectures import ARCHITECTURES, tiny_of
 
 import bertkit
 
@@ -150,3 +158,65 @@ def test_validation_loss_does_not_depend_on_the_batch_size(task, tiny, tmp_path)
         return read_best_step(run.output_dir)[1][0]["eval_loss"]
 
     assert train("one", 1) == pytest.approx(train("many", 100), rel=1e-5) != 0
+
+
+# ---- initial weights of heads
+
+HEADS = [(name, {}) for name in ARCHITECTURES]
+HEADS += [(name, {"head": "bilstm"}) for name in ("bert", "roberta", "distilbert")]
+
+
+def make_regression_rows(count, mean=1_000):
+    """Return rows with numbers slightly above `mean`."""
+    rows = make_toy_rows(count)
+    return [row | {"label": mean + len(row["text"]) / 10, "second": "a film"} for row in rows]
+
+
+def read_head_weights(run, suffix):
+    """Return the weights of a run with this suffix that have one row for each output."""
+    from safetensors.torch import load_file
+
+    outputs = len(json.loads((run.output_dir / "config.json").read_text())["id2label"])
+    weights = load_file(run.output_dir / "model.safetensors")
+    [found] = [weights[name] for name in weights if name.endswith(suffix) and len(weights[name]) == outputs]
+    return found
+
+
+@pytest.mark.parametrize(("name", "options"), [*HEADS, ("bert", {"text_pair_column": "second"})])
+def test_new_regression_head_starts_at_the_mean_of_the_labels(name, options, tmp_path):
+    folder, _ = tiny_of(name, tmp_path / "model")
+    data = write_rows(tmp_path / "numbers.jsonl", make_regression_rows(40))
+    settings = {"max_steps": 1, "max_length": 64, "learning_rate": 0.0, "batch_size": 8, "bf16": False}
+    run = bertkit.classify(data=data, model=folder, output_dir=tmp_path / "run", **settings, **options)
+    predictions = [record["predicted"] for record in read_predictions(run.output_dir)]
+    assert predictions == pytest.approx([1_003] * len(predictions), abs=2)
+
+
+def test_existing_regression_head_keeps_its_bias(tiny, tmp_path):
+    data = write_rows(tmp_path / "numbers.jsonl", make_regression_rows(40))
+    other = write_rows(tmp_path / "others.jsonl", make_regression_rows(40, mean=5))
+    settings = {"max_steps": 1, "learning_rate": 0.0, "batch_size": 8, "bf16": False}
+    first = bertkit.classify(data=data, model=tiny, output_dir=tmp_path / "first", **settings)
+    kept = bertkit.classify(data=other, model=first.output_dir, output_dir=tmp_path / "kept", **settings)
+    new = bertkit.classify(
+        data=other, model=first.output_dir, output_dir=tmp_path / "new", new_head=True, **settings
+    )
+    first_bias, kept_bias, new_bias = (
+        read_head_weights(run, "classifier.bias").item() for run in (first, kept, new)
+    )
+    assert first_bias == kept_bias > 1_000
+    assert 5 < new_bias < 15
+
+
+@pytest.mark.parametrize("options", [{}, {"head": "bilstm"}, {"new_head": True}])
+@pytest.mark.parametrize("task", ["classify", "ner"])
+def test_new_heads_of_narrow_models_are_initialized_like_those_of_bert(task, options, tmp_path):
+    folder = save_tiny_model(tmp_path / "narrow", hidden_size=256, initializer_range=0.1)
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))
+    settings = {"data": data, "max_steps": 1, "learning_rate": 0.0, "batch_size": 8, "bf16": False}
+    if "new_head" in options:  # a model with a head of the same size
+        folder = getattr(bertkit, task)(model=folder, output_dir=tmp_path / "old", **settings).output_dir
+    run = getattr(bertkit, task)(model=folder, output_dir=tmp_path / "run", **settings, **options)
+    suffix = "output.weight" if (task, options) == ("ner", {"head": "bilstm"}) else "classifier.weight"
+    assert read_head_weights(run, suffix).std().item() == pytest.approx(0.02, rel=0.15)
+    assert json.loads((run.output_dir / "config.json").read_text())["initializer_range"] == 0.1

@@ -48,6 +48,18 @@ def set_labels(config: Any, names: Sequence[str]) -> Any:
     return config
 
 
+def set_output_bias(model: Any, value: float) -> None:
+    """Set the bias of a model's output layer, which is its last linear layer outside of the encoder."""
+    encoder_prefix = model.base_model_prefix + "."
+    *_, output_layer = (
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and not name.startswith(encoder_prefix)
+    )
+    if output_layer.bias is not None:
+        torch.nn.init.constant_(output_layer.bias, value)
+
+
 def match_labels(config: Any, labels: Sequence[str], model: str, kind: str) -> tuple[bool, list[str]]:
     """Decide whether to re-initialize the head of a checkpoint, and order the data's labels like its outputs.
 

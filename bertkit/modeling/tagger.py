@@ -17,6 +17,7 @@ from bertkit.errors import UserError, format_list
 from bertkit.modeling.heads import TAGGER_HEAD, get_head_dropout, has_head
 from bertkit.modeling.loading import (
     HEAD_KEY,
+    INITIALIZER_RANGE,
     WEIGHTS_FILE,
     ModelSource,
     load_model,
@@ -88,7 +89,7 @@ class Tagger(nn.Module):
         self.output = nn.Linear(
             2 * config.hidden_size if self.bilstm is not None else size, config.num_labels
         )
-        nn.init.normal_(self.output.weight, std=getattr(config, "initializer_range", 0.02))
+        nn.init.normal_(self.output.weight, std=INITIALIZER_RANGE)
         nn.init.zeros_(self.output.bias)
         encoder.requires_grad_(features is None)
         self.train(self.training)

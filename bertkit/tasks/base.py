@@ -329,6 +329,10 @@ class Task(ABC):
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return the encoder with this task's head; weights that `source` lacks are initialized randomly."""
 
+    def initialize_head(self, model: Any, features: "Features") -> None:
+        """Initialize parameters of a new head from the training features; by default, change nothing."""
+        return
+
     def make_collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Return a function that pads a list of features to a batch."""
         from bertkit.data.collator import PaddingCollator

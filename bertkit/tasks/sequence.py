@@ -12,7 +12,7 @@ from bertkit.errors import UserError, format_count, format_list
 from bertkit.setting import DATA, MODEL, fill_unset, get_flag, get_settings, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TransformersPipeline
 from bertkit.tasks.evaluation import Outputs
-from bertkit.tasks.label_types import LabelType, SingleLabel
+from bertkit.tasks.label_types import LabelType, Regression, SingleLabel
 from bertkit.tasks.sequence_predictions import SequenceEvaluation
 
 if TYPE_CHECKING:
@@ -305,6 +305,17 @@ class SequenceTask(Task):
         return load_with_pooling(
             AutoModelForSequenceClassification, source, model_config, self.has_new_head, self.config.head
         )
+
+    def initialize_head(self, model: Any, features: "Features") -> None:
+        """Start a new regression head at the mean of the training labels.
+
+        With a bias of 0, training would first have to move the outputs to the range of the labels.
+        """
+        from bertkit.modeling.heads import set_output_bias
+
+        if self.has_new_head and isinstance(self.label_type, Regression):
+            assert features.labels is not None
+            set_output_bias(model, float(features.labels.mean()))
 
     def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
         """Refuse a head whose labels are evidently in the wrong order; only for single labels."""
