@@ -9,6 +9,7 @@ import sys
 # The tests run in a process a core, and models are tiny: threads would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 import pytest
 from hub import hub, no_hub  # noqa: F401
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -208,6 +209,25 @@ def make_qa_rows(count, seed=0, longest=20, unanswerable=0):
             "answers": [] if none else [answer],
         })  # fmt: skip
     return rows
+
+
+def make_features(lengths_by_example):
+    """Return features of examples whose sequences have these lengths; the token ids are 0."""
+    from bertkit.data.features import TextFeatures
+    from bertkit.data.tokenization import SequenceTemplate, TokenRanges
+    from bertkit.utils.ragged import Ragged, compute_offsets
+
+    lengths = [length for example in lengths_by_example for length in example]
+    tokens = Ragged.from_sequences([[0] * length for length in lengths])
+    ranges = TokenRanges((0,), tokens.offsets[:-1, None], tokens.offsets[1:, None])
+    counts = np.array([len(example) for example in lengths_by_example])
+    return TextFeatures(
+        template=SequenceTemplate((~0,), (0,)),
+        columns=[tokens],
+        ranges=ranges,
+        sequence_offsets=compute_offsets(counts),
+        labels=None,
+    )
 
 
 def make_document_rows(count, seed=0, longest=9):

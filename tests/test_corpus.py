@@ -17,9 +17,10 @@ from bertkit.data.corpus import formats
 from bertkit.data.corpus.documents import TextOptions, iter_documents, iter_raw_texts
 from bertkit.data.corpus.formats import MAX_SENTENCE_CHARACTERS, detect_format, split_sentences
 from bertkit.data.corpus.source import find_text
-from bertkit.data.corpus.store import load_corpus, open_corpus, prefetch, write_corpus
+from bertkit.data.corpus.store import load_corpus, open_corpus, write_corpus
 from bertkit.data.readers.decoding import Decoding
 from bertkit.data.readers.text_files import FileNotes, list_files, read_text, split_lines
+from bertkit.data.tokenization import prefetch
 from bertkit.errors import UserError
 from bertkit.utils.reporting import Reporter
 
@@ -433,7 +434,7 @@ def tokenize(texts):
 @given(texts=TEXTS.map([["a."]].__add__))
 def test_tokens_are_those_of_the_tokenizer(tmp_path_factory, texts):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.data.corpus.store.MAX_BATCH_SENTENCES", 3)  # batches end anywhere
+        patch.setattr("bertkit.data.corpus.store.MAX_BATCH_TEXTS", 3)  # batches end anywhere
         corpus = write_corpus(texts, TOKENIZER, tmp_path_factory.mktemp("corpus"))
     assert token_ids(corpus) == tokenize(texts)
     assert corpus.sentence_offsets[-1] == len(corpus.token_ids) == corpus.counts["tokens"]

@@ -12,17 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROW_MAKERS, make_toy_rows, write_rows
+from conftest import ROW_MAKERS, make_features, make_toy_rows, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import bertkit
-from bertkit.data.features import StoredFeatures
 from bertkit.training.defaults import choose_precision
 from bertkit.training.samplers import LengthGroupedBatchSampler
 from bertkit.utils.files import verify_checksums, write_checksums
-from bertkit.utils.ragged import Ragged
 
 SGD = {"optim": "sgd", "learning_rate": 0.05, "warmup": 0.0, "weight_decay": 0.0, "bf16": False}
 
@@ -126,13 +124,7 @@ lengths = st.lists(st.integers(1, 99), min_size=1, max_size=300).map(np.array)
 
 
 def of_lengths(lengths):
-    token_ids = Ragged.from_sequences([np.zeros(length, np.int32) for length in lengths])
-    return StoredFeatures(
-        sequence_offsets=np.arange(len(lengths) + 1),
-        labels=None,
-        input_ids=token_ids,
-        token_type_ids=token_ids,
-    )
+    return make_features([[length] for length in lengths])
 
 
 @given(lengths=lengths, steps=st.integers(1, 8), epoch=st.integers(0, 3))

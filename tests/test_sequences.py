@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import NEUTRAL_WORDS, make_tokenizer
+from conftest import NEUTRAL_WORDS, make_features, make_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +39,13 @@ numbers = st.integers(0, 60).map(np.arange)  # all different, so that a window h
 
 @given(texts=st.lists(numbers, min_size=1, max_size=2), budget=st.integers(4, 30))
 def test_windows_contain_every_token(texts, budget):
-    windows = truncate(texts, budget, "windows")
+    stops = np.array([list(map(len, texts))])
+    counts, ranges = truncate(np.zeros_like(stops), stops, budget, "windows")
+    windows = [
+        [text[a:b] for text, a, b in zip(texts, start, stop, strict=True)]
+        for start, stop in zip(ranges.start, ranges.stop, strict=True)
+    ]
+    assert counts.tolist() == [len(windows)]
     assert all(sum(map(len, window)) <= budget for window in windows)
     for column, whole in enumerate(texts):
         position, seen = 0, np.zeros(len(whole), bool)
@@ -52,8 +58,17 @@ def test_windows_contain_every_token(texts, budget):
 
 
 def test_head_and_tail_keeps_a_quarter_from_the_start_and_the_rest_from_the_end():
-    [(kept,)] = truncate([np.arange(100)], 8, "head+tail")
-    assert kept.tolist() == [0, 1, 94, 95, 96, 97, 98, 99]
+    _, ranges = truncate(np.array([[0]]), np.array([[100]]), 8, "head+tail")
+    assert (ranges.start.tolist(), ranges.stop.tolist()) == ([[0, 94]], [[2, 100]])
+
+
+def test_head_and_tail_of_a_pair_are_joined_in_the_sequence():
+    tokenizer = make_tokenizer()
+    words = tokenizer.convert_ids_to_tokens(range(10, 30))
+    first, second = " ".join(words), " ".join(words[:2])
+    features = build_features([[first, "a"], [second, "a"]], None, tokenizer, 13, "head+tail", cache=False)
+    assert features[0]["input_ids"][0].tolist() == [2, 10, 11, 24, 25, 26, 27, 28, 29, 3, 10, 11, 3]
+    assert features.sequence_lengths.tolist() == [13, 5]
 
 
 def test_truncation_settings_in_the_tokenizer_file_are_ignored(tmp_path):
@@ -70,7 +85,8 @@ def test_truncation_settings_in_the_tokenizer_file_are_ignored(tmp_path):
 def test_the_same_texts_are_encoded_once(monkeypatch, tmp_path):
     tokenizer = make_tokenizer()
     first = encode(["the film", "a room"], tokenizer)
-    monkeypatch.setattr("bertkit.data.tokenization._encode_ids", lambda *_: pytest.fail("encoded again"))
+    failure = lambda *_: pytest.fail("encoded again")  # noqa: E731
+    monkeypatch.setattr("bertkit.data.tokenization.tokenize_batches", failure)
     again = encode(["the film", "a room"], tokenizer)
     assert isinstance(again.values, np.memmap)
     assert (again.values.tolist(), again.offsets.tolist()) == (first.values.tolist(), first.offsets.tolist())
@@ -91,12 +107,6 @@ def test_the_collator_pads_on_the_right():
 
 
 def test_length_keys_order_by_longest_sequence_then_by_count():
-    from bertkit.data.features import StoredFeatures
-    from bertkit.utils.ragged import Ragged
-
-    sequences = Ragged.from_sequences([[1] * length for length in (5, 5, 5, 9, 9, 2, 9)])
-    features = StoredFeatures(
-        input_ids=sequences, token_type_ids=sequences, sequence_offsets=np.array([0, 3, 4, 6, 7]), labels=None
-    )  # 5 5 5 | 9 | 9 2 | 9
+    features = make_features([[5, 5, 5], [9], [9, 2], [9]])
     assert features.lengths.tolist() == [15, 9, 11, 9]
     assert np.argsort(features.length_keys, kind="stable").tolist() == [0, 1, 3, 2]

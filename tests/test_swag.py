@@ -300,6 +300,6 @@ def test_the_shared_beginning_is_read_with_each_ending(tiny, tmp_path):
     run = bertkit.swag(data=str(data), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST)
     model = bertkit.load(run.output_dir)
     features = model.task.featurize(Rows.from_dicts(rows[:1], "rows"), model.tokenizer)
-    tokens = model.tokenizer.convert_ids_to_tokens(features.input_ids[0])
+    tokens = model.tokenizer.convert_ids_to_tokens(features.get_sequence(0)[0])
     assert tokens[-4:] == ["it", "was", "good", "[SEP]"]
-    assert len(features.input_ids) == 2
+    assert len(features.sequence_lengths) == 2

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, DistilBertConfig, RobertaConfig
 
 import bertkit
 from bertkit.data.collator import PaddingCollator, pad_vectors
-from bertkit.data.features import StoredFeatures, build_features
+from bertkit.data.features import TextFeatures, build_features
 from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
 from bertkit.modeling.layers import freeze_layers, map_parameters_to_layers
 from bertkit.modeling.loading import ModelSource, takes_token_type_ids
@@ -319,14 +319,15 @@ def test_vectors_are_aligned_with_tokens(folder, features, windows):
     vectors = kept(model, some)
     assert isinstance(vectors, np.memmap)
     assert vectors.dtype == np.float16
-    for number, ids in enumerate(some.input_ids[i] for i in range(len(some.input_ids))):
+    for number in range(len(some.sequence_lengths)):
+        ids, _ = some.get_sequence(number)
         ids = torch.tensor(ids[None], dtype=torch.long)
         wanted = model.compute_hidden_states(ids, torch.ones_like(ids))[0].numpy()
-        start, stop = some.input_ids.offsets[number : number + 2]
+        start, stop = some.token_offsets[number : number + 2]
         np.testing.assert_allclose(vectors[start:stop], wanted, atol=4e-3)
 
 
-class Words(StoredFeatures):
+class Words(TextFeatures):
     """Another kind of features, with more to tell."""
 
     @property
@@ -336,7 +337,7 @@ class Words(StoredFeatures):
 
 def test_vector_features_keep_all_other_fields():
     some = Words(**vars(make_features(windows=True)))
-    vectors = np.arange(len(some.input_ids.values) * 6, dtype=np.float16).reshape(-1, 2, 3)
+    vectors = np.arange(some.token_offsets[-1] * 6, dtype=np.float16).reshape(-1, 2, 3)
     found = VectorFeatures(some, vectors)
     assert len(found) == 10
     assert found.lengths.tolist() == some.lengths.tolist()

@@ -4,29 +4,18 @@ import json
 
 import numpy as np
 import pytest
-from conftest import ROW_MAKERS, make_toy_rows, write_rows
+from conftest import ROW_MAKERS, make_features, make_toy_rows, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from test_equivalence import SGD, assert_close, of_lengths, weights
 
 import bertkit
-from bertkit.data.features import StoredFeatures
 from bertkit.errors import UserError
 from bertkit.training.samplers import TokenBudgetBatchSampler
-from bertkit.utils.ragged import Ragged
 
 FAST = {"learning_rate": 3e-3, "seed": 1, "bf16": False}
 examples = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=4), min_size=1, max_size=200)
 counts = st.integers(1, 4)
-
-
-def make_features(examples):
-    """Return features of examples whose sequences have these lengths."""
-    token_ids = Ragged.from_sequences(
-        [np.zeros(length, np.int32) for example in examples for length in example]
-    )
-    first = np.concatenate([[0], np.cumsum([len(example) for example in examples])])
-    return StoredFeatures(sequence_offsets=first, labels=None, input_ids=token_ids, token_type_ids=token_ids)
 
 
 def count_padded_tokens(examples, batch):

@@ -109,8 +109,8 @@ def test_labels_survive_tokenization_and_prediction(family, sentences, max_lengt
     )
     assert (found.argmax(1)[first] == gold[first]).all()
     assert np.unique(features.prediction_index[first]).tolist() == list(range(features.logit_offsets[-1]))
-    assert (features.input_ids.lengths <= max_length).all()
-    assert len(features) == len(features.input_ids)  # a window is an example: no sentence is too long
+    assert (features.sequence_lengths <= max_length).all()
+    assert len(features) == len(features.sequence_lengths)  # a window is an example: no sentence is too long
 
 
 @pytest.mark.parametrize("family", TOKENIZERS)
@@ -243,6 +243,8 @@ def test_context_is_read_and_not_predicted():
     with_all = build_word_features(
         [tokens], [text], None, make_tokenizer(), 32, [DocumentPosition(document, 1)], cache=False
     )
-    assert with_all.input_ids[0][with_all.positions[0]].tolist() == alone.input_ids[0][1:-1].tolist()
-    assert len(with_all.input_ids[0]) == len(alone.input_ids[0]) + 6
+    assert (
+        with_all.get_sequence(0)[0][with_all.positions[0]].tolist() == alone.get_sequence(0)[0][1:-1].tolist()
+    )
+    assert with_all.sequence_lengths[0] == alone.sequence_lengths[0] + 6
     assert with_all.logit_offsets.tolist() == alone.logit_offsets.tolist() == [0, 4]

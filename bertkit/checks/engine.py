@@ -27,7 +27,7 @@ from bertkit.pipeline.splitting import split_and_sample
 from bertkit.setting import fill_unset
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
-from bertkit.utils.reporting import Reporter, silence_libraries
+from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 MAX_PASSES = 20  # `Task.parse_dataset` stops at the first invalid row; each one costs a pass over all data
@@ -86,7 +86,7 @@ def check(task_name: str, settings: Mapping[str, Any], reporter: Reporter | None
     if task_name not in TASKS:
         hint = suggest_similar(task_name, TASKS)
         raise UserError(f"check: no task {task_name!r}{hint}; the tasks are {format_list(TASKS)}")
-    with silence_libraries():
+    with silence_libraries(), use_reporter(reporter):
         config_class = make_check_config(task_class(task_name).spec.config)
         config, _ = resolve_settings("check", config_class, settings, None, Reporter())
         task = create_task(task_name, config)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.checks.base import Finding, Level, TaskChecks, format_fraction, locate_rows
+from bertkit.data.column_types import number_groups
 from bertkit.data.ner.tags import OUTSIDE
 from bertkit.data.rows import Rows
 from bertkit.data.token_counts import TokenCounts
@@ -32,7 +33,7 @@ class CheckedSplit:
     Attributes:
         name: Name of the split.
         rows: The parsed rows.
-        identity: Key of each row; equal examples have equal keys.
+        identity: [n] key of each row; equal examples have equal keys.
         gold: Label of each row; None without labels.
         unit: Noun for one row in messages.
         conflict_severity: See `TaskChecks.conflict_severity`.
@@ -40,7 +41,7 @@ class CheckedSplit:
 
     name: str
     rows: Rows
-    identity: Sequence[Hashable]
+    identity: np.ndarray
     gold: Sequence[Hashable] | None
     unit: str
     conflict_severity: tuple[Level, str]
@@ -71,13 +72,12 @@ def find_empty_texts(split: CheckedSplit, texts: Sequence[Sequence[str]]) -> Ite
 
 def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
     """Find copies of earlier rows, and copies with another label than the earlier row."""
-    first_index: dict[Hashable, int] = {}  # by key
-    copies = [
-        index for index, key in enumerate(split.identity) if first_index.setdefault(key, index) != index
-    ]
+    groups, first = number_groups(split.identity)
+    first_index = first[groups]  # of the rows with the same key
+    copies = np.flatnonzero(first_index != np.arange(len(groups))).tolist()
     rows, gold = split.rows, split.gold
     if copies:
-        originals = [first_index[split.identity[index]] for index in copies]
+        originals = first_index[copies].tolist()
         yield Finding(
             "warning" if len(copies) > MAX_DUPLICATE_FRACTION * len(rows) else "note", "duplicates",
             f"{split.format_fraction(copies)} are copies of an earlier one",
@@ -86,9 +86,9 @@ def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
         )  # fmt: skip
     if not gold:
         return
-    conflicts = [index for index in copies if gold[index] != gold[first_index[split.identity[index]]]]
+    conflicts = [index for index in copies if gold[index] != gold[first_index[index]]]
     if conflicts:
-        originals = [first_index[split.identity[index]] for index in conflicts]
+        originals = first_index[conflicts].tolist()
         level, fix = split.conflict_severity
         yield Finding(
             level, "conflicts", f"{split.format_fraction(conflicts)} are copies with another label", fix,
@@ -132,8 +132,7 @@ def _shorten_label(label: Hashable) -> str:
 def find_overlap(splits: Sequence[CheckedSplit]) -> Iterator[Finding]:
     """Find examples that occur in two splits."""
     for earlier, later in combinations(splits, 2):
-        earlier_keys = set(earlier.identity)
-        shared = [index for index, key in enumerate(later.identity) if key in earlier_keys]
+        shared = np.flatnonzero(np.isin(later.identity, earlier.identity)).tolist()
         if shared:
             yield Finding(
                 "warning", "overlap",

@@ -1,11 +1,13 @@
 """Console output for people: progress and messages on standard error, tables on standard output."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     TextColumn,
@@ -103,7 +105,9 @@ class ConsoleReporter(Reporter):
             self._progress.stop()
             self._progress = None
 
-    def track(self, batches: Iterable[T], total: int, description: str) -> Iterator[T]:
+    def track(
+        self, batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
+    ) -> Iterator[T]:
         """Yield `batches`, and show a progress bar that disappears at the end.
 
         No bar is shown during training, or if standard error is not a terminal.
@@ -116,7 +120,22 @@ class ConsoleReporter(Reporter):
             TimeRemainingColumn(),
         )  # fmt: skip
         with Progress(*columns, console=err_console, transient=True) as progress:
-            yield from progress.track(batches, total=total, description=description)
+            bar = progress.add_task(description, total=total)
+            for batch in batches:
+                yield batch
+                progress.advance(bar, get_size(batch))
+
+    @contextmanager
+    def track_position(self, size: int, description: str) -> Iterator[Callable[[int], None]]:
+        """Show a progress bar in bytes that disappears at the end of the block."""
+        columns = (
+            TextColumn(description), BarColumn(), DownloadColumn(), TextColumn("left"), TimeRemainingColumn(),
+        )  # fmt: skip
+        with Progress(
+            *columns, console=err_console, transient=True, disable=not err_console.is_terminal
+        ) as progress:
+            bar = progress.add_task(description, total=size)
+            yield lambda position: progress.update(bar, completed=position)
 
 
 def _format_loss(loss: float, parts: Mapping[str, float]) -> str:

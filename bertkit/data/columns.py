@@ -1,5 +1,6 @@
 """Find the text and label columns of a table: those that the user names, or the first with usual names."""
 
+from bertkit.data.column_types import as_column
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_list, suggest_similar
 
@@ -67,6 +68,8 @@ def require_column(rows: Rows, column: str, flag: str) -> None:
 def require_texts(rows: Rows, columns: list[str]) -> None:
     """Raise a `UserError` if a value in one of the columns is not a string."""
     for column in columns:
+        if as_column(rows[column]).is_text:
+            continue
         for index, value in enumerate(rows[column]):
             if not isinstance(value, str):
                 problem = "has no text" if value is None else f"holds {value!r}, not a text"

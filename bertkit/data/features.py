@@ -1,8 +1,9 @@
 """Features: tokenized examples as a map-style dataset for training and scoring."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from bertkit.data.rows import Rows
 from bertkit.data.tokenization import (
     LongTextStrategy,
     SequenceTemplate,
+    TokenRanges,
     compute_unk_fraction,
     encode,
     truncate,
 )
-from bertkit.utils.ragged import Ragged
+from bertkit.utils.ragged import Ragged, compute_offsets
 
 if TYPE_CHECKING:
     import torch
@@ -124,31 +126,53 @@ class Features(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredFeatures(Features):
-    """Features that store complete sequences, instead of building them on demand.
+class TextFeatures(Features):
+    """Features whose sequences are built from the tokens of one or two columns of texts, on demand.
+
+    A sequence consists of special tokens and ranges of tokens, so the memory does not depend on its length.
 
     Attributes:
-        input_ids: Token ids of all sequences, including special tokens.
-        token_type_ids: Segment ids of all sequences.
+        template: Special tokens around one or two texts.
+        columns: Token ids of the texts of each column.
+        ranges: The ranges of tokens that each sequence contains.
     """
 
-    input_ids: Ragged
-    token_type_ids: Ragged
+    template: SequenceTemplate
+    columns: Sequence[Ragged]
+    ranges: TokenRanges
 
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return `input_ids` and `token_type_ids` of one sequence, both [length]."""
-        return self.input_ids[number], self.token_type_ids[number]
+        texts: list[np.ndarray] = []
+        bounds = zip(
+            self.ranges.column,
+            self.ranges.start[number].tolist(),
+            self.ranges.stop[number].tolist(),
+            strict=True,
+        )
+        for column, start, stop in bounds:
+            tokens = self.columns[column].values[start:stop]
+            if column < len(texts):  # the second range of a text
+                texts[column] = np.concatenate([texts[column], tokens])
+            else:
+                texts.append(tokens)
+        return self.template.fill(texts)
 
-    @property
-    def sequence_lengths(self) -> np.ndarray:
+    @cached_property
+    def sequence_lengths(self) -> np.ndarray:  # type: ignore[override]
         """[sequences] number of tokens of each sequence."""
-        return self.input_ids.lengths
+        return (self.ranges.stop - self.ranges.start).sum(1) + self.template.num_special_tokens
+
+    @cached_property
+    def token_offsets(self) -> np.ndarray:
+        """[sequences + 1] index of the first token of each sequence, in the tokens of all sequences."""
+        return compute_offsets(self.sequence_lengths)
 
 
 def build_features(
     texts: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Any, max_length: int,
     long_texts: LongTextStrategy = "head", cache: bool = True,
-) -> StoredFeatures:  # fmt: skip
+) -> TextFeatures:  # fmt: skip
     """Build features from one text column, or from two text columns of pairs.
 
     Args:
@@ -160,14 +184,21 @@ def build_features(
         cache: Whether to cache the encoded texts.
     """
     columns = [encode(column, tokenizer, cache) for column in texts]
-    examples = ([[column[row] for column in columns]] for row in range(len(columns[0])))
-    return _assemble_features(examples, columns, labels, tokenizer, max_length, long_texts)
+    starts = np.stack([ids.offsets[:-1] for ids in columns], 1)
+    stops = np.stack([ids.offsets[1:] for ids in columns], 1)
+    max_tokens = max_length - SequenceTemplate.from_tokenizer(tokenizer, len(columns) == 2).num_special_tokens
+    counts, ranges = truncate(starts, stops, max_tokens, long_texts)
+    is_truncated = (stops - starts).sum(1) > max_tokens
+    return _assemble_features(
+        columns, starts, stops, ranges, tokenizer, labels=labels, sequence_offsets=compute_offsets(counts),
+        num_truncated=0 if long_texts == "windows" else int(is_truncated.sum()),
+    )  # fmt: skip
 
 
 def build_choice_features(
     contexts: Sequence[str], endings: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Any,
     max_length: int, cache: bool = True,
-) -> StoredFeatures:  # fmt: skip
+) -> TextFeatures:  # fmt: skip
     """Build features of multiple-choice examples; each pair of context and ending is a sequence.
 
     Args:
@@ -180,46 +211,37 @@ def build_choice_features(
     """
     context_ids = encode(contexts, tokenizer, cache)
     ending_ids = encode([ending for row_endings in endings for ending in row_endings], tokenizer, cache)
-    stops = np.cumsum([len(row_endings) for row_endings in endings])
-    examples = (
-        [[context_ids[row], ending_ids[number]] for number in range(stop - len(endings[row]), stop)]
-        for row, stop in enumerate(stops)
-    )
-    return _assemble_features(examples, [context_ids, ending_ids], labels, tokenizer, max_length, "head")
+    counts = np.fromiter(map(len, endings), np.int64, len(endings))
+    row = np.repeat(np.arange(len(counts)), counts)  # of each ending
+    starts = np.stack([context_ids.offsets[row], ending_ids.offsets[:-1]], 1)
+    stops = np.stack([context_ids.offsets[row + 1], ending_ids.offsets[1:]], 1)
+    max_tokens = max_length - SequenceTemplate.from_tokenizer(tokenizer, pair=True).num_special_tokens
+    _, ranges = truncate(starts, stops, max_tokens, "head")
+    is_truncated = (stops - starts).sum(1) > max_tokens
+    return _assemble_features(
+        [context_ids, ending_ids], starts, stops, ranges, tokenizer, labels=labels,
+        sequence_offsets=compute_offsets(counts), num_truncated=len(np.unique(row[is_truncated])),
+    )  # fmt: skip
 
 
 def _assemble_features(
-    examples: Iterable[list[list[np.ndarray]]], columns: list[Ragged], labels: np.ndarray | None,
-    tokenizer: Any, max_length: int, long_texts: LongTextStrategy,
-) -> StoredFeatures:  # fmt: skip
-    """Truncate the texts or pairs of each example, and add special tokens.
+    columns: Sequence[Ragged], starts: np.ndarray, stops: np.ndarray, ranges: TokenRanges, tokenizer: Any,
+    **attributes: Any,
+) -> TextFeatures:  # fmt: skip
+    """Return features with these ranges, and with statistics of the texts before truncation.
 
     Args:
-        examples: One or more texts or pairs of each example, as token ids.
-        columns: The encoded text columns, for the fraction of [UNK] tokens.
-        labels: [n] or [n, classes] targets, or None.
+        columns: The encoded text columns.
+        starts: [texts, columns] first token of each text or pair before truncation.
+        stops: [texts, columns] end of each text or pair before truncation.
+        ranges: The ranges after truncation.
         tokenizer: Fast tokenizer.
-        max_length: Maximum sequence length in tokens, including special tokens.
-        long_texts: How longer texts are handled.
+        **attributes: Other attributes of the features.
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=len(columns) == 2)
-    sequences: list[tuple[Any, Any]] = []
-    sequence_offsets, num_truncated, longest = [0], 0, 0
-    for pairs in examples:
-        max_tokens = max_length - template.num_special_tokens
-        windows_of_pairs = [truncate(pair, max_tokens, long_texts) for pair in pairs]
-        lengths = [sum(map(len, pair)) for pair in pairs]
-        kept_lengths = [sum(map(len, windows[0])) for windows in windows_of_pairs]
-        num_truncated += kept_lengths < lengths and long_texts != "windows"
-        longest = max(longest, *lengths)
-        sequences.extend(template.fill(window) for windows in windows_of_pairs for window in windows)
-        sequence_offsets.append(len(sequences))
-    return StoredFeatures(
-        input_ids=Ragged.from_sequences([input_ids for input_ids, _ in sequences]),
-        token_type_ids=Ragged.from_sequences([type_ids for _, type_ids in sequences], np.int8),
-        sequence_offsets=np.array(sequence_offsets),
-        labels=labels,
-        num_truncated=num_truncated,
+    longest = int((stops - starts).sum(1).max(initial=0))
+    return TextFeatures(
+        template=template, columns=columns, ranges=ranges,
         max_untruncated_length=longest + template.num_special_tokens,
-        unk_fraction=compute_unk_fraction(columns, tokenizer),
-    )
+        unk_fraction=compute_unk_fraction(columns, tokenizer), **attributes,
+    )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bertkit.data.column_types import CodedColumn, factorize
 from bertkit.data.integer_labels import explain_integer_labels
 from bertkit.data.rows import Rows, Splits
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
@@ -126,10 +127,14 @@ def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
     Integers are classes or regression targets, see `explain_integer_labels`. Missing values (`nan`, `N/A`)
     are ignored in this decision. All other labels are classes.
     """
-    labels = [value for value in values if normalize_label(value) is not None]
-    if any(isinstance(value, (list, tuple)) for value in labels):
+    codes, distinct = factorize(values)
+    row_counts = zip(distinct, np.bincount(codes).tolist(), strict=True)
+    labels = [(value, count) for value, count in row_counts if normalize_label(value) is not None]
+    if any(isinstance(value, (list, tuple)) for value, _ in labels):
         return "multi-label", ""
-    counts = Counter(map(normalize_label, labels))
+    counts: Counter[Any] = Counter()
+    for value, count in labels:
+        counts[normalize_label(value)] += count
     numbers = {text: parse_number(text) for text in counts if not is_missing_label(text)}
     note = ""
     if numbers and all(number is not None for number in numbers.values()):
@@ -143,7 +148,7 @@ def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
             return "regression", _describe_integer_labels("numbers", reason, "multi-class", "classes")
         if len(counts) > 2:
             note = _describe_integer_labels("classes", reason, "regression", "numbers")
-    if detect_separator(values, SEPARATORS[:2]):
+    if detect_separator(distinct, SEPARATORS[:2]):
         return "multi-label", ""
     return ("binary" if len(counts) == 2 else "multi-class"), note
 
@@ -167,7 +172,7 @@ def detect_separator(values: Sequence[Any], separators: Sequence[str] = SEPARATO
 
 def has_labels(rows: Rows, column: str) -> bool:
     """Return whether any row has a label; test sets often have no labels."""
-    return column in rows.columns and any(normalize_label(value) is not None for value in rows[column])
+    return column in rows.columns and any(map(normalize_label, rows.factorize(column)[1]))
 
 
 def encode_labels(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:
@@ -176,12 +181,13 @@ def encode_labels(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:
     Raises:
         UserError: A row has no label, or its label is not in `names`.
     """
-    _require_writable_labels(rows, column)
+    codes, values = rows.factorize(column)
+    _require_writable_labels(rows, column, codes, values)
     label_ids = {name: label_id for label_id, name in enumerate(names)}
-    encoded = [label_ids.get(normalize_label(value) or "") for value in rows[column]]
+    encoded = [label_ids.get(normalize_label(value) or "") for value in values]
     if None in encoded:
-        raise _make_label_error(rows, column, encoded.index(None), names)
-    return np.array(encoded, dtype=np.int64)
+        raise _make_label_error(rows, column, _find_first(codes, encoded.index(None)), names)
+    return np.array(encoded, dtype=np.int64)[codes]
 
 
 def binarize_labels(rows: Rows, column: str, names: Sequence[str], separator: str | None) -> np.ndarray:
@@ -190,15 +196,16 @@ def binarize_labels(rows: Rows, column: str, names: Sequence[str], separator: st
     Raises:
         UserError: The labels of a row are missing, or one of them is not in `names`.
     """
-    _require_writable_labels(rows, column)
+    codes, values = rows.factorize(column)
+    _require_writable_labels(rows, column, codes, values)
     label_ids = {name: label_id for label_id, name in enumerate(names)}
-    matrix = np.zeros((len(rows), len(names)), np.int64)
-    for index, value in enumerate(rows[column]):
+    matrix = np.zeros((len(values), len(names)), np.int64)
+    for code, value in enumerate(values):
         labels = parse_label_set(value, separator)
         if labels is None or any(label not in label_ids for label in labels):
-            raise _make_label_error(rows, column, index, names)
-        matrix[index, [label_ids[label] for label in labels]] = 1
-    return matrix
+            raise _make_label_error(rows, column, _find_first(codes, code), names)
+        matrix[code, [label_ids[label] for label in labels]] = 1
+    return matrix[codes]
 
 
 def parse_regression_labels(rows: Rows, column: str) -> np.ndarray:
@@ -207,14 +214,15 @@ def parse_regression_labels(rows: Rows, column: str) -> np.ndarray:
     Raises:
         UserError: The label of a row is not a finite number.
     """
-    targets = [parse_number(value) for value in rows[column]]
+    codes, values = rows.factorize(column)
+    targets = [parse_number(value) for value in values]
     if None in targets:
-        index = targets.index(None)
+        index = _find_first(codes, targets.index(None))
         raise UserError(
             f"{rows.format_location(index)}: column {column!r} holds {rows[column][index]!r}, not a number, "
             "and regression needs numbers; correct the row, or pass another --problem to classify"
         )
-    return np.array(targets, dtype=np.float64)
+    return np.array(targets, dtype=np.float64)[codes]
 
 
 def drop_unlabeled_rows(splits: Splits, column: str) -> tuple[Splits, list[str]]:
@@ -225,24 +233,24 @@ def drop_unlabeled_rows(splits: Splits, column: str) -> tuple[Splits, list[str]]
     error later. A split without any label is kept as a whole, with None in the label column.
     """
     labeled_splits, notes = dict(splits), []
-    no_label_marks = _find_no_label_marks(splits["train"][column])
+    no_label_marks = _find_no_label_marks(splits["train"].factorize(column)[1])
     for name, rows in splits.items():
         if column not in rows.columns:
             continue
-        labeled = [
-            index
-            for index, value in enumerate(rows[column])
-            if value is not None and normalize_label(value) not in no_label_marks
-        ]
-        if not labeled:
-            labeled_splits[name] = rows.with_column(column, [None] * len(rows))
+        codes, values = rows.factorize(column)
+        has_label = [value is not None and normalize_label(value) not in no_label_marks for value in values]
+        labeled = np.flatnonzero(np.array(has_label, bool)[codes])
+        if not len(labeled):
+            labeled_splits[name] = rows.with_column(
+                column, CodedColumn(np.zeros(len(rows), np.int32), [None])
+            )
         elif len(labeled) < len(rows):
             labeled_splits[name] = rows.select(labeled)
             notes.append(f"{len(rows) - len(labeled):,} {name} rows left out: no gold label")
     return labeled_splits, notes
 
 
-def _find_no_label_marks(values: list[Any]) -> set[str]:
+def _find_no_label_marks(values: Sequence[Any]) -> set[str]:
     """Return the marks of "no label": `-` and -1, or only `-` if -1 can be a class."""
     labels = {normalize_label(value) for value in values} - {"-", "-1", None}
     minus_one_is_class = labels <= {"0", "1"}  # the classes -1 and 1, or -1, 0 and 1
@@ -252,18 +260,32 @@ def _find_no_label_marks(values: list[Any]) -> set[str]:
 # ---- errors
 
 
-def _require_writable_labels(rows: Rows, column: str) -> None:
-    """Raise a `UserError` if a label is not a text or number, or cannot be written as UTF-8."""
-    for index, value in enumerate(rows[column]):
+def _find_first(codes: np.ndarray, code: int) -> int:
+    """Return the index of the first row with a code."""
+    return int(np.argmax(codes == code))
+
+
+def _require_writable_labels(rows: Rows, column: str, codes: np.ndarray, values: Sequence[Any]) -> None:
+    """Raise a `UserError` if a label is not a text or number, or cannot be written as UTF-8.
+
+    Args:
+        rows: The rows.
+        column: Column of the labels.
+        codes: [n] code of each row's label.
+        values: The distinct labels.
+    """
+    for code, value in enumerate(values):
         for label in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(label, (Mapping, list, tuple, bytes)):
+                location = rows.format_location(_find_first(codes, code))
                 raise UserError(
-                    f"{rows.format_location(index)}: column {column!r} holds {shorten_repr(value)}, "
+                    f"{location}: column {column!r} holds {shorten_repr(value)}, "
                     "not a label; write a text or a number"
                 )
             if isinstance(label, str) and has_lone_surrogate(label):
+                location = rows.format_location(_find_first(codes, code))
                 raise UserError(
-                    f"{rows.format_location(index)}: label {label!a} contains half of a surrogate pair, "
+                    f"{location}: label {label!a} contains half of a surrogate pair, "
                     "which cannot be written to the predictions; rename the label"
                 )
 

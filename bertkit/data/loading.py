@@ -7,6 +7,7 @@ data directory, an installed Python package, the Hugging Face cache and the Hub.
 import importlib.util
 import os
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -58,9 +59,9 @@ class LoadedDataset:
         for setting, map_ids in (("label_column", map_label_ids), ("tag_column", map_tag_ids)):
             column = self.defaults.get(setting)
             for name, rows in splits.items():
-                if self.labels and column in rows.columns:
-                    labels = map_ids(rows[column], self.labels, self.label_aliases)
-                    splits = {**splits, name: rows.with_column(column, labels)}
+                if self.labels and column is not None and column in rows.columns:
+                    to_names = partial(map_ids, names=self.labels, aliases=self.label_aliases)
+                    splits = {**splits, name: rows.map_column(column, to_names)}
         return replace(self, splits={**self.splits, **splits})
 
 

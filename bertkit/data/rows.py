@@ -1,16 +1,26 @@
 """Tables of rows, with the file and the row number of each row."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from bertkit.data.column_types import (
+    CHUNK_ROWS,
+    ChainedColumn,
+    CodedColumn,
+    Column,
+    as_column,
+    combine_hashes,
+    factorize,
+    map_values,
+    select_values,
+)
 from bertkit.errors import format_count
 
-CHUNK_ROWS = 2048  # default number of rows in a chunk of a stream
+MAX_CHUNK_CHARS = 1 << 22  # a chunk of records ends at this number of characters
 
 
 @dataclass(frozen=True)
@@ -18,7 +28,8 @@ class Rows:
     """A table of `n` rows.
 
     Attributes:
-        columns: List of `n` values by column name. Values from text formats are strings.
+        columns: Sequence of `n` values by column name. Values from text formats are strings. The values of a
+            `Column` are read when they are needed; rows of a part of a file are lists.
         files: The files that the rows were read from.
         file_index: [n] index of each row's file in `files`.
         row_numbers: [n] number of each row in its file, from 1; the header does not count. In a CoNLL file it
@@ -26,19 +37,21 @@ class Rows:
         line_numbered_files: The files whose row numbers are line numbers.
     """
 
-    columns: dict[str, list[Any]]
+    columns: Mapping[str, Sequence[Any]]
     files: tuple[str, ...]
     file_index: np.ndarray
     row_numbers: np.ndarray
     line_numbered_files: frozenset[str] = frozenset()
 
     @classmethod
-    def from_columns(cls, columns: dict[str, list[Any]], file: str, first_row: int = 1) -> "Rows":
+    def from_columns(cls, columns: Mapping[str, Sequence[Any]], file: str, first_row: int = 1) -> "Rows":
         """Create consecutive rows of one file from columns; the number of the first row is `first_row`."""
         return cls._number_rows(columns, file, len(next(iter(columns.values()), [])), first_row)
 
     @classmethod
-    def _number_rows(cls, columns: dict[str, list[Any]], file: str, size: int, first_row: int) -> "Rows":
+    def _number_rows(
+        cls, columns: Mapping[str, Sequence[Any]], file: str, size: int, first_row: int
+    ) -> "Rows":
         return cls(columns, (file,), np.zeros(size, np.int32), np.arange(first_row, first_row + size))
 
     @classmethod
@@ -63,10 +76,7 @@ class Rows:
     def concatenate(cls, parts: Sequence["Rows"]) -> "Rows":
         """Concatenate tables; if a table lacks a column, its values are None."""
         names = list(dict.fromkeys(name for part in parts for name in part.columns))
-        columns = {
-            name: [value for part in parts for value in part.columns.get(name, [None] * len(part))]
-            for name in names
-        }
+        columns = {name: _concatenate_column(parts, name) for name in names}
         first_files = np.cumsum([0] + [len(part.files) for part in parts[:-1]])
         file_indices = [part.file_index + first for part, first in zip(parts, first_files, strict=True)]
         return cls(
@@ -86,29 +96,48 @@ class Rows:
             for values in zip(*self.columns.values(), strict=True)
         )
 
-    def __getitem__(self, column: str) -> list[Any]:
+    def __getitem__(self, column: str) -> Sequence[Any]:
         return self.columns[column]
 
     def select(self, indices: Iterable[int]) -> "Rows":
         """Return the rows at `indices`, in that order."""
-        index = np.asarray(list(indices), dtype=np.int64)
-        columns = {name: [values[i] for i in index] for name, values in self.columns.items()}
+        index = indices if isinstance(indices, np.ndarray) else np.array(list(indices), dtype=np.int64)
+        columns = {name: select_values(values, index) for name, values in self.columns.items()}
         return replace(
             self, columns=columns, file_index=self.file_index[index], row_numbers=self.row_numbers[index]
         )
 
     def iter_chunks(self, chunk_size: int = CHUNK_ROWS) -> Iterator["Rows"]:
-        """Yield the rows in chunks."""
+        """Yield the rows in chunks that are in memory."""
         for start in range(0, len(self), chunk_size):
-            yield self.select(range(start, min(start + chunk_size, len(self))))
+            stop = min(start + chunk_size, len(self))
+            columns = {name: as_column(values).read(start, stop) for name, values in self.columns.items()}
+            yield replace(
+                self,
+                columns=columns,
+                file_index=self.file_index[start:stop],
+                row_numbers=self.row_numbers[start:stop],
+            )
 
-    def with_column(self, name: str, values: list[Any]) -> "Rows":
+    def with_column(self, name: str, values: Sequence[Any]) -> "Rows":
         """Return the rows with one column added or replaced."""
         return replace(self, columns={**self.columns, name: values})
 
-    def replace_columns(self, columns: dict[str, list[Any]]) -> "Rows":
+    def map_column(self, name: str, function: Callable[[list[Any]], list[Any]]) -> "Rows":
+        """Return the rows with the values of a column replaced; see `map_values` of `column_types`."""
+        return self.with_column(name, map_values(self.columns[name], function))
+
+    def replace_columns(self, columns: Mapping[str, Sequence[Any]]) -> "Rows":
         """Return the rows with all columns replaced."""
         return replace(self, columns=columns)
+
+    def factorize(self, column: str) -> tuple[np.ndarray, list[Any]]:
+        """Return [n] codes, and the distinct values of a column by code, in order of first occurrence."""
+        return factorize(self.columns[column])
+
+    def hash_columns(self, names: Iterable[str]) -> np.ndarray:
+        """Return [n] uint64: one hash of each row's values in the named columns, in this order."""
+        return combine_hashes([as_column(self.columns[name]).hashes for name in names])
 
     def format_location(self, index: int, line_offset: int = 0) -> str:
         """Return the file and the number of a row for errors, such as `train.csv: row 12`.
@@ -133,13 +162,39 @@ Splits = dict[str, Rows]
 def chunk_records(
     records: Iterable[dict[str, Any]], file: str, chunk_size: int = CHUNK_ROWS
 ) -> Iterator[Rows]:
-    """Yield records as rows in chunks; every chunk has the columns of the first one."""
-    records, first_row, columns = iter(records), 1, list[str]()
-    while chunk := list(islice(records, chunk_size)):
+    """Yield records as rows in chunks; every chunk has the columns of the first one.
+
+    A chunk also ends at `MAX_CHUNK_CHARS` characters, since a text may be a whole book.
+    """
+    first_row, columns = 1, list[str]()
+    for chunk in _split_by_size(records, chunk_size):
         rows = Rows.from_dicts(chunk, file, first_row, columns)
         columns = columns or list(rows.columns)
         yield rows
         first_row += len(chunk)
+
+
+def _split_by_size(records: Iterable[dict[str, Any]], chunk_size: int) -> Iterator[list[dict[str, Any]]]:
+    chunk: list[dict[str, Any]] = []
+    num_chars = 0
+    for record in records:
+        chunk.append(record)
+        num_chars += sum(len(value) for value in record.values() if isinstance(value, str))
+        if len(chunk) == chunk_size or num_chars >= MAX_CHUNK_CHARS:
+            yield chunk
+            chunk, num_chars = [], 0
+    if chunk:
+        yield chunk
+
+
+def _concatenate_column(parts: Sequence[Rows], name: str) -> Sequence[Any]:
+    """Return the values of all parts; None for the rows of a part that lacks the column."""
+    if any(isinstance(part.columns.get(name), Column) for part in parts):
+        missing = [CodedColumn(np.zeros(len(part), np.int32), [None]) for part in parts]
+        return ChainedColumn(
+            [part.columns.get(name, nulls) for part, nulls in zip(parts, missing, strict=True)]
+        )
+    return [value for part in parts for value in part.columns.get(name, [None] * len(part))]
 
 
 def fingerprint_splits(splits: Splits) -> dict[str, str]:
@@ -164,5 +219,5 @@ def _fingerprint(rows: Rows) -> str:
     digest = blake2b(digest_size=8)
     for column, values in rows.columns.items():
         digest.update(f"{column}/{len(values)}".encode())
-        digest.update("\x1f".join(map(repr, values)).encode("utf-8", "surrogatepass"))
+        digest.update(np.ascontiguousarray(as_column(values).hashes).data)
     return digest.hexdigest()

@@ -1,40 +1,41 @@
 """Hold out validation rows, sample rows, and remove training rows that also occur in other splits."""
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from bertkit.data.column_types import number_groups
 from bertkit.data.rows import Rows, Splits
 from bertkit.errors import UserError, format_count
 
 DEFAULT_FRACTION = 0.1
-RowKeys = Sequence[Hashable]  # [n] one key per row; rows with equal keys belong together
 
 
 @dataclass(frozen=True)
 class SplitKeys:
     """Keys of `n` rows, which control how the rows are distributed among the splits.
 
+    A key is a number, such as a hash (see `Rows.hash_columns`). Rows with equal keys belong together.
+
     Attributes:
-        identity: Rows with the same identity are duplicates. A training row is removed if a row of another
-            split has the same identity.
-        group: Rows with the same group stay in the same split.
-        stratum: The label or a similar property. The same fraction of each stratum is held out.
+        identity: [n] rows with the same identity are duplicates. A training row is removed if a row of
+            another split has the same identity.
+        group: [n] rows with the same group stay in the same split.
+        stratum: [n] code of the label or a similar property. The same fraction of each stratum is held out.
         group_unit: Singular noun for a group in notes and errors; empty if each row is a group.
         unit: Singular noun for a row in notes and errors.
     """
 
-    identity: RowKeys
-    group: RowKeys
-    stratum: RowKeys
+    identity: np.ndarray
+    group: np.ndarray
+    stratum: np.ndarray
     group_unit: str = ""
     unit: str = "row"
 
 
 def split_stratified(
-    groups: RowKeys, strata: RowKeys, fraction: float, seed: int
+    groups: np.ndarray, strata: np.ndarray, fraction: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split rows into training rows and held-out rows.
 
@@ -51,29 +52,26 @@ def split_stratified(
         Indices of the training rows and indices of the held-out rows, both ascending.
     """
     rng = np.random.default_rng(seed)
-    rows_by_group: dict[Hashable, list[int]] = defaultdict(list)
-    for index, group in enumerate(groups):
-        rows_by_group[group].append(index)
-    groups_by_stratum: dict[Hashable, list[list[int]]] = defaultdict(list)
-    for row_indices in rows_by_group.values():
-        groups_by_stratum[strata[row_indices[0]]].append(row_indices)
-    groups_per_stratum = [len(members) for members in groups_by_stratum.values()]
+    row_group, first_rows = number_groups(groups)
+    group_stratum, first_groups = number_groups(strata[first_rows])
+    groups_per_stratum = np.bincount(group_stratum, minlength=len(first_groups))
     held_out_counts = _count_held_out_groups(groups_per_stratum, fraction, seed)
-    is_held_out = np.zeros(len(groups), bool)
-    for members, count in zip(groups_by_stratum.values(), held_out_counts, strict=True):
-        for group_index in rng.permutation(len(members))[:count]:
-            is_held_out[members[group_index]] = True
-    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+    groups_by_stratum = np.argsort(group_stratum, kind="stable")
+    members_by_stratum = np.split(groups_by_stratum, np.cumsum(groups_per_stratum)[:-1])
+    is_held_out = np.zeros(len(first_rows), bool)
+    for members, count in zip(members_by_stratum, held_out_counts, strict=True):
+        is_held_out[members[rng.permutation(len(members))[:count]]] = True
+    return np.flatnonzero(~is_held_out[row_group]), np.flatnonzero(is_held_out[row_group])
 
 
-def _count_held_out_groups(groups_per_stratum: Sequence[int], fraction: float, seed: int) -> np.ndarray:
+def _count_held_out_groups(groups_per_stratum: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Return [strata] the number of groups to hold out from each stratum.
 
     The numbers add up to the rounded fraction of all groups (largest remainder method), as long as each
     stratum keeps one group. The seed decides between equal remainders.
     """
-    exact = fraction * np.array(groups_per_stratum, float)
-    max_counts = np.maximum(0, np.array(groups_per_stratum) - 1)
+    exact = fraction * groups_per_stratum
+    max_counts = np.maximum(0, groups_per_stratum - 1)
     # 1e-9 offsets floating-point errors: 0.29 * 100 is slightly less than 29.
     counts = np.minimum(np.floor(exact + 1e-9).astype(int), max_counts)
     num_missing = min(round(exact.sum()), int(max_counts.sum())) - counts.sum()
@@ -85,10 +83,11 @@ def _count_held_out_groups(groups_per_stratum: Sequence[int], fraction: float, s
     return counts
 
 
-def find_non_overlapping(train_keys: RowKeys, other_splits: Sequence[RowKeys]) -> np.ndarray:
+def find_non_overlapping(train_keys: np.ndarray, other_splits: Sequence[np.ndarray]) -> np.ndarray:
     """Return the indices of the training rows whose keys occur in no other split."""
-    other_keys = {key for keys in other_splits for key in keys}
-    return np.array([index for index, key in enumerate(train_keys) if key not in other_keys], dtype=np.int64)
+    if not other_splits:
+        return np.arange(len(train_keys))
+    return np.flatnonzero(~np.isin(train_keys, np.concatenate(other_splits)))
 
 
 def sample_rows(rows: Rows, size: int | None, seed: int) -> Rows:
@@ -168,7 +167,7 @@ def _hold_out(train: Rows, keys: SplitKeys, fraction: float, seed: int) -> tuple
     remaining, held_out = split_stratified(keys.group, keys.stratum, fraction, seed)
     if len(held_out) and len(remaining):
         return train.select(remaining), train.select(held_out)
-    num_groups, group_unit = len(set(keys.group)), keys.group_unit or "row"
+    num_groups, group_unit = len(np.unique(keys.group)), keys.group_unit or "row"
     if num_groups == 1:
         raise UserError(
             f"{train.files[0]}: there is only one {group_unit}, so none can be held out for validation; "

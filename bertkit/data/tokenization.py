@@ -5,8 +5,11 @@ how many tokens it has removed. For `head` and `tail` the result equals `truncat
 transformers. `transformers.pipeline()` and bertkit thus give the same predictions.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -14,15 +17,26 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from bertkit.utils.cache import get_or_create
-from bertkit.utils.ragged import Ragged, concat_ranges, slide_windows
+from bertkit.data.column_types import as_column, iter_chunks
+from bertkit.utils.cache import get_or_create, write_to_temporary
+from bertkit.utils.ragged import (
+    Ragged,
+    RaggedWriter,
+    compute_offsets,
+    compute_positions_in_groups,
+    map_array,
+    slide_windows,
+)
+from bertkit.utils.reporting import track_progress
 from bertkit.utils.text import replace_surrogates
 
 T = TypeVar("T")
 LongTextStrategy = Literal["head", "tail", "head+tail", "windows"]
 TokenIds = np.ndarray  # [length] ids of a text, or of a part of a text, without special tokens
-ENCODE_BATCH_TEXTS = 10_000  # texts per call of the tokenizer; this bounds memory
-CHAR_OFFSETS_FILE = "char_offsets.npy"
+SPANS_FILE = "spans.bin"
+# A batch for the tokenizer is complete when it reaches either limit.
+MAX_BATCH_TEXTS = 4096
+MAX_BATCH_CHARS = 400_000
 
 
 @dataclass(frozen=True)
@@ -77,16 +91,20 @@ def encode(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> Ragged:
     Args:
         texts: [n] texts.
         tokenizer: Fast tokenizer.
-        cache: Whether to store the result in the cache and to reuse it for the same texts.
+        cache: Whether to store the result in the cache and to reuse it for the same texts. The token ids are
+            then memory-mapped.
     """
-
-    def compute() -> Ragged:
-        return Ragged.from_sequences(_encode_ids(texts, tokenizer))
-
+    batches = partial(encode_batches, texts, tokenizer)
     if not cache:
-        return compute()
+        return _join_batches(list(batches()), get_token_dtype(tokenizer))
+
+    def write(folder: Path) -> None:
+        with RaggedWriter(folder, get_token_dtype(tokenizer)) as writer:
+            for batch in batches():
+                writer.add(batch.input_ids, batch.lengths)
+
     key = _make_cache_key(texts, tokenizer)
-    return _load_or_compute("tokens", key, compute, Ragged.save, Ragged.load)
+    return Ragged.load(get_or_create("tokens", key, write) or write_to_temporary(write, "the tokens"))
 
 
 def encode_with_offsets(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> TokenizedTexts:
@@ -95,75 +113,145 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Any, cache: bool = True
     Args:
         texts: [n] texts.
         tokenizer: Fast tokenizer.
-        cache: Whether to store the result in the cache and to reuse it for the same texts.
+        cache: Whether to store the result in the cache and to reuse it for the same texts. The tokens are
+            then memory-mapped.
     """
+    batches = partial(encode_batches, texts, tokenizer, with_offsets=True)
 
-    def compute() -> tuple[Ragged, np.ndarray]:
-        return _encode_ids_and_offsets(texts, tokenizer)
+    def write(folder: Path) -> None:
+        with (
+            RaggedWriter(folder, get_token_dtype(tokenizer)) as writer,
+            (folder / SPANS_FILE).open("wb") as file,
+        ):
+            for batch in batches():
+                writer.add(batch.input_ids, batch.lengths)
+                file.write(batch.spans.data)
 
     if cache:
         key = _make_cache_key(texts, tokenizer)
-        ids, spans = _load_or_compute("tokens-with-offsets", key, compute, _save_spans, _load_spans)
+        kind = "tokens-with-offsets"
+        folder = get_or_create(kind, key, write) or write_to_temporary(write, "the tokens")
+        ids, spans = Ragged.load(folder), map_array(folder / SPANS_FILE, "int32").reshape(-1, 2)
     else:
-        ids, spans = compute()
+        encoded = list(batches())
+        ids = _join_batches(encoded, get_token_dtype(tokenizer))
+        spans = np.concatenate([np.empty((0, 2), np.int32), *(batch.spans for batch in encoded)])
     text_lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     text_offsets = np.concatenate([[0], np.cumsum(text_lengths + 1)])[:-1]
-    return TokenizedTexts(ids, spans[0], spans[1], text_offsets)
-
-
-def _load_or_compute(
-    kind: str, key: str, compute: Callable[[], T], save: Callable[[T, Path], None], load: Callable[[Path], T]
-) -> T:
-    """Return the cached value, or compute and store it. Without a writable cache, only compute it."""
-    results: list[T] = []
-
-    def write(folder: Path) -> None:
-        results.append(compute())
-        save(results[0], folder)
-
-    folder = get_or_create(kind, key, write)
-    if results:
-        return results[0]
-    return load(folder) if folder else compute()
+    return TokenizedTexts(ids, spans[:, 0], spans[:, 1], text_offsets)
 
 
 def _make_cache_key(texts: Sequence[str], tokenizer: Any) -> str:
     """Return a digest of the tokenizer and of all texts."""
     digest = blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
-    for text in texts:
-        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    digest.update(np.ascontiguousarray(as_column(texts).hashes).data)
     return digest.hexdigest()
 
 
-def _save_spans(encoded: tuple[Ragged, np.ndarray], folder: Path) -> None:
-    encoded[0].save(folder)
-    np.save(folder / CHAR_OFFSETS_FILE, encoded[1])
+# ---- batches
 
 
-def _load_spans(folder: Path) -> tuple[Ragged, np.ndarray]:
-    return Ragged.load(folder), np.load(folder / CHAR_OFFSETS_FILE, mmap_mode="r")
+@dataclass(frozen=True)
+class EncodedBatch:
+    """A batch of `n` tokenized texts.
+
+    Attributes:
+        input_ids: [tokens] token ids of all texts, concatenated.
+        lengths: [n] number of tokens of each text.
+        spans: [tokens, 2] start and stop of each token in its text, in characters; empty unless requested.
+    """
+
+    input_ids: np.ndarray
+    lengths: np.ndarray
+    spans: np.ndarray
 
 
-def _encode_ids(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:
-    ids: list[list[int]] = []
-    for start in range(0, len(texts), ENCODE_BATCH_TEXTS):
-        batch = [replace_surrogates(text) for text in texts[start : start + ENCODE_BATCH_TEXTS]]
-        encodings = tokenizer.backend_tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-        ids.extend(encoding.ids for encoding in encodings)
-    return ids
+def get_token_dtype(tokenizer: Any) -> np.dtype:
+    """Return the smallest dtype that can hold the token ids."""
+    return np.dtype(np.uint16 if max(tokenizer.get_vocab().values()) < 1 << 16 else np.uint32)
 
 
-def _encode_ids_and_offsets(texts: Sequence[str], tokenizer: Any) -> tuple[Ragged, np.ndarray]:
-    """Return the token ids of each text, and [2, tokens] starts and stops of all tokens."""
-    ids: list[list[int]] = []
-    spans = [np.zeros((0, 2), np.int32)]
-    for start in range(0, len(texts), ENCODE_BATCH_TEXTS):
-        batch = [replace_surrogates(text) for text in texts[start : start + ENCODE_BATCH_TEXTS]]
-        encodings = tokenizer.backend_tokenizer.encode_batch(batch, add_special_tokens=False)
-        ids.extend(encoding.ids for encoding in encodings)
-        flat = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
-        spans.append(np.fromiter(flat, np.int32).reshape(-1, 2))
-    return Ragged.from_sequences(ids), np.ascontiguousarray(np.concatenate(spans).T)
+def encode_batches(
+    texts: Sequence[str], tokenizer: Any, with_offsets: bool = False
+) -> Iterator[EncodedBatch]:
+    """Tokenize texts in batches of limited size, and show the progress."""
+    batches = split_into_batches(text for chunk in iter_chunks(texts) for text in chunk)
+    encoded = tokenize_batches(((batch, None) for batch in batches), tokenizer, with_offsets)
+    for _, _, encodings in track_progress(encoded, len(texts), "tokenizing", lambda item: len(item[0])):
+        yield flatten_encodings(encodings, get_token_dtype(tokenizer), with_offsets)
+
+
+def split_into_batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the texts in lists that limit the memory of the tokenizer."""
+    batch: list[str] = []
+    num_chars = 0
+    for text in texts:
+        batch.append(text)
+        num_chars += len(text)
+        if len(batch) == MAX_BATCH_TEXTS or num_chars >= MAX_BATCH_CHARS:
+            yield batch
+            batch, num_chars = [], 0
+    if batch:
+        yield batch
+
+
+def tokenize_batches(
+    batches: Iterable[tuple[list[str], T]], tokenizer: Any, with_offsets: bool = False
+) -> Iterator[tuple[list[str], T, list[Any]]]:
+    """Tokenize batches of texts, without special tokens.
+
+    Three threads run in parallel: one reads, one tokenizes, and one uses the result. The tokenizer releases
+    the global interpreter lock, so it can use all other cores.
+
+    Args:
+        batches: The texts of each batch, with any data about them.
+        tokenizer: Fast tokenizer.
+        with_offsets: Whether to compute character offsets, which takes longer.
+
+    Yields:
+        The texts, the data, and the encodings of the tokenizers library.
+    """
+    backend = tokenizer.backend_tokenizer
+    encode_batch = backend.encode_batch if with_offsets else backend.encode_batch_fast
+
+    def tokenize() -> Iterator[tuple[list[str], T, list[Any]]]:
+        for texts, data in prefetch(batches):
+            valid = list(map(replace_surrogates, texts))
+            yield texts, data, encode_batch(valid, add_special_tokens=False)
+
+    return prefetch(tokenize())
+
+
+def flatten_encodings(encodings: Sequence[Any], dtype: np.dtype, with_offsets: bool = False) -> EncodedBatch:
+    """Return the tokens of a batch of encodings."""
+    lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+    all_ids = chain.from_iterable(encoding.ids for encoding in encodings)
+    input_ids = np.fromiter(all_ids, dtype, lengths.sum())
+    spans = np.empty((0, 2), np.int32)
+    if with_offsets:
+        bounds = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
+        spans = np.fromiter(bounds, np.int32, 2 * len(input_ids)).reshape(-1, 2)
+    return EncodedBatch(input_ids, lengths, spans)
+
+
+def prefetch(items: Iterable[T], count: int = 2) -> Iterator[T]:
+    """Yield the items in order while a thread computes up to `count` further items.
+
+    Errors of the thread are raised here.
+    """
+    source, end = iter(items), object()
+    with ThreadPoolExecutor(1) as pool:
+        pending = deque(pool.submit(next, source, end) for _ in range(count))
+        while (item := pending.popleft().result()) is not end:
+            pending.append(pool.submit(next, source, end))
+            yield item  # type: ignore[misc]
+
+
+def _join_batches(batches: Sequence[EncodedBatch], dtype: np.dtype) -> Ragged:
+    """Return the token ids of all batches in memory."""
+    input_ids = np.concatenate([np.empty(0, dtype), *(batch.input_ids for batch in batches)])
+    lengths = np.concatenate([np.empty(0, np.int64), *(batch.lengths for batch in batches)])
+    return Ragged(input_ids, compute_offsets(lengths))
 
 
 # ---- [UNK] tokens
@@ -173,14 +261,18 @@ def count_unk_tokens(ids: Ragged, tokenizer: Any) -> np.ndarray:
     """Return [n] the number of [UNK] tokens in each text."""
     if tokenizer.unk_token_id is None:
         return np.zeros(len(ids), np.int64)
-    cumulative_counts = np.concatenate([[0], np.cumsum(ids.values == tokenizer.unk_token_id)])
-    return cumulative_counts[ids.offsets[1:]] - cumulative_counts[ids.offsets[:-1]]
+    counts = [np.zeros(0, np.int64)]
+    for part in ids.iter_parts():
+        positions = np.flatnonzero(part.values == tokenizer.unk_token_id)
+        text_index = np.searchsorted(part.offsets, positions, side="right") - 1
+        counts.append(np.bincount(text_index, minlength=len(part)))
+    return np.concatenate(counts)
 
 
 def compute_unk_fraction(columns: Sequence[Ragged], tokenizer: Any) -> float:
     """Return the fraction of all tokens that are [UNK]; 0 if there are no tokens."""
     total = sum(len(ids.values) for ids in columns)
-    unknown = sum(int((ids.values == tokenizer.unk_token_id).sum()) for ids in columns)
+    unknown = sum(int(count_unk_tokens(ids, tokenizer).sum()) for ids in columns)
     return unknown / max(1, total)
 
 
@@ -224,29 +316,6 @@ class SequenceTemplate:
         """Return how many special tokens precede the first occurrence of a slot (see `slots`)."""
         return sum(other >= 0 for other in self.slots[: self.slots.index(slot)])
 
-    def wrap_ranges(
-        self, values: np.ndarray, starts: np.ndarray, stops: np.ndarray
-    ) -> tuple[Ragged, Ragged, int]:
-        """Build single-text sequences from ranges of a flat array of token ids.
-
-        Args:
-            values: [total] token ids.
-            starts: [n] index of the first token of each text.
-            stops: [n] index after the last token of each text.
-
-        Returns:
-            `input_ids` and `token_type_ids` of all sequences, and the position of the text in each sequence.
-        """
-        text_slot = self.slots.index(~0)
-        sizes = np.ones((len(starts), len(self.slots)), np.int64)
-        sizes[:, text_slot] = stops - starts
-        offsets = np.concatenate([[0], np.cumsum(sizes.sum(1))])
-        first = offsets[:-1] + text_slot
-        input_ids = np.repeat(np.tile(np.array(self.slots, np.int32), len(starts)), sizes.ravel())
-        input_ids[concat_ranges(first, first + sizes[:, text_slot])] = values[concat_ranges(starts, stops)]
-        type_ids = np.repeat(np.tile(np.array(self.token_type_ids, np.int8), len(starts)), sizes.ravel())
-        return Ragged(input_ids, offsets), Ragged(type_ids, offsets), text_slot
-
     def fill(self, texts: Sequence[TokenIds]) -> tuple[np.ndarray, np.ndarray]:
         """Return `input_ids` and `token_type_ids`, both [length], of a text or a pair."""
         parts = [texts[~slot] if slot < 0 else np.array([slot]) for slot in self.slots]
@@ -256,57 +325,92 @@ class SequenceTemplate:
 # ---- long texts
 
 
+@dataclass(frozen=True)
+class TokenRanges:
+    """Ranges of tokens of `n` sequences.
+
+    Attributes:
+        column: Index of the text column of each range; the second range of a text follows the first.
+        start: [n, ranges] index of the first token of each range, in the tokens of all texts of the column.
+        stop: [n, ranges] index after the last token of each range.
+    """
+
+    column: tuple[int, ...]
+    start: np.ndarray
+    stop: np.ndarray
+
+
 def truncate(
-    texts: Sequence[TokenIds], max_tokens: int, long_texts: LongTextStrategy
-) -> list[tuple[TokenIds, ...]]:
-    """Truncate a text or a pair to `max_tokens` tokens without special tokens, or split it.
+    starts: np.ndarray, stops: np.ndarray, max_tokens: int, long_texts: LongTextStrategy
+) -> tuple[np.ndarray, TokenRanges]:
+    """Truncate texts or pairs to `max_tokens` tokens without special tokens, or split them into windows.
 
     With `head+tail`, a quarter of the tokens come from the start of a text and the others from the end.
     This follows Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1. Windows overlap by
     a quarter.
 
+    Args:
+        starts: [n, columns] index of the first token of each text.
+        stops: [n, columns] index after the last token of each text.
+        max_tokens: Maximum number of tokens of a text or pair.
+        long_texts: How longer texts are handled.
+
     Returns:
-        A list with the truncated text or pair; with one element per window if `long_texts` is `windows`.
+        [n] number of sequences of each text or pair, which is 1 without windows, and their ranges.
     """
-    lengths = [len(text) for text in texts]
-    if sum(lengths) <= max_tokens:
-        return [tuple(texts)]
-    sizes = _allocate_tokens(lengths, max_tokens)
+    sizes = _allocate_tokens(stops - starts, max_tokens)
+    num_rows, num_columns = sizes.shape
     if long_texts == "windows":
-        return _split_into_windows(texts, sizes)
-    return [tuple(_truncate_text(text, size, long_texts) for text, size in zip(texts, sizes, strict=True))]
+        return _split_into_windows(starts, stops, sizes)
+    if long_texts == "head+tail":
+        is_whole = sizes == stops - starts
+        head = np.where(is_whole, sizes, sizes // 4)
+        start = np.stack([starts, stops - (sizes - head)], 2).reshape(num_rows, 2 * num_columns)
+        stop = np.stack([starts + head, stops], 2).reshape(num_rows, 2 * num_columns)
+        columns = tuple(column for column in range(num_columns) for _ in range(2))
+        return np.ones(num_rows, np.int64), TokenRanges(columns, start, stop)
+    if long_texts == "head":
+        stops = starts + sizes
+    else:
+        starts = stops - sizes
+    return np.ones(num_rows, np.int64), TokenRanges(tuple(range(num_columns)), starts, stops)
 
 
-def _allocate_tokens(lengths: Sequence[int], max_tokens: int) -> list[int]:
-    """Return how many tokens each text keeps; the longer text is truncated first, as in `longest_first`."""
-    if len(lengths) == 1:
-        return [max_tokens]
-    shorter = min(lengths)
-    shorter = min(shorter, max_tokens // 2)
+def _allocate_tokens(lengths: np.ndarray, max_tokens: int) -> np.ndarray:
+    """Return how many tokens each text keeps; the longer text is truncated first, as in `longest_first`.
+
+    Args:
+        lengths: [n, columns] number of tokens of each text.
+        max_tokens: Maximum number of tokens of a text or pair.
+    """
+    if lengths.shape[1] == 1:
+        return np.minimum(lengths, max_tokens)
+    shorter = np.minimum(lengths.min(1), max_tokens // 2)
     longer = max_tokens - shorter
-    return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]
+    first_is_shorter = lengths[:, 0] <= lengths[:, 1]
+    sizes = np.stack(
+        [np.where(first_is_shorter, shorter, longer), np.where(first_is_shorter, longer, shorter)], 1
+    )
+    return np.where(lengths.sum(1, keepdims=True) <= max_tokens, lengths, sizes)
 
 
-def _truncate_text(text: TokenIds, size: int, long_texts: LongTextStrategy) -> TokenIds:
-    if len(text) <= size:
-        return text
-    if long_texts == "tail":
-        return text[len(text) - size :]
-    head = size if long_texts == "head" else size // 4
-    return np.concatenate([text[:head], text[len(text) - (size - head) :]])
-
-
-def _split_into_windows(texts: Sequence[TokenIds], sizes: Sequence[int]) -> list[tuple[TokenIds, ...]]:
-    """Return overlapping windows of a text or a pair; every token is in a window.
+def _split_into_windows(
+    starts: np.ndarray, stops: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, TokenRanges]:
+    """Return overlapping windows of each text or pair; every token is in a window.
 
     If one text of a pair has fewer windows, its last window is repeated.
     """
-    windows_by_text = [_slice_windows(text, size) for text, size in zip(texts, sizes, strict=True)]
-    num_windows = max(map(len, windows_by_text))
-    padded = [windows + [windows[-1]] * (num_windows - len(windows)) for windows in windows_by_text]
-    return list(zip(*padded, strict=True))
-
-
-def _slice_windows(text: TokenIds, size: int) -> list[TokenIds]:
-    _, starts, stops = slide_windows(np.array([0]), np.array([len(text)]), size, size - size // 4)
-    return [text[start:stop] for start, stop in zip(starts, stops, strict=True)]
+    windows = [
+        slide_windows(start, stop, size, size - size // 4)
+        for start, stop, size in zip(starts.T, stops.T, sizes.T, strict=True)
+    ]
+    counts = np.max([column_counts for column_counts, _, _ in windows], axis=0)
+    number = compute_positions_in_groups(counts)  # of the window in its text or pair
+    start, stop = [], []
+    for column_counts, window_starts, window_stops in windows:
+        first = np.repeat(np.cumsum(column_counts) - column_counts, counts)
+        index = first + np.minimum(number, np.repeat(column_counts, counts) - 1)
+        start.append(window_starts[index])
+        stop.append(window_stops[index])
+    return counts, TokenRanges(tuple(range(len(windows))), np.stack(start, 1), np.stack(stop, 1))

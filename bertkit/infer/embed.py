@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bertkit.data.features import StoredFeatures, build_features
+from bertkit.data.features import TextFeatures, build_features
 from bertkit.data.rows import Rows
 from bertkit.data.tokenization import SequenceTemplate
 from bertkit.errors import UserError, format_count, format_list
@@ -36,7 +36,7 @@ from bertkit.modeling.pooling import is_causal
 from bertkit.pipeline.prepare import UNK_WARNING_FRACTION
 from bertkit.setting import fill_unset
 from bertkit.utils.output_paths import check_output_file
-from bertkit.utils.reporting import Reporter, silence_libraries
+from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 from bertkit.validation import validate_settings
 
 INDEX_SETTINGS = ("layer", "pooling", "max_length")  # their defaults for a query come from the index
@@ -84,9 +84,10 @@ def embed(
         )
     config = EmbedConfig(**values)
     _check_settings(config)
-    with silence_libraries():
+    reporter = reporter or Reporter()
+    with silence_libraries(), use_reporter(reporter):
         index = read_index(Path(config.index).expanduser()) if config.index else None
-        return Embedder(config, index, reporter or Reporter()).run(stdin)
+        return Embedder(config, index, reporter).run(stdin)
 
 
 def _check_settings(config: EmbedConfig) -> None:
@@ -199,7 +200,7 @@ class Embedder:
         """The encoder with its weights, loaded at first use."""
         return Encoder(self.source, self.model_config, self.tokenizer, self.layers, self.config.normalize)
 
-    def _featurize(self, texts: Sequence[Sequence[str]]) -> StoredFeatures:
+    def _featurize(self, texts: Sequence[Sequence[str]]) -> TextFeatures:
         features = build_features(texts, None, self.tokenizer, self.max_length, cache=bool(self.config.data))
         if features.unk_fraction > UNK_WARNING_FRACTION:
             self.reporter.warn(
@@ -207,7 +208,7 @@ class Embedder:
             )
         return features
 
-    def _featurize_texts(self, texts: TextInputs) -> tuple[StoredFeatures, np.ndarray]:
+    def _featurize_texts(self, texts: TextInputs) -> tuple[TextFeatures, np.ndarray]:
         """Return the features of texts, and the token spans `[n, 2]` that are averaged to their vectors."""
         features = self._featurize([texts.rows[column] for column in texts.columns])
         truncation = TruncationCounter()
@@ -221,7 +222,7 @@ class Embedder:
         return features, np.stack([token, token + 1], 1)
 
     def _compute_vectors(
-        self, features: StoredFeatures, spans: np.ndarray, rows: Rows, columns: tuple[str, ...]
+        self, features: TextFeatures, spans: np.ndarray, rows: Rows, columns: tuple[str, ...]
     ) -> np.ndarray:
         """Compute vectors `[n, dimensions]` in the output file, or in memory if there is no output file."""
         shape = (len(features), self.encoder.dimension)

@@ -52,7 +52,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     from bertkit.pipeline.metric_modules import load_modules
     from bertkit.pipeline.prepare import load_run_task
     from bertkit.utils.output_paths import check_output_directory
-    from bertkit.utils.reporting import silence_libraries
+    from bertkit.utils.reporting import silence_libraries, use_reporter
 
     config = EvaluateConfig(**validate_settings(EvaluateConfig, settings, "evaluate()"))
     config = dataclasses.replace(config, metric=[make_absolute(value) for value in config.metric])
@@ -62,7 +62,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     task = load_run_task(Path(config.run))
     _check_encoding(config, task)
     _check_modules(config, task, reporter)
-    with silence_libraries():
+    with silence_libraries(), use_reporter(reporter):
         loaded_modules = load_modules(config.metric)
         if task.spec.predicts_rows:
             inputs = _load_row_inputs(config, reporter)
@@ -215,8 +215,9 @@ def _load_new_rows(
 
 def _warn_about_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter) -> None:
     """Warn about scored rows that are also training rows, which makes the scores too high."""
-    train_keys = set(task.split_keys(train).identity)
-    overlap = sum(key in train_keys for key in task.split_keys(rows).identity)
+    import numpy as np
+
+    overlap = int(np.isin(task.split_keys(rows).identity, task.split_keys(train).identity).sum())
     if overlap:
         reporter.warn(
             f"{overlap:,} of {format_count(len(rows), 'row')} are also training rows: the scores are too high"

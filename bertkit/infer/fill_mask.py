@@ -10,7 +10,7 @@ import torch
 
 from bertkit.data.collator import PaddingCollator
 from bertkit.data.columns import guess_text_columns, require_texts
-from bertkit.data.features import StoredFeatures, build_features
+from bertkit.data.features import TextFeatures, build_features
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count
 from bertkit.infer.configs import FillMaskConfig
@@ -129,7 +129,7 @@ class MaskFiller:
         ]
         return FillMaskResult(self.source.name, results)
 
-    def _featurize(self, rows: Rows) -> StoredFeatures:
+    def _featurize(self, rows: Rows) -> TextFeatures:
         max_length = min(get_max_positions(self.config) or sys.maxsize, self.tokenizer.model_max_length)
         texts = [text.replace(MASK, self.tokenizer.mask_token) for text in rows["text"]]
         features = build_features([texts], None, self.tokenizer, max_length, cache=False)
@@ -144,7 +144,7 @@ class MaskFiller:
 
     @torch.no_grad()
     def _predict(
-        self, features: StoredFeatures, positions: list[np.ndarray], top: int, reporter: Reporter
+        self, features: TextFeatures, positions: list[np.ndarray], top: int, reporter: Reporter
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return the probabilities and token ids `[masks, top]` of each text, the most probable first."""
         from transformers import AutoModelForMaskedLM

@@ -1,12 +1,13 @@
 """Predict new rows with a finished run, whose directory has everything that is needed."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.rows import CHUNK_ROWS, Rows, chunk_records
+from bertkit.data.column_types import CHUNK_ROWS
+from bertkit.data.rows import Rows, chunk_records
 from bertkit.errors import UserError, format_list
 from bertkit.infer.onnx_runtime import find_onnx_model, load_onnx_model
 from bertkit.modeling import loading
@@ -148,7 +149,7 @@ def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]
         yield pending
 
 
-def _find_last_group_start(groups: list[Any]) -> int:
+def _find_last_group_start(groups: Sequence[Any]) -> int:
     """Return the index of the first row of the last group."""
     return next((index for index in range(len(groups) - 1, 0, -1) if groups[index] != groups[index - 1]), 0)
 

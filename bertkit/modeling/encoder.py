@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bertkit.data.collator import PaddingCollator
-from bertkit.data.features import StoredFeatures
+from bertkit.data.features import TextFeatures
 from bertkit.errors import UserError
 from bertkit.modeling.forward import batch_by_length
 from bertkit.modeling.loading import ModelSource, load_model, takes_token_type_ids
@@ -93,7 +93,7 @@ class Encoder:
         return self.model.config.hidden_size * len(self.layers)
 
     def encode_into(
-        self, vectors: np.ndarray, features: StoredFeatures, token_ranges: np.ndarray, batch_size: int,
+        self, vectors: np.ndarray, features: TextFeatures, token_ranges: np.ndarray, batch_size: int,
         reporter: Reporter,
     ) -> None:  # fmt: skip
         """Compute the vector of each example, in batches of examples of similar length.

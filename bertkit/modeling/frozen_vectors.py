@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from bertkit.data.features import StoredFeatures
+from bertkit.data.features import TextFeatures
 from bertkit.errors import UserError
 from bertkit.modeling.forward import batch_by_length
 from bertkit.utils.cache import get_cache_directory, get_or_create
@@ -31,7 +31,7 @@ IRRELEVANT_CONFIG_KEYS = {
 }  # fmt: skip
 
 
-class VectorFeatures(StoredFeatures):
+class VectorFeatures(TextFeatures):
     """Features with vectors in place of token ids.
 
     Args:
@@ -39,10 +39,10 @@ class VectorFeatures(StoredFeatures):
         vectors: [tokens, layers, hidden] vectors of the tokens of all sequences, concatenated.
     """
 
-    features: StoredFeatures
+    features: TextFeatures
     vectors: np.ndarray
 
-    def __init__(self, features: StoredFeatures, vectors: np.ndarray) -> None:
+    def __init__(self, features: TextFeatures, vectors: np.ndarray) -> None:
         vars(self).update(vars(features), features=features, vectors=vectors)
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class VectorFeatures(StoredFeatures):
     def __getitem__(self, index: int) -> dict[str, Any]:
         item = self.features[index]
         del item["input_ids"], item["token_type_ids"]
-        bounds = self.input_ids.offsets[self.sequence_offsets[index] : self.sequence_offsets[index + 1] + 1]
+        bounds = self.token_offsets[self.sequence_offsets[index] : self.sequence_offsets[index + 1] + 1]
         return item | {"vectors": [self.vectors[start:stop] for start, stop in pairwise(bounds)]}
 
     def __getattr__(self, name: str) -> Any:
@@ -81,7 +81,7 @@ class VectorFeatures(StoredFeatures):
 
 
 def compute_vectors(
-    model: "Tagger", features: StoredFeatures, collator: Collator, batch_size: int, reporter: Reporter
+    model: "Tagger", features: TextFeatures, collator: Collator, batch_size: int, reporter: Reporter
 ) -> np.ndarray:
     """Compute the fp16 vectors of all tokens, or load them from the cache.
 
@@ -99,7 +99,7 @@ def compute_vectors(
     Raises:
         UserError: The disk is full, or a vector exceeds the range of fp16.
     """
-    shape = (len(features.input_ids.values), len(model.layers), model.config.hidden_size)
+    shape = (int(features.token_offsets[-1]), len(model.layers), model.config.hidden_size)
 
     def write(folder: Path) -> None:
         require_disk_space(
@@ -117,7 +117,7 @@ def compute_vectors(
     return vectors
 
 
-def _compute_cache_key(model: "Tagger", features: StoredFeatures) -> str:
+def _compute_cache_key(model: "Tagger", features: TextFeatures) -> str:
     """Return a digest of everything that the vectors depend on: encoder, layers and tokens."""
     config = {
         key: value for key, value in model.config.to_dict().items() if key not in IRRELEVANT_CONFIG_KEYS
@@ -128,9 +128,10 @@ def _compute_cache_key(model: "Tagger", features: StoredFeatures) -> str:
         if "pooler" not in name:  # vectors do not depend on the pooler, which may be newly initialized
             digest.update(f"{name} {tuple(tensor.shape)}".encode())
             digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    ids, token_type_ids = features.input_ids, features.token_type_ids
-    for array in (ids.values, ids.offsets, token_type_ids.values):
-        digest.update(np.ascontiguousarray(array).data)
+    digest.update(features.token_offsets.data)
+    for number in range(len(features.sequence_lengths)):
+        for array in features.get_sequence(number):
+            digest.update(array.data)
     return digest.hexdigest()
 
 
@@ -147,7 +148,7 @@ def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarr
 
 
 def _fill_vectors(
-    vectors: np.ndarray, model: "Tagger", features: StoredFeatures, collator: Collator, batch_size: int,
+    vectors: np.ndarray, model: "Tagger", features: TextFeatures, collator: Collator, batch_size: int,
     reporter: Reporter,
 ) -> None:  # fmt: skip
     """Compute all vectors. The longest examples come first: memory runs out at the first batch or never."""
@@ -163,6 +164,6 @@ def _fill_vectors(
                 f"--features {model.features}: vectors exceed the range of 16 bits, as which they are "
                 "stored; use another value or model"
             )
-        starts = features.input_ids.offsets[features.sequence_offsets[rows]]
-        stops = features.input_ids.offsets[features.sequence_offsets[rows + 1]]
+        starts = features.token_offsets[features.sequence_offsets[rows]]
+        stops = features.token_offsets[features.sequence_offsets[rows + 1]]
         vectors[concat_ranges(starts, stops)] = batch_vectors.cpu().numpy()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.corpus.documents import TextOptions, iter_raw_texts
 from bertkit.data.corpus.source import TextSource
-from bertkit.data.corpus.store import digest_files, hash_json
+from bertkit.data.corpus.store import digest_files
+from bertkit.data.readers.contents import hash_json
 from bertkit.data.readers.text_files import describe_files
 from bertkit.errors import UserError
 from bertkit.modeling.loading import ModelSource, find_model, load_tokenizer

@@ -21,7 +21,7 @@ from bertkit.tasks.evaluation import Outputs
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import stage_files, write_jsonl, write_text
 from bertkit.utils.output_paths import check_output_directory, require_disk_space
-from bertkit.utils.reporting import Reporter, silence_libraries
+from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 
 if TYPE_CHECKING:
     from bertkit.pipeline.session import Session
@@ -66,7 +66,7 @@ def train(
     reporter = reporter if reporter and distributed.is_main_process() else Reporter()
     config_class = task_class(task_name).spec.config
     config, fingerprints = resolve_settings(task_name, config_class, overrides, recipe, reporter)
-    with silence_libraries(), distributed.use_process_group():
+    with silence_libraries(), use_reporter(reporter), distributed.use_process_group():
         distributed.on_main_process(upload.check_hub_access, config)
         run = _run_or_load(task_name, config, fingerprints, reporter)
         if config.push_to_hub and run.output_dir:

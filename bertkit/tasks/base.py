@@ -7,7 +7,7 @@ modules import heavy libraries inside of functions, because `bertkit --help` loa
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -141,7 +141,7 @@ class InputSchema:
         """Return a row with placeholder texts, for the example code of the model card."""
         return dict.fromkeys(self.text_columns, "...")
 
-    def get_group_ids(self, rows: "Rows") -> list[Any] | None:
+    def get_group_ids(self, rows: "Rows") -> Sequence[Any] | None:
         """Return the group of each row; None if rows can be predicted one by one."""
         from bertkit.data.columns import find_column
 
@@ -185,7 +185,7 @@ class Task(ABC):
     def __init__(self, config: RunConfig) -> None:
         self.config: Any = config
         self.fitted_params: dict[str, Any] = {}
-        self.use_cache = not config.dry_run
+        self.use_cache = True
 
     @property
     @abstractmethod

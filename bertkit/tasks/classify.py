@@ -83,7 +83,7 @@ class Classify(SequenceTask):
         if problem == "regression":
             self.label_type = Regression([])
             return
-        values = train[self.config.label_column]
+        _, values = train.factorize(self.config.label_column)
         separator = detect_separator(values) if problem == "multi-label" else None
         train_labels = self._collect_labels(values, separator)
         is_known = known_labels and train_labels <= set(known_labels)

@@ -118,10 +118,12 @@ class CorpusTask(Task):
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys that keep documents with the same text in the same split."""
+        import numpy as np
+
         from bertkit.data.split import SplitKeys
 
-        digests = rows["digest"]
-        return SplitKeys(identity=digests, group=digests, stratum=[0] * len(rows), unit=self.spec.unit)
+        digests = rows.hash_columns(["digest"])
+        return SplitKeys(digests, digests, stratum=np.zeros(len(rows), int), unit=self.spec.unit)
 
     def parse_rows(
         self, rows: "Rows", split: str = "", require_labels: bool = False

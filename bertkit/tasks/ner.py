@@ -172,15 +172,20 @@ class Ner(Task):
 
         With `--context document`, a document stays in one split: the model reads its other sentences too.
         """
+        import numpy as np
+
+        from bertkit.data.column_types import hash_values
         from bertkit.data.ner.documents import get_document_keys
         from bertkit.data.split import SplitKeys
 
-        sentences = [tuple(words) for words in rows["tokens"]]
+        sentences = rows.hash_columns(["tokens"])
         documents = get_document_keys(rows) if self.config.context == "document" else []
         if len(set(documents)) > 1:
-            return SplitKeys(sentences, group=documents, stratum=[0] * len(rows), group_unit="document")
+            return SplitKeys(
+                sentences, hash_values(documents), np.zeros(len(rows), int), group_unit="document"
+            )
         tags = rows.columns.get("iob2", [()] * len(rows))
-        has_entity = [any(tag != "O" for tag in sentence_tags) for sentence_tags in tags]
+        has_entity = np.array([any(tag != "O" for tag in sentence_tags) for sentence_tags in tags])
         return SplitKeys(identity=sentences, group=sentences, stratum=has_entity)
 
     def validate_splits(self, splits: "Splits") -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UserError, format_list
@@ -106,7 +107,7 @@ class Nli(SequenceTask):
         The label of one pair would otherwise help to predict the labels of the others.
         """
         keys = super().split_keys(rows)
-        return dataclasses.replace(keys, group=rows[self.input_schema.text_columns[0]])
+        return dataclasses.replace(keys, group=rows.hash_columns(self.input_schema.text_columns[:1]))
 
     def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return a baseline that reads only the hypotheses."""
@@ -118,9 +119,10 @@ class Nli(SequenceTask):
 
         column = self.config.label_column
         ids = {str(index) for index in range(len(STANDARD_LABELS))}
-        if set(self.labels) != set(STANDARD_LABELS) or not set(map(normalize_label, rows[column])) <= ids:
+        distinct = set(map(normalize_label, rows.factorize(column)[1]))
+        if set(self.labels) != set(STANDARD_LABELS) or not distinct <= ids:
             return rows
-        return rows.with_column(column, map_label_ids(rows[column], STANDARD_LABELS))
+        return rows.map_column(column, partial(map_label_ids, names=STANDARD_LABELS))
 
     def _load_label_type(self, model_config: Any) -> LabelType:
         return InferenceLabel([model_config.id2label[index] for index in range(model_config.num_labels)])

@@ -157,11 +157,13 @@ class SequenceTask(Task):
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys that identify a row by its texts, and stratify rows by label."""
+        import numpy as np
+
         from bertkit.data.split import SplitKeys
 
-        texts = rows.zip_columns(list(self.input_schema.text_columns))
-        labels = rows.columns.get(self.config.label_column) if self.labels else None
-        strata = [str(value) for value in labels] if labels else [0] * len(rows)
+        texts = rows.hash_columns(self.input_schema.text_columns)
+        has_strata = bool(self.labels) and self.config.label_column in rows.columns
+        strata = rows.hash_columns([self.config.label_column]) if has_strata else np.zeros(len(rows), int)
         return SplitKeys(identity=texts, group=texts, stratum=strata)
 
     def validate_splits(self, splits: "Splits") -> None:

@@ -155,7 +155,9 @@ class Swag(Task):
         column = self.config.label_column
         if column not in rows.columns:
             return rows
-        return rows.with_column(column, [None if str(label) == "-1" else label for label in rows[column]])
+        return rows.map_column(
+            column, lambda labels: [None if str(label) == "-1" else label for label in labels]
+        )
 
     def parse_endings(self, rows: "Rows") -> list[list[str]]:
         """Return the endings of each row, without their common beginning."""
@@ -177,16 +179,18 @@ class Swag(Task):
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys that ignore the order of the endings, and keep rows with the same context together."""
+        import numpy as np
+
+        from bertkit.data.column_types import combine_hashes, hash_values
         from bertkit.data.split import SplitKeys
 
-        contexts = rows.zip_columns(list(self.input_schema.context_columns))
-        endings = self.parse_endings(rows)
-        identity = [
-            (*row_contexts, *sorted(row_endings))
-            for row_contexts, row_endings in zip(contexts, endings, strict=True)
-        ]
-        groups = [row_contexts[0] for row_contexts in contexts]
-        return SplitKeys(identity=identity, group=groups, stratum=[0] * len(rows))
+        contexts = self.input_schema.context_columns
+        endings = hash_values(tuple(sorted(row_endings)) for row_endings in self.parse_endings(rows))
+        return SplitKeys(
+            identity=combine_hashes([rows.hash_columns(contexts), endings]),
+            group=rows.hash_columns(contexts[:1]),
+            stratum=np.zeros(len(rows), int),
+        )
 
     def validate_splits(self, splits: "Splits") -> None:
         """Check that rows have two or more endings, and that each label names an ending of its row."""

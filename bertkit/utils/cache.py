@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bertkit.utils.files import verify_checksums, write_checksums
+from bertkit.errors import UserError
+from bertkit.utils.files import create_process_directory, verify_checksums, write_checksums
 
 
 def get_cache_directory() -> Path:
@@ -55,6 +56,27 @@ def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | 
         # Either the disk is full, or another process has created the entry in the meantime.
         return entry if verify_checksums(entry) is None else None
     return entry
+
+
+def write_to_temporary(write: Callable[[Path], None], what: str) -> Path:
+    """Write content into a temporary directory, for the rest of the process, because the cache is unusable.
+
+    Args:
+        write: Writes the content into an empty directory.
+        what: Noun for the content, for the error message.
+
+    Raises:
+        UserError: The content cannot be written.
+    """
+    folder = create_process_directory()
+    try:
+        write(folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot write {what} ({error.strerror}); set BERTKIT_CACHE_DIR to a directory with "
+            "free space"
+        ) from error
+    return folder
 
 
 def get_cache_size() -> int:

@@ -1,10 +1,15 @@
 """Sequences of different lengths, stored in two flat arrays that can be memory-mapped."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
+
+VALUES_FILE, OFFSETS_FILE, INFO_FILE = "values.bin", "offsets.bin", "ragged.json"
+CHUNK_SEQUENCES = 1 << 16  # sequences of a part, in computations over all values
 
 
 def concat_ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
@@ -82,17 +87,78 @@ class Ragged:
         """Lengths of the sequences [n]."""
         return np.diff(self.offsets)
 
-    def save(self, folder: Path) -> None:
-        """Write both arrays into an existing directory."""
-        np.save(folder / "values.npy", self.values)
-        np.save(folder / "offsets.npy", self.offsets)
+    def iter_parts(self) -> Iterator["Ragged"]:
+        """Yield the sequences in parts, so that a computation over all values needs little memory."""
+        for start in range(0, len(self), CHUNK_SEQUENCES):
+            offsets = self.offsets[start : start + CHUNK_SEQUENCES + 1]
+            yield Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     @classmethod
     def load(cls, folder: Path) -> "Ragged":
-        """Memory-map the arrays that `save` wrote."""
-        return cls(
-            np.load(folder / "values.npy", mmap_mode="r"), np.load(folder / "offsets.npy", mmap_mode="r")
-        )
+        """Open the sequences that a `RaggedWriter` wrote; the values are memory-mapped."""
+        values, offsets = map_ragged_files(folder)
+        return cls(values, offsets.astype(np.int64))
+
+
+class RaggedWriter:
+    """Writer that appends sequences to the files of a directory.
+
+    Offsets are stored as uint32 if possible, else as uint64.
+
+    Args:
+        folder: An existing directory.
+        dtype: Dtype of the values.
+    """
+
+    def __init__(self, folder: Path, dtype: np.dtype) -> None:
+        self.folder, self.dtype = folder, np.dtype(dtype)
+        self.num_values = 0
+        self._files: list[IO[bytes]] = []
+
+    def __enter__(self) -> "RaggedWriter":
+        self._files = [(self.folder / name).open("wb") for name in (VALUES_FILE, OFFSETS_FILE)]
+        return self
+
+    def add(self, values: np.ndarray, lengths: np.ndarray) -> None:
+        """Append sequences.
+
+        Args:
+            values: [total] values of the sequences, concatenated.
+            lengths: [n] length of each sequence.
+        """
+        starts = self.num_values + np.cumsum(lengths) - lengths
+        self._files[0].write(np.ascontiguousarray(values, self.dtype).data)
+        self._files[1].write(starts.astype(np.uint64).data)
+        self.num_values += len(values)
+
+    def __exit__(self, error_type: object, *error: object) -> None:
+        if error_type is None:
+            self._files[1].write(np.array([self.num_values], np.uint64).data)
+        for file in self._files:
+            file.close()
+        if error_type is None:
+            if self.offset_dtype == "uint32":
+                path = self.folder / OFFSETS_FILE
+                np.memmap(path, np.uint64, "r").astype(np.uint32).tofile(path)
+            info = {VALUES_FILE: self.dtype.name, OFFSETS_FILE: self.offset_dtype}
+            (self.folder / INFO_FILE).write_text(json.dumps(info), "utf-8")
+
+    @property
+    def offset_dtype(self) -> str:
+        """Dtype of the stored offsets."""
+        return "uint32" if self.num_values < 1 << 32 else "uint64"
+
+
+def map_ragged_files(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Memory-map the values and the offsets that a `RaggedWriter` wrote."""
+    info = json.loads((folder / INFO_FILE).read_text("utf-8"))
+    values, offsets = (map_array(folder / name, dtype) for name, dtype in info.items())
+    return values, offsets
+
+
+def map_array(path: Path, dtype: str | np.dtype) -> np.ndarray:
+    """Memory-map a file of numbers, which may be empty."""
+    return np.memmap(path, np.dtype(dtype), "r") if path.stat().st_size else np.empty(0, np.dtype(dtype))
 
 
 def compute_offsets(lengths: np.ndarray) -> np.ndarray:

@@ -8,8 +8,9 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -57,15 +58,73 @@ class Reporter:
     def on_train_end(self) -> None:
         """Report that training has ended, been interrupted or failed."""
 
-    def track(self, batches: Iterable[T], total: int, description: str) -> Iterator[T]:
+    def track(
+        self, batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
+    ) -> Iterator[T]:
         """Yield `batches` unchanged, and report the progress.
 
         Args:
-            batches: The items.
-            total: Number of items.
-            what: Name of the progress bar.
+            batches: The batches.
+            total: Sum of the sizes of all batches.
+            description: Name of the progress bar.
+            get_size: Returns the size of a batch; by default, batches are counted.
         """
         yield from batches
+
+    @contextmanager
+    def track_position(self, size: int, description: str) -> Iterator[Callable[[int], None]]:
+        """Report the progress of reading a file during the block.
+
+        Args:
+            size: Size of the file in bytes.
+            description: Name of the progress bar.
+
+        Yields:
+            A function that receives the current position in the file.
+        """
+        yield lambda _: None
+
+
+_active_reporter: ContextVar[Reporter] = ContextVar("active_reporter", default=Reporter())  # noqa: B039
+
+
+@contextmanager
+def use_reporter(reporter: Reporter) -> Iterator[None]:
+    """Report the progress of `track_progress` to this reporter during the block."""
+    token = _active_reporter.set(reporter)
+    try:
+        yield
+    finally:
+        _active_reporter.reset(token)
+
+
+_position_callback: ContextVar[Callable[[int], None]] = ContextVar("position", default=lambda _: None)
+
+
+@contextmanager
+def track_reading(size: int, description: str) -> Iterator[None]:
+    """Report the positions that `report_position` receives during the block; see `track_position`."""
+    with _active_reporter.get().track_position(size, description) as callback:
+        token = _position_callback.set(callback)
+        try:
+            yield
+        finally:
+            _position_callback.reset(token)
+
+
+def report_position(position: int) -> None:
+    """Report how many bytes of a file have been read; without `track_reading`, do nothing."""
+    _position_callback.get()(position)
+
+
+def track_progress(
+    batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
+) -> Iterator[T]:
+    """Yield `batches` unchanged, and report the progress to the reporter of `use_reporter`.
+
+    Functions below the pipeline, which have no reporter, use this; see `Reporter.track`.
+    """
+    return _active_reporter.get().track(batches, total, description, get_size)
 
 
 @contextmanager

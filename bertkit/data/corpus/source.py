@@ -1,12 +1,13 @@
 """Find the files that `--data` names for tasks on running text."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
+from bertkit.data.column_types import as_column
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column
 from bertkit.data.layouts import describe_unassigned_files, group_by_split, is_data_file
 from bertkit.data.loading import SAMPLES_DIR, load_dataset, parse_hub_name, resolve_hub_dataset
@@ -156,9 +157,9 @@ def _find_known_text(data: str, data_dir: str | None, column: str | None, encodi
     return TextSource(dataset.name, dataset.source, splits, "text", dataset.notes)
 
 
-def _write_texts(name: str, texts: list[str]) -> Path:
+def _write_texts(name: str, texts: Sequence[str]) -> Path:
     """Write the texts to a file of rows in the cache."""
-    digest = blake2b("\0".join([name, *texts]).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    digest = blake2b(name.encode() + as_column(texts).hashes.tobytes(), digest_size=16).hexdigest()
 
     def write(folder: Path) -> None:
         write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts))

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.features import StoredFeatures
+from bertkit.data.features import TextFeatures
 from bertkit.data.ner.documents import DocumentPosition, collect_sentences
 from bertkit.data.ner.words import WordSpans, encode_words
-from bertkit.data.tokenization import SequenceTemplate, compute_unk_fraction
+from bertkit.data.tokenization import SequenceTemplate, TokenRanges, compute_unk_fraction
 from bertkit.utils.ragged import (
     Ragged,
     compute_offsets,
@@ -20,7 +20,7 @@ from bertkit.utils.ragged import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordFeatures(StoredFeatures):
+class WordFeatures(TextFeatures):
     """Tokenized sentences as `n` sequences, with predictions at the first tokens of the words.
 
     A sequence is a sentence, or a window of a sentence that exceeds the maximum length. Windows are
@@ -84,13 +84,12 @@ def build_word_features(
     if labels is not None:
         predictions, first_words = np.unique(prediction_index, return_index=True)
         labels = labels[first_words[predictions >= 0]]
-    input_ids, token_type_ids, text_position = template.wrap_ranges(
-        tokens.ids.values, windows.start, windows.stop
-    )
+    text_position = template.count_special_tokens_before(~0)  # ~0 is the slot of the text
     positions = predicted.values - np.repeat(windows.start, predicted.lengths) + text_position
     longest = int(tokens.ids.lengths[rows].max(initial=0))
     return WordFeatures(
-        input_ids=input_ids, token_type_ids=token_type_ids, labels=labels,
+        template=template, columns=[tokens.ids], labels=labels,
+        ranges=TokenRanges((0,), windows.start[:, None], windows.stop[:, None]),
         sequence_offsets=np.arange(len(windows.start) + 1), window_offsets=windows.window_offsets,
         word_offsets=compute_offsets(word_stops - word_starts),
         positions=Ragged(positions, predicted.offsets), prediction_index=prediction_index,

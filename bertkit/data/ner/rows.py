@@ -140,7 +140,7 @@ def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -
         value if isinstance(value, str) else join_words(sentence)
         for value, sentence in zip(values, words, strict=True)
     ]
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, Sequence[Any]] = {
         f"input_{name}" if name in RESERVED_COLUMNS else name: column
         for name, column in rows.columns.items()
         if name not in (token_column, tag_column)
@@ -148,7 +148,11 @@ def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -
     # Each sentence is a document of its own, until `add_document_positions` replaces the column.
     positions = [DocumentPosition([sentence], 0) for sentence in zip(words, texts, strict=True)]
     columns |= {"tokens": words, "text": texts, "context": positions}
-    if tag_column in rows.columns and any(value is not None for value in rows[tag_column]):
+    if (
+        tag_column is not None
+        and tag_column in rows.columns
+        and any(value is not None for value in rows[tag_column])
+    ):
         columns["tags"] = [
             convert_spans_to_tags(rows, index, value, texts[index], words[index])
             if isinstance(values[index], str)
@@ -203,7 +207,7 @@ def _parse_tags(rows: Rows, index: int, value: Any, words: Sequence[str], column
 
 def _count_widened_spans(rows: Rows, token_column: str, tag_column: str | None, sentences: Rows) -> int:
     """Count the spans that are not entities of the tags, because they begin or end inside a word."""
-    if tag_column not in rows.columns or "tags" not in sentences.columns:
+    if tag_column is None or tag_column not in rows.columns or "tags" not in sentences.columns:
         return 0
     count = 0
     for index, (text, spans) in enumerate(zip(rows[token_column], rows[tag_column], strict=True)):

@@ -1,7 +1,7 @@
 """Find the columns of questions, contexts and answers, and normalize rows to one row per question."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,7 +216,7 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
     question, context, answer = match_split_columns(rows, names)
     ids = _parse_ids(rows)
     rows_with_ids = rows.with_column("id", ids)
-    columns: dict[str, list[Any]] = {"id": ids}
+    columns: dict[str, Sequence[Any]] = {"id": ids}
     if title := find_column(rows, "title"):
         columns["title"] = rows[title]
     columns["question"] = _require_texts(rows_with_ids, question)
@@ -275,7 +275,7 @@ def _parse_ids(rows: Rows) -> list[str]:
     return ids
 
 
-def _require_texts(rows: Rows, column: str) -> list[str]:
+def _require_texts(rows: Rows, column: str) -> Sequence[str]:
     for index, value in enumerate(rows[column]):
         if not isinstance(value, str) or not value.strip():
             is_empty = value is None or isinstance(value, str)

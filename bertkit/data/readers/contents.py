@@ -1,6 +1,7 @@
 """Read and decompress the bytes of files in chunks; formats are recognized by content, not by name."""
 
 import gzip
+import json
 import lzma
 import re
 import struct
@@ -8,10 +9,13 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any
 
 from bertkit.errors import UserError, format_list
+from bertkit.utils.reporting import report_position
 
 CHUNK_BYTES = 1 << 20  # bytes read at a time
 GZIP_MAGIC, ZSTD_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
@@ -71,6 +75,7 @@ def read_chunks(file: Any) -> Iterator[bytes]:
             magic = raw.peek(4)[:4]  # peek, because a stream cannot be rewound
             with _decompress(file, raw, magic) as stream:
                 while chunk := stream.read(CHUNK_BYTES):
+                    report_position(raw.tell())
                     yield chunk
     except READ_ERRORS as error:
         raise UserError(f"{file}: cannot be read ({error})") from error
@@ -112,3 +117,34 @@ def detect_unsupported_format(head: bytes) -> str | None:
     if HTML_PAGE.match(head):
         return "an HTML page, perhaps from a failed download; download it again"
     return next((name for magic, name in UNSUPPORTED_MAGIC.items() if head.startswith(magic)), None)
+
+
+# ---- digests, for cache keys
+
+
+def hash_json(value: Any) -> str:
+    """Return a digest of a value that can be written as JSON."""
+    return blake2b(json.dumps(value).encode(), digest_size=16).hexdigest()
+
+
+def digest_path(path: Path) -> str:
+    """Return a digest of the content of a file.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    try:
+        status = path.stat()
+        return _digest_content(path.resolve(), status.st_size, status.st_mtime_ns)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the file ({error.strerror})") from error
+
+
+@cache
+def _digest_content(path: Path, *size_and_mtime: int) -> str:  # noqa: ARG001 (they invalidate the cache)
+    """Return a digest of the bytes of a file. A process reads a file only once, unless the file changes."""
+    content = blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            content.update(chunk)
+    return content.hexdigest()

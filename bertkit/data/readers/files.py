@@ -12,12 +12,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from bertkit.data.column_types import CHUNK_ROWS
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column, require_column
 from bertkit.data.readers.conll import parse_conll
 from bertkit.data.readers.contents import (
     CHUNK_BYTES,
     EMPTY_FILE,
     PARQUET_MAGIC,
+    digest_path,
+    hash_json,
     read_chunks,
     require_file,
 )
@@ -41,13 +44,15 @@ from bertkit.data.readers.text_files import (
     read_text,
     split_lines,
 )
-from bertkit.data.rows import CHUNK_ROWS, Rows, chunk_records
+from bertkit.data.rows import Rows, chunk_records
+from bertkit.data.table_store import STORE_VERSION, store_rows
 from bertkit.errors import UserError, format_count, shorten_repr
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, track_reading
 from bertkit.utils.text import replace_surrogates
 
 DataFormat = Literal["json", "conll", "delimited"]  # of a labeled data file that is not Parquet
 RowFormat = Literal["parquet", "json lines", "delimited"]  # of a corpus file that is not running text
+IN_MEMORY_BYTES = 16 << 20  # the rows of smaller files are not stored on disk
 TEXT_FILE_NAME = re.compile(r".*\.txt(\.gz|\.zst)?", re.IGNORECASE)
 STANDARD_INPUT = "standard input"
 
@@ -58,6 +63,8 @@ STANDARD_INPUT = "standard input"
 def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
     """Return all rows of one file.
 
+    The values of a large file are stored on disk, and read when they are needed.
+
     Args:
         path: The file.
         dialect: How to read a text file whose content does not show it.
@@ -66,6 +73,16 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
         UserError: The file does not exist, is empty or not text, or contains a row that cannot be parsed.
     """
     require_file(path)
+    size, iter_parts = path.stat().st_size, partial(stream_rows, path, dialect)
+    if size <= IN_MEMORY_BYTES:
+        return store_rows(iter_parts, str(path), key=None)
+    key = hash_json([STORE_VERSION, repr(dialect), digest_path(path)])
+    with track_reading(size, f"reading {path.name}"):
+        return store_rows(iter_parts, str(path), key)
+
+
+def _parse_file(path: Path, dialect: Dialect | None) -> Rows:
+    """Return all rows of one file in memory."""
     if _is_parquet(path):
         return read_parquet(path)
     text = "".join(read_text(path, _resolve_decoding(path, dialect)))
@@ -105,12 +122,12 @@ def stream_rows(
     """
     require_file(path)
     if path.stat().st_size <= stream_above_bytes:
-        return read_file(path, dialect).iter_chunks(chunk_size)
+        return _parse_file(path, dialect).iter_chunks(chunk_size)
     if _is_parquet(path):
         return _require_rows(path, iter_parquet(path, chunk_size))
     records = _stream_records(path, dialect)
     if records is None:
-        return read_file(path, dialect).iter_chunks(chunk_size)
+        return _parse_file(path, dialect).iter_chunks(chunk_size)
     return _require_rows(path, chunk_records(records, str(path), chunk_size))
 
 

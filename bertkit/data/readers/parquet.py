@@ -12,6 +12,7 @@ from bertkit.data.readers.json import JSON_ERRORS
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_list
 from bertkit.hub.files import BLOCK_SIZE
+from bertkit.utils.reporting import report_position
 
 TEXT_BATCH_ROWS = 64  # rows read at a time by `iter_parquet_column`; the text of a row may be a whole book
 
@@ -40,6 +41,7 @@ def iter_parquet(path: Path, chunk_size: int) -> Iterator[Rows]:
         for batch in file.iter_batches(chunk_size):
             yield Rows.from_columns(convert_arrow_columns(path, batch, first_row), str(path), first_row)
             first_row += batch.num_rows
+            report_position(path.stat().st_size * (first_row - 1) // file.metadata.num_rows)
 
 
 def iter_parquet_column(path: Any, choose_column: Callable[[list[str]], str]) -> Iterator[tuple[int, Any]]:

@@ -1,0 +1,263 @@
+"""Store rows in Arrow files that are memory-mapped as a `datasets.Dataset`.
+
+A table is written part by part, so its size is not limited by memory. The types of its columns are inferred
+from the first part. If a later part does not fit, the table is written again: a column with values of several
+types is then stored as JSON, which keeps each value as it is.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit.data.column_types import Column, hash_values
+from bertkit.data.rows import Rows
+from bertkit.utils.cache import get_or_create, write_to_temporary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
+
+STORE_VERSION = 1  # to be increased when the code stores other content for the same rows
+CACHE_KIND = "rows"
+TABLE_FILE, HASHES_FILE, NUMBERS_FILE, INFO_FILE = "rows.arrow", "hashes.npy", "row_numbers.npy", "info.json"
+SCALAR_TYPES = {str: "string", bool: "bool", int: "int64", float: "double"}
+JSON_TYPE = "json"  # type of a column whose values have no common Arrow type
+GATHER_ROWS = 128  # selected rows that are read at a time
+MAX_SPAN = 32  # selected rows are read as one range if the range has at most this many times their number
+ColumnTypes = dict[str, Any]  # Arrow type of each column, or `JSON_TYPE`
+
+
+class StoredColumn(Column):
+    """A column of a stored table.
+
+    Args:
+        dataset: A dataset with this column alone.
+        is_json: Whether the values are stored as JSON.
+        hashes: [n] uint64 hash of each value.
+    """
+
+    def __init__(self, dataset: "Dataset", is_json: bool, hashes: np.ndarray) -> None:
+        self.dataset, self.is_json, self._hashes = dataset.with_format("arrow"), is_json, hashes
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """[n] uint64 hash of each value."""
+        return self._hashes
+
+    @cached_property
+    def is_text(self) -> bool:  # type: ignore[override]
+        """Whether all values are strings."""
+        values = self.dataset.data.column(0)
+        return not self.is_json and str(values.type) == "string" and values.null_count == 0
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return the values of a range."""
+        return self._to_python(self.dataset[start:stop])
+
+    def take(self, indices: np.ndarray) -> list[Any]:
+        """Return the values at `indices`, in that order."""
+        values: list[Any] = []
+        for first in range(0, len(indices), GATHER_ROWS):
+            part = indices[first : first + GATHER_ROWS]
+            start, stop = int(part.min()), int(part.max()) + 1
+            if stop - start <= MAX_SPAN * len(part):  # usual for selections, whose indices ascend
+                values += self._to_python(self.dataset[start:stop].take(part - start))
+            else:
+                values += self._to_python(self.dataset[part.tolist()])
+        return values
+
+    def _to_python(self, table: "pa.Table") -> list[Any]:
+        values = table.column(0).to_pylist()
+        return [None if value is None else json.loads(value) for value in values] if self.is_json else values
+
+
+# ---- storing and opening tables
+
+
+@dataclass(frozen=True)
+class TableContent:
+    """What a stored table consists of, except for the values.
+
+    Attributes:
+        json_columns: Whether the values are stored as JSON, by column.
+        hashes: [columns, n] uint64 hash of each value.
+        row_numbers: [n] see `Rows`.
+        is_line_numbered: Whether the row numbers are line numbers.
+    """
+
+    json_columns: dict[str, bool]
+    hashes: np.ndarray
+    row_numbers: np.ndarray
+    is_line_numbered: bool
+
+    def save(self, folder: Path) -> None:
+        """Write the content into the directory of the table."""
+        info = {"json_columns": self.json_columns, "is_line_numbered": self.is_line_numbered}
+        (folder / INFO_FILE).write_text(json.dumps(info), "utf-8")
+        np.save(folder / HASHES_FILE, self.hashes)
+        np.save(folder / NUMBERS_FILE, self.row_numbers)
+
+    @classmethod
+    def load(cls, folder: Path) -> "TableContent":
+        """Read the content from the directory of a table."""
+        info = json.loads((folder / INFO_FILE).read_text("utf-8"))
+        hashes, numbers = (np.load(folder / name, mmap_mode="r") for name in (HASHES_FILE, NUMBERS_FILE))
+        return cls(hashes=hashes, row_numbers=numbers, **info)
+
+    def build_rows(self, dataset: "Dataset", file: str) -> Rows:
+        """Return the rows of the table.
+
+        Args:
+            dataset: The values.
+            file: Name of the file that the rows were read from.
+        """
+        columns = {
+            name: StoredColumn(dataset.select_columns([name]), is_json, hashes)
+            for (name, is_json), hashes in zip(self.json_columns.items(), self.hashes, strict=True)
+        }
+        line_numbered_files = frozenset([file] if self.is_line_numbered else [])
+        file_index = np.zeros(len(self.row_numbers), np.int32)
+        return Rows(columns, (file,), file_index, self.row_numbers, line_numbered_files)
+
+
+def store_rows(iter_parts: Callable[[], Iterator[Rows]], file: str, key: str | None) -> Rows:
+    """Store the rows of a file, and return them with columns that are read when they are needed.
+
+    Args:
+        iter_parts: Returns an iterator over the rows of the file, in parts. It may be called repeatedly.
+        file: Name of the file, for errors.
+        key: Digest of everything that the rows depend on; the table is cached on disk under this key. None
+            keeps the table in memory.
+
+    Raises:
+        UserError: A part cannot be read, or the disk is full.
+    """
+    from datasets import Dataset
+
+    if key is None:
+        content, buffer = _write_table(iter_parts, None)
+        return content.build_rows(Dataset.from_buffer(buffer), file)
+
+    def write(folder: Path) -> None:
+        content, _ = _write_table(iter_parts, folder / TABLE_FILE)
+        content.save(folder)
+
+    folder = get_or_create(CACHE_KIND, key, write) or write_to_temporary(write, "the rows")
+    return TableContent.load(folder).build_rows(Dataset.from_file(str(folder / TABLE_FILE)), file)
+
+
+# ---- writing
+
+
+class _TypesChanged(Exception):
+    """A part does not fit the types of the earlier parts, which have been adapted."""
+
+
+def _write_table(iter_parts: Callable[[], Iterator[Rows]], path: Path | None) -> tuple[TableContent, Any]:
+    """Write all parts to a file, or to memory if `path` is None.
+
+    Returns:
+        The content except for the values, and the buffer with the values in memory (None for a file).
+    """
+    import pyarrow as pa
+
+    types: ColumnTypes = {}
+    while True:
+        sink = pa.BufferOutputStream() if path is None else pa.OSFile(str(path), "wb")
+        try:
+            with sink:
+                content = _write_parts(iter_parts(), sink, types)
+                return content, sink.getvalue() if path is None else None
+        except _TypesChanged:
+            continue
+
+
+def _write_parts(parts: Iterator[Rows], sink: Any, types: ColumnTypes) -> TableContent:
+    """Write the parts in the Arrow streaming format, and add the types of new columns to `types`."""
+    import pyarrow as pa
+
+    first = next(parts)
+    _add_types(first, types)
+    hashes: list[list[np.ndarray]] = [[] for _ in types]
+    row_numbers = []
+    schema = pa.schema([(name, pa.string() if kind == JSON_TYPE else kind) for name, kind in types.items()])
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for part in chain([first], parts):
+            if not part.columns.keys() <= types.keys():
+                _add_types(part, types)
+                raise _TypesChanged
+            columns = {name: part.columns.get(name, [None] * len(part)) for name in types}
+            arrays = [_build_array(name, values, types) for name, values in columns.items()]
+            writer.write_batch(pa.record_batch(arrays, schema))
+            row_numbers.append(part.row_numbers)
+            for column_hashes, values in zip(hashes, columns.values(), strict=True):
+                column_hashes.append(hash_values(values))
+    return TableContent(
+        {name: kind == JSON_TYPE for name, kind in types.items()},
+        np.array([np.concatenate(column_hashes) for column_hashes in hashes]),
+        np.concatenate(row_numbers),
+        bool(first.line_numbered_files),
+    )
+
+
+def _add_types(part: Rows, types: ColumnTypes) -> None:
+    """Infer the types of those columns that have none."""
+    for name, values in part.columns.items():
+        if name not in types:
+            types[name] = _infer_type(values)
+
+
+def _infer_type(values: Sequence[Any]) -> Any:
+    """Return the Arrow type of the values, or `JSON_TYPE` if Arrow would change a value.
+
+    A column without any value gets the type of a text.
+    """
+    import pyarrow as pa
+
+    value_types = set(map(type, values)) - {type(None)}
+    if not value_types:
+        return pa.string()
+    if len(value_types) > 1:
+        return JSON_TYPE
+    (value_type,) = value_types
+    if value_type in SCALAR_TYPES:
+        return pa.type_for_alias(SCALAR_TYPES[value_type])
+    if value_type is list:
+        element_types = set(map(type, chain.from_iterable(filter(None, values)))) - {type(None)}
+        (element_type,) = element_types if len(element_types) == 1 else (None,)
+        alias = SCALAR_TYPES.get(element_type) if element_type else None
+        return pa.list_(pa.type_for_alias(alias)) if alias else JSON_TYPE
+    if value_type is dict:
+        return JSON_TYPE
+    return pa.array(values).type  # such as a date of a Parquet file
+
+
+def _build_array(name: str, values: Sequence[Any], types: ColumnTypes) -> "pa.Array":
+    """Return the values of a column as an Arrow array.
+
+    Raises:
+        _TypesChanged: The values do not have the type of the earlier parts, so the column becomes JSON.
+    """
+    import pyarrow as pa
+
+    kind = types[name]
+    if kind == JSON_TYPE:
+        # Values that JSON does not have, such as dates in a list, are stored as text.
+        texts = [None if value is None else json.dumps(value, default=str) for value in values]
+        return pa.array(texts, pa.string())
+    if _infer_type(values) == kind or all(value is None for value in values):
+        try:
+            return pa.array(values, kind)
+        except (pa.ArrowException, UnicodeEncodeError, OverflowError):
+            pass  # such as a lone surrogate in a text, or an integer of more than 64 bits
+    types[name] = JSON_TYPE
+    raise _TypesChanged
