@@ -187,7 +187,7 @@ def _load_new_rows(
     from bertkit.data.loading import load_dataset
 
     task = predictor.task
-    dialect = task.make_dialect(config.encoding)
+    dialect = task.spec.make_dialect(config.encoding)
     dataset = load_dataset(str(config.data), task.spec.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
     labeled: Splits = {}

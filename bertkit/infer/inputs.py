@@ -150,7 +150,7 @@ def iter_data_rows(
     task: Task, data: str, data_dir: str | None, reporter: Reporter, encoding: str | None = None
 ) -> Iterator[Rows]:
     """Yield the rows of a file, or of one split of a directory or dataset, in chunks."""
-    dialect = task.make_dialect(encoding)
+    dialect = task.spec.make_dialect(encoding)
     path = Path(data).expanduser()
     if path.is_file():
         text_lines = None if task.spec.reads_conll else _iter_text_lines(task, data, reporter, encoding)

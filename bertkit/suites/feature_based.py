@@ -53,7 +53,7 @@ class FeatureBasedSuite(Suite):
             str(self.config.data),
             Ner.spec.name,
             self.config.data_dir,
-            Ner.make_dialect(self.config.encoding),
+            Ner.spec.make_dialect(self.config.encoding),
         )
         self.data_source = dataset.source
         return [dataset.name, self.model_source.name]

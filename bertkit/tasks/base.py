@@ -94,6 +94,12 @@ class TaskSpec:
     predictions_name: str = "predictions"
     training_phrase: str = "fine-tuned for"
 
+    def make_dialect(self, encoding: str | None) -> "Dialect":
+        """Return how the text files of the task are read, given the value of `--encoding`."""
+        from bertkit.data.readers.delimited import Dialect
+
+        return Dialect(conll=self.reads_conll, encoding=encoding)
+
 
 @dataclass(frozen=True, kw_only=True)
 class InputSchema:
@@ -203,19 +209,12 @@ class Task(ABC):
         from bertkit.data.readers.files import read_file
 
         config = self.config
-        dialect = self.make_dialect(config.encoding)
+        dialect = self.spec.make_dialect(config.encoding)
         dataset = load_dataset(str(config.data), self.spec.name, config.data_dir, dialect)
         paths = {"validation": config.validation, "test": config.test}
         return dataset.add_splits(
             {split: read_file(Path(path), dialect) for split, path in paths.items() if path}
         )
-
-    @classmethod
-    def make_dialect(cls, encoding: str | None) -> "Dialect":
-        """Return how text files are read, given the value of `--encoding`."""
-        from bertkit.data.readers.delimited import Dialect
-
-        return Dialect(conll=cls.spec.reads_conll, encoding=encoding)
 
     @abstractmethod
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
