@@ -312,29 +312,6 @@ def test_the_default_directory_gets_a_number_if_it_exists(cli, tiny, toy):
         assert (status, out.splitlines()[-1]) == (0, f"run: runs/{name}")
 
 
-def test_defaults_follow_data_size_and_model_size():
-    from bertkit.training.defaults import suggest_hyperparameters
-
-    assert suggest_hyperparameters(1_000, 110_000_000)[0] == {
-        "epochs": 4.0,
-        "batch_size": 16,
-        "learning_rate": 3e-5,
-    }
-    assert suggest_hyperparameters(200_000, 110_000_000)[0] == {
-        "epochs": 2.0,
-        "batch_size": 32,
-        "learning_rate": 2e-5,
-    }
-    assert suggest_hyperparameters(20_000, 23_000_000)[0]["learning_rate"] == 1e-4
-    reasons = [
-        suggest_hyperparameters(9, size)[1].split(" and ")[1]
-        for size in (412_128, 999_499, 999_500, 4_386_178, 109_482_240)
-    ]
-    assert [reason.split()[0] for reason in reasons] == ["412k", "999k", "1.0M", "4.4M", "109M"]
-    assert suggest_hyperparameters(200_000, 4_000_000)[0]["learning_rate"] == 3e-4
-    assert suggest_hyperparameters(20_000, 340_000_000)[0]["learning_rate"] == 2e-5
-
-
 def test_texts_without_words_are_scored(tiny, tmp_path):
     rows = [{"text": "?" * (n + 1), "label": ("x", "y")[n % 2]} for n in range(40)]
     data = write_rows(tmp_path / "marks.jsonl", rows)

@@ -333,12 +333,15 @@ def test_no_leaderboard_files_are_written_for_a_sample_of_the_test_rows(cli, com
 
 
 def test_recipes_and_learning_rates_follow_the_paper():
+    from transformers import BertConfig
+
     from bertkit.training.defaults import suggest_hyperparameters
 
     for task in GLUE_TASKS:
         kind = "nli" if task.name in ("mnli", "qnli", "rte", "wnli") else "classify"
         recipe = read_recipe(f"glue/{task.name}", kind, task_class(kind).spec.config)
         assert recipe.settings == {"data": task.name, "max_length": 128, "batch_size": 32, "epochs": 3.0}
-    for parameters in (110e6, 340e6):
+    base, large = BertConfig(), BertConfig(num_hidden_layers=24, hidden_size=1024, num_attention_heads=16)
+    for config in (base, large):
         for rows in (500, 50_000, 500_000):
-            assert suggest_hyperparameters(rows, int(parameters))[0]["learning_rate"] in PAPER_LEARNING_RATES
+            assert suggest_hyperparameters(rows, config)[0]["learning_rate"] in PAPER_LEARNING_RATES

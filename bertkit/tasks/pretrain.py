@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
+# For continued pre-training. The README of google-research/bert recommends a smaller rate than from scratch.
+CONTINUED_LEARNING_RATE = 2e-5
 NUM_SAMPLES = 100  # examples in masked_samples.jsonl
 
 
@@ -51,9 +53,12 @@ class Pretrain(CorpusTask):
         super().__init__(config)
         if self.config.phases is not None:
             self.config = apply_phases(self.config)
-        phrase = "further pre-trained by" if self.config.model else "pre-trained from scratch by"
         pipeline = TransformersPipeline(task=self.objective.hub_task)
-        self.spec = replace(self.spec, pipeline=pipeline, training_phrase=phrase)
+        self.spec = replace(self.spec, pipeline=pipeline, training_phrase="pre-trained from scratch by")
+        if self.config.model:
+            defaults = {**self.spec.default_hyperparameters, "learning_rate": CONTINUED_LEARNING_RATE}
+            phrase = "further pre-trained by"
+            self.spec = replace(self.spec, default_hyperparameters=defaults, training_phrase=phrase)
 
     @property
     def phases(self) -> "list[Phase]":

@@ -10,49 +10,59 @@ from typing import Any
 from bertkit.config import RunConfig
 from bertkit.errors import UserError, format_count
 
-TINY_MODEL, SMALL_MODEL, LARGE_MODEL = 10e6, 50e6, 200e6  # numbers of parameters
+# Numbers of parameters in all layers; see `compute_layer_parameters`.
+TINY_MODEL, SMALL_MODEL, MEDIUM_MODEL, BASE_MODEL, LARGE_MODEL = 2e6, 15e6, 60e6, 200e6, 500e6
+# Lower limits of model types for large models: He et al. 2021 (DeBERTa), appendix, use 5e-6 to 1e-5.
+MAX_LARGE_MODEL_RATES = {"deberta": 1e-5, "deberta-v2": 1e-5}
 FEW_ROWS, MANY_ROWS = 5_000, 100_000  # numbers of training rows
 
 
-def suggest_hyperparameters(rows: int, parameters: int, unit: str = "row") -> tuple[dict[str, Any], str]:
+def suggest_hyperparameters(rows: int, model_config: Any, unit: str = "row") -> tuple[dict[str, Any], str]:
     """Suggest values for `epochs`, `learning_rate` and `batch_size`.
 
     Args:
         rows: Number of training rows.
-        parameters: Number of parameters of the encoder.
+        model_config: The transformers config of the model.
         unit: Noun for a training row, such as "question".
 
     Returns:
         The values by setting, and the reason in one line.
     """
-    size = f"{format_count(rows, f'training {unit}')} and {_format_parameters(parameters)} parameters"
+    layers = format_count(model_config.num_hidden_layers, "layer")
+    size = f"{format_count(rows, f'training {unit}')} and {layers} of size {model_config.hidden_size}"
     if rows < FEW_ROWS:
         epochs, batch_size = 4.0, 16
     elif rows <= MANY_ROWS:
         epochs, batch_size = 3.0, 32
     else:
         epochs, batch_size = 2.0, 32
-    learning_rate = _suggest_learning_rate(rows, parameters)
+    learning_rate = _suggest_learning_rate(rows, model_config)
     return {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}, f"for {size}"
 
 
-def _format_parameters(parameters: int) -> str:
-    """Format a number of parameters, such as `412k`, `4.4M` or `110M`."""
-    if parameters < 999_500:  # larger numbers would be rounded to 1000k
-        return f"{parameters / 1e3:.0f}k"
-    if parameters < 9.95e6:  # larger numbers would be rounded to 10.0M
-        return f"{parameters / 1e6:.1f}M"
-    return f"{parameters / 1e6:.0f}M"
+def compute_layer_parameters(model_config: Any) -> int:
+    """Return the number of parameters that BERT has in as many layers of the same width.
+
+    The best learning rate depends on depth and width. The number of parameters of the model would be
+    misleading: ALBERT shares one layer, and a large vocabulary adds parameters to a small encoder.
+    """
+    return 12 * model_config.num_hidden_layers * model_config.hidden_size**2
 
 
-def _suggest_learning_rate(rows: int, parameters: int) -> float:
+def _suggest_learning_rate(rows: int, model_config: Any) -> float:
+    parameters = compute_layer_parameters(model_config)
+    has_many_rows = rows > MANY_ROWS
     if parameters < TINY_MODEL:
         return 3e-4
     if parameters < SMALL_MODEL:
-        return 1e-4 if rows <= MANY_ROWS else 5e-5
-    if parameters > LARGE_MODEL:
-        return 2e-5
-    return 3e-5 if rows <= MANY_ROWS else 2e-5
+        return 5e-5 if has_many_rows else 1e-4
+    if parameters < MEDIUM_MODEL:
+        return 3e-5 if has_many_rows else 5e-5
+    if parameters < BASE_MODEL:
+        return 2e-5 if has_many_rows else 3e-5
+    if parameters < LARGE_MODEL:
+        return MAX_LARGE_MODEL_RATES.get(model_config.model_type, 2e-5)
+    return 1e-5
 
 
 def check_precision(config: RunConfig) -> None:
