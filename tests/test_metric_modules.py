@@ -14,6 +14,7 @@ from conftest import assert_refused, make_ner_rows, make_toy_rows, read_predicti
 import bertkit
 from bertkit import run_directory
 from bertkit.metrics.modules import is_lower_better, load_module, name_scores, parse_module_name
+from bertkit.reports.page import compute_interval_bar
 
 MODULE = """
 from pathlib import Path
@@ -365,6 +366,11 @@ def test_the_scores_of_a_task_are_listed_without_training(task, runs, cli, tmp_p
     line = assert_refused(cli, tmp_path, args, ["choose one of"], task)
     listed = set(line.rpartition("choose one of ")[2].split(", "))
     assert listed == {"loss", *run_directory.read_metrics(runs / task)["validation"]}
+
+
+def test_the_report_shows_no_bar_for_errors_which_have_no_upper_bound():
+    metrics = {"validation": {"rmse": 0.2}, "intervals": {"rmse": [0.1, 0.3]}, "baselines": {}}
+    assert compute_interval_bar(metrics, "rmse") is None
 
 
 def test_the_direction_follows_from_the_name():

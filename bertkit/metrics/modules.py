@@ -132,7 +132,7 @@ class MetricModule:
         """
         if self.takes_label_names:
             decoded = decoded.use_label_names()
-        with _report_errors(self.flag, "pass a module for these predictions, or leave it out"):
+        with _report_errors(self.flag, "pass other arguments (NAME:KEY=VALUE) or another module"):
             result = self.module.compute(
                 predictions=select_keys(decoded.predictions, self.features["predictions"]),
                 references=select_keys(decoded.references, self.features["references"]),

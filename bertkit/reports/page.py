@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from bertkit._version import __version__
 from bertkit.errors import format_count
+from bertkit.metrics.modules import is_lower_better
 from bertkit.reports.charts import build_training_charts
 from bertkit.reports.examples import build_error_browser
 from bertkit.reports.finished_run import EXTRA_SPLITS, FinishedRun
@@ -22,7 +23,6 @@ from bertkit.run_directory import REPORT_FILE
 from bertkit.utils.files import write_text
 
 TEMPLATE_DIR = Path(__file__).parent / "templates"
-UNBOUNDED_METRIC_SUFFIXES = ("loss", "perplexity")  # metrics without an upper bound
 
 
 def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:
@@ -55,10 +55,10 @@ def compute_interval_bar(metrics: Mapping[str, Any], name: str) -> dict[str, Any
 
     Returns:
         `score`, `low` and `high`, and `baselines` by name. None if the metric has no interval or no upper
-        bound (such as a loss), or if a value is outside of the scale.
+        bound (such as a loss or an error), or if a value is outside of the scale.
     """
     value, interval = metrics["validation"][name], metrics["intervals"].get(name)
-    if interval is None or name.endswith(UNBOUNDED_METRIC_SUFFIXES):
+    if interval is None or is_lower_better(name):
         return None
     baselines = {
         baseline: scores[name] for baseline, scores in metrics["baselines"].items() if name in scores
