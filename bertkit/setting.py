@@ -119,6 +119,11 @@ def get_flag(name: str, metadata: Setting) -> str:
     return metadata.flags[0].split("/")[0] if metadata.flags else "--" + name.replace("_", "-")
 
 
+def is_column_setting(name: str) -> bool:
+    """Return whether a setting names columns of the rows, such as `text_column` or `ending_columns`."""
+    return "_column" in name
+
+
 def fill_unset(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:
     """Fill in `values` for those settings that are None in `config`."""
     unset = {key: value for key, value in values.items() if getattr(config, key) is None}

@@ -17,9 +17,9 @@ from bertkit.data.choices import (
     find_ambiguous_labels,
     guess_ending_columns,
     infer_first_label,
-    parse_column_names,
     parse_endings,
 )
+from bertkit.data.columns import parse_column_names
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 from bertkit.modeling.forward import compute_logits
@@ -175,12 +175,11 @@ def test_ending_columns_are_guessed_in_order():
 
 def test_ending_columns_are_repeated_or_separated_by_commas():
     rows = table(**{"a": ["x"], "b": ["y"], "c,d": ["z"]})
-    assert parse_column_names(rows, ["a,b"]) == parse_column_names(rows, ["a", "b"]) == ["a", "b"]
-    assert parse_column_names(rows, ["a", "c,d"]) == ["a", "c,d"]
-    with pytest.raises(UserError, match="'a' is named twice"):
-        parse_column_names(rows, ["a", "a"])
-    with pytest.raises(UserError, match="no column 'e'"):
-        parse_column_names(rows, ["a,e"])
+    for names, wanted in ((["a,b"], ["a", "b"]), (["a", "b"], ["a", "b"]), (["a", "c,d"], ["a", "c,d"])):
+        assert parse_column_names(rows, names, "--ending-columns") == wanted
+    for names, problem in ((["a", "a"], "'a' is named twice"), (["a,e"], "no column 'e'")):
+        with pytest.raises(UserError, match=problem):
+            parse_column_names(rows, names, "--ending-columns")
 
 
 def test_empty_columns_after_the_last_ending_are_ignored():

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import find_column, guess_column, require_column
+from bertkit.data.columns import find_column, guess_column
 from bertkit.data.labels import normalize_label
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
@@ -65,24 +65,6 @@ def guess_ending_columns(rows: Rows) -> list[str]:
             f"name them with {ENDING_COLUMNS_FLAG}"
         )
     return [column for _, _, column in sorted(ending_columns)]
-
-
-def parse_column_names(rows: Rows, names: Sequence[str]) -> list[str]:
-    """Return the columns that the user named; a name that is not a column is split at commas.
-
-    Raises:
-        UserError: A column does not exist, or is named twice.
-    """
-    columns: list[str] = []
-    for name in names:
-        parts = [name] if name in rows.columns else name.split(",")
-        columns.extend(part.strip() for part in parts)
-    for column in columns:
-        require_column(rows, column, ENDING_COLUMNS_FLAG)
-    duplicates = [column for column in columns if columns.count(column) > 1]
-    if duplicates:
-        raise UserError(f"{ENDING_COLUMNS_FLAG}: {duplicates[0]!r} is named twice; pass each column once")
-    return columns
 
 
 def parse_endings(rows: Rows, columns: Sequence[str]) -> list[list[str]]:

@@ -1,5 +1,8 @@
 """Find the text and label columns of a table: those that the user names, or the first with usual names."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from bertkit.data.column_types import as_column
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_list, suggest_similar
@@ -63,6 +66,41 @@ def require_column(rows: Rows, column: str, flag: str) -> None:
     columns = f"it has {format_list(rows.columns)}; {fix}" if rows.columns else "it has no columns"
     hint = suggest_similar(column, rows.columns) or ";"
     raise UserError(f"{rows.files[0]}: no column {column!r} ({flag}){hint} {columns}")
+
+
+def require_named_columns(rows: Rows, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns that the user named, by setting; lists may hold names that commas separate.
+
+    Raises:
+        UserError: A column does not exist, or a list names it twice.
+    """
+    found: dict[str, Any] = {}
+    for setting, column in columns.items():
+        flag = "--" + setting.replace("_", "-")
+        if isinstance(column, list):
+            found[setting] = parse_column_names(rows, column, flag)
+        else:
+            require_column(rows, column, flag)
+            found[setting] = column
+    return found
+
+
+def parse_column_names(rows: Rows, names: Sequence[str], flag: str) -> list[str]:
+    """Return the columns that the user named; a name that is not a column is split at commas.
+
+    Raises:
+        UserError: A column does not exist, or is named twice.
+    """
+    columns: list[str] = []
+    for name in names:
+        parts = [name] if name in rows.columns else name.split(",")
+        columns.extend(part.strip() for part in parts)
+    for column in columns:
+        require_column(rows, column, flag)
+    duplicates = [column for column in columns if columns.count(column) > 1]
+    if duplicates:
+        raise UserError(f"{flag}: {duplicates[0]!r} is named twice; pass each column once")
+    return columns
 
 
 def require_texts(rows: Rows, columns: list[str]) -> None:

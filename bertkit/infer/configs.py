@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bertkit.config import data_dir_setting, encoding_setting, metric_setting
+from bertkit.infer.columns import add_column_settings
 from bertkit.setting import DATA, MODEL, OUTPUT, Settings, setting
 
 EMBED_HELP = "Write vectors of texts, or of one word in its contexts, to a file; --query searches them."
@@ -94,6 +95,7 @@ class EmbedConfig(Settings):
     overwrite: bool = setting(False, "Replace the file of --output.", OUTPUT)
 
 
+@add_column_settings
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(Settings):
     """Settings of `bertkit evaluate`."""
@@ -160,6 +162,7 @@ class FillMaskConfig(Settings):
     top: int = setting(5, "Number of words for each mask.", OUTPUT, min=1)
 
 
+@add_column_settings
 @dataclass(frozen=True, kw_only=True)
 class PredictConfig(Settings):
     """Settings of `bertkit predict`."""

@@ -48,6 +48,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     """
     from bertkit import run_directory
     from bertkit.data.split import sample_rows
+    from bertkit.infer.columns import collect_passed_columns
     from bertkit.metrics.modules import make_absolute
     from bertkit.pipeline.metric_modules import load_modules
     from bertkit.pipeline.prepare import load_run_task
@@ -62,10 +63,14 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     task = load_run_task(Path(config.run))
     _check_encoding(config, task)
     _check_modules(config, task, reporter)
+    columns = collect_passed_columns(config, task, config.run)
+    if columns and not config.data:
+        flag = "--" + next(iter(columns)).replace("_", "-")
+        raise UserError(f"{flag}: applies only to --data; pass both or neither")
     with silence_libraries(), use_reporter(reporter):
         loaded_modules = load_modules(config.metric)
         if task.spec.predicts_rows:
-            inputs = _load_row_inputs(config, reporter)
+            inputs = _load_row_inputs(config, columns, reporter)
         else:
             inputs = _load_text_inputs(task, config, reporter)
         other = _load_compared_run(inputs.predictor, config) if config.compare else None
@@ -154,12 +159,14 @@ def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) 
     return EvaluationInputs(predictor, dataset, splits, prepared.splits["train"])
 
 
-def _load_row_inputs(config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
+def _load_row_inputs(
+    config: EvaluateConfig, columns: Mapping[str, Any], reporter: Reporter
+) -> EvaluationInputs:
     """Load the rows to score, and the training rows of the run for the baselines."""
     from bertkit.infer.predictor import add_renamed_columns, load_predictor
     from bertkit.pipeline.prepare import reload_run_data
 
-    predictor = load_predictor(config.run).use_batch_size(config.batch_size)
+    predictor = load_predictor(config.run).use_batch_size(config.batch_size).use_columns(columns)
     trained_config = predictor.task.config  # before the columns of new data are mapped
     new_data = _load_new_rows(predictor, config, reporter) if config.data else None
     try:
@@ -195,8 +202,8 @@ def _load_new_rows(
     if not splits:
         splits = {"validation": dataset.splits["train"]}
     for name, rows in splits.items():
-        predictor.map_columns(rows, reporter)
         try:
+            predictor.map_columns(rows, reporter)
             labeled[name], notes = task.parse_rows(rows, name, require_labels=True)
         except UserError as error:
             errors.append(error)

@@ -65,6 +65,7 @@ def predict(
         UserError: The run is not finished, there are no rows, or rows come from two sources. During the
             iteration: a row cannot be predicted.
     """
+    from bertkit.infer.columns import collect_passed_columns
     from bertkit.infer.predictor import load_predictor
 
     config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
@@ -76,6 +77,7 @@ def predict(
     if config.output is not None:
         check_output_file(Path(config.output), config.overwrite)
     predictor = load_predictor(config.run).use_batch_size(config.batch_size)
+    predictor = predictor.use_columns(collect_passed_columns(config, predictor.task, config.run))
     row_chunks = _iter_row_chunks(predictor.task, config, texts_by_flag, stdin, reporter)
     return Predictions(_iter_prediction_chunks(predictor, row_chunks, config.all_scores, reporter))
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from bertkit.errors import UserError, format_list
 from bertkit.infer.onnx_runtime import find_onnx_model, load_onnx_model
 from bertkit.modeling import loading
 from bertkit.pipeline.prepare import load_run_task
+from bertkit.setting import is_column_setting
 from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail, merge_prediction
 from bertkit.training.scoring import predict_logits
@@ -23,11 +24,18 @@ class Predictor:
     """A task with its model and tokenizer.
 
     Truncation, windows, pooling and decoding are the same as in training, because the same code runs.
+
+    Attributes:
+        task: The task, with the settings of the run.
+        model: The model.
+        tokenizer: The tokenizer of the model.
+        columns: Columns of new rows by setting, which replace those of training.
     """
 
     task: Task
     model: Any
     tokenizer: Any
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def predict(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield one record for each row, in the order of the rows, with the keys of `predictions.jsonl`.
@@ -46,6 +54,8 @@ class Predictor:
         """Make the task read the columns of new rows, and report them if they differ from training."""
         trained_columns = self.task.input_schema.text_columns
         self.task.map_columns(rows)
+        if self.columns:
+            self.task.use_columns(rows, self.columns)
         if reporter and self.task.input_schema.text_columns != trained_columns:
             columns = format_list(self.task.input_schema.text_columns)
             reporter.info(
@@ -78,6 +88,10 @@ class Predictor:
         self.task.config = dataclasses.replace(self.task.config, **get_column_settings(other.config))
         self.task.load_state(self.model.config)
         return self
+
+    def use_columns(self, columns: Mapping[str, Any]) -> "Predictor":
+        """Return a predictor that reads these columns, by setting, instead of those of training."""
+        return dataclasses.replace(self, columns=columns)
 
     def use_batch_size(self, batch_size: int | None) -> "Predictor":
         """Set the number of rows per batch, unless it is None; return this predictor."""
@@ -116,7 +130,7 @@ class Predictor:
 
 def get_column_settings(config: Any) -> dict[str, Any]:
     """Return the settings that name columns."""
-    return {name: value for name, value in vars(config).items() if "_column" in name}
+    return {name: value for name, value in vars(config).items() if is_column_setting(name)}
 
 
 def add_renamed_columns(rows: Rows, old_config: Any, new_config: Any) -> Rows:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
+from bertkit.setting import get_settings, is_column_setting
 
 if TYPE_CHECKING:
     from bertkit.data.features import Features
@@ -263,6 +264,20 @@ class Task(ABC):
         If the rows lack a column that training used, a column with another common name is used.
         """
         return
+
+    def list_column_settings(self) -> list[str]:
+        """Return the names of the settings for the columns that this run reads."""
+        return [name for name in get_settings(type(self.config)) if is_column_setting(name)]
+
+    def use_columns(self, rows: "Rows", columns: Mapping[str, Any]) -> None:
+        """Read the columns that the user named in these rows, by setting.
+
+        `map_columns` has adapted the other settings before.
+        """
+        from bertkit.data.columns import require_named_columns
+
+        found = require_named_columns(rows, columns)
+        self.config = dataclasses.replace(self.config, **found)
 
     # ---- model
 

@@ -1,7 +1,7 @@
 """`ner`: predict a tag for each word; scores count entities."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -160,6 +160,18 @@ class Ner(Task):
         rows = ner_rows.normalize_sentences(rows, token_column, tag_column=None)
         # Without a document column, each sentence is a document.
         return (self._add_context(rows) if find_document_column(rows) else rows), []
+
+    def use_columns(self, rows: "Rows", columns: Mapping[str, Any]) -> None:
+        """Read the columns that the user passed by name or number, and find the other one."""
+        from bertkit.data.ner.rows import find_passed_column, match_split_columns
+
+        found = {"tag_column": self.config.tag_column}
+        if "token_column" not in columns:
+            tokens, tags = match_split_columns(rows, (self.config.token_column, self.config.tag_column))
+            found = {"token_column": tokens, "tag_column": tags or self.config.tag_column}
+        for name, column in columns.items():
+            found[name] = find_passed_column(rows, column, "--" + name.replace("_", "-"))
+        self.config = dataclasses.replace(self.config, **found)
 
     def collect_classes(self, rows: "Rows") -> set[str]:
         """Return the entity types of these rows."""

@@ -1,6 +1,7 @@
 """`qa`: answer a question with a span of a paragraph, or with no answer."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 # Datasets by value of --squad, if --data is not set.
 SQUAD_DATASETS = {"v1": "squad", "v2": "squad_v2"}
 DEFAULT_DOC_STRIDE = 128
+COLUMN_SETTINGS = ("question_column", "context_column", "answers_column")
 THRESHOLD_KEY = "null_odds_threshold"  # attribute of the model's config
 
 
@@ -114,8 +116,7 @@ class Qa(Task):
         from bertkit.data.qa.rows import normalize_questions, resolve_columns
 
         columns = resolve_columns(dataset.splits["train"], *self._column_names)
-        names = ("question_column", "context_column", "answers_column")
-        self.config = fill_unset(self.config, dict(zip(names, columns, strict=True)))
+        self.config = fill_unset(self.config, dict(zip(COLUMN_SETTINGS, columns, strict=True)))
         splits: Splits = {}
         notes = list(dataset.notes)
         for name, rows in dataset.splits.items():
@@ -170,6 +171,14 @@ class Qa(Task):
                 "does not allow; use a run with --squad v2"
             )
         return fixed, notes
+
+    def use_columns(self, rows: "Rows", columns: Mapping[str, Any]) -> None:
+        """Read the columns that the user named, and find the others."""
+        from bertkit.data.qa.rows import match_split_columns
+
+        super().use_columns(rows, columns)
+        matched = zip(COLUMN_SETTINGS, match_split_columns(rows, self._column_names), strict=True)
+        self.config = dataclasses.replace(self.config, **{**dict(matched), **columns})
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys that keep all questions about an article or a paragraph in the same split."""

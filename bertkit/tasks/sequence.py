@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -104,6 +104,9 @@ class SequenceTask(Task):
         self._guess_texts(train)
         if self.config.label_column is None:
             self.config = fill_unset(self.config, {"label_column": guess_label_column(train)})
+        self._check_different_columns()
+
+    def _check_different_columns(self) -> None:
         columns = self.input_schema.text_columns
         if len(set(columns)) < len(columns):
             flag = self._get_flag(self.text_settings[1])
@@ -235,6 +238,19 @@ class SequenceTask(Task):
         with suppress(UserError):
             if training_config.label_column not in rows.columns:
                 self.config = dataclasses.replace(self.config, label_column=guess_label_column(rows))
+
+    def list_column_settings(self) -> list[str]:
+        """Return the column settings without that of the second text if the model reads single texts."""
+        return [
+            name
+            for name in super().list_column_settings()
+            if name not in self.text_settings or getattr(self.config, name) is not None
+        ]
+
+    def use_columns(self, rows: "Rows", columns: Mapping[str, Any]) -> None:
+        """Read the columns that the user named, and check that the two texts are in different columns."""
+        super().use_columns(rows, columns)
+        self._check_different_columns()
 
     def encode_labels(self, rows: "Rows", required: bool = False) -> "np.ndarray | None":
         """Return the labels as numbers, [rows] or [rows, labels]; None if the rows have no labels.

@@ -129,21 +129,18 @@ class Swag(Task):
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Find the columns, and infer whether numeric labels are counted from 0 or 1."""
         from bertkit.data import choices
-        from bertkit.data.columns import guess_label_column, require_column
+        from bertkit.data.columns import guess_label_column
 
-        train, config = dataset.splits["train"], self.config
-        for name in ("context_column", "start_column", "label_column"):
-            if column := getattr(config, name):
-                require_column(train, column, "--" + name.replace("_", "-"))
-        if config.context_column is None:
-            config = fill_unset(config, choices.guess_context_columns(train))
-        if config.label_column is None:
-            config = fill_unset(config, {"label_column": guess_label_column(train)})
-        if config.ending_columns:
-            endings = choices.parse_column_names(train, config.ending_columns)
-        else:
+        train = dataset.splits["train"]
+        columns = {name: getattr(self.config, name) for name in self.list_column_settings()}
+        self.use_columns(train, {name: column for name, column in columns.items() if column})
+        if self.config.context_column is None:
+            self.config = fill_unset(self.config, choices.guess_context_columns(train))
+        if self.config.label_column is None:
+            self.config = fill_unset(self.config, {"label_column": guess_label_column(train)})
+        if not self.config.ending_columns:
             endings = choices.guess_ending_columns(train)
-        self.config = dataclasses.replace(config, ending_columns=endings)
+            self.config = dataclasses.replace(self.config, ending_columns=endings)
         labels, all_endings = train[self.config.label_column], self.parse_endings(train)
         self.first_label = choices.infer_first_label(labels, all_endings)
         notes = choices.describe_labels(labels, all_endings, self.first_label)

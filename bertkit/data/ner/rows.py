@@ -43,8 +43,14 @@ def resolve_columns(rows: Rows, token_column: str | None, tag_column: str | None
     Raises:
         UserError: A column is missing, or both columns are the same.
     """
-    token = _find_passed(rows, token_column, "--token-column") if token_column else _guess_token_column(rows)
-    tag = _find_passed(rows, tag_column, "--tag-column") if tag_column else _guess_tag_column(rows, token)
+    token = (
+        find_passed_column(rows, token_column, "--token-column")
+        if token_column
+        else _guess_token_column(rows)
+    )
+    tag = (
+        find_passed_column(rows, tag_column, "--tag-column") if tag_column else _guess_tag_column(rows, token)
+    )
     if token == tag:
         raise UserError(f"--tag-column {tag}: is already the token column; pass another column")
     return token, tag
@@ -85,7 +91,7 @@ def _guess_tag_column(rows: Rows, token_column: str) -> str:
     return column_numbers[-1]
 
 
-def _find_passed(rows: Rows, column: str, flag: str) -> str:
+def find_passed_column(rows: Rows, column: str, flag: str) -> str:
     """Return the name of the column that the user passed by name or by index."""
     names = list(rows.columns)
     is_column_file = any(name.isdecimal() for name in names)  # columns without names are named by number
