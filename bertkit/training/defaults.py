@@ -44,7 +44,8 @@ def compute_layer_parameters(model_config: Any) -> int:
     """Return the number of parameters that BERT has in as many layers of the same width.
 
     The best learning rate depends on depth and width. The number of parameters of the model would be
-    misleading: ALBERT shares one layer, and a large vocabulary adds parameters to a small encoder.
+    misleading: the layers of ALBERT have common parameters, and a large vocabulary adds parameters to a
+    small encoder.
     """
     return 12 * model_config.num_hidden_layers * model_config.hidden_size**2
 
