@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from conftest import (
     ROW_MAKERS,
     make_document_rows,
@@ -309,3 +310,53 @@ def test_continued_pretraining_has_a_lower_learning_rate_than_training_from_scra
     assert "learning_rate 2e-05" in cli("pretrain-mlm-nsp", *args, "--model", tiny)[2]
     assert "learning_rate 0.0001" in cli("pretrain-mlm-nsp", *args, "--vocab-size", 80)[2]
     assert "learning_rate" not in cli("pretrain-mlm-nsp", *args, "--model", tiny, "--lr", 1e-4)[2]
+
+
+# ---- segments
+
+
+@pytest.fixture
+def roberta_tokenizer(tmp_path):
+    """The folder of a byte-level tokenizer of RoBERTa's class, which assigns segment 0 to both texts."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import RobertaTokenizerFast
+
+    tokenizer = ByteLevelBPETokenizer()
+    texts = [row["text"] for row in make_document_rows(60)]
+    special_tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokenizer.train_from_iterator(texts, vocab_size=300, special_tokens=special_tokens, show_progress=False)
+    folder = tmp_path / "roberta"
+    folder.mkdir()
+    tokenizer.save_model(str(folder))
+    RobertaTokenizerFast.from_pretrained(folder).save_pretrained(folder)
+    return folder
+
+
+def test_pairs_have_segments_with_a_tokenizer_that_has_none(roberta_tokenizer, tmp_path, monkeypatch):
+    from transformers import AutoTokenizer
+
+    from bertkit.modeling.forward import compute_logits
+
+    batches = []
+    monkeypatch.setattr(
+        "bertkit.training.trainer.compute_logits",
+        lambda model, batch: batches.append(batch) or compute_logits(model, batch),
+    )
+    text = write_rows(tmp_path / "text.jsonl", make_document_rows(60))
+    run = bertkit.pretrain_mlm_nsp(
+        data=text, tokenizer=roberta_tokenizer, num_layers=1, hidden_size=32, num_heads=2, max_length=32,
+        max_steps=2, batch_size=8, bf16=False, output_dir=tmp_path / "run",
+    )  # fmt: skip
+    segments = torch.cat([batch["token_type_ids"][batch["attention_mask"].bool()] for batch in batches])
+    assert 0.2 < segments.float().mean() < 0.8
+    # the run that is fine-tuned next has the same segments, tokens and special tokens
+    saved, original = map(AutoTokenizer.from_pretrained, (run.output_dir, roberta_tokenizer))
+    pair = "Good the.", "A bad film."
+    encoded = saved(*pair)
+    second_start = encoded.sequence_ids().index(1)
+    assert encoded["token_type_ids"][: second_start - 1] == [0] * (second_start - 1)
+    assert set(encoded["token_type_ids"][second_start - 1 :]) == {1}
+    for texts in (pair, ("Good <mask> film.",)):
+        assert saved(*texts)["input_ids"] == original(*texts)["input_ids"]
+        offsets = (tokenizer(*texts, return_offsets_mapping=True) for tokenizer in (saved, original))
+        assert next(offsets)["offset_mapping"] == next(offsets)["offset_mapping"]

@@ -11,6 +11,7 @@ from bertkit.data.corpus.source import TextSource
 from bertkit.data.corpus.store import digest_files
 from bertkit.data.readers.contents import hash_json
 from bertkit.data.readers.text_files import describe_files
+from bertkit.data.tokenization import SequenceTemplate
 from bertkit.errors import UserError
 from bertkit.modeling.loading import ModelSource, find_model, load_tokenizer
 from bertkit.modeling.pretraining import build_bert_config
@@ -62,6 +63,8 @@ def create_model_folder(
         tokenizer = _load_named_tokenizer(config)
     else:
         tokenizer = _load_trained_tokenizer(config, text, options, reporter)
+    if config.has_pairs:
+        tokenizer = add_segments(tokenizer)
     folder = create_process_directory()
     tokenizer.save_pretrained(folder)
     vocab_size = max(tokenizer.get_vocab().values()) + 1
@@ -73,6 +76,48 @@ def _load_named_tokenizer(config: Any) -> Any:
     if config.vocab_size is not None:
         raise UserError("--vocab-size: applies only to a new tokenizer; remove it or --tokenizer")
     return load_tokenizer(find_tokenizer(config.tokenizer))
+
+
+def add_segments(tokenizer: Any) -> Any:
+    """Return a tokenizer with the token type ids of BERT for a pair: 0 up to the first [SEP], and then 1.
+
+    RoBERTa's tokenizers assign 0 to both texts. Without segments, a model from scratch would learn next
+    sentence prediction more slowly. A tokenizer that distinguishes the texts is returned unchanged.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    templates = [SequenceTemplate.from_tokenizer(tokenizer, pair) for pair in (False, True)]
+    if len(set(templates[1].token_type_ids)) > 1:
+        return tokenizer
+    special_tokens = {
+        name: tokenizer.added_tokens_decoder.get(tokenizer.convert_tokens_to_ids(token), token)
+        for name, token in tokenizer.special_tokens_map.items()
+    }
+    # The classes of some tokenizers, such as RoBERTa's, would replace the template when they are loaded.
+    with_segments = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, model_max_length=tokenizer.model_max_length,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"], **special_tokens,
+    )  # fmt: skip
+    with_segments.backend_tokenizer.post_processor = _build_post_processor(tokenizer, *templates)
+    return with_segments
+
+
+def _build_post_processor(tokenizer: Any, single: SequenceTemplate, pair: SequenceTemplate) -> Any:
+    """Return the post-processor that adds special tokens and token type ids to a text or a pair."""
+    from tokenizers import processors
+
+    second_segment = pair.slots.index(~0) + 2  # the first text and the special token after it are segment 0
+    special_ids = sorted({slot for slot in pair.slots + single.slots if slot >= 0})
+    tokens = dict(zip(special_ids, tokenizer.convert_ids_to_tokens(special_ids), strict=True))
+    names = tokens | {~0: "$A", ~1: "$B"}
+    template = processors.TemplateProcessing(
+        single=[f"{names[slot]}:0" for slot in single.slots],
+        pair=[f"{names[slot]}:{int(index >= second_segment)}" for index, slot in enumerate(pair.slots)],
+        special_tokens=[(token, token_id) for token_id, token in tokens.items()],
+    )
+    if not getattr(tokenizer.backend_tokenizer.post_processor, "trim_offsets", False):
+        return template
+    return processors.Sequence([processors.ByteLevel(trim_offsets=True), template])  # as RoBERTa's processor
 
 
 def find_tokenizer(name: str) -> ModelSource:
