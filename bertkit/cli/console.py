@@ -169,12 +169,12 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
 
 def _print_validation_scores(metrics: Mapping[str, Any], row_count: str) -> None:
     """Print the validation scores, their intervals, and the scores of the baselines."""
-    from bertkit.reports.model_card import format_score_rows
+    from bertkit.reports.model_card import format_baseline_names, format_score_rows
 
     title = f"{metrics['task']} · {metrics['data']['name']} · {metrics['model']}"
     table = Table(title=to_plain_text(title), title_justify="left")
     table.add_column(f"validation ({row_count})")
-    for heading in (metrics["model"], "95 % interval", *metrics["baselines"]):
+    for heading in (metrics["model"], "95 % interval", *format_baseline_names(metrics)):
         table.add_column(to_plain_text(heading), justify="right")
     for name, value, interval, baselines in format_score_rows(metrics):
         table.add_row(name, value, interval, *baselines.values())

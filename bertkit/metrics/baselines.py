@@ -4,12 +4,13 @@ A baseline is fitted on the training rows of a run and predicts its evaluation r
 comparable with those of the model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 
+from bertkit.data.column_types import as_column, iter_chunks
 from bertkit.data.ner.words import split_words
 from bertkit.utils.text import replace_surrogates
 
@@ -17,6 +18,8 @@ TextColumns = Sequence[Sequence[str]]  # one or two columns of n texts
 # Unlike scikit-learn's default pattern, this one keeps words of one letter, which are common in Korean.
 WORD_PATTERN = r"(?u)\b\w+\b"
 MAX_TFIDF_ROWS = 50_000  # larger training sets are sampled; more rows take minutes and do not improve scores
+TFIDF_BASELINES = ("tfidf", "hypothesis_only", "ending_only")
+PREDICTED_ROWS = 10_000  # rows whose TF-IDF vectors are in memory at a time
 
 
 def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
@@ -52,10 +55,21 @@ def predict_tfidf(
     Returns:
         The predictions for each split, in the form of the labels.
     """
-    model = _fit_tfidf_model(train, labels, seed)
+    rows = sample_tfidf_rows(len(labels), seed)
+    model = _fit_tfidf_model([as_column(column).take(rows) for column in train], labels[rows])
     if model is None:
         return [predict_majority(labels, len(texts[0])) for texts in others]
-    return [np.asarray(model(texts, "predict")) for texts in others]
+    return [np.concatenate([model(chunk, "predict") for chunk in _iter_columns(texts)]) for texts in others]
+
+
+def sample_tfidf_rows(num_rows: int, seed: int) -> np.ndarray:
+    """Return the indices of the training rows that TF-IDF baselines are fitted on, ascending."""
+    return np.sort(np.random.default_rng(seed).permutation(num_rows)[:MAX_TFIDF_ROWS])
+
+
+def _iter_columns(columns: TextColumns) -> Iterator[TextColumns]:
+    """Yield all columns in chunks."""
+    return zip(*(iter_chunks(column, PREDICTED_ROWS) for column in columns), strict=True)
 
 
 def predict_ending_only(
@@ -72,11 +86,16 @@ def predict_ending_only(
     Returns:
         [m] int, index of the predicted ending.
     """
+    sampled = sample_tfidf_rows(len(train), seed)
+    sampled_endings = as_column(train).take(sampled)
     is_correct = np.concatenate(
-        [np.arange(len(endings)) == index for endings, index in zip(train, correct, strict=True)]
+        [
+            np.arange(len(endings)) == index
+            for endings, index in zip(sampled_endings, correct[sampled], strict=True)
+        ]
     )
-    train_endings = [ending for endings in train for ending in endings]
-    model = _fit_tfidf_model([train_endings], is_correct.astype(np.int64), seed)
+    train_endings = [ending for endings in sampled_endings for ending in endings]
+    model = _fit_tfidf_model([train_endings], is_correct.astype(np.int64))
     if model is None:
         return predict_majority(correct, len(others))
     scores = model([[ending for endings in others for ending in endings]], "decision_function")
@@ -148,7 +167,7 @@ def _split_sentences(text: str) -> list[str]:
 
 
 def _fit_tfidf_model(
-    train: TextColumns, labels: np.ndarray, seed: int
+    train: TextColumns, labels: np.ndarray
 ) -> Callable[[TextColumns, str], np.ndarray] | None:
     """Fit a linear model on TF-IDF vectors.
 
@@ -159,19 +178,17 @@ def _fit_tfidf_model(
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    rows = np.sort(np.random.default_rng(seed).permutation(len(labels))[:MAX_TFIDF_ROWS])
-    columns = [[column[row] for row in rows] for column in train]
     vectorizers = [
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD_PATTERN, min_df=1)
-        for _ in columns
+        for _ in train
     ]
     try:
         vectors = [
-            vectorizer.fit_transform(column) for vectorizer, column in zip(vectorizers, columns, strict=True)
+            vectorizer.fit_transform(column) for vectorizer, column in zip(vectorizers, train, strict=True)
         ]
     except ValueError:  # scikit-learn's "empty vocabulary": no text contains a word
         return None
-    model = _build_linear_model(labels[rows]).fit(hstack(vectors), labels[rows])
+    model = _build_linear_model(labels).fit(hstack(vectors), labels)
 
     def predict(texts: TextColumns, method: str) -> np.ndarray:
         vectors = [

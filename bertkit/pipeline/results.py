@@ -6,6 +6,7 @@ from typing import Any
 
 from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Rows, Splits, combine_fingerprints
+from bertkit.metrics.baselines import MAX_TFIDF_ROWS, TFIDF_BASELINES
 from bertkit.pipeline.metric_modules import MetricModules
 from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, iter_prediction_records
@@ -47,6 +48,8 @@ def compute_scores(
 ) -> dict[str, Any]:
     """Return the scores and details of each labeled split, and the intervals and baselines of validation.
 
+    The section "baseline_rows" exists if a baseline is fitted on a sample of the training rows.
+
     Args:
         task: The task.
         evaluations: Evaluations by split; "validation" is required.
@@ -65,6 +68,10 @@ def compute_scores(
         },
         "baselines": {} if train is None else task.score_baselines(train, validation.outputs.rows),
     }
+    if train is not None and len(train) > MAX_TFIDF_ROWS:
+        results["baseline_rows"] = {
+            name: MAX_TFIDF_ROWS for name in results["baselines"] if name in TFIDF_BASELINES
+        }
     details = {split: evaluation.compute_details() for split, evaluation in labeled.items()}
     details = {split: split_details for split, split_details in details.items() if split_details}
     return results | ({"details": details} if details else {})

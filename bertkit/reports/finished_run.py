@@ -47,6 +47,7 @@ class _Metrics(TypedDict):
     validation: Annotated[Scores, Meta(min_length=1)]
     intervals: dict[str, tuple[float, float]]
     baselines: dict[str, Scores]
+    baseline_rows: NotRequired[dict[str, int]]
     test: NotRequired[Scores]
     validation_mismatched: NotRequired[Scores]
     test_mismatched: NotRequired[Scores]

@@ -67,6 +67,15 @@ def format_markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) 
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
+def format_baseline_names(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the names of the baselines, with the number of training rows if they are fitted on a sample."""
+    sampled = metrics.get("baseline_rows", {})
+    return [
+        f"{name} (fitted on {sampled[name]:,} rows)" if name in sampled else name
+        for name in metrics["baselines"]
+    ]
+
+
 def format_score_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, dict[str, str]]]:
     """Return (name, value, interval, values by baseline) for each score of the validation split."""
     rows = []
@@ -83,7 +92,7 @@ def format_score_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, d
 
 def format_score_table(metrics: Mapping[str, Any]) -> str:
     """Return a Markdown table of the validation scores and baselines, and a line for each other split."""
-    header = ["validation", "score", "95 % interval", *metrics["baselines"]]
+    header = ["validation", "score", "95 % interval", *format_baseline_names(metrics)]
     rows = [
         [name, value, interval, *baselines.values()]
         for name, value, interval, baselines in format_score_rows(metrics)

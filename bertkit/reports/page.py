@@ -17,7 +17,12 @@ from bertkit.metrics.modules import is_lower_better
 from bertkit.reports.charts import build_training_charts
 from bertkit.reports.examples import build_error_browser
 from bertkit.reports.finished_run import EXTRA_SPLITS, FinishedRun
-from bertkit.reports.model_card import format_comparison_rows, format_detail_rows, format_score_rows
+from bertkit.reports.model_card import (
+    format_baseline_names,
+    format_comparison_rows,
+    format_detail_rows,
+    format_score_rows,
+)
 from bertkit.reports.views.registry import create_view
 from bertkit.run_directory import REPORT_FILE
 from bertkit.utils.files import write_text
@@ -43,6 +48,7 @@ def render_page(run: FinishedRun) -> str:
         scores=[(*row, compute_interval_bar(run.metrics, row[0])) for row in format_score_rows(run.metrics)],
         compared=format_comparison_rows(run.metrics),
         details=format_detail_rows(run.metrics),
+        baseline_names=format_baseline_names(run.metrics),
         extra_splits={split: run.metrics[split] for split in EXTRA_SPLITS if run.metrics.get(split)},
         training_charts=build_training_charts(run.log),
         result_charts=view.build_charts() if view else [],
