@@ -247,7 +247,7 @@ class RunConfig(Settings):
     )
     dry_run: bool = setting(
         False,
-        "Load and tokenize the data, train one step on the longest batch, and write nothing.",
+        "Load and tokenize the data, train one step on the longest batch, and write only to the cache.",
         OUTPUT,
         is_saved=False,
     )

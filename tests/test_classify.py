@@ -9,6 +9,8 @@ from conftest import NEUTRAL_WORDS, POSITIVE_WORDS, make_toy_rows, read_predicti
 
 import bertkit
 from bertkit.errors import UserError
+from bertkit.run_directory import read_metrics
+from bertkit.utils.cache import get_cache_directory
 
 FAST = {"batch_size": 8, "learning_rate": 3e-3, "seed": 1, "bf16": False}
 
@@ -286,12 +288,18 @@ def test_clashing_input_columns_are_renamed(tiny, tmp_path):
     assert record["input_predicted"] == "x"
 
 
-def test_dry_run_writes_nothing(cli, tiny, toy, tmp_path):
-    before = sorted(tmp_path.rglob("*"))
+def list_files_outside_cache(folder):
+    """Return all paths in a folder that are not in the cache of the test."""
+    cache = get_cache_directory()
+    return sorted(path for path in folder.rglob("*") if path != cache and cache not in path.parents)
+
+
+def test_dry_run_writes_only_to_the_cache(cli, tiny, toy, tmp_path):
+    before = list_files_outside_cache(tmp_path)
     status, out, _ = cli("classify", "--data", toy, "--model", tiny, "--dry-run", "--json")
     found = json.loads(out)
     assert status == 0
-    assert sorted(tmp_path.rglob("*")) == before
+    assert list_files_outside_cache(tmp_path) == before
     assert found["data"]["train"] == 72
     assert found["steps"] == 4 * 5
     assert found["estimated_seconds"] > 0
@@ -310,6 +318,18 @@ def test_the_default_directory_gets_a_number_if_it_exists(cli, tiny, toy):
     for name in ("classify-toy-tiny", "classify-toy-tiny-2"):
         status, out, _ = cli("classify", "--data", toy, "--model", tiny, "--max-steps", 1)
         assert (status, out.splitlines()[-1]) == (0, f"run: runs/{name}")
+
+
+def test_the_table_says_on_how_many_rows_a_baseline_is_fitted(cli, tiny, toy, tmp_path, monkeypatch):
+    for module in ("metrics.baselines", "pipeline.results"):
+        monkeypatch.setattr(f"bertkit.{module}.MAX_TFIDF_ROWS", 40)
+    args = ["--data", toy, "--model", tiny, "--max-steps", 1, "-o", tmp_path / "run"]
+    status, out, _ = cli("classify", *args)
+    assert status == 0
+    assert "tfidf (fitted on" in out
+    assert read_metrics(tmp_path / "run")["baseline_rows"] == {"tfidf": 40}
+    for name in ("README.md", "report.html"):
+        assert "tfidf (fitted on 40 rows)" in (tmp_path / "run" / name).read_text("utf-8")
 
 
 def test_texts_without_words_are_scored(tiny, tmp_path):

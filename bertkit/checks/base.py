@@ -91,7 +91,7 @@ class TaskChecks:
         """Return the columns of texts."""
         return [rows[column] for column in self.task.input_schema.text_columns]
 
-    def extract_gold(self, rows: Rows) -> list[Hashable] | None:
+    def extract_gold(self, rows: Rows) -> Sequence[Hashable] | None:
         """Return the label of each row; None if the rows or the task have no labels to compare."""
         return None
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from bertkit.checks.base import Finding, Level, TaskChecks, find_unvalidated, format_fraction, locate_rows
 from bertkit.data.choices import AMBIGUOUS_LABEL, AMBIGUOUS_LABEL_FIX, find_ambiguous_labels
+from bertkit.data.column_types import map_values
 from bertkit.data.labels import has_labels, is_missing_label, normalize_label, parse_number
 from bertkit.data.rows import Rows
 from bertkit.data.token_counts import TokenCounts
@@ -31,10 +32,12 @@ class SequenceChecks(TaskChecks):
             return "note", "the model learns a number between them; choose one if the other is a mistake"
         return super().conflict_severity
 
-    def extract_gold(self, rows: Rows) -> list[Hashable] | None:
+    def extract_gold(self, rows: Rows) -> Sequence[Hashable] | None:
         """Return the label of each row."""
         column, parse_label = self.task.config.label_column, self.task.label_type.parse_label
-        return [parse_label(value) for value in rows[column]] if has_labels(rows, column) else None
+        if not has_labels(rows, column):
+            return None
+        return map_values(rows[column], lambda labels: list(map(parse_label, labels)))
 
     def count_labels(self, rows: Rows) -> dict[str, int]:
         """Count the rows with each label; empty for regression."""
@@ -42,8 +45,10 @@ class SequenceChecks(TaskChecks):
         if gold is None or isinstance(self.task.label_type, Regression):
             return {}
         if isinstance(self.task.label_type, MultiLabel):
-            gold = [label for labels in gold for label in labels or ()]  # type: ignore[attr-defined]
-        return {str(label): count for label, count in Counter(gold).most_common()}
+            counts = Counter(label for labels in gold for label in labels or ())  # type: ignore[attr-defined]
+        else:
+            counts = Counter(gold)
+        return {str(label): count for label, count in counts.most_common()}
 
     def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
         """Find very frequent and very rare classes."""
@@ -147,7 +152,9 @@ def find_placeholder_labels(split: str, rows: Rows, column: str, labels: Sequenc
     has_named_class = any(parse_number(label) is None for label in others)
     if not placeholders or has_named_class:
         return
-    indices = [index for index, value in enumerate(rows[column]) if normalize_label(value) in placeholders]
+    codes, values = rows.factorize(column)
+    is_placeholder = np.array([normalize_label(value) in placeholders for value in values])
+    indices = np.flatnonzero(is_placeholder[codes]).tolist()
     yield Finding(
         "warning", "gaps",
         f"{format_fraction(len(indices), len(rows))} {split} rows have "

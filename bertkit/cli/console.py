@@ -262,7 +262,7 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
         "training time": f"about {format_duration(estimate['estimated_seconds'])}",
         "peak memory": f"{estimate['peak_memory_mb']:,.0f} MB",
     }
-    table = Table(title="dry run: nothing was written", show_header=False, title_justify="left")
+    table = Table(title="dry run: no run was written", show_header=False, title_justify="left")
     for name, value in lines.items():
         table.add_row(name, to_plain_text(value))
     out_console.print(table)

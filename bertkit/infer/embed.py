@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -163,7 +163,8 @@ class Embedder:
         """Search the index, or embed texts and search their vectors."""
         if self.index:
             self._check_index_settings(self.index.provenance)
-            hits = self._search(self.index.vectors, self.index.texts)
+            get_text = self.index.texts.__getitem__ if self.index.texts else None
+            hits = self._search(self.index.vectors, get_text)
             return self._build_result(self.index.vectors, hits)
         texts = load_texts(self.config, stdin, self.reporter)
         if self.config.word:
@@ -171,7 +172,7 @@ class Embedder:
         columns = tuple(get_output_column(name) for name in texts.columns)
         features, spans = self._featurize_texts(texts)
         vectors = self._compute_vectors(features, spans, texts.rows, columns)
-        return self._build_result(vectors, self._search(vectors, texts.display_texts))
+        return self._build_result(vectors, self._search(vectors, texts.get_display_text))
 
     def _build_result(
         self,
@@ -273,7 +274,7 @@ class Embedder:
                     f"remove --{name}"
                 )
 
-    def _search(self, vectors: np.ndarray, texts: list[str] | None) -> list[dict[str, Any]]:
+    def _search(self, vectors: np.ndarray, get_text: Callable[[int], str] | None) -> list[dict[str, Any]]:
         """Return the nearest rows of each query, with their texts if there are texts."""
         queries = list(self.config.query)
         if not queries:
@@ -283,7 +284,7 @@ class Embedder:
         query_vectors = np.empty((len(queries), self.encoder.dimension), np.float32)
         self.encoder.encode_into(query_vectors, features, spans, self.config.batch_size, Reporter())
         return [
-            {"query": query, "hits": find_nearest_rows(vector, vectors, self.config.top, texts)}
+            {"query": query, "hits": find_nearest_rows(vector, vectors, self.config.top, get_text)}
             for query, vector in zip(queries, query_vectors, strict=True)
         ]
 

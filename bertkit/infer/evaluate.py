@@ -167,6 +167,7 @@ def _load_row_inputs(
     from bertkit.pipeline.prepare import reload_run_data
 
     predictor = load_predictor(config.run).use_batch_size(config.batch_size).use_columns(columns)
+    predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
     trained_config = predictor.task.config  # before the columns of new data are mapped
     new_data = _load_new_rows(predictor, config, reporter) if config.data else None
     try:

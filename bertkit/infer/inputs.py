@@ -9,7 +9,14 @@ from typing import Any, BinaryIO
 from bertkit.data.columns import guess_text_columns, require_column, require_texts
 from bertkit.data.features import Features
 from bertkit.data.loading import load_dataset, resolve_data_dir
-from bertkit.data.readers.files import STANDARD_INPUT, Dialect, read_stdin_rows, read_text_lines, stream_rows
+from bertkit.data.readers.files import (
+    STANDARD_INPUT,
+    Dialect,
+    read_stdin_rows,
+    read_text_lines,
+    store_file,
+    stream_rows,
+)
 from bertkit.data.rows import Rows, chunk_records
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.tasks.base import Task
@@ -26,10 +33,9 @@ class TextInputs:
     rows: Rows
     columns: list[str]
 
-    @property
-    def display_texts(self) -> list[str]:
-        """Text of each row for the console; the two texts of a pair are joined."""
-        return [TEXT_SEPARATOR.join(texts) for texts in self.rows.zip_columns(self.columns)]
+    def get_display_text(self, row: int) -> str:
+        """Return the text of a row for the console; the two texts of a pair are joined."""
+        return TEXT_SEPARATOR.join(self.rows[column][row] for column in self.columns)
 
 
 @dataclass
@@ -94,7 +100,8 @@ def _load_split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
     """Load one split, and the column settings of the dataset if it is a known one."""
     has_columns = config.text_column or config.text_pair_column
     if not has_columns and (texts := read_text_lines(config.data, None, reporter, config.encoding)):
-        return Rows.from_columns({"text": list(texts)}, config.data), {}
+        parts = chunk_records(({"text": text} for text in texts), config.data)
+        return store_file(Path(config.data).expanduser(), lambda: parts, "lines", config.encoding), {}
     data_dir = resolve_data_dir(config.data_dir)
     dialect = Dialect(encoding=config.encoding)
     dataset = load_dataset(config.data, "classify", str(data_dir) if data_dir else None, dialect)

@@ -47,7 +47,7 @@ def l2_normalize(vectors: np.ndarray) -> np.ndarray:
 
 
 def find_nearest_rows(
-    query: np.ndarray, vectors: np.ndarray, top: int, texts: Sequence[str] | None
+    query: np.ndarray, vectors: np.ndarray, top: int, get_text: Callable[[int], str] | None
 ) -> list[dict[str, Any]]:
     """Return the `top` rows that are most similar to a query; the most similar row comes first.
 
@@ -57,7 +57,7 @@ def find_nearest_rows(
         query: Vector `[dimensions]`.
         vectors: `[n, dimensions]`, one for each row.
         top: Number of rows to return.
-        texts: Text of each row, if known.
+        get_text: Returns the text of a row; None if the texts are not known.
     """
     query = l2_normalize(query)
     chunk_cosines = [
@@ -68,8 +68,8 @@ def find_nearest_rows(
     hits: list[dict[str, Any]] = []
     for rank, row in enumerate(np.argsort(-cosines, kind="stable")[:top].tolist(), start=1):
         hit: dict[str, Any] = {"rank": rank, "cosine": float(cosines[row]), "row": row}
-        if texts is not None:
-            hit["text"] = texts[row]
+        if get_text is not None:
+            hit["text"] = get_text(row)
         hits.append(hit)
     return hits
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.column_types import iter_chunks
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 from bertkit.modeling.frozen_vectors import allocate_memmap
@@ -56,24 +57,29 @@ def get_output_column(column: str) -> str:
     return f"input_{column}" if column == VECTOR_COLUMN else column
 
 
-def build_arrow_table(rows: Rows) -> Any:
-    """Convert rows to an Arrow table for Parquet.
+def infer_arrow_schema(rows: Rows) -> Any:
+    """Return the Arrow schema of rows for Parquet.
 
     Raises:
         UserError: A column cannot be stored, for example because its values have several types.
     """
     import pyarrow as pa
 
-    columns = {}
+    fields = []
     for name, values in rows.columns.items():
+        column = get_output_column(name)
         try:
-            columns[get_output_column(name)] = pa.array(values)
+            schemas = [pa.schema([(column, pa.array(chunk).type)]) for chunk in iter_chunks(values)]
+            schema = pa.unify_schemas(
+                schemas or [pa.schema([(column, pa.null())])], promote_options="permissive"
+            )
         except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
             raise UserError(
                 f"{rows.files[0]}: column {name!r} cannot be stored in Parquet "
                 f"({str(error).splitlines()[0]}); write a .npy file"
             ) from error
-    return pa.table(columns)
+        fields.append(schema.field(0))
+    return pa.schema(fields)
 
 
 @contextmanager
@@ -85,13 +91,13 @@ def open_vector_file(
     Raises:
         UserError: The file cannot be written, for example because the disk is full; no partial file remains.
     """
-    table = build_arrow_table(rows) if path.suffix == ".parquet" else None
+    schema = infer_arrow_schema(rows) if path.suffix == ".parquet" else None
     temp_dir = None
     try:
         temp_dir = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
         vectors = allocate_memmap(temp_dir / "vectors.npy", shape, np.float32)
         yield vectors
-        _save(temp_dir, path, vectors, table, rows, provenance)
+        _save(temp_dir, path, vectors, schema, rows, provenance)
     except OSError as error:
         raise UserError(
             f"--output {path}: cannot write ({error.strerror}); free disk space or pass another path"
@@ -102,7 +108,7 @@ def open_vector_file(
 
 
 def _save(
-    temp_dir: Path, path: Path, vectors: np.ndarray, table: Any, rows: Rows, provenance: VectorProvenance
+    temp_dir: Path, path: Path, vectors: np.ndarray, schema: Any, rows: Rows, provenance: VectorProvenance
 ) -> None:
     temp_file = temp_dir / "vectors.npy"
     if path.suffix == ".npy":
@@ -110,29 +116,33 @@ def _save(
         write_text(get_sidecar_path(path), json.dumps(asdict(provenance), ensure_ascii=False) + "\n")
     else:
         temp_file = temp_dir / "vectors"
-        if table is not None:
-            _write_parquet(temp_file, vectors, table, provenance)
+        if schema is not None:
+            _write_parquet(temp_file, vectors, schema, rows, provenance)
         else:
             _write_safetensors(temp_file, vectors, rows, provenance)
     temp_file.chmod(0o644)
     temp_file.replace(path)
 
 
-def _write_parquet(path: Path, vectors: np.ndarray, table: Any, provenance: VectorProvenance) -> None:
+def _write_parquet(
+    path: Path, vectors: np.ndarray, schema: Any, rows: Rows, provenance: VectorProvenance
+) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     vector_type = pa.list_(pa.float32(), vectors.shape[1])
-    schema = table.schema.append(pa.field(VECTOR_COLUMN, vector_type)).with_metadata(
+    full_schema = schema.append(pa.field(VECTOR_COLUMN, vector_type)).with_metadata(
         {METADATA_KEY: json.dumps(asdict(provenance))}
     )
-    with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
-        for start in range(0, len(vectors), ROW_GROUP_SIZE):
-            chunk = vectors[start : start + ROW_GROUP_SIZE]
-            column = pa.FixedSizeListArray.from_arrays(pa.array(chunk.reshape(-1)), type=vector_type)
-            field = pa.field(VECTOR_COLUMN, vector_type)
-            group = table.slice(start, ROW_GROUP_SIZE).append_column(field, column)
-            writer.write_table(group.cast(schema))
+    start = 0
+    with pq.ParquetWriter(path, full_schema, use_dictionary=False) as writer:
+        for chunk in rows.iter_chunks(ROW_GROUP_SIZE):
+            columns = zip(chunk.columns.values(), schema.types, strict=True)
+            arrays = [pa.array(values, column_type) for values, column_type in columns]
+            values = pa.array(vectors[start : start + len(chunk)].reshape(-1))
+            arrays.append(pa.FixedSizeListArray.from_arrays(values, type=vector_type))
+            writer.write_table(pa.table(arrays, schema=full_schema))
+            start += len(chunk)
 
 
 def _write_safetensors(path: Path, vectors: np.ndarray, rows: Rows, provenance: VectorProvenance) -> None:

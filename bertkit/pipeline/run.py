@@ -35,7 +35,7 @@ class Run:
     """Result of a training command: a finished run, a dry run, or a preview of the training examples.
 
     Attributes:
-        output_dir: The run directory, or None after a dry run or a preview, which write nothing.
+        output_dir: The run directory, or None after a dry run or a preview, which write only to the cache.
         metrics: Content of `metrics.json`, measurements of a dry run, or statistics of a preview.
         samples: Training examples that a preview shows; otherwise empty.
     """

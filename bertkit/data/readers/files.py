@@ -73,10 +73,21 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
         UserError: The file does not exist, is empty or not text, or contains a row that cannot be parsed.
     """
     require_file(path)
-    size, iter_parts = path.stat().st_size, partial(stream_rows, path, dialect)
+    return store_file(path, partial(stream_rows, path, dialect), repr(dialect))
+
+
+def store_file(path: Path, iter_parts: Callable[[], Iterator[Rows]], *settings: str | None) -> Rows:
+    """Return the rows of a file, stored in memory if the file is small, else in the cache.
+
+    Args:
+        path: The file.
+        iter_parts: Returns an iterator over the rows of the file, in parts.
+        settings: Everything except the content of the file that the rows depend on.
+    """
+    size = path.stat().st_size
     if size <= IN_MEMORY_BYTES:
         return store_rows(iter_parts, str(path), key=None)
-    key = hash_json([STORE_VERSION, repr(dialect), digest_path(path)])
+    key = hash_json([STORE_VERSION, *settings, digest_path(path)])
     with track_reading(size, f"reading {path.name}"):
         return store_rows(iter_parts, str(path), key)
 
