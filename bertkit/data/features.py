@@ -36,6 +36,7 @@ class Features(ABC):
         num_truncated: Number of truncated examples.
         max_untruncated_length: Length of the longest sequence before truncation, including special tokens.
         unk_fraction: Fraction of the tokens that are [UNK].
+        warnings: Problems of the training labels, for the user.
     """
 
     sequence_offsets: np.ndarray
@@ -43,6 +44,7 @@ class Features(ABC):
     num_truncated: int = 0
     max_untruncated_length: int = 0
     unk_fraction: float = 0.0
+    warnings: Sequence[str] = ()
 
     @abstractmethod
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:

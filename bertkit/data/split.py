@@ -25,6 +25,7 @@ class SplitKeys:
         stratum: [n] code of the label or a similar property. The same fraction of each stratum is held out.
         group_unit: Singular noun for a group in notes and errors; empty if each row is a group.
         unit: Singular noun for a row in notes and errors.
+        classes: The labels or entity types of the rows; empty for tasks without classes.
     """
 
     identity: np.ndarray
@@ -32,6 +33,7 @@ class SplitKeys:
     stratum: np.ndarray
     group_unit: str = ""
     unit: str = "row"
+    classes: frozenset[str] = frozenset()
 
 
 def split_stratified(

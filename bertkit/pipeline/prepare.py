@@ -288,7 +288,7 @@ def _report_features(prepared: PreparedRun, reporter: Reporter) -> None:
         )
     for note in train.describe_issues(prepared.splits["train"]):
         reporter.info(note)
-    for warning in task.collect_warnings(train):
+    for warning in train.warnings:
         reporter.warn(warning)
 
 

@@ -137,7 +137,6 @@ class Session:
         self.training_args = build_training_arguments(prepared.config, checkpoints, prepared.precision)
         set_seed(prepared.config.seed)
         self.model = prepared.task.build_model(prepared.model_config, prepared.model_source)
-        prepared.task.initialize_head(self.model, prepared.features["train"])
         freeze_layers(self.model, prepared.config.freeze)
         self._optimize_model()
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)

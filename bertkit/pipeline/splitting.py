@@ -48,8 +48,8 @@ def _check_removed_classes(task: Task, splits: Splits, new_splits: Splits) -> li
     num_held_out = len(new_splits["validation"]) if is_held_out else 0
     if len(new_splits["train"]) + num_held_out == len(splits["train"]):
         return []  # no row was removed
-    missing = task.collect_classes(splits["train"]) - task.collect_classes(new_splits["train"])
-    held_out = missing & task.collect_classes(new_splits["validation"]) if is_held_out else set()
+    missing = task.split_keys(splits["train"]).classes - task.split_keys(new_splits["train"]).classes
+    held_out = missing & task.split_keys(new_splits["validation"]).classes if is_held_out else set()
     if removed := sorted(missing - held_out):
         raise UserError(
             f"{splits['train'].files[0]}: every training row of {format_list(map(repr, removed))} is also in "

@@ -242,10 +242,6 @@ class Task(ABC):
             UserError: A row has no text, or a required label is invalid.
         """
 
-    def collect_classes(self, rows: "Rows") -> set[str]:
-        """Return the labels or entity types of parsed rows; empty if the task has no classes."""
-        return set()
-
     @abstractmethod
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys by which rows are split into training and validation rows."""
@@ -343,10 +339,6 @@ class Task(ABC):
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return the encoder with this task's head; weights that `source` lacks are initialized randomly."""
 
-    def initialize_head(self, model: Any, features: "Features") -> None:
-        """Initialize parameters of a new head from the training features; by default, change nothing."""
-        return
-
     def make_collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Return a function that pads a list of features to a batch."""
         from bertkit.data.collator import PaddingCollator
@@ -372,10 +364,6 @@ class Task(ABC):
             UserError: The predictions fit the gold labels far better if the labels of the head are reordered.
         """
         return
-
-    def collect_warnings(self, features: "Features") -> list[str]:
-        """Return warnings about settings that do not suit these training features."""
-        return []
 
     @abstractmethod
     def make_loss(self, features: "Features") -> "Loss":

@@ -55,6 +55,14 @@ class LabelType(ABC):
             smoothing: Fraction of the target probability spread over all classes.
         """
 
+    def observe_training_labels(self, targets: "np.ndarray") -> None:
+        """Store what `initialize_head` needs of the encoded training labels; by default nothing."""
+        return
+
+    def initialize_head(self, model: Any) -> None:
+        """Initialize a new head further than transformers does; by default not."""
+        return
+
     def describe_class_weights(self, targets: "np.ndarray") -> list[str]:
         """Return warnings about the class weights for these encoded training labels; by default none."""
         return []
@@ -207,10 +215,29 @@ class MultiLabel(LabelType):
 
 
 class Regression(LabelType):
-    """One number per row."""
+    """One number per row.
+
+    Attributes:
+        training_mean: Mean of the training labels, at which a new head starts; None if it is not known.
+    """
 
     problem_type = "regression"
     default_metric = "pearson"
+    training_mean: float | None = None
+
+    def observe_training_labels(self, targets: "np.ndarray") -> None:
+        """Store the mean of the training labels."""
+        self.training_mean = float(targets.mean())
+
+    def initialize_head(self, model: Any) -> None:
+        """Set the output bias to the mean of the training labels.
+
+        With a bias of 0, training would first have to move the outputs to the range of the labels.
+        """
+        from bertkit.modeling.heads import set_output_bias
+
+        if self.training_mean is not None:
+            set_output_bias(model, self.training_mean)
 
     def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":
         """Return the numbers, [rows]."""

@@ -173,12 +173,6 @@ class Ner(Task):
             found[name] = find_passed_column(rows, column, "--" + name.replace("_", "-"))
         self.config = dataclasses.replace(self.config, **found)
 
-    def collect_classes(self, rows: "Rows") -> set[str]:
-        """Return the entity types of these rows."""
-        from bertkit.data.ner.rows import find_types
-
-        return find_types(rows)
-
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys that identify a sentence by its words, and stratify by the presence of entities.
 
@@ -188,17 +182,20 @@ class Ner(Task):
 
         from bertkit.data.column_types import hash_values
         from bertkit.data.ner.documents import get_document_keys
+        from bertkit.data.ner.rows import find_types
         from bertkit.data.split import SplitKeys
 
         sentences = rows.hash_columns(["tokens"])
+        classes = frozenset(find_types(rows)) if "iob2" in rows.columns else frozenset()
         documents = get_document_keys(rows) if self.config.context == "document" else []
         if len(set(documents)) > 1:
             return SplitKeys(
-                sentences, hash_values(documents), np.zeros(len(rows), int), group_unit="document"
-            )
+                sentences, hash_values(documents), np.zeros(len(rows), int), group_unit="document",
+                classes=classes,
+            )  # fmt: skip
         tags = rows.columns.get("iob2", [()] * len(rows))
         has_entity = np.array([any(tag != "O" for tag in sentence_tags) for sentence_tags in tags])
-        return SplitKeys(identity=sentences, group=sentences, stratum=has_entity)
+        return SplitKeys(identity=sentences, group=sentences, stratum=has_entity, classes=classes)
 
     def validate_splits(self, splits: "Splits") -> None:
         """Check that the validation split has tags, and that the types of all splits occur in training."""

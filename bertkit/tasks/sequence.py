@@ -12,7 +12,7 @@ from bertkit.errors import UserError, format_count, format_list
 from bertkit.setting import DATA, MODEL, fill_unset, get_flag, get_settings, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TransformersPipeline
 from bertkit.tasks.evaluation import Outputs
-from bertkit.tasks.label_types import LabelType, Regression, SingleLabel
+from bertkit.tasks.label_types import LabelType, SingleLabel
 from bertkit.tasks.sequence_predictions import SequenceEvaluation
 
 if TYPE_CHECKING:
@@ -150,14 +150,6 @@ class SequenceTask(Task):
                 "name the column of the labels with --label-column"
             )
 
-    def collect_classes(self, rows: "Rows") -> set[str]:
-        """Return the labels of these rows; empty for regression."""
-        if not self.labels:
-            return set()
-        values = rows.columns.get(self.config.label_column, ())
-        cells = {self.label_type.parse_label(value) for value in values} - {None}
-        return {str(label) for cell in cells for label in (cell if isinstance(cell, tuple) else [cell])}
-
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys that identify a row by its texts, and stratify rows by label."""
         import numpy as np
@@ -167,7 +159,17 @@ class SequenceTask(Task):
         texts = rows.hash_columns(self.input_schema.text_columns)
         has_strata = bool(self.labels) and self.config.label_column in rows.columns
         strata = rows.hash_columns([self.config.label_column]) if has_strata else np.zeros(len(rows), int)
-        return SplitKeys(identity=texts, group=texts, stratum=strata)
+        return SplitKeys(
+            texts, texts, strata, classes=self._find_classes(rows) if has_strata else frozenset()
+        )
+
+    def _find_classes(self, rows: "Rows") -> frozenset[str]:
+        """Return the labels that occur in these rows."""
+        _, values = rows.factorize(self.config.label_column)
+        cells = {self.label_type.parse_label(value) for value in values} - {None}
+        return frozenset(
+            str(label) for cell in cells for label in (cell if isinstance(cell, tuple) else [cell])
+        )
 
     def validate_splits(self, splits: "Splits") -> None:
         """Check that texts are strings and that labels are known."""
@@ -309,10 +311,17 @@ class SequenceTask(Task):
         """Tokenize the texts, and shorten or split long texts according to `--long-texts`."""
         from bertkit.data.features import build_features
 
-        return build_features(
-            [rows[column] for column in self.input_schema.text_columns], self.encode_labels(rows), tokenizer,
+        labels = self.encode_labels(rows)
+        features = build_features(
+            [rows[column] for column in self.input_schema.text_columns], labels, tokenizer,
             self.config.max_length, self.config.long_texts, cache=self.use_cache,
         )  # fmt: skip
+        if not training or labels is None:
+            return features
+        self.label_type.observe_training_labels(labels)
+        is_weighted = self.config.class_weights is not None
+        warnings = self.label_type.describe_class_weights(labels) if is_weighted else []
+        return dataclasses.replace(features, warnings=warnings)
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return an `AutoModelForSequenceClassification`, possibly with another pooling or a BiLSTM."""
@@ -320,20 +329,12 @@ class SequenceTask(Task):
 
         from bertkit.modeling.pooling import load_with_pooling
 
-        return load_with_pooling(
+        model = load_with_pooling(
             AutoModelForSequenceClassification, source, model_config, self.has_new_head, self.config.head
         )
-
-    def initialize_head(self, model: Any, features: "Features") -> None:
-        """Start a new regression head at the mean of the training labels.
-
-        With a bias of 0, training would first have to move the outputs to the range of the labels.
-        """
-        from bertkit.modeling.heads import set_output_bias
-
-        if self.has_new_head and isinstance(self.label_type, Regression):
-            assert features.labels is not None
-            set_output_bias(model, float(features.labels.mean()))
+        if self.has_new_head:
+            self.label_type.initialize_head(model)
+        return model
 
     def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
         """Refuse a head whose labels are evidently in the wrong order; only for single labels."""
@@ -342,13 +343,6 @@ class SequenceTask(Task):
         if isinstance(self.label_type, SingleLabel):
             evaluation = self.evaluate(predict_sample())
             verify_label_order(evaluation.gold, evaluation.predicted, self.labels, str(self.config.model))
-
-    def collect_warnings(self, features: "Features") -> list[str]:
-        """Return a warning about labels that `--class-weights` cannot weight."""
-        if self.config.class_weights is None:
-            return []
-        assert features.labels is not None
-        return self.label_type.describe_class_weights(features.labels)
 
     def make_loss(self, features: "Features") -> "Loss":
         """Return the loss for the kind of the labels."""
