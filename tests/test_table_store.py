@@ -19,6 +19,7 @@ from bertkit.data.column_types import (
     factorize,
     hash_values,
 )
+from bertkit.data.computed_columns import ComputedColumn, FlattenedColumn
 from bertkit.data.readers.files import read_file
 from bertkit.data.rows import Rows
 from bertkit.data.table_store import StoredColumn, store_rows
@@ -66,6 +67,9 @@ def test_numbers_that_arrow_would_change_are_kept():
     assert [type(value) for value in store_in_parts([1, 1.0, True, "1"], 4)["x"]] == [int, float, bool, str]
 
 
+KINDS = ["list", "stored", "selected", "chained", "coded", "computed", "flattened"]
+
+
 def make_column(kind, values):
     """Return a column of each kind with these values."""
     values = list(values)
@@ -76,15 +80,22 @@ def make_column(kind, values):
         "selected": lambda: SelectedColumn(ListColumn(values[::-1]), np.arange(len(values))[::-1]),
         "chained": lambda: ChainedColumn([values[:half], ListColumn(values[half:])]),
         "coded": lambda: CodedColumn(np.arange(len(values)), values),
+        "computed": lambda: ComputedColumn(
+            "{}{}".format, [[value[:3] for value in values], [value[3:] for value in values]]
+        ),
+        "flattened": lambda: FlattenedColumn([values[:half], [], values[half:]]),
     }[kind]()
 
 
-@pytest.mark.parametrize("kind", ["list", "stored", "selected", "chained", "coded"])
+@pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None)
 @given(data=st.data(), size=st.integers(1, 40))
 def test_every_kind_of_column_reads_like_a_list(kind, data, size):
     values = [f"text {number % 5}" for number in range(size)]
     column = make_column(kind, values)
+    if data.draw(st.booleans()):
+        order = np.arange(size)[::-1]
+        column, values = column.select(order), values[::-1]
     start, stop = sorted(data.draw(st.tuples(st.integers(0, size), st.integers(0, size))))
     indices = data.draw(st.lists(st.integers(0, size - 1), max_size=30))
     assert (len(column), list(column)) == (size, values)
@@ -120,6 +131,8 @@ def test_a_file_is_read_once_and_then_mapped_from_the_cache(tmp_path, stored_on_
     first = read_file(path)
     assert isinstance(first["text"], StoredColumn)
     assert list(get_cache_directory().glob("rows/*/rows.arrow"))
+    assert first["text"].is_on_disk
+    assert first.select([1])["text"].is_on_disk
     with monkeypatch.context() as patch:
         patch.setattr("bertkit.data.readers.files.stream_rows", lambda *_: pytest.fail("read again"))
         again = read_file(path)

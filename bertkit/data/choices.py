@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.column_types import Column
 from bertkit.data.columns import find_column, guess_column
+from bertkit.data.computed_columns import ComputedColumn
 from bertkit.data.labels import normalize_label
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
@@ -67,23 +69,35 @@ def guess_ending_columns(rows: Rows) -> list[str]:
     return [column for _, _, column in sorted(ending_columns)]
 
 
-def parse_endings(rows: Rows, columns: Sequence[str]) -> list[list[str]]:
-    """Return [n] lists of the endings of each row; blank columns after the last ending are ignored.
+def parse_endings(rows: Rows, columns: Sequence[str]) -> Column:
+    """Return a column with the list of endings of each row; blank columns after the last ending are ignored.
+
+    The lists are computed when they are read.
 
     Raises:
         UserError: A row has fewer than two endings, or an ending that is blank or not a string.
     """
-    if len(columns) == 1:
-        endings = [list(value) if isinstance(value, (list, tuple)) else value for value in rows[columns[0]]]
-    else:
-        cells = zip(*(rows[column] for column in columns), strict=True)
-        endings = [_strip_trailing_blanks(values) for values in cells]
+    join = _copy_list if len(columns) == 1 else _strip_trailing_blanks
+    endings = ComputedColumn(join, [rows[column] for column in columns])
     for index, row_endings in enumerate(endings):
         _validate_endings(rows, index, row_endings, columns)
     return endings
 
 
-def _strip_trailing_blanks(values: Sequence[Any]) -> list[Any]:
+def add_common_beginning(endings: Column, beginnings: Sequence[str]) -> Column:
+    """Return the endings of each row with the beginning that all endings of the row share."""
+
+    def join(row_endings: list[str], beginning: str) -> list[str]:
+        return [f"{beginning} {ending}".strip() for ending in row_endings]
+
+    return ComputedColumn(join, [endings, beginnings])
+
+
+def _copy_list(value: Any) -> Any:
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _strip_trailing_blanks(*values: Any) -> list[Any]:
     non_blank = [index for index, value in enumerate(values) if value not in (None, "")]
     return list(values[: non_blank[-1] + 1]) if non_blank else []
 
@@ -192,10 +206,11 @@ def infer_first_label(values: Sequence[Any], endings: Sequence[Sequence[str]]) -
 
     It is 1 if no label is 0 and some label equals the number of endings of its row.
     """
-    numbers = [
-        (int(text), len(row_endings))
-        for value, row_endings in zip(values, endings, strict=True)
-        if _is_ending_number(text := normalize_label(value) or "")
-    ]
-    none_is_zero = all(number > 0 for number, _ in numbers)
-    return int(none_is_zero and any(number == num_endings for number, num_endings in numbers))
+    has_last = False
+    for value, row_endings in zip(values, endings, strict=True):
+        text = normalize_label(value) or ""
+        if _is_ending_number(text):
+            if int(text) == 0:
+                return 0
+            has_last |= int(text) == len(row_endings)
+    return int(has_last)

@@ -28,9 +28,18 @@ class Column(Sequence[Any]):
     def hashes(self) -> np.ndarray:
         """[n] uint64 hash of each value; see `hash_values`."""
 
+    def select(self, index: np.ndarray) -> "Column":
+        """Return a column with the values at `index`, which are read later."""
+        return SelectedColumn(self, index)
+
     @property
     def is_text(self) -> bool:
         """Whether all values are known to be strings, without reading them."""
+        return False
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the values are in a file, and memory may be too small for them."""
         return False
 
     @overload
@@ -79,6 +88,15 @@ class SelectedColumn(Column):
         """Whether all values are known to be strings, without reading them."""
         return self.base.is_text
 
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the values are in a file."""
+        return self.base.is_on_disk
+
+    def select(self, index: np.ndarray) -> "SelectedColumn":
+        """Return a column with the values at `index`."""
+        return SelectedColumn(self.base, self.base_index[index])
+
     def read(self, start: int, stop: int) -> list[Any]:
         """Return the values of a range."""
         return self.base.take(self.base_index[start:stop])
@@ -111,6 +129,11 @@ class ChainedColumn(Column):
     def is_text(self) -> bool:
         """Whether all values are known to be strings, without reading them."""
         return all(part.is_text for part in self.parts)
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the values of a part are in a file."""
+        return any(part.is_on_disk for part in self.parts)
 
     def read(self, start: int, stop: int) -> list[Any]:
         """Return the values of a range."""
@@ -151,6 +174,10 @@ class CodedColumn(Column):
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    def select(self, index: np.ndarray) -> "CodedColumn":
+        """Return a column with the values at `index`."""
+        return CodedColumn(self.codes[index], self.values)
 
     def read(self, start: int, stop: int) -> list[Any]:
         """Return the values of a range."""
@@ -200,12 +227,8 @@ def as_column(values: Sequence[Any]) -> Column:
 
 def select_values(values: Sequence[Any], index: np.ndarray) -> Sequence[Any]:
     """Return the values at `index`: a list from a list, and a column that is read later from a column."""
-    if isinstance(values, CodedColumn):
-        return CodedColumn(values.codes[index], values.values)
-    if isinstance(values, SelectedColumn):
-        return SelectedColumn(values.base, values.base_index[index])
     if isinstance(values, Column):
-        return SelectedColumn(values, index)
+        return values.select(index)
     return [values[position] for position in index.tolist()]
 
 
@@ -224,7 +247,9 @@ def iter_chunks(values: Sequence[Any], size: int = CHUNK_ROWS) -> Iterator[list[
 
 def hash_values(values: Iterable[Any]) -> np.ndarray:
     """Return [n] uint64: a hash of each value, which depends on its type; 1 and "1" have different hashes."""
-    digests = b"".join(blake2b(_to_bytes(value), digest_size=HASH_BYTES).digest() for value in values)
+    digests = bytearray()  # `join` would keep one object for each value
+    for value in values:
+        digests += blake2b(_to_bytes(value), digest_size=HASH_BYTES).digest()
     return np.frombuffer(digests, np.uint64)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.data.computed_columns import FlattenedColumn
 from bertkit.data.rows import Rows
 from bertkit.data.tokenization import (
     LongTextStrategy,
@@ -212,8 +213,8 @@ def build_choice_features(
         cache: Whether to cache the encoded texts.
     """
     context_ids = encode(contexts, tokenizer, cache)
-    ending_ids = encode([ending for row_endings in endings for ending in row_endings], tokenizer, cache)
-    counts = np.fromiter(map(len, endings), np.int64, len(endings))
+    flat_endings = FlattenedColumn(endings)
+    ending_ids, counts = encode(flat_endings, tokenizer, cache), flat_endings.counts
     row = np.repeat(np.arange(len(counts)), counts)  # of each ending
     starts = np.stack([context_ids.offsets[row], ending_ids.offsets[:-1]], 1)
     stops = np.stack([context_ids.offsets[row + 1], ending_ids.offsets[1:]], 1)

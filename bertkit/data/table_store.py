@@ -59,6 +59,11 @@ class StoredColumn(Column):
         values = self.dataset.data.column(0)
         return not self.is_json and str(values.type) == "string" and values.null_count == 0
 
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the values are in a file."""
+        return bool(self.dataset.cache_files)
+
     def read(self, start: int, stop: int) -> list[Any]:
         """Return the values of a range."""
         return self._to_python(self.dataset[start:stop])

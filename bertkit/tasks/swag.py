@@ -16,6 +16,7 @@ from bertkit.tasks.swag_predictions import ChoiceEvaluation, compute_accuracy
 if TYPE_CHECKING:
     import numpy as np
 
+    from bertkit.data.column_types import Column
     from bertkit.data.features import Features
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
@@ -156,23 +157,19 @@ class Swag(Task):
             column, lambda labels: [None if str(label) == "-1" else label for label in labels]
         )
 
-    def parse_endings(self, rows: "Rows") -> list[list[str]]:
-        """Return the endings of each row, without their common beginning."""
+    def parse_endings(self, rows: "Rows") -> "Column":
+        """Return a column with the list of endings of each row, without their common beginning."""
         from bertkit.data.choices import parse_endings
 
         columns = [column for column in self.input_schema.ending_columns if column in rows.columns]
         return parse_endings(rows, columns)
 
-    def parse_full_endings(self, rows: "Rows") -> list[list[str]]:
-        """Return the endings of each row, with their common beginning."""
-        endings = self.parse_endings(rows)
-        if not self.config.start_column:
-            return endings
-        starts = rows[self.config.start_column]
-        return [
-            [f"{start} {ending}".strip() for ending in row_endings]
-            for start, row_endings in zip(starts, endings, strict=True)
-        ]
+    def parse_full_endings(self, rows: "Rows") -> "Column":
+        """Return a column with the list of endings of each row, with their common beginning."""
+        from bertkit.data.choices import add_common_beginning
+
+        endings, start_column = self.parse_endings(rows), self.config.start_column
+        return add_common_beginning(endings, rows[start_column]) if start_column else endings
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys that ignore the order of the endings, and keep rows with the same context together."""
