@@ -360,3 +360,76 @@ def test_pairs_have_segments_with_a_tokenizer_that_has_none(roberta_tokenizer, t
         assert saved(*texts)["input_ids"] == original(*texts)["input_ids"]
         offsets = (tokenizer(*texts, return_offsets_mapping=True) for tokenizer in (saved, original))
         assert next(offsets)["offset_mapping"] == next(offsets)["offset_mapping"]
+
+
+# ---- trained positions
+
+
+@pytest.fixture(scope="module")
+def short_pretrained(tiny, tmp_path_factory):
+    """A model from scratch with 512 positions, of which 32 are trained."""
+    folder = tmp_path_factory.mktemp("short")
+    text = write_rows(folder / "text.jsonl", make_document_rows(60))
+    options = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "tokenizer": tiny, "max_length": 32}
+    run = bertkit.pretrain_mlm_nsp(
+        data=text, max_steps=2, batch_size=8, bf16=False, output_dir=folder / "run", **options
+    )
+    return run.output_dir
+
+
+def test_default_length_is_limited_to_trained_positions(cli, short_pretrained, toy):
+    args = ["classify", "--data", toy, "--model", short_pretrained, "--dry-run", *FLAGS]
+    status, _, err = cli(*args)
+    assert (status, "--max-length 32: run has no trained positions beyond" in err) == (0, True)
+    assert not [line for line in find_warnings(err) if "--max-length" in line]
+    status, _, err = cli(*args, "--max-length", 64)
+    [warning] = [line for line in find_warnings(err) if "--max-length" in line]
+    assert (status, "--max-length 64: run was trained on at most 32 tokens" in warning) == (0, True)
+    assert not [line for line in find_warnings(cli(*args, "--max-length", 16)[2]) if "--max-length" in line]
+
+
+def test_data_check_uses_the_same_default_length(cli, short_pretrained, tmp_path):
+    rows = [row | {"text": row["text"] * 6} for row in make_toy_rows(80)]
+    data = write_rows(tmp_path / "long.jsonl", rows)
+    _, out, err = cli("check", "classify", "--data", data, "--model", short_pretrained)
+    assert "32 tokens" in out + err
+
+
+def test_continued_pretraining_on_longer_sequences_warns_and_trains_their_positions(
+    cli, short_pretrained, tmp_path
+):
+    text = write_rows(tmp_path / "text.jsonl", make_document_rows(60))
+    args = ["--data", text, "--model", short_pretrained, "--max-steps", 2, *FLAGS]
+    status, _, err = cli("pretrain-mlm-nsp", *args, "--phases", "64:0.5,48:0.5", "-o", "longer")
+    [warning] = [line for line in find_warnings(err) if "--max-length" in line]
+    assert (status, "--max-length 64: run was trained on at most 32 tokens" in warning) == (0, True)
+    assert json.loads((tmp_path / "longer" / "config.json").read_text())["bertkit_trained_length"] == 64
+    assert "max_length: 48" in (tmp_path / "longer" / "run.yaml").read_text()
+
+
+def test_fine_tuning_on_short_texts_keeps_the_trained_length(cli, toy, tmp_path):
+    folder = save_tiny_model(tmp_path / "model", max_position_embeddings=512)
+    args = ["classify", "--data", toy, *FLAGS, "--max-steps", 2]
+    assert cli(*args, "--model", folder, "--max-length", 16, "-o", "short")[0] == 0
+    assert json.loads((tmp_path / "short" / "tokenizer_config.json").read_text())["model_max_length"] == 16
+    status, _, err = cli(*args, "--model", "short", "-o", "continued")
+    assert (status, "--max-length" in err) == (0, False)
+    assert "max_length: 256" in (tmp_path / "continued" / "run.yaml").read_text()
+
+
+def test_length_limit_of_a_tokenizer_is_respected(cli, toy, tmp_path):
+    folder = save_tiny_model(tmp_path / "model", max_position_embeddings=512)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 100}))
+    args = ["classify", "--data", toy, "--model", folder, "--dry-run", *FLAGS]
+    assert "--max-length 100: model has no trained positions beyond" in cli(*args)[2]
+    assert "was trained on at most 100 tokens" in cli(*args, "--max-length", 200)[2]
+
+
+def test_minilm_keeps_the_documented_default_lengths(cli, toy, tmp_path):
+    data = write_rows(tmp_path / "qa.jsonl", ROW_MAKERS["qa"](40))
+    for task, file, length in (("classify", toy, 256), ("qa", data, 384)):
+        args = ["--data", file, "--model", "minilm", "--max-steps", 1, "--dry-run"]
+        status, _, err = cli(task, *args)
+        assert (status, "--max-length" in err) == (0, False)
+        assert f"longer than {length} tokens" in err

@@ -192,9 +192,11 @@ class TokenizerInfo:
         """
         has_config = (source.folder / "config.json").exists()  # a folder may hold only a tokenizer
         config = loading.load_config(source) if has_config else None
-        max_length = resolve_max_length(task, source, config, requested_length)
-        task.config = dataclasses.replace(task.config, max_length=max_length)
         tokenizer = loading.load_tokenizer(source)
+        is_new_model = getattr(task.config, "tokenizer", None) is not None
+        trained_length = None if is_new_model else loading.get_trained_length(config, tokenizer)
+        max_length = resolve_max_length(task, source, config, requested_length, trained_length)
+        task.config = dataclasses.replace(task.config, max_length=max_length)
         return cls(source.name, is_model_requested, tokenizer, loading.get_max_positions(config))
 
 

