@@ -67,6 +67,12 @@ def test_numbers_that_arrow_would_change_are_kept():
     assert [type(value) for value in store_in_parts([1, 1.0, True, "1"], 4)["x"]] == [int, float, bool, str]
 
 
+def test_column_names_may_contain_half_of_a_surrogate_pair():
+    rows = Rows.from_columns({"a\ud800": ["x"], "b": [1]}, "f")
+    stored = store_rows(lambda: iter([rows]), "f", key=None)
+    assert {name: list(values) for name, values in stored.columns.items()} == {"a\ud800": ["x"], "b": [1]}
+
+
 KINDS = ["list", "stored", "selected", "chained", "coded", "computed", "flattened"]
 
 

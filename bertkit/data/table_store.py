@@ -18,6 +18,7 @@ import numpy as np
 from bertkit.data.column_types import Column, hash_values
 from bertkit.data.rows import Rows
 from bertkit.utils.cache import get_or_create, write_to_temporary
+from bertkit.utils.text import has_lone_surrogate
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,9 +126,10 @@ class TableContent:
             dataset: The values.
             file: Name of the file that the rows were read from.
         """
+        stored = zip(dataset.column_names, self.json_columns.items(), self.hashes, strict=True)
         columns = {
-            name: StoredColumn(dataset.select_columns([name]), is_json, hashes)
-            for (name, is_json), hashes in zip(self.json_columns.items(), self.hashes, strict=True)
+            name: StoredColumn(dataset.select_columns([stored_name]), is_json, hashes)
+            for stored_name, (name, is_json), hashes in stored
         }
         line_numbered_files = frozenset([file] if self.is_line_numbered else [])
         file_index = np.zeros(len(self.row_numbers), np.int32)
@@ -194,7 +196,10 @@ def _write_parts(parts: Iterator[Rows], sink: Any, types: ColumnTypes) -> TableC
     _add_types(first, types)
     hashes: list[list[np.ndarray]] = [[] for _ in types]
     row_numbers = []
-    schema = pa.schema([(name, pa.string() if kind == JSON_TYPE else kind) for name, kind in types.items()])
+    # Arrow cannot write a lone surrogate, so a column with such a name gets a number.
+    names = [f"column {index}" if has_lone_surrogate(name) else name for index, name in enumerate(types)]
+    arrow_types = [pa.string() if kind == JSON_TYPE else kind for kind in types.values()]
+    schema = pa.schema(list(zip(names, arrow_types, strict=True)))
     with pa.ipc.new_stream(sink, schema) as writer:
         for part in chain([first], parts):
             if not part.columns.keys() <= types.keys():
