@@ -124,6 +124,11 @@ def is_column_setting(name: str) -> bool:
     return "_column" in name
 
 
+def get_column_settings(config: Settings) -> dict[str, Any]:
+    """Return the settings that name columns, including those that are not set."""
+    return {name: value for name, value in vars(config).items() if is_column_setting(name)}
+
+
 def fill_unset(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:
     """Fill in `values` for those settings that are None in `config`."""
     unset = {key: value for key, value in values.items() if getattr(config, key) is None}

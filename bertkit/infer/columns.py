@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from bertkit.errors import UserError, format_list
-from bertkit.setting import Setting, Settings, get_flag, get_settings, is_column_setting
+from bertkit.setting import Setting, Settings, get_column_settings, get_flag, get_settings, is_column_setting
 from bertkit.tasks import TASKS, task_class
 
 if typing.TYPE_CHECKING:
@@ -56,7 +56,9 @@ def collect_passed_columns(config: Settings, task: "Task", run: str) -> dict[str
         UserError: The run does not read a column that the user named.
     """
     settings = get_settings(type(config))
-    names = task.list_column_settings() if task.spec.predicts_rows else []
+    # The settings of a finished run name all columns that it reads.
+    column_settings = get_column_settings(task.config) if task.spec.predicts_rows else {}
+    names = [name for name, column in column_settings.items() if column]
     columns = {}
     for name, (_, metadata, _) in settings.items():
         if not is_column_setting(name) or (column := getattr(config, name)) is None:

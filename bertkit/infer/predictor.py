@@ -12,7 +12,7 @@ from bertkit.errors import UserError, format_list
 from bertkit.infer.onnx_runtime import find_onnx_model, load_onnx_model
 from bertkit.modeling import loading
 from bertkit.pipeline.prepare import load_run_task
-from bertkit.setting import is_column_setting
+from bertkit.setting import get_column_settings
 from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail, merge_prediction
 from bertkit.training.scoring import predict_logits
@@ -53,9 +53,7 @@ class Predictor:
     def map_columns(self, rows: Rows, reporter: Reporter | None = None) -> None:
         """Make the task read the columns of new rows, and report them if they differ from training."""
         trained_columns = self.task.input_schema.text_columns
-        self.task.map_columns(rows)
-        if self.columns:
-            self.task.use_columns(rows, self.columns)
+        self.task.map_columns(rows, self.columns)
         if reporter and self.task.input_schema.text_columns != trained_columns:
             columns = format_list(self.task.input_schema.text_columns)
             reporter.info(
@@ -126,11 +124,6 @@ class Predictor:
         for row_id, (row, prediction) in enumerate(predictions, first_id):
             prediction.pop("gold", None)
             yield merge_prediction(row_id, row, hidden, prediction)
-
-
-def get_column_settings(config: Any) -> dict[str, Any]:
-    """Return the settings that name columns."""
-    return {name: value for name, value in vars(config).items() if is_column_setting(name)}
 
 
 def add_renamed_columns(rows: Rows, old_config: Any, new_config: Any) -> Rows:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
-from bertkit.setting import get_settings, is_column_setting
 
 if TYPE_CHECKING:
     from bertkit.data.features import Features
@@ -254,26 +253,21 @@ class Task(ABC):
             UserError: A value is invalid.
         """
 
-    def map_columns(self, rows: "Rows") -> None:
+    def map_columns(self, rows: "Rows", named: Mapping[str, Any]) -> None:
         """Adapt the column settings to these rows.
 
         If the rows lack a column that training used, a column with another common name is used.
-        """
-        return
 
-    def list_column_settings(self) -> list[str]:
-        """Return the names of the settings for the columns that this run reads."""
-        return [name for name in get_settings(type(self.config)) if is_column_setting(name)]
+        Args:
+            rows: The rows as read.
+            named: Columns that the user named, by setting. They take precedence.
 
-    def use_columns(self, rows: "Rows", columns: Mapping[str, Any]) -> None:
-        """Read the columns that the user named in these rows, by setting.
-
-        `map_columns` has adapted the other settings before.
+        Raises:
+            UserError: The rows lack a column that the user named.
         """
         from bertkit.data.columns import require_named_columns
 
-        found = require_named_columns(rows, columns)
-        self.config = dataclasses.replace(self.config, **found)
+        self.config = dataclasses.replace(self.config, **require_named_columns(rows, named))
 
     # ---- model
 

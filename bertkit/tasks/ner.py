@@ -161,15 +161,17 @@ class Ner(Task):
         # Without a document column, each sentence is a document.
         return (self._add_context(rows) if find_document_column(rows) else rows), []
 
-    def use_columns(self, rows: "Rows", columns: Mapping[str, Any]) -> None:
+    def map_columns(self, rows: "Rows", named: Mapping[str, Any]) -> None:
         """Read the columns that the user passed by name or number, and find the other one."""
         from bertkit.data.ner.rows import find_passed_column, match_split_columns
 
+        if not named:
+            return
         found = {"tag_column": self.config.tag_column}
-        if "token_column" not in columns:
+        if "token_column" not in named:
             tokens, tags = match_split_columns(rows, (self.config.token_column, self.config.tag_column))
             found = {"token_column": tokens, "tag_column": tags or self.config.tag_column}
-        for name, column in columns.items():
+        for name, column in named.items():
             found[name] = find_passed_column(rows, column, "--" + name.replace("_", "-"))
         self.config = dataclasses.replace(self.config, **found)
 

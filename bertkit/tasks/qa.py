@@ -172,13 +172,15 @@ class Qa(Task):
             )
         return fixed, notes
 
-    def use_columns(self, rows: "Rows", columns: Mapping[str, Any]) -> None:
+    def map_columns(self, rows: "Rows", named: Mapping[str, Any]) -> None:
         """Read the columns that the user named, and find the others."""
         from bertkit.data.qa.rows import match_split_columns
 
-        super().use_columns(rows, columns)
+        if not named:
+            return
+        super().map_columns(rows, named)
         matched = zip(COLUMN_SETTINGS, match_split_columns(rows, self._column_names), strict=True)
-        self.config = dataclasses.replace(self.config, **{**dict(matched), **columns})
+        self.config = dataclasses.replace(self.config, **{**dict(matched), **named})
 
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys that keep all questions about an article or a paragraph in the same split."""

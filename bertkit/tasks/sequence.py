@@ -221,7 +221,7 @@ class SequenceTask(Task):
         """Return the rows with label ids replaced by label names; `Nli` overrides this."""
         return rows
 
-    def map_columns(self, rows: "Rows") -> None:
+    def map_columns(self, rows: "Rows", named: Mapping[str, Any]) -> None:
         """Guess the columns of texts and label if these rows lack the columns of training.
 
         If the text columns cannot be guessed, the settings keep the columns of training. A later error then
@@ -240,19 +240,9 @@ class SequenceTask(Task):
         with suppress(UserError):
             if training_config.label_column not in rows.columns:
                 self.config = dataclasses.replace(self.config, label_column=guess_label_column(rows))
-
-    def list_column_settings(self) -> list[str]:
-        """Return the column settings without that of the second text if the model reads single texts."""
-        return [
-            name
-            for name in super().list_column_settings()
-            if name not in self.text_settings or getattr(self.config, name) is not None
-        ]
-
-    def use_columns(self, rows: "Rows", columns: Mapping[str, Any]) -> None:
-        """Read the columns that the user named, and check that the two texts are in different columns."""
-        super().use_columns(rows, columns)
-        self._check_different_columns()
+        super().map_columns(rows, named)
+        if named:
+            self._check_different_columns()
 
     def encode_labels(self, rows: "Rows", required: bool = False) -> "np.ndarray | None":
         """Return the labels as numbers, [rows] or [rows, labels]; None if the rows have no labels.

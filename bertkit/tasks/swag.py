@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.config import FineTuningConfig
 from bertkit.errors import UserError, format_list
-from bertkit.setting import DATA, fill_unset, setting
+from bertkit.setting import DATA, fill_unset, get_column_settings, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.swag_predictions import ChoiceEvaluation, compute_accuracy
@@ -130,11 +130,12 @@ class Swag(Task):
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Find the columns, and infer whether numeric labels are counted from 0 or 1."""
         from bertkit.data import choices
-        from bertkit.data.columns import guess_label_column
+        from bertkit.data.columns import guess_label_column, require_named_columns
 
         train = dataset.splits["train"]
-        columns = {name: getattr(self.config, name) for name in self.list_column_settings()}
-        self.use_columns(train, {name: column for name, column in columns.items() if column})
+        columns = get_column_settings(self.config)
+        named = {name: column for name, column in columns.items() if column}
+        self.config = dataclasses.replace(self.config, **require_named_columns(train, named))
         if self.config.context_column is None:
             self.config = fill_unset(self.config, choices.guess_context_columns(train))
         if self.config.label_column is None:
@@ -233,7 +234,7 @@ class Swag(Task):
         require_texts(rows, list(inputs.context_columns))
         self.parse_endings(rows)  # raises an error if a row lacks endings
 
-    def map_columns(self, rows: "Rows") -> None:
+    def map_columns(self, rows: "Rows", named: Mapping[str, Any]) -> None:
         """Guess the columns that have other names than in training.
 
         A column that cannot be guessed keeps its name. A later error then names that column.
@@ -253,6 +254,7 @@ class Swag(Task):
         with suppress(UserError):
             if training_config.label_column not in rows.columns:
                 self.config = dataclasses.replace(self.config, label_column=guess_label_column(rows))
+        super().map_columns(rows, named)
 
     def encode_labels(self, rows: "Rows", required: bool = False) -> "np.ndarray | None":
         """Return the index of the correct ending of each row, [rows]; None if the rows have no labels.
