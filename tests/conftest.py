@@ -214,7 +214,8 @@ def make_qa_rows(count, seed=0, longest=20, unanswerable=0):
 def make_features(lengths_by_example):
     """Return features of examples whose sequences have these lengths; the token ids are 0."""
     from bertkit.data.features import TextFeatures
-    from bertkit.data.tokenization import SequenceTemplate, TokenRanges
+    from bertkit.data.tokenization import SequenceTemplate
+    from bertkit.data.truncation import TokenRanges
     from bertkit.utils.ragged import Ragged, compute_offsets
 
     lengths = [length for example in lengths_by_example for length in example]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from bertkit.data.collator import PaddingCollator
 from bertkit.data.features import build_features
-from bertkit.data.tokenization import SequenceTemplate, encode, truncate
+from bertkit.data.tokenization import SequenceTemplate, encode
+from bertkit.data.truncation import truncate
 
 text = st.lists(st.sampled_from([*NEUTRAL_WORDS, "zebra!", "Größe"]), max_size=30).map(" ".join)
 TOKENIZERS = {"bert": make_tokenizer(), "roberta": make_tokenizer(roberta=True)}

@@ -11,13 +11,11 @@ import numpy as np
 from bertkit.data.computed_columns import FlattenedColumn
 from bertkit.data.rows import Rows
 from bertkit.data.tokenization import (
-    LongTextStrategy,
     SequenceTemplate,
-    TokenRanges,
     compute_unk_fraction,
     encode,
-    truncate,
 )
+from bertkit.data.truncation import LongTextStrategy, TokenRanges, truncate
 from bertkit.utils.ragged import Ragged, compute_offsets
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import numpy as np
 from bertkit.data.features import TextFeatures
 from bertkit.data.ner.documents import DocumentPosition, collect_sentences
 from bertkit.data.ner.words import WordSpans, encode_words
-from bertkit.data.tokenization import SequenceTemplate, TokenRanges, compute_unk_fraction
+from bertkit.data.tokenization import SequenceTemplate, compute_unk_fraction
+from bertkit.data.truncation import TokenRanges
 from bertkit.utils.ragged import (
     Ragged,
     compute_offsets,
