@@ -2,13 +2,17 @@
 
 import gzip
 import json
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertkit.data.loading import load_dataset
+from bertkit.data.readers import files
 from bertkit.data.readers.files import Dialect, read_file
+from bertkit.data.readers.text_files import read_text
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 
@@ -238,3 +242,46 @@ def test_both_splits_of_the_sample_contain_every_tag():
     for rows in dataset.splits.values():
         assert {tag for tags in rows["1"] for tag in tags} == types | {"O"}
         assert {tokens[0][0] for tokens in rows["0"]} >= {"#", "@"}
+
+
+# ---- reading in parts
+
+
+def read_three_characters(file, decoding, notes=None):
+    """Yield a text in parts of three characters."""
+    for text in read_text(file, decoding, notes):
+        yield from (text[start : start + 3] for start in range(0, len(text), 3))
+
+
+@contextmanager
+def reading_in_parts():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "read_text", read_three_characters)
+        patch.setattr(files, "stream_rows", partial(files.stream_rows, stream_above_bytes=0))
+        yield
+
+
+def read_or_fail(folder, text):
+    try:
+        rows = read_conll(folder, text)
+    except UserError as error:
+        return str(error)
+    locations = [rows.format_location(index) for index in range(len(rows))]
+    return {name: list(values) for name, values in rows.columns.items()}, locations
+
+
+SENTENCES = ["a O\n", "b\tO\n", "c O\nd B-X\n", "# x y z\n", "-DOCSTART- O\n", "e\n", "#f O\n", "g,h\n"]
+SEPARATORS = ["\n", "\n\n", "\r\n", " \n", "\r\r\n", ""]
+
+
+@given(
+    st.lists(st.sampled_from(SENTENCES) | st.sampled_from(SEPARATORS), max_size=12).map("".join),
+    st.booleans(),
+)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+def test_parts_of_a_file_give_the_rows_and_errors_of_the_whole_file(tmp_path, text, has_crlf):
+    if has_crlf:
+        text = text.replace("\n", "\r\n")
+    whole = read_or_fail(tmp_path, text)
+    with reading_in_parts():
+        assert read_or_fail(tmp_path, text) == whole

@@ -5,10 +5,12 @@ of `str` to all lines, and numpy evaluates the results. Only comments and senten
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import compress, repeat
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress, islice, repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,8 @@ from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count
 
 WHITESPACE = " \t\r\v\f"  # of blank lines; other white space (U+00A0, U+3000 or U+2028) may be a word
+BLANK_LINE = re.compile(rf"\n[{WHITESPACE}]*\n")
+MAX_BLANK_CHARS = 100  # longer blank lines do not end a part of a text
 DOCSTART = "-DOCSTART-"
 LINE_BREAKS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # characters that end a field or a line
 FORMAT_HINT = (
@@ -26,40 +30,63 @@ FORMAT_HINT = (
 
 
 def parse_conll(path: Path, text: str) -> Rows:
-    """Return one row per sentence.
+    """Return one row per sentence of a text; see `iter_conll`."""
+    [rows] = iter_conll(path, lambda: iter([text.replace("\r\n", "\n")]))
+    return rows
+
+
+def iter_conll(path: Path, iter_texts: Callable[[], Iterator[str]]) -> Iterator[Rows]:
+    """Yield one row per sentence, in parts.
 
     Columns "0", "1", ... hold lists with one field per word of the sentence. If the file has -DOCSTART-
     lines, column "document" holds the index of the sentence's document. The row number is the line number of
     the first word.
 
+    Args:
+        path: The file, for errors.
+        iter_texts: Returns an iterator over consecutive parts of the text, which end at blank lines as those
+            of `split_at_blank_lines` do. It is called repeatedly.
+
     Raises:
         UserError: The file has no words, or the number of fields of a line differs from that of most lines.
     """
-    lines = text.replace("\r\n", "\n").split("\n")  # not splitlines(): a word may be U+2028
-    if "\r" in lines[0].rstrip("\r"):
+    first, *others = islice(_iter_blocks(iter_texts()), 2)
+    if "\r" in first.lines[0].rstrip("\r"):
         raise UserError(f"{path}: {CR_LINE_ENDS}")
-    is_docstart = _map_lines(str.startswith, lines, DOCSTART).astype(bool)
-    is_blank = ~np.fromiter(map(bool, map(str.strip, lines, repeat(WHITESPACE))), bool, len(lines))
-    is_candidate = ~is_blank & ~is_docstart
-    if not is_candidate.any():
-        raise UserError(
-            f"{path}: {f'the file has no words; {FORMAT_HINT}' if is_docstart.any() else EMPTY_FILE}"
-        )
-    has_hash = _map_lines(str.startswith, lines, "#").astype(bool) & is_candidate
-    is_typical = is_candidate & ~has_hash
-    if not is_typical.any():
-        is_typical = is_candidate
-    has_tabs = (_map_lines(str.count, lines, "\t")[is_typical] > 0).mean() >= 0.5
-    separator = "\t" if has_tabs else " "
-    if not has_tabs:
-        lines = _collapse_spaces(lines)
-    num_fields = _map_lines(str.count, lines, separator) + 1
-    width = _find_most_frequent(num_fields[is_typical])
-    is_word = is_candidate & ~_find_comments(lines, has_hash, is_candidate, num_fields != width)
-    word_lines = np.flatnonzero(is_word)
-    _validate(path, lines, word_lines, num_fields[word_lines], width)
-    fields = separator.join(compress(lines, is_word)).split(separator)
-    return _group_sentences(path, fields, word_lines, is_docstart)
+    blocks = _BlockReader(iter_texts) if others else [first]
+    file_format = _detect_format(path, blocks)
+    documents, num_words = _DocumentCounter(), 0
+    for block in blocks:
+        fields, word_lines = _parse_words(path, block, file_format)
+        num_words += len(word_lines)
+        numbers = documents.number(block.is_docstart, word_lines)
+        if len(word_lines):
+            lines = block.first_line + word_lines
+            yield _group_sentences(path, fields, lines, numbers if file_format.has_documents else None)
+    if not num_words:
+        raise UserError(f"{path}: the file has only comments and no words; {FORMAT_HINT}")
+
+
+def split_at_blank_lines(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the parts of a text so that each of them ends at a blank line.
+
+    A part does not contain the last line break of its blank line. CRLF becomes LF.
+    """
+    rest, carriage_return, is_first = "", "", True
+    for text in texts:
+        text = carriage_return + text
+        carriage_return = "\r" if text.endswith("\r") else ""  # the next text may begin with its "\n"
+        start = max(0, len(rest) - MAX_BLANK_CHARS)  # `rest` has no blank line before it
+        rest += text.removesuffix("\r").replace("\r\n", "\n")
+        end = rest.rfind("\n\n", start) + 2
+        if end < 2:
+            end = max((match.end() for match in BLANK_LINE.finditer(rest, start)), default=0)
+        if end:
+            yield rest[: end - 1]
+            rest, is_first = rest[end:], False
+    rest += carriage_return
+    if rest or is_first:
+        yield rest
 
 
 def format_conll(columns: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
@@ -79,22 +106,178 @@ def format_conll(columns: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
         yield "".join(lines) + "\n"
 
 
+# ---- the format of a file
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Lines of a file that end at a blank line or at the end of the file.
+
+    Attributes:
+        lines: [n] the lines.
+        first_line: Index of the first line in the file.
+        is_docstart: [n] whether a line starts a document.
+        is_candidate: [n] whether a line may hold a word: all lines but blank lines and -DOCSTART- lines.
+        has_hash: [n] whether a candidate begins with `#`.
+    """
+
+    lines: list[str]
+    first_line: int
+    is_docstart: np.ndarray
+    is_candidate: np.ndarray
+    has_hash: np.ndarray
+
+    @classmethod
+    def from_text(cls, text: str, first_line: int) -> "_Block":
+        """Split a text into lines."""
+        lines = text.split("\n")  # not splitlines(): a word may be U+2028
+        is_docstart = _mark_prefix(lines, DOCSTART, text)
+        is_blank = ~np.fromiter(map(bool, map(str.strip, lines, repeat(WHITESPACE))), bool, len(lines))
+        is_candidate = ~is_blank & ~is_docstart
+        has_hash = _mark_prefix(lines, "#", text) & is_candidate
+        return cls(lines, first_line, is_docstart, is_candidate, has_hash)
+
+    def split_fields(self, separator: str) -> tuple[list[str], np.ndarray]:
+        """Return the lines with one separator between fields, and [n] the number of fields of each line."""
+        lines = self.lines if separator == "\t" else _collapse_spaces(self.lines)
+        return lines, _map_lines(str.count, lines, separator) + 1
+
+
+@dataclass(frozen=True)
+class _Format:
+    """What holds for all lines of a file.
+
+    Attributes:
+        separator: Character between the fields of a line.
+        width: Number of fields of a word's line.
+        has_documents: Whether the file has -DOCSTART- lines.
+        may_be_csv: Whether all words are in one block.
+    """
+
+    separator: str
+    width: int
+    has_documents: bool
+    may_be_csv: bool
+
+
+@dataclass
+class _Counts:
+    """Counts over the lines of a file.
+
+    The pairs of counts are those of typical lines, and of lines that begin with `#` and may be comments.
+
+    Attributes:
+        separator: The separator that the fields are counted with.
+        has_documents: Whether there are -DOCSTART- lines.
+        num_blocks: Number of blocks that may have words.
+        num_lines: Numbers of lines.
+        num_with_tabs: Numbers of lines with TABs.
+        widths: Numbers of lines by number of fields.
+    """
+
+    separator: str
+    has_documents: bool = False
+    num_blocks: int = 0
+    num_lines: list[int] = field(default_factory=lambda: [0, 0])
+    num_with_tabs: list[int] = field(default_factory=lambda: [0, 0])
+    widths: list[Counter[int]] = field(default_factory=lambda: [Counter(), Counter()])
+
+    def add(self, block: _Block) -> None:
+        """Count the lines of a block."""
+        self.has_documents |= bool(block.is_docstart.any())
+        self.num_blocks += bool(block.is_candidate.any())
+        _, num_fields = block.split_fields(self.separator)
+        has_tab = num_fields > 1 if self.separator == "\t" else _map_lines(str.count, block.lines, "\t") > 0
+        for index, lines in enumerate((block.is_candidate & ~block.has_hash, block.has_hash)):
+            self.num_lines[index] += int(lines.sum())
+            self.num_with_tabs[index] += int(has_tab[lines].sum())
+            widths, counts = np.unique(num_fields[lines], return_counts=True)
+            self.widths[index].update(dict(zip(widths.tolist(), counts.tolist(), strict=True)))
+
+    @property
+    def _index(self) -> int:
+        """Index of the lines that show the format: the typical ones, if there are any."""
+        return 0 if self.num_lines[0] else 1
+
+    @property
+    def best_separator(self) -> str:
+        """TAB if at least half of the lines have one, else a space."""
+        return "\t" if 2 * self.num_with_tabs[self._index] >= self.num_lines[self._index] else " "
+
+    @property
+    def width(self) -> int:
+        """The most frequent number of fields; of equally frequent ones, the largest.
+
+        A missing field is more likely than an additional one.
+        """
+        widths = self.widths[self._index]
+        return max(widths, key=lambda width: (widths[width], width))
+
+
+def _detect_format(path: Path, blocks: Iterable[_Block]) -> _Format:
+    """Return the format of a file.
+
+    Args:
+        path: The file, for errors.
+        blocks: All lines; may be iterated over repeatedly.
+
+    Raises:
+        UserError: The file has no words.
+    """
+    first = _Counts("\t")
+    first.add(next(iter(blocks)))
+    counts = _count(blocks, first.best_separator)
+    if not sum(counts.num_lines):
+        problem = f"the file has no words; {FORMAT_HINT}" if counts.has_documents else EMPTY_FILE
+        raise UserError(f"{path}: {problem}")
+    if counts.best_separator != counts.separator:
+        counts = _count(blocks, counts.best_separator)
+    return _Format(counts.separator, counts.width, counts.has_documents, counts.num_blocks == 1)
+
+
+def _count(blocks: Iterable[_Block], separator: str) -> _Counts:
+    counts = _Counts(separator)
+    for block in blocks:
+        counts.add(block)
+    return counts
+
+
+def _iter_blocks(texts: Iterable[str]) -> Iterator[_Block]:
+    first_line = 0
+    for text in texts:
+        yield (block := _Block.from_text(text, first_line))
+        first_line += len(block.lines)
+
+
+@dataclass(frozen=True)
+class _BlockReader:
+    """The blocks of a file, which is read again by each iteration."""
+
+    iter_texts: Callable[[], Iterator[str]]
+
+    def __iter__(self) -> Iterator[_Block]:
+        return _iter_blocks(self.iter_texts())
+
+
+# ---- the words of a block
+
+
 def _map_lines(method: Callable[[str, str], int], lines: list[str], argument: str) -> np.ndarray:
     """Return [lines] int64: the result of `method(line, argument)` for each line."""
     return np.fromiter(map(method, lines, repeat(argument)), np.int64, len(lines))
+
+
+def _mark_prefix(lines: list[str], prefix: str, text: str) -> np.ndarray:
+    """Return [lines] bool: whether each line of a text begins with a prefix."""
+    if prefix not in text:
+        return np.zeros(len(lines), bool)
+    return _map_lines(str.startswith, lines, prefix).astype(bool)
 
 
 def _collapse_spaces(lines: list[str]) -> list[str]:
     """Return the lines with single spaces between fields and no spaces at either end."""
     text = "\n".join(map(str.strip, lines, repeat(" ")))
     return (re.sub(" {2,}", " ", text) if "  " in text else text).split("\n")
-
-
-def _find_most_frequent(num_fields: np.ndarray) -> int:
-    """Return the most frequent value; of equally frequent values, return the largest."""
-    # A missing field is more likely than an additional one.
-    counts = np.bincount(num_fields)
-    return len(counts) - 1 - int(counts[::-1].argmax())
 
 
 def _find_comments(
@@ -114,27 +297,34 @@ def _find_comments(
     return may_be_comment & ((line_above < 0) | ~is_candidate[line_above])
 
 
-def _validate(
-    path: Path, lines: list[str], word_lines: np.ndarray, num_fields: np.ndarray, width: int
-) -> None:
-    """Raise a `UserError` if there are no words, the file looks like CSV, or some lines lack fields."""
-    if not len(word_lines):
-        raise UserError(f"{path}: the file has only comments and no words; {FORMAT_HINT}")
-    unusual_words = np.flatnonzero(num_fields != width)
-    if _looks_like_csv(lines, word_lines, width, len(unusual_words) > 0):
+def _parse_words(path: Path, block: _Block, file_format: _Format) -> tuple[list[str], np.ndarray]:
+    """Return the fields of all words, word by word, and [words] the index of each word's line in the block.
+
+    Raises:
+        UserError: The file looks like CSV, or a line has too few or too many fields.
+    """
+    lines, num_fields = block.split_fields(file_format.separator)
+    has_unusual_width = num_fields != file_format.width
+    comments = _find_comments(lines, block.has_hash, block.is_candidate, has_unusual_width)
+    is_word = block.is_candidate & ~comments
+    word_lines = np.flatnonzero(is_word)
+    unusual = word_lines[has_unusual_width[word_lines]]
+    if file_format.may_be_csv and _looks_like_csv(lines, word_lines, file_format.width, len(unusual) > 0):
         raise UserError(
             f"{path}: looks like CSV, which cannot hold sentences; "
             f"pass JSON, JSONL or Parquet, or {FORMAT_HINT}"
         )
-    if len(unusual_words):
-        index = unusual_words[0]
-        location = f"{path}: line {word_lines[index] + 1}"
-        expected = format_count(width, "column")
-        raise UserError(f"{location}: expected {expected}, found {num_fields[index]}; {FORMAT_HINT}")
+    if len(unusual):
+        location = f"{path}: line {block.first_line + unusual[0] + 1}"
+        expected = format_count(file_format.width, "column")
+        raise UserError(f"{location}: expected {expected}, found {num_fields[unusual[0]]}; {FORMAT_HINT}")
+    return file_format.separator.join(compress(lines, is_word)).split(file_format.separator), word_lines
 
 
 def _looks_like_csv(lines: list[str], word_lines: np.ndarray, width: int, is_uneven: bool) -> bool:
     """Return whether the words are one block of lines with commas, as in a CSV file."""
+    if not len(word_lines):
+        return False
     first_line = lines[word_lines[0]]
     is_one_block = word_lines[-1] - word_lines[0] + 1 == len(word_lines) > 1
     if not is_one_block or "," not in first_line or "\t" in first_line:
@@ -144,27 +334,59 @@ def _looks_like_csv(lines: list[str], word_lines: np.ndarray, width: int, is_une
     return width == 1 and len({lines[index].count(",") for index in word_lines}) == 1
 
 
-def _group_sentences(path: Path, fields: list[str], word_lines: np.ndarray, is_docstart: np.ndarray) -> Rows:
+def _group_sentences(
+    path: Path, fields: list[str], word_lines: np.ndarray, documents: np.ndarray | None
+) -> Rows:
     """Return one row per sentence.
 
     Args:
         path: The file.
         fields: The fields of all words, word by word.
         word_lines: [words] index of the line of each word. A gap between two lines separates sentences.
-        is_docstart: [lines] whether a line starts a document.
+        documents: [words] index of each word's document, or None.
     """
     starts = np.flatnonzero(np.diff(word_lines, prepend=-2) > 1)
     stops = [*starts[1:].tolist(), len(word_lines)]
     width = len(fields) // len(word_lines)
-    columns = {}
+    columns: dict[str, list[Any]] = {}
     for index in range(width):
         column = fields[index::width]
         columns[str(index)] = [column[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)]
-    if is_docstart.any():
-        documents = np.cumsum(is_docstart)[word_lines[starts]]
-        columns["document"] = np.unique(documents, return_inverse=True)[1].tolist()  # consecutive from 0
+    if documents is not None:
+        columns["document"] = documents[starts].tolist()
     return replace(
         Rows.from_columns(columns, str(path)),
         row_numbers=word_lines[starts] + 1,
         line_numbered_files=frozenset([str(path)]),
     )
+
+
+@dataclass
+class _DocumentCounter:
+    """Numbers the documents of a file consecutively from 0; a document without words has no number.
+
+    Attributes:
+        num_starts: Number of -DOCSTART- lines so far.
+        last_start: Number of -DOCSTART- lines before the last word.
+        last_number: Number of the last word's document; -1 before the first word.
+    """
+
+    num_starts: int = 0
+    last_start: int = -1
+    last_number: int = -1
+
+    def number(self, is_docstart: np.ndarray, word_lines: np.ndarray) -> np.ndarray:
+        """Return [words] the number of each word's document.
+
+        Args:
+            is_docstart: [lines] whether a line starts a document.
+            word_lines: [words] index of the line of each word.
+        """
+        starts = self.num_starts + np.cumsum(is_docstart)[word_lines]
+        self.num_starts += int(is_docstart.sum())
+        if not len(starts):
+            return starts
+        is_new = np.diff(starts, prepend=self.last_start) > 0
+        numbers = self.last_number + np.cumsum(is_new)
+        self.last_start, self.last_number = int(starts[-1]), int(numbers[-1])
+        return numbers

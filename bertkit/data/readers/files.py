@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Literal
 
 from bertkit.data.column_types import CHUNK_ROWS
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column, require_column
-from bertkit.data.readers.conll import parse_conll
+from bertkit.data.readers.conll import iter_conll, parse_conll, split_at_blank_lines
 from bertkit.data.readers.contents import (
     CHUNK_BYTES,
     EMPTY_FILE,
@@ -119,8 +119,8 @@ def stream_rows(
 ) -> Iterator[Rows]:
     """Yield the rows of one file in chunks.
 
-    Parquet, JSON lines and delimited text are streamed, so memory does not grow with the file. Other formats
-    and small files are read as a whole.
+    Parquet, JSON lines, delimited text and CoNLL files are streamed, so memory does not grow with the file.
+    Other formats and small files are read as a whole.
 
     Args:
         path: The file.
@@ -136,10 +136,18 @@ def stream_rows(
         return _parse_file(path, dialect).iter_chunks(chunk_size)
     if _is_parquet(path):
         return _require_rows(path, iter_parquet(path, chunk_size))
+    if dialect is not None and dialect.conll and _is_conll(path, dialect):
+        decoding = _resolve_decoding(path, dialect)
+        sentences = iter_conll(path, lambda: split_at_blank_lines(read_text(path, decoding)))
+        return (chunk for part in sentences for chunk in part.iter_chunks(chunk_size))
     records = _stream_records(path, dialect)
     if records is None:
         return _parse_file(path, dialect).iter_chunks(chunk_size)
     return _require_rows(path, chunk_records(records, str(path), chunk_size))
+
+
+def _is_conll(path: Path, dialect: Dialect) -> bool:
+    return _detect_data_format(read_sample(path, _resolve_decoding(path, dialect)), dialect) == "conll"
 
 
 def _stream_records(path: Path, dialect: Dialect | None) -> Iterator[dict[str, Any]] | None:
