@@ -5,28 +5,30 @@ of `str` to all lines, and numpy evaluates the results. Only comments and senten
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import compress, islice, repeat
+from dataclasses import dataclass, replace
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertkit.data.readers.contents import EMPTY_FILE
+from bertkit.data.readers.conll_format import (
+    FORMAT_HINT,
+    WHITESPACE,
+    Block,
+    BlockReader,
+    ConllFormat,
+    detect_format,
+    iter_blocks,
+)
 from bertkit.data.readers.delimited import CR_LINE_ENDS
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count
 
-WHITESPACE = " \t\r\v\f"  # of blank lines; other white space (U+00A0, U+3000 or U+2028) may be a word
 BLANK_LINE = re.compile(rf"\n[{WHITESPACE}]*\n")
 MAX_BLANK_CHARS = 100  # longer blank lines do not end a part of a text
-DOCSTART = "-DOCSTART-"
 LINE_BREAKS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # characters that end a field or a line
-FORMAT_HINT = (
-    "write one word per line, with TABs or spaces between its columns, and a blank line between sentences"
-)
 
 
 def parse_conll(path: Path, text: str) -> Rows:
@@ -50,20 +52,25 @@ def iter_conll(path: Path, iter_texts: Callable[[], Iterator[str]]) -> Iterator[
     Raises:
         UserError: The file has no words, or the number of fields of a line differs from that of most lines.
     """
-    first, *others = islice(_iter_blocks(iter_texts()), 2)
+    first, *others = islice(iter_blocks(iter_texts()), 2)
     if "\r" in first.lines[0].rstrip("\r"):
         raise UserError(f"{path}: {CR_LINE_ENDS}")
-    blocks = _BlockReader(iter_texts) if others else [first]
-    file_format = _detect_format(path, blocks)
-    documents, num_words = _DocumentCounter(), 0
+    blocks = BlockReader(iter_texts) if others else [first]
+    file_format = detect_format(path, blocks)
+    documents, has_words = _DocumentCounter(), False
     for block in blocks:
-        fields, word_lines = _parse_words(path, block, file_format)
-        num_words += len(word_lines)
+        words = _Words.find(block, file_format)
+        _validate(path, words, block.first_line, blocks, file_format)
+        word_lines = np.flatnonzero(words.is_word)
         numbers = documents.number(block.is_docstart, word_lines)
         if len(word_lines):
-            lines = block.first_line + word_lines
-            yield _group_sentences(path, fields, lines, numbers if file_format.has_documents else None)
-    if not num_words:
+            has_words = True
+            fields = file_format.separator.join(compress(words.lines, words.is_word))
+            yield _group_sentences(
+                path, fields.split(file_format.separator), block.first_line + word_lines,
+                numbers if file_format.has_documents else None,
+            )  # fmt: skip
+    if not has_words:
         raise UserError(f"{path}: the file has only comments and no words; {FORMAT_HINT}")
 
 
@@ -106,178 +113,7 @@ def format_conll(columns: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
         yield "".join(lines) + "\n"
 
 
-# ---- the format of a file
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Lines of a file that end at a blank line or at the end of the file.
-
-    Attributes:
-        lines: [n] the lines.
-        first_line: Index of the first line in the file.
-        is_docstart: [n] whether a line starts a document.
-        is_candidate: [n] whether a line may hold a word: all lines but blank lines and -DOCSTART- lines.
-        has_hash: [n] whether a candidate begins with `#`.
-    """
-
-    lines: list[str]
-    first_line: int
-    is_docstart: np.ndarray
-    is_candidate: np.ndarray
-    has_hash: np.ndarray
-
-    @classmethod
-    def from_text(cls, text: str, first_line: int) -> "_Block":
-        """Split a text into lines."""
-        lines = text.split("\n")  # not splitlines(): a word may be U+2028
-        is_docstart = _mark_prefix(lines, DOCSTART, text)
-        is_blank = ~np.fromiter(map(bool, map(str.strip, lines, repeat(WHITESPACE))), bool, len(lines))
-        is_candidate = ~is_blank & ~is_docstart
-        has_hash = _mark_prefix(lines, "#", text) & is_candidate
-        return cls(lines, first_line, is_docstart, is_candidate, has_hash)
-
-    def split_fields(self, separator: str) -> tuple[list[str], np.ndarray]:
-        """Return the lines with one separator between fields, and [n] the number of fields of each line."""
-        lines = self.lines if separator == "\t" else _collapse_spaces(self.lines)
-        return lines, _map_lines(str.count, lines, separator) + 1
-
-
-@dataclass(frozen=True)
-class _Format:
-    """What holds for all lines of a file.
-
-    Attributes:
-        separator: Character between the fields of a line.
-        width: Number of fields of a word's line.
-        has_documents: Whether the file has -DOCSTART- lines.
-        may_be_csv: Whether all words are in one block.
-    """
-
-    separator: str
-    width: int
-    has_documents: bool
-    may_be_csv: bool
-
-
-@dataclass
-class _Counts:
-    """Counts over the lines of a file.
-
-    The pairs of counts are those of typical lines, and of lines that begin with `#` and may be comments.
-
-    Attributes:
-        separator: The separator that the fields are counted with.
-        has_documents: Whether there are -DOCSTART- lines.
-        num_blocks: Number of blocks that may have words.
-        num_lines: Numbers of lines.
-        num_with_tabs: Numbers of lines with TABs.
-        widths: Numbers of lines by number of fields.
-    """
-
-    separator: str
-    has_documents: bool = False
-    num_blocks: int = 0
-    num_lines: list[int] = field(default_factory=lambda: [0, 0])
-    num_with_tabs: list[int] = field(default_factory=lambda: [0, 0])
-    widths: list[Counter[int]] = field(default_factory=lambda: [Counter(), Counter()])
-
-    def add(self, block: _Block) -> None:
-        """Count the lines of a block."""
-        self.has_documents |= bool(block.is_docstart.any())
-        self.num_blocks += bool(block.is_candidate.any())
-        _, num_fields = block.split_fields(self.separator)
-        has_tab = num_fields > 1 if self.separator == "\t" else _map_lines(str.count, block.lines, "\t") > 0
-        for index, lines in enumerate((block.is_candidate & ~block.has_hash, block.has_hash)):
-            self.num_lines[index] += int(lines.sum())
-            self.num_with_tabs[index] += int(has_tab[lines].sum())
-            widths, counts = np.unique(num_fields[lines], return_counts=True)
-            self.widths[index].update(dict(zip(widths.tolist(), counts.tolist(), strict=True)))
-
-    @property
-    def _index(self) -> int:
-        """Index of the lines that show the format: the typical ones, if there are any."""
-        return 0 if self.num_lines[0] else 1
-
-    @property
-    def best_separator(self) -> str:
-        """TAB if at least half of the lines have one, else a space."""
-        return "\t" if 2 * self.num_with_tabs[self._index] >= self.num_lines[self._index] else " "
-
-    @property
-    def width(self) -> int:
-        """The most frequent number of fields; of equally frequent ones, the largest.
-
-        A missing field is more likely than an additional one.
-        """
-        widths = self.widths[self._index]
-        return max(widths, key=lambda width: (widths[width], width))
-
-
-def _detect_format(path: Path, blocks: Iterable[_Block]) -> _Format:
-    """Return the format of a file.
-
-    Args:
-        path: The file, for errors.
-        blocks: All lines; may be iterated over repeatedly.
-
-    Raises:
-        UserError: The file has no words.
-    """
-    first = _Counts("\t")
-    first.add(next(iter(blocks)))
-    counts = _count(blocks, first.best_separator)
-    if not sum(counts.num_lines):
-        problem = f"the file has no words; {FORMAT_HINT}" if counts.has_documents else EMPTY_FILE
-        raise UserError(f"{path}: {problem}")
-    if counts.best_separator != counts.separator:
-        counts = _count(blocks, counts.best_separator)
-    return _Format(counts.separator, counts.width, counts.has_documents, counts.num_blocks == 1)
-
-
-def _count(blocks: Iterable[_Block], separator: str) -> _Counts:
-    counts = _Counts(separator)
-    for block in blocks:
-        counts.add(block)
-    return counts
-
-
-def _iter_blocks(texts: Iterable[str]) -> Iterator[_Block]:
-    first_line = 0
-    for text in texts:
-        yield (block := _Block.from_text(text, first_line))
-        first_line += len(block.lines)
-
-
-@dataclass(frozen=True)
-class _BlockReader:
-    """The blocks of a file, which is read again by each iteration."""
-
-    iter_texts: Callable[[], Iterator[str]]
-
-    def __iter__(self) -> Iterator[_Block]:
-        return _iter_blocks(self.iter_texts())
-
-
 # ---- the words of a block
-
-
-def _map_lines(method: Callable[[str, str], int], lines: list[str], argument: str) -> np.ndarray:
-    """Return [lines] int64: the result of `method(line, argument)` for each line."""
-    return np.fromiter(map(method, lines, repeat(argument)), np.int64, len(lines))
-
-
-def _mark_prefix(lines: list[str], prefix: str, text: str) -> np.ndarray:
-    """Return [lines] bool: whether each line of a text begins with a prefix."""
-    if prefix not in text:
-        return np.zeros(len(lines), bool)
-    return _map_lines(str.startswith, lines, prefix).astype(bool)
-
-
-def _collapse_spaces(lines: list[str]) -> list[str]:
-    """Return the lines with single spaces between fields and no spaces at either end."""
-    text = "\n".join(map(str.strip, lines, repeat(" ")))
-    return (re.sub(" {2,}", " ", text) if "  " in text else text).split("\n")
 
 
 def _find_comments(
@@ -297,28 +133,55 @@ def _find_comments(
     return may_be_comment & ((line_above < 0) | ~is_candidate[line_above])
 
 
-def _parse_words(path: Path, block: _Block, file_format: _Format) -> tuple[list[str], np.ndarray]:
-    """Return the fields of all words, word by word, and [words] the index of each word's line in the block.
+@dataclass(frozen=True)
+class _Words:
+    """The lines of a block that hold words.
 
-    Raises:
-        UserError: The file looks like CSV, or a line has too few or too many fields.
+    Attributes:
+        lines: [n] all lines of the block, with one separator between fields.
+        num_fields: [n] number of fields of each line.
+        is_word: [n] whether a line holds a word.
     """
-    lines, num_fields = block.split_fields(file_format.separator)
-    has_unusual_width = num_fields != file_format.width
-    comments = _find_comments(lines, block.has_hash, block.is_candidate, has_unusual_width)
-    is_word = block.is_candidate & ~comments
-    word_lines = np.flatnonzero(is_word)
-    unusual = word_lines[has_unusual_width[word_lines]]
-    if file_format.may_be_csv and _looks_like_csv(lines, word_lines, file_format.width, len(unusual) > 0):
-        raise UserError(
-            f"{path}: looks like CSV, which cannot hold sentences; "
-            f"pass JSON, JSONL or Parquet, or {FORMAT_HINT}"
-        )
+
+    lines: list[str]
+    num_fields: np.ndarray
+    is_word: np.ndarray
+
+    @classmethod
+    def find(cls, block: Block, file_format: ConllFormat) -> "_Words":
+        """Find the lines that are not comments."""
+        lines, num_fields = block.split_fields(file_format.separator)
+        has_unusual_width = num_fields != file_format.width
+        comments = _find_comments(lines, block.has_hash, block.is_candidate, has_unusual_width)
+        return cls(lines, num_fields, block.is_candidate & ~comments)
+
+
+def _validate(
+    path: Path, words: _Words, first_line: int, blocks: Iterable[Block], file_format: ConllFormat
+) -> None:
+    """Raise a `UserError` if the words of a block look like CSV, or a line has too few or too many fields.
+
+    Args:
+        path: The file.
+        words: The words of a block.
+        first_line: Index of the first line of the block.
+        blocks: All blocks of the file.
+        file_format: Format of the file.
+    """
+    word_lines = np.flatnonzero(words.is_word)
+    unusual = word_lines[words.num_fields[word_lines] != file_format.width]
+    if _looks_like_csv(words.lines, word_lines, file_format.width, len(unusual) > 0):
+        others = (block for block in blocks if block.first_line != first_line)
+        if not any(_Words.find(block, file_format).is_word.any() for block in others):
+            raise UserError(
+                f"{path}: looks like CSV, which cannot hold sentences; "
+                f"pass JSON, JSONL or Parquet, or {FORMAT_HINT}"
+            )
     if len(unusual):
-        location = f"{path}: line {block.first_line + unusual[0] + 1}"
         expected = format_count(file_format.width, "column")
-        raise UserError(f"{location}: expected {expected}, found {num_fields[unusual[0]]}; {FORMAT_HINT}")
-    return file_format.separator.join(compress(lines, is_word)).split(file_format.separator), word_lines
+        found = words.num_fields[unusual[0]]
+        location = f"{path}: line {first_line + unusual[0] + 1}"
+        raise UserError(f"{location}: expected {expected}, found {found}; {FORMAT_HINT}")
 
 
 def _looks_like_csv(lines: list[str], word_lines: np.ndarray, width: int, is_uneven: bool) -> bool:
