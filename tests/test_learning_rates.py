@@ -1,0 +1,90 @@
+"""Default learning rates: the ranges of the authors of many encoders, and continued pre-training."""
+
+import pytest
+from conftest import make_document_rows, save_tiny_model, write_rows
+
+# Published encoders: type, layers, hidden size, and the range of learning rates of their authors.
+# ELECTRA's rates are combined with a layer-wise decay of 0.8 or 0.9, so the lower end is that of BERT.
+PUBLISHED_ENCODERS = {
+    "bert-base": ("bert", 12, 768, 2e-5, 5e-5),  # Devlin et al. 2018, A.3
+    "bert-large": ("bert", 24, 1024, 2e-5, 5e-5),
+    "bert-tiny": ("bert", 2, 128, 3e-5, 3e-4),  # README of google-research/bert, smaller models
+    "bert-mini": ("bert", 4, 256, 3e-5, 3e-4),
+    "bert-small": ("bert", 4, 512, 3e-5, 3e-4),
+    "bert-medium": ("bert", 8, 512, 3e-5, 3e-4),
+    "minilm-l12": ("bert", 12, 384, 2e-5, 5e-5),  # Wang et al. 2020
+    "roberta-base": ("roberta", 12, 768, 1e-5, 3e-5),  # Liu et al. 2019, table 10
+    "roberta-large": ("roberta", 24, 1024, 1e-5, 3e-5),
+    "camembert-base": ("camembert", 12, 768, 1e-5, 5e-5),  # as RoBERTa and BERT
+    "xlm-roberta-base": ("xlm-roberta", 12, 768, 1e-5, 5e-5),
+    "albert-base": ("albert", 12, 768, 1e-5, 5e-5),  # Lan et al. 2020, table 14
+    "albert-large": ("albert", 24, 1024, 1e-5, 5e-5),
+    "albert-xlarge": ("albert", 24, 2048, 1e-5, 5e-5),
+    "albert-xxlarge": ("albert", 12, 4096, 1e-5, 5e-5),
+    "electra-small": ("electra", 12, 256, 2e-5, 3e-4),  # Clark et al. 2020
+    "electra-base": ("electra", 12, 768, 2e-5, 1e-4),
+    "electra-large": ("electra", 24, 1024, 2e-5, 5e-5),
+    "distilbert": ("distilbert", 6, 768, 2e-5, 5e-5),  # as BERT
+    "deberta-v3-xsmall": ("deberta-v2", 12, 384, 1.5e-5, 5e-5),  # He et al. 2021
+    "deberta-v3-small": ("deberta-v2", 6, 768, 1.5e-5, 5e-5),
+    "deberta-v3-base": ("deberta-v2", 12, 768, 1.5e-5, 4e-5),
+    "deberta-v3-large": ("deberta-v2", 24, 1024, 5e-6, 1e-5),
+    "deberta-large": ("deberta", 24, 1024, 5e-6, 1e-5),
+    "modernbert-base": ("modernbert", 22, 768, 1e-5, 8e-5),  # Warner et al. 2024
+    "modernbert-large": ("modernbert", 28, 1024, 1e-5, 8e-5),
+    "longformer-base": ("longformer", 12, 768, 2e-5, 5e-5),  # Beltagy et al. 2020
+    "bigbird-base": ("big_bird", 12, 768, 1e-5, 5e-5),  # Zaheer et al. 2020
+    "xlnet-large": ("xlnet", 24, 1024, 1e-5, 4e-5),  # Yang et al. 2019
+    "funnel-large": ("funnel", 24, 1024, 1e-5, 5e-5),  # Dai et al. 2020
+}
+SHAPE_KEYS = {
+    "distilbert": ("n_layers", "dim"), "xlnet": ("n_layer", "d_model"), "funnel": ("block_sizes", "d_model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [500, 50_000, 500_000])
+@pytest.mark.parametrize("encoder", PUBLISHED_ENCODERS)
+def test_learning_rate_is_in_the_range_of_the_authors(encoder, rows):
+    from transformers import AutoConfig
+
+    from bertkit.training.defaults import suggest_hyperparameters
+
+    model_type, layers, hidden, lowest, highest = PUBLISHED_ENCODERS[encoder]
+    layers_key, hidden_key = SHAPE_KEYS.get(model_type, ("num_hidden_layers", "hidden_size"))
+    shape = {layers_key: [layers // 3] * 3 if layers_key == "block_sizes" else layers, hidden_key: hidden}
+    config = AutoConfig.for_model(model_type, **shape)
+    suggestions, reason = suggest_hyperparameters(rows, config)
+    assert lowest <= suggestions["learning_rate"] <= highest
+    assert reason == f"for {rows:,} training rows and {layers} layers of size {hidden}"
+
+
+def test_epochs_and_batch_size_follow_the_number_of_rows():
+    from transformers import BertConfig
+
+    from bertkit.training.defaults import suggest_hyperparameters
+
+    base = BertConfig()
+    few, many = {"epochs": 4.0, "batch_size": 16}, {"epochs": 2.0, "batch_size": 32}
+    assert suggest_hyperparameters(1_000, base)[0] == few | {"learning_rate": 3e-5}
+    assert suggest_hyperparameters(200_000, base)[0] == many | {"learning_rate": 2e-5}
+    minilm = BertConfig(num_hidden_layers=6, hidden_size=384)
+    assert suggest_hyperparameters(20_000, minilm)[0]["learning_rate"] == 1e-4
+    assert suggest_hyperparameters(1, base)[1] == "for 1 training row and 12 layers of size 768"
+
+
+def test_shared_layers_and_large_vocabularies_do_not_change_the_learning_rate(cli, toy, tmp_path):
+    from transformers import AlbertConfig
+
+    shape = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "embedding_size": 8}
+    config = AlbertConfig(vocab_size=200, intermediate_size=32, max_position_embeddings=128, **shape)
+    folder = save_tiny_model(tmp_path / "albert", config)
+    args = ["--data", toy, "--model", folder, "--max-steps", 1, "--warmup", 0, "--dry-run"]
+    assert "learning_rate 2e-05" in cli("classify", *args)[2]
+
+
+def test_continued_pretraining_has_a_lower_learning_rate_than_training_from_scratch(cli, tiny, tmp_path):
+    text = write_rows(tmp_path / "text.jsonl", make_document_rows(60))
+    args = ["--data", text, "--max-length", 32, "--max-steps", 4, "--dry-run"]
+    assert "learning_rate 2e-05" in cli("pretrain-mlm-nsp", *args, "--model", tiny)[2]
+    assert "learning_rate 0.0001" in cli("pretrain-mlm-nsp", *args, "--vocab-size", 80)[2]
+    assert "learning_rate" not in cli("pretrain-mlm-nsp", *args, "--model", tiny, "--lr", 1e-4)[2]
