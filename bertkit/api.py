@@ -96,7 +96,8 @@ def _train(task: str, settings: dict[str, Any], recipe: str | None, reporter: "R
 def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Fine-tune a text classifier, like `bertkit classify`.
 
-    `classify(data="imdb", model="minilm")` trains on the IMDB reviews.
+    `classify(data="imdb", model="minilm")` trains on the IMDB reviews. `data`, `validation` and `test` may
+    also be a `datasets.Dataset` or `DatasetDict`, a `pandas.DataFrame`, or a list of dictionaries.
 
     Args:
         recipe: Name of a shipped recipe, or a file; settings override the recipe.
@@ -140,7 +141,10 @@ def swag(*, recipe: str | None = None, reporter: "Reporter | None" = None, **set
 def pretrain_mlm_nsp(
     *, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any
 ) -> "Run":
-    """Pre-train a model on plain text, like `bertkit pretrain-mlm-nsp`; see `classify`."""
+    """Pre-train a model on plain text, like `bertkit pretrain-mlm-nsp`; see `classify`.
+
+    Of an object with rows, which may also be an `IterableDataset`, each row is a document.
+    """
     return _train("pretrain-mlm-nsp", settings, recipe, reporter)
 
 
@@ -223,8 +227,9 @@ def load(run: "str | Path") -> "Predictor":
 def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Predictions":
     """Predict with a finished run, like `bertkit predict`.
 
-    `for record in predict(RUN, data="new.csv")` reads a file of any size in chunks. For rows in memory, see
-    `load`.
+    `for record in predict(RUN, data="new.csv")` reads a file of any size in chunks. `data` may also be a
+    `Dataset`, an `IterableDataset`, a `DataFrame` or a list of dictionaries. `predict(...).to_dataset()` and
+    `predict(...).to_pandas()` return all records as one table.
 
     Raises:
         UserError: `run` is not a finished run, or a row cannot be predicted.
@@ -241,7 +246,11 @@ def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
 
 @_accepts(EvaluateConfig)
 def evaluate(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
-    """Score a finished run on labeled data, like `bertkit evaluate`; see `classify` for the result."""
+    """Score a finished run on labeled data, like `bertkit evaluate`; see `classify` for the result.
+
+    If the run was trained on an object such as a `Dataset`, pass the object again as `data` to score the
+    evaluation splits of the run.
+    """
     from bertkit.infer.evaluate import evaluate as evaluate_run
 
     return evaluate_run({"run": str(run), **settings}, reporter)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from bertkit.data_objects import DataSource
 from bertkit.setting import DATA, MODEL, OUTPUT, Settings, setting
 from bertkit.utils.codecs import describe_unknown_encoding
 
@@ -39,11 +40,11 @@ def encoding_setting() -> Any:
 class RunConfig(Settings):
     """Settings that all training commands share. The subclass of a task adds the settings of the task."""
 
-    def resolve_data_name(self) -> str | None:
+    def resolve_data_name(self) -> DataSource | None:
         """Return the name of the training data, which a subclass may derive from other settings."""
         return self.data
 
-    data: str | None = setting(
+    data: DataSource | None = setting(
         None,
         "Training data: a known dataset (see `bertkit data ls`), a file, a directory, or a dataset on the "
         "Hub (ORG/NAME[:CONFIG]).",
@@ -51,8 +52,10 @@ class RunConfig(Settings):
         completion="data",
         is_path=True,
     )
-    validation: str | None = setting(None, "File with the validation rows.", DATA, is_path=True)
-    test: str | None = setting(None, "File with the test rows, with or without labels.", DATA, is_path=True)
+    validation: DataSource | None = setting(None, "File with the validation rows.", DATA, is_path=True)
+    test: DataSource | None = setting(
+        None, "File with the test rows, with or without labels.", DATA, is_path=True
+    )
     validation_fraction: float | None = setting(
         None,
         "Fraction of the training rows to hold out for validation, if there is no validation split.",
@@ -316,7 +319,7 @@ class FineTuningConfig(RunConfig):
 class TextConfig(Settings):
     """Settings that commands for running text share."""
 
-    data: str | None = setting(
+    data: DataSource | None = setting(
         None,
         "Text to read: a file (text, JSONL, CSV or Parquet), a directory, a pattern ('texts/*.txt'), a known "
         "dataset, a Hub dataset (ORG/NAME[:CONFIG]), or sample.",

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import RunConfig
+from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
-from bertkit.setting import get_settings
+from bertkit.setting import Settings, get_settings
 from bertkit.utils.serialization import read_yaml
 from bertkit.validation import validate_settings
 
 COMMAND_NAME = re.compile("[a-z][a-z-]*")
 RECIPE_KEYS = ("task", "settings", "provenance")
+PASSED_DATA = "passed_data"  # key of the provenance: kinds of the data objects, by setting
 EXAMPLE_HINT = "see an example with: bertkit recipes show imdb"
 
 
@@ -29,7 +31,7 @@ class Recipe:
     Attributes:
         path: File of the recipe.
         task: Name of the task.
-        settings: Values by setting.
+        settings: Values by setting. Data that was passed from Python is a `DataObject` without a value.
         provenance: Provenance of the run if the recipe is a `run.yaml`, else empty.
     """
 
@@ -159,22 +161,42 @@ def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
     settings = validate_settings(config, content["settings"], str(path))
     if "nproc" in settings:
         raise UserError(f"{path}: nproc: is not a setting of recipes; remove it and pass --nproc")
-    return Recipe(path, task, settings, provenance)
+    for key, value in settings.items():
+        if isinstance(value, DataObject):
+            raise UserError(f"{path}: {key}: expected a text, found a list; write the rows to a file")
+    return Recipe(path, task, settings | _read_passed_data(path, config, provenance), provenance)
+
+
+def _read_passed_data(
+    path: Path, config: type[RunConfig], provenance: Mapping[str, Any]
+) -> dict[str, DataObject]:
+    """Return a `DataObject` without a value for each setting that held one in a run."""
+    kinds = provenance.get(PASSED_DATA, {})
+    if not isinstance(kinds, dict) or not kinds.keys() <= get_settings(config).keys():
+        raise UserError(f"{path}: provenance: {PASSED_DATA}: expected kinds of data by setting; remove it")
+    return {name: DataObject(kind) for name, kind in kinds.items()}
 
 
 def serialize_settings(config: RunConfig) -> dict[str, Any]:
     """Return the settings for `run.yaml`, as plain values.
 
-    Defaults and settings of a single call are left out. Paths are absolute, because the file may be used from
-    another working directory.
+    Defaults, settings of a single call and data objects are left out. Paths are absolute, because the file
+    may be used from another working directory.
     """
     serialized: dict[str, Any] = {}
     for name, (_, metadata, default) in get_settings(type(config)).items():
         value: Any = getattr(config, name)
         value = list(value) if isinstance(value, (tuple, list)) else value
+        if isinstance(value, DataObject):
+            continue  # see `list_passed_data`
         if metadata.is_saved and value != default and value not in (None, []):
             serialized[name] = _make_absolute(value) if metadata.is_path else value
     return serialized
+
+
+def list_passed_data(config: Settings) -> dict[str, str]:
+    """Return the kinds of the data objects among the settings, by setting."""
+    return {name: value.kind for name, value in vars(config).items() if isinstance(value, DataObject)}
 
 
 def _make_absolute(name: str) -> str:

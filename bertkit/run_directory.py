@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, NotRequired, TypedDict
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
-from bertkit.recipes import serialize_settings
+from bertkit.recipes import PASSED_DATA, list_passed_data, serialize_settings
 from bertkit.utils import distributed
 from bertkit.utils.files import write_text
 from bertkit.utils.output_paths import OutputKind, create_directory, report_creation_errors
@@ -208,10 +208,11 @@ def write_settings(folder: Path, task: str, config: RunConfig, data: Mapping[str
         config: Resolved settings.
         data: Fingerprints of the rows by split.
     """
-    processes = distributed.get_world_size()
+    processes, passed_data = distributed.get_world_size(), list_passed_data(config)
     provenance = {
         "command": _get_command_line(),
         "data": dict(data),
+        **({PASSED_DATA: passed_data} if passed_data else {}),
         **({"processes": processes} if processes > 1 else {}),
         "python": platform.python_version(),
         "packages": get_installed_versions(RECORDED_PACKAGES),
@@ -221,12 +222,34 @@ def write_settings(folder: Path, task: str, config: RunConfig, data: Mapping[str
 
 def _write_settings(folder: Path, task: str, config: RunConfig, provenance: dict[str, Any]) -> None:
     content = {"task": task, "settings": serialize_settings(config), "provenance": provenance}
+    repeat = _format_repetition(folder, task, config, provenance)
+    write_text(folder / SETTINGS_FILE, f"# Repeat this run{repeat}\n" + dump_yaml(content))
+
+
+def _format_repetition(folder: Path, task: str, config: RunConfig, provenance: Mapping[str, Any]) -> str:
+    """Return how to repeat a run: a command, or a Python call if data objects have to be passed again."""
+    if kinds := provenance.get(PASSED_DATA):
+        call = format_python_call(task, {"recipe": str(folder / SETTINGS_FILE)}, kinds)
+        return f" in Python, with the same data: {call}"
     command = f"bertkit {task} --recipe {shlex.quote(str(folder / SETTINGS_FILE))}"
     for value in getattr(config, "metric", ()):
         command += f" --metric {shlex.quote(value)}"
     if "processes" in provenance:
         command += f" --nproc {provenance['processes']}"
-    write_text(folder / SETTINGS_FILE, f"# Repeat this run: {command}\n" + dump_yaml(content))
+    return f": {command}"
+
+
+def format_python_call(function: str, arguments: Mapping[str, Any], data_names: Iterable[str]) -> str:
+    """Return a call such as `bertkit.classify(recipe='run.yaml', data=...)`.
+
+    Args:
+        function: Name of a command.
+        arguments: Values by argument.
+        data_names: Settings that receive data objects.
+    """
+    data = [f"{name}=..." for name in data_names]
+    values = [f"{name}={value!r}" for name, value in arguments.items()]
+    return f"bertkit.{function.replace('-', '_')}({', '.join([*values, *data])})"
 
 
 def update_settings(folder: Path, config: RunConfig, reason: dict[str, Any]) -> None:

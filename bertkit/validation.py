@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.data_objects import DataObject, describe_unsupported
+from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
 from bertkit.setting import ConfigT, Setting, get_flag, get_settings
 
 TYPE_DESCRIPTIONS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -66,7 +67,7 @@ def convert_value(value: Any, kind: Any, setting: Setting, where: str) -> Any:
     members = _list_union_members(kind)
     if value is None and type(None) in members:
         return None
-    if value == "":
+    if isinstance(value, str) and not value:
         raise UserError(f"{where}: is empty; pass a value or leave it out ({setting.help})")
     members = tuple(member for member in members if member is not type(None))
     for member in members:
@@ -76,8 +77,11 @@ def convert_value(value: Any, kind: Any, setting: Setting, where: str) -> Any:
             if setting.describe_problem and (problem := setting.describe_problem(converted)):
                 raise UserError(f"{where} {converted}: {problem}")
             return converted
+    if DataObject in members:
+        raise UserError(f"{where}: {describe_unsupported(value)}")
     expected = " or ".join(_describe_type(member) for member in members)
-    raise UserError(f"{where}: {value!r} is not {expected}{_suggest_choice(value, members)}")
+    found = repr(value) if isinstance(value, str) else " ".join(shorten_repr(value).split())
+    raise UserError(f"{where}: {found} is not {expected}{_suggest_choice(value, members)}")
 
 
 def parse_flag(text: str, kind: Any, setting: Setting, where: str) -> Any:
@@ -109,6 +113,8 @@ def _list_union_members(kind: Any) -> tuple[Any, ...]:
 
 def _convert(value: Any, kind: Any) -> Any:
     """Convert a value to a type, or return None if it cannot be converted. A boolean is never a number."""
+    if kind is DataObject:
+        return DataObject.recognize(value)
     if typing.get_origin(kind) is Literal:
         return value if value in typing.get_args(kind) else None
     if typing.get_origin(kind) is list:

@@ -12,6 +12,7 @@ from typer.core import TyperOption
 
 from bertkit.cli.completion import make_completer
 from bertkit.config import RunConfig
+from bertkit.data_objects import DataObject, DataSource
 from bertkit.recipes import read_recipe
 from bertkit.setting import OUTPUT, Setting, Settings, get_flag, get_settings
 from bertkit.validation import get_choices, get_command_line_name, parse_flag
@@ -66,6 +67,8 @@ def _was_set(context: typer.Context, name: str) -> bool:
 
 
 def _build_parameter(name: str, kind: Any, setting: Setting, default: Any) -> inspect.Parameter:
+    if kind == DataSource | None:
+        kind = str | None  # only Python code can pass objects
     if setting.is_positional:
         return _build_argument(name, kind, setting, default)
     has_default = default is not None and default != ()
@@ -144,7 +147,10 @@ def _build_recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Param
 
     def load(context: typer.Context, value: str | None) -> str | None:
         if value is not None and not context.resilient_parsing:
-            context.default_map = read_recipe(value, task, config).settings
+            settings = read_recipe(value, task, config).settings
+            context.default_map = {
+                name: item for name, item in settings.items() if not isinstance(item, DataObject)
+            }
             for parameter in context.command.params:
                 if isinstance(parameter, TyperOption) and parameter.name in context.default_map:
                     parameter.show_default = True  # the value of the recipe instead of `default_text`

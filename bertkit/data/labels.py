@@ -1,7 +1,7 @@
 """Parse labels: infer their type, map names to ids, and drop rows without a gold label."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -66,6 +66,13 @@ def sort_labels(names: Sequence[str]) -> list[str]:
     if all(number is not None for number in numbers.values()):
         return sorted(numbers, key=lambda name: numbers[name] or 0.0)
     return sorted(numbers)
+
+
+def order_labels(names: Collection[str], class_names: Sequence[str]) -> list[str]:
+    """Return the distinct names in the order of `class_names` if it has all of them, else sorted."""
+    if set(names) <= set(class_names):
+        return [name for name in class_names if name in names]
+    return sort_labels(list(names))
 
 
 # ---- single labels

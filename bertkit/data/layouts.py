@@ -17,7 +17,9 @@ from bertkit.data.rows import Rows, Splits
 from bertkit.errors import UserError, format_list
 
 CONLL_SUFFIXES = {".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes"}
-DATA_SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet"} | CONLL_SUFFIXES
+DATA_SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".arrow", ".feather"} | CONLL_SUFFIXES
+# Files that `datasets` writes next to its data files.
+METADATA_FILES = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 COMPRESSED_SUFFIXES = (".gz", ".zst", ".zip")
 SPLIT_KEYWORDS = {
     "train": "train", "training": "train",
@@ -205,11 +207,12 @@ def infer_split(path: PurePath) -> str | None:
 
 
 def is_data_file(path: PurePath) -> bool:
-    """Return whether a path has the suffix of a data file; hidden files and READMEs have no data."""
+    """Return whether a path has the suffix of a data file; hidden files and descriptions have no data."""
     suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED_SUFFIXES]
     is_hidden = any(part.startswith(".") for part in path.parts)
     has_data_suffix = bool(suffixes) and suffixes[-1] in DATA_SUFFIXES
-    return not is_hidden and has_data_suffix and path.stem.lower() != "readme"
+    is_description = path.stem.lower() == "readme" or path.name in METADATA_FILES
+    return not is_hidden and has_data_suffix and not is_description
 
 
 def _read_all(paths: list[Path], dialect: Dialect | None) -> Rows:

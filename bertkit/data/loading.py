@@ -13,8 +13,10 @@ from typing import Any, Literal, NamedTuple
 
 from bertkit.data.labels import map_label_ids, map_tag_ids
 from bertkit.data.layouts import apply_column_mapping, has_layout, read_folder, read_layout
+from bertkit.data.objects import choose_dataset_name, select_split, splits_from_object
 from bertkit.data.readers.delimited import Dialect
 from bertkit.data.readers.files import read_file
+from bertkit.data.readers.saved_datasets import is_saved_dataset, open_saved_dataset
 from bertkit.data.registry import (
     DatasetSpec,
     Layout,
@@ -24,7 +26,8 @@ from bertkit.data.registry import (
     parse_column_mapping,
 )
 from bertkit.data.rows import Rows, Splits
-from bertkit.errors import UserError, suggest_similar
+from bertkit.data_objects import DataObject, DataSource
+from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.hub.client import download_snapshot
 
 SAMPLES_DIR = Path(__file__).parent / "samples"
@@ -54,6 +57,18 @@ class LoadedDataset:
     notes: list[str] = field(default_factory=list)
     label_aliases: dict[str, str] = field(default_factory=dict)
 
+    def get_class_names(self, column: str | None) -> list[str]:
+        """Return the names of the label ids 0, 1, ... in a column; empty if they are not declared."""
+        return self.labels or list(self.splits["train"].class_names.get(column or "", []))
+
+    def require_training_split(self) -> None:
+        """Raise a `UserError` if there is no split to train on."""
+        if "train" not in self.splits:
+            raise UserError(
+                f"{self.source}: no training split among {format_list(self.splits)}; rename one of them to "
+                "'train', or pass the split itself"
+            )
+
     def add_splits(self, splits: Splits) -> "LoadedDataset":
         """Return the dataset with further splits, in which label ids are replaced by names (-1 by None)."""
         for setting, map_ids in (("label_column", map_label_ids), ("tag_column", map_tag_ids)):
@@ -75,12 +90,12 @@ class _Source(NamedTuple):
 
 
 def load_dataset(
-    data: str, task: str, data_dir: str | None = None, dialect: Dialect | None = None
+    data: DataSource, task: str, data_dir: str | None = None, dialect: Dialect | None = None
 ) -> LoadedDataset:
-    """Load the rows that `--data` names.
+    """Load the rows that `--data` names, or those of an object.
 
     Args:
-        data: A path, `sample`, a known dataset or a repository on the Hub.
+        data: A path, `sample`, a known dataset, a repository on the Hub, or an object with rows.
         task: Name of the task, which selects the sample.
         data_dir: Value of --data-dir.
         dialect: How to read text files for which the registry has no dialect. Its encoding applies to all
@@ -89,6 +104,10 @@ def load_dataset(
     Raises:
         UserError: There is no such dataset, or it cannot be read.
     """
+    if isinstance(data, DataObject):
+        splits, notes = splits_from_object(data, "data")
+        return LoadedDataset(choose_dataset_name(data, "data"), str(data), splits, notes=notes)
+    data = str(data)
     path = Path(data).expanduser()
     if path.exists():
         return _load_path(path, dialect)
@@ -104,6 +123,26 @@ def load_dataset(
         raise UserError(f"--data {data}: no such file or folder")
     hint = suggest_similar(data, [*load_dataset_specs(), "sample"])
     raise UserError(f"--data {data}: neither a file nor a known dataset{hint} (bertkit data ls lists them)")
+
+
+def load_split(data: DataSource, split: str, dialect: Dialect | None = None) -> Rows:
+    """Load the rows of `--validation` or `--test`.
+
+    Args:
+        data: A file, a directory that `datasets` has saved, or an object with rows. If it has several splits,
+            the split with this name is selected.
+        split: Name of the split.
+        dialect: How to read a text file.
+
+    Raises:
+        UserError: The rows cannot be read, or there is no such split.
+    """
+    if isinstance(data, DataObject):
+        return select_split(splits_from_object(data, split)[0], split, split)
+    path = Path(str(data)).expanduser()
+    if is_saved_dataset(path):
+        return select_split(splits_from_object(open_saved_dataset(path), str(path))[0], split, str(path))
+    return read_file(path, dialect)
 
 
 def parse_hub_name(data: str) -> dict[str, Any] | None:
@@ -155,7 +194,10 @@ def resolve_data_dir(flag: str | None) -> Path | None:
 
 def _load_path(path: Path, dialect: Dialect | None) -> LoadedDataset:
     if path.is_dir():
-        splits, notes = read_folder(path, dialect)
+        if is_saved_dataset(path):
+            splits, notes = splits_from_object(open_saved_dataset(path), str(path))
+        else:
+            splits, notes = read_folder(path, dialect)
         return LoadedDataset(path.resolve().name, str(path), splits, notes=notes)
     return LoadedDataset(path.name.split(".")[0], str(path), {"train": read_file(path, dialect)})
 

@@ -1,7 +1,7 @@
 """Tables of rows, with the file and the row number of each row."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -35,6 +35,7 @@ class Rows:
         row_numbers: [n] number of each row in its file, from 1; the header does not count. In a CoNLL file it
             is the line of the first word of the sentence.
         line_numbered_files: The files whose row numbers are line numbers.
+        class_names: Names of the classes 0, 1, ... of those columns whose file or object declares them.
     """
 
     columns: Mapping[str, Sequence[Any]]
@@ -42,6 +43,7 @@ class Rows:
     file_index: np.ndarray
     row_numbers: np.ndarray
     line_numbered_files: frozenset[str] = frozenset()
+    class_names: Mapping[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Sequence[Any]], file: str, first_row: int = 1) -> "Rows":
@@ -75,6 +77,8 @@ class Rows:
     @classmethod
     def concatenate(cls, parts: Sequence["Rows"]) -> "Rows":
         """Concatenate tables; if a table lacks a column, its values are None."""
+        if len(parts) == 1:
+            return parts[0]
         names = list(dict.fromkeys(name for part in parts for name in part.columns))
         columns = {name: _concatenate_column(parts, name) for name in names}
         first_files = np.cumsum([0] + [len(part.files) for part in parts[:-1]])
@@ -85,6 +89,7 @@ class Rows:
             np.concatenate(file_indices),
             np.concatenate([part.row_numbers for part in parts]),
             frozenset().union(*(part.line_numbered_files for part in parts)),
+            {column: names for part in parts for column, names in part.class_names.items()},
         )
 
     def __len__(self) -> int:
@@ -130,6 +135,10 @@ class Rows:
     def replace_columns(self, columns: Mapping[str, Sequence[Any]]) -> "Rows":
         """Return the rows with all columns replaced."""
         return replace(self, columns=columns)
+
+    def with_class_names(self, class_names: Mapping[str, list[str]]) -> "Rows":
+        """Return the rows with the names of the classes of some columns."""
+        return replace(self, class_names=class_names)
 
     def factorize(self, column: str) -> tuple[np.ndarray, list[Any]]:
         """Return [n] codes, and the distinct values of a column by code, in order of first occurrence."""
@@ -199,7 +208,9 @@ def _concatenate_column(parts: Sequence[Rows], name: str) -> Sequence[Any]:
 
 def fingerprint_splits(splits: Splits) -> dict[str, str]:
     """Return the row count and a digest of all values of each split."""
-    return {name: f"{format_count(len(rows), 'row')}, {_fingerprint(rows)}" for name, rows in splits.items()}
+    return {
+        name: f"{format_count(len(rows), 'row')}, {fingerprint_rows(rows)}" for name, rows in splits.items()
+    }
 
 
 def combine_fingerprints(fingerprints: Mapping[str, str]) -> str:
@@ -215,7 +226,8 @@ def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     )
 
 
-def _fingerprint(rows: Rows) -> str:
+def fingerprint_rows(rows: Rows) -> str:
+    """Return a digest of the names and the values of all columns."""
     digest = blake2b(digest_size=8)
     for column, values in rows.columns.items():
         digest.update(f"{column}/{len(values)}".encode())

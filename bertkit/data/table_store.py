@@ -6,9 +6,9 @@ types is then stored as JSON, which keeps each value as it is.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Dataset
 
-STORE_VERSION = 1  # to be increased when the code stores other content for the same rows
+STORE_VERSION = 2  # to be increased when the code stores other content for the same rows
 CACHE_KIND = "rows"
 TABLE_FILE, HASHES_FILE, NUMBERS_FILE, INFO_FILE = "rows.arrow", "hashes.npy", "row_numbers.npy", "info.json"
 SCALAR_TYPES = {str: "string", bool: "bool", int: "int64", float: "double"}
@@ -40,10 +40,10 @@ class StoredColumn(Column):
     Args:
         dataset: A dataset with this column alone.
         is_json: Whether the values are stored as JSON.
-        hashes: [n] uint64 hash of each value.
+        hashes: [n] uint64 hash of each value; None to compute them when they are needed.
     """
 
-    def __init__(self, dataset: "Dataset", is_json: bool, hashes: np.ndarray) -> None:
+    def __init__(self, dataset: "Dataset", is_json: bool = False, hashes: np.ndarray | None = None) -> None:
         self.dataset, self.is_json, self._hashes = dataset.with_format("arrow"), is_json, hashes
 
     def __len__(self) -> int:
@@ -52,13 +52,23 @@ class StoredColumn(Column):
     @property
     def hashes(self) -> np.ndarray:
         """[n] uint64 hash of each value."""
+        if self._hashes is None:
+            self._hashes = hash_values(self)
         return self._hashes
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the values are integers."""
+        import pyarrow as pa
+
+        return pa.types.is_integer(self.dataset.data.column(0).type)
 
     @cached_property
     def is_text(self) -> bool:  # type: ignore[override]
         """Whether all values are strings."""
         values = self.dataset.data.column(0)
-        return not self.is_json and str(values.type) == "string" and values.null_count == 0
+        is_string = str(values.type) in ("string", "large_string")
+        return not self.is_json and is_string and values.null_count == 0
 
     @property
     def is_on_disk(self) -> bool:
@@ -98,16 +108,22 @@ class TableContent:
         hashes: [columns, n] uint64 hash of each value.
         row_numbers: [n] see `Rows`.
         is_line_numbered: Whether the row numbers are line numbers.
+        class_names: See `Rows`.
     """
 
     json_columns: dict[str, bool]
     hashes: np.ndarray
     row_numbers: np.ndarray
     is_line_numbered: bool
+    class_names: Mapping[str, list[str]]
 
     def save(self, folder: Path) -> None:
         """Write the content into the directory of the table."""
-        info = {"json_columns": self.json_columns, "is_line_numbered": self.is_line_numbered}
+        info = {
+            "json_columns": self.json_columns,
+            "is_line_numbered": self.is_line_numbered,
+            "class_names": self.class_names,
+        }
         (folder / INFO_FILE).write_text(json.dumps(info), "utf-8")
         np.save(folder / HASHES_FILE, self.hashes)
         np.save(folder / NUMBERS_FILE, self.row_numbers)
@@ -133,7 +149,7 @@ class TableContent:
         }
         line_numbered_files = frozenset([file] if self.is_line_numbered else [])
         file_index = np.zeros(len(self.row_numbers), np.int32)
-        return Rows(columns, (file,), file_index, self.row_numbers, line_numbered_files)
+        return Rows(columns, (file,), file_index, self.row_numbers, line_numbered_files, self.class_names)
 
 
 def store_rows(iter_parts: Callable[[], Iterator[Rows]], file: str, key: str | None) -> Rows:
@@ -154,11 +170,23 @@ def store_rows(iter_parts: Callable[[], Iterator[Rows]], file: str, key: str | N
         content, buffer = _write_table(iter_parts, None)
         return content.build_rows(Dataset.from_buffer(buffer), file)
 
-    def write(folder: Path) -> None:
-        content, _ = _write_table(iter_parts, folder / TABLE_FILE)
-        content.save(folder)
+    write = partial(_write_folder, iter_parts)
+    return _open_table(get_or_create(CACHE_KIND, key, write) or write_to_temporary(write, "the rows"), file)
 
-    folder = get_or_create(CACHE_KIND, key, write) or write_to_temporary(write, "the rows")
+
+def store_temporarily(iter_parts: Callable[[], Iterator[Rows]], name: str) -> Rows:
+    """Store rows that can be read only one after the other, for the rest of the process; see `store_rows`."""
+    return _open_table(write_to_temporary(partial(_write_folder, iter_parts), "the rows"), name)
+
+
+def _write_folder(iter_parts: Callable[[], Iterator[Rows]], folder: Path) -> None:
+    content, _ = _write_table(iter_parts, folder / TABLE_FILE)
+    content.save(folder)
+
+
+def _open_table(folder: Path, file: str) -> Rows:
+    from datasets import Dataset
+
     return TableContent.load(folder).build_rows(Dataset.from_file(str(folder / TABLE_FILE)), file)
 
 
@@ -216,6 +244,7 @@ def _write_parts(parts: Iterator[Rows], sink: Any, types: ColumnTypes) -> TableC
         np.array([np.concatenate(column_hashes) for column_hashes in hashes]),
         np.concatenate(row_numbers),
         bool(first.line_numbered_files),
+        first.class_names,
     )
 
 
@@ -248,7 +277,18 @@ def _infer_type(values: Sequence[Any]) -> Any:
         return pa.list_(pa.type_for_alias(alias)) if alias else JSON_TYPE
     if value_type is dict:
         return JSON_TYPE
-    return pa.array(values).type  # such as a date of a Parquet file
+    return _find_stored_type(pa.array(values).type)  # such as a date of a Parquet file
+
+
+def _find_stored_type(kind: "pa.DataType") -> Any:
+    """Return an Arrow type, or `JSON_TYPE` if `datasets` cannot open a table with this type."""
+    from datasets.features.features import generate_from_arrow_type
+
+    try:
+        generate_from_arrow_type(kind)
+    except ValueError:
+        return JSON_TYPE
+    return kind
 
 
 def _build_array(name: str, values: Sequence[Any], types: ColumnTypes) -> "pa.Array":

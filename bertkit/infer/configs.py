@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bertkit.config import data_dir_setting, encoding_setting, metric_setting
+from bertkit.data_objects import DataSource
 from bertkit.infer.columns import add_column_settings
 from bertkit.setting import DATA, MODEL, OUTPUT, Settings, setting
 
@@ -43,7 +44,7 @@ class EmbedConfig(Settings):
         is_positional=True,
         completion="models",
     )
-    data: str | None = setting(
+    data: DataSource | None = setting(
         None, "Rows to embed: a known name, a file, a directory, or a Hub dataset.", DATA,
         default_text="lines, or JSON objects, on standard input",
         completion="data",
@@ -101,7 +102,7 @@ class EvaluateConfig(Settings):
     """Settings of `bertkit evaluate`."""
 
     run: str = setting(dataclasses.MISSING, "Finished run, or an exported model.", OUTPUT, is_positional=True)
-    data: str | None = setting(
+    data: DataSource | None = setting(
         None,
         "Rows to score: a known name, a file, a directory, or a Hub dataset.",
         DATA,
@@ -171,7 +172,7 @@ class PredictConfig(Settings):
         dataclasses.MISSING, "Finished run, or the directory of an exported model.", OUTPUT,
         is_positional=True, completion="runs",
     )  # fmt: skip
-    data: str | None = setting(
+    data: DataSource | None = setting(
         None, "Rows to predict, in any format that training reads.", DATA, completion="data"
     )
     data_dir: str | None = data_dir_setting()

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.infer.configs import EvaluateConfig
+from bertkit.recipes import list_passed_data
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -50,8 +52,8 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     from bertkit.data.split import sample_rows
     from bertkit.infer.columns import collect_passed_columns
     from bertkit.metrics.modules import make_absolute
+    from bertkit.pipeline.finished_run import load_run_task
     from bertkit.pipeline.metric_modules import load_modules
-    from bertkit.pipeline.prepare import load_run_task
     from bertkit.utils.output_paths import check_output_directory
     from bertkit.utils.reporting import silence_libraries, use_reporter
 
@@ -144,17 +146,26 @@ def _load_compared_run(predictor: "Predictor", config: EvaluateConfig) -> "Predi
 def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
     """Prepare a pre-training run again; `--data` replaces its validation text."""
     from bertkit.infer.predictor import Predictor
+    from bertkit.pipeline.finished_run import pass_data_again, require_same_data
     from bertkit.pipeline.prepare import prepare
+    from bertkit.pipeline.settings import require_data_objects
+    from bertkit.run_directory import format_python_call
 
     settings = task.config.use_run_as_model(Path(config.run))
-    if config.data:
+    is_run_data = isinstance(config.data, DataObject) and bool(list_passed_data(settings))
+    if isinstance(config.data, DataObject) and is_run_data:
+        settings = pass_data_again(settings, config.data)
+    elif config.data:
         settings = dataclasses.replace(settings, validation=config.data, validation_fraction=None, test=None)
+    require_data_objects(settings, format_python_call("evaluate", {"run": config.run}, ["data"]))
     prepared = prepare(task.spec.name, settings, reporter)
+    if is_run_data:
+        require_same_data(Path(config.run), prepared.fingerprints)
     model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
     splits = {name: rows for name, rows in prepared.splits.items() if name != "train"}
     predictor = Predictor(prepared.task, model, prepared.tokenizer).use_batch_size(config.batch_size)
     dataset = prepared.dataset
-    if config.data:
+    if isinstance(config.data, str):
         dataset = dataclasses.replace(dataset, name=Path(config.data).stem, source=config.data)
     return EvaluationInputs(predictor, dataset, splits, prepared.splits["train"])
 
@@ -164,20 +175,24 @@ def _load_row_inputs(
 ) -> EvaluationInputs:
     """Load the rows to score, and the training rows of the run for the baselines."""
     from bertkit.infer.predictor import add_renamed_columns, load_predictor
-    from bertkit.pipeline.prepare import reload_run_data
+    from bertkit.pipeline.finished_run import reload_run_data
 
     predictor = load_predictor(config.run).use_batch_size(config.batch_size).use_columns(columns)
     predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
     trained_config = predictor.task.config  # before the columns of new data are mapped
-    new_data = _load_new_rows(predictor, config, reporter) if config.data else None
+    passed = config.data if isinstance(config.data, DataObject) else None
+    new_data = _load_new_rows(predictor, config, reporter) if config.data and not passed else None
     try:
-        dataset, run_splits = reload_run_data(Path(config.run))
+        dataset, run_splits = reload_run_data(Path(config.run), passed)
         train = run_splits["train"]
+        is_run_data = not config.data or bool(passed and list_passed_data(trained_config))
     except UserError as error:
-        if not new_data:
+        if not config.data:
             raise UserError(f"{error}; pass --data to score the run on other rows") from error
         reporter.warn(f"no baselines: cannot load the training rows that they are fitted on ({error})")
-        train = None
+        train, is_run_data = None, False
+    if passed and not is_run_data:
+        new_data = _load_new_rows(predictor, config, reporter)
     if not new_data:
         splits = {name: rows for name, rows in run_splits.items() if name != "train"}
         return EvaluationInputs(predictor, dataset, splits, train)
@@ -195,8 +210,9 @@ def _load_new_rows(
     from bertkit.data.loading import load_dataset
 
     task = predictor.task
+    assert config.data is not None
     dialect = task.spec.make_dialect(config.encoding)
-    dataset = load_dataset(str(config.data), task.spec.name, config.data_dir, dialect)
+    dataset = load_dataset(config.data, task.spec.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
     labeled: Splits = {}
     errors: list[UserError] = []

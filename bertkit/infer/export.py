@@ -55,7 +55,7 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
     """
     from bertkit import run_directory
     from bertkit.infer.onnx_runtime import require_packages
-    from bertkit.pipeline.prepare import load_run_task
+    from bertkit.pipeline.finished_run import load_run_task
     from bertkit.utils import locks
     from bertkit.utils.reporting import silence_libraries
 
@@ -232,7 +232,7 @@ def load_validation_set(
     Raises:
         UserError: Neither the rows nor predictions with texts are available.
     """
-    from bertkit.pipeline.prepare import load_run_task
+    from bertkit.pipeline.finished_run import load_run_task
 
     task = load_run_task(folder)
     try:

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 from bertkit.data.columns import guess_text_columns, require_column, require_texts
 from bertkit.data.features import Features
 from bertkit.data.loading import load_dataset, resolve_data_dir
+from bertkit.data.objects import iter_stream
 from bertkit.data.readers.files import (
     STANDARD_INPUT,
     Dialect,
@@ -18,6 +19,7 @@ from bertkit.data.readers.files import (
     stream_rows,
 )
 from bertkit.data.rows import Rows, chunk_records
+from bertkit.data_objects import DataObject, DataSource
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.tasks.base import Task
 from bertkit.utils.reporting import Reporter
@@ -99,7 +101,12 @@ def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextI
 def _load_split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
     """Load one split, and the column settings of the dataset if it is a known one."""
     has_columns = config.text_column or config.text_pair_column
-    if not has_columns and (texts := read_text_lines(config.data, None, reporter, config.encoding)):
+    is_name = isinstance(config.data, str)
+    if (
+        is_name
+        and not has_columns
+        and (texts := read_text_lines(config.data, None, reporter, config.encoding))
+    ):
         parts = chunk_records(({"text": text} for text in texts), config.data)
         return store_file(Path(config.data).expanduser(), lambda: parts, "lines", config.encoding), {}
     data_dir = resolve_data_dir(config.data_dir)
@@ -154,13 +161,15 @@ def _resolve_text_columns(
 
 
 def iter_data_rows(
-    task: Task, data: str, data_dir: str | None, reporter: Reporter, encoding: str | None = None
+    task: Task, data: DataSource, data_dir: str | None, reporter: Reporter, encoding: str | None = None
 ) -> Iterator[Rows]:
-    """Yield the rows of a file, or of one split of a directory or dataset, in chunks."""
+    """Yield the rows of a file, or of one split of a directory, a dataset or an object, in chunks."""
     dialect = task.spec.make_dialect(encoding)
-    path = Path(data).expanduser()
-    if path.is_file():
-        text_lines = None if task.spec.reads_conll else _iter_text_lines(task, data, reporter, encoding)
+    if isinstance(data, DataObject) and (chunks := iter_stream(data, "data")) is not None:
+        return chunks
+    path = None if isinstance(data, DataObject) else Path(str(data)).expanduser()
+    if path and path.is_file():
+        text_lines = None if task.spec.reads_conll else _iter_text_lines(task, str(data), reporter, encoding)
         return text_lines or stream_rows(path, dialect)
     splits = load_dataset(data, task.spec.name, data_dir, dialect).splits
     split = next(name for name in ("test", "validation", *splits) if name in splits)

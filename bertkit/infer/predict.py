@@ -16,6 +16,9 @@ from bertkit.utils.serialization import replace_non_finite
 from bertkit.validation import validate_settings
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+    from pandas import DataFrame
+
     from bertkit.data.rows import Rows
     from bertkit.infer.predictor import Predictor
     from bertkit.tasks.base import Task
@@ -49,6 +52,20 @@ class Predictions:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (record for chunk in self.chunks for record in chunk.records)
+
+    def to_dataset(self) -> "Dataset":
+        """Compute all predictions, and return the records as a `datasets.Dataset`, memory-mapped from disk.
+
+        Raises:
+            UserError: A row cannot be predicted, or the records have no common types.
+        """
+        from bertkit.infer.prediction_table import build_dataset
+
+        return build_dataset(chunk.records for chunk in self.chunks)
+
+    def to_pandas(self) -> "DataFrame":
+        """Compute all predictions, and return the records as a `pandas.DataFrame`; see `to_dataset`."""
+        return self.to_dataset().to_pandas()
 
 
 def predict(

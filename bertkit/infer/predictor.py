@@ -11,7 +11,7 @@ from bertkit.data.rows import Rows, chunk_records
 from bertkit.errors import UserError, format_list
 from bertkit.infer.onnx_runtime import find_onnx_model, load_onnx_model
 from bertkit.modeling import loading
-from bertkit.pipeline.prepare import load_run_task
+from bertkit.pipeline.finished_run import load_run_task
 from bertkit.setting import get_column_settings
 from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail, merge_prediction

@@ -4,13 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import run_directory
 from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.data.loading import LoadedDataset
-from bertkit.data.rows import Splits, describe_changes, fingerprint_splits
+from bertkit.data.rows import Splits, fingerprint_splits
 from bertkit.errors import UserError
 from bertkit.metrics.modules import LoadedModule
 from bertkit.modeling import loading
@@ -18,9 +16,8 @@ from bertkit.modeling.loading import ModelSource
 from bertkit.pipeline.metric_modules import MetricModules, bind_modules, set_best_metric
 from bertkit.pipeline.settings import fill_data_dir
 from bertkit.pipeline.splitting import split_and_sample, warn_about_overlap
-from bertkit.recipes import read_recipe
 from bertkit.setting import fill_unset, get_settings
-from bertkit.tasks import TASKS, task_class
+from bertkit.tasks import task_class
 from bertkit.tasks.base import Task
 from bertkit.training.defaults import check_precision, choose_precision, suggest_hyperparameters
 from bertkit.utils.reporting import Reporter
@@ -99,7 +96,7 @@ def prepare(
     precision, precision_reason = choose_precision(config)
     task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
     task.config = fill_unset(task.config, {"bf16": precision == "bf16"})
-    dataset, splits = _parse_and_split(task, dataset, reporter)
+    dataset, splits = parse_and_split(task, dataset, reporter)
     source = task.resolve_model(config.model is not None, reporter)
     checkpoint_config = loading.load_config(source)
     checkpoint_has_head = _has_any_head(checkpoint_config)
@@ -193,7 +190,7 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
 # ---- rows
 
 
-def _parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> tuple[LoadedDataset, Splits]:
+def parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> tuple[LoadedDataset, Splits]:
     """Parse, split and sample the rows of a dataset.
 
     Returns:
@@ -347,45 +344,3 @@ def count_parameters(model_config: Any) -> int:
 
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in AutoModel.from_config(model_config).parameters())
-
-
-# ---- finished runs
-
-
-def load_run_task(folder: Path) -> Task:
-    """Return the task of a finished run, with the settings of the run.
-
-    Raises:
-        UserError: The directory does not contain exactly one finished training run.
-    """
-    metrics = run_directory.require_metrics(folder)
-    if metrics["task"] not in TASKS:
-        raise UserError(f"{folder}: contains several runs; pass one of its subdirectories")
-    if "training" not in metrics:
-        raise UserError(f"{folder}: contains an evaluation without a model; pass the run that was evaluated")
-    task_type = task_class(metrics["task"])
-    settings_file = str(folder / run_directory.SETTINGS_FILE)
-    recipe = read_recipe(settings_file, task_type.spec.name, task_type.spec.config)
-    if not recipe.provenance:
-        raise UserError(
-            f"{recipe.path}: the key 'provenance' is missing; restore the file, or run the training again"
-        )
-    return task_type(task_type.spec.config(**recipe.settings))
-
-
-def reload_run_data(folder: Path) -> tuple[LoadedDataset, Splits]:
-    """Load the data of a finished run again, with the settings of the run.
-
-    Returns:
-        The dataset, and the splits.
-
-    Raises:
-        UserError: The data cannot be loaded, or has changed since the run.
-    """
-    task = load_run_task(folder)
-    silent_reporter = Reporter()  # the base class reports nothing
-    dataset, splits = _parse_and_split(task, task.load_data(silent_reporter), silent_reporter)
-    fingerprints = run_directory.read_provenance(folder)["data"]
-    if changes := describe_changes(fingerprints, fingerprint_splits(splits)):
-        raise UserError(f"{folder}: the data of this run has changed ({changes}); restore the data")
-    return dataset, splits

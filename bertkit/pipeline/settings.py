@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 from bertkit import run_directory
 from bertkit.config import RunConfig
 from bertkit.data.loading import resolve_data_dir
+from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_count
 from bertkit.metrics.modules import make_absolute
 from bertkit.pipeline.metric_modules import require_named_modules
-from bertkit.recipes import Recipe, apply_overrides, read_recipe, serialize_settings
+from bertkit.recipes import Recipe, apply_overrides, list_passed_data, read_recipe, serialize_settings
+from bertkit.run_directory import format_python_call
 from bertkit.setting import fill_unset, get_settings
 from bertkit.training.arguments import check_tracker, parse_extra_arguments
 from bertkit.utils import distributed, locks
@@ -63,6 +65,8 @@ def resolve_settings(
     if values.get("resume"):
         return _resume_settings(name, config_class, values)
     config = config_class(**values)
+    arguments = {"recipe": recipe}
+    require_data_objects(config, format_python_call(name, arguments, list_passed_data(config)))
     parse_extra_arguments(config)
     check_tracker(config.report_to)
     _check_alternatives(config)
@@ -80,7 +84,7 @@ def fill_data_dir(config: ConfigT) -> ConfigT:
 
 def _expand_paths(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the path settings with `~` expanded, without those that are URLs."""
-    paths = {key: values[key] for key in PATH_SETTINGS if values.get(key)}
+    paths = {key: values[key] for key in PATH_SETTINGS if isinstance(values.get(key), str)}
     return {key: str(Path(path).expanduser()) for key, path in paths.items() if "://" not in path}
 
 
@@ -104,8 +108,27 @@ def _check_alternatives(config: RunConfig) -> None:
 def _check_output_is_not_data(config: RunConfig, output_dir: str) -> None:
     """Refuse an output directory with the name of the data, which would then be read as the data."""
     data = config.resolve_data_name()
-    if data and Path(output_dir) == Path(data):
+    if isinstance(data, str) and Path(output_dir) == Path(data):
         raise UserError(f"--output-dir {output_dir}: is also the value of --data; choose another directory")
+
+
+def require_data_objects(config: RunConfig, call: str) -> None:
+    """Refuse the settings of a run that was trained on data objects, unless they were passed again.
+
+    Args:
+        config: The settings.
+        call: The Python call that passes them again.
+
+    Raises:
+        UserError: A data object is missing.
+    """
+    for name, kind in list_passed_data(config).items():
+        if not getattr(config, name).is_missing:
+            continue
+        raise UserError(
+            f"{name}: the data of this run is a {kind} passed from Python, which is not saved with the run; "
+            f"pass it again: {call}"
+        )
 
 
 # ---- processes
@@ -154,6 +177,12 @@ def _resume_settings(
     if not (folder / run_directory.METRICS_FILE).exists():  # a finished run is not scored again
         named_modules = values.get("metric") or ()
         require_named_modules(f"--resume {folder}", getattr(saved, "metric", ()), named_modules)
+    objects = {key: value for key, value in values.items() if isinstance(value, DataObject)}
+    passed_again: dict[str, Any] = {key: objects[key] for key in list_passed_data(saved) if key in objects}
+    saved = dataclasses.replace(saved, **passed_again)
+    if not (folder / run_directory.METRICS_FILE).exists():
+        arguments = {"output_dir": str(folder), "resume": True}
+        require_data_objects(saved, format_python_call(name, arguments, list_passed_data(saved)))
     for key, value in values.items():
         if key not in ("resume", "output_dir"):
             _check_unchanged(key, value, saved)

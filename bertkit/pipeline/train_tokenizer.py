@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.config import TextConfig
+from bertkit.data_objects import DataSource
 from bertkit.errors import UserError
 from bertkit.setting import OUTPUT, setting
 from bertkit.utils.files import stage_files
@@ -94,7 +95,7 @@ def train_tokenizer(settings: Mapping[str, Any], reporter: Reporter | None = Non
         return _train(config, config.data, reporter)
 
 
-def _train(config: TokenizerConfig, data: str, reporter: Reporter) -> TrainedTokenizer:
+def _train(config: TokenizerConfig, data: DataSource, reporter: Reporter) -> TrainedTokenizer:
     from bertkit.data.corpus.documents import TextOptions, iter_raw_texts
     from bertkit.data.corpus.source import find_text
     from bertkit.data.readers.text_files import FileNotes

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from msgspec import Meta
 
 from bertkit import run_directory
+from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.metrics.classification import Scores
 from bertkit.recipes import read_recipe
@@ -82,7 +83,11 @@ class FinishedRun:
     def settings(self) -> dict[str, Any]:
         """Settings that differ from their defaults."""
         spec = task_class(self.metrics["task"]).spec
-        return read_recipe(str(self.folder / run_directory.SETTINGS_FILE), spec.name, spec.config).settings
+        recipe = read_recipe(str(self.folder / run_directory.SETTINGS_FILE), spec.name, spec.config)
+        return {
+            name: str(value) if isinstance(value, DataObject) else value
+            for name, value in recipe.settings.items()
+        }
 
     @cached_property
     def provenance(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from bertkit.data.registry import normalize_name
 from bertkit.errors import RunInterrupted, UserError, format_list, suggest_similar
 from bertkit.pipeline.run import Run, train
 from bertkit.pipeline.settings import fill_data_dir, resolve_settings
-from bertkit.recipes import serialize_settings
+from bertkit.recipes import list_passed_data, serialize_settings
 from bertkit.suites import SUITES, suite_class
 from bertkit.training import defaults
 from bertkit.utils import locks
@@ -251,6 +251,11 @@ def run_suite(
     """
     reporter = reporter or Reporter()
     config, _ = resolve_settings(name, SUITES[name].config, settings, recipe, Reporter())
+    for setting_name, kind in list_passed_data(config).items():
+        raise UserError(
+            f"{name}: {setting_name}: expected a name or a path, found a {kind}; save the data, for example "
+            "with Dataset.save_to_disk, and pass the directory"
+        )
     metrics = run_directory.read_metrics(Path(config.output_dir or "")) if config.resume else None
     if metrics:
         reporter.info(f"{config.output_dir}: all runs are already finished; showing their scores")

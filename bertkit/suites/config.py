@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertkit.config import SINGLE_RUN_SETTINGS, RunConfig
+from bertkit.data_objects import DataSource
 from bertkit.setting import DATA, MODEL, OUTPUT, TRAINING, setting
 from bertkit.tasks.ner import NerConfig
 from bertkit.tasks.pretrain_config import PretrainConfig
@@ -51,7 +52,7 @@ class FeatureBasedConfig(NerConfig):
         "head", "freeze", "layer_decay", "metric", "metric_for_best_model", "greater_is_better",
     }  # fmt: skip
 
-    data: str | None = setting(
+    data: DataSource | None = setting(
         None,
         "Dataset: a known name, a file, a directory, or a Hub dataset (ORG/NAME[:CONFIG]).",
         DATA,
@@ -90,7 +91,7 @@ class AblationConfig(PretrainConfig):
         PretrainConfig.excluded_settings | SINGLE_RUN_SETTINGS | {"model", "objective", "phases", "preview"}
     )
 
-    data: str | None = setting(
+    data: DataSource | None = setting(
         None,
         "Pre-training text: a known name, files, a directory, a glob pattern, or a Hub dataset.",
         DATA,

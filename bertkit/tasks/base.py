@@ -9,7 +9,6 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import RunConfig
@@ -203,17 +202,17 @@ class Task(ABC):
     def load_data(self, reporter: "Reporter") -> "LoadedDataset":
         """Load the splits of `--data`.
 
-        Files passed to `--validation` and `--test` replace the splits of these names.
+        The values of `--validation` and `--test` replace the splits of these names.
         """
-        from bertkit.data.loading import load_dataset
-        from bertkit.data.readers.files import read_file
+        from bertkit.data.loading import load_dataset, load_split
 
         config = self.config
         dialect = self.spec.make_dialect(config.encoding)
-        dataset = load_dataset(str(config.data), self.spec.name, config.data_dir, dialect)
-        paths = {"validation": config.validation, "test": config.test}
+        dataset = load_dataset(config.data, self.spec.name, config.data_dir, dialect)
+        dataset.require_training_split()
+        sources = {"validation": config.validation, "test": config.test}
         return dataset.add_splits(
-            {split: read_file(Path(path), dialect) for split, path in paths.items() if path}
+            {split: load_split(source, split, dialect) for split, source in sources.items() if source}
         )
 
     @abstractmethod

@@ -51,14 +51,15 @@ class Classify(SequenceTask):
         from bertkit.data.labels import infer_label_type
 
         self._resolve_columns(dataset.splits["train"])
-        if dataset.labels:  # The dataset is a registered one, in which "-" and -1 mark missing labels.
+        class_names = dataset.get_class_names(self.config.label_column)
+        if class_names:  # then "-", -1 and null mark missing labels
             dataset = self._drop_unlabeled(dataset)
         train = dataset.splits["train"]
         if self.config.problem is None:
             problem, note = infer_label_type(train[self.config.label_column])
             self.config = dataclasses.replace(self.config, problem=problem)
             dataset = dataclasses.replace(dataset, notes=[*dataset.notes, *filter(None, [note])])
-        self._infer_labels(train, dataset.labels)
+        self._infer_labels(train, dataset.labels, class_names)
         self._set_best_metric(dataset.best_metric)
         return dataset
 
@@ -69,14 +70,15 @@ class Classify(SequenceTask):
             columns = dict(zip(self.text_settings, guess_text_columns(train), strict=True))
             self.config = fill_unset(self.config, columns)
 
-    def _infer_labels(self, train: "Rows", known_labels: list[str]) -> None:
+    def _infer_labels(self, train: "Rows", known_labels: list[str], class_names: list[str]) -> None:
         """Set `label_type` from the labels of the training rows.
 
         Args:
             train: The training rows.
             known_labels: The labels in the order of the dataset registry; empty if it does not list them.
+            class_names: The order of the labels if they are not known; may be empty.
         """
-        from bertkit.data.labels import detect_separator, sort_labels
+        from bertkit.data.labels import detect_separator, order_labels
         from bertkit.data.positive_label import infer_positive_label
 
         problem = self.config.problem
@@ -87,7 +89,7 @@ class Classify(SequenceTask):
         separator = detect_separator(values) if problem == "multi-label" else None
         train_labels = self._collect_labels(values, separator)
         is_known = known_labels and train_labels <= set(known_labels)
-        labels = known_labels if is_known else sort_labels(list(train_labels))
+        labels = known_labels if is_known else order_labels(train_labels, class_names)
         self.label_type = MultiLabel(labels) if problem == "multi-label" else SingleLabel(labels)
         self._check_labels(train, len(train_labels))
         if isinstance(self.label_type, MultiLabel):

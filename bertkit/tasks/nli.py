@@ -56,13 +56,14 @@ class Nli(SequenceTask):
 
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Find premise, hypothesis and label, drop unlabeled rows, and collect the labels."""
-        from bertkit.data.labels import normalize_label, sort_labels
+        from bertkit.data.labels import normalize_label, order_labels
 
         self._resolve_columns(dataset.splits["train"])
         dataset = self._name_label_ids(self._drop_unlabeled(dataset))
         train = dataset.splits["train"]
         found = {label for value in train[self.config.label_column] if (label := normalize_label(value))}
-        labels = dataset.labels if found <= set(dataset.labels) else sort_labels(list(found))
+        class_names = dataset.get_class_names(self.config.label_column)
+        labels = dataset.labels if found <= set(dataset.labels) else order_labels(found, class_names)
         self.label_type = InferenceLabel(labels)
         self._check_class_count(train, len(found))
         self._set_best_metric(dataset.best_metric)

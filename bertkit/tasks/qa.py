@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bertkit.data.qa.features import Limits, QuestionFeatures
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
+    from bertkit.data_objects import DataSource
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -59,7 +60,7 @@ class QaConfig(FineTuningConfig):
     max_answer_length: int = setting(30, "Maximum length of an answer in tokens.", MODEL, min=1)
     n_best: int = setting(20, "Number of answers to list for each question.", MODEL, min=1)
 
-    def resolve_data_name(self) -> str | None:
+    def resolve_data_name(self) -> "DataSource | None":
         """Return `--data` if it is set, or else the dataset that `--squad` selects."""
         return self.data or (SQUAD_DATASETS[self.squad] if self.squad else None)
 

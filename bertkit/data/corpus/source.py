@@ -11,9 +11,13 @@ from bertkit.data.column_types import as_column
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column
 from bertkit.data.layouts import describe_unassigned_files, group_by_split, is_data_file
 from bertkit.data.loading import SAMPLES_DIR, load_dataset, parse_hub_name, resolve_hub_dataset
+from bertkit.data.objects import choose_dataset_name, select_split, splits_from_object
 from bertkit.data.readers.delimited import Dialect
-from bertkit.data.readers.text_files import InputFile, is_url, list_files, list_remote_files
+from bertkit.data.readers.files import read_file
+from bertkit.data.readers.saved_datasets import is_saved_dataset, open_saved_dataset
+from bertkit.data.readers.text_files import InputFile, RowTable, is_url, list_files, list_remote_files
 from bertkit.data.registry import DatasetSpec, find_dataset_spec
+from bertkit.data_objects import DataObject, DataSource
 from bertkit.errors import UserError, format_list
 from bertkit.hub.client import HubUnreachable, find_cached_snapshot
 from bertkit.hub.files import list_hub_files
@@ -21,6 +25,7 @@ from bertkit.utils.cache import get_or_create
 from bertkit.utils.files import write_jsonl
 
 SAMPLE_TEXT_DIR = SAMPLES_DIR / "text"
+ARROW_SUFFIXES = (".arrow", ".feather")
 SplitFiles = dict[str, tuple[InputFile, ...]]
 
 
@@ -52,21 +57,21 @@ class TextSource:
 
 
 def find_text(
-    data: str,
+    data: DataSource,
     data_dir: str | None = None,
     column: str | None = None,
     *,
     encoding: str | None = None,
     flag: str = "--data",
 ) -> TextSource:
-    """Return the text files that `--data` or a similar flag names.
+    """Return the text files that `--data` or a similar flag names, or the rows of an object.
 
     An existing path takes precedence over a dataset name. The files of a directory, URL or Hub dataset are
     assigned to splits by their names, as for other tasks. If a known dataset has no text files, its texts are
     written to files in the cache.
 
     Args:
-        data: Value of the flag.
+        data: Value of the flag, or an object with rows.
         data_dir: Directory that holds the original dataset files.
         column: Column of the texts in files of rows; None to guess it.
         encoding: Encoding of the files, as passed by the user.
@@ -75,6 +80,11 @@ def find_text(
     Raises:
         UserError: The files do not exist, or cannot be downloaded.
     """
+    if isinstance(data, DataObject):
+        return _find_object_text(data, flag.lstrip("-"), column, flag)
+    data = str(data)
+    if is_saved_dataset(Path(data).expanduser()):
+        return _find_object_text(open_saved_dataset(Path(data).expanduser()), data, column, flag)
     if data == "sample":
         files = tuple(list_files(str(SAMPLE_TEXT_DIR)))
         return TextSource("sample", "the sample shipped with bertkit", {"train": files})
@@ -89,10 +99,33 @@ def find_text(
     return replace(source, encoding=encoding)
 
 
+def _find_object_text(data: DataObject, name: str, column: str | None, flag: str) -> TextSource:
+    """Return the rows of an object in place of files; `name` is its name in errors."""
+    splits, notes = splits_from_object(data, name, accepts_streams=True)
+    if flag != "--data":
+        splits = {"train": select_split(splits, flag.lstrip("-"), name)}
+    if "train" not in splits:
+        raise UserError(
+            f"{name}: no training split among {format_list(splits)}; rename one of them to 'train'"
+        )
+    tables: SplitFiles = {split: (RowTable(rows, rows.files[0]),) for split, rows in splits.items()}
+    run_name = choose_dataset_name(data, Path(name).name)
+    location = name if Path(name).exists() else str(data)
+    return TextSource(run_name, location, tables, column, notes)
+
+
+def _open_table(path: Path) -> InputFile:
+    """Return the rows of an Arrow or Feather file, and other files unchanged."""
+    return RowTable(read_file(path), path.name) if path.suffix in ARROW_SUFFIXES else path
+
+
 def _find_local_text(data: str, column: str | None, flag: str) -> TextSource:
     path = Path(data).expanduser()
     is_directory = path.is_dir()
-    names = {file: file.relative_to(path) if is_directory else PurePath() for file in list_files(data, flag)}
+    names = {
+        _open_table(file): file.relative_to(path) if is_directory else PurePath()
+        for file in list_files(data, flag)
+    }
     splits, notes = _assign_splits(names if flag == "--data" else dict.fromkeys(names, PurePath()))
     return TextSource(_derive_name(path), data, splits, column, notes)
 

@@ -234,7 +234,7 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
     }
     notes = _describe_contradictions(rows_with_ids, find_contradictions(rows_with_ids, answer))
     return QuestionRows(
-        columns, rows.files, rows.file_index, rows.row_numbers, rows.line_numbered_files, notes
+        columns, rows.files, rows.file_index, rows.row_numbers, rows.line_numbered_files, notes=notes
     )
 
 

@@ -19,10 +19,13 @@ from bertkit.utils.reporting import report_position
 
 CHUNK_BYTES = 1 << 20  # bytes read at a time
 GZIP_MAGIC, ZSTD_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+ARROW_STREAM_MAGIC = b"\xff\xff\xff\xff"  # the first message, without a magic number before it
+ARROW_MAGIC = (b"ARROW1", ARROW_STREAM_MAGIC)  # Feather files of version 2 are Arrow files
 ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second one marks an empty archive
 SPREADSHEET_ENTRIES = {"[Content_Types].xml", "mimetype"}  # zip entries of Excel and of OpenDocument
 UNSUPPORTED_MAGIC = {
     b"PK\x03\x04": "a nested or remote zip archive; unpack it",
+    b"FEA1": "a Feather file of version 1; write it as version 2",
     b"%PDF": "a PDF; convert it to text",
     b"version https://git-lfs.": "a git LFS pointer; fetch the file with git lfs pull",
 }

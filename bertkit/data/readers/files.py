@@ -1,4 +1,4 @@
-"""Read files of rows: Parquet, JSON, JSON lines, CSV, TSV, CoNLL or plain text, all of them also compressed.
+"""Read files of rows: Parquet, Arrow, JSON, CSV, TSV, CoNLL or plain text, all of them also compressed.
 
 The format is detected from the content of a file, not from its name. Reading has three stages: `contents`
 yields bytes, `text_files` yields text, and one parser per format yields rows. If a file cannot be read, the
@@ -34,10 +34,12 @@ from bertkit.data.readers.parquet import (
     read_parquet,
     require_distinct_names,
 )
+from bertkit.data.readers.saved_datasets import is_arrow, iter_arrow, map_arrow
 from bertkit.data.readers.text_files import (
     UTF8_DECODING,
     FileNotes,
     InputFile,
+    RowTable,
     StandardInput,
     is_decodable,
     read_sample,
@@ -51,7 +53,7 @@ from bertkit.utils.reporting import Reporter, track_reading
 from bertkit.utils.text import replace_surrogates
 
 DataFormat = Literal["json", "conll", "delimited"]  # of a labeled data file that is not Parquet
-RowFormat = Literal["parquet", "json lines", "delimited"]  # of a corpus file that is not running text
+RowFormat = Literal["table", "parquet", "json lines", "delimited"]  # of a corpus file of rows
 IN_MEMORY_BYTES = 16 << 20  # the rows of smaller files are not stored on disk
 TEXT_FILE_NAME = re.compile(r".*\.txt(\.gz|\.zst)?", re.IGNORECASE)
 STANDARD_INPUT = "standard input"
@@ -73,6 +75,8 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
         UserError: The file does not exist, is empty or not text, or contains a row that cannot be parsed.
     """
     require_file(path)
+    if is_arrow(path) and (rows := map_arrow(path)) is not None:
+        return rows
     return store_file(path, partial(stream_rows, path, dialect), repr(dialect))
 
 
@@ -132,6 +136,8 @@ def stream_rows(
         UserError: As in `read_file`. A broken row raises the error only when the iterator reaches it.
     """
     require_file(path)
+    if is_arrow(path):
+        return _require_rows(path, iter_arrow(path, chunk_size))
     if path.stat().st_size <= stream_above_bytes:
         return _parse_file(path, dialect).iter_chunks(chunk_size)
     if _is_parquet(path):
@@ -230,6 +236,8 @@ def detect_row_format(path: InputFile, column: str | None, decoding: Decoding) -
     Raises:
         UserError: The file is a list of JSON objects, or it holds running text and `column` is not None.
     """
+    if isinstance(path, RowTable):
+        return "table"
     if _is_parquet(path):
         return "parquet"
     sample = next(read_text(path, decoding))
@@ -289,6 +297,8 @@ def _iter_cells(
 ) -> Iterator[tuple[int, Any]]:
     """Return an iterator over the row numbers and the values of the text column."""
     choose_column = partial(_choose_column, path, column)
+    if isinstance(path, RowTable):
+        return enumerate(path.rows[choose_column(list(path.rows.columns))], start=1)
     if row_format == "parquet":
         return iter_parquet_column(path, choose_column)
     lines = split_lines(read_text(path, decoding, notes), max_chars=None)

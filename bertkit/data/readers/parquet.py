@@ -1,16 +1,15 @@
 """Read Parquet files, and convert Arrow tables to columns of Python values."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.labels import map_tag_ids
+from bertkit.data.readers.class_names import map_class_ids, read_class_names
 from bertkit.data.readers.contents import CHUNK_BYTES, PARQUET_MAGIC, read_chunks
-from bertkit.data.readers.json import JSON_ERRORS
 from bertkit.data.rows import Rows
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError
 from bertkit.hub.files import BLOCK_SIZE
 from bertkit.utils.reporting import report_position
 
@@ -27,7 +26,7 @@ def read_parquet(path: Path) -> Rows:
         table = file.read()
     if table.num_rows == 0:
         raise UserError(f"{path}: the file has no rows; pass a file with rows")
-    return Rows.from_columns(convert_arrow_columns(path, table), str(path))
+    return convert_arrow_rows(path, table)
 
 
 def iter_parquet(path: Path, chunk_size: int) -> Iterator[Rows]:
@@ -39,7 +38,7 @@ def iter_parquet(path: Path, chunk_size: int) -> Iterator[Rows]:
     first_row = 1
     with _open_parquet(path) as file:
         for batch in file.iter_batches(chunk_size):
-            yield Rows.from_columns(convert_arrow_columns(path, batch, first_row), str(path), first_row)
+            yield convert_arrow_rows(path, batch, first_row)
             first_row += batch.num_rows
             report_position(path.stat().st_size * (first_row - 1) // file.metadata.num_rows)
 
@@ -90,8 +89,8 @@ def _open_source(path: Any) -> Any:
     return pa.BufferReader(b"".join(read_chunks(path)))
 
 
-def convert_arrow_columns(path: Path, table: Any, first_row: int = 1) -> dict[str, list[Any]]:
-    """Return the columns of an Arrow table or batch as Python values.
+def convert_arrow_rows(path: Path, table: Any, first_row: int = 1) -> Rows:
+    """Return the rows of an Arrow table or batch as Python values.
 
     If the metadata of the file contains class names, they replace the class ids.
 
@@ -107,21 +106,20 @@ def convert_arrow_columns(path: Path, table: Any, first_row: int = 1) -> dict[st
 
     require_distinct_names(path, table.schema.names)
     columns = {name: _convert_column(path, name, table.column(name)) for name in table.schema.names}
-    for column, class_names in _read_class_names(table.schema.metadata or {}).items():
-        if column not in columns:
-            continue
+    class_names = read_class_names(table.schema.metadata or {})
+    for column in class_names.keys() & columns.keys():
         if pa.types.is_integer(table.schema.field(column).type):
-            columns[column] = _map_class_ids(path, first_row, column, columns[column], class_names)
+            columns[column] = map_class_ids(path, first_row, column, columns[column], class_names[column])
         else:
-            columns[column] = map_tag_ids(columns[column], class_names)
-    return columns
+            columns[column] = map_tag_ids(columns[column], class_names[column])
+    return Rows.from_columns(columns, str(path), first_row).with_class_names(class_names)
 
 
-def require_distinct_names(path: Path, names: list[str]) -> None:
+def require_distinct_names(place: object, names: list[str]) -> None:
     """Raise a `UserError` if two columns have the same name."""
     duplicates = sorted({name for name in names if names.count(name) > 1})
     if duplicates:
-        raise UserError(f"{path}: the header names {duplicates[0]!r} twice; rename one of the columns")
+        raise UserError(f"{place}: the header names {duplicates[0]!r} twice; rename one of the columns")
 
 
 def _convert_column(path: Path, name: str, column: Any) -> list[Any]:
@@ -131,51 +129,3 @@ def _convert_column(path: Path, name: str, column: Any) -> list[Any]:
         raise UserError(
             f"{path}: column {name!r} is not UTF-8 ({error.reason}); write it as UTF-8"
         ) from error
-
-
-def _map_class_ids(
-    path: Path, first_row: int, column: str, class_ids: list[Any], names: list[str]
-) -> list[Any]:
-    """Return the names of class ids. None and -1 (the Hub's "no label") become None."""
-    for row, class_id in enumerate(class_ids, start=first_row):
-        if class_id is not None and class_id >= len(names):
-            classes = f"the file names {len(names)} classes ({format_list(names)})"
-            raise UserError(
-                f"{path}: row {row}: column {column!r} holds class {class_id}, and {classes}; "
-                "correct the row or the file's metadata"
-            )
-    return [names[class_id] if class_id is not None and class_id >= 0 else None for class_id in class_ids]
-
-
-def _read_class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
-    """Return the class names of each column, in the order of their ids.
-
-    The `datasets` library writes them to the metadata of a Parquet file.
-    """
-    try:
-        features: Any = json.loads(metadata.get(b"huggingface", b"{}"))
-    except JSON_ERRORS:  # metadata of another program
-        return {}
-    for key in ("info", "features"):
-        features = features.get(key) if isinstance(features, dict) else None
-    if not isinstance(features, dict):
-        return {}
-    elements = {name: _get_element_feature(feature) for name, feature in features.items()}
-    return {name: element["names"] for name, element in elements.items() if _is_class_label(element)}
-
-
-def _is_class_label(feature: Any) -> bool:
-    if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
-        return False
-    names = feature.get("names")
-    return isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
-
-
-def _get_element_feature(feature: Any) -> Any:
-    """Return the feature of the elements if a feature is a list; otherwise return the feature.
-
-    Older versions of `datasets` wrote a list of one feature instead of an object.
-    """
-    if isinstance(feature, list):
-        return feature[0] if feature else None
-    return feature.get("feature", feature) if isinstance(feature, dict) else None

@@ -11,6 +11,7 @@ from typing import IO, Any, BinaryIO
 from bertkit.data.readers.contents import read_chunks, require_file
 from bertkit.data.readers.decoding import DecodedBytes, Decoding, DecodingError, decode_chunks
 from bertkit.data.readers.encodings import find_encodings, format_candidates
+from bertkit.data.rows import Rows, fingerprint_rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.hub.files import HubFile
 
@@ -67,7 +68,28 @@ class StandardInput:
             yield chunk
 
 
-InputFile = Path | HubFile | RemoteFile
+@dataclass(frozen=True, eq=False)
+class RowTable:
+    """Rows that are read in place of a file: those of an object, or of a memory-mapped file.
+
+    Attributes:
+        rows: The rows.
+        name: Name of the file or object, for messages.
+    """
+
+    rows: Rows
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def digest(self) -> str:
+        """Digest of the rows, which is part of cache keys."""
+        return fingerprint_rows(self.rows)
+
+
+InputFile = Path | HubFile | RemoteFile | RowTable
 
 
 @dataclass
