@@ -19,7 +19,7 @@ import bertkit
 from bertkit.cli import launch
 from bertkit.training.samplers import LengthGroupedBatchSampler
 
-STEPS = 32
+STEPS = 16
 ADAMW = SGD | {"optim": "adamw_torch", "learning_rate": 1e-4}
 CASES = {
     "weights": ("classify", {"class_weights": "balanced", "label_smoothing": 0.1, "freeze": 1}),
@@ -96,8 +96,7 @@ def test_two_ranks_train_as_one_process(results, tiny_without_dropout, case):
     # In the last step one rank has an example and the other has none.
     assert job["task"].startswith("pretrain") or rows % 8 == 1
     single_weights, weights = (load_file(folder / f"{case}-{n}" / "model.safetensors") for n in (1, 2))
-    # Rounding differs, and of epochs with equal scores, a late one with a low loss is kept.
-    assert max(float((weights[name] - single_weights[name]).abs().max()) for name in weights) < 3e-5
+    assert max(float((weights[name] - single_weights[name]).abs().max()) for name in weights) < 1e-5
     logs = [read_predictions(folder / f"{case}-{n}", "training_log.jsonl") for n in (1, 2)]
     assert len(logs[0]) == STEPS
     for line, other in zip(*logs, strict=True):
