@@ -1,7 +1,7 @@
 """Runs whose rows are stored on disk equal runs whose rows are in memory, for tasks that transform rows."""
 
 import pytest
-from conftest import make_swag_rows, read_predictions, write_rows
+from conftest import make_ner_rows, make_swag_rows, read_predictions, write_rows
 
 import bertkit
 
@@ -29,4 +29,41 @@ def test_swag_runs_are_bit_identical(tmp_path, tiny, monkeypatch, columns):
     data = write_rows(tmp_path / "rows.jsonl", rows)
     run_in_memory_and_on_disk(
         bertkit.swag, tmp_path, monkeypatch, data=str(data), model=str(tiny), start_column="start"
+    )
+
+
+def convert_to_spans(row):
+    """Return a row with a text and entity spans instead of words and tags."""
+    spans, start = [], 0
+    for word, tag in zip(row["tokens"], row["tags"], strict=True):
+        if tag[0] == "B":
+            spans.append([start, start + len(word), tag[2:]])
+        elif tag[0] == "I":
+            spans[-1][1] = start + len(word)
+        start += len(word) + 1
+    return {"text": " ".join(row["tokens"]), "entities": spans, "document": row["document"]}
+
+
+def write_conll(path, rows):
+    """Write sentences with a -DOCSTART- line before each document."""
+    document, parts = None, []
+    for row in rows:
+        if row["document"] != document:
+            parts.append("-DOCSTART- O\n\n")
+        document = row["document"]
+        parts += [f"{word}\t{tag}\n" for word, tag in zip(row["tokens"], row["tags"], strict=True)] + ["\n"]
+    path.write_text("".join(parts), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("context", ["sentence", "document"])
+@pytest.mark.parametrize("form", ["words", "spans", "conll"])
+def test_ner_runs_are_bit_identical(tmp_path, tiny, monkeypatch, form, context):
+    rows = [row | {"document": number // 5} for number, row in enumerate(make_ner_rows(40))]
+    if form == "conll":
+        data = write_conll(tmp_path / "rows.conll", rows)
+    else:
+        data = write_rows(tmp_path / "rows.jsonl", rows if form == "words" else map(convert_to_spans, rows))
+    run_in_memory_and_on_disk(
+        bertkit.ner, tmp_path, monkeypatch, data=str(data), model=str(tiny), context=context, max_length=24
     )

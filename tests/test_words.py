@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from bertkit.data.column_types import CHUNK_ROWS
 from bertkit.data.ner.decoding import compute_emissions
-from bertkit.data.ner.documents import DocumentPosition
+from bertkit.data.ner.documents import ContextColumn
 from bertkit.data.ner.features import build_windows, build_word_features, expand_windows
 from bertkit.data.ner.tags import TagSet
 from bertkit.data.ner.words import WordSpans, encode_words, join_words, split_words
@@ -75,7 +76,7 @@ def spaced(sentences):
 @settings(deadline=None)
 def test_tokens_belong_to_the_words_that_the_tokenizer_reports(sentences):
     tokenizer = TOKENIZERS["wordpiece"]
-    encoded = encode_words(WordSpans.from_words(sentences, spaced(sentences)), tokenizer, cache=False)
+    encoded = encode_words(sentences, spaced(sentences), tokenizer, cache=False)
     at = 0
     for row, tokens in enumerate(sentences):
         [expected] = tokenizer.backend_tokenizer.encode_batch([tokens], True, add_special_tokens=False)
@@ -118,7 +119,7 @@ def test_labels_survive_tokenization_and_prediction(family, sentences, max_lengt
 @settings(deadline=None)
 def test_tokens_of_a_word_spell_it(family, tokens):
     tokenizer = TOKENIZERS[family]
-    encoded = encode_words(WordSpans.from_words([tokens], spaced([tokens])), tokenizer, cache=False)
+    encoded = encode_words([tokens], spaced([tokens]), tokenizer, cache=False)
     stops = [*encoded.first_token[1:], len(encoded.ids.values)]
     for token, start, stop in zip(tokens, encoded.first_token, stops, strict=True):
         spelled = tokenizer.decode(encoded.ids.values[start:stop], clean_up_tokenization_spaces=False)
@@ -128,13 +129,11 @@ def test_tokens_of_a_word_spell_it(family, tokens):
 
 
 def test_words_without_tokens_and_words_in_one_token():
-    encoded = encode_words(
-        WordSpans.from_words([["the", "\x07", "film"]], ["the \x07 film"]), make_tokenizer(), False
-    )
+    encoded = encode_words([["the", "\x07", "film"]], ["the \x07 film"], make_tokenizer(), False)
     assert encoded.first_token.tolist() == [0, -1, 1]
     letters = list("the film")
     assert join_words(letters) == "the film"
-    encoded = encode_words(WordSpans.from_words([letters], ["the film"]), make_tokenizer(), cache=False)
+    encoded = encode_words([letters], ["the film"], make_tokenizer(), cache=False)
     assert encoded.first_token.tolist() == [0, 0, 0, -1, 1, 1, 1, 1]
 
 
@@ -238,13 +237,30 @@ def test_context_consists_of_whole_sentences_of_the_same_document(documents, bud
 
 def test_context_is_read_and_not_predicted():
     document = [(text.split(), text) for text in ("the film was", "it was very good", "we saw it")]
+    words, texts = zip(*document, strict=True)
+    context = ContextColumn(words, texts, np.array([1]), np.array([[0, 3]]))
     tokens, text = document[1]
     alone = build_word_features([tokens], [text], None, make_tokenizer(), 32, cache=False)
-    with_all = build_word_features(
-        [tokens], [text], None, make_tokenizer(), 32, [DocumentPosition(document, 1)], cache=False
-    )
+    with_all = build_word_features([tokens], [text], None, make_tokenizer(), 32, context, cache=False)
     assert (
         with_all.get_sequence(0)[0][with_all.positions[0]].tolist() == alone.get_sequence(0)[0][1:-1].tolist()
     )
     assert with_all.sequence_lengths[0] == alone.sequence_lengths[0] + 6
     assert with_all.logit_offsets.tolist() == alone.logit_offsets.tolist() == [0, 4]
+
+
+def test_sentences_in_several_parts_give_the_predictions_of_each_sentence():
+    """More sentences than are processed at a time: the parts are numbered consecutively."""
+    words = [[*NEUTRAL_WORDS[: 1 + number % 7], "\x07"] for number in range(CHUNK_ROWS + 100)]
+    labels = np.arange(sum(map(len, words))) % 5
+    features = build_word_features(words, spaced(words), labels, make_tokenizer(), 6, cache=False)
+    predictions, labels_by_word = features.prediction_index, labels
+    assert (predictions >= 0).sum() == len(predictions) - len(words) == features.logit_offsets[-1]
+    assert predictions[predictions >= 0].tolist() == list(range(features.logit_offsets[-1]))
+    assert (features.labels == labels_by_word[predictions >= 0]).all()
+    last = build_word_features(words[-9:], spaced(words[-9:]), None, make_tokenizer(), 6, cache=False)
+    first_window = features.window_offsets[-10]
+    for number in range(len(last)):
+        expected, item = last[number], features[first_window + number]
+        assert item["input_ids"][0].tolist() == expected["input_ids"][0].tolist()
+        assert item["positions"][0].tolist() == expected["positions"][0].tolist()

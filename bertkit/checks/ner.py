@@ -17,7 +17,7 @@ from bertkit.checks.base import (
 from bertkit.data.ner.rows import WIDENED_SPANS_NOTE
 from bertkit.data.ner.schemes import Scheme, detect_scheme, find_violations
 from bertkit.data.ner.tags import find_sentence_indices
-from bertkit.data.ner.words import WordSpans, encode_words
+from bertkit.data.ner.words import encode_words
 from bertkit.data.rows import Rows
 from bertkit.data.token_counts import TokenCounts
 from bertkit.errors import format_list
@@ -77,9 +77,8 @@ class NerChecks(TaskChecks):
 
     def check_tokens(self, split: str, rows: Rows, tokenizer: Any) -> Iterator[Finding]:
         """Find words that the tokenizer drops."""
-        words = WordSpans.from_words(rows["tokens"], rows["text"])
-        first_token = encode_words(words, tokenizer).first_token
-        return find_words_without_tokens(split, rows, first_token, words.offsets)
+        tokens = encode_words(rows["tokens"], rows["text"], tokenizer)
+        return find_words_without_tokens(split, rows, tokens.first_token, tokens.word_offsets)
 
 
 def find_illegal_tags(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:

@@ -112,11 +112,14 @@ class Rows:
             self, columns=columns, file_index=self.file_index[index], row_numbers=self.row_numbers[index]
         )
 
-    def iter_chunks(self, chunk_size: int = CHUNK_ROWS) -> Iterator["Rows"]:
-        """Yield the rows in chunks that are in memory."""
+    def iter_chunks(
+        self, chunk_size: int = CHUNK_ROWS, names: Iterable[str] | None = None
+    ) -> Iterator["Rows"]:
+        """Yield the rows in chunks that are in memory, with the named columns (by default, all columns)."""
+        selected = list(self.columns) if names is None else list(names)
         for start in range(0, len(self), chunk_size):
             stop = min(start + chunk_size, len(self))
-            columns = {name: as_column(values).read(start, stop) for name, values in self.columns.items()}
+            columns = {name: as_column(self.columns[name]).read(start, stop) for name in selected}
             yield replace(
                 self,
                 columns=columns,

@@ -9,13 +9,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.data.column_types import Column, hash_values
+from bertkit.data.column_types import Column, as_column, hash_values
 from bertkit.data.rows import Rows
 from bertkit.utils.cache import get_or_create, write_to_temporary
 from bertkit.utils.text import has_lone_surrogate
@@ -188,6 +189,36 @@ def _open_table(folder: Path, file: str) -> Rows:
     from datasets import Dataset
 
     return TableContent.load(folder).build_rows(Dataset.from_file(str(folder / TABLE_FILE)), file)
+
+
+def store_columns(
+    sources: Sequence[Sequence[Any]], iter_parts: Callable[[], Iterator[dict[str, list[Any]]]], *settings: str
+) -> dict[str, Sequence[Any]]:
+    """Store columns that are computed from other columns, where the other columns are stored.
+
+    The result is cached on disk if one of the sources is on disk. If all sources are lists, it consists of
+    lists.
+
+    Args:
+        sources: The columns that the result depends on.
+        iter_parts: Returns an iterator over the computed columns, in one or more parts. It may be called
+            repeatedly.
+        settings: Everything else that the result depends on, beginning with the name of the computation.
+
+    Raises:
+        UserError: A part cannot be computed, or the disk is full.
+    """
+    columns = [column for column in sources if isinstance(column, Column)]
+    if not columns:
+        parts = list(iter_parts())
+        return {name: [value for part in parts for value in part[name]] for name in parts[0]}
+    key = None
+    if any(column.is_on_disk for column in columns):
+        digest = blake2b(repr((STORE_VERSION, settings)).encode(), digest_size=16)
+        for source in sources:
+            digest.update(np.ascontiguousarray(as_column(source).hashes).data)
+        key = digest.hexdigest()
+    return dict(store_rows(lambda: (Rows.from_columns(part, "") for part in iter_parts()), "", key).columns)
 
 
 # ---- writing

@@ -48,6 +48,15 @@ class TokenizedTexts:
     stop: np.ndarray
     text_offsets: np.ndarray
 
+    def slice_texts(self, start: int, stop: int) -> "TokenizedTexts":
+        """Return the tokens of consecutive texts."""
+        tokens = slice(self.ids.offsets[start], self.ids.offsets[min(stop, len(self.ids))])
+        text_offsets = self.text_offsets[start:stop]
+        return TokenizedTexts(
+            self.ids.slice_sequences(start, stop), self.start[tokens], self.stop[tokens],
+            text_offsets - text_offsets[0],
+        )  # fmt: skip
+
     def find_token_ranges(
         self, text: np.ndarray, start: np.ndarray, stop: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:

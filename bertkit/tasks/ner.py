@@ -1,8 +1,10 @@
 """`ner`: predict a tag for each word; scores count entities."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import FineTuningConfig, RunConfig
@@ -130,8 +132,8 @@ class Ner(Task):
                 notes += split_notes
         splits = {name: self._add_context(parsed[name]) for name in dataset.splits}
         self.scheme, self.types = scheme, ner_rows.collect_types(splits["train"], columns[1])
-        tags = [tag for sentence in splits["train"]["iob2"] for tag in sentence]
-        self.outside_fraction = tags.count("O") / len(tags)
+        tag_counts = Counter(chain.from_iterable(splits["train"]["iob2"]))
+        self.outside_fraction = tag_counts["O"] / tag_counts.total()
         return dataclasses.replace(dataset, splits=splits, notes=notes)
 
     def _add_context(self, rows: "Rows") -> "Rows":
@@ -154,7 +156,7 @@ class Ner(Task):
                 raise UserError(f"{rows.files[0]}: no tags in column {columns[1]!r} to score against")
             ner_rows.check_types(rows, self.types)
             return self._add_context(rows), notes
-        if ner_rows.is_normalized(rows):
+        if isinstance(rows, ner_rows.SentenceRows):
             return rows, []
         token_column, _ = ner_rows.match_split_columns(rows, columns)
         rows = ner_rows.normalize_sentences(rows, token_column, tag_column=None)
@@ -182,19 +184,17 @@ class Ner(Task):
         """
         import numpy as np
 
-        from bertkit.data.column_types import hash_values
         from bertkit.data.ner.documents import get_document_keys
         from bertkit.data.ner.rows import find_types
         from bertkit.data.split import SplitKeys
 
         sentences = rows.hash_columns(["tokens"])
         classes = frozenset(find_types(rows)) if "iob2" in rows.columns else frozenset()
-        documents = get_document_keys(rows) if self.config.context == "document" else []
-        if len(set(documents)) > 1:
+        documents = get_document_keys(rows) if self.config.context == "document" else None
+        if documents is not None and len(np.unique(documents)) > 1:
             return SplitKeys(
-                sentences, hash_values(documents), np.zeros(len(rows), int), group_unit="document",
-                classes=classes,
-            )  # fmt: skip
+                sentences, documents, np.zeros(len(rows), int), group_unit="document", classes=classes
+            )
         tags = rows.columns.get("iob2", [()] * len(rows))
         has_entity = np.array([any(tag != "O" for tag in sentence_tags) for sentence_tags in tags])
         return SplitKeys(identity=sentences, group=sentences, stratum=has_entity, classes=classes)
@@ -262,9 +262,9 @@ class Ner(Task):
         from bertkit.data.ner.features import build_word_features
 
         labels = self.tags.encode(rows["iob2"]) if "iob2" in rows.columns else None
-        positions = rows["context"] if self.config.context == "document" else None
+        context = rows["context"] if self.config.context == "document" else None
         return build_word_features(
-            rows["tokens"], rows["text"], labels, tokenizer, self.config.max_length, positions,
+            rows["tokens"], rows["text"], labels, tokenizer, self.config.max_length, context,  # type: ignore[arg-type]
             cache=self.use_cache,
         )  # fmt: skip
 

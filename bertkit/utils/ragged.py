@@ -87,11 +87,15 @@ class Ragged:
         """Lengths of the sequences [n]."""
         return np.diff(self.offsets)
 
+    def slice_sequences(self, start: int, stop: int) -> "Ragged":
+        """Return consecutive sequences."""
+        offsets = self.offsets[start : stop + 1]
+        return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
     def iter_parts(self) -> Iterator["Ragged"]:
         """Yield the sequences in parts, so that a computation over all values needs little memory."""
         for start in range(0, len(self), CHUNK_SEQUENCES):
-            offsets = self.offsets[start : start + CHUNK_SEQUENCES + 1]
-            yield Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+            yield self.slice_sequences(start, start + CHUNK_SEQUENCES)
 
     @classmethod
     def load(cls, folder: Path) -> "Ragged":
@@ -164,6 +168,11 @@ def map_array(path: Path, dtype: str | np.dtype) -> np.ndarray:
 def compute_offsets(lengths: np.ndarray) -> np.ndarray:
     """Return the starts of n concatenated sequences, followed by the total length [n + 1]."""
     return np.concatenate([[0], np.cumsum(lengths)])
+
+
+def get_index_dtype(size: int) -> np.dtype:
+    """Return the smallest signed dtype, of at least 32 bits, for indices into `size` values."""
+    return np.dtype(np.int32 if size < 1 << 31 else np.int64)
 
 
 def compute_positions_in_groups(counts: np.ndarray) -> np.ndarray:

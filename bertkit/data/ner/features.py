@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.column_types import CHUNK_ROWS
 from bertkit.data.features import TextFeatures
-from bertkit.data.ner.documents import DocumentPosition, collect_sentences
-from bertkit.data.ner.words import WordSpans, encode_words
+from bertkit.data.ner.documents import ContextColumn
+from bertkit.data.ner.words import WordTokens, encode_words
 from bertkit.data.tokenization import SequenceTemplate, compute_unk_fraction
 from bertkit.data.truncation import TokenRanges
 from bertkit.utils.ragged import (
@@ -16,6 +17,7 @@ from bertkit.utils.ragged import (
     compute_offsets,
     compute_positions_in_groups,
     concat_ranges,
+    get_index_dtype,
     slide_windows,
 )
 
@@ -61,7 +63,7 @@ class WordFeatures(TextFeatures):
 
 def build_word_features(
     words: Sequence[Sequence[str]], texts: Sequence[str], labels: np.ndarray | None, tokenizer: Any,
-    max_length: int, document_positions: Sequence[DocumentPosition] | None = None, cache: bool = True,
+    max_length: int, context: ContextColumn | None = None, cache: bool = True,
 ) -> WordFeatures:  # fmt: skip
     """Tokenize sentences, and optionally add the neighboring sentences of their documents.
 
@@ -71,71 +73,108 @@ def build_word_features(
         labels: [words] int label ids of the words of all sentences, or None.
         tokenizer: A fast tokenizer.
         max_length: Maximum sequence length in tokens, including special tokens.
-        document_positions: [n] position of each sentence in its document, or None to use single sentences.
-            The model reads the neighboring sentences, but predicts no labels for their words.
+        context: [n] position of each sentence in its document, or None to use single sentences. The model
+            reads the neighboring sentences, but predicts no labels for their words.
         cache: Whether to cache the tokens.
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=False)
-    sentences, rows, documents = _collect_inputs(words, texts, document_positions)
-    tokens = encode_words(sentences, tokenizer, cache)
+    if context is None:
+        tokens, documents = encode_words(words, texts, tokenizer, cache), None
+        rows = np.arange(len(words))
+    else:
+        sentences = context.collect_sentences()
+        tokens = encode_words(sentences.words, sentences.texts, tokenizer, cache)
+        rows, documents = sentences.rows, sentences.documents
     windows = _plan_windows(tokens.ids.offsets, rows, documents, max_length - template.num_special_tokens)
-    word_starts, word_stops = sentences.offsets[rows], sentences.offsets[rows + 1]
-    first_token = tokens.first_token[concat_ranges(word_starts, word_stops)]
-    predicted, prediction_index = _assign_predictions(first_token, windows)
-    if labels is not None:
-        predictions, first_words = np.unique(prediction_index, return_index=True)
-        labels = labels[first_words[predictions >= 0]]
+    predictions = _assign_predictions(tokens, rows, windows, labels)
     text_position = template.count_special_tokens_before(~0)  # ~0 is the slot of the text
-    positions = predicted.values - np.repeat(windows.start, predicted.lengths) + text_position
     longest = int(tokens.ids.lengths[rows].max(initial=0))
     return WordFeatures(
-        template=template, columns=[tokens.ids], labels=labels,
+        template=template, columns=[tokens.ids], labels=predictions.labels,
         ranges=TokenRanges((0,), windows.start[:, None], windows.stop[:, None]),
         sequence_offsets=np.arange(len(windows.start) + 1), window_offsets=windows.window_offsets,
-        word_offsets=compute_offsets(word_stops - word_starts),
-        positions=Ragged(positions, predicted.offsets), prediction_index=prediction_index,
+        word_offsets=compute_offsets(np.diff(tokens.word_offsets)[rows]),
+        positions=Ragged(predictions.position + text_position, compute_offsets(predictions.counts)),
+        prediction_index=predictions.index,
         max_untruncated_length=longest + template.num_special_tokens,
         unk_fraction=compute_unk_fraction([tokens.ids], tokenizer),
     )  # fmt: skip
 
 
-def _collect_inputs(
-    words: Sequence[Sequence[str]],
-    texts: Sequence[str],
-    document_positions: Sequence[DocumentPosition] | None,
-) -> tuple[WordSpans, np.ndarray, np.ndarray | None]:
-    """Collect all sentences that the model reads.
+# ---- predictions
 
-    Returns:
-        The sentences; the index of each row's sentence [n]; the first sentence and the end of each row's
-        document [n, 2], or None without documents.
+
+@dataclass(frozen=True)
+class _Predictions:
+    """The predictions of the words of some rows.
+
+    Attributes:
+        counts: [windows] number of predictions of each window.
+        position: [predictions] index of each predicted token in its window.
+        index: [words] index of each word's prediction; -1 for a word without tokens.
+        labels: [predictions] label id of the first word of each prediction, or None.
     """
-    if document_positions is None:
-        return WordSpans.from_words(words, texts), np.arange(len(words)), None
-    sentences, rows, documents = collect_sentences(document_positions)
-    spans = WordSpans.from_words([words for words, _ in sentences], [text for _, text in sentences])
-    return spans, rows, documents
+
+    counts: np.ndarray
+    position: np.ndarray
+    index: np.ndarray
+    labels: np.ndarray | None
 
 
-def _assign_predictions(first_token: np.ndarray, windows: "Windows") -> tuple[Ragged, np.ndarray]:
+def _assign_predictions(
+    tokens: WordTokens, rows: np.ndarray, windows: "Windows", labels: np.ndarray | None
+) -> _Predictions:
     """Assign the first token of each word to the window that predicts it.
 
     Args:
-        first_token: [words] index of each word's first token; -1 for a word without tokens.
-        windows: The windows of all sentences.
-
-    Returns:
-        The indices of the tokens that each window predicts, and the index of each word's prediction [words],
-        which is -1 for a word without tokens.
+        tokens: The tokens of all sentences.
+        rows: [n] index of each row's sentence.
+        windows: The windows of the rows.
+        labels: [words] label ids of the words of all rows, or None.
     """
-    tokens = np.unique(first_token[first_token >= 0])
+    parts = []
+    num_predictions = num_words = 0
+    for start in range(0, len(rows), CHUNK_ROWS):
+        part_rows = rows[start : start + CHUNK_ROWS]
+        words = concat_ranges(tokens.word_offsets[part_rows], tokens.word_offsets[part_rows + 1])
+        part_labels = None if labels is None else labels[num_words : num_words + len(words)]
+        part_windows = windows.select_sentences(start, start + len(part_rows))
+        part = _assign_part(tokens.first_token[words], part_windows, part_labels)
+        part.index[part.index >= 0] += num_predictions
+        num_predictions += len(part.position)
+        num_words += len(words)
+        parts.append(part)
+    index_dtype = get_index_dtype(num_predictions)
+    return _Predictions(
+        np.concatenate([np.zeros(0, np.int64), *(part.counts for part in parts)]),
+        np.concatenate([np.zeros(0, np.int32), *(part.position for part in parts)]),
+        np.concatenate([np.zeros(0, index_dtype), *(part.index.astype(index_dtype) for part in parts)]),
+        None if labels is None else np.concatenate([labels[:0], *(part.labels for part in parts)]),  # type: ignore[list-item]
+    )
+
+
+def _assign_part(first_token: np.ndarray, windows: "Windows", labels: np.ndarray | None) -> _Predictions:
+    """Assign the first token of each word to a window.
+
+    Args:
+        first_token: [words] index of each word's first token; -1 for a word without tokens.
+        windows: The windows of the words' sentences.
+        labels: [words] label ids, or None.
+    """
+    has_tokens = first_token >= 0
+    tokens, first_words, token_index = np.unique(
+        first_token[has_tokens], return_index=True, return_inverse=True
+    )
     start = np.searchsorted(tokens, windows.predict_start)
     stop = np.searchsorted(tokens, windows.predict_stop)
-    predicted = tokens[concat_ranges(start, stop)]
-    # The last entry stays -1; words without tokens (-1) select it.
-    prediction_by_token = np.full(tokens.max(initial=-1) + 2, -1)
+    predicted = concat_ranges(start, stop)  # indices into `tokens`
+    position = tokens[predicted] - np.repeat(windows.start, stop - start)
+    prediction_by_token = np.full(len(tokens), -1)
     prediction_by_token[predicted] = np.arange(len(predicted))
-    return Ragged(predicted, compute_offsets(stop - start)), prediction_by_token[first_token]
+    index = np.full(len(first_token), -1)
+    index[has_tokens] = prediction_by_token[token_index]
+    part_labels = None if labels is None else labels[has_tokens][first_words[predicted]]
+    return _Predictions(stop - start, position.astype(np.int32), index, part_labels)
 
 
 # ---- windows
@@ -162,6 +201,15 @@ class Windows:
     predict_start: np.ndarray
     predict_stop: np.ndarray
     window_offsets: np.ndarray
+
+    def select_sentences(self, start: int, stop: int) -> "Windows":
+        """Return the windows of consecutive sentences."""
+        offsets = self.window_offsets[start : stop + 1]
+        windows = slice(offsets[0], offsets[-1])
+        return Windows(
+            self.start[windows], self.stop[windows], self.predict_start[windows], self.predict_stop[windows],
+            offsets - offsets[0],
+        )  # fmt: skip
 
 
 def _plan_windows(

@@ -1,12 +1,13 @@
 """Find the columns of words and tags, or of texts and entity spans, and normalize rows to words and tags."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from bertkit.data.column_types import iter_chunks
 from bertkit.data.columns import guess_column, require_column
-from bertkit.data.ner.documents import DocumentPosition
+from bertkit.data.ner.documents import ContextColumn
 from bertkit.data.ner.schemes import Scheme, count_violations, detect_scheme, find_invalid_tag, to_iob2
 from bertkit.data.ner.tags import TagSet, build_iob2_labels
 from bertkit.data.ner.words import (
@@ -18,6 +19,7 @@ from bertkit.data.ner.words import (
     strip_span,
 )
 from bertkit.data.rows import Rows
+from bertkit.data.table_store import store_columns
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.utils.text import has_lone_surrogate
 
@@ -119,7 +121,7 @@ def parse_split(
         The rows, the scheme of their tags (None without tags), and notes for the user.
     """
     token_column, tag_column = match_split_columns(rows, columns)
-    sentences = normalize_sentences(rows, token_column, tag_column)
+    sentences: Rows = normalize_sentences(rows, token_column, tag_column)
     num_widened = _count_widened_spans(rows, token_column, tag_column, sentences)
     sentences, notes = _drop_empty_rows(sentences, split)
     if num_widened:
@@ -130,7 +132,15 @@ def parse_split(
     return sentences, scheme, notes + tag_notes
 
 
-def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -> Rows:
+@dataclass(frozen=True)
+class SentenceRows(Rows):
+    """Normalized rows.
+
+    Their type shows that they are normalized; their column names cannot, since a file may use the same names.
+    """
+
+
+def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -> SentenceRows:
     """Return the rows with the columns `tokens`, `text`, `context` and, if the rows are tagged, `tags`.
 
     `split_words` splits texts into words, and entity spans of texts become IOB2 tags. If any other column has
@@ -140,40 +150,48 @@ def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -
         UserError: The words, tags or spans of a row cannot be parsed, or do not match each other.
     """
     require_column(rows, token_column, "the words")
+    names = [token_column]
+    if (
+        tag_column is not None
+        and tag_column in rows.columns
+        and any(value is not None for value in rows[tag_column])
+    ):
+        names.append(tag_column)
+
+    def iter_parts() -> Iterator[dict[str, list[Any]]]:
+        for chunk in rows.iter_chunks(names=names) if len(rows) else [rows]:
+            yield _normalize_chunk(chunk, *names)
+
+    columns: dict[str, Sequence[Any]] = {
+        f"input_{name}" if name in RESERVED_COLUMNS else name: column
+        for name, column in rows.columns.items()
+        if name not in (token_column, tag_column)
+    }
+    new_columns = store_columns([rows[name] for name in names], iter_parts, "sentences")
+    words, texts = new_columns["tokens"], new_columns["text"]
+    # Each sentence is a document of its own, until `add_document_positions` replaces the column.
+    columns |= {"tokens": words, "text": texts, "context": ContextColumn.from_sentences(words, texts)}
+    columns |= new_columns
+    return SentenceRows(columns, rows.files, rows.file_index, rows.row_numbers, rows.line_numbered_files)
+
+
+def _normalize_chunk(rows: Rows, token_column: str, tag_column: str | None = None) -> dict[str, list[Any]]:
+    """Return the columns `tokens`, `text` and, if there is a tag column, `tags`."""
     values = rows[token_column]
     words = [_parse_words(rows, index, value, token_column) for index, value in enumerate(values)]
     texts = [
         value if isinstance(value, str) else join_words(sentence)
         for value, sentence in zip(values, words, strict=True)
     ]
-    columns: dict[str, Sequence[Any]] = {
-        f"input_{name}" if name in RESERVED_COLUMNS else name: column
-        for name, column in rows.columns.items()
-        if name not in (token_column, tag_column)
-    }
-    # Each sentence is a document of its own, until `add_document_positions` replaces the column.
-    positions = [DocumentPosition([sentence], 0) for sentence in zip(words, texts, strict=True)]
-    columns |= {"tokens": words, "text": texts, "context": positions}
-    if (
-        tag_column is not None
-        and tag_column in rows.columns
-        and any(value is not None for value in rows[tag_column])
-    ):
+    columns: dict[str, list[Any]] = {"tokens": words, "text": texts}
+    if tag_column is not None:
         columns["tags"] = [
             convert_spans_to_tags(rows, index, value, texts[index], words[index])
             if isinstance(values[index], str)
             else _parse_tags(rows, index, value, words[index], tag_column)
             for index, value in enumerate(rows[tag_column])
         ]
-    return replace(rows, columns=columns)
-
-
-def is_normalized(rows: Rows) -> bool:
-    """Return whether `normalize_sentences` returned these rows.
-
-    Column names cannot show this, since a file may use the same names.
-    """
-    return isinstance(next(iter(rows.columns.get("context", ())), None), DocumentPosition)
+    return columns
 
 
 def _parse_words(rows: Rows, index: int, value: Any, column: str) -> list[str]:
@@ -216,9 +234,10 @@ def _count_widened_spans(rows: Rows, token_column: str, tag_column: str | None, 
     if tag_column is None or tag_column not in rows.columns or "tags" not in sentences.columns:
         return 0
     count = 0
-    for index, (text, spans) in enumerate(zip(rows[token_column], rows[tag_column], strict=True)):
+    columns = (rows[token_column], rows[tag_column], sentences["tags"], sentences["tokens"])
+    for text, spans, tags, words in zip(*columns, strict=True):
         if isinstance(text, str):
-            entities = extract_entities(sentences["tags"][index], sentences["tokens"][index], text)
+            entities = extract_entities(tags, words, text)
             bounds = {(entity["start"], entity["end"]) for entity in entities}
             count += sum(strip_span(text, span) not in bounds for span in map(parse_span, spans) if span)
     return count
@@ -256,7 +275,13 @@ def _add_iob2(rows: Rows, split: str, train_scheme: Scheme | None) -> tuple[Rows
     notes = [f"the {split} tags use {scheme}"] if train_scheme not in (None, scheme) else []
     if count := count_violations(tags, scheme):
         notes.append(f"{count:,} {split} tags violate {scheme.name} and are read by conlleval's rule")
-    return rows.with_column("iob2", to_iob2(tags, scheme)), scheme, notes
+
+    def iter_parts() -> Iterator[dict[str, list[Any]]]:
+        for part in iter_chunks(tags):
+            yield {"iob2": to_iob2(part, scheme)}
+
+    iob2 = store_columns([tags], iter_parts, "iob2", repr(scheme))["iob2"]
+    return rows.with_column("iob2", iob2), scheme, notes
 
 
 def _reject_lone_surrogates(rows: Rows) -> None:

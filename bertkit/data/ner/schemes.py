@@ -6,12 +6,12 @@ from itertools import chain
 
 import numpy as np
 
+from bertkit.data.column_types import iter_chunks
 from bertkit.data.ner.tags import (
     OUTSIDE,
     TagSequences,
     compute_sentence_offsets,
     find_entity_bounds,
-    find_first_position,
     format_tag,
     mark_sentence_starts,
     split_by_offsets,
@@ -75,23 +75,33 @@ def detect_scheme(sentences: TagSequences, preferred: Scheme | None = None) -> S
     if not tags:
         return default
     separator = _detect_separator(tags, default)
-    parsed = _ParsedTags.parse(sentences, Scheme("IO", separator))  # only the separator affects parsing
-    has_only_i = set(parsed.letters.tolist()) <= {LETTERS.index(letter) for letter in "OI?"}
+    any_scheme = Scheme("IO", separator)  # only the separator affects parsing
+    has_only_i = {any_scheme.parse(tag)[0] for tag in tags} <= {"O", "I", "?"}
     names = ["IO"] if has_only_i else [name for name in SCHEMES if name != "IO"]
     candidates = [Scheme(name, separator) for name in names]
     if preferred and preferred.separator == separator:
         candidates.insert(0, preferred)
 
-    def count_mismatches(scheme: Scheme) -> int:
-        return int(np.count_nonzero(parsed.expected_letters(scheme) != parsed.letters))
-
-    return min(candidates, key=count_mismatches)
+    num_mismatches = np.zeros(len(candidates), np.int64)
+    for part in iter_chunks(sentences):
+        parsed = _ParsedTags.parse(part, any_scheme)
+        num_mismatches += [
+            np.count_nonzero(parsed.expected_letters(scheme) != parsed.letters) for scheme in candidates
+        ]
+    return candidates[int(num_mismatches.argmin())]
 
 
 def find_invalid_tag(sentences: TagSequences, scheme: Scheme) -> tuple[int, int] | None:
     """Return the indices of sentence and word for the first tag outside the scheme, or None."""
-    parsed = _ParsedTags.parse(sentences, scheme)
-    return find_first_position(parsed.letters == LETTERS.index("?"), parsed.offsets)
+    is_invalid = {tag: scheme.parse(tag)[0] == "?" for tag in dict.fromkeys(chain.from_iterable(sentences))}
+    if not any(is_invalid.values()):
+        return None
+    return next(
+        (index, word)
+        for index, tags in enumerate(sentences)
+        for word, tag in enumerate(tags)
+        if is_invalid[tag]
+    )
 
 
 def to_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
@@ -117,7 +127,9 @@ def from_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
 
 def count_violations(sentences: TagSequences, scheme: Scheme) -> int:
     """Return the number of tags that violate the scheme, such as an I after O in IOB2."""
-    return int(np.count_nonzero(find_violations(sentences, scheme).is_violation))
+    return sum(
+        int(np.count_nonzero(find_violations(part, scheme).is_violation)) for part in iter_chunks(sentences)
+    )
 
 
 @dataclass(frozen=True)

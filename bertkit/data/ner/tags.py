@@ -12,6 +12,7 @@ from itertools import chain, pairwise, repeat
 
 import numpy as np
 
+from bertkit.data.column_types import iter_chunks
 from bertkit.utils.ragged import compute_offsets
 
 OUTSIDE = "O"
@@ -128,7 +129,12 @@ class TagSet:
 
     def find_first_unknown(self, sentences: TagSequences) -> tuple[int, int] | None:
         """Return the indices of sentence and word for the first tag that is not in the set, or None."""
-        return find_first_position(self.encode(sentences) < 0, compute_sentence_offsets(sentences))
+        first_sentence = 0
+        for part in iter_chunks(sentences):
+            if position := find_first_position(self.encode(part) < 0, compute_sentence_offsets(part)):
+                return first_sentence + position[0], position[1]
+            first_sentence += len(part)
+        return None
 
     def find_entity_bounds(self, tag_ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the result of `find_entity_bounds` for flat tag ids."""

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import regex
 
+from bertkit.data.column_types import iter_chunks
 from bertkit.data.rows import Rows
 from bertkit.data.tokenization import encode_with_offsets
 from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.errors import UserError, format_count
-from bertkit.utils.ragged import Ragged, compute_offsets
+from bertkit.utils.ragged import Ragged, compute_offsets, get_index_dtype
 
 # Scripts that write words without spaces, or attach particles to words. An entity may end at any character,
 # so each character is a word.
@@ -97,29 +98,44 @@ class WordTokens:
 
     Attributes:
         ids: Token ids of each sentence.
+        word_offsets: [n + 1] index of each sentence's first word.
         first_token: [words] index of each word's first token in the concatenated tokens; -1 for a word
             without tokens, such as a control character that normalization removes.
     """
 
     ids: Ragged
+    word_offsets: np.ndarray
     first_token: np.ndarray
 
 
-def encode_words(sentences: WordSpans, tokenizer: Any, cache: bool = True) -> WordTokens:
+def encode_words(
+    words: Sequence[Sequence[str]], texts: Sequence[str], tokenizer: Any, cache: bool = True
+) -> WordTokens:
     """Tokenize sentences, and find the first token of each word.
 
     A text is tokenized as a whole, not word by word, as in `transformers.pipeline()`. The tokens are then the
     same as in any other text, and a token may contain several words.
 
     Args:
-        sentences: The sentences with their words.
+        words: [n] words of each sentence.
+        texts: [n] text of each sentence; see `WordSpans.from_words`.
         tokenizer: A fast tokenizer.
         cache: Whether to cache the tokens.
     """
-    tokenized = encode_with_offsets(sentences.texts, tokenizer, cache)
-    text_index = np.repeat(np.arange(len(sentences.texts)), np.diff(sentences.offsets))
-    first, _ = tokenized.find_token_ranges(text_index, sentences.start, sentences.stop)
-    return WordTokens(tokenized.ids, first)
+    tokenized = encode_with_offsets(texts, tokenizer, cache)
+    dtype = get_index_dtype(len(tokenized.ids.values))
+    counts, first_tokens = [np.zeros(0, np.int64)], [np.zeros(0, dtype)]
+    first_text = 0
+    for part_words, part_texts in zip(iter_chunks(words), iter_chunks(texts), strict=True):
+        spans = WordSpans.from_words(part_words, part_texts)
+        part = tokenized.slice_texts(first_text, first_text + len(part_texts))
+        counts.append(np.diff(spans.offsets))
+        text_index = np.repeat(np.arange(len(part_texts)), counts[-1])
+        first, _ = part.find_token_ranges(text_index, spans.start, spans.stop)
+        first_tokens.append(np.where(first >= 0, first + tokenized.ids.offsets[first_text], -1).astype(dtype))
+        first_text += len(part_texts)
+    offsets = compute_offsets(np.concatenate(counts))
+    return WordTokens(tokenized.ids, offsets, np.concatenate(first_tokens))
 
 
 # ---- character spans of entities
