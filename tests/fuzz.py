@@ -37,7 +37,7 @@ from bertkit.tasks import TASKS
 Target = Callable[[settings, Path, Path], None]  # how to draw, where files go, and a tiny model
 BYTE_SNIPPETS = [
     b"\0", b"\n", b"\r", b"\t", b'"', b"'", b",", b";", b":", b"{", b"}", b"[", b"]", b"\\", b"\\ud83d",
-    b"null", b"true", b"NaN", b"-1", b"1e999", b"[" * 2000, b"9" * 5000, b"PAR1", b"\x1f\x8b",
+    b"null", b"true", b"NaN", b"-1", b"1e999", b"[" * 2000, b"9" * 5000, b"PAR1", b"ARROW1", b"\x1f\x8b",
     b"PK\x03\x04", b"\xef\xbb\xbf", b"\xff", "\u2028".encode(), "한".encode(), b"-DOCSTART-", b"#", b"&a",
     b"*a", b"<<",
 ]  # fmt: skip

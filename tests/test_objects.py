@@ -243,6 +243,13 @@ def test_labels_have_the_order_of_the_class_names(tiny):
     assert json.loads(read_bytes(run, "config.json"))["id2label"] == {"0": "positive", "1": "negative"}
 
 
+def test_labels_of_a_parquet_file_have_the_order_of_its_class_names(tiny, tmp_path):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["positive", "negative"])})
+    Dataset.from_list(make_toy_rows(40), features=features).to_parquet(tmp_path / "a.parquet")
+    run = bertkit.classify(data=str(tmp_path / "a.parquet"), model=str(tiny), **SETTINGS)
+    assert json.loads(read_bytes(run, "config.json"))["id2label"] == {"0": "positive", "1": "negative"}
+
+
 def test_rows_without_a_class_are_left_out_of_training(tiny):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["negative", "positive"])})
     rows = [*make_toy_rows(40), {"text": "it was", "label": -1}]
@@ -457,3 +464,17 @@ def test_texts_of_objects_are_checked(tiny, documents):
 def test_train_tokenizer_reads_objects(documents):
     tokenizer = bertkit.train_tokenizer(data=Dataset.from_list(documents), vocab_size=100)
     assert tokenizer.output_dir == Path("runs/tokenizer-data")
+
+
+# ---- documentation
+
+
+def test_the_examples_of_the_documentation_run(tiny, tmp_path, monkeypatch):
+    page = (Path(__file__).parent.parent / "docs" / "data.md").read_text("utf-8")
+    section = page.split("## Data from Python")[1].split("\n## ")[0]
+    blocks = [part.split("```")[0] for part in section.split("```python\n")[1:]]
+    pd.DataFrame(make_toy_rows(60)).to_csv(tmp_path / "reviews.csv", index=False)
+    source = "\n".join(blocks).replace('model="minilm"', f"model={str(tiny)!r}, max_steps=2")
+    names = {}
+    exec(compile(source, "data.md", "exec"), names)
+    assert names["run"].metrics["data"]["validation"] == 12

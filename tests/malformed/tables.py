@@ -6,6 +6,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 from conftest import make_toy_rows
+from pyarrow import feather
 
 from malformed.case import Case, expect_error, expect_rows, make_damage_cases, make_zip, replace_byte
 
@@ -39,9 +40,24 @@ def to_parquet(columns: dict, metadata: dict | None = None) -> bytes:
     return file.getvalue()
 
 
+def to_arrow(columns: dict, metadata: dict | None = None, compression: str = "uncompressed") -> bytes:
+    """An Arrow file, as `feather` writes it."""
+    file = io.BytesIO()
+    feather.write_feather(pa.table(columns).replace_schema_metadata(metadata), file, compression=compression)
+    return file.getvalue()
+
+
+def to_arrow_stream(columns: dict) -> bytes:
+    file, table = io.BytesIO(), pa.table(columns)
+    with pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    return file.getvalue()
+
+
 CSV, TSV, JSON, LINES = to_csv(ROWS), to_csv(ROWS, "\t"), json.dumps(ROWS), to_json_lines(ROWS)
 COLUMNS = {name: [row[name] for row in ROWS] for name in ("text", "label")}
 PARQUET = to_parquet(COLUMNS)
+ARROW, STREAM = to_arrow(COLUMNS), to_arrow_stream(COLUMNS)
 DEEPLY_NESTED = "[" * 100_000
 FIRST, REST = CSV.split("\n", 1)
 
@@ -159,6 +175,21 @@ TABLES = {
     "Parquet with features that are a list": expect_rows(to_parquet(COLUMNS, {"huggingface": '{"info": {"features": []}}'}), NUM_ROWS),
     "Parquet with features of no columns": expect_rows(to_parquet(COLUMNS, {"huggingface": '{"info": {"features": {"x": {"_type": "ClassLabel", "names": ["a"]}}}}'}), NUM_ROWS),
     "Parquet with names that are a number": expect_rows(to_parquet(COLUMNS, {"huggingface": '{"info": {"features": {"label": {"_type": "ClassLabel", "names": 5}}}}'}), NUM_ROWS),
+    "Arrow": expect_rows(ARROW, NUM_ROWS),
+    "Arrow stream": expect_rows(STREAM, NUM_ROWS),
+    "Feather with compression": expect_rows(to_arrow(COLUMNS, compression="lz4"), NUM_ROWS),
+    "Arrow without its end": expect_error(ARROW[:-8], "broken Arrow"),
+    "Arrow of seven bytes": expect_error(ARROW[:7], "broken Arrow"),
+    "Arrow with a broken footer": expect_error(replace_byte(ARROW, len(ARROW) - 30, 255), "broken Arrow"),
+    "Arrow stream that is cut short": expect_error(STREAM[: len(STREAM) // 2], "broken Arrow"),
+    "Arrow stream of a schema alone": expect_error(to_arrow_stream({name: pa.array([], pa.string()) for name in COLUMNS}), "no rows"),
+    "Arrow without rows": expect_error(to_arrow({name: pa.array([], pa.string()) for name in COLUMNS}), "no rows"),
+    "Arrow of other columns": expect_error(to_arrow({"a": [1, 2], "b": [3, 4]}), "column"),
+    "Arrow with numbers for texts": expect_error(to_arrow({**COLUMNS, "text": list(range(NUM_ROWS))}), "row 1", "0, not a text"),
+    "Arrow with bytes that are no text": expect_error(to_arrow({**COLUMNS, "text": pa.array([b"\xff"] * NUM_ROWS, pa.binary()).cast(pa.string(), safe=False)}), "Invalid UTF8"),
+    "Arrow with a class of no name": expect_error(to_arrow({**COLUMNS, "label": [0] * (NUM_ROWS - 1) + [7]}, FEATURES), "row 30"),
+    "Arrow with metadata that are no JSON": expect_rows(to_arrow(COLUMNS, {"huggingface": "{"}), NUM_ROWS),
+    "Feather of version 1": expect_error(b"FEA1" + bytes(60) + b"FEA1", "Feather file of version 1"),
     "Parquet in a zip archive": expect_rows(make_zip({"a": PARQUET}), NUM_ROWS),
 }  # fmt: skip
 
