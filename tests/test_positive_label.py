@@ -22,6 +22,7 @@ NAMES = {"positive": "duplicate", "negative": "not_duplicate"}
         (["Positive", "negative"], "Positive"),
         (["true", "False"], "true"),
         (["yes", "no"], "yes"),
+        (["긍정", "부정"], "긍정"),
         (["1", "0"], "1"),
         (["0", "1"], "1"),
         (["neg", "pos"], "pos"),

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 NEGATIONS = ("not", "non", "un", "no")
-POSITIVE_NAMES = {"1", "positive", "pos", "true", "yes"}
-NEGATIVE_NAMES = {"0", "negative", "neg", "false", "no"}
+POSITIVE_NAMES = {"1", "positive", "pos", "true", "yes", "긍정", "참", "예"}
+NEGATIVE_NAMES = {"0", "negative", "neg", "false", "no", "부정", "거짓", "아니오"}
 
 
 def infer_positive_label(labels: Sequence[str]) -> str:
