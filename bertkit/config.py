@@ -52,9 +52,11 @@ class RunConfig(Settings):
         completion="data",
         is_path=True,
     )
-    validation: DataSource | None = setting(None, "File with the validation rows.", DATA, is_path=True)
+    validation: DataSource | None = setting(
+        None, "File or saved dataset with the validation rows.", DATA, is_path=True
+    )
     test: DataSource | None = setting(
-        None, "File with the test rows, with or without labels.", DATA, is_path=True
+        None, "File or saved dataset with the test rows, with or without labels.", DATA, is_path=True
     )
     validation_fraction: float | None = setting(
         None,

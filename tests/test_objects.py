@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import make_ner_rows, make_nli_rows, make_qa_rows, make_swag_rows, make_toy_rows, write_rows
+from conftest import ROW_MAKERS, make_ner_rows, make_toy_rows, write_rows
 from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDatasetDict, List, Value
 
 import bertkit
@@ -222,17 +222,19 @@ def test_ner_on_class_labels_equals_the_run_on_files(tiny, tmp_path):
         assert read_bytes(of_files, name) == read_bytes(of_object, name)
 
 
-def test_other_tasks_accept_objects(tiny):
-    for train, make in (
-        (bertkit.nli, make_nli_rows),
-        (bertkit.qa, make_qa_rows),
-        (bertkit.swag, make_swag_rows),
-    ):
-        rows = make(60)
-        run = train(
-            data=rows, validation=pd.DataFrame(rows[:10]), model=str(tiny), keep_overlap=True, **SETTINGS
-        )
-        assert run.metrics["data"]["validation"] >= 10
+@pytest.mark.parametrize("task", ROW_MAKERS)
+def test_every_task_trains_and_predicts_alike_on_all_objects(tiny, tmp_path, task):
+    rows = ROW_MAKERS[task](40)
+    file = str(write_rows(tmp_path / "rows.jsonl", rows))
+    settings = {"model": str(tiny), "max_steps": 2, "batch_size": 4, "max_length": 64, "bf16": False}
+    results = []
+    for data in (file, rows, Dataset.from_list(rows), pd.DataFrame(rows)):
+        run = getattr(bertkit, task)(data=data, **settings)
+        again = bertkit.evaluate(run.output_dir, **({} if data is file else {"data": data}))
+        assert again.metrics["validation"] == run.metrics["validation"]
+        predictions = list(bertkit.predict(run.output_dir, data=data))
+        results.append((read_bytes(run, "model.safetensors"), json.dumps(predictions, sort_keys=True)))
+    assert results == results[:1] * 4
 
 
 def test_labels_have_the_order_of_the_class_names(tiny):
