@@ -86,6 +86,18 @@ def test_errors_name_the_file_and_the_row(tmp_path, content, message):
     assert str(path) in str(error.value)
 
 
+def test_memory_does_not_grow_with_a_conll_file(tmp_path):
+    path = tmp_path / "many.conll"
+    path.write_text("word O\nWord B-X\n\n" * 250_000, "utf-8")  # 4 MB, and over 100 MB as lists of words
+    tracemalloc.start()
+    try:
+        parts = stream_rows(path, Dialect(conll=True), stream_above_bytes=0)
+        assert sum(map(len, parts)) == 250_000
+        assert tracemalloc.get_traced_memory()[1] < 60e6
+    finally:
+        tracemalloc.stop()
+
+
 def test_memory_does_not_grow_with_the_file(tmp_path):
     path, row = tmp_path / "many.jsonl", json.dumps({"text": "word " * 200})
     path.write_text(f"{row}\n" * 8_000, "utf-8")  # 8 MB

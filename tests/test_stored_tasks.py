@@ -1,9 +1,14 @@
 """Runs whose rows are stored on disk equal runs whose rows are in memory, for tasks that transform rows."""
 
+import json
+import tracemalloc
+
 import pytest
-from conftest import make_ner_rows, make_swag_rows, read_predictions, write_rows
+from conftest import make_ner_rows, make_qa_rows, make_swag_rows, read_predictions, write_rows
 
 import bertkit
+from bertkit.data.ner.rows import parse_split
+from bertkit.data.readers.files import read_file
 
 SETTINGS = {"max_steps": 2, "batch_size": 4, "seed": 1, "bf16": False}
 
@@ -67,3 +72,40 @@ def test_ner_runs_are_bit_identical(tmp_path, tiny, monkeypatch, form, context):
     run_in_memory_and_on_disk(
         bertkit.ner, tmp_path, monkeypatch, data=str(data), model=str(tiny), context=context, max_length=24
     )
+
+
+def write_articles(path, rows):
+    """Write questions in SQuAD's own format, with one paragraph in each article."""
+    articles = [
+        {"title": f"t{number}", "paragraphs": [{"context": row.pop("context"), "qas": [row]}]}
+        for number, row in enumerate(rows)
+    ]
+    path.write_text(json.dumps({"version": "1.1", "data": articles}), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("write", [write_rows, write_articles])
+def test_qa_runs_are_bit_identical(tmp_path, tiny, monkeypatch, write):
+    rows = make_qa_rows(60, unanswerable=10)
+    rows[20]["answers"][0]["answer_start"] += 1  # a wrong offset, which is corrected
+    rows[21]["answers"][0] = {"text": "nowhere", "answer_start": 0}  # an answer that is dropped
+    data = write(tmp_path / "rows.json", rows)
+    run_in_memory_and_on_disk(
+        bertkit.qa, tmp_path, monkeypatch, data=str(data), model=str(tiny), max_length=24, doc_stride=4,
+    )  # fmt: skip
+
+
+def test_sentences_on_disk_are_normalized_in_little_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertkit.data.readers.files.IN_MEMORY_BYTES", 0)
+    row = json.dumps({"tokens": ["words"] * 20, "tags": ["B-X", *["O"] * 19]})
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{row}\n" * 30_000, "utf-8")  # as lists, the words alone have over 35 MB
+    rows = read_file(path)
+    tracemalloc.start()
+    try:
+        sentences, scheme, _ = parse_split(rows, "train", ("tokens", "tags"), None)
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+    assert (len(sentences), scheme.name) == (30_000, "IOB2")
+    assert all(sentences[name].is_on_disk for name in ("tokens", "text", "tags", "iob2"))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bertkit.data.column_types import as_column, iter_chunks
+from bertkit.data.column_types import CHUNK_ROWS, as_column, iter_chunks
 from bertkit.utils.cache import get_or_create, write_to_temporary
 from bertkit.utils.ragged import (
     Ragged,
@@ -71,6 +71,21 @@ class TokenizedTexts:
             [m] first and [m] last token, as indices into the tokens of all texts. Both are -1 for a span
             that overlaps no token, such as one of control characters only.
         """
+        order = np.argsort(text, kind="stable")
+        first, last = np.full((2, len(text)), -1, np.int64)
+        for first_text in range(0, len(self.ids), CHUNK_ROWS):
+            bounds = np.searchsorted(text[order], [first_text, first_text + CHUNK_ROWS])
+            spans = order[slice(*bounds)]
+            if len(spans):
+                part = self.slice_texts(first_text, first_text + CHUNK_ROWS)
+                ranges = part._find_token_ranges(text[spans] - first_text, start[spans], stop[spans])
+                first_token = self.ids.offsets[first_text]
+                first[spans], last[spans] = (np.where(token < 0, -1, token + first_token) for token in ranges)
+        return first, last
+
+    def _find_token_ranges(
+        self, text: np.ndarray, start: np.ndarray, stop: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         # The texts are treated as one long text, so a single binary search handles all spans. It needs sorted
         # token bounds. They are made monotonic, because normalization may reorder characters.
         shift = np.repeat(self.text_offsets, self.ids.lengths)

@@ -187,13 +187,12 @@ class Qa(Task):
         """Return keys that keep all questions about an article or a paragraph in the same split."""
         import numpy as np
 
-        from bertkit.data.column_types import hash_values
-        from bertkit.data.qa.rows import choose_split_unit, compute_group_ids
+        from bertkit.data.qa.rows import choose_split_unit, compute_group_keys
         from bertkit.data.split import SplitKeys
 
         return SplitKeys(
             identity=rows.hash_columns(["question", "context"]),
-            group=hash_values(compute_group_ids(rows)),
+            group=compute_group_keys(rows),
             stratum=np.zeros(len(rows), int),
             group_unit=choose_split_unit(rows),
         )

@@ -3,12 +3,16 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from bertkit.data.column_types import CodedColumn
 from bertkit.data.columns import find_column
 from bertkit.data.readers.json import JSON_ERRORS
 from bertkit.data.rows import Rows
+from bertkit.data.table_store import store_columns
 from bertkit.errors import UserError, shorten_repr
 
 Answer = dict[str, Any]  # {"text": str, "answer_start": int | None}; None if the offset is unknown
@@ -31,7 +35,7 @@ def describe_location(rows: Rows, index: int) -> str:
     return f"{rows.format_location(index)} (id {rows['id'][index]})"
 
 
-def parse_answer_column(rows: Rows, column: str) -> list[list[Answer]] | None:
+def parse_answer_column(rows: Rows, column: str) -> Sequence[list[Answer]] | None:
     """Parse the answers of each question. A question marked as impossible has no answers.
 
     Returns:
@@ -44,16 +48,32 @@ def parse_answer_column(rows: Rows, column: str) -> list[list[Answer]] | None:
     """
     is_impossible = _parse_impossible(rows)
     if column not in rows.columns:  # without answers, rows that are not marked as impossible are unlabeled
-        return [[] for _ in is_impossible] if all(is_impossible) else None
+        return CodedColumn(np.zeros(len(rows), np.int32), [[]]) if all(is_impossible) else None
+    roles = {
+        "answers": column,
+        ANSWER_START: find_column(rows, ANSWER_START),
+        IS_IMPOSSIBLE: find_column(rows, IS_IMPOSSIBLE),
+    }
+    names = dict.fromkeys(name for name in roles.values() if name)
+
+    def iter_parts() -> Iterator[dict[str, list[Any]]]:
+        for chunk in rows.iter_chunks(names=["id", *names]) if len(rows) else [rows]:
+            yield {"answers": _parse_chunk(chunk, column)}
+
+    settings = [role for role, name in roles.items() if name]
+    answers = store_columns([rows[name] for name in names], iter_parts, *settings)["answers"]
+    return answers if any(answers) or any(is_impossible) else None
+
+
+def _parse_chunk(rows: Rows, column: str) -> list[list[Answer]]:
+    """Return the answers of each question, which has none if it is marked as impossible."""
     start_column = find_column(rows, ANSWER_START)
     starts = rows[start_column] if start_column else [None] * len(rows)
-    answers = [
+    values = zip(rows[column], starts, _parse_impossible(rows), strict=True)
+    return [
         [] if impossible else parse_answers(rows, index, column, value, start)
-        for index, (value, start, impossible) in enumerate(
-            zip(rows[column], starts, is_impossible, strict=True)
-        )
+        for index, (value, start, impossible) in enumerate(values)
     ]
-    return answers if any(answers) or any(is_impossible) else None
 
 
 def _parse_impossible(rows: Rows) -> list[bool]:
@@ -61,15 +81,18 @@ def _parse_impossible(rows: Rows) -> list[bool]:
     column = find_column(rows, IS_IMPOSSIBLE)
     if not column:
         return [False] * len(rows)
-    marks = [mark.strip().casefold() if isinstance(mark, str) else mark for mark in rows[column]]
-    for index, mark in enumerate(marks):
-        is_nan = mark != mark
-        if not (mark in TRUE_VALUES or mark in FALSE_VALUES or is_nan):
-            raise UserError(
-                f"{describe_location(rows, index)}: column {column!r}: {shorten_repr(mark)} is neither true "
-                "nor false; write true or false"
-            )
-    return [mark in TRUE_VALUES for mark in marks]
+    return [_parse_mark(rows, index, column, mark) for index, mark in enumerate(rows[column])]
+
+
+def _parse_mark(rows: Rows, index: int, column: str, value: Any) -> bool:
+    mark = value.strip().casefold() if isinstance(value, str) else value
+    is_nan = mark != mark
+    if not (mark in TRUE_VALUES or mark in FALSE_VALUES or is_nan):
+        raise UserError(
+            f"{describe_location(rows, index)}: column {column!r}: {shorten_repr(mark)} is neither true "
+            "nor false; write true or false"
+        )
+    return mark in TRUE_VALUES
 
 
 def find_contradictions(rows: Rows, column: str) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.data.column_types import as_column, iter_chunks, number_groups, select_values
 from bertkit.data.features import Features
 from bertkit.data.qa.answers import Answer
 from bertkit.data.qa.spans import RollingHash, build_rolling_hash, find_distinct_spans
@@ -201,10 +202,9 @@ def build_question_features(
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=True)
     question_ids = encode(questions, tokenizer, cache)
-    index_by_context = {text: index for index, text in enumerate(dict.fromkeys(contexts))}
-    context_texts = list(index_by_context)
+    context_index, first_questions = number_groups(as_column(contexts).hashes)
+    context_texts = select_values(contexts, first_questions)
     tokenized = strip_token_whitespace(encode_with_offsets(context_texts, tokenizer, cache), context_texts)
-    context_index = np.fromiter(map(index_by_context.__getitem__, contexts), np.int64, len(contexts))
     max_text_tokens = limits.max_length - template.num_special_tokens
     max_question_length = min(limits.max_query_length, max_text_tokens // 2)
     question_lengths = np.minimum(question_ids.lengths, max_question_length)
@@ -268,6 +268,22 @@ def strip_token_whitespace(tokenized: TokenizedTexts, texts: Sequence[str]) -> T
 
     Some tokenizers count a space as part of the word after the space. Answers would otherwise begin with it.
     """
+    start, stop, first_text = tokenized.start, tokenized.stop, 0
+    for part_texts in iter_chunks(texts):
+        part = tokenized.slice_texts(first_text, first_text + len(part_texts))
+        part_start, part_stop = _strip_part(part, part_texts)
+        if (part_start != part.start).any() or (part_stop != part.stop).any():
+            if start is tokenized.start:  # memory-mapped, so it is copied only if a span changes
+                start, stop = np.array(start), np.array(stop)
+            first_token = tokenized.ids.offsets[first_text]
+            tokens = slice(first_token, first_token + len(part_start))
+            start[tokens], stop[tokens] = part_start, part_stop
+        first_text += len(part_texts)
+    return dataclasses.replace(tokenized, start=start, stop=stop)
+
+
+def _strip_part(tokenized: TokenizedTexts, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the starts and stops of the tokens of some texts without white space."""
     # The final "\0" is read for empty tokens at the end of the last text.
     characters = np.frombuffer("\0".join([*texts, ""]).encode("utf-32-le", "surrogatepass"), np.uint32)
     is_space = np.isin(characters, WHITE_SPACE_CODES)
@@ -277,4 +293,4 @@ def strip_token_whitespace(tokenized: TokenizedTexts, texts: Sequence[str]) -> T
         start = start + leading
     while (trailing := is_space[stop - 1] & (start < stop)).any():
         stop = stop - trailing
-    return dataclasses.replace(tokenized, start=start - shift, stop=stop - shift)
+    return start - shift, stop - shift

@@ -1,8 +1,11 @@
 """Correct answer offsets: a wrong offset is fixed if the answer occurs exactly once in its context."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from bertkit.data.computed_columns import ComputedColumn
 from bertkit.data.qa.answers import ANSWER_START, Answer, describe_location
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
@@ -42,7 +45,7 @@ class ResolvedOffsets:
             times in their context.
     """
 
-    answers: list[list[Answer]]
+    answers: Sequence[list[Answer]]
     moved_rows: list[int] = field(default_factory=list)
     filled_rows: list[int] = field(default_factory=list)
     unresolved_rows: list[int] = field(default_factory=list)
@@ -54,26 +57,22 @@ def resolve_offsets(rows: Rows) -> ResolvedOffsets:
     Raises:
         UserError: An answer exceeds its context.
     """
-    resolved = ResolvedOffsets(list(rows["answers"]))
-    for index in _find_misplaced_rows(rows):
-        resolved.answers[index] = [_relocate(rows, index, answer) for answer in resolved.answers[index]]
-        for before, after in zip(rows["answers"][index], resolved.answers[index], strict=True):
+    resolved = ResolvedOffsets(rows["answers"])
+    for index, (context, answers) in enumerate(zip(rows["context"], rows["answers"], strict=True)):
+        if all(_is_at_offset(context, answer) for answer in answers):
+            continue
+        for before in answers:
+            _require_inside(rows, index, context, before)
+            after = _relocate(context, before)
             if after[ANSWER_START] is None:
                 resolved.unresolved_rows.append(index)
             elif before[ANSWER_START] is None:
                 resolved.filled_rows.append(index)
             elif before[ANSWER_START] != after[ANSWER_START]:
                 resolved.moved_rows.append(index)
+    if resolved.unresolved_rows or resolved.filled_rows or resolved.moved_rows:
+        resolved.answers = ComputedColumn(_relocate_answers, [rows["context"], rows["answers"]])
     return resolved
-
-
-def _find_misplaced_rows(rows: Rows) -> list[int]:
-    """Return the indices of the rows with an answer that is not at its offset."""
-    return [
-        index
-        for index, (context, answers) in enumerate(zip(rows["context"], rows["answers"], strict=True))
-        if not all(_is_at_offset(context, answer) for answer in answers)
-    ]
 
 
 def _is_at_offset(context: str, answer: Answer) -> bool:
@@ -81,23 +80,39 @@ def _is_at_offset(context: str, answer: Answer) -> bool:
     return start is not None and start >= 0 and context.startswith(answer["text"], start)
 
 
-def _relocate(rows: Rows, index: int, answer: Answer) -> Answer:
+def _relocate_answers(context: str, answers: Sequence[Answer]) -> list[Answer]:
+    return [_relocate(context, answer) for answer in answers]
+
+
+def _relocate(context: str, answer: Answer) -> Answer:
     """Return the answer with its correct offset; None if the text does not occur exactly once."""
-    context, text, start = rows["context"][index], answer["text"], answer[ANSWER_START]
     if _is_at_offset(context, answer):
         return answer
+    text = answer["text"]
+    return {"text": text, ANSWER_START: context.find(text) if _occurs_once(context, text) else None}
+
+
+def _occurs_once(context: str, text: str) -> bool:
     first = context.find(text)
-    occurs_once = first >= 0 and context.find(text, first + 1) < 0
-    # If the text occurs once, any offset inside the context can be corrected. Otherwise, the whole answer
-    # must fit after its offset.
-    max_offset = len(context) - (1 if occurs_once else len(text))
-    if start is not None and not 0 <= start <= max_offset:
+    return first >= 0 and context.find(text, first + 1) < 0
+
+
+def _require_inside(rows: Rows, index: int, context: str, answer: Answer) -> None:
+    """Raise a `UserError` if the answer exceeds its context.
+
+    If the text occurs once, any offset inside the context can be corrected. Otherwise, the whole answer must
+    fit after its offset.
+    """
+    text, start = answer["text"], answer[ANSWER_START]
+    if start is None or _is_at_offset(context, answer):
+        return
+    max_offset = len(context) - (1 if _occurs_once(context, text) else len(text))
+    if not 0 <= start <= max_offset:
         raise UserError(
             f"{describe_location(rows, index)}: the answer at offset {start} with {len(text)} characters "
             f"exceeds its context of {len(context)} characters; count offsets in characters from 0, "
             "not in bytes or words"
         )
-    return {"text": text, ANSWER_START: first if occurs_once else None}
 
 
 def _describe_corrections(rows: Rows, split: str, resolved: ResolvedOffsets) -> list[str]:
@@ -138,9 +153,7 @@ def _drop_unresolved(rows: Rows, split: str, unresolved_rows: list[int]) -> Rows
     """Drop training answers without an offset, and questions whose answers are all dropped."""
     if split != "train" or not unresolved_rows:
         return rows
-    answers = list(rows["answers"])
-    for index in unresolved_rows:
-        answers[index] = [answer for answer in answers[index] if answer[ANSWER_START] is not None]
+    answers = ComputedColumn(_keep_located, [rows["answers"]])
     if not any(answers):
         text = rows["answers"][unresolved_rows[0]][0]["text"]
         raise UserError(
@@ -148,8 +161,11 @@ def _drop_unresolved(rows: Rows, split: str, unresolved_rows: list[int]) -> Rows
             "in the context, and no other training question has an answer that is; copy answers from their "
             f"context letter for letter ({_format_ids(rows, unresolved_rows)})"
         )
-    dropped_rows = {index for index in unresolved_rows if not answers[index]}
+    unresolved = np.array(unresolved_rows)
+    is_dropped = np.array([not remaining for remaining in answers.select(unresolved)])
     rows = rows.with_column("answers", answers)
-    if not dropped_rows:
-        return rows
-    return rows.select(index for index in range(len(rows)) if index not in dropped_rows)
+    return rows.select(np.setdiff1d(np.arange(len(rows)), unresolved[is_dropped]))
+
+
+def _keep_located(answers: Sequence[Answer]) -> list[Answer]:
+    return [answer for answer in answers if answer[ANSWER_START] is not None]

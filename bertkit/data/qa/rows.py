@@ -1,12 +1,13 @@
 """Find the columns of questions, contexts and answers, and normalize rows to one row per question."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from bertkit.data.column_types import CHUNK_ROWS, CodedColumn, Column, as_column, iter_chunks, number_groups
 from bertkit.data.columns import find_column, guess_column, require_column
 from bertkit.data.qa.answers import (
     ANSWER_START,
@@ -16,6 +17,7 @@ from bertkit.data.qa.answers import (
     parse_answer_column,
 )
 from bertkit.data.rows import Rows
+from bertkit.data.table_store import store_columns
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.utils.text import has_lone_surrogate
 
@@ -28,6 +30,7 @@ ID_COLUMNS = ("id", "guid", "qid", "question_id")
 NESTED_COLUMNS: ColumnNames = ("question", "context", "answers")
 # Columns of flattened articles, in addition to the id.
 FLAT_COLUMNS = ("title", "question", "context", "answers", IS_IMPOSSIBLE)
+LOCATION_COLUMNS = ("file_index", "row_number")  # of flattened articles, while they are stored
 RESERVED_COLUMNS = ("id", "title", "question", "context", "answers")  # columns that normalization creates
 PARAGRAPHS = "paragraphs"
 
@@ -110,7 +113,7 @@ def is_nested(rows: Rows) -> bool:
 
     They are if a row has a list of paragraphs, or if there are no columns but those of articles.
     """
-    for paragraphs in rows.columns.get(PARAGRAPHS, []):
+    for paragraphs in _iter_one_by_one(rows.columns.get(PARAGRAPHS, [])):
         if isinstance(paragraphs, list) and paragraphs and isinstance(paragraphs[0], dict):
             return True
     return PARAGRAPHS in rows.columns and rows.columns.keys() <= {"title", PARAGRAPHS}
@@ -134,42 +137,66 @@ def require_questions(rows: Rows) -> None:
 def flatten_articles(rows: Rows) -> Rows:
     """Return one row per question. Row numbers count the questions of a file.
 
-    The questions of a paragraph share one string object as their context, which saves memory.
-
     Raises:
         UserError: The paragraphs or questions of an article are not lists of objects, or no article has a
             question.
     """
-    columns: dict[str, list[Any]] = {name: [] for name in ("id", *FLAT_COLUMNS)}
-    file_index, row_numbers = [], []
-    count_by_file: Counter[int] = Counter()
-    for index, title, context, qa in _iter_questions(rows):
-        file = int(rows.file_index[index])
-        count_by_file[file] += 1
-        file_index.append(file)
-        row_numbers.append(count_by_file[file])
-        columns["id"].append(next((qa[name] for name in ID_COLUMNS if qa.get(name) is not None), None))
-        columns["title"].append(title)
-        columns["question"].append(qa.get("question"))
-        columns["context"].append(context)
-        columns["answers"].append(qa.get("answers"))
-        columns[IS_IMPOSSIBLE].append(qa.get(IS_IMPOSSIBLE))
-    if not row_numbers:
+    sources = [rows.file_index, rows.row_numbers]
+    columns = store_columns(
+        [rows.columns.get("title", [None] * len(rows)), rows[PARAGRAPHS]],
+        lambda: _iter_question_columns(rows), "articles", *(source.tobytes().hex() for source in sources),
+    )  # fmt: skip
+    file_index, row_numbers = (np.fromiter(columns.pop(name), np.int64) for name in LOCATION_COLUMNS)
+    if not len(row_numbers):
         raise UserError(f"{rows.files[0]}: the articles contain no questions; check --data")
     for name in ("title", IS_IMPOSSIBLE):
         if not any(value is not None for value in columns[name]):
             del columns[name]
-    return Rows(columns, rows.files, np.array(file_index, np.int32), np.array(row_numbers, np.int64))
+    return Rows(columns, rows.files, file_index.astype(np.int32), row_numbers)
+
+
+def _iter_question_columns(rows: Rows) -> Iterator[dict[str, list[Any]]]:
+    """Yield the columns of the questions in parts; there is at least one part."""
+    names = ("id", *FLAT_COLUMNS, *LOCATION_COLUMNS)
+    part: dict[str, list[Any]] = {name: [] for name in names}
+    is_first = True
+    for record in _iter_question_records(rows):
+        for name, value in zip(names, record, strict=True):
+            part[name].append(value)
+        if len(part["id"]) == CHUNK_ROWS:
+            yield part
+            part, is_first = {name: [] for name in names}, False
+    if part["id"] or is_first:
+        yield part
+
+
+def _iter_question_records(rows: Rows) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of `id`, `FLAT_COLUMNS` and `LOCATION_COLUMNS` of each question."""
+    count_by_file: Counter[int] = Counter()
+    for index, title, context, qa in _iter_questions(rows):
+        file = int(rows.file_index[index])
+        count_by_file[file] += 1
+        question_id = next((qa[name] for name in ID_COLUMNS if qa.get(name) is not None), None)
+        yield (
+            question_id, title, qa.get("question"), context, qa.get("answers"), qa.get(IS_IMPOSSIBLE),
+            file, count_by_file[file],
+        )  # fmt: skip
 
 
 def _iter_questions(rows: Rows) -> Iterator[tuple[int, Any, Any, dict[str, Any]]]:
     """Yield each question with the index of its article, the article's title and the paragraph's text."""
     titles = rows.columns.get("title", [None] * len(rows))
-    for index, (title, paragraphs) in enumerate(zip(titles, rows[PARAGRAPHS], strict=True)):
+    articles = zip(titles, _iter_one_by_one(rows[PARAGRAPHS]), strict=True)
+    for index, (title, paragraphs) in enumerate(articles):
         article = f"{rows.files[rows.file_index[index]]}: article {rows.row_numbers[index]}"
         for number, paragraph in enumerate(_require_objects(paragraphs, f"{article}: 'paragraphs'"), start=1):
             for qa in _require_objects(paragraph.get("qas"), f"{article}: paragraph {number}: 'qas'"):
                 yield index, title, paragraph.get("context"), qa
+
+
+def _iter_one_by_one(values: Sequence[Any]) -> Iterator[Any]:
+    """Yield values that are read one at a time, since an article may be as large as a book."""
+    return map(values.__getitem__, range(len(values)))
 
 
 def _require_objects(value: Any, location: str) -> list[dict[str, Any]]:
@@ -220,8 +247,7 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
     if title := find_column(rows, "title"):
         columns["title"] = rows[title]
     columns["question"] = _require_texts(rows_with_ids, question)
-    distinct: dict[str, str] = {}  # the questions of a context share one string object
-    columns["context"] = [distinct.setdefault(text, text) for text in _require_texts(rows_with_ids, context)]
+    columns["context"] = _share_equal(_require_texts(rows_with_ids, context))
     answers = parse_answer_column(rows_with_ids, answer)
     if answers is not None:
         columns["answers"] = answers
@@ -250,28 +276,39 @@ def _describe_contradictions(rows: Rows, contradictions: list[int]) -> tuple[str
     return (f"{rows.files[0]}: {problem} (ids {ids})",)
 
 
-def _parse_ids(rows: Rows) -> list[str]:
+def _parse_ids(rows: Rows) -> Sequence[str]:
     """Return the id of each question. The default id is the index of the question among all rows, from 0."""
     column = find_id_column(rows)
-    values = rows[column] if column else [None] * len(rows)
+    values = rows[column] if column else CodedColumn(np.zeros(len(rows), np.int32), [None])
     # Row numbers count from 1, and these rows may be a later part of a file.
     first_index = int(rows.row_numbers[0]) - 1 if len(rows) else 0
-    ids = [
-        str(index) if value in (None, "") else str(value) for index, value in enumerate(values, first_index)
-    ]
-    row_by_id: dict[str, int] = {}
+
+    def iter_parts() -> Iterator[dict[str, list[str]]]:
+        index = first_index
+        for part in iter_chunks(values) if len(rows) else [[]]:
+            yield {
+                "id": [
+                    str(index) if value in (None, "") else str(value)
+                    for index, value in enumerate(part, index)
+                ]
+            }
+            index += len(part)
+
+    ids = store_columns([values], iter_parts, "ids", str(first_index))["id"]
     for row, question_id in enumerate(ids):
         if has_lone_surrogate(question_id):
             raise UserError(
                 f"{rows.format_location(row)}: id {question_id!a} contains half of a surrogate pair, which "
                 "UTF-8 cannot encode; change the id"
             )
-    for row, question_id in enumerate(ids):
-        if row_by_id.setdefault(question_id, row) != row:
-            other = rows.format_location(row_by_id[question_id])
-            raise UserError(
-                f"{rows.format_location(row)}: id {question_id!r} is also the id of {other}; make ids unique"
-            )
+    group, first_rows = number_groups(as_column(ids).hashes)
+    repeated = np.flatnonzero(first_rows[group] != np.arange(len(ids)))
+    if len(repeated):
+        row = int(repeated[0])
+        other = rows.format_location(int(first_rows[group[row]]))
+        raise UserError(
+            f"{rows.format_location(row)}: id {ids[row]!r} is also the id of {other}; make ids unique"
+        )
     return ids
 
 
@@ -285,6 +322,13 @@ def _require_texts(rows: Rows, column: str) -> Sequence[str]:
     return rows[column]
 
 
+def _share_equal(texts: Sequence[str]) -> Sequence[str]:
+    """Return texts in memory so that equal texts are one string object, which many questions may share."""
+    distinct: dict[str, str] = {}
+    is_lazy = isinstance(texts, Column)
+    return texts if is_lazy else [distinct.setdefault(text, text) for text in texts]
+
+
 def find_unanswerable(rows: Rows) -> int | None:
     """Return the index of the first question that has no answer, or None."""
     return next((index for index, answers in enumerate(rows.columns.get("answers", [])) if not answers), None)
@@ -295,24 +339,28 @@ def find_unanswerable(rows: Rows) -> int | None:
 
 def choose_split_unit(rows: Rows) -> str:
     """Return the unit whose questions stay in one split: "article", or "paragraph" below three articles."""
-    return "article" if len({*_get_titles(rows)} - {None}) > 2 else "paragraph"
+    has_title, titles = _hash_titles(rows)
+    return "article" if len(np.unique(titles[has_title])) > 2 else "paragraph"
 
 
-def compute_group_ids(rows: Rows) -> list[Hashable]:
-    """Return the group of each question: the title of its article, or its paragraph.
+def compute_group_keys(rows: Rows) -> np.ndarray:
+    """Return [n] keys of the group of each question: the title of its article, or its paragraph.
 
     `choose_split_unit` decides between the two. A question without a title is grouped by its paragraph. A
     paragraph that occurs in several articles belongs to the first of them, so no paragraph is in two splits.
     """
+    contexts = rows.hash_columns(["context"])
     if choose_split_unit(rows) == "paragraph":
-        return list(rows["context"])
-    group_by_context: dict[str, Hashable] = {}
-    return [
-        group_by_context.setdefault(context, title or context)
-        for context, title in zip(rows["context"], _get_titles(rows), strict=True)
-    ]
+        return contexts
+    paragraph, first_questions = number_groups(contexts)
+    keys = np.where(*_hash_titles(rows), contexts)
+    return keys[first_questions][paragraph]
 
 
-def _get_titles(rows: Rows) -> list[str | None]:
-    titles = rows.columns.get("title", [None] * len(rows))
-    return [title if isinstance(title, str) and title.strip() else None for title in titles]
+def _hash_titles(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Return [n] bool, whether each question has a title, and [n] uint64, the hashes of the titles."""
+    if "title" not in rows.columns:
+        return np.zeros(len(rows), bool), np.zeros(len(rows), np.uint64)
+    codes, titles = rows.factorize("title")
+    has_title = np.array([isinstance(title, str) and bool(title.strip()) for title in titles], bool)
+    return has_title[codes], rows.hash_columns(["title"])

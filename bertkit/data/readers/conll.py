@@ -27,6 +27,7 @@ from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count
 
 BLANK_LINE = re.compile(rf"\n[{WHITESPACE}]*\n")
+PART_CHARS = 1 << 18  # the lines and fields of a part need up to 90 times its size in memory
 MAX_BLANK_CHARS = 100  # longer blank lines do not end a part of a text
 LINE_BREAKS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # characters that end a field or a line
 
@@ -80,7 +81,7 @@ def split_at_blank_lines(texts: Iterable[str]) -> Iterator[str]:
     A part does not contain the last line break of its blank line. CRLF becomes LF.
     """
     rest, carriage_return, is_first = "", "", True
-    for text in texts:
+    for text in _split_by_length(texts):
         text = carriage_return + text
         carriage_return = "\r" if text.endswith("\r") else ""  # the next text may begin with its "\n"
         start = max(0, len(rest) - MAX_BLANK_CHARS)  # `rest` has no blank line before it
@@ -94,6 +95,10 @@ def split_at_blank_lines(texts: Iterable[str]) -> Iterator[str]:
     rest += carriage_return
     if rest or is_first:
         yield rest
+
+
+def _split_by_length(texts: Iterable[str]) -> Iterator[str]:
+    return (text[start : start + PART_CHARS] for text in texts for start in range(0, len(text), PART_CHARS))
 
 
 def format_conll(columns: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
