@@ -1,6 +1,7 @@
 """Directories of `save_to_disk`, Arrow files and Feather files are read like other files, without a copy."""
 
 import gzip
+import json
 
 import pandas as pd
 import pyarrow as pa
@@ -124,6 +125,23 @@ def test_pretraining_reads_saved_datasets_and_arrow_files(tiny, tmp_path):
         for name in ("texts.jsonl", "saved", "texts.arrow")
     ]
     assert len({(run.output_dir / "model.safetensors").read_bytes() for run in runs}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text_feature", "label_type"),
+    [({"_type": "FeatureOfAnotherVersion"}, pa.int64()), ({"dtype": "string", "_type": "Value"}, pa.int32())],
+)
+def test_class_names_survive_what_the_parser_of_datasets_refuses(tmp_path, text_feature, label_type):
+    label = {"names": ["positive", "negative"], "_type": "ClassLabel"}
+    info = {"info": {"features": {"text": text_feature, "label": label}}}
+    schema = pa.schema([("text", pa.string()), ("label", label_type)], {"huggingface": json.dumps(info)})
+    write_stream(tmp_path / "a.arrow", pa.table([["a", "b"], [1, 0]], schema=schema))
+    assert list(read_file(tmp_path / "a.arrow")["label"]) == ["negative", "positive"]
+    try:
+        features = Features.from_arrow_schema(schema)
+    except ValueError:
+        return
+    assert features["label"] == Value("int32")
 
 
 # ---- damage
