@@ -299,6 +299,12 @@ def test_default_length_is_limited_to_trained_positions(cli, short_pretrained, t
     assert not [line for line in find_warnings(cli(*args, "--max-length", 16)[2]) if "--max-length" in line]
 
 
+def test_the_data_check_reports_untrained_positions(short_pretrained, toy):
+    for max_length, names in ((64, ["untrained-positions"]), (32, [])):
+        report = bertkit.check("classify", data=str(toy), model=str(short_pretrained), max_length=max_length)
+        assert [finding.name for finding in report.findings if "untrained" in finding.name] == names
+
+
 def test_data_check_uses_the_same_default_length(cli, short_pretrained, tmp_path):
     rows = [row | {"text": row["text"] * 6} for row in make_toy_rows(80)]
     data = write_rows(tmp_path / "long.jsonl", rows)

@@ -21,7 +21,7 @@ from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Rows, Splits
 from bertkit.data.unicode import measure_scripts
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.pipeline.prepare import create_task, select_dataset_defaults
+from bertkit.pipeline.prepare import create_task, describe_untrained_positions, select_dataset_defaults
 from bertkit.pipeline.settings import resolve_settings
 from bertkit.pipeline.splitting import split_and_sample
 from bertkit.setting import fill_unset
@@ -216,6 +216,8 @@ class _DataCheck:
             return
         info = generic.TokenizerInfo.load(task, source, self.is_model_requested, self.requested_length)
         report.model, report.max_length = info.name, task.config.max_length
+        if problem := describe_untrained_positions(task, info.name, info.trained_length):
+            report.findings.append(Finding("warning", "untrained-positions", *problem))
         for name, rows in splits.items():
             counts = self.checks.count_tokens(rows, info.tokenizer)
             report.splits[name] |= generic.summarize_lengths(task, counts)

@@ -171,12 +171,14 @@ class TokenizerInfo:
         is_model_requested: Whether the user named the model.
         tokenizer: The tokenizer.
         max_positions: Maximum sequence length of the model in tokens; None for no limit.
+        trained_length: Length up to which the positions of the model were trained; None for a new model.
     """
 
     name: str
     is_model_requested: bool
     tokenizer: Any
     max_positions: int | None
+    trained_length: int | None
 
     @classmethod
     def load(
@@ -197,7 +199,8 @@ class TokenizerInfo:
         trained_length = None if is_new_model else loading.get_trained_length(config, tokenizer)
         max_length = resolve_max_length(task, source, config, requested_length, trained_length)
         task.config = dataclasses.replace(task.config, max_length=max_length)
-        return cls(source.name, is_model_requested, tokenizer, loading.get_max_positions(config))
+        max_positions = loading.get_max_positions(config)
+        return cls(source.name, is_model_requested, tokenizer, max_positions, trained_length)
 
 
 def summarize_lengths(task: Task, counts: TokenCounts) -> dict[str, Any]:

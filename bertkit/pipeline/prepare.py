@@ -226,20 +226,31 @@ def _fill_model_settings(prepared: PreparedRun, reporter: Reporter) -> None:
     task.config = dataclasses.replace(task.config, max_length=max_length)
     if prepared.requested_max_length is None and max_length < default_length:
         reporter.info(f"--max-length {max_length}: {source.name} has no trained positions beyond this length")
-    _warn_about_untrained_positions(prepared, reporter)
+    if problem := describe_untrained_positions(task, source.name, prepared.trained_length):
+        reporter.warn("; ".join(problem))
     _check_token_budget(prepared)
     if not source.is_new:
         task.config = fill_unset(task.config, {"model": source.name})
 
 
-def _warn_about_untrained_positions(prepared: PreparedRun, reporter: Reporter) -> None:
-    max_length, trained_length = prepared.config.max_training_length(), prepared.trained_length
-    if trained_length is not None and max_length > trained_length:
-        reporter.warn(
-            f"--max-length {max_length}: {prepared.model_source.name} was trained on at most "
-            f"{trained_length} tokens, so later positions are untrained; use at most {trained_length}, or "
-            "pre-train on longer sequences first"
-        )
+def describe_untrained_positions(
+    task: Task, model_name: str, trained_length: int | None
+) -> tuple[str, str] | None:
+    """Return the problem and the fix if sequences exceed the trained positions of the model, else None.
+
+    Args:
+        task: The task, whose maximum length is set.
+        model_name: Name of the model.
+        trained_length: Length up to which the positions of the model were trained, or None.
+    """
+    max_length = task.config.max_training_length()
+    if trained_length is None or max_length <= trained_length:
+        return None
+    return (
+        f"--max-length {max_length}: {model_name} was trained on at most {trained_length} tokens, so later "
+        "positions are untrained",
+        f"use at most {trained_length}, or pre-train on longer sequences first",
+    )
 
 
 def _featurize(prepared: PreparedRun) -> dict[str, "Features"]:
