@@ -55,8 +55,8 @@ def test_packed_batch_equals_padded_batch_in_all_architectures(name, chunked):
 
 def test_layers_get_one_row_without_padding_in_training():
     model = untrained("bert", 0.0)
-    input_shapes = record_shapes(model)
     enable_packing(model)
+    input_shapes = record_shapes(model)
     model(**padded())
     model.eval()(**padded())
     assert input_shapes == [(1, sum(LENGTHS)), (len(LENGTHS), max(LENGTHS))]
