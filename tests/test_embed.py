@@ -13,7 +13,6 @@ from test_architectures import ARCHITECTURES, tiny_of
 from transformers import AutoModel, AutoTokenizer
 
 import bertkit
-from bertkit.cli import console
 from bertkit.infer.search import find_word_occurrences
 from bertkit.modeling.loading import find_model
 
@@ -134,6 +133,8 @@ def test_files_hold_vectors_in_row_order_and_can_be_searched(ending, cli, tiny, 
 
 
 def test_the_table_shortens_long_texts_and_queries_but_json_does_not(cli, tiny, tmp_path, monkeypatch):
+    from bertkit.cli import console  # not at the top: rich reads the width of the terminal at the import
+
     document, query = "a good film " * 100, "the bad film " * 100
     data = write_rows(tmp_path / "rows.jsonl", [{"text": document}, {"text": "bad"}])
     monkeypatch.setattr(console.out_console, "_width", 3000)  # restoring `width` would fix it for all tests
