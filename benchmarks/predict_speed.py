@@ -63,7 +63,7 @@ def format_table(seconds: dict[str, list[float]], rows: int) -> list[str]:
 def main() -> None:
     """Time everything and report."""
     args = parse_args()
-    texts = read_file(args.data)[args.column][: args.rows]
+    texts = list(read_file(args.data)[args.column][: args.rows])
     with silence_libraries():
         seconds = time_alternating(list_calls(args.run, texts), args.rounds)
     about = (
