@@ -10,8 +10,9 @@ from torch._dynamo.utils import counters
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.modeling.attention import enable_chunked_attention, enable_packing
+from bertkit.modeling.attention import enable_chunked_attention
 from bertkit.modeling.layers import compile_layers
+from bertkit.modeling.packing import enable_packing
 
 LENGTHS = [12, 5, 9, 1, 12, 3]
 

@@ -12,9 +12,10 @@ from bertkit.config import RunConfig
 from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, UserError, format_count
-from bertkit.modeling.attention import enable_chunked_attention, enable_packing
+from bertkit.modeling.attention import enable_chunked_attention
 from bertkit.modeling.dropout import enable_fast_dropout
 from bertkit.modeling.layers import check_activation_checkpointing, compile_layers, freeze_layers
+from bertkit.modeling.packing import enable_packing
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Scores
