@@ -12,6 +12,7 @@ from conftest import make_toy_rows, write_rows
 from bertkit.data.readers.files import Dialect, read_file, stream_rows
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
+from bertkit.utils.batches import iter_batches
 
 NOTE = 'a "b", c\nd'
 ROWS = [row | {"n": n, "note": NOTE if n % 3 else None} for n, row in enumerate(make_toy_rows(25))]
@@ -107,3 +108,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 6e6
     finally:
         tracemalloc.stop()
+
+
+def test_a_batch_ends_with_the_item_that_reaches_a_limit():
+    assert list(iter_batches(["a", "bcd", "", "e"], max_chars=3)) == [["a", "bcd"], ["", "e"]]
+    assert list(iter_batches("abcde", max_chars=9, max_items=2)) == [["a", "b"], ["c", "d"], ["e"]]
+    assert not list(iter_batches([], max_chars=1))

@@ -15,7 +15,7 @@ from bertkit import UserError
 from bertkit.data.layouts import read_folder
 from bertkit.data.loading import load_dataset, load_split
 from bertkit.data.readers.files import read_file, stream_rows
-from bertkit.data.table_store import StoredColumn
+from bertkit.data.table_store import DatasetColumn
 
 SETTINGS = {"epochs": 1, "batch_size": 8, "bf16": False}
 ROWS = make_toy_rows(60)
@@ -52,7 +52,7 @@ def test_all_arrow_files_have_the_same_rows(tmp_path, dataset):
 
 def test_files_without_compression_are_mapped(tmp_path, dataset):
     mapped = {path.name: read_file(path)["text"] for path in write_all(tmp_path, dataset.data.table)}
-    assert isinstance(mapped["stream.arrow"], StoredColumn)
+    assert isinstance(mapped["stream.arrow"], DatasetColumn)
     allocated = pa.total_allocated_bytes()
     columns = [read_file(tmp_path / name)["text"] for name in ("stream.arrow", "file.arrow")]
     assert pa.total_allocated_bytes() - allocated < 2_000, columns

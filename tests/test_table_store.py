@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import bertkit
 from bertkit.data.column_types import (
-    ChainedColumn,
-    CodedColumn,
+    CategoricalColumn,
+    ConcatenatedColumn,
     ListColumn,
     SelectedColumn,
     combine_hashes,
@@ -22,7 +22,7 @@ from bertkit.data.column_types import (
 from bertkit.data.computed_columns import ComputedColumn, FlattenedColumn
 from bertkit.data.readers.files import read_file
 from bertkit.data.rows import Rows
-from bertkit.data.table_store import StoredColumn, store_rows
+from bertkit.data.table_store import DatasetColumn, store_rows
 from bertkit.utils.cache import get_cache_directory
 
 json_values = st.recursive(
@@ -84,8 +84,8 @@ def make_column(kind, values):
         "list": lambda: ListColumn(values),
         "stored": lambda: store_in_parts(values, 7)["x"],
         "selected": lambda: SelectedColumn(ListColumn(values[::-1]), np.arange(len(values))[::-1]),
-        "chained": lambda: ChainedColumn([values[:half], ListColumn(values[half:])]),
-        "coded": lambda: CodedColumn(np.arange(len(values)), values),
+        "chained": lambda: ConcatenatedColumn([values[:half], ListColumn(values[half:])]),
+        "coded": lambda: CategoricalColumn(np.arange(len(values)), values),
         "computed": lambda: ComputedColumn(
             "{}{}".format, [[value[:3] for value in values], [value[3:] for value in values]]
         ),
@@ -135,7 +135,7 @@ def stored_on_disk(monkeypatch):
 def test_a_file_is_read_once_and_then_mapped_from_the_cache(tmp_path, stored_on_disk, monkeypatch):
     path = write_rows(tmp_path / "rows.jsonl", make_toy_rows(50))
     first = read_file(path)
-    assert isinstance(first["text"], StoredColumn)
+    assert isinstance(first["text"], DatasetColumn)
     assert list(get_cache_directory().glob("rows/*/rows.arrow"))
     assert first["text"].is_on_disk
     assert first.select([1])["text"].is_on_disk

@@ -1,5 +1,6 @@
 """Columns of a table whose values are read when they are needed: a table may be larger than memory."""
 
+import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -60,13 +61,9 @@ class Column(Sequence[Any]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
-        return len(self) == len(other) and all(map(_equals, self, other))
+        return len(self) == len(other) and all(map(operator.eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _equals(value: Any, other: Any) -> bool:
-    return bool(value == other)
 
 
 class SelectedColumn(Column):
@@ -111,8 +108,8 @@ class SelectedColumn(Column):
         return self.base.hashes[self.base_index]
 
 
-class ChainedColumn(Column):
-    """The values of several columns, one after the other.
+class ConcatenatedColumn(Column):
+    """The concatenation of several columns.
 
     Args:
         parts: The columns.
@@ -161,7 +158,7 @@ class ChainedColumn(Column):
         return np.concatenate([part.hashes for part in self.parts])
 
 
-class CodedColumn(Column):
+class CategoricalColumn(Column):
     """A column with few distinct values, each of which is stored once.
 
     Args:
@@ -175,9 +172,14 @@ class CodedColumn(Column):
     def __len__(self) -> int:
         return len(self.codes)
 
-    def select(self, index: np.ndarray) -> "CodedColumn":
+    @classmethod
+    def repeat(cls, value: Any, size: int) -> "CategoricalColumn":
+        """Create a column of `size` equal values."""
+        return cls(np.zeros(size, np.int32), [value])
+
+    def select(self, index: np.ndarray) -> "CategoricalColumn":
         """Return a column with the values at `index`."""
-        return CodedColumn(self.codes[index], self.values)
+        return CategoricalColumn(self.codes[index], self.values)
 
     def read(self, start: int, stop: int) -> list[Any]:
         """Return the values of a range."""
@@ -300,7 +302,7 @@ def factorize(values: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
     return codes, column.take(first)
 
 
-def map_values(values: Sequence[Any], function: Callable[[list[Any]], list[Any]]) -> CodedColumn:
+def map_values(values: Sequence[Any], function: Callable[[list[Any]], list[Any]]) -> CategoricalColumn:
     """Return a column in which each value is replaced.
 
     Args:
@@ -308,4 +310,4 @@ def map_values(values: Sequence[Any], function: Callable[[list[Any]], list[Any]]
         function: Returns the replacements of the distinct values that it receives.
     """
     codes, distinct = factorize(values)
-    return CodedColumn(codes, function(distinct))
+    return CategoricalColumn(codes, function(distinct))

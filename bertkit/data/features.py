@@ -10,11 +10,7 @@ import numpy as np
 
 from bertkit.data.computed_columns import FlattenedColumn
 from bertkit.data.rows import Rows
-from bertkit.data.tokenization import (
-    SequenceTemplate,
-    compute_unk_fraction,
-    encode,
-)
+from bertkit.data.tokenization import SequenceTemplate, compute_unk_fraction, encode
 from bertkit.data.truncation import LongTextStrategy, TokenRanges, truncate
 from bertkit.utils.ragged import Ragged, compute_offsets
 

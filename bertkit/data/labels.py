@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertkit.data.column_types import CodedColumn, factorize
+from bertkit.data.column_types import CategoricalColumn, factorize
 from bertkit.data.integer_labels import explain_integer_labels
 from bertkit.data.rows import Rows, Splits
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
@@ -248,9 +248,7 @@ def drop_unlabeled_rows(splits: Splits, column: str) -> tuple[Splits, list[str]]
         has_label = [value is not None and normalize_label(value) not in no_label_marks for value in values]
         labeled = np.flatnonzero(np.array(has_label, bool)[codes])
         if not len(labeled):
-            labeled_splits[name] = rows.with_column(
-                column, CodedColumn(np.zeros(len(rows), np.int32), [None])
-            )
+            labeled_splits[name] = rows.with_column(column, CategoricalColumn.repeat(None, len(rows)))
         elif len(labeled) < len(rows):
             labeled_splits[name] = rows.select(labeled)
             notes.append(f"{len(rows) - len(labeled):,} {name} rows left out: no gold label")

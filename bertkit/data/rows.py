@@ -9,9 +9,9 @@ import numpy as np
 
 from bertkit.data.column_types import (
     CHUNK_ROWS,
-    ChainedColumn,
-    CodedColumn,
+    CategoricalColumn,
     Column,
+    ConcatenatedColumn,
     as_column,
     combine_hashes,
     factorize,
@@ -19,6 +19,7 @@ from bertkit.data.column_types import (
     select_values,
 )
 from bertkit.errors import format_count
+from bertkit.utils.batches import iter_batches
 
 MAX_CHUNK_CHARS = 1 << 22  # a chunk of records ends at this number of characters
 
@@ -28,8 +29,8 @@ class Rows:
     """A table of `n` rows.
 
     Attributes:
-        columns: Sequence of `n` values by column name. Values from text formats are strings. The values of a
-            `Column` are read when they are needed; rows of a part of a file are lists.
+        columns: The `n` values of each column, by name: a list in memory, or a `Column` that reads its values
+            when they are needed. Values from text formats are strings.
         files: The files that the rows were read from.
         file_index: [n] index of each row's file in `files`.
         row_numbers: [n] number of each row in its file, from 1; the header does not count. In a CoNLL file it
@@ -70,9 +71,8 @@ class Rows:
         """
         column_names = list(dict.fromkeys([*column_names, *(key for row in rows for key in row)]))
         columns = {name: [row.get(name) for row in rows] for name in column_names}
-        return cls._number_rows(
-            columns, file, len(rows), first_row
-        )  # not `from_columns`, because there may be no columns
+        # `from_columns` cannot count the rows if there are no columns.
+        return cls._number_rows(columns, file, len(rows), first_row)
 
     @classmethod
     def concatenate(cls, parts: Sequence["Rows"]) -> "Rows":
@@ -140,7 +140,7 @@ class Rows:
         return replace(self, columns=columns)
 
     def with_class_names(self, class_names: Mapping[str, list[str]]) -> "Rows":
-        """Return the rows with the names of the classes of some columns."""
+        """Return the rows with `class_names` replaced."""
         return replace(self, class_names=class_names)
 
     def factorize(self, column: str) -> tuple[np.ndarray, list[Any]]:
@@ -163,10 +163,6 @@ class Rows:
             return f"{file}: line {self.row_numbers[index] + line_offset}"
         return f"{file}: row {self.row_numbers[index]}"
 
-    def zip_columns(self, names: Iterable[str | None]) -> list[tuple[str, ...]]:
-        """Return one tuple per row with the values of the named columns; names that are None are skipped."""
-        return list(zip(*(self.columns[name] for name in names if name), strict=True))
-
 
 Splits = dict[str, Rows]
 
@@ -179,31 +175,22 @@ def chunk_records(
     A chunk also ends at `MAX_CHUNK_CHARS` characters, since a text may be a whole book.
     """
     first_row, columns = 1, list[str]()
-    for chunk in _split_by_size(records, chunk_size):
+    for chunk in iter_batches(records, MAX_CHUNK_CHARS, chunk_size, _count_chars):
         rows = Rows.from_dicts(chunk, file, first_row, columns)
         columns = columns or list(rows.columns)
         yield rows
         first_row += len(chunk)
 
 
-def _split_by_size(records: Iterable[dict[str, Any]], chunk_size: int) -> Iterator[list[dict[str, Any]]]:
-    chunk: list[dict[str, Any]] = []
-    num_chars = 0
-    for record in records:
-        chunk.append(record)
-        num_chars += sum(len(value) for value in record.values() if isinstance(value, str))
-        if len(chunk) == chunk_size or num_chars >= MAX_CHUNK_CHARS:
-            yield chunk
-            chunk, num_chars = [], 0
-    if chunk:
-        yield chunk
+def _count_chars(record: dict[str, Any]) -> int:
+    return sum(len(value) for value in record.values() if isinstance(value, str))
 
 
 def _concatenate_column(parts: Sequence[Rows], name: str) -> Sequence[Any]:
     """Return the values of all parts; None for the rows of a part that lacks the column."""
     if any(isinstance(part.columns.get(name), Column) for part in parts):
-        missing = [CodedColumn(np.zeros(len(part), np.int32), [None]) for part in parts]
-        return ChainedColumn(
+        missing = [CategoricalColumn.repeat(None, len(part)) for part in parts]
+        return ConcatenatedColumn(
             [part.columns.get(name, nulls) for part, nulls in zip(parts, missing, strict=True)]
         )
     return [value for part in parts for value in part.columns.get(name, [None] * len(part))]
@@ -222,7 +209,7 @@ def combine_fingerprints(fingerprints: Mapping[str, str]) -> str:
 
 
 def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Return a text that names the splits whose fingerprints have changed; empty if there are none."""
+    """Return which splits have changed fingerprints, and both of them; an empty text if there are none."""
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return "; ".join(
         f"{name} was {before.get(name, 'nothing')}, is {now.get(name, 'nothing')}" for name in names

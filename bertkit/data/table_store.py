@@ -18,7 +18,7 @@ import numpy as np
 
 from bertkit.data.column_types import Column, as_column, hash_values
 from bertkit.data.rows import Rows
-from bertkit.utils.cache import get_or_create, write_to_temporary
+from bertkit.utils.cache import cache_or_write, write_to_temporary
 from bertkit.utils.text import has_lone_surrogate
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ TABLE_FILE, HASHES_FILE, NUMBERS_FILE, INFO_FILE = "rows.arrow", "hashes.npy", "
 SCALAR_TYPES = {str: "string", bool: "bool", int: "int64", float: "double"}
 JSON_TYPE = "json"  # type of a column whose values have no common Arrow type
 GATHER_ROWS = 128  # selected rows that are read at a time
-MAX_SPAN = 32  # selected rows are read as one range if the range has at most this many times their number
+MAX_SPAN = 32  # they are read as one range if it has at most this many rows for each selected row
 ColumnTypes = dict[str, Any]  # Arrow type of each column, or `JSON_TYPE`
 
 
-class StoredColumn(Column):
-    """A column of a stored table.
+class DatasetColumn(Column):
+    """A column of a `datasets.Dataset`.
 
     Args:
         dataset: A dataset with this column alone.
@@ -145,7 +145,7 @@ class TableContent:
         """
         stored = zip(dataset.column_names, self.json_columns.items(), self.hashes, strict=True)
         columns = {
-            name: StoredColumn(dataset.select_columns([stored_name]), is_json, hashes)
+            name: DatasetColumn(dataset.select_columns([stored_name]), is_json, hashes)
             for stored_name, (name, is_json), hashes in stored
         }
         line_numbered_files = frozenset([file] if self.is_line_numbered else [])
@@ -171,12 +171,19 @@ def store_rows(iter_parts: Callable[[], Iterator[Rows]], file: str, key: str | N
         content, buffer = _write_table(iter_parts, None)
         return content.build_rows(Dataset.from_buffer(buffer), file)
 
-    write = partial(_write_folder, iter_parts)
-    return _open_table(get_or_create(CACHE_KIND, key, write) or write_to_temporary(write, "the rows"), file)
+    return _open_table(cache_or_write(CACHE_KIND, key, partial(_write_folder, iter_parts), "the rows"), file)
 
 
 def store_temporarily(iter_parts: Callable[[], Iterator[Rows]], name: str) -> Rows:
-    """Store rows that can be read only one after the other, for the rest of the process; see `store_rows`."""
+    """Store rows of a stream in a temporary directory, which is deleted when the process ends.
+
+    Args:
+        iter_parts: See `store_rows`.
+        name: Name of the stream, for errors.
+
+    Raises:
+        UserError: A part cannot be read, or the disk is full.
+    """
     return _open_table(write_to_temporary(partial(_write_folder, iter_parts), "the rows"), name)
 
 
@@ -194,10 +201,10 @@ def _open_table(folder: Path, file: str) -> Rows:
 def store_columns(
     sources: Sequence[Sequence[Any]], iter_parts: Callable[[], Iterator[dict[str, list[Any]]]], *settings: str
 ) -> dict[str, Sequence[Any]]:
-    """Store columns that are computed from other columns, where the other columns are stored.
+    """Store columns that are computed from other columns, so that they are computed only once.
 
-    The result is cached on disk if one of the sources is on disk. If all sources are lists, it consists of
-    lists.
+    The result is cached on disk if one of the sources is on disk. Otherwise it stays in memory: as lists if
+    all sources are lists, else as an Arrow table.
 
     Args:
         sources: The columns that the result depends on.
@@ -225,7 +232,7 @@ def store_columns(
 
 
 class _TypesChanged(Exception):
-    """A part does not fit the types of the earlier parts, which have been adapted."""
+    """A part does not fit the column types, which have been changed; the table must be written again."""
 
 
 def _write_table(iter_parts: Callable[[], Iterator[Rows]], path: Path | None) -> tuple[TableContent, Any]:
@@ -280,7 +287,7 @@ def _write_parts(parts: Iterator[Rows], sink: Any, types: ColumnTypes) -> TableC
 
 
 def _add_types(part: Rows, types: ColumnTypes) -> None:
-    """Infer the types of those columns that have none."""
+    """Infer the types of those columns of a part that `types` lacks."""
     for name, values in part.columns.items():
         if name not in types:
             types[name] = _infer_type(values)
@@ -289,7 +296,7 @@ def _add_types(part: Rows, types: ColumnTypes) -> None:
 def _infer_type(values: Sequence[Any]) -> Any:
     """Return the Arrow type of the values, or `JSON_TYPE` if Arrow would change a value.
 
-    A column without any value gets the type of a text.
+    Without any value, it is the type of strings.
     """
     import pyarrow as pa
 
@@ -323,10 +330,10 @@ def _find_stored_type(kind: "pa.DataType") -> Any:
 
 
 def _build_array(name: str, values: Sequence[Any], types: ColumnTypes) -> "pa.Array":
-    """Return the values of a column as an Arrow array.
+    """Return the values of a column as an Arrow array of the type in `types`.
 
     Raises:
-        _TypesChanged: The values do not have the type of the earlier parts, so the column becomes JSON.
+        _TypesChanged: The values have another type; `types` now stores the column as JSON.
     """
     import pyarrow as pa
 

@@ -13,20 +13,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bertkit.data.column_types import CHUNK_ROWS, as_column, iter_chunks
-from bertkit.utils.cache import get_or_create, write_to_temporary
-from bertkit.utils.ragged import (
-    Ragged,
-    RaggedWriter,
-    compute_offsets,
-    map_array,
-)
+from bertkit.utils.batches import iter_batches
+from bertkit.utils.cache import cache_or_write
+from bertkit.utils.ragged import Ragged, RaggedWriter, compute_offsets, map_array
 from bertkit.utils.reporting import track_progress
 from bertkit.utils.text import replace_surrogates
 
 T = TypeVar("T")
 TokenIds = np.ndarray  # [length] ids of a text, or of a part of a text, without special tokens
 SPANS_FILE = "spans.bin"
-# A batch for the tokenizer is complete when it reaches either limit.
+# A batch for the tokenizer ends at one of these limits, which bound the memory of the tokenizer.
 MAX_BATCH_TEXTS = 4096
 MAX_BATCH_CHARS = 400_000
 
@@ -86,6 +82,7 @@ class TokenizedTexts:
     def _find_token_ranges(
         self, text: np.ndarray, start: np.ndarray, stop: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same for few texts; see `find_token_ranges`."""
         # The texts are treated as one long text, so a single binary search handles all spans. It needs sorted
         # token bounds. They are made monotonic, because normalization may reorder characters.
         shift = np.repeat(self.text_offsets, self.ids.lengths)
@@ -120,7 +117,7 @@ def encode(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> Ragged:
                 writer.add(batch.input_ids, batch.lengths)
 
     key = _make_cache_key(texts, tokenizer)
-    return Ragged.load(get_or_create("tokens", key, write) or write_to_temporary(write, "the tokens"))
+    return Ragged.load(cache_or_write("tokens", key, write, "the tokens"))
 
 
 def encode_with_offsets(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> TokenizedTexts:
@@ -145,8 +142,7 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Any, cache: bool = True
 
     if cache:
         key = _make_cache_key(texts, tokenizer)
-        kind = "tokens-with-offsets"
-        folder = get_or_create(kind, key, write) or write_to_temporary(write, "the tokens")
+        folder = cache_or_write("tokens-with-offsets", key, write, "the tokens")
         ids, spans = Ragged.load(folder), map_array(folder / SPANS_FILE, "int32").reshape(-1, 2)
     else:
         encoded = list(batches())
@@ -191,24 +187,11 @@ def encode_batches(
     texts: Sequence[str], tokenizer: Any, with_offsets: bool = False
 ) -> Iterator[EncodedBatch]:
     """Tokenize texts in batches of limited size, and show the progress."""
-    batches = split_into_batches(text for chunk in iter_chunks(texts) for text in chunk)
+    texts_in_order = chain.from_iterable(iter_chunks(texts))
+    batches = iter_batches(texts_in_order, MAX_BATCH_CHARS, MAX_BATCH_TEXTS)
     encoded = tokenize_batches(((batch, None) for batch in batches), tokenizer, with_offsets)
     for _, _, encodings in track_progress(encoded, len(texts), "tokenizing", lambda item: len(item[0])):
         yield flatten_encodings(encodings, get_token_dtype(tokenizer), with_offsets)
-
-
-def split_into_batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the texts in lists that limit the memory of the tokenizer."""
-    batch: list[str] = []
-    num_chars = 0
-    for text in texts:
-        batch.append(text)
-        num_chars += len(text)
-        if len(batch) == MAX_BATCH_TEXTS or num_chars >= MAX_BATCH_CHARS:
-            yield batch
-            batch, num_chars = [], 0
-    if batch:
-        yield batch
 
 
 def tokenize_batches(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import regex
 
+from bertkit.utils.batches import iter_batches
 from bertkit.utils.text import replace_surrogates
 
 # Contents of a bracket expression in a regular expression.
@@ -35,17 +36,8 @@ BATCH_CHARACTERS = 1_000_000  # minimum number of characters in a batch of texts
 
 
 def batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the texts in batches of about `BATCH_CHARACTERS`, with lone surrogates replaced."""
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(replace_surrogates(text))
-        size += len(text)
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    """Return batches of about `BATCH_CHARACTERS`, in which lone surrogates are replaced."""
+    return iter_batches(map(replace_surrogates, texts), BATCH_CHARACTERS)
 
 
 def count_characters(texts: Iterable[str]) -> dict[str, int]:

@@ -58,8 +58,16 @@ def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | 
     return entry
 
 
+def cache_or_write(kind: str, key: str, write: Callable[[Path], None], what: str) -> Path:
+    """Return the cache directory `kind/key`, or a temporary directory if the cache cannot be written.
+
+    See `get_or_create` and `write_to_temporary`.
+    """
+    return get_or_create(kind, key, write) or write_to_temporary(write, what)
+
+
 def write_to_temporary(write: Callable[[Path], None], what: str) -> Path:
-    """Write content into a temporary directory, for the rest of the process, because the cache is unusable.
+    """Write content into a temporary directory, which is deleted when the process ends.
 
     Args:
         write: Writes the content into an empty directory.

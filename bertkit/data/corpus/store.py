@@ -19,7 +19,8 @@ from bertkit.data.tokenization import (
     tokenize_batches,
 )
 from bertkit.errors import UserError, format_list
-from bertkit.utils.cache import get_or_create, write_to_temporary
+from bertkit.utils.batches import iter_batches
+from bertkit.utils.cache import cache_or_write
 from bertkit.utils.ragged import RaggedWriter, map_array, map_ragged_files
 from bertkit.utils.reporting import Reporter
 
@@ -70,8 +71,7 @@ def load_corpus(
     key = hash_json([
         CACHE_VERSION, asdict(options), tokenizer.backend_tokenizer.to_str(), digest_files(files)
     ])  # fmt: skip
-    folder = get_or_create("corpus", key, write)
-    return open_corpus(folder or write_to_temporary(write, "the tokenized text"))
+    return open_corpus(cache_or_write("corpus", key, write, "the tokenized text"))
 
 
 # ---- cache keys
@@ -132,19 +132,10 @@ def encode_documents(
 
 
 def _batch_sentences(documents: Iterable[Iterable[str]]) -> Iterator[SentenceBatch]:
-    sentences: list[str] = []
-    document_index: list[int] = []
-    size = 0
-    for index, document in enumerate(documents):
-        for sentence in document:
-            sentences.append(sentence)
-            document_index.append(index)
-            size += len(sentence)
-            if size >= MAX_BATCH_CHARS or len(sentences) == MAX_BATCH_TEXTS:
-                yield sentences, document_index
-                sentences, document_index, size = [], [], 0
-    if sentences:
-        yield sentences, document_index
+    pairs = ((sentence, index) for index, document in enumerate(documents) for sentence in document)
+    for batch in iter_batches(pairs, MAX_BATCH_CHARS, MAX_BATCH_TEXTS, lambda pair: len(pair[0])):
+        sentences, document_index = zip(*batch, strict=True)
+        yield list(sentences), list(document_index)
 
 
 # ---- files

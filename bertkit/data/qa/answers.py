@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from bertkit.data.column_types import CodedColumn
+from bertkit.data.column_types import CategoricalColumn
 from bertkit.data.columns import find_column
 from bertkit.data.readers.json import JSON_ERRORS
 from bertkit.data.rows import Rows
@@ -48,7 +46,7 @@ def parse_answer_column(rows: Rows, column: str) -> Sequence[list[Answer]] | Non
     """
     is_impossible = _parse_impossible(rows)
     if column not in rows.columns:  # without answers, rows that are not marked as impossible are unlabeled
-        return CodedColumn(np.zeros(len(rows), np.int32), [[]]) if all(is_impossible) else None
+        return CategoricalColumn.repeat([], len(rows)) if all(is_impossible) else None
     roles = {
         "answers": column,
         ANSWER_START: find_column(rows, ANSWER_START),

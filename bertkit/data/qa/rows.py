@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.column_types import CHUNK_ROWS, CodedColumn, Column, as_column, iter_chunks, number_groups
+from bertkit.data.column_types import (
+    CHUNK_ROWS,
+    CategoricalColumn,
+    Column,
+    as_column,
+    iter_chunks,
+    number_groups,
+)
 from bertkit.data.columns import find_column, guess_column, require_column
 from bertkit.data.qa.answers import (
     ANSWER_START,
@@ -279,7 +286,7 @@ def _describe_contradictions(rows: Rows, contradictions: list[int]) -> tuple[str
 def _parse_ids(rows: Rows) -> Sequence[str]:
     """Return the id of each question. The default id is the index of the question among all rows, from 0."""
     column = find_id_column(rows)
-    values = rows[column] if column else CodedColumn(np.zeros(len(rows), np.int32), [None])
+    values = rows[column] if column else CategoricalColumn.repeat(None, len(rows))
     # Row numbers count from 1, and these rows may be a later part of a file.
     first_index = int(rows.row_numbers[0]) - 1 if len(rows) else 0
 

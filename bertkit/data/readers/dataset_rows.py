@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.data.column_types import CodedColumn, Column, hash_values, iter_chunks
+from bertkit.data.column_types import CategoricalColumn, Column, hash_values, iter_chunks
 from bertkit.data.labels import map_tag_ids
 from bertkit.data.readers.class_names import map_class_ids, read_class_names
 from bertkit.data.rows import Rows
-from bertkit.data.table_store import StoredColumn
+from bertkit.data.table_store import DatasetColumn
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -35,7 +35,7 @@ def rows_from_dataset(
         class_names = read_class_names(get_metadata(dataset.features))
     columns: dict[str, Sequence[Any]] = {}
     for column in dataset.column_names:
-        stored = StoredColumn(dataset.select_columns([column]), is_json=False)
+        stored = DatasetColumn(dataset.select_columns([column]), is_json=False)
         columns[column] = stored
         if names := class_names.get(column):
             is_label = stored.is_integer
@@ -51,7 +51,7 @@ def get_metadata(features: Any) -> dict[bytes, bytes]:
     return (features.arrow_schema.metadata or {}) if features else {}
 
 
-def _code_classes(name: str, column: str, ids: StoredColumn, names: list[str]) -> CodedColumn:
+def _code_classes(name: str, column: str, ids: DatasetColumn, names: list[str]) -> CategoricalColumn:
     """Return the class names of a column of class ids."""
     values: list[str | None] = [*names, None]
     position = {value: code for code, value in enumerate(values)}
@@ -60,7 +60,7 @@ def _code_classes(name: str, column: str, ids: StoredColumn, names: list[str]) -
         mapped = map_class_ids(name, first_row, column, chunk, names)
         codes.append(np.array([position[value] for value in mapped], np.int32))
         first_row += len(chunk)
-    return CodedColumn(np.concatenate(codes), values)
+    return CategoricalColumn(np.concatenate(codes), values)
 
 
 class TagColumn(Column):
