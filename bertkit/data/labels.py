@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bertkit.data.column_types import CategoricalColumn, factorize
-from bertkit.data.integer_labels import explain_integer_labels
+from bertkit.data.integer_labels import are_integers_classes
 from bertkit.data.rows import Rows, Splits
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
 from bertkit.utils.text import has_lone_surrogate
@@ -131,7 +131,7 @@ def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
     """Return the type of the labels in a column, and a note on the reason if it is not obvious.
 
     Lists, and texts of several separated names, are label sets. Decimal numbers are regression targets.
-    Integers are classes or regression targets, see `explain_integer_labels`. Missing values (`nan`, `N/A`)
+    Integers are classes or regression targets, see `are_integers_classes`. Missing values (`nan`, `N/A`)
     are ignored in this decision. All other labels are classes.
     """
     codes, distinct = factorize(values)
@@ -150,7 +150,7 @@ def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
             if not float(number or 0).is_integer():
                 return "regression", ""
             integer_counts[int(number or 0)] += counts[text]
-        are_classes, reason = explain_integer_labels(integer_counts)
+        are_classes, reason = are_integers_classes(integer_counts)
         if not are_classes:
             return "regression", _describe_integer_labels("numbers", reason, "multi-class", "classes")
         if len(counts) > 2:

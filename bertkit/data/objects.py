@@ -8,21 +8,21 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from bertkit.data.column_types import Column, hash_values
 from bertkit.data.layouts import describe_unassigned_files, group_by_split
 from bertkit.data.readers.class_names import read_class_names
-from bertkit.data.readers.dataset_rows import get_metadata, name_classes, rows_from_dataset
+from bertkit.data.readers.dataset_rows import get_metadata, replace_class_ids, rows_from_dataset
 from bertkit.data.readers.parquet import require_distinct_names
 from bertkit.data.rows import Rows, Splits, chunk_records
 from bertkit.data.table_store import store_temporarily
 from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_list, shorten_repr
 
-MATERIALIZE = "pass a Dataset, such as Dataset.from_generator(lambda: iter(data)) or one without streaming"
+STREAM_FIX = "pass a Dataset, such as Dataset.from_generator(lambda: iter(data)) or one without streaming"
 
 
 # ---- data objects
@@ -50,11 +50,11 @@ def rows_from_object(data: DataObject, name: str, accepts_streams: bool = False)
     elif data.kind == "IterableDataset" and accepts_streams:
         rows = _store_stream(data, name)
     elif data.kind == "IterableDataset":
-        raise UserError(f"{name}: an IterableDataset can only be read once, row by row; {MATERIALIZE}")
+        raise UserError(f"{name}: an IterableDataset can only be read once, row by row; {STREAM_FIX}")
     else:
         raise UserError(f"{name}: a {data.kind} has several splits; pass one of them")
     if not len(rows):
-        raise UserError(f"{name}: the {data.kind} has no rows; pass an object with rows")
+        _refuse_empty(data, name)
     return rows
 
 
@@ -63,8 +63,8 @@ def splits_from_object(
 ) -> tuple[Splits, list[str]]:
     """Return the rows of a data object by split, and notes on splits that are left out.
 
-    An object without splits has training rows. The splits of a `DatasetDict` are recognized by the words that
-    the names of files may contain, such as "dev".
+    The rows of an object without splits are training rows. The names of the splits of a `DatasetDict` are
+    recognized by words such as "dev", as file names are.
     """
     if data.kind not in ("DatasetDict", "IterableDatasetDict"):
         return {"train": rows_from_object(data, name, accepts_streams)}, []
@@ -97,16 +97,20 @@ def _store_stream(data: DataObject, name: str) -> Rows:
         assert parts is not None
         first = next(parts, None)
         if first is None:
-            raise UserError(f"{name}: the {data.kind} has no rows; pass an object with rows")
+            _refuse_empty(data, name)
         return chain([first], parts)
 
     return store_temporarily(iter_parts, name)
 
 
+def _refuse_empty(data: DataObject, name: str) -> NoReturn:
+    raise UserError(f"{name}: the {data.kind} has no rows; pass an object with rows")
+
+
 def iter_stream(data: DataObject, name: str) -> Iterator[Rows] | None:
     """Return an iterator over the rows of an `IterableDataset` in chunks; None for other objects.
 
-    Of an `IterableDatasetDict`, the split "test", "validation" or else the first one is read.
+    An `IterableDatasetDict` is read from its split "test", else "validation", else its first split.
     """
     stream = data.value
     if data.kind == "IterableDatasetDict" and stream:
@@ -115,7 +119,7 @@ def iter_stream(data: DataObject, name: str) -> Iterator[Rows] | None:
         return None
     class_names = read_class_names(get_metadata(stream.features))
     chunks = chunk_records(map(dict, stream.with_format(None)), name)
-    return (name_classes(chunk, name, class_names) for chunk in chunks)
+    return (replace_class_ids(chunk, name, class_names) for chunk in chunks)
 
 
 def choose_dataset_name(data: DataObject, name: str) -> str:
@@ -174,13 +178,13 @@ class FrameColumn(Column):
 
 def _list_series(series: Any) -> list[Any]:
     pairs = zip(series.tolist(), series.isna().tolist(), strict=True)
-    return [None if is_missing else _to_plain(value) for value, is_missing in pairs]
+    return [None if is_missing else _to_python(value) for value, is_missing in pairs]
 
 
 def _clean_row(row: Mapping[Any, Any], name: str, number: int) -> dict[str, Any]:
     for key in row:
         _require_text_name(key, f"{name}: row {number}", "key")
-    return {key: _to_plain(value) for key, value in row.items()}
+    return {key: _to_python(value) for key, value in row.items()}
 
 
 def _require_text_name(column: object, place: str, noun: str) -> None:
@@ -188,12 +192,12 @@ def _require_text_name(column: object, place: str, noun: str) -> None:
         raise UserError(f"{place}: the {noun} {shorten_repr(column)} is not a text; rename it")
 
 
-def _to_plain(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     """Return a value in which NumPy arrays and scalars are Python values."""
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        return [_to_plain(item) for item in value]
+        return [_to_python(item) for item in value]
     if isinstance(value, dict):
-        return {key: _to_plain(item) for key, item in value.items()}
+        return {key: _to_python(item) for key, item in value.items()}
     return value

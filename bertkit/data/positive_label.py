@@ -9,10 +9,10 @@ NEGATIVE_NAMES = {"0", "negative", "neg", "false", "no", "부정", "거짓", "�
 
 
 def infer_positive_label(labels: Sequence[str]) -> str:
-    """Return the positive one of two labels, the class that `positive_f1` scores.
+    """Return the positive one of two labels, which is the class that `positive_f1` scores.
 
-    It is the label that the other one negates (`duplicate` of `duplicate` and `not_duplicate`), or a name
-    such as `true` if the other one is a name such as `false`. If neither applies, it is the second label.
+    `duplicate` is positive if the other label is `not_duplicate`, and `true` if the other label is a negative
+    name such as `false`. Otherwise, the second label is positive.
     """
     first, second = (re.sub(r"[_\-\s]+", "", label.casefold()) for label in labels)
     is_negated = first != "" and second in {prefix + first for prefix in NEGATIONS}

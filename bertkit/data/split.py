@@ -1,6 +1,6 @@
 """Hold out validation rows, sample rows, and remove training rows that also occur in other splits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,13 +85,6 @@ def _count_held_out_groups(groups_per_stratum: np.ndarray, fraction: float, seed
     return counts
 
 
-def find_non_overlapping(train_keys: np.ndarray, other_splits: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the indices of the training rows whose keys occur in no other split."""
-    if not other_splits:
-        return np.arange(len(train_keys))
-    return np.flatnonzero(~np.isin(train_keys, np.concatenate(other_splits)))
-
-
 def sample_rows(rows: Rows, size: int | None, seed: int) -> Rows:
     """Return `size` random rows in their original order, or all rows if `size` is None or not smaller."""
     if size is None or size >= len(rows):
@@ -139,15 +132,24 @@ def make_splits(
 
 def count_overlap(splits: Splits, get_keys: Callable[[Rows], SplitKeys]) -> int:
     """Return the number of training rows that occur in another split."""
+    remaining = _find_remaining(splits, get_keys, get_keys(splits["train"]))
+    return len(splits["train"]) - len(remaining)
+
+
+def _find_remaining(
+    splits: Splits, get_keys: Callable[[Rows], SplitKeys], train_keys: SplitKeys
+) -> np.ndarray:
+    """Return the indices of the training rows that occur in no other split."""
     other_splits = [get_keys(rows).identity for name, rows in splits.items() if name != "train"]
-    return len(splits["train"]) - len(find_non_overlapping(get_keys(splits["train"]).identity, other_splits))
+    if not other_splits:
+        return np.arange(len(train_keys.identity))
+    return np.flatnonzero(~np.isin(train_keys.identity, np.concatenate(other_splits)))
 
 
 def _remove_overlap(splits: Splits, get_keys: Callable[[Rows], SplitKeys], notes: list[str]) -> Rows:
     """Return the training rows that occur in no other split, and add a note on the removed rows."""
     train, keys = splits["train"], get_keys(splits["train"])
-    other_splits = [get_keys(rows).identity for name, rows in splits.items() if name != "train"]
-    remaining = find_non_overlapping(keys.identity, other_splits)
+    remaining = _find_remaining(splits, get_keys, keys)
     if not len(remaining):
         raise UserError(
             f"{train.files[0]}: every training {keys.unit} is also in an evaluation split; "

@@ -29,7 +29,7 @@ def read_class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
 def map_class_ids(
     place: object, first_row: int, column: str, class_ids: list[Any], names: Sequence[str]
 ) -> list[Any]:
-    """Return the names of class ids. None and -1 (the Hub's "no label") become None.
+    """Return the names of class ids. None and negative ids (on the Hub, -1 means "no label") become None.
 
     Args:
         place: The file or object, for errors.

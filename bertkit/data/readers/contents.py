@@ -30,6 +30,7 @@ UNSUPPORTED_MAGIC = {
     b"version https://git-lfs.": "a git LFS pointer; fetch the file with git lfs pull",
 }
 EMPTY_FILE = "the file is empty; check how it was written, or pass another file"
+NO_ROWS = "the file has no rows; pass a file with rows"
 HTML_PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype html|html[\s>])", re.IGNORECASE)
 # `zipfile` raises the last three for a bad name, a bad entry, and a password or an unknown compression.
 READ_ERRORS = (

@@ -15,7 +15,7 @@ from bertkit.data.table_store import DatasetColumn
 if TYPE_CHECKING:
     from datasets import Dataset
 
-CODE_ROWS = 1 << 16  # class ids that are read at a time
+CHUNK_IDS = 1 << 16  # class ids that are read at a time
 
 
 def rows_from_dataset(
@@ -35,13 +35,14 @@ def rows_from_dataset(
         class_names = read_class_names(get_metadata(dataset.features))
     columns: dict[str, Sequence[Any]] = {}
     for column in dataset.column_names:
-        stored = DatasetColumn(dataset.select_columns([column]), is_json=False)
-        columns[column] = stored
-        if names := class_names.get(column):
-            is_label = stored.is_integer
-            columns[column] = (
-                _code_classes(name, column, stored, names) if is_label else TagColumn(stored, names)
-            )
+        values = DatasetColumn(dataset.select_columns([column]))
+        names = class_names.get(column)
+        if not names:
+            columns[column] = values
+        elif values.is_integer:
+            columns[column] = _build_class_column(name, column, values, names)
+        else:
+            columns[column] = TagColumn(values, names)
     rows = Rows.from_columns(columns, name) if columns else Rows.from_dicts([], name)
     return rows.with_class_names(class_names)
 
@@ -51,12 +52,12 @@ def get_metadata(features: Any) -> dict[bytes, bytes]:
     return (features.arrow_schema.metadata or {}) if features else {}
 
 
-def _code_classes(name: str, column: str, ids: DatasetColumn, names: list[str]) -> CategoricalColumn:
-    """Return the class names of a column of class ids."""
+def _build_class_column(name: str, column: str, ids: DatasetColumn, names: list[str]) -> CategoricalColumn:
+    """Return a column of class names for a column of class ids."""
     values: list[str | None] = [*names, None]
     position = {value: code for code, value in enumerate(values)}
     codes, first_row = [np.zeros(0, np.int32)], 1
-    for chunk in iter_chunks(ids, CODE_ROWS):
+    for chunk in iter_chunks(ids, CHUNK_IDS):
         mapped = map_class_ids(name, first_row, column, chunk, names)
         codes.append(np.array([position[value] for value in mapped], np.int32))
         first_row += len(chunk)
@@ -64,7 +65,7 @@ def _code_classes(name: str, column: str, ids: DatasetColumn, names: list[str]) 
 
 
 class TagColumn(Column):
-    """A column of lists of tag ids, which are replaced by their names when they are read.
+    """A column of lists of tag ids, which become tag names when they are read.
 
     Args:
         base: The ids.
@@ -91,8 +92,17 @@ class TagColumn(Column):
         return hash_values(self)
 
 
-def name_classes(rows: Rows, name: str, class_names: Mapping[str, list[str]]) -> Rows:
-    """Replace the class ids in a chunk of rows by class names."""
+def replace_class_ids(rows: Rows, name: str, class_names: Mapping[str, list[str]]) -> Rows:
+    """Replace the class ids in a chunk of rows by class names.
+
+    Args:
+        rows: The chunk.
+        name: Name of the dataset, for errors.
+        class_names: Class names by column.
+
+    Raises:
+        UserError: A class id has no name.
+    """
     for column in class_names.keys() & rows.columns.keys():
         values, names = list(rows[column]), class_names[column]
         if any(isinstance(value, list) for value in values):

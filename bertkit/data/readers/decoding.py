@@ -46,7 +46,7 @@ class Decoding:
 
 
 @dataclass
-class DecodedBytes:
+class DecodingStatistics:
     """Statistics on decoded bytes, filled in while a file is read.
 
     Attributes:
@@ -59,7 +59,7 @@ class DecodedBytes:
 
 
 def decode_chunks(
-    name: object, chunks: Iterable[bytes], decoding: Decoding, statistics: DecodedBytes | None = None
+    name: object, chunks: Iterable[bytes], decoding: Decoding, statistics: DecodingStatistics | None = None
 ) -> Iterator[str]:
     """Yield the text of a file in parts, one for each chunk of bytes; a byte order mark is removed.
 
@@ -75,7 +75,7 @@ def decode_chunks(
         UserError: The file is not text.
     """
     head, chunks = _read_head(chunks)
-    statistics = statistics or DecodedBytes()
+    statistics = statistics or DecodingStatistics()
     statistics.codec = decoding.encoding or detect_codec(head)
     if description := detect_unsupported_format(head):
         raise UserError(f"{name}: not a text file but {description}")
@@ -111,7 +111,7 @@ def _read_head(chunks: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
 
 
 class _ChunkDecoder:
-    """Decoder that knows the line and the offset of an error."""
+    """Decoder that counts lines and bytes, to locate errors."""
 
     def __init__(self, name: object, codec: str, errors: Literal["stop", "skip"]) -> None:
         self.name, self.codec, self.skips_errors = name, codec, errors == "skip"

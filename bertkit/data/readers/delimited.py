@@ -115,6 +115,11 @@ def _split_fields(name: object, lines: Iterable[str], delimiter: str, quoting: b
         ) from error
 
 
+def drop_partial_line(sample: str) -> str:
+    """Return a sample without its last line, which may be incomplete, unless it has only one line."""
+    return sample.rpartition("\n")[0] or sample
+
+
 def uses_quoting(text: str) -> bool:
     """Return whether `"` quotes fields in a TAB-separated text.
 
@@ -158,9 +163,7 @@ def _has_header(sample: str, delimiter: str, column: str | None, text_columns: l
     if len(names) == 1:
         return delimiter == "," and names[0] in (column, *text_columns) and bool(text_names)
     num_matching_rows = sum(len(row) == len(names) for row in rows)
-    if text_names and all(
-        map(str.isidentifier, names)
-    ):  # surely a header: up to half of the rows may be broken
+    if text_names and all(map(str.isidentifier, names)):  # surely a header, so some rows may be broken
         rows_match = 2 * num_matching_rows > len(rows)
     else:
         rows_match = num_matching_rows == len(rows)
@@ -173,7 +176,7 @@ def _read_first_rows(sample: str, delimiter: str) -> list[list[str]]:
     csv.field_size_limit(sys.maxsize)
     complete = sample.rpartition("\n")[0] if len(sample) > LARGE_SAMPLE_CHARS else sample
     lines = (line + "\n" for line in complete.lstrip("\r\n").split("\n"))
-    is_quoted = delimiter != "\t" or uses_quoting(sample.rpartition("\n")[0] or sample)
+    is_quoted = delimiter != "\t" or uses_quoting(drop_partial_line(sample))
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     try:

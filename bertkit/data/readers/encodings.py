@@ -26,11 +26,8 @@ FREQUENT_LEAD_BYTES = {
     "cp950": (range(0xA1, 0xC7),),
     "big5hkscs": (range(0xA1, 0xC7),),
 }
-EUC_ENCODINGS = (
-    "cp949",
-    "euc_jp",
-    "gb18030",
-)  # the second byte of their frequent characters is at least 0xA1
+# The second byte of the frequent characters of these encodings is at least 0xA1.
+EUC_ENCODINGS = ("cp949", "euc_jp", "gb18030")
 # Text in one of the encodings above has no such character, but binary data or another encoding gives some.
 IMPLAUSIBLE_CHARACTER = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\ue000-\uf8ff]")
 # A character within a word of ASCII letters: if Western text is read in an East Asian encoding, a letter and

@@ -18,6 +18,7 @@ from bertkit.data.readers.conll import iter_conll, parse_conll, split_at_blank_l
 from bertkit.data.readers.contents import (
     CHUNK_BYTES,
     EMPTY_FILE,
+    NO_ROWS,
     PARQUET_MAGIC,
     digest_path,
     hash_json,
@@ -25,7 +26,12 @@ from bertkit.data.readers.contents import (
     require_file,
 )
 from bertkit.data.readers.decoding import Decoding
-from bertkit.data.readers.delimited import JSON_OBJECT_START, detect_delimiter, parse_delimited
+from bertkit.data.readers.delimited import (
+    JSON_OBJECT_START,
+    detect_delimiter,
+    drop_partial_line,
+    parse_delimited,
+)
 from bertkit.data.readers.delimited import Dialect as Dialect
 from bertkit.data.readers.json import parse_json_document, parse_json_lines, starts_with_json_lines
 from bertkit.data.readers.parquet import (
@@ -169,8 +175,7 @@ def _stream_records(path: Path, dialect: Dialect | None) -> Iterator[dict[str, A
         return (record for _, record in parse_json_lines(path, lines))
     if data_format != "delimited":
         return None
-    complete_lines = sample.rpartition("\n")[0] or sample
-    rows = parse_delimited(path, lines, complete_lines, dialect or Dialect())
+    rows = parse_delimited(path, lines, drop_partial_line(sample), dialect or Dialect())
     columns = next(rows)
     require_distinct_names(path, columns)
     return (dict(zip(columns, row, strict=True)) for row in rows)
@@ -180,7 +185,7 @@ def _require_rows(path: Path, chunks: Iterator[Rows]) -> Iterator[Rows]:
     """Return an iterator over the same chunks; raise a `UserError` if there are none."""
     first = next(chunks, None)
     if first is None:
-        raise UserError(f"{path}: the file has no rows; pass a file with rows")
+        raise UserError(f"{path}: {NO_ROWS}")
     return chain([first], chunks)
 
 
@@ -225,38 +230,38 @@ def _read_delimited(path: Path, text: str, dialect: Dialect) -> Rows:
 # ---- corpus files with rows
 
 
-def detect_row_format(path: InputFile, column: str | None, decoding: Decoding) -> RowFormat | None:
+def detect_row_format(file: InputFile, column: str | None, decoding: Decoding) -> RowFormat | None:
     """Return the format of the rows in a corpus file; None if the file holds running text.
 
     Args:
-        path: The file, of which only the beginning is read.
+        file: The file, of which only the beginning is read.
         column: Name of the text column; None if the user passed none.
         decoding: How bytes become text.
 
     Raises:
         UserError: The file is a list of JSON objects, or it holds running text and `column` is not None.
     """
-    if isinstance(path, RowTable):
+    if isinstance(file, RowTable):
         return "table"
-    if _is_parquet(path):
+    if _is_parquet(file):
         return "parquet"
-    sample = next(read_text(path, decoding))
+    sample = next(read_text(file, decoding))
     if JSON_OBJECT_START.match(sample):
         if sample.lstrip().startswith("["):
             raise UserError(
-                f"{path}: a list of objects, which cannot be read row by row; write one object per line"
+                f"{file}: a list of objects, which cannot be read row by row; write one object per line"
             )
         return "json lines"
     if detect_delimiter(sample, column, DOCUMENT_COLUMNS):
         return "delimited"
     if column:
         fix = "remove the flag, or pass a table"
-        raise UserError(f"{path}: running text, with no column {column!r} (--text-column); {fix}")
+        raise UserError(f"{file}: running text, with no column {column!r} (--text-column); {fix}")
     return None
 
 
 def read_text_column(
-    path: InputFile,
+    file: InputFile,
     row_format: RowFormat,
     column: str | None,
     decoding: Decoding,
@@ -265,7 +270,7 @@ def read_text_column(
     """Yield the text of each row; an empty string for a row without text.
 
     Args:
-        path: The file.
+        file: The file.
         row_format: Format of the file.
         column: Name of the text column; None for the only column, or the first one with a usual name.
         decoding: How bytes become text.
@@ -275,56 +280,55 @@ def read_text_column(
         UserError: A row cannot be parsed, a value is not a string, or the column does not exist.
     """
     num_empty = 0
-    for number, value in _iter_cells(path, row_format, column, decoding, notes):
+    for number, value in _iter_cells(file, row_format, column, decoding, notes):
         if value is not None and not isinstance(value, str):
             raise UserError(
-                f"{path}: row {number}: the text column holds {shorten_repr(value)}, not a text; "
+                f"{file}: row {number}: the text column holds {shorten_repr(value)}, not a text; "
                 "write the text as a string, or remove the row"
             )
         text = value or ""
         num_empty += not text.strip()
         yield replace_surrogates(text)
     if notes and num_empty:
-        notes.add(path, f"{format_count(num_empty, 'row')} left out: no text")
+        notes.add(file, f"{format_count(num_empty, 'row')} left out: no text")
 
 
 def _iter_cells(
-    path: InputFile,
+    file: InputFile,
     row_format: RowFormat,
     column: str | None,
     decoding: Decoding,
     notes: FileNotes | None,
 ) -> Iterator[tuple[int, Any]]:
     """Return an iterator over the row numbers and the values of the text column."""
-    choose_column = partial(_choose_column, path, column)
-    if isinstance(path, RowTable):
-        return enumerate(path.rows[choose_column(list(path.rows.columns))], start=1)
+    choose_column = partial(_choose_column, file, column)
+    if isinstance(file, RowTable):
+        return enumerate(file.rows[choose_column(list(file.rows.columns))], start=1)
     if row_format == "parquet":
-        return iter_parquet_column(path, choose_column)
-    lines = split_lines(read_text(path, decoding, notes), max_chars=None)
+        return iter_parquet_column(file, choose_column)
+    lines = split_lines(read_text(file, decoding, notes), max_chars=None)
     if row_format == "json lines":
-        return _iter_json_cells(path, lines, choose_column)
-    sample = next(read_text(path, decoding))
+        return _iter_json_cells(file, lines, choose_column)
+    sample = next(read_text(file, decoding))
     delimiter = detect_delimiter(sample, column, DOCUMENT_COLUMNS) or ","
-    complete_lines = sample.rpartition("\n")[0] or sample
-    rows = parse_delimited(path, lines, complete_lines, Dialect(), delimiter)
+    rows = parse_delimited(file, lines, drop_partial_line(sample), Dialect(), delimiter)
     columns = next(rows)
     index = columns.index(choose_column(columns))
     return ((number, row[index]) for number, row in enumerate(rows, start=1))
 
 
 def _iter_json_cells(
-    path: InputFile, lines: Iterable[str], choose_column: Callable[[list[str]], str]
+    file: InputFile, lines: Iterable[str], choose_column: Callable[[list[str]], str]
 ) -> Iterator[tuple[int, Any]]:
     column = None
-    for number, record in parse_json_lines(path, lines):
+    for number, record in parse_json_lines(file, lines):
         column = column or choose_column(list(record))
         yield number, record.get(column)
 
 
-def _choose_column(path: InputFile, column: str | None, names: list[str]) -> str:
+def _choose_column(file: InputFile, column: str | None, names: list[str]) -> str:
     """Return the column passed by the user; without one, the only column or the first with a usual name."""
-    rows = Rows.from_columns({name: [] for name in names}, str(path))
+    rows = Rows.from_columns({name: [] for name in names}, str(file))
     if column:
         require_column(rows, column, "--text-column")
         return column

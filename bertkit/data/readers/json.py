@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from bertkit.data.readers.contents import NO_ROWS
 from bertkit.errors import UserError
 
 # Errors of `json.loads`. A number of too many digits gives a `ValueError` that is not a `JSONDecodeError`.
@@ -101,7 +102,7 @@ def _unwrap_document(name: object, document: Any, is_conll: bool) -> list[Record
         return document
     records = document if isinstance(document, list) else [document]
     if not records:
-        raise UserError(f"{name}: the file has no rows; pass a file with rows")
+        raise UserError(f"{name}: {NO_ROWS}")
     return [_require_object(name, number, record) for number, record in enumerate(records, start=1)]
 
 

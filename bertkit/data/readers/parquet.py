@@ -7,7 +7,7 @@ from typing import Any
 
 from bertkit.data.labels import map_tag_ids
 from bertkit.data.readers.class_names import map_class_ids, read_class_names
-from bertkit.data.readers.contents import CHUNK_BYTES, PARQUET_MAGIC, read_chunks
+from bertkit.data.readers.contents import CHUNK_BYTES, NO_ROWS, PARQUET_MAGIC, read_chunks
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 from bertkit.hub.files import BLOCK_SIZE
@@ -25,7 +25,7 @@ def read_parquet(path: Path) -> Rows:
     with _open_parquet(path) as file:
         table = file.read()
     if table.num_rows == 0:
-        raise UserError(f"{path}: the file has no rows; pass a file with rows")
+        raise UserError(f"{path}: {NO_ROWS}")
     return convert_arrow_rows(path, table)
 
 
@@ -65,16 +65,33 @@ def iter_parquet_column(path: Any, choose_column: Callable[[list[str]], str]) ->
 @contextmanager
 def _open_parquet(path: Any) -> Iterator[Any]:
     """Open a Parquet file, which may be compressed as a whole; convert errors of Arrow to a `UserError`."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    # Pre-buffering would read all row groups of a column before the first row is returned.
+    with (
+        convert_arrow_errors(path, "Parquet"),
+        pq.ParquetFile(_open_source(path), buffer_size=CHUNK_BYTES, pre_buffer=False) as file,
+    ):
+        yield file
+
+
+@contextmanager
+def convert_arrow_errors(path: Any, file_format: str) -> Iterator[None]:
+    """Convert the errors that Arrow raises for a damaged file to a `UserError`.
+
+    Args:
+        path: The file.
+        file_format: Name of the format, for the message.
+    """
+    import pyarrow as pa
+
     try:
-        # Pre-buffering would read all row groups of a column before the first row is returned.
-        with pq.ParquetFile(_open_source(path), buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
-            yield file
+        yield
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{path}: broken Parquet file ({reason}); write or download it again") from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{path}: broken {file_format} file ({reason}); write or download it again"
+        ) from error
 
 
 def _open_source(path: Any) -> Any:

@@ -4,15 +4,14 @@ Files without compression are memory-mapped. Their values are not copied.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from bertkit.data.readers.class_names import read_class_names
-from bertkit.data.readers.contents import ARROW_MAGIC, ARROW_STREAM_MAGIC, read_chunks
+from bertkit.data.readers.contents import ARROW_MAGIC, ARROW_STREAM_MAGIC, NO_ROWS, read_chunks
 from bertkit.data.readers.dataset_rows import rows_from_dataset
-from bertkit.data.readers.parquet import convert_arrow_rows, require_distinct_names
+from bertkit.data.readers.parquet import convert_arrow_errors, convert_arrow_rows, require_distinct_names
 from bertkit.data.rows import Rows
 from bertkit.data_objects import DataObject
 from bertkit.errors import UserError
@@ -48,7 +47,7 @@ def map_arrow(path: Path) -> Rows | None:
     with path.open("rb") as file:
         if not file.read(MAGIC_BYTES).startswith(ARROW_MAGIC):
             return None
-    with report_damage(path):
+    with convert_arrow_errors(path, "Arrow"):
         source = pa.memory_map(str(path))
         batches: list[pa.RecordBatch] = []
         for batch in _iter_batches(source):
@@ -57,7 +56,7 @@ def map_arrow(path: Path) -> Rows | None:
             batch.validate(full=True)  # offsets out of bounds would otherwise crash the process
             batches.append(batch)
         if not sum(batch.num_rows for batch in batches):
-            raise UserError(f"{path}: the file has no rows; pass a file with rows")
+            raise UserError(f"{path}: {NO_ROWS}")
         table = pa.Table.from_batches(batches)
     require_distinct_names(path, table.column_names)
     class_names = read_class_names(table.schema.metadata or {})
@@ -77,7 +76,7 @@ def iter_arrow(path: Path, chunk_size: int) -> Iterator[Rows]:
     import pyarrow as pa
 
     first_row = 1
-    with report_damage(path):
+    with convert_arrow_errors(path, "Arrow"):
         with path.open("rb") as file:
             is_plain = file.read(MAGIC_BYTES).startswith(ARROW_MAGIC)
         source = pa.memory_map(str(path)) if is_plain else pa.BufferReader(b"".join(read_chunks(path)))
@@ -104,25 +103,13 @@ def _iter_batches(source: Any) -> "Iterator[pa.RecordBatch]":
 
 
 def _is_mapped(batch: "pa.RecordBatch", source: Any) -> bool:
-    """Return whether all buffers of a batch are parts of the file, which are therefore not compressed."""
+    """Return whether all buffers of a batch are in the mapped file; decompressed buffers are elsewhere."""
     position = source.tell()
     source.seek(0)
     whole = source.read_buffer()
     source.seek(position)
     buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer]
     return all(whole.address <= buffer.address <= whole.address + whole.size for buffer in buffers)
-
-
-@contextmanager
-def report_damage(path: Path) -> Iterator[None]:
-    """Convert errors of Arrow to a `UserError`."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path}: broken Arrow file ({reason}); write or download it again") from error
 
 
 # ---- directories
@@ -158,14 +145,20 @@ def open_saved_dataset(folder: Path) -> DataObject:
 
 
 def _validate(dataset: "Dataset") -> None:
-    """Check the values in the files of a dataset: offsets out of bounds would crash the process."""
-    for table in (dataset.data.table, *([dataset._indices.table] if dataset._indices is not None else [])):
-        for batch in table.to_batches():
-            batch.validate(full=True)
-    if dataset._indices is not None and len(dataset):
-        indices = dataset._indices.column(0)
-        import pyarrow.compute as pc
+    """Check the values in the files of a dataset: offsets out of bounds would crash the process.
 
-        bounds = pc.min_max(indices).as_py()
-        if bounds["min"] is None or bounds["min"] < 0 or bounds["max"] >= dataset.data.num_rows:
-            raise ValueError("row indices out of bounds")
+    Raises:
+        ArrowException: A value is invalid.
+        ValueError: A row index is out of bounds.
+    """
+    import pyarrow.compute as pc
+
+    tables = [dataset.data, dataset._indices] if dataset._indices is not None else [dataset.data]
+    for table in tables:
+        for batch in table.table.to_batches():
+            batch.validate(full=True)
+    if dataset._indices is None or not len(dataset):
+        return
+    bounds = pc.min_max(dataset._indices.column(0)).as_py()
+    if bounds["min"] is None or bounds["min"] < 0 or bounds["max"] >= dataset.data.num_rows:
+        raise ValueError("row indices out of bounds")

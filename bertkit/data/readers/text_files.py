@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO
 
 from bertkit.data.readers.contents import read_chunks, require_file
-from bertkit.data.readers.decoding import DecodedBytes, Decoding, DecodingError, decode_chunks
+from bertkit.data.readers.decoding import Decoding, DecodingError, DecodingStatistics, decode_chunks
 from bertkit.data.readers.encodings import find_encodings, format_candidates
 from bertkit.data.rows import Rows, fingerprint_rows
 from bertkit.errors import UserError, format_count, format_list
@@ -221,7 +221,7 @@ def read_text(
         UserError: The file cannot be read, or is not text.
     """
     chunks = file.read_chunks() if isinstance(file, StandardInput) else read_chunks(file)
-    statistics = DecodedBytes()
+    statistics = DecodingStatistics()
     try:
         yield from decode_chunks(file, chunks, decoding, statistics)
     except DecodingError as error:
