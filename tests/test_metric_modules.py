@@ -13,7 +13,7 @@ from conftest import assert_refused, make_ner_rows, make_toy_rows, read_predicti
 
 import bertkit
 from bertkit import run_directory
-from bertkit.metrics.modules import is_lower_better, load_module, name_scores, parse_module_name
+from bertkit.metrics.modules import is_lower_better, load_module, name_scores, parse_module_spec
 from bertkit.reports.page import compute_interval_bar
 
 MODULE = """
@@ -439,12 +439,12 @@ def test_commands_for_a_finished_run_never_execute_its_module(interrupted, cli, 
 
 
 def test_values_name_a_module_a_configuration_and_arguments(tmp_path):
-    name = parse_module_name("f1:multilabel,average=macro,zero_division=0")
+    name = parse_module_spec("f1:multilabel,average=macro,zero_division=0")
     assert (name.source, name.config_name) == ("f1", "multilabel")
     assert name.arguments == {"average": "macro", "zero_division": 0}
-    assert parse_module_name("ORG/my_metric").short_name == "my_metric"
+    assert parse_module_spec("ORG/my_metric").short_name == "my_metric"
     path = write_module(tmp_path / "odd:name=1.py")
-    assert parse_module_name(str(path)).source == str(path)
+    assert parse_module_spec(str(path)).source == str(path)
 
 
 def test_a_directory_with_a_module_of_its_name_is_a_module(runs, cli, tmp_path):

@@ -30,7 +30,7 @@ def build_dataset(chunks: Iterable[list[dict[str, Any]]]) -> "Dataset":
 
 
 def _write_chunks(chunks: Iterable[list[dict[str, Any]]], folder: Path) -> None:
-    """Write all records to one Arrow file in a directory."""
+    """Write all records to `TABLE_FILE` in a directory."""
     import pyarrow as pa
 
     schemas: list[pa.Schema] = []
@@ -47,13 +47,17 @@ def _write_chunks(chunks: Iterable[list[dict[str, Any]]], folder: Path) -> None:
         raise UserError(
             f"predictions: a column has values of different types ({reason}); iterate over the records"
         ) from error
-    with pa.OSFile(str(folder / TABLE_FILE), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        for number in range(len(schemas)):
-            part = folder / f"{number}.arrow"
+    _join_tables([folder / f"{number}.arrow" for number in range(len(schemas))], folder / TABLE_FILE, schema)
+
+
+def _join_tables(parts: Iterable[Path], path: Path, schema: "pa.Schema") -> None:
+    """Write the rows of several files to one file with this schema, and delete the parts."""
+    import pyarrow as pa
+
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        for part in parts:
             with pa.memory_map(str(part)) as source:
-                table = pa.ipc.open_stream(source).read_all()
-                writer.write_table(_fill_schema(table, schema))
-                del table
+                writer.write_table(_fill_schema(pa.ipc.open_stream(source).read_all(), schema))
             part.unlink()
 
 

@@ -31,8 +31,8 @@ class DecodedPredictions:
         """Return a sample of the rows, in which every row has its own id."""
         return dataclasses.replace(
             self,
-            predictions=[_number(self.predictions[row], index) for index, row in enumerate(rows)],
-            references=[_number(self.references[row], index) for index, row in enumerate(rows)],
+            predictions=[_replace_id(self.predictions[row], index) for index, row in enumerate(rows)],
+            references=[_replace_id(self.references[row], index) for index, row in enumerate(rows)],
         )
 
     def use_label_names(self) -> "DecodedPredictions":
@@ -48,8 +48,8 @@ class DecodedPredictions:
         return self.labels[value]
 
 
-def _number(value: Any, index: int) -> Any:
-    """Replace the id of an answer; modules would count a question that is sampled twice only once."""
+def _replace_id(value: Any, index: int) -> Any:
+    """Replace the id of an answer, because modules count repeated ids of a sample only once."""
     return value | {"id": str(index)} if isinstance(value, dict) else value
 
 

@@ -42,12 +42,12 @@ def is_lower_better(score_name: str) -> bool:
     return LOWER_IS_BETTER.search(score_name) is not None
 
 
-# ---- names on the command line
+# ---- values of --metric
 
 
 @dataclass(frozen=True)
-class ModuleName:
-    """The value of `--metric`: `NAME_OR_PATH[:CONFIG,KEY=VALUE,...]`.
+class ModuleSpec:
+    """A value of `--metric`: `NAME_OR_PATH[:CONFIG,KEY=VALUE,...]`.
 
     Attributes:
         source: Name on the Hub, or path.
@@ -61,7 +61,7 @@ class ModuleName:
 
     @property
     def short_name(self) -> str:
-        """The name without directory, organization and suffix."""
+        """Name of the module, without directory, organization and suffix."""
         return Path(self.source).name.removesuffix(".py")
 
     def find_file(self) -> Path | None:
@@ -71,13 +71,13 @@ class ModuleName:
         return file.absolute() if file.suffix == ".py" and file.is_file() else None
 
 
-def parse_module_name(value: str) -> ModuleName:
+def parse_module_spec(value: str) -> ModuleSpec:
     """Parse a value of `--metric`.
 
     Raises:
         UserError: An argument is not valid YAML.
     """
-    whole = ModuleName(value)
+    whole = ModuleSpec(value)
     if whole.find_file():
         return whole
     source, _, options = value.partition(":")
@@ -91,14 +91,14 @@ def parse_module_name(value: str) -> ModuleName:
                 raise UserError(f"--metric {value}: cannot parse {text!r} as YAML; quote it") from error
         else:
             config_name = option
-    return ModuleName(source, config_name, arguments)
+    return ModuleSpec(source, config_name, arguments)
 
 
 def make_absolute(value: str) -> str:
     """Return a value of `--metric` with an absolute path, if it names a local module."""
-    name = parse_module_name(value)
-    file = name.find_file()
-    return value if file is None else f"{file}{value[len(name.source) :]}"
+    spec = parse_module_spec(value)
+    file = spec.find_file()
+    return value if file is None else f"{file}{value[len(spec.source) :]}"
 
 
 # ---- loading
@@ -168,29 +168,29 @@ class LoadedModule:
 
     Attributes:
         flag: Flag and value that name the module, for messages.
-        name: The parsed value.
+        spec: The parsed value.
         module_class: Subclass of `evaluate.EvaluationModule`.
         code_hash: Hash of the code, which `evaluate` stores in the module.
     """
 
     flag: str
-    name: ModuleName
+    spec: ModuleSpec
     module_class: Any
     code_hash: str
 
     def bind(self, examples: DecodedPredictions) -> MetricModule:
-        """Choose the configuration and the form of labels that fit a task.
+        """Choose the configuration, and label ids or label names, so that the module fits a task.
 
         Args:
-            examples: A few predictions in the form that the task gives.
+            examples: A few decoded predictions of the task.
 
         Raises:
             UserError: The module does not accept the values of the task.
         """
-        default = self._create(self.name.config_name)
+        default = self._create(self.spec.config_name)
         module = self._match(default, examples)
         is_multi_label = isinstance(examples.references[0], list) and bool(examples.labels)
-        if module is None and is_multi_label and self.name.config_name is None:
+        if module is None and is_multi_label and self.spec.config_name is None:
             with suppress(UserError):  # most modules have no such configuration
                 module = self._match(self._create(MULTI_LABEL_CONFIG), examples)
         if module is None:
@@ -202,12 +202,12 @@ class LoadedModule:
         return module
 
     def _match(self, module: Any, examples: DecodedPredictions) -> MetricModule | None:
-        """Return the module with the features and the form of labels that fit, or None if none fit."""
-        forms = {False: examples, **({True: examples.use_label_names()} if examples.labels else {})}
-        for takes_label_names, decoded in forms.items():
+        """Return the module with features that accept label ids or, if none do, label names; else None."""
+        for takes_label_names in (False, True) if examples.labels else (False,):
+            decoded = examples.use_label_names() if takes_label_names else examples
             for features in list_features(module):
                 if accepts_all(features, decoded):
-                    name, arguments = self.name.short_name, self.name.arguments
+                    name, arguments = self.spec.short_name, self.spec.arguments
                     return MetricModule(self.flag, name, module, features, arguments, takes_label_names)
         return None
 
@@ -229,14 +229,14 @@ def load_module(value: str) -> LoadedModule:
         UserError: The module does not exist or raises an exception, or a package that it needs is missing.
         HubUnreachable: The module is not cached, and the Hub cannot be reached. Raised within seconds.
     """
-    flag, name = f"--metric {value}", parse_module_name(value)
-    file = name.find_file()
+    flag, spec = f"--metric {value}", parse_module_spec(value)
+    file = spec.find_file()
     with _report_errors(flag, "correct the module"):
-        imported = _import_file(file) if file else _import_from_hub(flag, name.source)
+        imported = _import_file(file) if file else _import_from_hub(flag, spec.source)
         module_class = _find_main_class(imported)
     if module_class is None:
         raise UserError(f"{flag}: defines no subclass of evaluate.Metric; define one in this file")
-    return LoadedModule(flag, name, module_class, imported.hash)
+    return LoadedModule(flag, spec, module_class, imported.hash)
 
 
 def _import_file(file: Path) -> Any:
@@ -339,8 +339,8 @@ def name_scores(module_name: str, names: Sequence[str], taken: set[str]) -> dict
     return new_names
 
 
-def run_once(module: MetricModule, examples: DecodedPredictions) -> tuple[Scores, list[str]]:
-    """Run a module on examples, to find its errors before training.
+def check_module(module: MetricModule, examples: DecodedPredictions) -> tuple[Scores, list[str]]:
+    """Call a module with examples, to find its errors before training.
 
     Returns:
         The scores, and the names of the values that are not numbers.

@@ -15,10 +15,10 @@ from bertkit.metrics.modules import (
     NUM_MODULE_RESAMPLES,
     LoadedModule,
     MetricModule,
+    check_module,
     is_lower_better,
     load_module,
     name_scores,
-    run_once,
 )
 from bertkit.metrics.significance import ScoreDifference, Scorer, bootstrap, compare_scorers
 from bertkit.tasks.base import Scores, Task
@@ -41,7 +41,7 @@ class MetricModules:
     def __init__(self, modules: Sequence[MetricModule] = (), reporter: Reporter | None = None) -> None:
         self.modules = list(modules)
         self.reporter = reporter or Reporter()
-        # the finite scores of each module, so that a slow module scores all rows of an evaluation only once
+        # The finite scores of each module: a slow module scores all rows of an evaluation only once.
         self._scores: WeakKeyDictionary[Evaluation, list[Scores]] = WeakKeyDictionary()
         self._seconds: dict[str, float] = {}  # duration of the last call of each module
 
@@ -115,7 +115,7 @@ def load_modules(values: Sequence[str]) -> list[LoadedModule]:
 def bind_modules(
     loaded: Sequence[LoadedModule], task: Task, rows: Rows, reporter: Reporter
 ) -> tuple[MetricModules, list[str]]:
-    """Check that the modules can score a task, and run each once on a few correct predictions.
+    """Choose the inputs of the modules for a task, and call each module with a few correct predictions.
 
     Args:
         loaded: The modules.
@@ -135,7 +135,7 @@ def bind_modules(
     modules, taken = [], set(names)
     for loaded_module in loaded:
         module = loaded_module.bind(examples)
-        scores, left_out = run_once(module, examples)
+        scores, left_out = check_module(module, examples)
         if left_out:
             reporter.info(f"{module.flag}: values that are not numbers are left out: {format_list(left_out)}")
         names += name_scores(module.name, list(scores), taken).values()

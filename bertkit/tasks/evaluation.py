@@ -33,6 +33,12 @@ class Outputs:
     features: Any
     rows: "Rows"
 
+    @property
+    def labels(self) -> "np.ndarray":
+        """The labels of the features; the split must have labels."""
+        assert self.features.labels is not None
+        return self.features.labels
+
 
 class Evaluation(ABC):
     """The predictions of one split. Subclasses cache the results of expensive steps.

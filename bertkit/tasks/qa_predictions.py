@@ -25,7 +25,7 @@ class QaEvaluation(RowEvaluation):
     """The predicted answer to each question, and its n-best list.
 
     Attributes:
-        rules: The rules of SQuAD: in v1 every question has an answer, in v2 not.
+        rules: The rules of SQuAD. With v1, every question has an answer; with v2, some questions have none.
     """
 
     def __init__(self, outputs: Outputs, rules: Rules, threshold: float | None = None) -> None:
@@ -160,13 +160,13 @@ class QaEvaluation(RowEvaluation):
         return DecodedPredictions(predictions, references)
 
     def make_examples(self) -> "DecodedPredictions":
-        """Return correct answers to one question with and, if there is one, one question without answer."""
+        """Return correct answers to a question with an answer and a question without one, if they exist."""
+        import numpy as np
+
         from bertkit.metrics.decoded import DecodedPredictions
 
-        indices = [
-            index for index in (_find(self._has_answer), _find(~self._has_answer)) if index is not None
-        ]
-        gold = [self.outputs.rows["answers"][index] for index in indices]
+        first_indices = [np.flatnonzero(mask)[:1] for mask in (self._has_answer, ~self._has_answer)]
+        gold = [self.outputs.rows["answers"][index] for index in np.concatenate(first_indices).tolist()]
         predictions = [
             _make_prediction(str(index), answers[0]["text"] if answers else "", float(not answers))
             for index, answers in enumerate(gold)
@@ -206,17 +206,15 @@ class QaEvaluation(RowEvaluation):
         evenly_spaced = np.linspace(0, len(sweep.threshold) - 1, NUM_TABLE_THRESHOLDS).round().astype(int)
         # The last threshold of the sweep that does not exceed the threshold in use gives the same answers.
         index_in_use = max(0, int(np.searchsorted(sweep.threshold, self.threshold, side="right")) - 1)
-        names = {}
+        details = {}
         for index in np.union1d(evenly_spaced, [index_in_use]).tolist():
-            name = f"tau {sweep.threshold[index]:.3f}" if index else "nothing answered"
+            names = [] if index else ["nothing answered"]
             if index == index_in_use:
-                tau = f"tau {self.threshold:.3f} (in use)"
-                name = tau if index else f"{name}, {tau}"
-            names[index] = name
-        return {
-            name: {"exact": float(sweep.exact[index]), "f1": float(sweep.f1[index])}
-            for index, name in names.items()
-        }
+                names.append(f"tau {self.threshold:.3f} (in use)")
+            elif index:
+                names.append(f"tau {sweep.threshold[index]:.3f}")
+            details[", ".join(names)] = {"exact": float(sweep.exact[index]), "f1": float(sweep.f1[index])}
+        return details
 
     # ---- records
 
@@ -333,11 +331,6 @@ def _make_reference(question_id: str, answers: Sequence[dict[str, Any]]) -> dict
         "id": question_id,
         "answers": {"text": [answer["text"] for answer in answers], "answer_start": starts},
     }
-
-
-def _find(mask: "np.ndarray") -> int | None:
-    """Return the index of the first True, or None."""
-    return int(mask.argmax()) if mask.any() else None
 
 
 def _make_nbest_entry(text: str, probability: float, start_logit: float, end_logit: float) -> dict[str, Any]:

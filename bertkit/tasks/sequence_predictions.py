@@ -29,9 +29,7 @@ class SequenceEvaluation(RowEvaluation):
     @property
     def gold(self) -> "np.ndarray":
         """The gold labels as numbers, [rows] or [rows, labels]."""
-        labels = self.outputs.features.labels
-        assert labels is not None
-        return labels
+        return self.outputs.labels
 
     @cached_property
     def predicted(self) -> "np.ndarray":

@@ -20,9 +20,7 @@ class ChoiceEvaluation(RowEvaluation):
     @property
     def gold(self) -> "np.ndarray":
         """The indices of the correct endings, [rows]."""
-        labels = self.outputs.features.labels
-        assert labels is not None
-        return labels
+        return self.outputs.labels
 
     @cached_property
     def predicted(self) -> "np.ndarray":
