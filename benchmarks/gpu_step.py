@@ -25,17 +25,19 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import synthetic
 from bertkit.errors import UserError
+from bertkit.masking.masker import IGNORE_INDEX
 from bertkit.pipeline.prepare import PreparedRun, prepare
 from bertkit.tasks import task_class
 from bertkit.tasks.pretrain_config import MODEL_SIZES
+from bertkit.training.flops import count_training_flops
+from bertkit.training.meters import SequenceCounts
+from bertkit.training.peak_flops import find_peak_flops
 from bertkit.utils.reporting import Reporter, silence_libraries
-from flops import count_training_flops, measure_peak_flops
 from harness import SEED
 from trainer_options import get_peak_memory_mb
 
 BERTKIT, TRAINER = "bertkit", "Trainer"
 COMMANDS = {"pre-training": "pretrain-mlm-nsp", "fine-tuning": "classify"}
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SHAPES = {"small": (2, 64, 2), **MODEL_SIZES}  # num_layers, hidden_size, num_heads
 
 
@@ -62,7 +64,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measurements of a setup; `mfu` is the fraction of the measured peak speed of the device."""
+    """Measurements of a setup; `mfu` is the fraction of the peak rate of the device."""
 
     sequences_per_second: float
     tokens_per_second: float
@@ -79,12 +81,16 @@ class StepTimer(TrainerCallback):
     def __init__(self, collate: Any, setup: Setup) -> None:
         self.collator, self.setup = collate, setup
         self.lengths: list[torch.Tensor] = []  # number of tokens of each sequence, per batch
+        self.predictions: list[int] = []  # number of predicted tokens in pre-training, per batch
         self.started = self.seconds = 0.0
 
     def __call__(self, items: list[Any]) -> dict[str, torch.Tensor]:
         """Return the batch of these examples."""
         batch = self.collator(items)
         self.lengths.append(batch["attention_mask"].sum(1))
+        if "next_sentence_label" in batch:  # the stock model has labels for all positions
+            token_labels = batch["masked_lm_labels" if "masked_lm_labels" in batch else "labels"]
+            self.predictions.append(int((token_labels != IGNORE_INDEX).sum()))
         return batch
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -96,9 +102,10 @@ class StepTimer(TrainerCallback):
         if state.global_step == self.setup.warmup_steps + self.setup.steps:
             self.seconds = time.perf_counter() - self.started
 
-    def get_timed_lengths(self) -> torch.Tensor:
-        """Return the number of tokens of each sequence in the timed steps."""
-        return torch.cat(self.lengths[self.setup.warmup_steps :][: self.setup.steps])
+    def count_timed_sequences(self) -> SequenceCounts:
+        """Return the counts of the timed steps."""
+        timed = slice(self.setup.warmup_steps, self.setup.warmup_steps + self.setup.steps)
+        return SequenceCounts(torch.bincount(torch.cat(self.lengths[timed])), sum(self.predictions[timed]))
 
 
 def measure(setup: Setup) -> Measurements:
@@ -107,7 +114,6 @@ def measure(setup: Setup) -> Measurements:
     Raises:
         UserError: bertkit refuses the setup, or training ends with NaN or infinite weights.
     """
-    peak_flops = measure_peak_flops(DTYPES[setup.precision])
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory() as scratch, silence_libraries():
@@ -120,11 +126,12 @@ def measure(setup: Setup) -> Measurements:
         trainer.train()
     if not all(weight.isfinite().all() for weight in trainer.model.parameters()):
         raise UserError("NaN or infinite weights after training")
-    lengths = timer.get_timed_lengths()
-    flops = count_training_flops(trainer.model, lengths)
+    counts, peak_memory = timer.count_timed_sequences(), get_peak_memory_mb()
+    peak = find_peak_flops(trainer.args.device, setup.precision)
+    flops = count_training_flops(trainer.model, counts) or 0.0
     return Measurements(
-        len(lengths) / timer.seconds, float(lengths.sum()) / timer.seconds, flops / timer.seconds /
-        peak_flops, get_peak_memory_mb(),
+        int(counts.length_counts.sum()) / timer.seconds, counts.num_tokens / timer.seconds,
+        flops / timer.seconds / peak.value, peak_memory,
     )  # fmt: skip
 
 

@@ -154,18 +154,6 @@ def test_both_trainers_are_measured(work, variant):
     assert measurements.mfu > 0
 
 
-def test_flops_count_layers_and_attention():
-    import torch
-    from transformers import BertConfig, BertModel
-
-    from flops import count_training_flops
-
-    model = BertModel(BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=2, num_attention_heads=2,
-                                 intermediate_size=16))  # fmt: skip
-    layer = 4 * (4 * 4 + 4) + (4 * 16 + 16) + (16 * 4 + 4) + 2 * 2 * 4
-    assert count_training_flops(model, torch.tensor([3, 5])) == 6 * 2 * layer * 8 + 12 * 2 * 4 * (9 + 25)
-
-
 def test_ratio_uses_the_same_precision_and_failures_are_shown():
     setups = {str(setup): setup for setup in SMALL if setup.workload == "fine-tuning"}
     results = {

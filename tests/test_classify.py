@@ -42,7 +42,8 @@ def test_metrics_have_the_documented_keys(learned):
     assert set(metrics["training"]) == {
         "seconds", "steps", "examples_per_second", "tokens_per_second", "peak_memory_mb", "loss", "precision",
         "resumed_from", "first_step_seconds", "padding", "data_wait", "batch_size",
-        "gradient_accumulation_steps", "examples_seen", "examples_per_epoch",
+        "gradient_accumulation_steps", "examples_seen", "examples_per_epoch", "mfu", "peak_flops",
+        "peak_flops_source",
     }  # fmt: skip
     assert metrics["training"]["steps"] == 8 * 23
     assert metrics["training"]["first_step_seconds"] > 0

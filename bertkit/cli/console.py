@@ -210,12 +210,15 @@ def _print_comparison(metrics: Mapping[str, Any]) -> None:
 
 
 def _print_training(metrics: Mapping[str, Any]) -> None:
-    """Print one line with training time, throughput, precision, peak memory, padding and data wait."""
+    """Print one line with the time, speed, precision, utilization, memory and padding of training."""
+    from bertkit.reports.model_card import format_utilization
+
     training = metrics["training"]
     statistics = [
         f"{training['examples_per_second']:.1f} examples/s",
         f"{training['tokens_per_second']:,.0f} tokens/s",
         training["precision"],
+        *([format_utilization(training)] if "mfu" in training else []),
         f"peak memory {training['peak_memory_mb']:,.0f} MB",
     ]
     if (padding := training.get("padding")) is not None:

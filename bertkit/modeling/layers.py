@@ -19,7 +19,7 @@ def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
     Raises:
         UserError: The layers share their parameters (ALBERT), or cannot be found.
     """
-    found = _find_encoder_layers(model)
+    found = find_encoder_layers(model)
     if found is None:
         raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
     layers_name, num_layers = found
@@ -33,7 +33,7 @@ def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
     return layer_by_parameter
 
 
-def _find_encoder_layers(model: Any) -> tuple[str, int] | None:
+def find_encoder_layers(model: Any) -> tuple[str, int] | None:
     """Return the name of the module list of encoder layers and their number, or None without such a list."""
     num_layers = model.config.num_hidden_layers
     for name, module in model.named_modules():
@@ -91,7 +91,7 @@ def compile_layers(model: Any) -> None:
     batches of different lengths do not trigger recompilation. If the layers share their weights or cannot be
     found, the encoder is compiled as a whole.
     """
-    found = _find_encoder_layers(model)
+    found = find_encoder_layers(model)
     layers = model.get_submodule(found[0]) if found else [model.base_model]
     for layer in layers:
         layer.compile(dynamic=True)

@@ -1,10 +1,33 @@
-"""Statistics collected during training: time waiting for batches, padding, and the parts of the loss."""
+"""Statistics collected during training: the batches, the time waiting for them, and the parts of the loss."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from bertkit.masking.masker import IGNORE_INDEX
+from bertkit.utils import distributed
+
+
+@dataclass(frozen=True)
+class SequenceCounts:
+    """Numbers of sequences and predictions in the training batches.
+
+    Attributes:
+        length_counts: [max_length + 1] number of sequences of each length, without padding.
+        num_predictions: Number of predicted positions in pre-training, else 0.
+    """
+
+    length_counts: torch.Tensor
+    num_predictions: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens, without padding."""
+        return int(self.length_counts @ torch.arange(len(self.length_counts)))
 
 
 class InputStats:
@@ -16,8 +39,10 @@ class InputStats:
 
     def __init__(self) -> None:
         self.wait_seconds = 0.0
-        self._positions = 0
-        self._tokens: Any = 0  # stays on the device, because reading it would wait for all pending work
+        self._num_positions = 0
+        # Counts stay on the device, because reading them would wait for all pending work.
+        self._length_counts: torch.Tensor | None = None
+        self._num_predictions: Any = 0
 
     def track_batches(self, batches: Iterator[dict[str, torch.Tensor]]) -> Iterator[dict[str, torch.Tensor]]:
         """Yield the batches unchanged; measure the wait for each batch, and count its tokens."""
@@ -27,15 +52,39 @@ class InputStats:
             self.wait_seconds += time.perf_counter() - started
             if batch is None:
                 return
-            mask = batch["attention_mask"]
-            self._tokens = self._tokens + mask.sum()
-            self._positions += mask.numel()
+            self._count_sequences(batch["attention_mask"])
+            if "masked_lm_labels" in batch:
+                is_predicted = batch["masked_lm_labels"] != IGNORE_INDEX
+                self._num_predictions = self._num_predictions + is_predicted.sum()
             yield batch
+
+    def _count_sequences(self, mask: torch.Tensor) -> None:
+        """Count the sequences of a batch by their length.
+
+        Args:
+            mask: [sequences, seq_len] attention mask.
+        """
+        lengths, size = mask.sum(-1), mask.shape[-1] + 1
+        counts = lengths.new_zeros(0) if self._length_counts is None else self._length_counts
+        if len(counts) < size:
+            counts = torch.cat([counts, counts.new_zeros(size - len(counts))])
+        self._length_counts = counts.index_add_(0, lengths, torch.ones_like(lengths))
+        self._num_positions += mask.numel()
 
     @property
     def padding_fraction(self) -> float | None:
         """Fraction of positions that are padding; None before the first batch."""
-        return 1 - float(self._tokens) / self._positions if self._positions else None
+        return 1 - self._count().num_tokens / self._num_positions if self._num_positions else None
+
+    def gather_counts(self) -> SequenceCounts:
+        """Return the counts of all ranks; all ranks must call this."""
+        counts = distributed.gather_object(self._count())
+        length_counts = pad_sequence([count.length_counts for count in counts], batch_first=True).sum(0)
+        return SequenceCounts(length_counts, sum(count.num_predictions for count in counts))
+
+    def _count(self) -> SequenceCounts:
+        counts = torch.zeros(1, dtype=torch.long) if self._length_counts is None else self._length_counts
+        return SequenceCounts(counts.cpu(), int(self._num_predictions))
 
 
 class LossMeter:
